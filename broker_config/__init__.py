@@ -1,0 +1,1 @@
+"""Configuration of what gridq stands on: Celery, Flower, the Redis server."""

@@ -1,0 +1,1 @@
+"""gridq pools LLM seats and idle GPUs behind Celery queues named per capability."""

@@ -1,0 +1,143 @@
+"""The flat plan of a job, and the evaluation of its expressions: plain data, pure functions.
+
+A plan is a list of steps. A step waits for the steps of `after` (done or skipped), then its claimant evaluates its expressions
+over the outputs of `refs` and runs its `ops`. Const, Parallel, Let, Fanout, Merge and `config` are expressions only.
+
+Expressions are JSON arrays, first the tag:
+
+| expression | value |
+|---|---|
+| `["in"]` | the job's input |
+| `["out", s]` | the output of step s |
+| `["op", k]` | the output of operation k of the same step (a fused run) |
+| `["const", v]` | v |
+| `["rec", {name: e}]` | the record of the values |
+| `["arr", [e, …]]` | the array of the values |
+| `["pick", e, name]` | e's field `name` where e is a record that has it, else e (Parallel) |
+| `["src", e, name]` | e's field `name`, null where the record lacks it, e where it is no record (Merge) |
+| `["let", e, {name: e}]` | e's fields (none where it is no record), overwritten by the bindings |
+| `["cfg", e, {…}]` | e's fields overwritten by the stage's config; a non-record is first wrapped |
+| `["phi", g, a, b]` | a where g is `true`, else b; only the one taken is evaluated |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gridq.protocol import Json
+
+Expr = list[Json]
+
+WRAP_KEYS = (
+    "items", "text", "data", "input", "records", "train", "document", "html", "csv", "json_str",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One stage of a step."""
+
+    path: str
+    id: str
+    name: str
+    implementation: str
+    input: Expr
+    effects: tuple[Mapping[str, Json], ...] = ()
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One unit of claim: one stage, a fused run of pure stages (outputs by `["op", k]`), or none (`value` alone).
+
+    The step's output is `value` evaluated after the ops ran. `guard` is the innermost Branch arm it stands in: (gate step, arm);
+    `scope` the innermost Retry. Step numbers in `after` and `refs` are smaller than its own.
+    """
+
+    path: str
+    queue: str
+    ops: tuple[Op, ...]
+    value: Expr
+    after: tuple[int, ...] = ()
+    refs: tuple[int, ...] = ()
+    reads_input: bool = False
+    guard: tuple[int, bool] | None = None
+    scope: int | None = None
+    micro_dollars: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """All steps, nested ones included, of the two arms of the Branch whose gate is step `gate`."""
+
+    gate: int
+    if_true: tuple[int, ...]
+    if_false: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A Retry: all its steps (nested ones included), each with how many of its `after` lie inside the scope."""
+
+    path: str
+    parent: int | None
+    max_attempts: int
+    delay_ms: int
+    steps: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps in an order that respects `after`; `answer` is the step whose output is the job's (never guarded)."""
+
+    steps: tuple[Step, ...]
+    answer: int
+    arms: tuple[Arms, ...] = ()
+    scopes: tuple[Scope, ...] = ()
+    effects: tuple[Mapping[str, Json], ...] = field(default=())
+
+
+def wrap(value: Json, config: Mapping[str, Json]) -> dict[str, Json]:
+    """The input record of a stage with `config`: the rule of the graph format for Stage."""
+    if isinstance(value, dict):
+        return {**value, **config}
+    key = next((k for k in WRAP_KEYS if k not in config), "items")
+    return {key: value, **config}
+
+
+def evaluate(
+    expr: Expr, job_input: Callable[[], Json], outputs: Callable[[int], Json], ops: Sequence[Json] = ()
+) -> Json:
+    """The value of `expr`. Only what the taken arms need is asked of `outputs` and `job_input`."""
+
+    def go(e: Expr) -> Json:
+        tag = e[0]
+        if tag == "out":
+            return outputs(e[1])
+        if tag == "in":
+            return job_input()
+        if tag == "op":
+            return ops[e[1]]
+        if tag == "const":
+            return e[1]
+        if tag == "rec":
+            return {name: go(part) for name, part in e[1].items()}
+        if tag == "arr":
+            return [go(part) for part in e[1]]
+        if tag == "pick":
+            value = go(e[1])
+            return value[e[2]] if isinstance(value, dict) and e[2] in value else value
+        if tag == "src":
+            value = go(e[1])
+            return value.get(e[2]) if isinstance(value, dict) else value
+        if tag == "let":
+            value = go(e[1])
+            return {**(value if isinstance(value, dict) else {}), **{n: go(p) for n, p in e[2].items()}}
+        if tag == "cfg":
+            return wrap(go(e[1]), e[2])
+        if tag == "phi":
+            return go(e[2]) if go(e[1]) is True else go(e[3])
+        raise ValueError(f"no such expression: {tag!r}")
+
+    return go(expr)

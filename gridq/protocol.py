@@ -1,0 +1,121 @@
+"""The models that cross a process boundary: effects, demands, offers, advertisements, usage, rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Json = Any
+"""A JSON value: None, bool, int, float, str, list or dict with str keys."""
+
+
+class Wire(BaseModel):
+    """Frozen; unknown keys are ignored, so that a newer peer may say more."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Effect(BaseModel):
+    """One effect: `{"effect": "Llm", "model": "claude"}` is `Effect(effect="Llm", model="claude")`; its fields are kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    effect: str
+
+    @property
+    def fields(self) -> dict[str, Json]:
+        return dict(self.model_extra or {})
+
+
+class Demand(Wire):
+    """What one stage needs of a seat."""
+
+    queue: str = Field(description="the capability, which is the queue's name")
+    needs: dict[str, Json] = Field(default_factory=dict, description="what the profile's `matches` compares")
+
+
+class Estimate(Wire):
+    """What a stage is expected to use, before it runs."""
+
+    micro_dollars: int = Field(0, ge=0)
+    tokens: int = Field(0, ge=0)
+
+
+class Usage(Wire):
+    """What an attempt used. Integers; money in micro-dollars."""
+
+    micro_dollars: int = Field(0, ge=0)
+    tokens_in: int = Field(0, ge=0)
+    tokens_out: int = Field(0, ge=0)
+    seconds: float = Field(0.0, ge=0)
+
+
+class SeatOffer(Wire):
+    """One seat as a profile's probe found it.
+
+    `name` is unique on the machine (`cpu`, `gpu0`, `openai`); `capability` is the profile's own descriptor as JSON;
+    `exclusive` names what two seats must not share (a URL, a login, a device). `config` is for the runner only and is never
+    advertised: it may hold secrets.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
+    kind: str
+    capability: dict[str, Json]
+    lanes: int = Field(1, ge=1, le=512)
+    exclusive: str | None = None
+    budget_micro_dollars: int | None = Field(None, description="None: no budget set; 0: a budget of nothing")
+    config: dict[str, Json] = Field(default_factory=dict)
+    note: str = ""
+
+
+class ProbeReport(Wire):
+    """What a probe found, and in words what it did not and why."""
+
+    found: list[SeatOffer] = Field(default_factory=list)
+    missing: list[str] = Field(default_factory=list)
+
+
+class Advertisement(Wire):
+    """What a seat's worker tells the grid with each heartbeat. It never carries a ledger."""
+
+    seat: str
+    machine: str
+    worker: str
+    incarnation: str
+    kind: str
+    lanes: int
+    queues: list[str]
+    capability: dict[str, Json] = Field(default_factory=dict)
+    state: str = Field("ready", description="ready, degraded, draining")
+    reason: str = ""
+    version: str = ""
+    started_at: float = 0.0
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
+class StageCall(Wire):
+    """One stage as its runner gets it: which implementation, its place in the graph."""
+
+    id: str
+    name: str
+    path: str
+    implementation: str = Field(description="'builtin:text_template', 'python:pkg.mod:function', 'llm:chat', 'bench:echo'")
+    effects: list[Effect] = Field(default_factory=list)
+    timeout: float | None = Field(None, description="seconds; None: the operator's stage_timeout")
+
+
+class Row(Wire):
+    """One line of a job's history: one stage, as it was recorded."""
+
+    path: str
+    stage: str
+    queue: str
+    worker: str
+    attempt: int = 1
+    wait_ms: float = 0.0
+    run_ms: float = 0.0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    micro_dollars: int = 0
+    state: str = "done"

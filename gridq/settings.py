@@ -1,0 +1,64 @@
+"""One frozen object holds every setting; each is read from the environment variable `GRIDQ_<NAME>`."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from gridq.errors import ConfigError
+
+
+class Settings(BaseSettings):
+    """The settings of one process. Times are in seconds unless the name says otherwise; sizes are in bytes."""
+
+    model_config = SettingsConfigDict(env_prefix="GRIDQ_", frozen=True, extra="ignore")
+
+    broker_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    prefix: str = Field("gq:", pattern=r"^[A-Za-z0-9._-]*:?$")
+    home: Path = Path.home() / ".gridq"
+    profiles: Annotated[tuple[str, ...], NoDecode] = ("gpu", "llm")
+    stages: Annotated[tuple[str, ...], NoDecode] = ()
+    stages_dir: Path | None = None
+    http_allow: Annotated[tuple[str, ...], NoDecode] = ()
+    http_timeout: float = Field(30.0, gt=0)
+
+    lease_ms: int = Field(3000, ge=200)
+    renew_ms: int = Field(1000, ge=50)
+    sweep_ms: int = Field(500, ge=50)
+    heartbeat: float = Field(10.0, gt=0)
+    linger: float = Field(1.0, ge=0, description="how long a lane goes on taking stages before it returns to Celery")
+    drain: float = Field(20.0, ge=0)
+
+    max_value: int = Field(8 * 1024 * 1024, ge=1024)
+    inline_value: int = Field(64 * 1024, ge=0)
+    max_steps: int = Field(20_000, ge=1)
+    max_depth: int = Field(400, ge=1)
+    deadline: float = Field(24 * 3600.0, gt=0)
+    max_deadline: float = Field(7 * 24 * 3600.0, gt=0)
+    result_ttl: float = Field(3600.0, gt=0)
+    stage_timeout: float = Field(600.0, gt=0)
+    max_attempts: int = Field(3, ge=1)
+    max_losses: int = Field(10, ge=1)
+    retry_backoff: float = Field(2.0, ge=0)
+
+    @field_validator("profiles", "stages", "http_allow", mode="before")
+    @classmethod
+    def _words(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(word for word in value.replace(",", " ").split() if word)
+        return value
+
+
+@cache
+def settings() -> Settings:
+    """This process's settings, read once; ConfigError names the variable at fault."""
+    try:
+        return Settings()
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        name = "GRIDQ_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise ConfigError(f"{name} is not usable", {"path": name, "reason": first["msg"]}) from None
