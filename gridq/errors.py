@@ -19,6 +19,7 @@ __all__ = [
     "BrokerTooOld",
     "BrokerUnreachable",
     "CapabilityConflict",
+    "ChildDied",
     "ConfigError",
     "DeadlineExceeded",
     "DuplicateKey",
@@ -271,6 +272,12 @@ class SeatDegraded(SeatError):
     """The seat is logged out, out of credit or its key was refused."""
 
     code = "seat.degraded"
+
+
+class ChildDied(SeatError):
+    """The child process that ran the stage died under it; twice on one stage and the stage is quarantined."""
+
+    code = "seat.child_died"
 
 
 class SeatInUse(GridError):
