@@ -1,0 +1,248 @@
+"""Connections to the server, and the one place where its faults become gridq's errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+import redis.asyncio
+from redis import exceptions as faults
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.retry import Retry
+
+from gridq.errors import (
+    BrokerError,
+    BrokerIsCluster,
+    BrokerRefused,
+    BrokerTooOld,
+    BrokerUnreachable,
+    ConfigError,
+)
+from gridq.settings import settings
+
+MINIMUM = {"redis": (7, 0), "valkey": (7, 2)}
+"""The oldest servers with the script and ACL features that gridq uses."""
+
+CONNECT_TIMEOUT = 5.0
+RETRIES = 8
+_LOST = (faults.ConnectionError, faults.TimeoutError)
+_SCHEMES = ("redis", "rediss", "unix")
+
+
+def connect(
+    url: str | None = None, *, name: str = "", timeout: float = 10, retry: bool = True
+) -> redis.Redis:
+    """A client of the server at `url` (default `GRIDQ_BROKER_URL`); nothing is sent before its first command.
+
+    `name` is shown by `CLIENT LIST`. No command waits longer than `timeout` seconds for its answer. With
+    `retry` a lost connection is made again and the command sent again for about five seconds, which outlives
+    a restart of the server: a script may so run twice and must be written for it. Without it a command is
+    tried twice, at once.
+    """
+    url = _url(url)
+    backoff = ExponentialWithJitterBackoff(cap=1.0, base=0.05) if retry else NoBackoff()
+    return redis.Redis.from_url(
+        url, **_options(url, name, timeout), retry=_Retry(backoff, RETRIES if retry else 1, _LOST)
+    )
+
+
+def connect_async(
+    url: str | None = None, *, name: str = "", timeout: float = 10, retry: bool = True
+) -> redis.asyncio.Redis:
+    """The same as `connect` for asyncio."""
+    url = _url(url)
+    backoff = ExponentialWithJitterBackoff(cap=1.0, base=0.05) if retry else NoBackoff()
+    return redis.asyncio.Redis.from_url(
+        url, **_options(url, name, timeout), retry=_AsyncRetry(backoff, RETRIES if retry else 1, _LOST)
+    )
+
+
+def check_server(client: redis.Redis) -> None:
+    """Refuse a server that gridq cannot use; called once at the start of every program.
+
+    It asks `HELLO`, which the narrowest ACL of gridq permits and `INFO` is not needed for.
+
+    BrokerUnreachable, BrokerRefused (also a read-only replica), BrokerTooOld, BrokerIsCluster.
+    """
+    url = _address(client)
+    try:
+        reply = client.execute_command("HELLO")  # type: ignore[no-untyped-call]
+    except faults.ResponseError as exc:
+        if "unknown command" in str(exc).lower():
+            raise BrokerTooOld(f"The server at {url} is older than Redis 6", _TOO_OLD) from None
+        raise translate(exc, url) from exc
+    except (faults.RedisError, OSError) as exc:
+        raise translate(exc, url) from exc
+    about = _text(reply)
+    server, version = about.get("server", "redis"), about.get("version", "0")
+    if about.get("mode") == "cluster":
+        raise BrokerIsCluster(f"The server at {url} is a Redis Cluster", _CLUSTER)
+    if _numbers(version) < MINIMUM.get(server, MINIMUM["redis"]):
+        raise BrokerTooOld(f"The server at {url} is {server.capitalize()} {version}", _TOO_OLD)
+    if about.get("role", "master") != "master":
+        raise BrokerRefused(f"The server at {url} is a read-only replica", _REPLICA)
+
+
+def translate(exc: BaseException, url: str | None = None) -> BrokerError:
+    """What `exc`, raised by redis-py, kombu or Celery's result backend, means, with the smallest fix.
+
+    `url` is shown without its password; it defaults to `GRIDQ_BROKER_URL`.
+    """
+    shown = safe_url(_url(url))
+    for fault in _chain(exc):
+        if isinstance(fault, BrokerError):
+            return fault
+        reason = {"reason": _one_line(fault)}
+        text = reason["reason"].upper()
+        if isinstance(fault, (faults.MovedError, faults.AskError, faults.ClusterError)):
+            return BrokerIsCluster(f"The server at {shown} is a Redis Cluster", reason | _CLUSTER)
+        if isinstance(fault, faults.ReadOnlyError):
+            return BrokerRefused(f"The server at {shown} is a read-only replica", reason | _REPLICA)
+        if isinstance(fault, faults.OutOfMemoryError):
+            fix = {"fix": "raise the server's maxmemory or let finished jobs expire"}
+            return BrokerRefused(f"The server at {shown} is out of memory", reason | fix)
+        if isinstance(fault, faults.NoPermissionError) or "NOPERM" in text:
+            fix = {"fix": "grant the command and the key in the server's ACL, as broker_config's examples do"}
+            return BrokerRefused(f"The server at {shown} does not permit a command", reason | fix)
+        if isinstance(
+            fault, (faults.AuthenticationError, faults.AuthenticationWrongNumberOfArgsError)
+        ) or any(word in text for word in ("NOAUTH", "WRONGPASS", "AUTHENTICATION REQUIRED")):
+            fix = {"fix": "put the right password into GRIDQ_BROKER_URL: redis://user:password@host:port/0"}
+            return BrokerRefused(f"The server at {shown} refused the login", reason | fix)
+        if "DENIED" in text and "PROTECTED MODE" in text:
+            fix = {"fix": "set a password on the server (requirepass) and put it into GRIDQ_BROKER_URL"}
+            return BrokerRefused(f"The server at {shown} takes no remote connection", reason | fix)
+        if "CERTIFICATE" in text or "SSL" in text:
+            fix = {"fix": "name the CA that signed the server's certificate: ?ssl_ca_certs=/path/ca.pem"}
+            return BrokerUnreachable(f"No trusted TLS connection to {shown}", reason | fix)
+        if isinstance(fault, faults.BusyLoadingError):
+            return BrokerUnreachable(
+                f"The server at {shown} is still loading its data", reason | {"fix": "wait"}
+            )
+        if isinstance(fault, (faults.ConnectionError, faults.TimeoutError, OSError)):
+            fix = {"fix": "start the server, or set GRIDQ_BROKER_URL to where it listens"}
+            return BrokerUnreachable(f"Nothing answers at {shown}", reason | fix)
+    return BrokerError(f"The server at {shown} did not do what was asked", {"reason": _one_line(exc)})
+
+
+@contextmanager
+def translated(url: str | None = None) -> Iterator[None]:
+    """Within it, every fault of the server or of a publish is raised as a BrokerError.
+
+    >>> with translated():            # doctest: +SKIP
+    ...     app.send_task("gridq.run_graph", queue="gridq:router")
+    """
+    from celery.exceptions import BackendError
+    from kombu.exceptions import KombuError
+
+    try:
+        yield
+    except (faults.RedisError, KombuError, BackendError, OSError) as exc:
+        raise translate(exc, url) from exc
+
+
+def safe_url(url: str) -> str:
+    """`url` without its password, fit for a log or an error.
+
+    >>> safe_url("redis://:secret@host:6379/0?ssl_password=x")
+    'redis://host:6379/0'
+    """
+    parts = urlsplit(url)
+    user = parts.netloc.rpartition("@")[0].partition(":")[0]
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{user}@{host}{parts.path}" if user else f"{parts.scheme}://{host}{parts.path}"
+
+
+class _Retry(Retry):
+    """A wrong password stays wrong: redis-py counts it as a connection error and would go on asking."""
+
+    def call_with_retry(
+        self, do: Any, fail: Any, is_retryable: Any = None, with_failure_count: bool = False
+    ) -> Any:
+        return super().call_with_retry(do, fail, is_retryable or _may_pass, with_failure_count)
+
+
+class _AsyncRetry(AsyncRetry):
+    async def call_with_retry(
+        self, do: Any, fail: Any, is_retryable: Any = None, *more: Any, **names: Any
+    ) -> Any:
+        return await super().call_with_retry(do, fail, is_retryable or _may_pass, *more, **names)
+
+
+def _may_pass(exc: Exception) -> bool:
+    return not isinstance(exc, (faults.AuthenticationError, faults.AuthorizationError))
+
+
+def _url(url: str | None) -> str:
+    url = settings().broker_url.get_secret_value() if url is None else url
+    if urlsplit(url).scheme not in _SCHEMES:
+        raise ConfigError(
+            f"{safe_url(url)!r} is not the URL of a server",
+            {"path": "GRIDQ_BROKER_URL", "expected": "redis://, rediss:// or unix://"},
+        )
+    return url
+
+
+def _options(url: str, name: str, timeout: float) -> dict[str, Any]:
+    # RESP2 without CLIENT SETINFO needs the fewest grants in an ACL. There is always a name: its round trip
+    # reads TLS 1.3's session tickets, which redis-py takes for a stray answer ("Connection has data") where
+    # no login comes.
+    options: dict[str, Any] = {
+        "protocol": 2,
+        "driver_info": None,
+        "decode_responses": False,
+        "socket_timeout": timeout,
+        "health_check_interval": 10,
+        "client_name": re.sub(r"[^!-~]", "_", name or "gridq"),
+    }
+    if not url.startswith("unix:"):
+        options |= {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_keepalive": True}
+    return options
+
+
+def _address(client: redis.Redis) -> str:
+    at = client.connection_pool.connection_kwargs
+    if "path" in at:
+        return f"unix://{at['path']}"
+    scheme = "rediss" if issubclass(client.connection_pool.connection_class, redis.SSLConnection) else "redis"
+    return f"{scheme}://{at.get('host', 'localhost')}:{at.get('port', 6379)}/{at.get('db', 0)}"
+
+
+def _text(reply: Any) -> dict[str, str]:
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    return {_word(key): _word(value) for key, value in pairs}
+
+
+def _word(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def _chain(exc: BaseException) -> Iterator[BaseException]:
+    """`exc` with its causes, the innermost first: it knows best what kombu's OperationalError means."""
+    found: list[BaseException] = []
+    at: BaseException | None = exc
+    while at is not None and at not in found:
+        found.append(at)
+        at = at.__cause__ or at.__context__
+    yield from reversed(found)
+
+
+def _one_line(exc: BaseException) -> str:
+    return " ".join(str(exc).split()).rstrip(".") or type(exc).__name__
+
+
+_TOO_OLD = {
+    "expected": "Redis 7.0 or Valkey 7.2, or newer",
+    "fix": "upgrade the server, or use `gridq up`, which brings one",
+}
+_CLUSTER = {"expected": "one server", "fix": "point GRIDQ_BROKER_URL at a server with `cluster-enabled no`"}
+_REPLICA = {"expected": "the primary", "fix": "point GRIDQ_BROKER_URL at the primary"}

@@ -1,0 +1,75 @@
+"""One real server for the whole run, and a prefix of its own for every test."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import redis
+
+from gridq.settings import Settings, settings
+from gridq.store.connection import connect
+from tests.hygiene import keys_without_ttl
+from workers.embedded import EmbeddedServer
+
+
+@dataclass(frozen=True)
+class GridEnv:
+    """A test's own corner of the server."""
+
+    client: redis.Redis
+    prefix: str
+    settings: Settings
+    url: str
+
+    def environ(self) -> dict[str, str]:
+        """What a child process needs in its environment to work in the same corner."""
+        return {
+            "GRIDQ_BROKER_URL": self.url,
+            "GRIDQ_PREFIX": self.prefix,
+            "GRIDQ_HOME": str(self.settings.home),
+        }
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    """One server for the session; a test that kills or stops its server starts its own."""
+    with EmbeddedServer() as started:
+        yield started
+
+
+@pytest.fixture
+def store(server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A client of the session's server."""
+    client = connect(server.url, name="tests")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def grid_env(
+    server: EmbeddedServer, store: redis.Redis, tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[GridEnv]:
+    """A fresh prefix, and `settings()` and the environment naming it; its keys are deleted after the test."""
+    prefix = f"t{secrets.token_hex(4)}:"
+    env = {"GRIDQ_BROKER_URL": server.url, "GRIDQ_PREFIX": prefix, "GRIDQ_HOME": str(tmp_path)}
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    settings.cache_clear()
+    yield GridEnv(store, prefix, settings(), server.url)
+    settings.cache_clear()
+    for key in store.scan_iter(f"{prefix}*", count=1000):
+        store.unlink(key)
+
+
+@pytest.fixture
+def key_hygiene(grid_env: GridEnv) -> Iterator[None]:
+    """Fail a test that leaves a key without a TTL which is not listed as permanent.
+
+    Use it for a whole module by `pytestmark = pytest.mark.usefixtures("key_hygiene")`.
+    """
+    yield
+    left = keys_without_ttl(grid_env.client, grid_env.prefix)
+    assert not left, f"keys without a TTL: {left}"

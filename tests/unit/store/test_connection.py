@@ -1,0 +1,260 @@
+"""The connection: what it survives, what it refuses, and what it says then."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+import redis
+
+from gridq.errors import (
+    BrokerError,
+    BrokerIsCluster,
+    BrokerRefused,
+    BrokerTooOld,
+    BrokerUnreachable,
+    ConfigError,
+    GridError,
+)
+from gridq.store.connection import check_server, connect, connect_async, safe_url, translate, translated
+from workers.embedded import EmbeddedServer
+
+
+class _Variant(EmbeddedServer):
+    """A server with further lines of configuration."""
+
+    more = b""
+
+    def _config(self) -> bytes:
+        return super()._config() + self.more
+
+
+def _complaint(url: str, retry: bool = False) -> GridError:
+    with connect(url, retry=retry) as client, pytest.raises(GridError) as caught:
+        check_server(client)
+    return caught.value
+
+
+def _converse(peer: socket.socket, reply: bytes) -> None:
+    while request := peer.recv(4096):
+        peer.sendall(b"+OK\r\n" if b"SETNAME" in request else b"+PONG\r\n" if b"PING" in request else reply)
+
+
+def _answering(reply: bytes) -> tuple[str, threading.Thread]:
+    """The URL of a server that answers with `reply`: no old server can be installed beside the new one."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listener, listener.accept()[0] as peer:
+            _converse(peer, reply)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return f"redis://127.0.0.1:{listener.getsockname()[1]}/0", thread
+
+
+def _hello(version: str, server: str = "redis", role: str = "master") -> bytes:
+    words = ["server", server, "version", version, "mode", "standalone", "role", role]
+    return f"*{len(words)}\r\n".encode() + b"".join(f"${len(w)}\r\n{w}\r\n".encode() for w in words)
+
+
+def test_a_server_that_fits_passes(server: EmbeddedServer) -> None:
+    with connect(server.url, name="a name") as client:
+        check_server(client)
+        assert client.client_getname() == "a_name"
+        assert client.ping() is True
+
+
+def test_asyncio_client_works_and_translates(server: EmbeddedServer) -> None:
+    async def run() -> None:
+        async with connect_async(server.url) as client:
+            assert await client.ping()
+        wrong = connect_async("redis://:wrong@" + server.url.partition("@")[2])
+        try:
+            with pytest.raises(redis.AuthenticationError) as caught:
+                await wrong.ping()
+        finally:
+            await wrong.aclose()
+        assert isinstance(translate(caught.value), BrokerRefused)
+
+    asyncio.run(run())
+
+
+def test_nobody_there_is_said_with_the_url_and_a_fix() -> None:
+    error = _complaint("redis://:secret@127.0.0.1:1/0")
+    assert isinstance(error, BrokerUnreachable)
+    assert "redis://127.0.0.1:1/0" in str(error)
+    assert "GRIDQ_BROKER_URL" in str(error.fix)
+    assert "secret" not in str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("login", [":wrong-one@", "", "nobody:x@"])
+@pytest.mark.parametrize("retry", [True, False])
+def test_wrong_login_is_refused(server: EmbeddedServer, login: str, retry: bool) -> None:
+    error = _complaint(f"redis://{login}127.0.0.1:{server.port}/0", retry)
+    assert isinstance(error, BrokerRefused)
+    assert "login" in error.message
+    assert "wrong-one" not in str(error)
+
+
+def test_a_command_that_the_acl_withholds_is_refused(server: EmbeddedServer, store: redis.Redis) -> None:
+    store.acl_setuser("narrow", enabled=True, passwords=["+pw"], commands=["+hello", "+ping", "+client|setname"], keys=["none"])
+    try:
+        with connect(f"redis://narrow:pw@127.0.0.1:{server.port}/0") as client:
+            check_server(client)
+            with pytest.raises(BrokerRefused, match="permit"), translated(server.url):
+                client.set("x", 1)
+    finally:
+        store.acl_deluser("narrow")
+
+
+def test_read_only_replica_is_refused() -> None:
+    with EmbeddedServer() as own, connect(own.url) as client:
+        client.replicaof("127.0.0.1", "1")
+        error = _complaint(own.url)
+        assert isinstance(error, BrokerRefused)
+        assert "replica" in error.message
+        with pytest.raises(BrokerRefused, match="replica"), translated(own.url):
+            client.set("x", 1)
+
+
+def test_cluster_is_refused() -> None:
+    class Cluster(_Variant):
+        more = b"cluster-enabled yes\n"
+
+    with Cluster() as own:
+        assert isinstance(_complaint(own.url), BrokerIsCluster)
+        with connect(own.url) as client, pytest.raises(BrokerIsCluster), translated(own.url):
+            client.set("x", 1)
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (_hello("6.2.14"), "Redis 6.2.14"),
+        (_hello("7.1.0", "valkey"), "Valkey 7.1.0"),
+        (b"-ERR unknown command 'HELLO'\r\n", "older than Redis 6"),
+    ],
+)
+def test_old_server_is_refused(reply: bytes, text: str) -> None:
+    url, thread = _answering(reply)
+    error = _complaint(url)
+    thread.join(5)
+    assert isinstance(error, BrokerTooOld)
+    assert text in error.message
+    assert error.expected == "Redis 7.0 or Valkey 7.2, or newer"
+
+
+@pytest.mark.parametrize(
+    "version", [("7.0.0", "redis"), ("10.0.1", "redis"), ("7.2.0", "valkey"), ("9.1.2", "valkey")]
+)
+def test_versions_are_compared_as_numbers(version: tuple[str, str]) -> None:
+    url, thread = _answering(_hello(*version))
+    with connect(url, retry=False) as client:
+        check_server(client)
+    thread.join(5)
+
+
+def test_a_command_outlives_a_restart_of_the_server() -> None:
+    with EmbeddedServer(appendonly=True) as own, connect(own.url) as client:
+        client.set("kept", "yes")
+        client.execute_command("WAITAOF", 1, 0, 2000)
+        own.kill()
+        got: list[object] = []
+        asking = threading.Thread(target=lambda: got.append(client.get("kept")))
+        asking.start()
+        own.start()
+        asking.join(20)
+        assert got == [b"yes"]
+
+
+def test_unix_socket() -> None:
+    class Unix(_Variant):
+        more = b"unixsocket s.sock\nunixsocketperm 700\n"
+
+    with Unix() as own, connect(f"unix://:{own.password}@{own.folder}/s.sock?db=1") as client:
+        check_server(client)
+        assert client.ping() is True
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the test's certificate")
+def test_rediss_verifies_the_certificate(tmp_path: Path) -> None:
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=localhost",
+    ]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([*make, *names, "-keyout", key, "-out", cert], check=True, capture_output=True, timeout=60)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            with listener.accept()[0] as peer:
+                try:
+                    with context.wrap_socket(peer, server_side=True) as secure:
+                        _converse(secure, _hello("7.2.0"))
+                        return
+                except OSError:
+                    continue
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with listener:
+        url = f"rediss://127.0.0.1:{listener.getsockname()[1]}/0"
+        error = _complaint(url)
+        assert isinstance(error, BrokerUnreachable)
+        assert "ssl_ca_certs" in str(error.fix)
+        with connect(f"{url}?ssl_ca_certs={cert}", retry=False) as client:
+            check_server(client)
+        thread.join(5)
+
+
+@pytest.mark.parametrize("url", ["http://host/", "amqp://:secret@host", "redis-host:6379"])
+def test_other_schemes_are_a_configuration_error(url: str) -> None:
+    with pytest.raises(ConfigError, match="GRIDQ_BROKER_URL") as caught:
+        connect(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:secret@host:6379/0", "redis://host:6379/0"),
+        ("rediss://user:s%40cret@host/1?ssl_password=secret", "rediss://user@host/1"),
+        ("unix://:secret@/run/s.sock?db=1", "unix:///run/s.sock"),
+    ],
+)
+def test_safe_url(url: str, shown: str) -> None:
+    assert safe_url(url) == shown
+
+
+def test_kombu_errors_mean_what_their_cause_means() -> None:
+    from kombu.exceptions import OperationalError
+
+    def fail(cause: Exception) -> BrokerError:
+        try:
+            raise OperationalError(str(cause)) from cause
+        except OperationalError as exc:
+            return translate(exc, "redis://host/0")
+
+    assert isinstance(fail(redis.AuthenticationError("invalid password")), BrokerRefused)
+    assert isinstance(fail(redis.ConnectionError("refused")), BrokerUnreachable)
+    assert isinstance(translate(redis.ResponseError("WRONGTYPE"), "redis://host/0"), BrokerError)
