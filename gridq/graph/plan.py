@@ -1,7 +1,8 @@
 """The flat plan of a job, and the evaluation of its expressions: plain data, pure functions.
 
-A plan is a list of steps. A step waits for the steps of `after` (done or skipped), then its claimant evaluates its expressions
-over the outputs of `refs` and runs its `ops`. Const, Parallel, Let, Fanout, Merge and `config` are expressions only.
+A plan is a list of steps. A step waits for the steps of `after` (done or skipped), then its claimant
+evaluates its expressions over the outputs of `refs` and runs its `ops`. Const, Parallel, Let, Fanout, Merge
+and `config` are expressions only.
 
 Expressions are JSON arrays, first the tag:
 
@@ -22,8 +23,9 @@ Expressions are JSON arrays, first the tag:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gridq.protocol import Json
 
@@ -49,10 +51,12 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One unit of claim: one stage, a fused run of pure stages (outputs by `["op", k]`), or none (`value` alone).
+    """One unit of claim: one stage, a fused run of pure stages (outputs by `["op", k]`), or none (`value`
+    alone).
 
-    The step's output is `value` evaluated after the ops ran. `guard` is the innermost Branch arm it stands in: (gate step, arm);
-    `scope` the innermost Retry. Step numbers in `after` and `refs` are smaller than its own.
+    The step's output is `value` evaluated after the ops ran. `guard` is the innermost Branch arm it stands
+    in: (gate step, arm); `scope` the innermost Retry. Step numbers in `after` and `refs` are smaller than
+    its own.
     """
 
     path: str
@@ -78,7 +82,8 @@ class Arms:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A Retry: all its steps (nested ones included), each with how many of its `after` lie inside the scope."""
+    """A Retry: all its steps (nested ones included), each with how many of its `after` lie inside the
+    scope."""
 
     path: str
     parent: int | None
@@ -89,7 +94,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps in an order that respects `after`; `answer` is the step whose output is the job's (never guarded)."""
+    """The steps in an order that respects `after`; `answer` is the step whose output is the job's (never
+    guarded)."""
 
     steps: tuple[Step, ...]
     answer: int
@@ -141,3 +147,28 @@ def evaluate(
         raise ValueError(f"no such expression: {tag!r}")
 
     return go(expr)
+
+
+def dump_step(step: Step) -> str:
+    """A step as compact JSON, as much of it as its claimant needs: not what it waits for, nor where it
+    stands."""
+    ops = [
+        [op.path, op.id, op.name, op.implementation, op.input, list(map(dict, op.effects)), op.timeout]
+        for op in step.ops
+    ]
+    record = [step.path, step.queue, ops, step.value, step.refs, int(step.reads_input)]
+    return json.dumps(record, separators=(",", ":"))
+
+
+def load_step(text: str | bytes) -> Step:
+    """The step that `dump_step` wrote; `after`, `guard`, `scope` and `micro_dollars` are empty."""
+    path, queue, listed, value, refs, reads_input = json.loads(text)
+    ops = [Op(*fields) for fields in listed]
+    return Step(
+        path=path,
+        queue=queue,
+        ops=tuple(replace(op, effects=tuple(op.effects)) for op in ops),
+        value=value,
+        refs=tuple(refs),
+        reads_input=bool(reads_input),
+    )

@@ -1,0 +1,387 @@
+"""The stages that a graph may refer to: what each is, its ids, and how a reference resolves."""
+
+from __future__ import annotations
+
+import bisect
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gridq.errors import AmbiguousStage, ConfigError, GraphError, InvalidField, MissingField, UnknownStage
+from gridq.graph import effects as effect_rules
+from gridq.graph.canonical import sha256
+from gridq.graph.source import join_path, load_graph
+from gridq.graph.types import ANY, Type, parse_type
+from gridq.protocol import Effect, Json
+
+LIFECYCLES = ("Active", "Draft", "Deprecated", "Tombstone")
+
+_IMPLEMENTATION = re.compile(r"[a-z][a-z0-9_]*:\S+")
+_PYTHON = re.compile(r"python:[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_PREFIX = re.compile(r"[0-9a-f]{8,}")
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """One catalogued stage. Made by `stage_spec` or `StageSpec.from_json`, which fill in the ids.
+
+    `implementation` says who runs it: `builtin:text_template`, `python:pkg.mod:function`, `llm:chat`.
+    `config` is laid under each node's own config. `timeout` is in seconds; None is the operator's
+    `stage_timeout`.
+    """
+
+    id: str
+    signature_id: str
+    name: str
+    implementation: str
+    input: Type = ANY
+    output: Type = ANY
+    effects: tuple[Effect, ...] = (effect_rules.UNKNOWN,)
+    description: str = ""
+    config: Mapping[str, Json] | None = None
+    lifecycle: str = "Active"
+    examples: tuple[Json, ...] = ()
+    tags: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    timeout: float | None = None
+    parametrised: bool = field(default=False, compare=False)
+
+    @property
+    def active(self) -> bool:
+        return self.lifecycle == "Active"
+
+    def config_with(self, config: Mapping[str, Json] | None) -> dict[str, Json] | None:
+        """A node's config over the stage's own; None where neither has one."""
+        if not self.config:
+            return None if config is None else dict(config)
+        return {**self.config, **(config or {})}
+
+    def effects_with(self, config: Mapping[str, Json] | None) -> tuple[Effect, ...]:
+        """The stage's effects in a node with `config`."""
+        if not self.parametrised:
+            return self.effects
+        return effect_rules.fill(self.effects, self.config_with(config) or {})
+
+    def to_json(self) -> dict[str, Json]:
+        """The stage as a stage file states it, its id included."""
+        record: dict[str, Json] = {
+            "id": self.id,
+            "name": self.name,
+            "description": self.description,
+            "input": self.input.to_json(),
+            "output": self.output.to_json(),
+            "effects": [effect_rules.to_json(effect) for effect in self.effects],
+            "implementation": self.implementation,
+            "lifecycle": self.lifecycle,
+        }
+        optional = {
+            "config": None if self.config is None else dict(self.config),
+            "examples": list(self.examples),
+            "tags": list(self.tags),
+            "aliases": list(self.aliases),
+            "timeout": self.timeout,
+        }
+        return record | {key: value for key, value in optional.items() if value not in (None, [])}
+
+    @classmethod
+    def from_json(cls, data: Json, path: str = "", source: str | None = None) -> StageSpec:
+        """Read a stage file's content. `source`: the Python source that a `python:` implementation's id
+        covers.
+
+        MissingField or InvalidField names `path` and the key. Unknown keys are ignored, but one that is a
+        known key misspelt is an error.
+        """
+        return _read_spec(data, path, source)
+
+
+def implementation_hash(implementation: str, source: str | None = None) -> str:
+    """The hash of what runs: of the implementation's name, for Python of `module:qualname` and its source."""
+    if implementation.startswith("python:") and source is not None:
+        return sha256({"qualname": implementation.removeprefix("python:"), "source": source})
+    return hashlib.sha256(implementation.encode()).hexdigest()
+
+
+def stage_spec(
+    name: str,
+    implementation: str,
+    *,
+    id: str | None = None,
+    source: str | None = None,
+    effects: Iterable[Effect] = (),
+    **fields: Any,
+) -> StageSpec:
+    """A StageSpec with its ids worked out; `fields` are those of StageSpec. No effects: Unknown."""
+    kept = effect_rules.distinct(effects) or (effect_rules.UNKNOWN,)
+    draft = StageSpec(
+        id="", signature_id="", name=name, implementation=implementation, effects=kept, **fields,
+        parametrised=effect_rules.parametrised(kept),
+    )  # fmt: skip
+    signature: dict[str, Json] = {
+        "name": name,
+        "input": draft.input.to_json(),
+        "output": draft.output.to_json(),
+        "effects": sorted(
+            (effect_rules.to_json(effect) for effect in kept), key=lambda e: json.dumps(e, sort_keys=True)
+        ),
+    }
+    full = signature | {"implementation_hash": implementation_hash(implementation, source)}
+    return replace(
+        draft, id=id or sha256(full), signature_id=sha256(signature), parametrised=draft.parametrised
+    )
+
+
+def _text(value: Json) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _texts(value: Json) -> bool:
+    return isinstance(value, list) and all(map(_text, value))
+
+
+_KEYS: dict[str, tuple[Callable[[Json], bool], str]] = {
+    "id": (_text, "text"),
+    "name": (_text, "text"),
+    "description": (lambda v: isinstance(v, str), "text"),
+    "input": (lambda v: True, "a type"),
+    "output": (lambda v: True, "a type"),
+    "effects": (lambda v: True, "an array of effects"),
+    "implementation": (
+        lambda v: (
+            isinstance(v, str)
+            and bool((_PYTHON if v.startswith("python:") else _IMPLEMENTATION).fullmatch(v))
+        ),
+        "'builtin:NAME', 'python:package.module:function' or 'KIND:NAME'",
+    ),
+    "config": (lambda v: isinstance(v, dict), "an object"),
+    "lifecycle": (lambda v: _lifecycle(v) in LIFECYCLES, "one of " + ", ".join(LIFECYCLES)),
+    "examples": (lambda v: isinstance(v, list), "an array"),
+    "tags": (_texts, "an array of texts"),
+    "aliases": (_texts, "an array of texts"),
+    "timeout": (
+        lambda v: isinstance(v, int | float) and not isinstance(v, bool) and v > 0,
+        "seconds above 0",
+    ),
+}
+_NEEDED = ("name", "input", "output", "implementation")
+
+
+def _lifecycle(value: Json) -> str | None:
+    # {"Deprecated": {"successor_id": …}} is how other runtimes of the format spell it.
+    if isinstance(value, dict) and len(value) == 1:
+        value = next(iter(value))
+    return value if isinstance(value, str) else None
+
+
+def _read_spec(data: Json, path: str, source: str | None) -> StageSpec:
+    if not isinstance(data, dict):
+        raise InvalidField(
+            "A stage is no object", {"path": path, "expected": '{"name": …, "implementation": …}'}
+        )
+    for key in data:
+        near = [] if key in _KEYS or key.startswith("_") else difflib.get_close_matches(key, _KEYS, 1, 0.8)
+        if near and near[0] not in data:
+            raise InvalidField(
+                f"There is no key {key!r} in a stage",
+                {"path": join_path(path, key), "expected": ", ".join(_KEYS), "fix": f"use {near[0]!r}"},
+            )
+    for key in _NEEDED:
+        if key not in data:
+            raise MissingField(
+                f"The stage lacks {key!r}",
+                {"path": join_path(path, key), "expected": _KEYS[key][1], "fix": f"add {key!r}"},
+            )
+    for key, (valid, expected) in _KEYS.items():
+        if data.get(key) is None and key not in _NEEDED:
+            continue
+        if not valid(data[key]):
+            raise InvalidField(
+                f"The stage's {key} is not usable: {json.dumps(data[key])[:80]}",
+                {"path": join_path(path, key), "expected": expected},
+            )
+    return stage_spec(
+        data["name"],
+        data["implementation"],
+        id=data.get("id"),
+        source=source,
+        effects=effect_rules.parse_effects(data.get("effects"), join_path(path, "effects")),
+        input=parse_type(data["input"], join_path(path, "input")),
+        output=parse_type(data["output"], join_path(path, "output")),
+        description=data.get("description") or "",
+        config=data.get("config"),
+        lifecycle=_lifecycle(data.get("lifecycle")) or "Active",
+        examples=tuple(data.get("examples") or ()),
+        tags=tuple(data.get("tags") or ()),
+        aliases=tuple(data.get("aliases") or ()),
+        timeout=data.get("timeout"),
+    )
+
+
+class Catalogue:
+    """Stages by id, signature, name and alias. Immutable; `extended` makes a larger one."""
+
+    def __init__(self, specs: Iterable[StageSpec] = ()) -> None:
+        """ConfigError: two different stages state one id."""
+        self._by_id: dict[str, StageSpec] = {}
+        self._by_signature: dict[str, list[StageSpec]] = {}
+        self._by_name: dict[str, list[StageSpec]] = {}
+        self._by_alias: dict[str, list[StageSpec]] = {}
+        for spec in specs:
+            known = self._by_id.get(spec.id)
+            if known is not None:
+                if known == spec:
+                    continue
+                raise ConfigError(
+                    f"The stages {known.name!r} and {spec.name!r} have one id",
+                    {
+                        "path": spec.id,
+                        "expected": "an id a stage",
+                        "fix": "give one of them another name or id",
+                    },
+                )
+            self._by_id[spec.id] = spec
+            self._by_signature.setdefault(spec.signature_id, []).append(spec)
+            self._by_name.setdefault(spec.name, []).append(spec)
+            for alias in spec.aliases:
+                self._by_alias.setdefault(alias, []).append(spec)
+        self._prefixes = sorted({*self._by_id, *self._by_signature})
+        self._resolved: dict[tuple[str, str], StageSpec] = {}
+
+    @property
+    def specs(self) -> tuple[StageSpec, ...]:
+        return tuple(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def extended(self, specs: Iterable[StageSpec]) -> Catalogue:
+        """This catalogue and `specs`."""
+        return Catalogue((*self.specs, *specs))
+
+    def resolve(self, ref: str, pinning: str = "signature", path: str = "") -> StageSpec:
+        """The stage that `ref` means: an exact id, a unique hex prefix of 8 or more digits, a name, an
+        alias.
+
+        Ids are stage ids and signature ids. With pinning `signature` the Active stage of the found one's
+        signature is taken; with `both` the found one itself, and `ref` must be its id or a prefix.
+        UnknownStage, AmbiguousStage: name candidates.
+        """
+        key = (ref, pinning)
+        spec = self._resolved.get(key)
+        if spec is None:
+            spec = self._resolved[key] = self._find(ref, pinning, path)
+        return spec
+
+    def _find(self, ref: str, pinning: str, path: str) -> StageSpec:
+        found = self._by_ref(ref, pinning)
+        alive = [spec for spec in found if spec.lifecycle != "Tombstone"]
+        if not alive:
+            raise self._unknown(ref, path, bool(found), pinning)
+        if pinning == "both":
+            return self._only(alive, ref, path)
+        active = [spec for spec in alive if spec.active]
+        if not active:
+            # Deprecated or a draft: its Active sibling of the same signature stands in, where there is one.
+            active = [s for spec in alive for s in self._by_signature[spec.signature_id] if s.active]
+        return self._only(list({spec.id: spec for spec in active or alive}.values()), ref, path)
+
+    def _by_ref(self, ref: str, pinning: str) -> list[StageSpec]:
+        if ref in self._by_id:
+            return [self._by_id[ref]]
+        if ref in self._by_signature and pinning != "both":
+            return self._by_signature[ref]
+        if _PREFIX.fullmatch(ref):
+            hits: dict[str, StageSpec] = {}
+            for full in self._prefixes[bisect.bisect_left(self._prefixes, ref) :]:
+                if not full.startswith(ref):
+                    break
+                if full in self._by_id:
+                    hits[full] = self._by_id[full]
+                if full in self._by_signature and pinning != "both":
+                    hits |= {spec.id: spec for spec in self._by_signature[full]}
+            if hits:
+                return list(hits.values())
+        if pinning == "both":
+            return []
+        return self._by_name.get(ref) or self._by_alias.get(ref) or []
+
+    def _only(self, specs: list[StageSpec], ref: str, path: str) -> StageSpec:
+        if len(specs) == 1:
+            return specs[0]
+        candidates = [f"{spec.name} ({spec.id})" for spec in specs[:5]]
+        raise AmbiguousStage(
+            f"{ref!r} means {len(specs)} stages: " + ", ".join(candidates),
+            {
+                "path": path,
+                "stage": ref,
+                "candidates": candidates,
+                "expected": "a reference to one stage",
+                "fix": f"use the id {specs[0].id}",
+            },
+        )
+
+    def _unknown(self, ref: str, path: str, buried: bool, pinning: str) -> UnknownStage:
+        words = {**self._by_alias, **self._by_name}
+        lower: dict[str, StageSpec] = {word.lower(): specs[0] for word, specs in words.items()}
+        near = [lower[word] for word in difflib.get_close_matches(ref.lower(), lower, 3, 0.5)]
+        near += [self._by_id[full] for full in self._prefixes if full in self._by_id and full[:4] == ref[:4]][
+            :3
+        ]
+        candidates = list(dict.fromkeys(f"{spec.name} ({spec.id[:12]})" for spec in near))[:5]
+        details: dict[str, Json] = {
+            "path": path,
+            "stage": ref,
+            "candidates": candidates,
+            "expected": "a stage's id, a unique prefix of 8 or more of its digits, or its name",
+        }
+        if buried:
+            details["reason"] = "the stage was withdrawn (Tombstone)"
+        if pinning == "both" and (ref in words or ref in self._by_signature):
+            spec = (words.get(ref) or self._by_signature[ref])[0]
+            details["expected"], details["fix"] = (
+                "with pinning both: a stage's id",
+                f"use the id {spec.id}, or drop pinning",
+            )
+        elif near:
+            details["fix"] = "use " + " or ".join(dict.fromkeys(repr(spec.name) for spec in near[:3]))
+        elif not self._by_id:
+            details["reason"] = "the catalogue is empty"
+        return UnknownStage(f"There is no stage {ref!r}", details)
+
+
+def load_directory(path: Path, source_of: Callable[[str], str] | None = None) -> list[StageSpec]:
+    """The stages of every `*.json` file in `path`, in the files' order; a file holds one stage or an array
+    of them.
+
+    `source_of(implementation)` gives the source of a `python:` implementation. ConfigError names the file
+    and the key.
+    """
+    if not path.is_dir():
+        raise ConfigError(
+            "There is no such stage directory", {"path": str(path), "expected": "a directory of *.json files"}
+        )
+    specs: list[StageSpec] = []
+    for file in sorted(path.glob("*.json")):
+        try:
+            data = load_graph(file.read_bytes(), 400)
+            for i, item in enumerate(data if isinstance(data, list) else [data]):
+                where = f"[{i}]" if isinstance(data, list) else ""
+                implementation = item.get("implementation") if isinstance(item, dict) else None
+                source = None
+                if source_of and isinstance(implementation, str) and implementation.startswith("python:"):
+                    source = source_of(implementation)
+                specs.append(StageSpec.from_json(item, where, source))
+        except GraphError as exc:
+            where = f"{file}: {exc.path}" if exc.path else str(file)
+            raise ConfigError(
+                f"The stage file {file.name} is wrong: {exc.message}", {**exc.details, "path": where}
+            ) from None
+        except OSError as exc:
+            raise ConfigError(
+                f"The stage file {file.name} cannot be read", {"path": str(file), "reason": str(exc)}
+            ) from None
+    return specs

@@ -1,0 +1,288 @@
+"""From a graph to its flat plan.
+
+The walk carries, for each node, the term of its input, `done` (the steps after which its first steps may
+run) and where it stands (`Place`: the innermost Branch arm and Retry). It gives back the term of the output
+and the steps after which the node is finished. Invariant: every step that a term reads is in `done` or comes
+before a step of `done`, so at a step's start all that it reads is finished, and a Retry that starts again
+never waits for a step outside of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gridq import queues
+from gridq.errors import GraphTooLarge
+from gridq.graph import effects as effect_rules
+from gridq.graph.catalogue import Catalogue, StageSpec, stage_spec
+from gridq.graph.expressions import DEEP, HEAVY, INPUT, Term, const, named, operation, out, over
+from gridq.graph.fusion import Draft, DraftScope, finish
+from gridq.graph.nodes import (
+    Branch,
+    Const,
+    Fanout,
+    Graph,
+    Let,
+    Merge,
+    Node,
+    Parallel,
+    RemoteStage,
+    Retry,
+    Sequential,
+    Stage,
+    below,
+)
+from gridq.graph.plan import Op, Plan
+from gridq.graph.walk import Walk, run
+from gridq.protocol import Effect, Json
+
+WIDE = 8
+"""A set of more steps to wait for is joined in one step, where several steps would wait for it."""
+
+MAX_STEPS = 20_000
+"""Steps of a plan, where the caller gives no limit."""
+
+REMOTE_STAGE = stage_spec(
+    "remote_stage",
+    "builtin:remote_stage",
+    effects=effect_rules.REMOTE,
+    description="POST {url, input}'s input to its url and give the answer's data.output.",
+)
+"""What a RemoteStage node runs; its input is the record {url, input}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a stage runs, and what it is expected to cost in micro-dollars."""
+
+    queue: str
+    micro_dollars: int = 0
+
+
+Placer = Callable[[StageSpec, list[Effect], str], Placement]
+"""`place(spec, effects in this node, path)`; called once for each stage with the same effects."""
+
+
+class Flow(NamedTuple):
+    """What a node takes and gives: a value, and the steps after which it is there."""
+
+    term: Term
+    done: frozenset[int]
+
+
+class Place(NamedTuple):
+    """Where a node stands: the innermost Branch arm, the innermost Retry."""
+
+    guard: tuple[int, bool] | None
+    scope: int | None
+
+
+Job = tuple[Node, str, tuple[str, str] | None]
+"""A node, its path, and the field of the input that it gets: ("pick" or "src", name); None: the whole
+input."""
+
+
+def compile_plan(graph: Graph, catalogue: Catalogue, place: Placer, *, max_steps: int = MAX_STEPS) -> Plan:
+    """The plan of `graph`: steps in an order that respects `after`, pure neighbours fused, the answer
+    unguarded.
+
+    UnknownStage, AmbiguousStage: a reference that `catalogue` cannot resolve. GraphTooLarge: more than
+    `max_steps` steps, counted before fusion. What `place` raises goes through.
+    """
+    compiler = _Compiler(catalogue, place, max_steps)
+    top = Place(None, None)
+    flow = run(compiler.node(graph.root, "root", Flow(INPUT, frozenset()), top))
+    answer = flow.term.step
+    if answer is None or flow.done != {answer} or compiler.drafts[answer].guard is not None:
+        answer = compiler.value("root", flow, top)
+    found = effect_rules.distinct(effect for used in compiler.used_effects.values() for effect in used)
+    effects = tuple(effect_rules.to_json(effect) for effect in found)
+    return finish(compiler.drafts, compiler.scopes, compiler.gates, answer, effects)
+
+
+class _Compiler:
+    def __init__(self, catalogue: Catalogue, place: Placer, max_steps: int) -> None:
+        self.catalogue = catalogue
+        self.place = place
+        self.max_steps = max_steps
+        self.drafts: list[Draft] = []
+        self.scopes: list[DraftScope] = []
+        self.gates: set[int] = set()
+        self.used_effects: dict[object, tuple[Effect, ...]] = {}
+        self._placed: dict[object, tuple[Placement, tuple[dict[str, Json], ...]]] = {}
+
+    def node(self, node: Node, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+        """Compile one node."""
+        match node:
+            case Stage():
+                spec = self.catalogue.resolve(node.id, node.pinning, path)
+                config = spec.config_with(node.config)
+                if config is not None:
+                    flow = flow._replace(term=over(["cfg", flow.term.expr, config], [flow.term]))
+                return self.stage(path, spec, spec.effects_with(node.config), flow, at)
+            case RemoteStage():
+                url = const(node.url)
+                both = over(["rec", {"url": url.expr, "input": flow.term.expr}], [url, flow.term])
+                return self.stage(path, REMOTE_STAGE, REMOTE_STAGE.effects, Flow(both, flow.done), at)
+            case Const():
+                return Flow(const(node.value), flow.done)
+            case Sequential():
+                for i, stage in enumerate(node.stages):
+                    flow = yield self.node(stage, below(path, "stages", i), flow, at)
+            case Parallel():
+                flow = yield self.parallel(node, path, flow, at)
+            case Branch():
+                flow = yield self.branch(node, path, flow, at)
+            case Fanout():
+                flow = yield self.fanout(node, path, flow, at)
+            case Merge():
+                flow = yield self.merge(node, path, flow, at)
+            case Retry():
+                inner = Place(at.guard, len(self.scopes))
+                self.scopes.append(DraftScope(path, at.scope, node.max_attempts, node.delay_ms or 0))
+                flow = yield self.node(node.stage, below(path, "stage"), flow, inner)
+            case Let():
+                flow = yield self.let(node, path, flow, at)
+        return flow
+
+    def parallel(self, node: Parallel, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+        jobs: list[Job] = [
+            (b, below(path, "branches", name), ("pick", name)) for name, b in node.branches.items()
+        ]
+        outputs, done = yield self.together(jobs, path, flow, at)
+        fields = dict(zip(node.branches, outputs, strict=True))
+        return self.bounded(path, Flow(over(["rec", named(fields)], outputs), done), at)
+
+    def fanout(self, node: Fanout, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+        flow = yield self.node(node.source, below(path, "source"), flow, at)
+        jobs: list[Job] = [(target, below(path, "targets", i), None) for i, target in enumerate(node.targets)]
+        outputs, done = yield self.together(jobs, path, flow, at)
+        return self.bounded(path, Flow(over(["arr", [term.expr for term in outputs]], outputs), done), at)
+
+    def merge(self, node: Merge, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+        names = [f"source_{i}" for i in range(len(node.sources))]
+        jobs: list[Job] = [
+            (source, below(path, "sources", i), ("src", names[i])) for i, source in enumerate(node.sources)
+        ]
+        outputs, done = yield self.together(jobs, path, flow, at)
+        fields = dict(zip(names, outputs, strict=True))
+        flow = self.bounded(path, Flow(over(["rec", named(fields)], outputs), done), at)
+        flow = yield self.node(node.target, below(path, "target"), flow, at)
+        return flow
+
+    def let(self, node: Let, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+        if node.bindings:
+            flow = self.shared(path, flow, at)
+        jobs: list[Job] = [(b, below(path, "bindings", name), None) for name, b in node.bindings.items()]
+        outputs, done = yield self.together(jobs, path, flow, at)
+        fields = dict(zip(node.bindings, outputs, strict=True))
+        inner = over(["let", flow.term.expr, named(fields)], [flow.term, *outputs])
+        flow = yield self.node(node.body, below(path, "body"), self.bounded(path, Flow(inner, done), at), at)
+        return flow
+
+    def branch(self, node: Branch, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+        flow = self.shared(path, flow, at)
+        first = len(self.drafts)
+        test: Flow = yield self.node(node.predicate, below(path, "predicate"), flow, at)
+        gate = test.term.step
+        usable = (
+            gate is not None
+            and gate >= first
+            and test.done == {gate}
+            and gate not in self.gates
+            and (self.drafts[gate].guard, self.drafts[gate].scope) == at
+        )
+        if gate is None or not usable:
+            gate = self.value(below(path, "predicate"), test, at)
+        self.gates.add(gate)
+        arms: list[Term] = []
+        ends: frozenset[int] = frozenset()
+        for arm, name, child in ((True, "if_true", node.if_true), (False, "if_false", node.if_false)):
+            # An arm without a step gives {gate} back: what comes next then waits for the gate.
+            start = Flow(flow.term, frozenset((gate,)))
+            end: Flow = yield self.node(child, below(path, name), start, Place((gate, arm), at.scope))
+            arms.append(end.term)
+            ends |= end.done
+        decided = out(gate)
+        phi = over(["phi", decided.expr, arms[0].expr, arms[1].expr], [decided, *arms])
+        return self.bounded(path, Flow(phi, ends), at)
+
+    def together(
+        self, jobs: Sequence[Job], path: str, flow: Flow, at: Place
+    ) -> Walk[tuple[list[Term], frozenset[int]]]:
+        """Nodes that run concurrently on one input: their outputs, and the steps after which all are
+        finished."""
+        if len(jobs) > 1:
+            flow = self.shared(path, flow, at)
+        outputs: list[Term] = []
+        ends: set[int] = set()
+        for child, where, field in jobs:
+            given = flow
+            if field is not None:
+                given = flow._replace(term=over([field[0], flow.term.expr, field[1]], [flow.term]))
+            before = len(self.drafts)
+            end: Flow = yield self.node(child, where, given, at)
+            outputs.append(end.term)
+            if len(self.drafts) > before:
+                ends |= end.done
+        return outputs, frozenset(ends) if ends else flow.done
+
+    def stage(self, path: str, spec: StageSpec, effects: tuple[Effect, ...], flow: Flow, at: Place) -> Flow:
+        flow = self.bounded(path, flow, at)
+        key: object = (spec.id, repr(effects)) if spec.parametrised else spec.id
+        known = self._placed.get(key)
+        if known is None:
+            described = tuple(effect_rules.to_json(effect) for effect in effects)
+            known = self._placed[key] = self.place(spec, list(effects), path), described
+            self.used_effects[key] = effects
+        placement, described = known
+        op = Op(path, spec.id, spec.name, spec.implementation, flow.term.expr, described, spec.timeout)
+        step = self.step(path, placement, [op], Flow(operation(0, [flow.term]), flow.done), at)
+        return Flow(out(step), frozenset((step,)))
+
+    def shared(self, path: str, flow: Flow, at: Place) -> Flow:
+        """`flow` fit to go to several steps: a light term, few steps to wait for."""
+        if flow.term.weight > HEAVY or len(flow.done) > WIDE:
+            return self.settled(path, flow, at)
+        return flow
+
+    def bounded(self, path: str, flow: Flow, at: Place) -> Flow:
+        """`flow` fit to be part of a larger expression: its term not too deep."""
+        return self.settled(path, flow, at) if flow.term.depth >= DEEP else flow
+
+    def settled(self, path: str, flow: Flow, at: Place) -> Flow:
+        """`flow` as the output of one step."""
+        step = self.value(path, flow, at)
+        return Flow(out(step), frozenset((step,)))
+
+    def value(self, path: str, flow: Flow, at: Place) -> int:
+        """A step that only works out `flow`'s term."""
+        return self.step(path, Placement(queues.PURE), [], flow, at)
+
+    def step(self, path: str, placement: Placement, ops: list[Op], flow: Flow, at: Place) -> int:
+        if len(self.drafts) >= self.max_steps:
+            raise GraphTooLarge(
+                f"The graph needs more than {self.max_steps} steps",
+                {
+                    "path": path,
+                    "expected": f"at most {self.max_steps} steps",
+                    "fix": "split the graph, or raise GRIDQ_MAX_STEPS",
+                },
+            )
+        term = flow.term
+        draft = Draft(
+            path=path,
+            queue=placement.queue,
+            ops=ops,
+            value=term.expr,
+            after=term.refs | flow.done,
+            refs=term.refs,
+            reads_input=term.reads_input,
+            guard=at.guard,
+            scope=at.scope,
+            micro_dollars=placement.micro_dollars,
+        )
+        self.drafts.append(draft)
+        return len(self.drafts) - 1

@@ -1,0 +1,113 @@
+"""Expressions of a plan while it is made: each with its weight, depth and the steps that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from gridq.graph.plan import Expr
+from gridq.protocol import Json
+
+HEAVY = 32
+"""An expression of more nodes is worked out once, in a step of its own, where several steps would read it."""
+
+DEEP = 24
+"""An expression as deep as this is worked out in a step of its own, whoever reads it: evaluation is
+recursive."""
+
+_NONE: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An expression, how many nodes and levels it has, which steps' outputs it reads, whether it reads the
+    job's input."""
+
+    expr: Expr
+    weight: int = 1
+    depth: int = 1
+    refs: frozenset[int] = _NONE
+    reads_input: bool = False
+
+    @property
+    def step(self) -> int | None:
+        """The step whose output this is, unchanged; else None."""
+        return self.expr[1] if self.expr[0] == "out" else None
+
+
+INPUT = Term(["in"], reads_input=True)
+
+
+def out(step: int) -> Term:
+    return Term(["out", step], refs=frozenset((step,)))
+
+
+def operation(k: int, source: Iterable[Term]) -> Term:
+    """The output of operation `k` of a step, whose inputs are `source`."""
+    parts = list(source)
+    return Term(["op", k], refs=_refs(parts), reads_input=any(part.reads_input for part in parts))
+
+
+def const(value: Json) -> Term:
+    return Term(["const", value], weight=size(value))
+
+
+def over(expr: Expr, parts: Iterable[Term], extra: int = 1) -> Term:
+    """The term of `expr`, which holds `parts` and `extra` nodes of its own."""
+    kept = list(parts)
+    return Term(
+        expr,
+        extra + sum(part.weight for part in kept),
+        1 + max((part.depth for part in kept), default=0),
+        _refs(kept),
+        any(part.reads_input for part in kept),
+    )
+
+
+def _refs(parts: list[Term]) -> frozenset[int]:
+    sets = [part.refs for part in parts if part.refs]
+    # A chain of operators on one wide value shares its set.
+    return sets[0] if len(sets) == 1 else frozenset().union(*sets)
+
+
+def size(value: Json, limit: int = HEAVY + 1) -> int:
+    """How many nodes `value` has, long texts counted by length, up to `limit`."""
+    count = 0
+    stack = [value]
+    while stack and count < limit:
+        part = stack.pop()
+        count += 1
+        if isinstance(part, str):
+            count += len(part) // 64
+        elif isinstance(part, list):
+            stack.extend(part[:limit])
+        elif isinstance(part, dict):
+            count += sum(len(key) // 64 for key in list(part)[:limit])
+            stack.extend(list(part.values())[:limit])
+    return min(count, limit)
+
+
+def rewrite(expr: Expr, swap: Callable[[str, int], Expr]) -> Expr:
+    """`expr` with every `["out", s]` and `["op", k]` replaced by `swap(tag, s or k)`."""
+
+    def go(e: Expr) -> Expr:
+        tag = e[0]
+        if tag in ("out", "op"):
+            return swap(tag, e[1])
+        if tag == "rec":
+            return [tag, {name: go(part) for name, part in e[1].items()}]
+        if tag == "arr":
+            return [tag, [go(part) for part in e[1]]]
+        if tag in ("pick", "src", "cfg"):
+            return [tag, go(e[1]), e[2]]
+        if tag == "let":
+            return [tag, go(e[1]), {name: go(part) for name, part in e[2].items()}]
+        if tag == "phi":
+            return [tag, go(e[1]), go(e[2]), go(e[3])]
+        return e
+
+    return go(expr)
+
+
+def named(terms: Mapping[str, Term]) -> dict[str, Expr]:
+    return {name: term.expr for name, term in terms.items()}

@@ -1,0 +1,249 @@
+"""The structural types of stages, and whether an output fits an input.
+
+Source of the rules: the graph format. Any and Var fit all, both ways; a Record may have more fields than
+asked; a field that may be null may be absent; a union fits where each of its members does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gridq.errors import InvalidField, MissingField
+from gridq.graph.source import join_path
+from gridq.protocol import Json
+
+BARE = ("Any", "Bool", "Bytes", "Null", "Number", "Text", "VNode")
+KINDS = (*BARE, "List", "Map", "Record", "RecordWith", "Refined", "Stream", "Union", "Var")
+
+MAX_NESTING = 64
+"""Types one within the other: a stated type that is deeper is an error, an inferred one is cut off with
+Any."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Type:
+    """One type. `fields`: of Record and RecordWith, `key` and `value` of a Map; `items`: the members of a
+    Union, the one element type of List and Stream, the base of Refined; `detail`: a Var's name, a
+    RecordWith's rest, a refinement."""
+
+    kind: str
+    fields: Mapping[str, Type] = field(default_factory=dict)
+    items: tuple[Type, ...] = ()
+    detail: Json = None
+    depth: int = field(default=1, compare=False)
+
+    def to_json(self) -> Json:
+        """The type in the format's spelling."""
+        if self.kind in BARE:
+            return {"kind": self.kind}
+        value: Json
+        if self.kind in ("Record", "Map"):
+            value = {name: part.to_json() for name, part in self.fields.items()}
+        elif self.kind == "RecordWith":
+            value = {
+                "fields": {name: part.to_json() for name, part in self.fields.items()},
+                "rest": self.detail,
+            }
+        elif self.kind == "Refined":
+            value = {"base": self.items[0].to_json(), "refinement": self.detail}
+        elif self.kind == "Union":
+            value = [part.to_json() for part in self.items]
+        elif self.kind == "Var":
+            value = self.detail
+        else:
+            value = self.items[0].to_json()
+        return {"kind": self.kind, "value": value}
+
+    def __str__(self) -> str:
+        if self.kind in BARE:
+            return self.kind
+        if self.kind in ("Record", "RecordWith"):
+            parts = [f"{name}: {part}" for name, part in self.fields.items()]
+            return "{" + ", ".join(parts + ["…"] * (self.kind == "RecordWith")) + "}"
+        if self.kind == "Map":
+            return f"Map<{self.fields['key']}, {self.fields['value']}>"
+        if self.kind == "Union":
+            return " | ".join(map(str, self.items)) or "Union<>"
+        if self.kind == "Var":
+            return str(self.detail)
+        if self.kind == "Refined":
+            return f"{self.items[0]} where {json.dumps(self.detail)}"
+        return f"{self.kind}<{self.items[0]}>"
+
+    __repr__ = __str__
+
+
+ANY, NULL, TEXT, NUMBER, BOOL = Type("Any"), Type("Null"), Type("Text"), Type("Number"), Type("Bool")
+
+
+def _depth(parts: Iterable[Type]) -> int:
+    return 1 + max((part.depth for part in parts), default=0)
+
+
+def record(fields: Mapping[str, Type], *, open: bool = False) -> Type:
+    """A Record, or with `open` one that may have further, unknown fields."""
+    kept = {name: part if part.depth < MAX_NESTING // 2 else ANY for name, part in fields.items()}
+    return Type("RecordWith" if open else "Record", kept, (), "rest" if open else None, _depth(kept.values()))
+
+
+def listing(item: Type) -> Type:
+    """A List of `item`."""
+    kept = item if item.depth < MAX_NESTING // 2 else ANY
+    return Type("List", {}, (kept,), None, kept.depth + 1)
+
+
+def union(parts: Iterable[Type]) -> Type:
+    """The union of `parts`, flat and without repeats; more than 16 members are Any."""
+    flat: list[Type] = []
+    for part in parts:
+        for member in part.items if part.kind == "Union" else (part,):
+            if member.kind == "Any" or member.depth >= MAX_NESTING // 2:
+                return ANY
+            if not any(member is known or member == known for known in flat):
+                flat.append(member)
+            if len(flat) > 16:
+                return ANY
+    return flat[0] if len(flat) == 1 else Type("Union", {}, tuple(flat), None, _depth(flat))
+
+
+def type_of(value: Json, levels: int = 8) -> Type:
+    """The type of a JSON value; what lies deeper than `levels`, and long arrays' ends, are Any or left
+    out."""
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return BOOL
+    if isinstance(value, int | float):
+        return NUMBER
+    if isinstance(value, str):
+        return TEXT
+    if levels <= 0:
+        return ANY
+    if isinstance(value, dict):
+        return record({name: type_of(part, levels - 1) for name, part in value.items()})
+    if not value:
+        return listing(ANY)
+    return listing(union(type_of(part, levels - 1) for part in value[:100]))
+
+
+def parse_type(data: Json, path: str, room: int = MAX_NESTING) -> Type:
+    """Read a type. MissingField or InvalidField, naming the path, where it is none."""
+    if not isinstance(data, dict):
+        raise InvalidField(
+            "This is no type", {"path": path, "expected": '{"kind": …}', "fix": _type_fix(data)}
+        )
+    if room <= 0:
+        raise InvalidField(
+            "The type is nested too deeply", {"path": path, "expected": f"at most {MAX_NESTING} levels"}
+        )
+    if "kind" not in data:
+        raise MissingField(
+            "The type has no kind", {"path": join_path(path, "kind"), "expected": ", ".join(KINDS)}
+        )
+    kind = data["kind"]
+    if kind not in KINDS:
+        raise InvalidField(
+            f"There is no type {kind!r}", {"path": join_path(path, "kind"), "expected": ", ".join(KINDS)}
+        )
+    if kind in BARE:
+        return Type(kind)
+    if "value" not in data:
+        raise MissingField(
+            f"{kind} lacks its value", {"path": join_path(path, "value"), "expected": _SHAPES[kind]}
+        )
+    return _parse_value(kind, data["value"], join_path(path, "value"), room - 1)
+
+
+_SHAPES = {
+    "List": "a type",
+    "Stream": "a type",
+    "Map": '{"key": type, "value": type}',
+    "Record": "an object of types",
+    "RecordWith": '{"fields": an object of types, "rest": a name}',
+    "Refined": '{"base": type, "refinement": …}',
+    "Union": "an array of types",
+    "Var": "a name",
+}
+
+
+def _type_fix(data: Json) -> str:
+    return (
+        f'write {{"kind": "{data}"}}' if isinstance(data, str) and data in BARE else 'write {"kind": "Any"}'
+    )
+
+
+def _parse_value(kind: str, value: Json, path: str, room: int) -> Type:
+    shape_ok = isinstance(value, {"Union": list, "Var": str}.get(kind, dict))
+    needed = {
+        "Map": ("key", "value"),
+        "RecordWith": ("fields", "rest"),
+        "Refined": ("base", "refinement"),
+    }.get(kind, ())
+    if not shape_ok or any(name not in value for name in needed):
+        raise InvalidField(f"{kind}'s value has another shape", {"path": path, "expected": _SHAPES[kind]})
+    if kind == "Var":
+        return Type(kind, detail=value)
+    if kind == "Union":
+        members = tuple(parse_type(part, join_path(path, i), room) for i, part in enumerate(value))
+        return Type(kind, {}, members, None, _depth(members))
+    if kind == "Refined":
+        base = parse_type(value["base"], join_path(path, "base"), room)
+        return Type(kind, {}, (base,), value["refinement"], base.depth + 1)
+    if kind in ("List", "Stream"):
+        item = parse_type(value, path, room)
+        return Type(kind, {}, (item,), None, item.depth + 1)
+    source = value["fields"] if kind == "RecordWith" else value
+    where = join_path(path, "fields") if kind == "RecordWith" else path
+    if not isinstance(source, dict):
+        raise InvalidField(
+            f"{kind}'s fields are no object", {"path": where, "expected": "an object of types"}
+        )
+    names = needed if kind == "Map" else tuple(source)
+    fields = {name: parse_type(source[name], join_path(where, name), room) for name in names}
+    return Type(kind, fields, (), value["rest"] if kind == "RecordWith" else None, _depth(fields.values()))
+
+
+def _nullable(kind: Type) -> bool:
+    return kind.kind in ("Any", "Null", "Var") or (kind.kind == "Union" and any(map(_nullable, kind.items)))
+
+
+def fits(output: Type, wanted: Type) -> bool:
+    """Whether each value of type `output` may be read where `wanted` is asked, as far as the types tell."""
+    if output is wanted or output.kind in ("Any", "Var") or wanted.kind in ("Any", "Var"):
+        return True
+    if output.kind == "Union":
+        return all(fits(part, wanted) for part in output.items)
+    if wanted.kind == "Union":
+        return any(fits(output, part) for part in wanted.items)
+    if output.kind == "Refined":
+        return fits(output.items[0], wanted)
+    if wanted.kind == "Refined":
+        # Whether the refinement holds is known at run time only.
+        return fits(output, wanted.items[0])
+    if wanted.kind in ("Record", "RecordWith"):
+        return _fits_record(output, wanted)
+    if output.kind in ("Record", "RecordWith") and wanted.kind == "Map":
+        value = wanted.fields["value"]
+        return fits(TEXT, wanted.fields["key"]) and all(fits(part, value) for part in output.fields.values())
+    if output.kind != wanted.kind:
+        return False
+    if output.kind == "Map":
+        return all(fits(output.fields[name], wanted.fields[name]) for name in ("key", "value"))
+    return all(fits(mine, theirs) for mine, theirs in zip(output.items, wanted.items, strict=True))
+
+
+def _fits_record(output: Type, wanted: Type) -> bool:
+    if output.kind == "Map":
+        return all(fits(output.fields["value"], part) for part in wanted.fields.values())
+    if output.kind not in ("Record", "RecordWith"):
+        return False
+    for name, part in wanted.fields.items():
+        have = output.fields.get(name)
+        if have is None:
+            if output.kind == "Record" and not _nullable(part):
+                return False
+        elif not fits(have, part):
+            return False
+    return True

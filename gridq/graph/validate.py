@@ -1,0 +1,145 @@
+"""What can be known of a graph before it runs: every reference resolves, and types fit wherever both sides
+are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gridq.errors import TypeMismatch
+from gridq.graph.catalogue import Catalogue, StageSpec
+from gridq.graph.nodes import (
+    Branch,
+    Const,
+    Fanout,
+    Graph,
+    Let,
+    Merge,
+    Node,
+    Parallel,
+    RemoteStage,
+    Retry,
+    Sequential,
+    Stage,
+    below,
+)
+from gridq.graph.plan import WRAP_KEYS
+from gridq.graph.types import ANY, Type, fits, listing, record, type_of, union
+from gridq.graph.walk import Walk, run
+from gridq.protocol import Json
+
+_RECORDS = ("Record", "RecordWith")
+_OPEN = ("Any", "Var", "Union", "Map", "Refined")
+"""Kinds of which it is not known which record, or whether a record, a value is."""
+
+
+def validate(graph: Graph, catalogue: Catalogue, given: Type = ANY) -> Type:
+    """Check `graph` on an input of type `given`; the type of its output.
+
+    UnknownStage, AmbiguousStage: a reference that `catalogue` cannot resolve. TypeMismatch: an output or a
+    config that the stage which reads it cannot take, with both types and the path.
+    """
+    return run(_Checker(catalogue).node(graph.root, "root", given))
+
+
+class _Checker:
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+
+    def node(self, node: Node, path: str, given: Type) -> Walk[Type]:
+        """Check one node on an input of type `given`; the type of its output."""
+        outputs: dict[str, Type] = {}
+        output: Type
+        match node:
+            case Stage():
+                spec = self.catalogue.resolve(node.id, node.pinning, path)
+                return self.stage(spec, spec.config_with(node.config), path, given)
+            case RemoteStage():
+                _require(given, node.input, f"The remote stage {node.url}", path)
+                return node.output
+            case Const():
+                return type_of(node.value)
+            case Sequential():
+                for i, stage in enumerate(node.stages):
+                    given = yield self.node(stage, below(path, "stages", i), given)
+                return given
+            case Parallel():
+                for name, child in node.branches.items():
+                    outputs[name] = yield self.node(
+                        child, below(path, "branches", name), _field(given, name, given)
+                    )
+                return record(outputs)
+            case Branch():
+                yield self.node(node.predicate, below(path, "predicate"), given)
+                taken: Type = yield self.node(node.if_true, below(path, "if_true"), given)
+                other: Type = yield self.node(node.if_false, below(path, "if_false"), given)
+                return union((taken, other))
+            case Fanout():
+                given = yield self.node(node.source, below(path, "source"), given)
+                for i, child in enumerate(node.targets):
+                    outputs[str(i)] = yield self.node(child, below(path, "targets", i), given)
+                return listing(union(outputs.values()))
+            case Merge():
+                for i, child in enumerate(node.sources):
+                    name = f"source_{i}"
+                    # A record may hold more than its type says.
+                    part = _field(given, name, ANY if given.kind in _RECORDS else given)
+                    outputs[name] = yield self.node(child, below(path, "sources", i), part)
+                output = yield self.node(node.target, below(path, "target"), record(outputs))
+                return output
+            case Retry():
+                output = yield self.node(node.stage, below(path, "stage"), given)
+                return output
+            case Let():
+                for name, child in node.bindings.items():
+                    outputs[name] = yield self.node(child, below(path, "bindings", name), given)
+                output = yield self.node(node.body, below(path, "body"), _overlay(given, outputs))
+                return output
+        raise AssertionError(f"no such node: {node!r}")
+
+    def stage(self, spec: StageSpec, config: Mapping[str, Json] | None, path: str, given: Type) -> Type:
+        if config is not None:
+            given = _configured(given, config)
+        _require(given, spec.input, f"The stage {spec.name!r}", path)
+        return spec.output
+
+
+def _require(given: Type, wanted: Type, who: str, path: str) -> None:
+    if not fits(given, wanted):
+        raise TypeMismatch(
+            f"{who} takes {_short(wanted)} but gets {_short(given)}",
+            {
+                "path": path,
+                "expected": _short(wanted, 400),
+                "got": _short(given, 400),
+                "fix": "put a stage between that makes the one of the other, or correct the config",
+            },
+        )
+
+
+def _short(kind: Type, limit: int = 120) -> str:
+    text = str(kind)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _field(given: Type, name: str, otherwise: Type) -> Type:
+    """The type of `given`'s field `name`; `otherwise` where it surely has none, Any where that is not
+    known."""
+    if given.kind in _RECORDS and name in given.fields:
+        return given.fields[name]
+    return ANY if given.kind in _OPEN or given.kind == "RecordWith" else otherwise
+
+
+def _overlay(given: Type, fields: Mapping[str, Type]) -> Type:
+    """`given`'s fields with `fields` laid over them; nothing of it where it is no record."""
+    if given.kind in _RECORDS:
+        return record({**given.fields, **fields}, open=given.kind == "RecordWith")
+    return record(fields, open=given.kind in _OPEN)
+
+
+def _configured(given: Type, config: Mapping[str, Json]) -> Type:
+    """The type of a stage's input record with `config`."""
+    fields = {name: type_of(value) for name, value in config.items()}
+    if given.kind in (*_RECORDS, *_OPEN):
+        return _overlay(given, fields)
+    key = next((key for key in WRAP_KEYS if key not in config), "items")
+    return record({key: given, **fields})
