@@ -1,8 +1,8 @@
 """Every error gridq raises, each a class with a stable code.
 
-`GridError` takes `(message, details)`, both JSON, and keeps them as its `args`. Celery stores the class's name and its
-`args` in the result backend and builds the exception again from them, so the caller of `.get()` catches the same class
-with the same attributes that the grid raised.
+`GridError` takes `(message, details)`, both JSON, and keeps them as its `args`. Celery stores the class's
+name and its `args` in the result backend and builds the exception again from them, so the caller of `.get()`
+catches the same class with the same attributes that the grid raised.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ __all__ = [
     "StageError",
     "StageQuarantined",
     "StageTimeout",
+    "StreamCut",
     "TypeMismatch",
     "UnknownCapability",
     "UnknownOperator",
@@ -58,9 +59,10 @@ __all__ = [
 class GridError(Exception):
     """The base of every gridq error.
 
-    `message` says in one sentence what is wrong. `details` may hold `path` (the JSON path or file position at fault, for a
-    failed stage its path in the graph), `expected`, `fix` (the smallest change that would help), `worker`, `reason` (the
-    cause in the failing part's own words), `stage`, `retry_at` (Unix seconds) and anything else that is JSON.
+    `message` says in one sentence what is wrong. `details` may hold `path` (the JSON path or file position at
+    fault, for a failed stage its path in the graph), `expected`, `fix` (the smallest change that would help),
+    `worker`, `reason` (the cause in the failing part's own words), `stage`, `retry_at` (Unix seconds) and
+    anything else that is JSON.
     """
 
     code: ClassVar[str] = "grid.error"
@@ -109,7 +111,9 @@ class GridError(Exception):
         return text
 
     def to_record(self) -> dict[str, Any]:
-        """The error as JSON: `{"error": class name, "code", "message", "details"}`; `error_from_record` reads it."""
+        """The error as JSON: `{"error": class name, "code", "message", "details"}`; `error_from_record` reads
+        it.
+        """
         return {
             "error": type(self).__name__,
             "code": self.code,
@@ -227,6 +231,14 @@ class StageTimeout(StageError):
     """A stage ran longer than its time limit."""
 
     code = "stage.timeout"
+
+
+class StreamCut(StageError):
+    """A streamed answer broke off after its first piece was handed on; another run would contradict what was
+    read.
+    """
+
+    code = "stage.stream_cut"
 
 
 class StageQuarantined(StageError):

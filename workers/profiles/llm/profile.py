@@ -1,0 +1,93 @@
+"""The profile of OpenAI-compatible endpoints on other machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from gridq.errors import GridError, SeatDegraded, SeatUnavailable
+from gridq.profiles import Profile, StageContext
+from gridq.protocol import Demand, Effect, Estimate, Json, ProbeReport, StageCall
+from workers.profiles.llm import accounting, matching, runner
+from workers.profiles.llm.capability import LlmCapability, LlmSeat
+from workers.profiles.llm.probe import KIND, key_of, probe
+from workers.wires import stages
+from workers.wires.demand import llm_demand
+from workers.wires.openai import OpenAIWire
+
+DEGRADED_SECONDS = 60.0
+
+
+class LlmProfile(Profile):
+    """A seat is one login at one endpoint; its models, their families and `llm:any` are its queues."""
+
+    kind: ClassVar[str] = KIND
+    Capability: ClassVar[type[BaseModel]] = LlmCapability
+
+    def __init__(self) -> None:
+        self._wire: OpenAIWire | None = None
+        self._capability: LlmCapability | None = None
+        self._degraded: tuple[float, str] = (0.0, "")
+        self._calls = 0
+        self._failures = 0
+
+    def queues(self, capability: BaseModel) -> list[str]:
+        assert isinstance(capability, LlmCapability)
+        return matching.queues_of(capability)
+
+    def demand(self, effect: Effect) -> Demand | None:
+        return llm_demand(effect)
+
+    def matches(self, demand: Demand, capability: BaseModel) -> bool:
+        assert isinstance(capability, LlmCapability)
+        return matching.matches(demand, capability)
+
+    def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
+        return probe(config)
+
+    def open(self, capability: BaseModel, config: Mapping[str, Json]) -> None:
+        """Read the key and make the wire ready; nothing is sent yet. ConfigError: the key is not there."""
+        assert isinstance(capability, LlmCapability)
+        seat = LlmSeat.model_validate(config)
+        self._capability = capability
+        self._wire = OpenAIWire(seat.url, key_of(seat), headers=seat.headers, silence=seat.silence)
+
+    def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        if self._wire is None or self._capability is None:
+            stages.request(stage, value)
+            raise SeatUnavailable("The llm seat is not open", {"path": stage.path})
+        self._calls += 1
+        try:
+            output = runner.run(stage, value, context, self._wire, self._capability)
+        except GridError as error:
+            self._failures += 1
+            if isinstance(error, SeatDegraded):
+                self._degraded = (time.monotonic() + DEGRADED_SECONDS, error.message)
+            error.details.setdefault("path", stage.path)
+            raise
+        self._degraded = (0.0, "")
+        return output
+
+    def close(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+    def estimate(self, stage: StageCall, value: Json) -> Estimate:
+        """Tokens by rule of thumb; their cost at the open seat's dearest model, nothing where no seat is
+        open.
+        """
+        tokens = stages.estimate(stage, value).tokens
+        models = self._capability.models if self._capability else ()
+        return Estimate(tokens=tokens, micro_dollars=accounting.dearest(models, 0, tokens))
+
+    def metrics(self) -> dict[str, float]:
+        return {"calls": float(self._calls), "failures": float(self._failures)}
+
+    def health(self) -> str:
+        """Why the endpoint refused the seat, for a minute after it did or until it serves again."""
+        until, reason = self._degraded
+        return reason if time.monotonic() < until else ""

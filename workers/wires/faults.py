@@ -1,0 +1,107 @@
+"""What a refusal of an OpenAI-shaped endpoint means to the grid.
+
+| status | error | what follows |
+|---|---|---|
+| 401, 403, 402, a redirect | SeatDegraded | the seat rests: its key, its credit or its URL is wrong |
+| 429 | SeatRateLimited, with `retry_after`; SeatDegraded where the quota is used up | another seat |
+| 408, 5xx, 529 | SeatUnavailable | another seat |
+| any other 4xx | StageError with the endpoint's own words | the stage fails |
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
+from gridq.protocol import Json
+
+NOT_REACHED = (httpx.TransportError, OSError)
+"""What httpx raises where no answer came or it broke off."""
+
+MAX_REASON = 500
+OUT_OF_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "credit_balance_too_low"})
+
+
+def fault_of(
+    status: int, headers: Mapping[str, str], raw: bytes, where: dict[str, Json], key: str | None = None
+) -> GridError:
+    """The error that the answer `raw` with `status` stands for; `key` is blotted out of the endpoint's own
+    words.
+    """
+    reason, code = _reason(raw, key)
+    details: dict[str, Any] = {**where, "status": status, "reason": reason or f"HTTP {status}"}
+    after = retry_after(headers.get("retry-after"))
+    if after is not None:
+        details["retry_after"] = after
+    if status in {401, 403}:
+        return SeatDegraded("The endpoint refused the key", {**details, "fix": "give the seat a valid key"})
+    if status == 402 or (status == 429 and code in OUT_OF_CREDIT):
+        return SeatDegraded("The endpoint's credit is used up", {**details, "fix": "top the account up"})
+    if 300 <= status < 400:
+        details["fix"] = "give the seat the URL it redirects to"
+        return SeatDegraded("The endpoint redirects, which a key must not follow", details)
+    if status == 429:
+        return SeatRateLimited("The endpoint's rate limit is reached", details)
+    if status == 408 or status >= 500:
+        return SeatUnavailable(f"The endpoint answered with HTTP {status}", details)
+    return StageError(f"The endpoint refused the request: {details['reason']}", details)
+
+
+def fault_in_stream(event: dict[str, Json], key: str | None = None) -> GridError | None:
+    """The error that an event of a stream carries, or None: `{"error": {"message", "code" or "type"}}`."""
+    if not event.get("error"):
+        return None
+    error = event["error"]
+    status = error.get("code") if isinstance(error, dict) else None
+    if isinstance(status, str) and status.isdigit():
+        status = int(status)
+    if not isinstance(status, int) or not 400 <= status < 600:
+        kind = str(error.get("type", "")) + str(error.get("code", "")) if isinstance(error, dict) else ""
+        status = 429 if "rate_limit" in kind else 400 if "invalid_request" in kind else 500
+    return fault_of(status, {}, json.dumps(event).encode(), {}, key)
+
+
+def retry_after(value: str | None, now: float | None = None) -> float | None:
+    """Seconds from a Retry-After header: a number or an HTTP date (RFC 9110, section 10.2.3); None: not
+    usable.
+    """
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - (now or time.time())
+        except ValueError:
+            return None
+    return max(0.0, seconds) if seconds < float("inf") else None
+
+
+def _reason(raw: bytes, key: str | None) -> tuple[str, str]:
+    """The endpoint's own message and code: `{"error": {"message", "code"}}`, `{"error": text}`,
+    `{"message"}`, text.
+    """
+    text = raw.decode("utf-8", "replace")
+    code = ""
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
+    if isinstance(body, dict):
+        error = body.get("error", body)
+        if isinstance(error, dict):
+            code = str(error.get("code") or error.get("type") or "")
+            text = str(error.get("message") or error.get("detail") or text)
+        else:
+            text = str(error)
+    elif text.lstrip().startswith("<"):
+        text = ""  # a proxy's HTML page says nothing that the status does not
+    if key:
+        text = text.replace(key, "***")
+    return text[:MAX_REASON], code

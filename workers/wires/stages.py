@@ -1,0 +1,266 @@
+"""The stages that every model can run: `llm:complete`, `llm:chat` and `llm:embed`.
+
+| implementation | input | output |
+|---|---|---|
+| `llm:complete` | a prompt, or `{"prompt", "system"?, "raw"?, …}` | the text |
+| `llm:chat` | `{"messages": [{"role", "content"}, …], …}` | `{"role", "content", "finish_reason", …}` |
+| `llm:embed` | a text, or `{"input": text or texts, …}` | a list of numbers, or a list of such lists |
+
+`model` is read by `choose`; every other field (`max_tokens`, `temperature`, `stop`, `tools` …) goes to the
+model as it is. `llm:complete` asks through the model's chat template; `"raw": true` gives it the bare prompt
+to go on with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from gridq.errors import SeatUnavailable, StageError
+from gridq.protocol import Estimate, Json, StageCall, Usage
+from workers.wires.demand import llm_demand, named, serving
+from workers.wires.models import ModelOffer
+
+IMPLEMENTATIONS = ("llm:complete", "llm:chat", "llm:embed")
+
+DEFAULT_ANSWER_TOKENS = 256
+"""What an answer without `max_tokens` is estimated at."""
+
+CHARACTERS_A_TOKEN = 4
+"""A rule of thumb for estimates only; OpenAI and Anthropic both state it for English text."""
+
+
+class Endpoint(StrEnum):
+    """The three calls of the OpenAI-shaped wire; the values are its paths."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of a model: which endpoint, the request's body (without model and stream), how to read the
+    answer.
+    """
+
+    implementation: str
+    endpoint: Endpoint
+    body: dict[str, Json]
+    model: Json = None
+
+
+def request(stage: StageCall, value: Json) -> Request:
+    """The call that `stage` makes for input `value`; StageError names the field that is wrong."""
+    match stage.implementation:
+        case "llm:complete":
+            return _complete(stage, {"prompt": value} if isinstance(value, str) else value)
+        case "llm:chat":
+            return _chat(stage, value)
+        case "llm:embed":
+            return _embed(stage, {"input": value} if isinstance(value, str) else value)
+    raise StageError(
+        f"No model runs {stage.implementation!r}",
+        {"path": stage.path, "expected": "one of " + ", ".join(IMPLEMENTATIONS), "fix": "use 'llm:chat'"},
+    )
+
+
+def _complete(stage: StageCall, value: Json) -> Request:
+    body = _body(stage, value, 'a prompt or {"prompt": text}')
+    prompt, system, raw = body.pop("prompt", None), body.pop("system", None), body.pop("raw", False)
+    if not isinstance(prompt, str):
+        raise _wrong(stage, "prompt", "a string")
+    if system is not None and not isinstance(system, str):
+        raise _wrong(stage, "system", "a string")
+    if raw:
+        if system:
+            raise _wrong(stage, "system", "nothing beside raw: a bare prompt has no system message")
+        return Request("llm:complete", Endpoint.COMPLETIONS, {**body, "prompt": prompt}, value.get("model"))
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": prompt})
+    return Request("llm:complete", Endpoint.CHAT, {**body, "messages": messages}, value.get("model"))
+
+
+def _chat(stage: StageCall, value: Json) -> Request:
+    body = _body(stage, value, '{"messages": [{"role": "user", "content": text}, …]}')
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise _wrong(stage, "messages", "a list of at least one message")
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise _wrong(stage, f"messages[{index}]", "an object with a role")
+    return Request("llm:chat", Endpoint.CHAT, body, value.get("model"))
+
+
+def _embed(stage: StageCall, value: Json) -> Request:
+    body = _body(stage, value, '{"input": text or list of texts}')
+    texts = body.get("input")
+    if not (isinstance(texts, str) or (isinstance(texts, list) and all(isinstance(t, str) for t in texts))):
+        raise _wrong(stage, "input", "a string or a list of strings")
+    if not texts or (isinstance(texts, list) and not all(texts)):
+        raise _wrong(stage, "input", "no empty text and no empty list")
+    return Request("llm:embed", Endpoint.EMBEDDINGS, body, value.get("model"))
+
+
+def _body(stage: StageCall, value: Json, expected: str) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise StageError(
+            f"The input of {stage.implementation} is not a record", {"path": stage.path, "expected": expected}
+        )
+    if value.get("n", 1) != 1:
+        raise _wrong(stage, "n", "1: a stage has one answer")
+    return {
+        key: field for key, field in value.items() if key not in {"model", "stream", "stream_options", "n"}
+    }
+
+
+def _wrong(stage: StageCall, field: str, expected: str) -> StageError:
+    return StageError(
+        f"The input of {stage.implementation} has no usable {field!r}",
+        {"path": f"{stage.path}.input.{field}", "expected": expected},
+    )
+
+
+M = TypeVar("M", bound=ModelOffer)
+
+
+def choose(stage: StageCall, asked: Request, models: Sequence[M]) -> M:
+    """The model of this seat that runs the stage: the first that both the effect and the input's `model`
+    allow.
+
+    SeatUnavailable: this seat has no model that the effect allows. StageError: the input names a model that
+    the effect does not ask for, so that the grid had no reason to bring the stage to a seat that has it.
+    """
+    allowed: Sequence[ModelOffer] = models
+    for effect in stage.effects:
+        demand = llm_demand(effect)
+        if demand is not None:
+            allowed = serving(demand, allowed)
+    if not allowed:
+        raise SeatUnavailable(
+            "No model of this seat meets the stage's effects",
+            {
+                "path": stage.path,
+                "expected": "one of " + (", ".join(model.name for model in models) or "none"),
+            },
+        )
+    wanted = named(asked.model, allowed)
+    if asked.endpoint is Endpoint.EMBEDDINGS:
+        wanted = sorted(wanted, key=lambda model: not model.embeddings)
+    if not wanted:
+        raise StageError(
+            f"The input asks for the model {asked.model!r}, which the stage's effects do not bring",
+            {
+                "path": f"{stage.path}.input.model",
+                "expected": "'any', or one of " + ", ".join(model.name for model in allowed),
+                "fix": f'declare the effect {{"effect": "Llm", "model": "{asked.model}"}}',
+            },
+        )
+    name = wanted[0].name
+    return next(model for model in models if model.name == name)
+
+
+class Answer:
+    """An answer as it comes in, chunk by chunk (`chat.completion.chunk`, `text_completion`) or whole."""
+
+    def __init__(self) -> None:
+        self.message: dict[str, Any] = {"role": "assistant", "content": None}
+        self.finish_reason: str | None = None
+        self.usage: Usage | None = None
+        self.pieces = 0
+
+    def add(self, chunk: dict[str, Json]) -> str:
+        """Take one chunk in; returns the text it adds, "" where it adds none."""
+        self._count(chunk)
+        choices = chunk.get("choices")
+        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            return ""
+        choice = choices[0]
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        text = ""
+        delta = choice.get("delta") or choice.get("message") or {}
+        if "text" in choice:
+            delta = {"content": choice["text"]}
+        for key, part in delta.items():
+            if key == "role":
+                self.message["role"] = part or self.message["role"]
+            elif key == "tool_calls" and isinstance(part, list):
+                self._tool_calls(part)
+            elif isinstance(part, str):
+                self.message[key] = (self.message.get(key) or "") + part
+                text += part if key == "content" else ""
+            elif part is not None:
+                self.message[key] = part
+        if text:
+            self.pieces += 1
+        return text
+
+    def _count(self, chunk: dict[str, Json]) -> None:
+        usage = chunk.get("usage")
+        if isinstance(usage, dict):
+            self.usage = Usage(
+                tokens_in=_count(usage.get("prompt_tokens")),
+                tokens_out=_count(usage.get("completion_tokens")),
+            )
+
+    def _tool_calls(self, parts: list[Json]) -> None:
+        calls = self.message.setdefault("tool_calls", [])
+        for position, part in enumerate(parts):
+            index = part.get("index", position)
+            while len(calls) <= index:
+                calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
+            call = calls[index]
+            call.update({key: part[key] for key in ("id", "type") if part.get(key)})
+            for key, text in (part.get("function") or {}).items():
+                call["function"][key] = call["function"].get(key, "") + (text or "")
+
+    def output(self, implementation: str) -> Json:
+        """What the stage returns."""
+        if implementation == "llm:complete":
+            return self.message["content"] or ""
+        return {**self.message, "finish_reason": self.finish_reason}
+
+    def spent(self) -> Usage:
+        """The usage the model stated; before it does, the pieces seen so far as tokens."""
+        return self.usage or Usage(tokens_out=self.pieces)
+
+
+def vectors(response: dict[str, Json], one: bool) -> Json:
+    """The embeddings of a response in the order of the input; one list of numbers for `one` text."""
+    data = sorted(response["data"], key=lambda item: item.get("index", 0))
+    found = [item["embedding"] for item in data]
+    return found[0] if one else found
+
+
+def embedding_usage(response: dict[str, Json]) -> Usage:
+    usage = response.get("usage")
+    return Usage(tokens_in=_count(usage.get("prompt_tokens")) if isinstance(usage, dict) else 0)
+
+
+def estimate(stage: StageCall, value: Json) -> Estimate:
+    """Tokens a stage will use: its text at four characters a token, and as many for the answer as it may
+    take.
+    """
+    if stage.implementation not in IMPLEMENTATIONS:
+        return Estimate()
+    answer = 0
+    if stage.implementation != "llm:embed":
+        told = value if isinstance(value, dict) else {}
+        answer = _count(told.get("max_tokens") or told.get("max_completion_tokens")) or DEFAULT_ANSWER_TOKENS
+    return Estimate(tokens=_characters(value) // CHARACTERS_A_TOKEN + 1 + answer)
+
+
+def _characters(value: Json) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_characters(item) for item in value.values())
+    if isinstance(value, list):
+        return sum(_characters(item) for item in value)
+    return 0
+
+
+def _count(number: Json) -> int:
+    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else 0
