@@ -114,6 +114,10 @@ class Profile(ABC):
         StageError: the stage's own fault, not tried again. SeatError: this seat's fault, tried elsewhere.
         """
 
+    def stages(self) -> list[dict[str, Json]]:
+        """Stages that come with the profile, as stage files state them."""
+        return []
+
     def open(self, capability: BaseModel, config: Mapping[str, Json]) -> None:
         """Make ready to run on this seat: called once, in the seat's own worker, before the first `run`."""
 

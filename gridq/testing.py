@@ -100,6 +100,18 @@ class FakeProfile(Profile):
             ]
         )
 
+    def stages(self) -> list[dict[str, Json]]:
+        """`bench_echo` and the others, each on `bench:any` or, with a `slug` in its config, on that."""
+        common = {
+            "input": {"kind": "Any"},
+            "output": {"kind": "Any"},
+            "effects": [{"effect": "Bench", "slug": {"$config": "slug", "default": ANY}}],
+        }
+        return [
+            {"name": f"bench_{what}", "implementation": f"bench:{what}", **common}
+            for what in ("echo", "sleep", "fail", "seat_fail", "tokens", "spend", "die")
+        ]
+
     def estimate(self, stage: StageCall, value: Json) -> Estimate:
         """What `bench:spend` and `bench:tokens` are told to use."""
         told = value if isinstance(value, dict) else {}

@@ -1,0 +1,165 @@
+"""Admission: from a graph as it was sent to a plan in Redis, or to one error and nothing written.
+
+Parsing, resolving, splitting and placing are pure and come first; then one script writes all or nothing. Router, client and
+gateway admit by the same `Admission`, each in its own process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gridq import queues, registry, stages
+from gridq.errors import CapabilityConflict, NoLiveSeat, UnknownCapability, UnknownStage
+from gridq.graph.catalogue import Catalogue, StageSpec, load_directory
+from gridq.graph.compile import Placement, compile_plan
+from gridq.graph.nodes import parse
+from gridq.graph.plan import Plan
+from gridq.graph.validate import validate
+from gridq.jobs import JobOptions, plan_fields
+from gridq.profiles import Profile, demand_of
+from gridq.protocol import Effect
+from gridq.settings import Settings
+from gridq.store.scripts import Scripts
+
+PLANS_KEPT = 256
+REFRESH = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A plan as `admit` writes it."""
+
+    answer: int
+    steps: int
+    fields: list[str | int]
+    ready: list[int]
+    needs: list[str]
+
+
+def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]) -> Placement:
+    """Which queue a stage goes to, and what it may cost.
+
+    Built-in pure stages: `gridq:pure`; other built-ins: `gridq:local`; Python stages: the queue of their module; all else: the
+    capability that a profile demands for its effects.
+    """
+    cents = sum(float(effect.fields.get("cents", 0)) for effect in effects if effect.effect == "Cost")
+    demand = demand_of(effects, profiles, path)
+    runner, _, rest = spec.implementation.partition(":")
+    if runner in ("builtin", "python"):
+        if demand is not None:
+            raise CapabilityConflict(
+                f"The stage {spec.name!r} needs {demand.queue} but is implemented by {spec.implementation}",
+                {
+                    "path": path,
+                    "expected": "an implementation of the kind it needs, such as llm:chat",
+                    "fix": "split the model call from the code",
+                },
+            )
+        if runner == "python":
+            queue = queues.module_queue(rest.partition(":")[0])
+        else:
+            queue = queues.PURE if stages.is_pure(spec.implementation) else queues.LOCAL
+    elif demand is None:
+        raise UnknownCapability(
+            f"The stage {spec.name!r} is implemented by {spec.implementation} but declares no effect that names a seat",
+            {"path": path, "expected": 'an effect such as {"effect": "Llm", "model": "any"}'},
+        )
+    else:
+        queue = demand.queue
+    return Placement(queue=queue, micro_dollars=round(cents * 10_000))
+
+
+def local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> Catalogue:
+    """The built-in stages, those that the profiles bring, those of GRIDQ_STAGES_DIR and those of the modules in GRIDQ_STAGES."""
+    specs = stages.builtin_specs() + [spec for profile in profiles.values() for spec in profile.stages()]
+    catalogue = Catalogue(map(StageSpec.from_json, specs))
+    if config.stages_dir is not None:
+        catalogue = catalogue.extended(load_directory(config.stages_dir))
+    if config.stages:
+        catalogue = catalogue.extended(map(StageSpec.from_json, stages.load_modules(config.stages)))
+    return catalogue
+
+
+class Admission:
+    """Splits graphs and admits them. One object a process; threads may share it."""
+
+    def __init__(self, scripts: Scripts, config: Settings, profiles: Mapping[str, Profile]) -> None:
+        self.scripts = scripts
+        self.config = config
+        self.profiles = profiles
+        self._local = local_catalogue(config, profiles)
+        self._grid = self._local
+        self._read_at = 0.0
+        self._plans: OrderedDict[bytes, Split] = OrderedDict()
+
+    def split(self, graph: bytes) -> Split:
+        """The plan of a graph's JSON text; GraphError says what is wrong with it. Equal texts are split once."""
+        known = self._plans.get(graph)
+        if known is not None:
+            return known
+        try:
+            plan = self._compile(graph, self._grid)
+        except UnknownStage:  # perhaps a machine that joined since offers it
+            if time.monotonic() - self._read_at < REFRESH:
+                raise
+            self._refresh()
+            plan = self._compile(graph, self._grid)
+        fields, ready, needs = plan_fields(plan)
+        split = Split(plan.answer, len(plan.steps), fields, ready, needs)
+        self._plans[graph] = split
+        while len(self._plans) > PLANS_KEPT:
+            self._plans.popitem(last=False)
+        return split
+
+    def _refresh(self) -> None:
+        offered = registry.published_stages(self.scripts.client, self.scripts.keys)
+        self._grid = self._local.extended(map(StageSpec.from_json, offered))
+        self._plans.clear()
+        self._read_at = time.monotonic()
+
+    def _compile(self, text: bytes, catalogue: Catalogue) -> Plan:
+        graph = parse(text, max_depth=self.config.max_depth)
+        validate(graph, catalogue)
+
+        def placed(spec: StageSpec, effects: list[Effect], path: str) -> Placement:
+            return place(spec, effects, path, self.profiles)
+
+        return compile_plan(graph, catalogue, placed, max_steps=self.config.max_steps)
+
+    def admit(
+        self, job: str, split: Split, value: bytes, options: JobOptions, *, celery: bool = False, deadline: bool = True
+    ) -> bool:
+        """Write the job; False where it was admitted or ended before.
+
+        `deadline` False keeps the one that the inbox holds. NoLiveSeat: nothing was written.
+        """
+        seconds = min(options.deadline or self.config.deadline, self.config.max_deadline)
+        reply = self.scripts.admit(
+            job,
+            agent=options.agent,
+            prio=options.prio,
+            deadline_ms=int(seconds * 1000) if deadline else None,
+            ttl_ms=int(self.config.result_ttl * 1000),
+            celery=celery,
+            stream=options.stream,
+            wait=options.wait_for_seat,
+            value=value,
+            answer=split.answer,
+            steps=split.steps,
+            needs=split.needs,
+            ready=split.ready,
+            fields=split.fields,
+        )
+        if reply[0] == "noseat":
+            raise self._no_seat(reply[1])
+        return reply[0] == "ok"
+
+    def _no_seat(self, queue: str) -> NoLiveSeat:
+        near = registry.nearest(self.scripts.client, self.scripts.keys, queue)
+        return NoLiveSeat(
+            f"No live seat serves {queue}",
+            {"path": queue, "reason": near, "fix": "start a worker that serves it, or submit with wait_for_seat"},
+        )

@@ -1,0 +1,269 @@
+"""One attempt of one stage: read its input, run it, record what came of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gridq.errors import (
+    AttemptsExhausted,
+    ChildDied,
+    GridError,
+    JobCancelled,
+    SeatError,
+    StageQuarantined,
+    StageTimeout,
+)
+from gridq.graph.plan import Op, Step, evaluate, load_step
+from gridq.profiles import StageContext
+from gridq.protocol import Effect, Json, StageCall, Usage
+from gridq.store import values
+from gridq.store.scripts import Claim
+
+if TYPE_CHECKING:
+    from gridq.executor import Session
+
+log = logging.getLogger(__name__)
+
+FLUSH = 0.05
+"""Seconds between two writes to a job's stream."""
+
+GRACE = 2.0
+"""Seconds that a stage over its time may take to stop before it is reported without it."""
+
+
+class Runner(Protocol):
+    """What runs one stage on this seat: the built-in stages, or the seat's profile."""
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json: ...
+
+
+class Attempt:
+    """One claim, from its input to its record. `run` is called on the lane's thread, all else from any."""
+
+    def __init__(self, claim: Claim, session: Session) -> None:
+        self.claim = claim
+        self.session = session
+        self.started = time.monotonic()
+        self.step: Step = load_step(claim.spec)
+        self.rows: list[dict[str, Any]] = []
+        self.emitted = 0
+        self._context: StageContext | None = None
+        self._pieces: list[str] = []
+        self._flushed = 0.0
+        self._flushing = threading.Lock()
+        self._path = self.step.path
+        self._why = ""  # lost, back, timeout: why the context was cancelled
+        self._reported = False
+        self._micro = 0
+        self._cancelled_at: float | None = None
+        limits = [op.timeout or session.config.stage_timeout for op in self.step.ops] or [session.config.stage_timeout]
+        self.deadline = self.started + min(sum(limits), max(claim.remaining_ms, 0) / 1000)
+
+    # -- the lane's thread --------------------------------------------------------------------------------------------------
+
+    def run(self, lane: str, until: float) -> tuple[str, Claim | str]:
+        """('' or how the job ended, the lane's next claim or the word why there is none)."""
+        try:
+            output = self._output()
+        except Exception as exc:
+            return self._failed(exc), "failed"
+        session = self.session
+        self.flush()
+        link, long = output, None
+        if len(output) > session.config.inline_value:
+            job, step, rest = self.claim.lease.split(":", 2)
+            link, long = f"@{job}:{step}:{rest}".encode(), output
+        result, ended, after = session.scripts.complete(
+            self.claim.lease,
+            link,
+            used=self._micro,
+            rows=json.dumps(self.rows, separators=(",", ":")),
+            seat=session.seat,
+            incarnation=session.incarnation,
+            lane=lane,
+            nonce=secrets.token_hex(8),
+            go_on=time.monotonic() < until and not session.draining,
+            long=long,
+            long_ttl_ms=max(self.claim.remaining_ms, 0) + 3_600_000,
+        )
+        if result == -1:
+            log.info("a late result was fenced off: %s", self.claim.lease)
+        elif result == -2:  # the value is not there: as if the attempt had been lost
+            return self._failed(SeatError("The output could not be written")), "failed"
+        return ended, after
+
+    def _output(self) -> bytes:
+        """Run every operation of the step; the encoded output."""
+        session = self.session
+        store = session.scripts
+        stored = dict(zip(self.claim.refs, self.claim.values, strict=True))
+        decoded: dict[int, Json] = {}
+
+        def outputs(step: int) -> Json:
+            if step not in decoded:
+                data = stored[step]
+                decoded[step] = None if data is None else values.decode(values.read(store.client, store.keys, data))
+            return decoded[step]
+
+        def job_input() -> Json:
+            if -1 not in decoded:
+                decoded[-1] = values.decode(values.read(store.client, store.keys, self.claim.input))
+            return decoded[-1]
+
+        done: list[Json] = []
+        for op in self.step.ops:
+            self._path = op.path
+            value = evaluate(op.input, job_input, outputs, done)
+            done.append(self._operate(op, value))
+        output = evaluate(self.step.value, job_input, outputs, done)
+        return values.encode(output, limit=session.config.max_value, path=self._path)
+
+    def _operate(self, op: Op, value: Json) -> Json:
+        context = StageContext(
+            job=self.claim.job, deadline=self.deadline, emit=self._emit if self.claim.stream else None
+        )
+        self._context = context
+        if self._why:
+            context.cancel()
+        call = StageCall(
+            id=op.id,
+            name=op.name,
+            path=op.path,
+            implementation=op.implementation,
+            effects=[Effect(**effect) for effect in op.effects],
+            timeout=op.timeout,
+        )
+        begun = time.monotonic()
+        state = "failed"
+        try:
+            context.check()
+            output = self.session.runner(call, value, context)
+            context.check()
+            state = "done"
+        finally:
+            self._row(op, context.usage, time.monotonic() - begun, state)
+        return output
+
+    def _row(self, op: Op, usage: Usage, seconds: float, state: str) -> None:
+        self._micro += usage.micro_dollars
+        self.rows.append(
+            {
+                "path": op.path,
+                "stage": op.name,
+                "queue": self.claim.queue,
+                "worker": self.session.worker,
+                "attempt": self.claim.attempt,
+                "wait_ms": self.claim.wait_ms if not self.rows else 0,
+                "run_ms": round(seconds * 1000, 3),
+                "tokens_in": usage.tokens_in,
+                "tokens_out": usage.tokens_out,
+                "micro_dollars": usage.micro_dollars,
+                "state": state,
+            }
+        )
+
+    def _failed(self, exc: Exception) -> str:
+        """Report why there is no output; how the job ended, if it did."""
+        kind, error, pause = self._judge(exc)
+        return self._report(kind, error, pause)
+
+    def _report(self, kind: str, error: GridError, pause: float = 0.0) -> str:
+        with self._flushing:
+            if self._reported:
+                return ""
+            self._reported = True
+        row = json.dumps(self.rows, separators=(",", ":")) if self.rows and kind != "back" else ""
+        ended = self.session.scripts.fail(
+            self.claim.lease,
+            kind,
+            pause_ms=int(pause * 1000),
+            used=self._micro,
+            error=error.to_json(),
+            row=row,
+            seat=self.session.seat,
+        )
+        return ended if ended in ("celery", "plain") else ""
+
+    def _judge(self, exc: Exception) -> tuple[str, GridError, float]:
+        """(kind of failure, the error where it is the last, seconds for which this seat is not asked again)."""
+        place = {"path": self._path, "worker": self.session.worker, "attempt": self.claim.attempt}
+        if self._why == "timeout":
+            return "stage", self._timeout(), 0.0
+        if isinstance(exc, JobCancelled) or self._why:
+            return "back", JobCancelled("The stage was stopped", place), 0.0
+        if not isinstance(exc, GridError):
+            log.error("stage %s on %s: %s", self._path, self.session.seat, type(exc).__name__)
+            exc = SeatError("The seat's runner failed", {"reason": f"{type(exc).__name__}: {exc}"})
+        if isinstance(exc, ChildDied):
+            text = "The stage killed the process that ran it, twice"
+            return "died", StageQuarantined(text, {**exc.details, **place, "reason": exc.message}), 0.0
+        if isinstance(exc, SeatError):
+            pause = float(exc.details.get("retry_after") or self.session.config.retry_backoff)
+            why = f"{exc.code}: {exc.message}" + (f": {exc.reason}" if exc.reason else "")
+            final = AttemptsExhausted("Every attempt failed for reasons of its seats", {**exc.details, **place, "reason": why})
+            if self.emitted:  # part of the answer is out: a second try would repeat it
+                final = AttemptsExhausted("The answer broke off after it had begun", {**place, "reason": why})
+                return "stage", final, 0.0
+            return "seat", final, pause
+        return "stage", type(exc)(exc.message, {**exc.details, **place}), 0.0
+
+    def _timeout(self) -> StageTimeout:
+        seconds = round(self.deadline - self.started, 1)
+        return StageTimeout(
+            f"The stage ran longer than {seconds} s", {"path": self._path, "worker": self.session.worker}
+        )
+
+    # -- other threads ------------------------------------------------------------------------------------------------------
+
+    def lose(self) -> None:
+        """The lease is no longer ours: the job was cancelled, or somebody else has the stage."""
+        self._cancel("lost")
+
+    def hand_back(self) -> None:
+        """Stop, and give the stage back with the attempt unspent."""
+        self._cancel("back")
+        self._report("back", JobCancelled("The worker stopped"))
+
+    def tick(self) -> None:
+        """Each beat: write pieces that wait, and end what overruns its time."""
+        self.flush()
+        now = time.monotonic()
+        if now > self.deadline and not self._why:
+            self._cancel("timeout")
+        if self._why == "timeout" and self._cancelled_at is not None and now > self._cancelled_at + GRACE:
+            ended = self._report("stage", self._timeout())  # its code does not stop: the job need not wait for it
+            self.session.ended(ended, self.claim.job)
+
+    def _cancel(self, why: str) -> None:
+        if not self._why:
+            self._why = why
+            self._cancelled_at = time.monotonic()
+        if self._context is not None:
+            self._context.cancel()
+
+    # -- the stream ---------------------------------------------------------------------------------------------------------
+
+    def _emit(self, piece: Json) -> None:
+        text = values.encode(piece, limit=self.session.config.max_value, path=self._path).decode()
+        with self._flushing:
+            self._pieces.append(text)
+            self.emitted += 1
+            due = time.monotonic() - self._flushed >= FLUSH
+        if due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the pieces that wait; an attempt that no longer counts is cancelled."""
+        with self._flushing:
+            pieces, self._pieces = self._pieces, []
+            if not pieces:
+                return
+            self._flushed = time.monotonic()
+            kept = self.session.scripts.emit(self.claim.lease, self._path, pieces)
+        if not kept:
+            self._cancel("lost")

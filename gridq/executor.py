@@ -1,0 +1,215 @@
+"""A seat at work: its session with the grid, its lanes, and the walk of one attempt.
+
+A `Session` is one incarnation of one seat. It registers, renews its leases each second on a thread of its own (so that nothing
+slow ever delays a renewal), and `work` is what a bell starts: claim, run, complete and claim again, for as long as there is work or
+the lane's linger time is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from redis.exceptions import RedisError
+
+from gridq.attempt import Attempt, Runner
+from gridq.errors import SeatInUse
+from gridq.settings import Settings
+from gridq.store.scripts import Claim, Scripts
+
+log = logging.getLogger(__name__)
+
+
+class Session:
+    """One incarnation of one seat, live from `start` to `stop`.
+
+    `on_end(job)` is called when this session's script ended a job whose answer Celery waits for. `on_gone()` is called after the
+    server had forgotten the seat and it has registered again.
+    """
+
+    def __init__(
+        self,
+        scripts: Scripts,
+        config: Settings,
+        *,
+        seat: str,
+        host: str,
+        lanes: int,
+        queues: Sequence[str],
+        runner: Runner,
+        worker: str = "",
+        budget: int | None = None,
+        record_ttl: float = 40 * 24 * 3600.0,
+        on_end: Callable[[str], None] | None = None,
+        on_gone: Callable[[], None] | None = None,
+    ) -> None:
+        self.scripts = scripts
+        self.config = config
+        self.seat = seat
+        self.host = host
+        self.lanes = lanes
+        self.queues = tuple(queues)
+        self.runner = runner
+        self.worker = worker or seat
+        self.budget = budget
+        self.incarnation = secrets.token_hex(8)
+        self.draining = False
+        self._record_ttl = record_ttl
+        self._on_end = on_end or (lambda job: None)
+        self._on_gone = on_gone or (lambda: None)
+        self._free = deque(range(lanes))
+        self._running: dict[str, Attempt] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._renewer = threading.Thread(target=self._renew_loop, name=f"renew {seat}", daemon=True)
+
+    # -- life -------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Go live and begin to renew. SeatInUse: another live worker, on another host, serves the seat."""
+        self.register()
+        self._renewer.start()
+
+    def register(self) -> None:
+        other = self.scripts.register(
+            self.seat,
+            self.incarnation,
+            host=self.host,
+            lanes=self.lanes,
+            budget=self.budget,
+            queues=self.queues,
+            ttl_ms=int(self._record_ttl * 1000),
+        )
+        if other is not None:
+            raise SeatInUse(
+                f"The seat {self.seat!r} is served by another live worker",
+                {"worker": other, "fix": "stop that worker, or give this machine an id of its own"},
+            )
+
+    def drain(self) -> None:
+        """Take nothing more; what runs goes on."""
+        self.draining = True
+        try:
+            self.scripts.leave(self.seat, self.incarnation, "drain")
+        except RedisError as exc:
+            log.warning("seat %s could not say that it drains: %s", self.seat, exc)
+
+    def stop(self, within: float | None = None) -> None:
+        """Drain, wait up to `within` seconds (default GRIDQ_DRAIN), hand back what still runs, and leave."""
+        self.drain()
+        until = time.monotonic() + (self.config.drain if within is None else within)
+        while self._running and time.monotonic() < until:
+            time.sleep(0.02)
+        with self._lock:
+            left = list(self._running.values())
+        for attempt in left:
+            attempt.hand_back()
+        self._stop.set()
+        try:
+            self.scripts.leave(self.seat, self.incarnation, "go")
+        except RedisError as exc:
+            log.warning("seat %s could not say that it goes: %s", self.seat, exc)
+        if self._renewer.is_alive():
+            self._renewer.join(5)
+
+    @property
+    def busy(self) -> int:
+        """How many stages run now."""
+        return len(self._running)
+
+    # -- lanes ------------------------------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Answer a bell: run stages on a free lane until there are none, or the linger time is over."""
+        try:
+            number = self._free.popleft()
+        except IndexError:  # every lane is busy and will look again by itself
+            return
+        lane = f"{self.incarnation}.{number}"
+        until = time.monotonic() + self.config.linger
+        try:
+            claim = self.claim(lane)
+            while isinstance(claim, Claim):
+                claim = self._run(claim, lane, until)
+        finally:
+            self._free.append(number)
+
+    def claim(self, lane: str) -> Claim | None:
+        """The next stage for `lane`, or None where there is none for this seat."""
+        for _ in range(100):
+            if self.draining:
+                return None
+            found = self.scripts.claim(self.seat, self.incarnation, lane, secrets.token_hex(8))
+            if isinstance(found, Claim):
+                return found
+            if found == "gone":
+                self.register()
+            elif found != "again":
+                return None
+        return None
+
+    def _run(self, claim: Claim, lane: str, until: float) -> Claim | None:
+        attempt = Attempt(claim, self)
+        with self._lock:
+            self._running[claim.lease] = attempt
+        try:
+            ended, after = attempt.run(lane, until)
+        finally:
+            with self._lock:
+                self._running.pop(claim.lease, None)
+        self.ended(ended, claim.job)
+        if isinstance(after, Claim):
+            return after
+        if after in ("again", "gone") or (after == "failed" and time.monotonic() < until):
+            return self.claim(lane)
+        return None
+
+    # -- renewal ----------------------------------------------------------------------------------------------------------
+
+    def _renew_loop(self) -> None:
+        pause = self.config.renew_ms / 1000
+        while not self._stop.wait(pause * random.uniform(0.9, 1.1)):  # noqa: S311 jitter, no secret
+            try:
+                self.renew()
+            except SeatInUse as exc:
+                log.error("%s", exc)
+                self.draining = True
+            except RedisError as exc:
+                log.warning("seat %s could not renew: %s", self.seat, exc)
+
+    def renew(self) -> None:
+        """One beat: renew seat and leases, stop what was lost or has overrun its time."""
+        with self._lock:
+            running = dict(self._running)
+        lost = self.scripts.renew(self.seat, self.incarnation, list(running))
+        if lost is None:
+            self.register()
+            self._on_gone()
+            lost = []
+        for lease in lost:
+            running[lease].lose()
+        for attempt in running.values():
+            attempt.tick()
+
+    def ended(self, how: str, job: str) -> None:
+        """A job was ended by one of this session's scripts: see to its answer where Celery waits for one."""
+        if how == "celery":
+            self._on_end(job)
+
+
+_current: list[Session] = []
+
+
+def attach(session: Session | None) -> None:
+    """Make `session` the one that this process's bells start (None: none)."""
+    _current[:] = [] if session is None else [session]
+
+
+def current() -> Session | None:
+    """The session of this process, if it serves a seat."""
+    return _current[0] if _current else None

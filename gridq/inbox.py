@@ -1,0 +1,83 @@
+"""The inbox: where a job stands from the moment it is submitted through Celery until a router has admitted it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from gridq.errors import InputTooLarge, ValueNotJson
+from gridq.graph.nodes import parse
+from gridq.jobs import JobOptions, options_of
+from gridq.protocol import Json
+from gridq.settings import Settings, settings
+from gridq.store import values
+from gridq.store.connection import connect, translated
+from gridq.store.scripts import Scripts
+
+
+class Inbox:
+    """The way in for jobs that a router admits. Threads may share it."""
+
+    def __init__(self, scripts: Scripts, config: Settings) -> None:
+        self.scripts = scripts
+        self.config = config
+
+    def enqueue(self, job: str, graph: Json, value: Json = None, *, celery: bool = False, **options: Json) -> bool:
+        """Store a job for admission; False where its id is known already. The graph is not looked into.
+
+        InputTooLarge, ValueNotJson, ConfigError: nothing was stored.
+        """
+        about = options_of(options)
+        data = values.encode(value, limit=self.config.max_value, what="input", path="input")
+        with translated():
+            return self.scripts.enqueue(
+                job,
+                agent=about.agent,
+                deadline_ms=deadline_ms(about, self.config),
+                ttl_ms=int(self.config.result_ttl * 1000),
+                celery=celery,
+                stream=about.stream,
+                graph=graph_text(graph, self.config),
+                value=keep_long(self.scripts, job, data, about),
+                options=about.model_dump_json(exclude_defaults=True).encode(),
+            )
+
+
+@cache
+def default() -> Inbox:
+    """This process's inbox of the grid that the settings name."""
+    return Inbox(Scripts(connect(name="gridq-submit"), settings()), settings())
+
+
+def deadline_ms(about: JobOptions, config: Settings) -> int:
+    """The job's time to its deadline, never more than the operator allows."""
+    return int(min(about.deadline or config.deadline, config.max_deadline) * 1000)
+
+
+def graph_text(graph: Json, config: Settings) -> bytes:
+    """A graph as the JSON text that is split: text as it is, anything else encoded. InputTooLarge, ValueNotJson."""
+    if isinstance(graph, str):
+        text = graph.encode("utf-8", "surrogatepass")
+    elif isinstance(graph, bytes):
+        text = graph
+    else:
+        try:
+            return values.encode(graph, limit=config.max_value, what="input", path="graph")
+        except ValueNotJson:
+            parse(graph, max_depth=config.max_depth)  # it says where: a node that contains itself, a NaN
+            raise
+    if len(text) > config.max_value:
+        raise InputTooLarge(f"The graph is {len(text)} bytes", {"path": "graph", "expected": f"at most {config.max_value}"})
+    return text
+
+
+def keep_long(scripts: Scripts, job: str, value: bytes, about: JobOptions) -> bytes:
+    """The value as a job's record holds it: a long one is written to a key of its own first, and a link to it is kept."""
+    if len(value) <= scripts.config.inline_value:
+        return value
+    name = f"{job}:in"
+    scripts.client.set(
+        scripts.keys("val", name), value, px=deadline_ms(about, scripts.config) + 3_600_000, nx=True
+    )
+    return f"@{name}".encode()
+
+

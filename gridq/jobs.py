@@ -1,0 +1,127 @@
+"""A job as data: its options, its plan as the fields of a Redis hash, its end."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from gridq.errors import ConfigError, GridError, error_from_record
+from gridq.graph.plan import Plan, dump_step
+from gridq.protocol import Json, Wire
+from gridq.states import JobState
+from gridq.store import values
+
+LADDER = (0, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
+"""The steps, in micro-dollars, that an estimate is rounded up to, so that stages of like cost share a class."""
+
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+class JobOptions(Wire):
+    """What a submitter may say about a job, beside graph and input."""
+
+    agent: str = Field("default", pattern=r"^[A-Za-z0-9_.@-]{1,64}$")
+    priority: Literal["interactive", "batch"] = "interactive"
+    deadline: Annotated[float, Field(gt=0)] | None = Field(None, description="seconds from now; None: GRIDQ_DEADLINE")
+    wait_for_seat: bool = Field(False, description="accept the job though no live seat serves what it needs")
+    stream: bool = Field(False, description="keep the pieces of the answers for `stream`")
+
+    @property
+    def prio(self) -> int:
+        return 0 if self.priority == "interactive" else 5
+
+
+def options_of(given: dict[str, Json]) -> JobOptions:
+    """The options as a model; ConfigError names the one at fault."""
+    unknown = set(given) - set(JobOptions.model_fields)
+    if unknown:
+        raise ConfigError(
+            f"There is no option {min(unknown)!r}",
+            {"path": min(unknown), "expected": "one of " + ", ".join(JobOptions.model_fields)},
+        )
+    try:
+        return JobOptions(**given)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"The option {name!r} is not usable", {"path": name, "reason": first["msg"]}) from None
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
+
+
+def check_id(job: str) -> str:
+    """`job` itself; ConfigError where it cannot be a job's id (the id is part of key names)."""
+    if not _ID.fullmatch(job):
+        raise ConfigError(f"{job!r} cannot be a job's id", {"expected": "1 to 128 letters, digits, '_', '.' or '-'"})
+    return job
+
+
+def rung(micro_dollars: int) -> int:
+    """The step of the ladder that an estimate stands on."""
+    return next((step for step in LADDER if step >= micro_dollars), micro_dollars)
+
+
+def plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
+    """(fields and values of the job's hash, the steps ready at once, the queues needed). store/lua says what each field is."""
+    dependents: list[list[int]] = [[] for _ in plan.steps]
+    for index, step in enumerate(plan.steps):
+        for before in step.after:
+            dependents[before].append(index)
+    fields: list[str | int] = []
+    ready = []
+    for index, step in enumerate(plan.steps):
+        header = " ".join(
+            (
+                step.queue,
+                str(rung(step.micro_dollars)),
+                "-" if step.scope is None else str(step.scope),
+                ",".join(map(str, dependents[index])) or "-",
+                ",".join(map(str, step.refs)) or "-",
+                "1" if step.reads_input else "0",
+                step.path,
+            )
+        )
+        fields += (f"h:{index}", header, f"s:{index}", dump_step(step))
+        if step.after:
+            fields += (f"p:{index}", len(step.after))
+        else:
+            ready.append(index)
+    for arms in plan.arms:
+        fields += (f"arm:{arms.gate}:1", " ".join(map(str, arms.if_true)))
+        fields += (f"arm:{arms.gate}:0", " ".join(map(str, arms.if_false)))
+    inner: list[list[int]] = [[] for _ in plan.scopes]
+    for number, scope in enumerate(plan.scopes):
+        parent = scope.parent
+        while parent is not None:
+            inner[parent].append(number)
+            parent = plan.scopes[parent].parent
+    for number, scope in enumerate(plan.scopes):
+        steps = " ".join(f"{step}={count}" for step, count in scope.steps)
+        parent = "-" if scope.parent is None else scope.parent
+        nested = " ".join(map(str, inner[number]))
+        fields += (f"sc:{number}", f"{parent} {scope.max_attempts} {scope.delay_ms} {steps};{nested}")
+    return fields, ready, sorted({step.queue for step in plan.steps})
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a job ended: its final state and the stored answer or error."""
+
+    state: JobState
+    payload: bytes
+
+    @classmethod
+    def read(cls, data: bytes) -> End:
+        state, _, payload = data.partition(b"\n")
+        return cls(JobState(state.decode()), payload)
+
+    def error(self) -> GridError | None:
+        """The error of a job that did not end well."""
+        return None if self.state is JobState.DONE else error_from_record(values.decode(self.payload))
+

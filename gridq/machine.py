@@ -1,0 +1,44 @@
+"""This machine's identity: made once, kept in a file, so that a restart is the same machine and two machines never share a name."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from pathlib import Path
+
+from gridq.errors import ConfigError
+
+_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+
+
+def machine_id(home: Path) -> str:
+    """The id in `<home>/machine`, made at the first call: the host's name and four random digits.
+
+    ConfigError: the folder cannot be written, or the file holds no id.
+    """
+    path = home / "machine"
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().split(".")[0].lower()).strip("-")[:40] or "machine"
+            draft = home / f".machine.{os.getpid()}.{secrets.token_hex(4)}"
+            draft.write_text(f"{host}-{secrets.token_hex(2)}\n")
+            try:
+                os.link(draft, path)  # atomic, and whoever comes first wins
+            except FileExistsError:
+                pass
+            finally:
+                draft.unlink()
+        text = path.read_text().strip()
+    except OSError as exc:
+        raise ConfigError(
+            f"The machine's id cannot be kept in {path}",
+            {"path": str(path), "reason": exc.strerror or str(exc), "fix": "set GRIDQ_HOME to a folder you may write"},
+        ) from None
+    if not _ID.fullmatch(text):
+        raise ConfigError(
+            f"{path} holds no machine id", {"path": str(path), "expected": "letters, digits, '-' and '_'", "fix": "delete it"}
+        )
+    return text

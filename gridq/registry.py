@@ -1,0 +1,60 @@
+"""Who is there: the seats' advertisements, and the stages their machines offer.
+
+An advertisement is a key with a TTL that the seat's worker writes with each heartbeat. It describes; it never carries a ledger,
+and it decides nothing: live or dead is the lease's business (`renew`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+
+from redis import Redis
+
+from gridq import queues
+from gridq.protocol import Advertisement, Json
+from gridq.store.keys import Keys
+
+BEATS = 3
+
+
+def advertise(client: Redis, keys: Keys, ad: Advertisement, heartbeat: float) -> None:
+    """Say what a seat is, for three heartbeats."""
+    client.set(keys("ad", ad.seat), ad.model_dump_json(), px=int(BEATS * heartbeat * 1000))
+
+
+def withdraw(client: Redis, keys: Keys, seat: str) -> None:
+    client.unlink(keys("ad", seat))
+
+
+def seats(client: Redis, keys: Keys) -> list[Advertisement]:
+    """Every advertised seat, by name."""
+    names = list(client.scan_iter(keys("ad", "*"), count=1000))
+    texts = client.mget(names) if names else []
+    return sorted((Advertisement.model_validate_json(t) for t in texts if t), key=lambda ad: ad.seat)
+
+
+def publish_stages(client: Redis, keys: Keys, machine: str, specs: list[dict[str, Json]], heartbeat: float) -> None:
+    """Offer the user's stages of a machine to whoever splits graphs, for three heartbeats."""
+    if specs:
+        client.set(keys("stages", machine), json.dumps(specs), px=int(BEATS * heartbeat * 1000))
+
+
+def published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
+    """The stages that live machines offer, each once."""
+    names = sorted(client.scan_iter(keys("stages", "*"), count=1000))
+    found: dict[str, dict[str, Json]] = {}
+    for text in client.mget(names) if names else []:
+        for spec in json.loads(text) if text else []:
+            found.setdefault(json.dumps(spec, sort_keys=True), spec)
+    return list(found.values())
+
+
+def nearest(client: Redis, keys: Keys, queue: str) -> str:
+    """In words, the live seat that comes closest to serving `queue`."""
+    offers = [(q, ad.seat) for ad in seats(client, keys) for q in ad.queues]
+    same = [(q, seat) for q, seat in offers if queues.kind_of(q) == queues.kind_of(queue)] or offers
+    if not same:
+        return "no seat is live at all"
+    best = max(same, key=lambda offer: difflib.SequenceMatcher(None, offer[0], queue).ratio())
+    return f"the closest is {best[0]}, served by {best[1]}"

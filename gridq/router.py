@@ -1,0 +1,158 @@
+"""The router: admits what stands in the inbox, runs built-in pure stages, sweeps.
+
+`celery -A gridq.app worker -Q gridq:router` is a router; any number may run side by side. Which of the app's workers are routers is told
+by the queue they consume.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from celery import Celery, signals
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
+
+from gridq import answers, bells, executor, queues, stages
+from gridq.admission import Admission
+from gridq.errors import GridError
+from gridq.executor import Session
+from gridq.jobs import options_of
+from gridq.machine import machine_id
+from gridq.profiles import load
+from gridq.settings import Settings, settings
+from gridq.store import values
+from gridq.store.connection import check_server, connect
+from gridq.store.scripts import Scripts
+from gridq.sweep import Sweeper
+
+log = logging.getLogger(__name__)
+
+RECORD_TTL = 3600.0
+"""A router's seat has a new name at each start: its record need not live long."""
+
+
+@dataclass
+class Router:
+    """The parts of one router process."""
+
+    app: Celery
+    config: Settings
+    scripts: Scripts
+    admission: Admission
+    session: Session
+    sweeper: Sweeper
+
+    def answer(self, job: str) -> None:
+        write_answer(self.app, self.scripts, job)
+
+    def admit(self, job: str) -> bool:
+        """Admit one job of the inbox, or end it with the error that says why not. True where a pure stage is ready at once."""
+        keys = self.scripts.keys
+        sub = self.scripts.client.hmget(keys("sub", job), "graph", "in", "options", "celery")
+        if sub[0] is None:  # admitted, cancelled or ended before: the message was a bell too many
+            return False
+        celery = sub[3] is not None
+        try:
+            options = options_of(json.loads(sub[2] or b"{}"))
+            split = self.admission.split(values.read(self.scripts.client, keys, sub[0]))
+            self.admission.admit(job, split, b"", options, celery=celery, deadline=False)
+        except GridError as exc:
+            if self.scripts.stop(job, "failed", exc.to_json()) == "celery":
+                self.answer(job)
+            return False
+        return queues.PURE in split.needs
+
+
+def write_answer(app: Celery, scripts: Scripts, job: str) -> None:
+    """Write an ended job's answer to Celery's backend; where that fails now, the sweep tries again."""
+    try:
+        answers.write(app, scripts.client, scripts.keys, job)
+    except (RedisError, KombuError, OSError) as exc:
+        log.warning("the answer of job %s is not written yet: %s", job, exc)
+
+
+def build(app: Celery, lanes: int) -> Router:
+    """A router that is not started yet. BrokerError: the server cannot be used."""
+    config = settings()
+    client = connect(name="gridq-router")
+    check_server(client)
+    scripts = Scripts(client, config)
+    name = f"{machine_id(config.home)}.router-{os.getpid()}"
+    session = Session(
+        scripts,
+        config,
+        seat=name,
+        host=f"{socket.gethostname()}:{os.getpid()}",
+        lanes=lanes,
+        queues=[queues.PURE],
+        runner=stages.run_builtin,
+        worker=f"router@{name.partition('.')[0]}",
+        record_ttl=RECORD_TTL,
+        on_end=lambda job: write_answer(app, scripts, job),
+    )
+    admission = Admission(scripts, config, load(config.profiles))
+    sweeper = Sweeper(scripts, config, lambda job: write_answer(app, scripts, job))
+    return Router(app, config, scripts, admission, session, sweeper)
+
+
+_router: list[Router] = []
+
+
+def current() -> Router | None:
+    """This process's router, if it is one."""
+    return _router[0] if _router else None
+
+
+def start(app: Celery, lanes: int) -> Router:
+    """Start this process's router: go live, declare the bells, sweep."""
+    router = build(app, lanes)
+    bells.declare(app, router.scripts.client, router.scripts.keys)
+    router.session.start()
+    router.sweeper.start()
+    executor.attach(router.session)
+    _router[:] = [router]
+    return router
+
+
+def stop() -> None:
+    """Stop this process's router, if it is one."""
+    if _router:
+        router = _router.pop()
+        executor.attach(None)
+        router.sweeper.stop()
+        router.session.stop()
+
+
+@signals.celeryd_after_setup.connect  # type: ignore[untyped-decorator]
+def _after_setup(instance: Any = None, **_: Any) -> None:
+    """Become a router where the worker consumes the router's queue."""
+    app = instance.app
+    if app.main != "gridq" or queues.ROUTER not in app.amqp.queues.consume_from:
+        return
+    try:
+        router = start(app, instance.concurrency)
+    except GridError as exc:
+        raise SystemExit(_refuse(exc)) from None
+    app.amqp.queues.select_add(queues.seat_queue(router.session.seat))
+    app.amqp.queues.select_add(queues.PURE)
+
+
+@signals.worker_shutting_down.connect  # type: ignore[untyped-decorator]
+def _shutting_down(**_: Any) -> None:
+    if _router:
+        _router[0].session.drain()
+
+
+@signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
+def _shutdown(**_: Any) -> None:
+    stop()
+
+
+def _refuse(exc: GridError) -> int:
+    print(exc, flush=True)
+    return 2

@@ -1,0 +1,60 @@
+"""Every key gridq keeps in Redis, with its life. Queues themselves (`<prefix>llm:claude`) are Celery's.
+
+gridq's own keys stand under `<prefix>.`: no kind of capability begins with a dot, so they never meet a queue.
+
+| key | holds | lives |
+|---|---|---|
+| `sub:<job>` | hash: a submitted job that no router has admitted | deadline + 1 h |
+| `job:<job>` | hash: plan, counters, inputs and outputs of a running job | to its end, at most deadline + 1 h |
+| `val:<job>:…` | a value over 64 KB | as its job; the answer as the result |
+| `vals:<job>` | set: the job's long values | as its job |
+| `rows:<job>` | list: one line for each recorded stage | as its job, then as the result |
+| `str:<job>` | stream: pieces of the answers | as its job, then as the result |
+| `fin:<job>` | list of one: final state and answer or error | the result's TTL (default 1 h) |
+| `cls:<queue>` `rdy:<queue>:<class>` `w:<queue>:<class>:<agent>` | the pending set of a capability | empty themselves; at most the longest deadline + 1 h after the last change |
+| `vt:<kind>` | hash: virtual time of each agent | the same |
+| `seat:<seat>` | hash: incarnation, lanes, budget left, queues | 40 days after the last start (routers: 1 h) |
+| `held:<seat>` | hash: lane → lease | empties itself; at most as the pending sets |
+| `ad:<seat>` | what the seat's worker says of itself | 3 heartbeats |
+| `stages:<machine>` | hash: the user's stages of that machine | 3 heartbeats |
+| `rank:<queue>` | sorted set: seats by preference | 1 min after the governor's last word |
+| `swept` `losses` | the last sweep; counters | 1 h; the longest deadline + 1 h |
+
+The permanent ones are few, each one key for the whole grid or one for each capability; all but `bells` and `bellno` empty themselves.
+"""
+
+from __future__ import annotations
+
+PERMANENT = (
+    "leases",  # sorted set: open leases by expiry
+    "who",  # hash: lease → seat, lane, hold
+    "seats",  # sorted set: live seats by expiry
+    "lanes",  # hash: capability → lanes that listen
+    "serve:*",  # set: live seats of a capability
+    "idle:*",  # sorted set: seats with a free lane, best first
+    "queues",  # set: capabilities with pending stages or bells
+    "deadlines",  # sorted set: jobs by deadline
+    "inbox",  # sorted set: jobs to be admitted
+    "delays",  # sorted set: Retry delays and back-offs by due time
+    "answers",  # sorted set: ended jobs whose Celery result is not written yet
+    "bells",  # hash: the message templates
+    "bellno",  # counter: the bells' ids
+)
+"""Own keys without a TTL, as glob patterns after `<prefix>.`."""
+
+CELERY_PERMANENT = ("_kombu.binding.*",)
+"""Keys without a TTL that kombu keeps, after `<prefix>`."""
+
+
+class Keys:
+    """The names of gridq's keys under one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.own = prefix + "."
+
+    def __call__(self, *parts: str) -> str:
+        return self.own + ":".join(parts)
+
+    def queue(self, name: str) -> str:
+        return self.prefix + name

@@ -1,0 +1,38 @@
+-- Write a job's plan and make its first steps ready, all or nothing.
+-- ARGV  job, agent, prio, deadline in ms from now ('' = the one the inbox knows), result TTL in ms, celery, stream, wait ('1' =
+--       accept without a live seat), input, answer step, steps, queues needed (space separated), ready steps (space
+--       separated), count of fields, field, value, …
+-- gives {'ok'} | {'known'} the job is admitted or ended already | {'noseat', queue …} nothing was written
+-- TTL   job:<job> lives to the deadline + an hour
+-- uses: base pending
+local job, agent = ARGV[1], ARGV[2]
+local j = jobkey(job)
+if C('EXISTS', j, K .. 'fin:' .. job) > 0 then
+  C('ZREM', K .. 'inbox', job)
+  return {'known'}
+end
+if ARGV[8] ~= '1' then
+  local none = {'noseat'}
+  for q in words(ARGV[12]) do
+    if C('HEXISTS', K .. 'lanes', q) == 0 then none[#none + 1] = q end
+  end
+  if none[2] then return none end
+end
+local sub = K .. 'sub:' .. job
+local input = ARGV[9]
+local deadline = tonumber(ARGV[4])
+if deadline then deadline = NOW + deadline end
+local known = C('HMGET', sub, 'dl', 'in')
+if known[1] then deadline, input = tonumber(known[1]), known[2] end
+C('HSET', j, 'agent', agent, 'prio', ARGV[3], 'dl', deadline, 'ttl', ARGV[5], 'in', input, 'ans', ARGV[10], 'n', ARGV[11],
+  'left', ARGV[11], 'at', NOW)
+if ARGV[6] == '1' then C('HSET', j, 'celery', 1) end
+if ARGV[7] == '1' then C('HSET', j, 'stream', 1) end
+for i = 15, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
+C('PEXPIRE', j, deadline - NOW + 3600000)
+C('ZADD', K .. 'deadlines', deadline, job)
+C('UNLINK', sub)
+C('ZREM', K .. 'inbox', job)
+if string.sub(input, 1, 1) == '@' then C('SADD', K .. 'vals:' .. job, string.sub(input, 2)); C('PEXPIRE', K .. 'vals:' .. job, deadline - NOW + 3600000) end
+for s in words(ARGV[13]) do push(job, s) end
+return {'ok'}

@@ -1,0 +1,45 @@
+-- Record a stage's output: check the fence, link the output, settle the hold, close the lease, find what became ready, ring;
+-- then, in the same call, take the lane's next stage.
+-- ARGV  lease, output (a value, or '@name' of a value written before), micro-dollars used, rows as JSON, seat, incarnation,
+--       lane, nonce of the next claim, '1' take the next | '0' leave
+-- gives {1 recorded | 0 recorded before | -1 fenced off | -2 the value is not there, '' | plain | celery (the job ended), next}
+-- A lapsed lease still counts while nobody else has claimed the stage: a paid call is not thrown away.
+-- uses: base pending jobs take
+local lease, output, used, rows, seat, inc, lane, nonce, goon = unpack(ARGV)
+local job, step, rest = parse(lease)
+local j = jobkey(job)
+local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n')
+local result, ended, pure = 1, '', {}
+if f[1] ~= rest then
+  result = f[2] == rest and 0 or -1
+  local by = free(lease)
+  if result == -1 then charge(by or seat, tonumber(used)) end  -- a late attempt is the seat's waste, never the agent's
+elseif string.sub(output, 1, 1) == '@' and C('EXISTS', K .. 'val:' .. string.sub(output, 2)) == 0 then
+  return {-2, '', {'none'}}
+else
+  local by = free(lease)
+  if not by then unpend(job, step) end
+  charge(by or seat, tonumber(used))
+  C('HSET', j, 'o:' .. step, output, 'dn:' .. step, rest)
+  C('HDEL', j, 'cur:' .. step)
+  if C('RPUSH', K .. 'rows:' .. job, rows) == 1 then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end
+  if string.sub(output, 1, 1) == '@' then
+    C('SADD', K .. 'vals:' .. job, string.sub(output, 2))
+    C('PEXPIRE', K .. 'vals:' .. job, C('PTTL', j))
+  end
+  local arms = C('HMGET', j, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0')
+  if arms[1] then skip(job, output == 'true' and arms[2] or arms[1], pure) end
+  release(job, header(job, step).dependents, pure)
+  if C('HINCRBY', j, 'left', -1) <= 0 then
+    ended = finish(job, 'done', step == f[3] and output or C('HGET', j, 'o:' .. f[3]))
+    pure = {}
+  end
+end
+local mine = goon == '1' and pure[1]
+for i = mine and 2 or 1, #pure do push(job, pure[i]) end
+if mine then return {result, ended, take_pure(job, mine, seat, lane, nonce)} end
+if goon == '1' then return {result, ended, take(seat, inc, lane, nonce)} end
+local queues = C('HGET', K .. 'seat:' .. seat, 'queues') or ''
+idle(seat, queues)
+for q in words(queues) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
+return {result, ended, {'none'}}

@@ -1,0 +1,15 @@
+-- Put a submitted job into the inbox, where it is looked at until a router has admitted it.
+-- ARGV  job, agent, deadline in ms from now, result TTL in ms, celery ('1' or ''), stream ('1' or ''), graph, input, options
+-- gives 1 stored | 0 the job is known already (the same id again is no second job)
+-- TTL   sub:<job> and fin:<job> live to the deadline + an hour and to the result's TTL
+-- uses: base
+local job = ARGV[1]
+if C('EXISTS', K .. 'sub:' .. job, jobkey(job), K .. 'fin:' .. job) > 0 then return 0 end
+local sub = K .. 'sub:' .. job
+C('HSET', sub, 'agent', ARGV[2], 'dl', NOW + ARGV[3], 'ttl', ARGV[4], 'graph', ARGV[7], 'in', ARGV[8], 'options', ARGV[9])
+if ARGV[5] == '1' then C('HSET', sub, 'celery', 1) end
+if ARGV[6] == '1' then C('HSET', sub, 'stream', 1) end
+C('PEXPIRE', sub, ARGV[3] + 3600000)
+C('ZADD', K .. 'deadlines', NOW + ARGV[3], job)
+C('ZADD', K .. 'inbox', NOW + 2000, job)
+return 1

@@ -1,0 +1,16 @@
+-- An attempt ended without an output.
+-- ARGV  lease, kind (stage: the stage's own fault, it fails for good | seat | died | back), pause in ms, micro-dollars used,
+--       error as JSON, row as JSON or '', seat
+-- gives again (it is pending or a Retry starts) | plain | celery (the job failed) | fenced
+-- uses: base pending jobs
+local lease, kind, pause, used, err, row, seat = unpack(ARGV)
+local job, step, rest = parse(lease)
+local j = jobkey(job)
+local by = free(lease)
+charge(by or seat, tonumber(used))
+if C('HGET', j, 'cur:' .. step) ~= rest then return 'fenced' end
+if not by then unpend(job, step) end
+C('HDEL', j, 'cur:' .. step)
+if row ~= '' then C('RPUSH', K .. 'rows:' .. job, row); C('PEXPIRE', K .. 'rows:' .. job, KEEP) end
+if kind == 'stage' then return failed(job, step, err) end
+return attempt_failed(job, step, seat, kind, tonumber(pause), err)

@@ -1,0 +1,28 @@
+-- Names every script needs. P (queue prefix), K (prefix of gridq's own keys) and the limits are set above by the loader.
+local C = redis.call
+local clock = C('TIME')
+local NOW = clock[1] * 1000 + math.floor(clock[2] / 1000)  -- ms, the server's clock: no machine's clock is ever asked
+local FOREVER = 1e15
+
+local function has(list, x)  -- x in a comma-separated list
+  return list ~= '' and string.find(',' .. list .. ',', ',' .. x .. ',', 1, true) ~= nil
+end
+
+local function words(text) return string.gmatch(text or '', '%S+') end
+
+local function jobkey(job) return K .. 'job:' .. job end
+
+-- lease = job:step:epoch:attempt:nonce
+local function parse(lease)
+  local job, step, rest = string.match(lease, '^([^:]+):(%d+):(.+)$')
+  return job, step, rest
+end
+
+-- header = queue cost scope dependents refs input path ('-' where empty); written by admission, never changed
+local function header(job, step)
+  local h = C('HGET', jobkey(job), 'h:' .. step)
+  if not h then return nil end
+  local q, cost, scope, dependents, refs, input, path = string.match(h, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
+  return {q = q, cost = cost, scope = scope ~= '-' and scope or nil, dependents = dependents, refs = refs,
+    input = input == '1', path = path}
+end

@@ -1,0 +1,144 @@
+-- The life of a job: leases closed, steps finished, skipped, failed, reset; the end. uses: base pending
+
+-- Close a lease: the lane and the hold come back. Returns the seat and the hold, nil where the lease was not open.
+local function free(lease)
+  if C('ZREM', K .. 'leases', lease) == 0 then return nil end
+  local seat, lane, cost = string.match(C('HGET', K .. 'who', lease), '^(%S+) (%S+) (%S+)$')
+  C('HDEL', K .. 'who', lease)
+  if C('HGET', K .. 'held:' .. seat, lane) == lease then C('HDEL', K .. 'held:' .. seat, lane) end
+  if tonumber(cost) > 0 and C('HEXISTS', K .. 'seat:' .. seat, 'left') == 1 then
+    C('HINCRBY', K .. 'seat:' .. seat, 'left', cost)
+  end
+  return seat, tonumber(cost)
+end
+
+local function charge(seat, micro)
+  if micro > 0 and C('HEXISTS', K .. 'seat:' .. seat, 'left') == 1 then
+    C('HINCRBY', K .. 'seat:' .. seat, 'left', -micro)
+  end
+end
+
+local function withdraw(job, step)  -- whatever the step is doing, it stops
+  unpend(job, step)
+  local cur = C('HGET', jobkey(job), 'cur:' .. step)
+  if cur then free(job .. ':' .. step .. ':' .. cur) end
+end
+
+-- The one place where a job gets its final state. payload: a value or link (done), else an error as JSON.
+local function finish(job, state, payload)
+  local j = jobkey(job)
+  local f = C('HMGET', j, 'n', 'left', 'celery', 'ttl', 'stream')
+  if f[2] and f[2] ~= '0' then
+    for step = 0, tonumber(f[1]) - 1 do withdraw(job, step) end
+  end
+  local sub = K .. 'sub:' .. job
+  if not f[1] then  -- it never left the inbox
+    f = C('HMGET', sub, 'n', 'left', 'celery', 'ttl', 'stream', 'in')
+    if f[6] and string.sub(f[6], 1, 1) == '@' then C('UNLINK', K .. 'val:' .. string.sub(f[6], 2)) end
+  end
+  local ttl = tonumber(f[4] or RESULT)
+  C('RPUSH', K .. 'fin:' .. job, state .. '\n' .. payload)
+  C('PEXPIRE', K .. 'fin:' .. job, ttl)
+  C('PEXPIRE', K .. 'rows:' .. job, ttl)
+  if f[5] then
+    C('XADD', K .. 'str:' .. job, '*', 'end', state)
+    C('PEXPIRE', K .. 'str:' .. job, ttl)
+  end
+  local vals = K .. 'vals:' .. job
+  for _, v in ipairs(C('SMEMBERS', vals)) do
+    if '@' .. v == payload then C('PEXPIRE', K .. 'val:' .. v, ttl) else C('UNLINK', K .. 'val:' .. v) end
+  end
+  C('UNLINK', j, sub, vals)
+  C('ZREM', K .. 'deadlines', job)
+  C('ZREM', K .. 'inbox', job)
+  if f[3] then C('ZADD', K .. 'answers', NOW, job) end
+  return f[3] and 'celery' or 'plain'
+end
+
+-- One dependency of each dependent is met; those with none left become ready. Pure ones are handed to `pure` where given:
+-- the lane that completes runs the first of them itself.
+local function release(job, dependents, pure)
+  if dependents == '-' then return end
+  local j = jobkey(job)
+  for d in string.gmatch(dependents, '[^,]+') do
+    if C('HINCRBY', j, 'p:' .. d, -1) == 0 and C('HEXISTS', j, 'k:' .. d) == 0 then
+      if pure and header(job, d).q == 'gridq:pure' then pure[#pure + 1] = d else push(job, d) end
+    end
+  end
+end
+
+-- The arm that was not taken: its steps count as finished, and nothing in it runs.
+local function skip(job, list, pure)
+  local j = jobkey(job)
+  local steps = {}
+  for s in words(list) do steps[#steps + 1] = s; C('HSET', j, 'k:' .. s, 1) end
+  if #steps > 0 then C('HINCRBY', j, 'left', -#steps) end
+  for _, s in ipairs(steps) do release(job, header(job, s).dependents, pure) end
+end
+
+-- A scope starts again: every step in it is withdrawn, its epoch raised, its counters set back.
+local function reset(job, r, pushed)
+  local j = jobkey(job)
+  local list, inner = string.match(C('HGET', j, 'sc:' .. r), '^%S+ %S+ %S+ ([^;]*);(.*)$')
+  local again = 0
+  for s, count in string.gmatch(list, '(%d+)=(%d+)') do
+    withdraw(job, s)
+    local f = C('HMGET', j, 'o:' .. s, 'k:' .. s)
+    if f[1] or f[2] then again = again + 1 end
+    C('HDEL', j, 'o:' .. s, 'k:' .. s, 'dn:' .. s, 'cur:' .. s, 'f:' .. s, 'l:' .. s, 'd:' .. s, 'x:' .. s, 't:' .. s, 'em:' .. s)
+    C('HSET', j, 'p:' .. s, count)
+    C('HINCRBY', j, 'ep:' .. s, 1)
+    if count == '0' then pushed[#pushed + 1] = s end
+  end
+  if again > 0 then C('HINCRBY', j, 'left', again) end
+  for r2 in words(inner) do C('HDEL', j, 'try:' .. r2); C('HINCRBY', j, 'se:' .. r2, 1) end
+  return C('HINCRBY', j, 'se:' .. r, 1)
+end
+
+-- A step has failed for good: the innermost Retry with a try left starts again, else the job fails.
+local function failed(job, step, err)
+  local j = jobkey(job)
+  local r = header(job, step).scope
+  while r do
+    local parent, max, delay = string.match(C('HGET', j, 'sc:' .. r), '^(%S+) (%S+) (%S+) ')
+    if C('HINCRBY', j, 'try:' .. r, 1) < tonumber(max) then
+      local entries = {}
+      local se = reset(job, r, entries)
+      if delay ~= '0' then
+        C('ZADD', K .. 'delays', NOW + tonumber(delay), 'r:' .. job .. ':' .. r .. ':' .. se)
+      else
+        for _, s in ipairs(entries) do push(job, s) end
+      end
+      return 'again'
+    end
+    r = parent ~= '-' and parent or nil
+  end
+  return finish(job, 'failed', err)
+end
+
+-- An attempt ended without a result through no fault of the stage. kind: seat (counts to MAXATT, the seat excluded for
+-- `pause` ms, or where it is the only one the stage put off for that time), lost (its lease lapsed: counts to MAXLOSS, excluded), died (the runner's own child died: twice is quarantine),
+-- back (handed back: nothing counts). Returns again | celery | plain.
+local LIMITS = {seat = {'f:', MAXATT}, lost = {'l:', MAXLOSS}, died = {'d:', 2}}
+local function attempt_failed(job, step, seat, kind, pause, err)
+  local j = jobkey(job)
+  local limit = LIMITS[kind]
+  if limit and C('HINCRBY', j, limit[1] .. step, 1) >= limit[2] then return failed(job, step, err) end
+  if kind == 'lost' and C('HEXISTS', j, 'em:' .. step) == 1 then return failed(job, step, err) end
+  if limit and seat then
+    local x = C('HGET', j, 'x:' .. step) or ''
+    if not has(x, seat) then C('HSET', j, 'x:' .. step, x == '' and seat or x .. ',' .. seat) end
+    if pause > 0 then
+      x = C('HGET', j, 'x:' .. step)
+      local other = false
+      for _, s in ipairs(C('SMEMBERS', K .. 'serve:' .. header(job, step).q)) do if not has(x, s) then other = true; break end end
+      if not other then  -- nobody else can take it: it waits for this seat's back-off outside the pending set
+        C('ZADD', K .. 'delays', NOW + pause, 'p:' .. job .. ':' .. step .. ':' .. (C('HGET', j, 'ep:' .. step) or '0'))
+        return 'again'
+      end
+      C('ZADD', K .. 'delays', NOW + pause, 'x:' .. job .. ':' .. step .. ':' .. seat)
+    end
+  end
+  push(job, step)
+  return 'again'
+end

@@ -1,0 +1,79 @@
+-- Where ready stages stand, and the bells that wake lanes. uses: base
+
+-- What a claim of this cost moves its agent's virtual time by: one stage, plus one for each cent.
+local function weight(cost) return 1 + tonumber(cost) / 10000 end
+
+local function bell(key, queue, template)
+  local id = 'bell-' .. C('INCR', K .. 'bellno')
+  local message = string.gsub(C('HGET', K .. 'bells', template) or '', '@@(%u+)@@', {ID = id, QUEUE = queue})
+  if message == '' then return 0 end
+  if C('LPUSH', key, message) == 1 then C('PEXPIRE', key, 3600000) end
+  return 1
+end
+
+-- Put a seat back among those that may be rung, at each queue it serves: best rank first, least recently used on ties.
+local function idle(seat, queues)
+  for q in words(queues) do
+    local rank = C('ZSCORE', K .. 'rank:' .. q, seat)
+    C('ZADD', K .. 'idle:' .. q, (tonumber(rank) or 0) * 1e13 + NOW, seat)
+  end
+end
+
+-- Ring for one stage: the best-ranked idle seat's own queue, else the capability's queue, where never more bells stand
+-- than lanes listen. A bell is a hint: a seat found busy leaves the idle set and comes back with its next free lane.
+local function ring(q, excluded)
+  local set = K .. 'idle:' .. q
+  for _, seat in ipairs(C('ZRANGE', set, 0, 15)) do
+    if not excluded or not has(excluded, seat) then
+      local own = P .. 'seat:' .. seat
+      local lanes = tonumber(C('HGET', K .. 'seat:' .. seat, 'lanes') or 0)
+      local taken = C('LLEN', own) + C('HLEN', K .. 'held:' .. seat)
+      if taken + 1 >= lanes then C('ZREM', set, seat) end
+      if taken < lanes then return bell(own, 'seat:' .. seat, 'stage') end
+    end
+  end
+  local lanes = tonumber(C('HGET', K .. 'lanes', q) or 0)
+  if lanes < 1 then lanes = 1 end
+  if C('LLEN', P .. q) < lanes then return bell(P .. q, q, 'stage') end
+  return 0
+end
+
+-- Make a stage ready. It keeps its first ready time, so one that comes back is not put behind the backlog.
+local function push(job, step)
+  local j = jobkey(job)
+  local h = header(job, step)
+  local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step)
+  local agent, q = f[1], h.q
+  if f[5] then return end
+  local cls = h.cost .. '|' .. (f[3] or '')
+  if f[3] and C('HLEN', K .. 'cls:' .. q) > 64 then cls = h.cost .. '|*' end
+  local w = K .. 'w:' .. q .. ':' .. cls .. ':' .. agent
+  if not f[4] then f[4] = NOW; C('HSET', j, 't:' .. step, NOW) end
+  C('ZADD', w, tonumber(f[2]) * 1e13 + tonumber(f[4]), job .. ':' .. step)
+  C('HINCRBY', K .. 'cls:' .. q, cls, 1)
+  C('SADD', K .. 'queues', q)
+  local kind = string.match(q, '^[^:]+')
+  local vt = K .. 'vt:' .. kind
+  local v = tonumber(C('HGET', vt, agent) or 0)
+  local system = tonumber(C('HGET', vt, '*') or 0)
+  if v < system then v = system; C('HSET', vt, agent, v) end
+  local rdy = K .. 'rdy:' .. q .. ':' .. cls
+  C('ZADD', rdy, v, agent)
+  C('HSET', j, 'at:' .. step, q .. ' ' .. cls)
+  for _, key in ipairs({w, rdy, K .. 'cls:' .. q, vt}) do C('PEXPIRE', key, KEEP) end
+  ring(q, f[3])
+end
+
+-- Take a stage out of its pending set; true where it stood there.
+local function unpend(job, step)
+  local j = jobkey(job)
+  local f = C('HMGET', j, 'at:' .. step, 'agent')
+  if not f[1] then return false end
+  C('HDEL', j, 'at:' .. step)
+  local q, cls = string.match(f[1], '^(%S+) (.*)$')
+  local w = K .. 'w:' .. q .. ':' .. cls .. ':' .. f[2]
+  if C('ZREM', w, job .. ':' .. step) == 0 then return false end
+  if C('EXISTS', w) == 0 then C('ZREM', K .. 'rdy:' .. q .. ':' .. cls, f[2]) end
+  if C('HINCRBY', K .. 'cls:' .. q, cls, -1) <= 0 then C('HDEL', K .. 'cls:' .. q, cls) end
+  return true
+end

@@ -1,0 +1,30 @@
+-- Seats that go. uses: base pending jobs
+
+local function lost(lease, why)
+  local seat = free(lease)
+  if not seat then return 0 end
+  local job, step = parse(lease)
+  if C('EXISTS', jobkey(job)) == 0 then return 0 end
+  C('HINCRBY', K .. 'losses', 'n', 1)
+  C('PEXPIRE', K .. 'losses', KEEP)
+  local record = {error = 'AttemptsExhausted', code = 'stage.attempts_exhausted',
+    message = 'The stage lost every seat that ran it',
+    details = {reason = why, worker = seat, path = header(job, step).path}}
+  attempt_failed(job, step, seat, 'lost', 0, cjson.encode(record))
+  return 1
+end
+
+-- The seat is no longer live: its leases are lost now, its lanes are listened to by nobody.
+local function gone(seat, why)
+  local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'queues')
+  if C('ZREM', K .. 'seats', seat) == 1 then
+    for q in words(f[2]) do
+      if C('HINCRBY', K .. 'lanes', q, -tonumber(f[1])) <= 0 then C('HDEL', K .. 'lanes', q) end
+      C('SREM', K .. 'serve:' .. q, seat)
+      C('ZREM', K .. 'idle:' .. q, seat)
+    end
+  end
+  C('DEL', P .. 'seat:' .. seat)
+  for _, lease in ipairs(C('HVALS', K .. 'held:' .. seat)) do lost(lease, why) end
+  C('DEL', K .. 'held:' .. seat)
+end

@@ -1,0 +1,106 @@
+-- Claiming: used by claim and by complete, which goes on with the next stage. uses: base pending jobs
+
+-- What the claimant needs: {lease, spec, meta, refs, input, value …}; meta = wait_ms stream remaining_ms prio queue agent.
+-- A step that was skipped has no output: its place is nil.
+local function give(lease, queue, wait)
+  local job, step = parse(lease)
+  local j = jobkey(job)
+  local h = header(job, step)
+  local f = C('HMGET', j, 's:' .. step, 'stream', 'dl', 'prio', 'agent')
+  local meta = wait .. ' ' .. (f[2] or '0') .. ' ' .. (f[3] - NOW) .. ' ' .. f[4] .. ' ' .. h.q .. ' ' .. f[5]
+  local reply = {lease, f[1], meta, h.refs, h.input and C('HGET', j, 'in') or ''}
+  if h.refs ~= '-' then
+    for ref in string.gmatch(h.refs, '[^,]+') do reply[#reply + 1] = C('HGET', j, 'o:' .. ref) end
+  end
+  return reply
+end
+
+local function open(job, step, seat, lane, nonce, cost)
+  local j = jobkey(job)
+  local rest = (C('HGET', j, 'ep:' .. step) or '0') .. ':' .. C('HINCRBY', j, 'a:' .. step, 1) .. ':' .. nonce
+  local lease = job .. ':' .. step .. ':' .. rest
+  C('HSET', j, 'cur:' .. step, rest)
+  C('ZADD', K .. 'leases', NOW + LEASE, lease)
+  C('HSET', K .. 'who', lease, seat .. ' ' .. lane .. ' ' .. cost)
+  if C('HSET', K .. 'held:' .. seat, lane, lease) == 1 then C('PEXPIRE', K .. 'held:' .. seat, KEEP) end
+  return lease
+end
+
+local function head(c, seat)  -- the first stage of a candidate's agent that this seat may run
+  if c.step == nil then
+    local w = K .. 'w:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
+    local found = C('ZRANGE', w, 0, c.mixed and 15 or 0, 'WITHSCORES')
+    c.step = false
+    for i = 1, #found, 2 do
+      local job, step = string.match(found[i], '^([^:]+):(.+)$')
+      if not c.mixed or not has(C('HGET', jobkey(job), 'x:' .. step) or '', seat) then
+        c.step, c.score = found[i], tonumber(found[i + 1])
+        break
+      end
+    end
+  end
+  return c.score or FOREVER
+end
+
+-- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, again.
+local function take(seat, inc, lane, nonce)
+  local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'left', 'queues', 'draining')
+  if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
+  local mine = C('HGET', K .. 'held:' .. seat, lane)
+  if mine then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
+    if C('ZADD', K .. 'leases', 'XX', 'CH', NOW + LEASE, mine) and C('ZSCORE', K .. 'leases', mine) then return give(mine, '', 0) end
+    C('HDEL', K .. 'held:' .. seat, lane)
+  end
+  if S[5] then return {'draining'} end
+  if C('HLEN', K .. 'held:' .. seat) >= tonumber(S[2]) then return {'full'} end
+  local left = tonumber(S[3]) or FOREVER
+  for _ = 1, 32 do
+    local best, cut
+    for q in words(S[4]) do
+      local kind = string.match(q, '^[^:]+')
+      for _, cls in ipairs(C('HKEYS', K .. 'cls:' .. q)) do
+        local cost, x = string.match(cls, '^([^|]*)|(.*)$')
+        if tonumber(cost) <= left and not has(x, seat) then
+          local rdy = K .. 'rdy:' .. q .. ':' .. cls
+          for fix = 1, 64 do
+            local first = C('ZRANGE', rdy, 0, 0, 'WITHSCORES')
+            if not first[1] then break end
+            local v = tonumber(C('HGET', K .. 'vt:' .. kind, first[1]) or 0)
+            if v > tonumber(first[2]) then
+              C('ZADD', rdy, v, first[1])  -- served elsewhere since: virtual times only grow
+            else
+              local c = {v = v, q = q, cls = cls, agent = first[1], cost = cost, kind = kind, mixed = x == '*'}
+              if head(c, seat) < FOREVER and (not best or v < best.v or (v == best.v and c.score < best.score)) then best = c end
+              break
+            end
+            if fix == 64 then cut = true end
+          end
+        end
+      end
+    end
+    if not best then
+      if cut then return {'again'} end
+      idle(seat, S[4])
+      return {'none'}
+    end
+    local job, step = string.match(best.step, '^([^:]+):(.+)$')
+    local f = C('HMGET', jobkey(job), 'dl', 't:' .. step)
+    if unpend(job, step) and tonumber(f[1]) > NOW then
+      local lease = open(job, step, seat, lane, nonce, best.cost)
+      if left < FOREVER and tonumber(best.cost) > 0 then C('HINCRBY', K .. 'seat:' .. seat, 'left', -tonumber(best.cost)) end
+      C('HSET', K .. 'vt:' .. best.kind, '*', best.v, best.agent, best.v + weight(best.cost))
+      if C('EXISTS', K .. 'cls:' .. best.q) == 1 then ring(best.q) end  -- wake one more
+      return give(lease, best.q, NOW - tonumber(f[2]))
+    elseif not f[1] then  -- its job is gone (its keys expired): drop the entry itself
+      local w = K .. 'w:' .. best.q .. ':' .. best.cls .. ':' .. best.agent
+      if C('ZREM', w, best.step) == 1 and C('HINCRBY', K .. 'cls:' .. best.q, best.cls, -1) <= 0 then C('HDEL', K .. 'cls:' .. best.q, best.cls) end
+      if C('EXISTS', w) == 0 then C('ZREM', K .. 'rdy:' .. best.q .. ':' .. best.cls, best.agent) end
+    end
+  end
+  return {'again'}
+end
+
+-- A pure step that a completion made ready, taken by the completing lane at once, whatever its seat serves.
+local function take_pure(job, step, seat, lane, nonce)
+  return give(open(job, step, seat, lane, nonce, '0'), 'gridq:pure', 0)
+end

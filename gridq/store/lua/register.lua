@@ -1,0 +1,32 @@
+-- A seat goes live, or says again what it is. A new incarnation ends the leases of the one before at once.
+-- ARGV  seat, incarnation, host (which start of which machine), lanes, budget in micro-dollars or '', queues (space separated),
+--       TTL of the seat's record in ms
+-- gives {1} | {0, host} another live worker on another host serves it
+-- uses: base pending jobs seats
+local seat, inc, host, lanes, budget, queues = unpack(ARGV, 1, 6)
+local key = K .. 'seat:' .. seat
+local f = C('HMGET', key, 'inc', 'host', 'lanes', 'queues')
+local live = tonumber(C('ZSCORE', K .. 'seats', seat) or 0) > NOW
+if live and f[1] ~= inc and f[2] ~= host then return {0, f[2]} end
+if f[1] ~= inc or not live or f[3] ~= lanes or f[4] ~= queues then
+  if f[1] ~= inc or not live then gone(seat, 'the seat started anew')
+  else
+    for q in words(f[4]) do
+      if C('HINCRBY', K .. 'lanes', q, -tonumber(f[3])) <= 0 then C('HDEL', K .. 'lanes', q) end
+      C('SREM', K .. 'serve:' .. q, seat)
+      C('ZREM', K .. 'idle:' .. q, seat)
+    end
+  end
+  for q in words(queues) do
+    C('HINCRBY', K .. 'lanes', q, lanes)
+    C('SADD', K .. 'serve:' .. q, seat)
+  end
+end
+C('HSET', key, 'inc', inc, 'host', host, 'lanes', lanes, 'queues', queues)
+C('HDEL', key, 'draining')
+if budget == '' then C('HDEL', key, 'left') else C('HSETNX', key, 'left', budget) end
+C('PEXPIRE', key, ARGV[7])
+C('ZADD', K .. 'seats', NOW + LEASE, seat)
+idle(seat, queues)
+for q in words(queues) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
+return {1}

@@ -1,0 +1,21 @@
+-- The heartbeat that alone decides live or dead: renew the seat and its leases; a free lane with work pending and no bell
+-- on its way gets one, so a lost bell costs a second at most.
+-- ARGV  seat, incarnation, lease …
+-- gives {gone} | the leases that are no longer ours
+-- uses: base pending
+local seat, inc = ARGV[1], ARGV[2]
+local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining')
+if f[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
+C('ZADD', K .. 'seats', NOW + LEASE, seat)
+local lost = {}
+for i = 3, #ARGV do
+  local lease = ARGV[i]
+  if C('ZSCORE', K .. 'leases', lease) then C('ZADD', K .. 'leases', 'XX', NOW + LEASE, lease) else lost[#lost + 1] = lease end
+end
+local own = P .. 'seat:' .. seat
+if not f[4] and C('LLEN', own) == 0 and C('HLEN', K .. 'held:' .. seat) < tonumber(f[2]) then
+  for q in words(f[3]) do
+    if C('EXISTS', K .. 'cls:' .. q) == 1 then bell(own, 'seat:' .. seat, 'stage'); break end
+  end
+end
+return lost

@@ -1,0 +1,233 @@
+"""The Lua scripts, each called through a typed method.
+
+A script is its own file in `lua/`, joined with the parts of `lua/lib/` that its `uses:` line names and with the limits as Lua
+constants. All run atomically in the server; a repeated call (redis-py repeats EVALSHA after a lost reply) is harmless by design.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import NoScriptError
+
+from gridq.settings import Settings
+from gridq.store.keys import Keys
+
+NAMES = (
+    "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
+)  # fmt: skip
+
+
+@cache
+def _file(name: str) -> str:
+    return resources.files("gridq.store").joinpath("lua", name).read_text("utf-8")
+
+
+@cache
+def source(name: str, constants: str) -> str:
+    """The whole text of script `name`."""
+    text = _file(name + ".lua")
+    uses = re.search(r"^-- uses: (.*)$", text, re.M)
+    assert uses is not None, f"{name}.lua has no uses line"
+    return constants + "".join(_file(f"lib/{part}.lua") for part in uses[1].split()) + text
+
+
+def constants(config: Settings) -> str:
+    """The settings that scripts need, as Lua locals. Times in ms."""
+    keep = int((config.max_deadline + 3600) * 1000)
+    return (
+        f"local P, K = '{config.prefix}', '{config.prefix}.'\n"
+        f"local LEASE, GAP = {config.lease_ms}, {config.lease_ms - config.renew_ms}\n"
+        f"local RESULT, KEEP = {int(config.result_ttl * 1000)}, {keep}\n"
+        f"local MAXATT, MAXLOSS = {config.max_attempts}, {config.max_losses}\n"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One stage as a claim gives it. `spec` is the step as JSON; `values` the stored outputs of `refs` (None
+    where skipped); `remaining_ms` the time to the job's deadline."""
+
+    lease: str
+    spec: bytes
+    wait_ms: float
+    stream: bool
+    remaining_ms: int
+    prio: int
+    queue: str
+    agent: str
+    refs: tuple[int, ...]
+    input: bytes
+    values: tuple[bytes | None, ...]
+
+    @property
+    def job(self) -> str:
+        return self.lease.split(":", 1)[0]
+
+    @property
+    def attempt(self) -> int:
+        return int(self.lease.split(":")[3])
+
+
+def read_claim(reply: Sequence[Any]) -> Claim | str:
+    """The claim in a script's reply, or its word for why there is none: none, full, gone, draining, again."""
+    if len(reply) == 1:
+        word: str = reply[0].decode()
+        return word
+    wait, stream, remaining, prio, queue, agent = reply[2].decode().split(" ", 5)
+    refs = () if reply[3] == b"-" else tuple(int(ref) for ref in reply[3].split(b","))
+    return Claim(
+        lease=reply[0].decode(),
+        spec=reply[1],
+        wait_ms=float(wait),
+        stream=stream == "1",
+        remaining_ms=int(float(remaining)),
+        prio=int(prio),
+        queue=queue,
+        agent=agent,
+        refs=refs,
+        input=reply[4],
+        values=tuple(reply[5:]),
+    )
+
+
+class Scripts:
+    """The scripts on one server. `call` gives the raw arguments to the server; the methods are the typed ways in."""
+
+    def __init__(self, client: Redis, config: Settings) -> None:
+        self.client = client
+        self.config = config
+        self.keys = Keys(config.prefix)
+        head = constants(config)
+        self.sources = {name: source(name, head) for name in NAMES}
+        self.shas = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in self.sources.items()}  # noqa: S324 the server's own name for it
+
+    def call(self, name: str, *args: str | bytes | int | float) -> Any:
+        """Run script `name`; where the server has forgotten it (a restart), load it again."""
+        try:
+            return self.client.evalsha(self.shas[name], 0, *args)  # type: ignore[arg-type]
+        except NoScriptError:
+            return self.client.eval(self.sources[name], 0, *args)  # type: ignore[arg-type]
+
+    def enqueue(
+        self, job: str, *, agent: str, deadline_ms: int, ttl_ms: int, celery: bool, stream: bool, graph: bytes, value: bytes,
+        options: bytes,
+    ) -> bool:  # fmt: skip
+        """Put a job into the inbox; False where its id is known already."""
+        return bool(
+            self.call(
+                "enqueue",
+                job,
+                agent,
+                deadline_ms,
+                ttl_ms,
+                "1" if celery else "",
+                "1" if stream else "",
+                graph,
+                value,
+                options,
+            )
+        )
+
+    def admit(
+        self, job: str, *, agent: str, prio: int, deadline_ms: int | None, ttl_ms: int, celery: bool, stream: bool, wait: bool,
+        value: bytes, answer: int, steps: int, needs: Sequence[str], ready: Sequence[int], fields: Sequence[str | bytes | int],
+    ) -> list[str]:  # fmt: skip
+        """Write a plan. `["ok"]`, `["known"]`, or `["noseat", queue, …]` with nothing written."""
+        reply = self.call(
+            "admit", job, agent, prio, "" if deadline_ms is None else deadline_ms, ttl_ms, "1" if celery else "",
+            "1" if stream else "", "1" if wait else "", value, answer, steps, " ".join(needs),
+            " ".join(map(str, ready)), len(fields), *fields,
+        )  # fmt: skip
+        return [word.decode() for word in reply]
+
+    def stop(self, job: str, state: str, error: str) -> str:
+        """End a job from outside: `plain`, `celery`, `over` or `unknown`."""
+        word: str = self.call("stop", job, state, error).decode()
+        return word
+
+    def register(
+        self,
+        seat: str,
+        incarnation: str,
+        *,
+        host: str,
+        lanes: int,
+        budget: int | None,
+        queues: Sequence[str],
+        ttl_ms: int,
+    ) -> str | None:
+        """Make the seat live. None, or the host of the other live worker that serves it."""
+        reply = self.call(
+            "register",
+            seat,
+            incarnation,
+            host,
+            lanes,
+            "" if budget is None else budget,
+            " ".join(queues),
+            ttl_ms,
+        )
+        return None if reply[0] == 1 else reply[1].decode()
+
+    def leave(self, seat: str, incarnation: str, how: str) -> bool:
+        """`drain`: take nothing more. `go`: no longer live, its open leases lost at once."""
+        return bool(self.call("leave", seat, incarnation, how))
+
+    def claim(self, seat: str, incarnation: str, lane: str, nonce: str) -> Claim | str:
+        """The best pending stage for the seat, or the word why there is none."""
+        return read_claim(self.call("claim", seat, incarnation, lane, nonce))
+
+    def renew(self, seat: str, incarnation: str, leases: Sequence[str]) -> list[str] | None:
+        """Renew the seat and its leases: the lost ones, or None where the server does not know this incarnation as live."""
+        reply = [word.decode() for word in self.call("renew", seat, incarnation, *leases)]
+        return None if reply == ["gone"] else reply
+
+    def fail(
+        self, lease: str, kind: str, *, pause_ms: int, used: int, error: str, row: str, seat: str
+    ) -> str:
+        """End an attempt without an output: `again`, `plain`, `celery` or `fenced`."""
+        word: str = self.call("fail", lease, kind, pause_ms, used, error, row, seat).decode()
+        return word
+
+    def emit(self, lease: str, path: str, pieces: Sequence[str]) -> bool:
+        """Add pieces to the job's stream; False where the attempt no longer counts."""
+        return bool(self.call("emit", lease, path, *pieces))
+
+    def sweep(self, most: int = 200) -> tuple[dict[str, int], list[str]]:
+        """One sweep: what was found of each sort, and the jobs whose Celery answer is to be written."""
+        reply = self.call("sweep", most)
+        sorts = ("grace", "died", "seats", "due", "expired", "rung", "voided")
+        return dict(zip(sorts, reply[:7], strict=True)), [job.decode() for job in reply[7:]]
+
+    def complete(
+        self, lease: str, output: bytes, *, used: int, rows: str, seat: str, incarnation: str, lane: str, nonce: str, go_on: bool,
+        long: bytes | None = None, long_ttl_ms: int = 0,
+    ) -> tuple[int, str, Claim | str]:  # fmt: skip
+        """Record an output and take the lane's next stage.
+
+        `long` is the value that the link `output` points to: it is written in the same round trip, before the script runs. Gives
+        (1 recorded, 0 recorded before, -1 fenced off, -2 the value could not be written; '' or how the job ended; the next claim).
+        """
+        args = (lease, output, used, rows, seat, incarnation, lane, nonce, "1" if go_on else "0")
+        if long is None:
+            reply = self.call("complete", *args)
+        else:
+            both = self.client.pipeline(transaction=False)
+            both.set(self.keys("val", output[1:].decode()), long, px=long_ttl_ms)
+            both.evalsha(self.shas["complete"], 0, *args)  # type: ignore[arg-type]
+            written, reply = both.execute(raise_on_error=False)
+            if isinstance(written, Exception):
+                raise written
+            if isinstance(reply, NoScriptError):
+                reply = self.call("complete", *args)
+            elif isinstance(reply, Exception):
+                raise reply
+        return reply[0], reply[1].decode(), read_claim(reply[2])

@@ -1,0 +1,125 @@
+"""The Celery tasks: for agents `run_graph`, `complete`, `chat`, `embed`; for the grid itself `run_stage`. They only delegate.
+
+`run_graph.delay(graph, input)` stores graph and input under the job first and sends only the job's id: no prompt stands in a message,
+in Flower or in an event. The job's id is the Celery task's id, so `AsyncResult(id)` finds it from anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Task
+from celery.exceptions import Ignore
+from celery.result import AsyncResult
+
+from gridq import executor, inbox, router
+from gridq.app import app
+from gridq.bells import GRAPH_TASK, STAGE_TASK
+from gridq.jobs import check_id, new_id
+from gridq.protocol import Json
+from gridq.store.connection import translated
+
+
+class GraphTask(Task):  # type: ignore[misc]
+    """A task whose arguments go to the inbox, not into its message."""
+
+    abstract = True
+
+    def graph_of(self, *args: Any, **kwargs: Any) -> tuple[Json, Json, dict[str, Json]]:
+        """(graph, input, the job's options) of one call."""
+        return _graph(*args, **kwargs)
+
+    def apply_async(
+        self, args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any
+    ) -> AsyncResult:
+        """Store the job, then send its id. Takes Celery's own options; raises GridError at once where the call is wrong.
+
+        InputTooLarge, ValueNotJson, ConfigError: nothing was stored. BrokerUnreachable: it may have been stored; the same
+        `task_id` again is safe.
+        """
+        graph, value, about = self.graph_of(*(args or ()), **(kwargs or {}))
+        job = check_id(task_id or new_id())
+        inbox.default().enqueue(job, graph, value, celery=True, **about)
+        with translated():
+            return run_graph.send_bell(job, options)
+
+
+class RunGraph(GraphTask):
+    abstract = True
+
+    def send_bell(self, job: str, options: dict[str, Any]) -> AsyncResult:
+        """Send the message that tells a router to admit `job`."""
+        options = {"argsrepr": "", "kwargsrepr": "", **options}
+        return Task.apply_async(self, (job,), {}, task_id=job, **options)
+
+
+def _graph(graph: Json, input: Json = None, **options: Json) -> tuple[Json, Json, dict[str, Json]]:
+    return graph, input, options
+
+
+@app.task(bind=True, base=RunGraph, name=GRAPH_TASK, ignore_result=False)  # type: ignore[untyped-decorator]
+def run_graph(self: Any, job: str) -> None:
+    """Admit a job. `run_graph.delay(graph, input, **options)` returns an AsyncResult whose `.get()` is the graph's answer.
+
+    `graph` is a graph as JSON text or dict, `input` any JSON value, the options those of `gridq.jobs.JobOptions`. `.get()` raises
+    the GridError that ended the job.
+    """
+    here = router.current()
+    if here is not None and here.admit(job):
+        here.session.work()
+    raise Ignore  # the answer comes from whoever ends the job
+
+
+@app.task(name=STAGE_TASK, ignore_result=True, send_events=False)  # type: ignore[untyped-decorator]
+def run_stage() -> None:
+    """A bell: look for stages to run on this worker's seat."""
+    session = executor.current()
+    if session is not None:
+        session.work()
+
+
+class OneStage(GraphTask):
+    """One call of one built-in model stage."""
+
+    abstract = True
+    stage = ""
+    field = ""
+
+    def graph_of(self, *args: Any, **kwargs: Any) -> tuple[Json, Json, dict[str, Json]]:
+        return one_stage(self.stage, self.field, *args, **kwargs)
+
+
+ABOUT = frozenset({"agent", "priority", "deadline", "wait_for_seat", "stream"})
+
+
+def one_stage(stage: str, field: str, value: Json = None, **given: Json) -> tuple[Json, Json, dict[str, Json]]:
+    """The graph of one stage: the job's options apart, every other argument is the stage's config."""
+    value = given.pop(field, value)
+    about = {name: given.pop(name) for name in ABOUT & set(given)}
+    graph = {"root": {"op": "Stage", "id": stage, "config": given}} if given else {"root": {"op": "Stage", "id": stage}}
+    return graph, {field: value}, about
+
+
+def _never(*_: Any) -> None:
+    """Sent as `gridq.run_graph`; a worker never sees this name."""
+
+
+def _one(name: str, stage: str, field: str, doc: str) -> Any:
+    base = type(f"{name.title()}Task", (OneStage,), {"abstract": True, "stage": stage, "field": field})
+    task = app.task(_never, base=base, name=f"gridq.{name}", ignore_result=False)
+    task.__doc__ = doc
+    return task
+
+
+complete = _one(
+    "complete", "llm_complete", "prompt",
+    "`complete.delay(prompt=…, model=…, max_tokens=…)`: the model's text. Without `model`, any model.",
+)  # fmt: skip
+chat = _one(
+    "chat", "llm_chat", "messages",
+    "`chat.delay(messages=[{role, content}, …], model=…)`: the model's message, a record {role, content, finish_reason}.",
+)  # fmt: skip
+embed = _one(
+    "embed", "llm_embed", "input",
+    "`embed.delay(input=text or list of texts, model=…)`: one vector, or a list of them.",
+)  # fmt: skip

@@ -1,0 +1,84 @@
+"""A grid in this process: real server, real scripts, real sessions, the sweep; threads stand in for Celery's bells.
+
+For tests of the walk itself; those of Celery's part start real workers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import redis
+
+from gridq import queues, stages
+from gridq.client import Client
+from gridq.executor import Session
+from gridq.profiles import Profile, StageContext
+from gridq.protocol import Json, StageCall
+from gridq.settings import Settings
+from gridq.store.scripts import Scripts
+from gridq.sweep import Sweeper
+from gridq.testing import FakeProfile
+
+
+class BenchRunner:
+    """Built-in stages and those of the bench kind."""
+
+    def __init__(self, profile: Profile | None = None) -> None:
+        self.profile = profile or FakeProfile()
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        if stage.implementation.startswith(("builtin:", "python:")):
+            return stages.run_builtin(stage, value, context)
+        return self.profile.run(stage, value, context)
+
+
+class LocalGrid:
+    """Seats (name → queues), each with lane threads that look for work in a loop, and one sweeper."""
+
+    def __init__(self, client: redis.Redis, config: Settings, seats: dict[str, Sequence[str]], *, lanes: int = 2) -> None:
+        self.scripts = Scripts(client, config)
+        self.config = config
+        self.client = Client(config.broker_url.get_secret_value(), config=config)
+        self.sweeper = Sweeper(self.scripts, config, lambda job: None)
+        self.sessions = {
+            name: Session(
+                self.scripts, config, seat=name, host="here", lanes=lanes, queues=list(serves), runner=BenchRunner()
+            )
+            for name, serves in seats.items()
+        }
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._lane, args=(session,), daemon=True)
+            for session in self.sessions.values()
+            for _ in range(lanes)
+        ]
+
+    def _lane(self, session: Session) -> None:
+        while not self._stop.is_set():
+            session.work()
+            self._stop.wait(0.002)
+
+    def __enter__(self) -> LocalGrid:
+        for session in self.sessions.values():
+            session.start()
+        self.sweeper.start()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(10)
+        for session in self.sessions.values():
+            session.stop(1)
+        self.sweeper.stop()
+        self.client.close()
+
+
+DEFAULT_SEATS: dict[str, Sequence[str]] = {
+    "m.router": [queues.PURE],
+    "m.local": [queues.LOCAL],
+    "m.bench": ["bench:any"],
+}
