@@ -95,7 +95,7 @@ class OpenAIWire:
         answer = Answer()
         if not context.streaming:
             answer.add(self.post(asked.endpoint, body, context))
-            if answer.finish_reason is None and answer.message["content"] is None:
+            if answer.finish_reason is None and not answer.message["content"]:
                 raise self._malformed("its answer has no choices")
             context.report(answer.spent())
             return answer.output(asked.implementation), answer

@@ -3,12 +3,13 @@
 | implementation | input | output |
 |---|---|---|
 | `llm:complete` | a prompt, or `{"prompt", "system"?, "raw"?, …}` | the text |
-| `llm:chat` | `{"messages": [{"role", "content"}, …], …}` | `{"role", "content", "finish_reason", …}` |
+| `llm:chat` | messages, a text, or `{"messages", "system"?, …}` | `{"role", "content", "finish_reason", …}` |
 | `llm:embed` | a text, or `{"input": text or texts, …}` | a list of numbers, or a list of such lists |
 
 `model` is read by `choose`; every other field (`max_tokens`, `temperature`, `stop`, `tools` …) goes to the
-model as it is. `llm:complete` asks through the model's chat template; `"raw": true` gives it the bare prompt
-to go on with.
+model as it is; a null field counts as not given. A bare input may also stand under one of the names that the
+graph's `config` rule wraps it in (`items`, `text` …). `llm:complete` asks through the model's chat template;
+`"raw": true` gives it the bare prompt to go on with.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from gridq.errors import SeatUnavailable, StageError
+from gridq.graph.plan import WRAP_KEYS
 from gridq.protocol import Estimate, Json, StageCall, Usage
 from workers.wires.demand import llm_demand, named, serving
 from workers.wires.models import ModelOffer
@@ -56,19 +58,19 @@ def request(stage: StageCall, value: Json) -> Request:
     """The call that `stage` makes for input `value`; StageError names the field that is wrong."""
     match stage.implementation:
         case "llm:complete":
-            return _complete(stage, {"prompt": value} if isinstance(value, str) else value)
+            return _complete(stage, _record(stage, value, "prompt", str))
         case "llm:chat":
-            return _chat(stage, value)
+            return _chat(stage, _record(stage, value, "messages", (str, list)))
         case "llm:embed":
-            return _embed(stage, {"input": value} if isinstance(value, str) else value)
+            return _embed(stage, _record(stage, value, "input", (str, list)))
     raise StageError(
         f"No model runs {stage.implementation!r}",
         {"path": stage.path, "expected": "one of " + ", ".join(IMPLEMENTATIONS), "fix": "use 'llm:chat'"},
     )
 
 
-def _complete(stage: StageCall, value: Json) -> Request:
-    body = _body(stage, value, 'a prompt or {"prompt": text}')
+def _complete(stage: StageCall, value: dict[str, Json]) -> Request:
+    body = _body(value)
     prompt, system, raw = body.pop("prompt", None), body.pop("system", None), body.pop("raw", False)
     if not isinstance(prompt, str):
         raise _wrong(stage, "prompt", "a string")
@@ -78,24 +80,32 @@ def _complete(stage: StageCall, value: Json) -> Request:
         if system:
             raise _wrong(stage, "system", "nothing beside raw: a bare prompt has no system message")
         return Request("llm:complete", Endpoint.COMPLETIONS, {**body, "prompt": prompt}, value.get("model"))
-    messages = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": prompt})
+    messages = _with_system(system, [{"role": "user", "content": prompt}])
     return Request("llm:complete", Endpoint.CHAT, {**body, "messages": messages}, value.get("model"))
 
 
-def _chat(stage: StageCall, value: Json) -> Request:
-    body = _body(stage, value, '{"messages": [{"role": "user", "content": text}, …]}')
-    messages = body.get("messages")
+def _with_system(system: str | None, messages: list[Json]) -> list[Json]:
+    return [{"role": "system", "content": system}, *messages] if system else messages
+
+
+def _chat(stage: StageCall, value: dict[str, Json]) -> Request:
+    body = _body(value)
+    messages, system = body.pop("messages", None), body.pop("system", None)
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    if system is not None and not isinstance(system, str):
+        raise _wrong(stage, "system", "a string")
     if not isinstance(messages, list) or not messages:
         raise _wrong(stage, "messages", "a list of at least one message")
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _wrong(stage, f"messages[{index}]", "an object with a role")
+    body["messages"] = _with_system(system, messages)
     return Request("llm:chat", Endpoint.CHAT, body, value.get("model"))
 
 
-def _embed(stage: StageCall, value: Json) -> Request:
-    body = _body(stage, value, '{"input": text or list of texts}')
+def _embed(stage: StageCall, value: dict[str, Json]) -> Request:
+    body = _body(value)
     texts = body.get("input")
     if not (isinstance(texts, str) or (isinstance(texts, list) and all(isinstance(t, str) for t in texts))):
         raise _wrong(stage, "input", "a string or a list of strings")
@@ -104,16 +114,30 @@ def _embed(stage: StageCall, value: Json) -> Request:
     return Request("llm:embed", Endpoint.EMBEDDINGS, body, value.get("model"))
 
 
-def _body(stage: StageCall, value: Json, expected: str) -> dict[str, Json]:
+def _record(stage: StageCall, value: Json, subject: str, bare: type | tuple[type, ...]) -> dict[str, Json]:
+    """The input as a record whose `subject` is in its place, be it bare, wrapped or named."""
+    if isinstance(value, bare):
+        return {subject: value}
     if not isinstance(value, dict):
         raise StageError(
-            f"The input of {stage.implementation} is not a record", {"path": stage.path, "expected": expected}
+            f"The input of {stage.implementation} is not a record",
+            {"path": stage.path, "expected": f"a record with {subject!r}"},
         )
-    if value.get("n", 1) != 1:
+    record = {key: field for key, field in value.items() if field is not None}
+    if subject not in record:
+        wrapped = next((key for key in WRAP_KEYS if isinstance(record.get(key), bare)), None)
+        if wrapped is not None:
+            record[subject] = record.pop(wrapped)
+    if record.get("n", 1) != 1:
         raise _wrong(stage, "n", "1: a stage has one answer")
-    return {
-        key: field for key, field in value.items() if key not in {"model", "stream", "stream_options", "n"}
-    }
+    return record
+
+
+def _body(record: dict[str, Json]) -> dict[str, Json]:
+    return {key: field for key, field in record.items() if key not in _SET_BY_THE_WIRE}
+
+
+_SET_BY_THE_WIRE = frozenset({"model", "stream", "stream_options", "n"})
 
 
 def _wrong(stage: StageCall, field: str, expected: str) -> StageError:
@@ -166,7 +190,7 @@ class Answer:
     """An answer as it comes in, chunk by chunk (`chat.completion.chunk`, `text_completion`) or whole."""
 
     def __init__(self) -> None:
-        self.message: dict[str, Any] = {"role": "assistant", "content": None}
+        self.message: dict[str, Any] = {"role": "assistant", "content": ""}
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
         self.pieces = 0
@@ -219,7 +243,7 @@ class Answer:
     def output(self, implementation: str) -> Json:
         """What the stage returns."""
         if implementation == "llm:complete":
-            return self.message["content"] or ""
+            return self.message["content"]
         return {**self.message, "finish_reason": self.finish_reason}
 
     def spent(self) -> Usage:

@@ -31,7 +31,8 @@ def llm(model: str) -> Effect:
         ("llm:complete", {"prompt": "x", "system": 3}, "system"),
         ("llm:complete", {"prompt": "x", "system": "y", "raw": True}, "system"),
         ("llm:chat", {"messages": []}, "messages"),
-        ("llm:chat", {"messages": "hello"}, "messages"),
+        ("llm:chat", {"messages": {"role": "user"}}, "messages"),
+        ("llm:chat", {"messages": "hello", "system": 3}, "system"),
         ("llm:chat", {"messages": [{"content": "x"}]}, "messages[0]"),
         ("llm:chat", {"messages": [{"role": "user"}], "n": 2}, "n"),
         ("llm:embed", {"input": ""}, "input"),
@@ -45,7 +46,7 @@ def test_a_wrong_input_names_its_field(implementation: str, value: Any, field: s
     assert caught.value.path == f"$.body.input.{field}"
 
 
-@pytest.mark.parametrize("value", [None, 3, ["x"]])
+@pytest.mark.parametrize("value", [None, 3, True])
 @pytest.mark.parametrize("implementation", ["llm:complete", "llm:chat", "llm:embed"])
 def test_an_input_that_is_no_record(implementation: str, value: Any):
     with pytest.raises(StageError, match="not a record"):
@@ -56,6 +57,26 @@ def test_an_implementation_that_no_model_runs():
     with pytest.raises(StageError, match="llm:dream") as caught:
         request(call("llm:dream"), {})
     assert "llm:chat" in str(caught.value.expected)
+
+
+@pytest.mark.parametrize("key", ["items", "text", "data", "input"])
+def test_an_input_that_config_wrapped(key: str):
+    messages = [{"role": "user", "content": "x"}]
+    for implementation, value, body in [
+        ("llm:complete", "x", {"messages": messages}),
+        ("llm:chat", "x", {"messages": messages}),
+        ("llm:chat", messages, {"messages": messages}),
+        ("llm:embed", ["x"], {"input": ["x"]}),
+    ]:
+        bare = request(call(implementation), value)
+        wrapped = request(call(implementation), {key: value, "max_tokens": 5, "temperature": None})
+        assert bare.body == body
+        assert wrapped.body == {**body, "max_tokens": 5}
+
+
+def test_a_system_text_leads_the_messages():
+    asked = request(call("llm:chat"), {"messages": "x", "system": "be brief"})
+    assert [message["role"] for message in asked.body["messages"]] == ["system", "user"]
 
 
 def test_the_body_is_the_input_without_what_the_wire_sets():
