@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import redis
 
+from gridq.app import configure
 from gridq.settings import Settings, settings
 from gridq.store.connection import connect
 from tests.hygiene import keys_without_ttl
@@ -52,14 +53,16 @@ def store(server: EmbeddedServer) -> Iterator[redis.Redis]:
 def grid_env(
     server: EmbeddedServer, store: redis.Redis, tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[GridEnv]:
-    """A fresh prefix, and `settings()` and the environment naming it; its keys are deleted after the test."""
+    """A fresh prefix in `settings()`, the environment and the Celery app; its keys are deleted after the test."""
     prefix = f"t{secrets.token_hex(4)}:"
     env = {"GRIDQ_BROKER_URL": server.url, "GRIDQ_PREFIX": prefix, "GRIDQ_HOME": str(tmp_path)}
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     settings.cache_clear()
+    configure(settings())
     yield GridEnv(store, prefix, settings(), server.url)
     settings.cache_clear()
+    configure(settings())
     for key in store.scan_iter(f"{prefix}*", count=1000):
         store.unlink(key)
 

@@ -144,6 +144,11 @@ def translated(url: str | None = None) -> Iterator[None]:
         yield
     except (faults.RedisError, KombuError, BackendError, OSError) as exc:
         raise translate(exc, url) from exc
+    except RuntimeError as exc:
+        # Celery's result backend says so when it has given up on its own connection.
+        if any(isinstance(fault, faults.RedisError) for fault in _chain(exc)):
+            raise translate(exc, url) from exc
+        raise
 
 
 def safe_url(url: str) -> str:

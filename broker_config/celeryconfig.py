@@ -1,0 +1,54 @@
+"""Celery's settings for every program of the grid; `gridq.app` reads them by this module's name.
+
+The server, the prefix and the results' life follow from GRIDQ_BROKER_URL, GRIDQ_PREFIX and GRIDQ_RESULT_TTL.
+"""
+
+from gridq.app import server_options
+from gridq.queues import ROUTER
+from gridq.settings import settings
+
+imports = ("gridq.tasks",)
+
+_server = server_options(settings())
+
+broker_url = _server["broker_url"]
+broker_transport = _server["broker_transport"]
+broker_transport_options = _server["broker_transport_options"]
+broker_connection_timeout = 5
+broker_connection_retry_on_startup = True
+broker_connection_max_retries = None  # a worker waits for its server as long as it takes
+broker_heartbeat = 0  # Redis has none; the sockets' keepalive and health checks find a dead peer
+
+result_backend = _server["result_backend"]
+result_backend_transport_options = _server["result_backend_transport_options"]
+result_expires = _server["result_expires"]
+result_backend_always_retry = True
+result_backend_max_retries = 10
+result_backend_max_sleep_between_retries_ms = 1000
+redis_socket_timeout = 10.0
+redis_socket_connect_timeout = 5.0
+redis_backend_health_check_interval = 10
+
+# JSON only: nothing that a message holds is ever unpickled.
+task_serializer = "json"
+result_serializer = "json"
+event_serializer = "json"
+accept_content = ["json"]
+enable_utc = True
+
+# Messages are bells. A lane takes one bell at a time and acknowledges it when it has looked.
+task_default_queue = ROUTER
+task_create_missing_queues = True
+task_ignore_result = True  # but for gridq.run_graph, whose result is the job's
+task_track_started = False
+task_acks_late = True
+task_publish_retry_policy = {"max_retries": 2, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.2}
+worker_prefetch_multiplier = 1
+worker_enable_prefetch_count_reduction = False
+worker_detect_quorum_queues = False
+worker_cancel_long_running_tasks_on_connection_loss = False
+worker_pool = "threads"
+
+# A program that runs a worker keeps its own logging, and what a stage prints stays out of the log.
+worker_hijack_root_logger = False
+worker_redirect_stdouts = False
