@@ -1,0 +1,228 @@
+"""The stages that ask other hosts: `http_get` and `remote_stage`."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import re
+import ssl
+import time
+from functools import cache
+from typing import TYPE_CHECKING, NoReturn
+
+from gridq.errors import GridError, SeatUnavailable, StageError
+from gridq.profiles import StageContext
+from gridq.protocol import Json
+from gridq.settings import settings
+from gridq.stages import parsing
+from gridq.stages.allowed import check_allowed, origin, shown, url_of
+from gridq.stages.awaiting import drive
+from gridq.stages.inputs import option, options_of, roots_of, text_of
+from gridq.stages.limits import too_large, wrong
+
+if TYPE_CHECKING:
+    import httpx
+
+MAX_REDIRECTS = 10
+REDIRECTS = (301, 302, 303, 307, 308)
+KEEPS_METHOD = (307, 308)
+REASON = 500
+"""Characters of an error's body that its reason keeps."""
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OWN_HEADERS = frozenset(
+    ("connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade")
+)
+
+
+class Answer:
+    """A response whose body was read to its end, within the limit."""
+
+    def __init__(self, response: httpx.Response, body: bytes) -> None:
+        self.status = response.status_code
+        self.url = response.url
+        self.headers = dict(response.headers.items())
+        try:
+            self.text = body.decode(response.charset_encoding or "utf-8", "replace")
+        except LookupError:
+            self.text = body.decode("utf-8", "replace")
+
+    @property
+    def reason(self) -> str:
+        """The status with the beginning of the body."""
+        return f"HTTP {self.status} {self.text[:REASON].strip()}".strip()
+
+
+def http_get(value: Json, context: StageContext) -> Json:
+    """GET `url` and answer `{"status", "headers", "body"}`; redirects lead to allowed hosts only.
+
+    StageError: a 4xx status or a wrong URL. HostNotAllowed. SeatUnavailable, so tried again: a 5xx or 429
+    status, no answer.
+    """
+    options = options_of(value, ("headers",))
+    answer = _ask("GET", text_of(value, "url"), _headers(options), None, context)
+    if not 200 <= answer.status < 300:
+        _refuse(answer)
+    return {"status": answer.status, "headers": answer.headers, "body": answer.text}
+
+
+def remote_stage(value: Json, context: StageContext) -> Json:
+    """POST `{"input": v}` to `url` and answer the `data.output` of its JSON.
+
+    v is `input`, or the record without `url` and `headers`.
+
+    StageError: `{"ok": false}`, a status outside 2xx, an answer of another form. SeatUnavailable: no answer.
+    """
+    names = ("url", "headers")
+    options = options_of(value, names)
+    headers = {"content-type": "application/json", "accept": "application/json", **_headers(options)}
+    body = json.dumps({"input": roots_of(value, names)[-1]}, ensure_ascii=False, separators=(",", ":"))
+    answer = _ask(
+        "POST", option(options, "url", str), headers, body.encode("utf-8", "surrogatepass"), context
+    )
+    fault = f"The remote stage at {shown(answer.url)} failed"
+    try:
+        said = parsing.parse(answer.text)
+    except StageError as exc:
+        said, reason = None, exc.message
+    else:
+        reason = "the answer has no data.output"
+    if isinstance(said, dict) and said.get("ok") is False:
+        error = said.get("error")
+        reason = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
+        raise StageError(f"{fault}: {reason[:REASON]}", {"reason": reason[:REASON], "status": answer.status})
+    if not 200 <= answer.status < 300:
+        raise StageError(
+            f"{fault} with HTTP status {answer.status}", {"reason": answer.reason, "status": answer.status}
+        )
+    data = said.get("data") if isinstance(said, dict) else None
+    if not isinstance(data, dict) or "output" not in data:
+        raise StageError(
+            f"{fault}: {reason}", {"reason": reason, "expected": '{"ok": true, "data": {"output": …}}'}
+        )
+    return data["output"]
+
+
+def _headers(options: dict[str, Json]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, text in option(options, "headers", dict, {}).items():
+        if not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
+            raise wrong(
+                f"The header {name!r:.80} cannot be set",
+                "a header's name, none that the connection itself sets",
+            )
+        if not isinstance(text, str) or not text.isascii() or not text.isprintable():
+            raise wrong(
+                f"The value of the header {name!r} cannot be sent", "a text of printable ASCII characters"
+            )
+        headers[name.lower()] = text.strip()
+    return headers
+
+
+def _ask(method: str, url: str, headers: dict[str, str], body: bytes | None, context: StageContext) -> Answer:
+    import httpx
+
+    seconds = settings().http_timeout
+    if context.deadline is not None:
+        seconds = max(0.001, min(seconds, context.deadline - time.monotonic()))
+    target = url_of(url)
+    check_allowed(target)
+    context.check()
+
+    async def ask() -> Answer:
+        async with asyncio.timeout(seconds), httpx.AsyncClient(verify=_tls(), timeout=seconds) as client:
+            return await _follow(client, method, target, headers, body)
+
+    try:
+        return drive(ask(), context)
+    except GridError:
+        raise
+    except TimeoutError:
+        raise _unavailable(target, f"no answer within {seconds:g} s") from None
+    except (httpx.TransportError, OSError) as exc:
+        raise _unavailable(target, f"{type(exc).__name__}: {exc}") from None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
+        raise StageError(f"The answer of {shown(target)} cannot be read", {"reason": f"{exc}"}) from None
+
+
+async def _follow(
+    client: httpx.AsyncClient, method: str, url: httpx.URL, headers: dict[str, str], body: bytes | None
+) -> Answer:
+    sent = {"accept-encoding": "identity", "user-agent": "gridq", **headers}
+    for _ in range(MAX_REDIRECTS + 1):
+        async with client.stream(method, url, headers=sent, content=body, follow_redirects=False) as response:
+            location = response.headers.get("location")
+            if response.status_code not in REDIRECTS or location is None:
+                return Answer(response, await _body(response))
+            if method != "GET" and response.status_code not in KEEPS_METHOD:
+                raise StageError(
+                    f"{shown(url)} redirects a {method} with HTTP status {response.status_code}",
+                    {"expected": "an answer, or a redirect by 307 or 308"},
+                )
+            target = url_of(_joined(url, location))
+            check_allowed(target)
+            if origin(target) != origin(url):
+                # What the caller sends to one host (a key) is not for another.
+                sent = {
+                    name: text for name, text in sent.items() if name not in headers or name == "content-type"
+                }
+                client.cookies.clear()
+            url = target
+    raise StageError(f"{shown(url)} redirects more than {MAX_REDIRECTS} times", {"expected": "an answer"})
+
+
+def _joined(url: httpx.URL, location: str) -> str:
+    import httpx
+
+    try:
+        return str(url.join(location))
+    except (httpx.InvalidURL, ValueError, UnicodeError):
+        raise wrong(f"{shown(url)} redirects to what is no URL", "a URL") from None
+
+
+async def _body(response: httpx.Response) -> bytes:
+    limit = settings().max_value
+    stated = response.headers.get("content-length", "")
+    size, pieces = int(stated) if stated.isdecimal() and len(stated) < 20 else 0, []
+    if size > limit:
+        raise too_large(limit, f"The body of {shown(response.url)}")
+    size = 0
+    async for piece in response.aiter_bytes():
+        size += len(piece)
+        if size > limit:
+            raise too_large(limit, f"The body of {shown(response.url)}")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _refuse(answer: Answer) -> NoReturn:
+    said = f"{shown(answer.url)} answered with HTTP status {answer.status}"
+    details: dict[str, Json] = {"reason": answer.reason, "status": answer.status}
+    if answer.status >= 500 or answer.status == 429:
+        if (wait := retry_after(answer.headers.get("retry-after", ""))) is not None:
+            details["retry_after"] = wait
+        raise SeatUnavailable(said, details)
+    raise StageError(said, {**details, "expected": "a 2xx status"})
+
+
+def retry_after(text: str) -> float | None:
+    """The seconds that a Retry-After header states, as a number or a date; None where it states none."""
+    if text.isdecimal() and len(text) < 10:
+        return float(text)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
+
+
+def _unavailable(url: httpx.URL, reason: str) -> SeatUnavailable:
+    return SeatUnavailable(f"{shown(url)} cannot be asked: {reason}", {"reason": reason})
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """The trusted certificates, read once: reading them takes longer than most answers."""
+    import httpx
+
+    return httpx.create_ssl_context()

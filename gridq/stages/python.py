@@ -1,0 +1,243 @@
+"""Stages written in Python: the decorator, the registry, and the way back from a name to its function."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from gridq.errors import ConfigError, GraphError, GridError, SeatUnavailable, StageError
+from gridq.graph.catalogue import StageSpec
+from gridq.profiles import StageContext
+from gridq.protocol import Effect, Json
+from gridq.settings import settings
+from gridq.stages.awaiting import drive
+
+PREFIX = "python:"
+REASON = 2000
+"""Characters of an exception's message that are kept."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+Effects = str | Mapping[str, Json] | Effect | Sequence[str | Mapping[str, Json] | Effect]
+Type = str | Mapping[str, Json]
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonStage:
+    """A decorated function and the specification made of it."""
+
+    function: Callable[..., Any]
+    spec: dict[str, Json]
+    source: str
+    takes_context: bool
+
+
+_REGISTRY: dict[str, dict[str, PythonStage]] = {}
+"""Module, then qualified name. Only what stands here is ever called for an implementation."""
+
+
+@overload
+def stage(function: F, /) -> F: ...
+@overload
+def stage(
+    *,
+    effects: Effects = ...,
+    name: str | None = ...,
+    input: Type = ...,
+    output: Type = ...,
+    description: str | None = ...,
+    config: Mapping[str, Json] | None = ...,
+    timeout: float | None = ...,
+) -> Callable[[F], F]: ...
+
+
+def stage(
+    function: F | None = None,
+    /,
+    *,
+    effects: Effects = "Unknown",
+    name: str | None = None,
+    input: Type = "Any",  # the graph format's own word
+    output: Type = "Any",
+    description: str | None = None,
+    config: Mapping[str, Json] | None = None,
+    timeout: float | None = None,
+) -> F | Callable[[F], F]:
+    """Make a function of a module a stage: `@stage`, or `@stage(effects="Pure", input="Text")`.
+
+    The function takes the input value, and the StageContext where a parameter is called `context`; it may be
+    async. It stays callable as before. `effects` are names or records of the graph format; a stage that has
+    none stated may do anything (`Unknown`). `input` and `output` are types of the format; "Text" is short for
+    `{"kind": "Text"}`. `name` is the function's by default, `description` the first line of its docstring,
+    `config` the defaults of its options; `timeout` is in seconds.
+
+    ConfigError: a function that no other process could find again (nested, a method), or that takes other
+    parameters.
+    """
+
+    def register(function: F) -> F:
+        where = f"{function.__module__}:{function.__qualname__}"
+        if not re.fullmatch(r"[^\W\d]\w*", function.__qualname__):
+            raise ConfigError(
+                f"{where} cannot be a stage",
+                {"path": where, "expected": "a function at the top level of its module"},
+            )
+        spec: dict[str, Json] = {
+            "name": name or function.__name__,
+            "description": description or (inspect.getdoc(function) or "").partition("\n")[0],
+            "input": _type(input),
+            "output": _type(output),
+            "effects": _effects(effects),
+            "implementation": PREFIX + where,
+        }
+        if config:
+            spec["config"] = dict(config)
+        if timeout is not None:
+            spec["timeout"] = timeout
+        entry = PythonStage(function, spec, _source(function, where), _takes_context(function, where))
+        _REGISTRY.setdefault(function.__module__, {})[function.__qualname__] = entry
+        return function
+
+    return register if function is None else register(function)
+
+
+def _type(given: Type) -> Json:
+    return {"kind": given} if isinstance(given, str) else dict(given)
+
+
+def _effects(given: Effects) -> list[Json]:
+    several = [given] if isinstance(given, str | Mapping | Effect) else given
+    return [
+        {"effect": one}
+        if isinstance(one, str)
+        else one.model_dump()
+        if isinstance(one, Effect)
+        else dict(one)
+        for one in several
+    ]
+
+
+def _source(function: Callable[..., Any], where: str) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        raise ConfigError(
+            f"The source of {where} cannot be read", {"path": where, "expected": "a module with a file"}
+        ) from None
+
+
+def _takes_context(function: Callable[..., Any], where: str) -> bool:
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    others = [
+        part for part in parameters[1:] if part.name != "context" and part.default is inspect.Parameter.empty
+    ]
+    if not parameters or parameters[0].kind not in positional or others:
+        raise ConfigError(
+            f"{where} cannot be a stage: its parameters do not fit",
+            {
+                "path": where,
+                "expected": "one parameter for the input value, and `context` where it is wanted",
+            },
+        )
+    return any(part.name == "context" for part in parameters[1:])
+
+
+def load_modules(names: tuple[str, ...]) -> list[dict[str, Json]]:
+    """Import the modules `names` (as `GRIDQ_STAGES` lists them) and return what their stages are.
+
+    Each has the fields of a catalogued stage, its id included (it covers the function's source). ConfigError:
+    a module that cannot be imported, or that defines no stage of its own (a stage's queue is named after the
+    module that defines it).
+    """
+    specs: list[dict[str, Json]] = []
+    for name in names:
+        if not _MODULE.fullmatch(name):
+            raise ConfigError(
+                f"{name!r} is not a module's name", {"path": "GRIDQ_STAGES", "expected": "my_pkg.stages"}
+            )
+        try:
+            importlib.import_module(name)
+        except (Exception, SystemExit) as exc:
+            reason = f"{type(exc).__name__}: {exc}"
+            raise ConfigError(
+                f"The stages' module {name!r} cannot be imported: {reason}",
+                {
+                    "path": "GRIDQ_STAGES",
+                    "reason": reason,
+                    "fix": "install it here, or set PYTHONPATH to where it lies",
+                },
+            ) from None
+        if name not in _REGISTRY:
+            inner = sorted(module for module in _REGISTRY if module.startswith(name + "."))
+            raise ConfigError(
+                f"The module {name!r} defines no stage",
+                {
+                    "path": "GRIDQ_STAGES",
+                    "expected": "a module with functions under @stage",
+                    "fix": f"list {inner[0]!r} instead"
+                    if inner
+                    else "decorate a function with gridq.stages.stage",
+                },
+            )
+        specs.extend(_with_id(entry) for entry in _REGISTRY[name].values())
+    return specs
+
+
+def _with_id(entry: PythonStage) -> dict[str, Json]:
+    where = str(entry.spec["implementation"])
+    try:
+        read = StageSpec.from_json(entry.spec, where, entry.source)
+    except GraphError as exc:
+        raise ConfigError(f"What @stage says of {where} is wrong: {exc.message}", exc.details) from None
+    return {**entry.spec, "id": read.id}
+
+
+def resolve(implementation: str) -> PythonStage:
+    """The decorated function that `implementation` (`python:module:qualname`) names.
+
+    Nothing is imported but a module that the operator lists in `GRIDQ_STAGES`. SeatUnavailable: it is not to
+    be had here.
+    """
+    module, _, qualname = implementation.removeprefix(PREFIX).partition(":")
+    if module not in _REGISTRY and module in settings().stages:
+        load_modules((module,))
+    entry = _REGISTRY.get(module, {}).get(qualname)
+    if entry is None:
+        raise SeatUnavailable(
+            f"The stage {module}:{qualname} is not loaded on this node",
+            {
+                "expected": "a function under @stage in a module of GRIDQ_STAGES",
+                "fix": f"add {module} to GRIDQ_STAGES on the nodes that run it, everywhere in one version",
+            },
+        )
+    return entry
+
+
+def call_python(implementation: str, value: Json, context: StageContext) -> object:
+    """What the function returns for `value`. StageError: it raised; its type and message are the reason."""
+    entry = resolve(implementation)
+    extra = {"context": context} if entry.takes_context else {}
+    try:
+        if inspect.iscoroutinefunction(entry.function):
+            return drive(entry.function(value, **extra), context)
+        return entry.function(value, **extra)
+    except GridError:
+        raise
+    except (Exception, SystemExit) as exc:
+        reason = _said(exc)
+        raise StageError(f"{entry.spec['name']} raised {reason}", {"reason": reason}) from None
+
+
+def _said(exc: BaseException) -> str:
+    try:
+        text = str(exc)
+    except Exception:
+        text = "(its message cannot be shown)"
+    return f"{type(exc).__name__}: {text}"[:REASON] if text else type(exc).__name__

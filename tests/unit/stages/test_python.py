@@ -1,0 +1,330 @@
+"""Stages written in Python, in real modules that are imported as an operator's are."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.errors import (
+    ConfigError,
+    JobCancelled,
+    OutputTooLarge,
+    SeatRateLimited,
+    SeatUnavailable,
+    StageError,
+    ValueNotJson,
+)
+from gridq.graph.catalogue import StageSpec
+from gridq.profiles import StageContext
+from gridq.protocol import StageCall
+from gridq.stages import load_modules, run_builtin, stage
+from gridq.stages.python import _REGISTRY
+
+MakeModule = Callable[[str, str], str]
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeModule]:
+    """Write a module that can be imported during the test: `module("name", source)`."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before, known = set(sys.modules), dict(_REGISTRY)
+
+    def write(name: str, source: str) -> str:
+        file = tmp_path / (name.replace(".", "/") + ".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("from gridq.stages import stage\n" + textwrap.dedent(source))
+        return name
+
+    yield write
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+    _REGISTRY.clear()
+    _REGISTRY.update(known)
+
+
+def run(implementation: str, value: Any, context: StageContext | None = None) -> Any:
+    call = StageCall(id="0", name="mine", path="root.body", implementation=implementation)
+    return run_builtin(call, value, context or StageContext())
+
+
+@stage
+def plain(value: int) -> int:
+    """Adds one.
+
+    And nothing else.
+    """
+    return value + 1
+
+
+def test_a_decorated_function_stays_callable_and_becomes_a_stage() -> None:
+    assert plain(1) == 2
+    assert run(f"python:{__name__}:plain", 1) == 2
+
+
+def test_what_the_decorator_says_is_what_the_catalogue_reads(module: MakeModule) -> None:
+    name = module(
+        "stages_full",
+        '''
+        @stage(effects=["Network", {"effect": "Cost", "cents": 2}], name="shout", input="Text",
+               output={"kind": "List", "value": {"kind": "Text"}}, config={"times": 2}, timeout=5)
+        def f(value, context):
+            """Says it loudly."""
+            return [value["text"].upper()] * value["times"]
+
+        @stage
+        async def g(value):
+            return value
+        ''',
+    )
+    f, g = load_modules((name,))
+    assert f == {
+        "id": f["id"],
+        "name": "shout",
+        "description": "Says it loudly.",
+        "input": {"kind": "Text"},
+        "output": {"kind": "List", "value": {"kind": "Text"}},
+        "effects": [{"effect": "Network"}, {"effect": "Cost", "cents": 2}],
+        "implementation": "python:stages_full:f",
+        "config": {"times": 2},
+        "timeout": 5,
+    }
+    assert g["effects"] == [{"effect": "Unknown"}]
+    assert g["input"] == g["output"] == {"kind": "Any"}
+    assert [StageSpec.from_json(spec).id for spec in (f, g)] == [f["id"], g["id"]]
+    assert run(f["implementation"], {"text": "a", "times": 2}) == ["A", "A"]
+    assert run(g["implementation"], [None]) == [None]
+
+
+def test_the_id_changes_with_the_source_and_the_signature_does_not(
+    module: MakeModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two versions within one second would share a cached bytecode file.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    specs = []
+    for body in ("value", "value + 1"):
+        name = module("stages_edited", f"@stage\ndef f(value):\n    return {body}\n")
+        specs.append(StageSpec.from_json(load_modules((name,))[0]))
+        del sys.modules[name]
+        linecache.clearcache()
+    assert specs[0].id != specs[1].id
+    assert specs[0].signature_id == specs[1].signature_id
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise KeyError('city')", "KeyError: 'city'"),
+        ("raise ValueError", "ValueError"),
+        ("import sys; sys.exit('bye')", "SystemExit: bye"),
+        ("return f(value)", "RecursionError"),
+        ("raise Odd()", "its message cannot be shown"),
+    ],
+)
+def test_an_exception_is_a_stage_error_with_its_type_and_message(
+    module: MakeModule, body: str, said: str
+) -> None:
+    name = module(
+        "stages_failing",
+        f"""
+        class Odd(Exception):
+            def __str__(self): raise TypeError("no")
+
+        @stage
+        def f(value):
+            {body}
+        """,
+    )
+    load_modules((name,))
+    with pytest.raises(StageError) as caught:
+        run("python:stages_failing:f", 1)
+    assert said in str(caught.value.reason)
+    assert "f raised" in caught.value.message
+    assert "Traceback" not in caught.value.to_json()
+    assert caught.value.path == "root.body"
+    assert caught.value.__suppress_context__
+
+
+def test_grid_errors_pass_as_they_are(module: MakeModule) -> None:
+    name = module(
+        "stages_limited",
+        """
+        from gridq.errors import SeatRateLimited
+
+        @stage
+        def f(value):
+            raise SeatRateLimited("slowly", {"retry_after": 3})
+        """,
+    )
+    load_modules((name,))
+    with pytest.raises(SeatRateLimited) as caught:
+        run("python:stages_limited:f", 1)
+    assert caught.value.details == {"retry_after": 3}
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ("{'a': [1, {2}]}", "a set is not JSON at 'a[1]'"),
+        ("(1, 2)", "a tuple is not JSON"),
+        ("{'a': {1: 2}}", "the key 1 is a int at 'a'"),
+        ("[float('nan')]", "nan is not a JSON number at '[0]'"),
+        ("own", "contains itself"),
+        ("deep", "nested over 300 levels"),
+        ("10 ** 5000", "not JSON"),
+        ("b'x'", "a bytes is not JSON"),
+        ("iter([1])", "a list_iterator is not JSON"),
+    ],
+)
+def test_a_result_that_is_not_json_is_refused_with_its_place(
+    module: MakeModule, result: str, said: str
+) -> None:
+    name = module(
+        "stages_odd",
+        f"""
+        own = []
+        own.append(own)
+        deep = []
+        for _ in range(1000):
+            deep = [deep]
+
+        @stage
+        def f(value):
+            return {result}
+        """,
+    )
+    load_modules((name,))
+    with pytest.raises(ValueNotJson) as caught:
+        run("python:stages_odd:f", None)
+    assert said in caught.value.message
+
+
+def test_a_result_over_the_limit_is_refused(module: MakeModule, configure: Any) -> None:
+    name = module(
+        "stages_large",
+        """
+        @stage
+        def f(value):
+            made = ["x"]
+            for _ in range(60):
+                made = [made, made]
+            return made
+
+        @stage
+        def g(value):
+            return "ü" * 2000
+        """,
+    )
+    configure(max_value=3000)
+    load_modules((name,))
+    for function in "fg":
+        with pytest.raises(OutputTooLarge):
+            run(f"python:stages_large:{function}", None)
+
+
+def test_an_async_stage_ends_when_it_is_cancelled(module: MakeModule) -> None:
+    name = module(
+        "stages_waiting",
+        """
+        import asyncio
+        import threading
+
+        started = threading.Event()
+
+        @stage
+        async def f(value):
+            started.set()
+            await asyncio.sleep(60)
+
+        @stage
+        async def g(value):
+            raise asyncio.CancelledError
+        """,
+    )
+    load_modules((name,))
+    context = StageContext()
+    caught: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run("python:stages_waiting:f", None, context)
+        except JobCancelled as exc:
+            caught.append(exc)
+
+    lane = threading.Thread(target=work)
+    lane.start()
+    assert sys.modules[name].started.wait(10)
+    context.cancel()
+    lane.join(10)
+    assert not lane.is_alive()
+    assert len(caught) == 1
+    with pytest.raises(StageError, match="cancelled itself"):
+        run("python:stages_waiting:g", None)
+
+
+@pytest.mark.parametrize("implementation", ["python:os:getcwd", "python:subprocess:run", "python:"])
+def test_only_what_was_decorated_can_be_called(implementation: str) -> None:
+    with pytest.raises(SeatUnavailable, match="not loaded"):
+        run(implementation, "x")
+
+
+def test_nothing_is_imported_for_a_name_from_the_wire(module: MakeModule, tmp_path: Path) -> None:
+    module(
+        "stages_unlisted", f"open({str(tmp_path / 'ran')!r}, 'w').close()\n@stage\ndef f(value): return 1\n"
+    )
+    with pytest.raises(SeatUnavailable, match="GRIDQ_STAGES"):
+        run("python:stages_unlisted:f", None)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_listed_module_is_imported_when_first_needed(module: MakeModule, configure: Any) -> None:
+    module("stages_listed", "@stage\ndef f(value): return 1\n")
+    configure(stages="stages_listed")
+    assert run("python:stages_listed:f", None) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import no_such_module_here", "No module named 'no_such_module_here'"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("def (", "SyntaxError"),
+        ("x = 1", "defines no stage"),
+        ("@stage\ndef f(): return 1", "parameters do not fit"),
+        ("@stage\ndef f(a, b): return 1", "parameters do not fit"),
+        ("def f():\n    @stage\n    def g(value): return 1\nf()", "top level"),
+        ("class C:\n    @stage\n    def g(value): return 1", "top level"),
+        ("exec('@stage\\ndef f(value): return 1')", "source"),
+        ("@stage(input='Txt')\ndef f(value): return 1", "Txt"),
+    ],
+)
+def test_a_module_that_cannot_serve_is_a_config_error_that_names_it(
+    module: MakeModule, source: str, said: str
+) -> None:
+    name = module("stages_wrong", source)
+    with pytest.raises(ConfigError) as caught:
+        load_modules((name,))
+    assert "stages_wrong" in str(caught.value)
+    assert said in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_package_whose_stages_lie_deeper_is_told_which_module_to_list(module: MakeModule) -> None:
+    module("stages_pkg.inner", "@stage\ndef f(value): return 1\n")
+    module("stages_pkg.__init__", "import stages_pkg.inner\n")
+    with pytest.raises(ConfigError) as caught:
+        load_modules(("stages_pkg",))
+    assert caught.value.fix == "list 'stages_pkg.inner' instead"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "a..b", "1a", "os; x"])
+def test_what_is_no_modules_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="not a module's name"):
+        load_modules((name,))
