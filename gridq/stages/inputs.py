@@ -70,18 +70,6 @@ def roots_of(value: Json, names: tuple[str, ...]) -> tuple[Json, ...]:
     return (rest,)
 
 
-def named_input(value: Json, name: str) -> dict[str, Json]:
-    """The input record of a stage whose subject is called `name` (`prompt`, `messages`): what was wrapped,
-    or stands under the first of WRAP_KEYS, stands under `name` instead, unless that is there.
-    """
-    if not isinstance(value, dict):
-        return {name: value}
-    key = next((key for key in WRAP_KEYS if key in value), None)
-    if name in value or key is None:
-        return value
-    return {name: value[key], **{other: part for other, part in value.items() if other != key}}
-
-
 def path_option(options: dict[str, Json]) -> Path:
     """The option `path`, empty where it is not given."""
     return parse_path(options["path"]) if "path" in options else ()

@@ -16,7 +16,6 @@ from gridq.graph.plan import wrap
 from gridq.profiles import StageContext
 from gridq.protocol import StageCall
 from gridq.stages import builtin_specs, is_pure, run_builtin
-from gridq.stages.inputs import named_input
 from gridq.stages.pure import FUNCTIONS, run_pure
 from gridq.stages.run import NETWORK
 
@@ -223,20 +222,6 @@ def test_a_stage_never_changes_its_input() -> None:
     before = json.dumps(value)
     assert run("merge", value) == {"a": {"b": 1, "c": 2}}
     assert json.dumps(value) == before
-
-
-@pytest.mark.parametrize(
-    ("value", "config", "record"),
-    [
-        ("Hi", None, {"prompt": "Hi"}),
-        ("Hi", {"model": "m"}, {"prompt": "Hi", "model": "m"}),
-        ({"prompt": "Hi", "text": "x"}, None, {"prompt": "Hi", "text": "x"}),
-        ({"text": "Hi"}, {"model": "m"}, {"prompt": "Hi", "model": "m"}),
-        ({"model": "m"}, None, {"model": "m"}),
-    ],
-)
-def test_a_runner_finds_a_wrapped_input_under_the_name_it_wants(value: Any, config: Any, record: Any) -> None:
-    assert named_input(value if config is None else wrap(value, config), "prompt") == record
 
 
 def test_an_implementation_that_is_not_built_in_is_refused() -> None:
