@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from celery import Celery
 from celery.app.amqp import AMQP
@@ -51,7 +51,7 @@ def server_options(config: Settings) -> dict[str, Any]:
     }
     if url.scheme == "unix":
         database = query.get("db", "0")
-        login = f"{quote(url.username or '', '')}:{quote(url.password or '', '')}@" if url.password else ""
+        login = url.netloc[: url.netloc.rfind("@") + 1]
         broker = f"redis://{login}localhost/{database}"
         backend = f"redis+socket://{login}{url.path}?virtual_host={database}"
         socket = {"socket_timeout": 10.0, "health_check_interval": 10, "unix_path": url.path}

@@ -16,7 +16,7 @@ class Channel(base.Channel):  # type: ignore[misc]
     """A channel that never restores and that fails as a connection, not as a program, when it is closed."""
 
     do_restore = False
-    """The stock channel puts the message of a task that still runs back into its queue when the connection drops.
+    """Kombu's puts the message of a task that still runs back into its queue when a connection drops.
     What a message asked for stands in the store, where the sweep finds it."""
 
     unix_path = ""

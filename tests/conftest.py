@@ -53,7 +53,7 @@ def store(server: EmbeddedServer) -> Iterator[redis.Redis]:
 def grid_env(
     server: EmbeddedServer, store: redis.Redis, tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[GridEnv]:
-    """A fresh prefix in `settings()`, the environment and the Celery app; its keys are deleted after the test."""
+    """A fresh prefix in `settings()`, the environment and the app; its keys are deleted after the test."""
     prefix = f"t{secrets.token_hex(4)}:"
     env = {"GRIDQ_BROKER_URL": server.url, "GRIDQ_PREFIX": prefix, "GRIDQ_HOME": str(tmp_path)}
     for name, value in env.items():

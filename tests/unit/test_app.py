@@ -1,0 +1,91 @@
+"""What the Celery app is told about the server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from celery import Celery
+
+from gridq.app import Messaging, server_options
+from gridq.settings import Settings
+
+
+def _app(url: str) -> Celery:
+    app = Celery("test", amqp=Messaging, set_as_current=False)
+    app.conf.update(server_options(Settings(broker_url=url, prefix="p:", result_ttl=60)))
+    return app
+
+
+def _connection(url: str) -> dict[str, object]:
+    """What kombu's channel would connect with; nothing is sent."""
+    connection = _app(url).connection_for_write()
+    channel = connection.transport.Channel.__new__(connection.transport.Channel)
+    for name, value in connection.transport_options.items():
+        setattr(channel, name, value)
+    channel.connection = connection.transport
+    return dict(channel._connparams())
+
+
+def test_import_reads_no_setting_and_needs_no_server() -> None:
+    code = "import gridq.app; print(gridq.app.app.main)"
+    env = {"GRIDQ_LEASE_MS": "not a number", "GRIDQ_BROKER_URL": "nonsense"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "gridq")
+
+
+def test_broker_and_results_share_server_and_prefix() -> None:
+    options = server_options(Settings(broker_url="redis://:pw@host:6380/2", prefix="p:", result_ttl=60))
+    assert options["broker_url"] == options["result_backend"] == "redis://:pw@host:6380/2"
+    assert options["broker_transport_options"]["global_keyprefix"] == "p:"
+    assert options["result_backend_transport_options"]["global_keyprefix"] == "p:"
+    assert options["result_expires"] == 60
+    assert options["broker_transport_options"]["ack_emulation"] is False
+
+
+def test_the_transport_is_the_guarded_one_whatever_the_url() -> None:
+    for url in ("redis://host/0", "rediss://host/0", "unix:///run/s.sock"):
+        assert type(_app(url).connection_for_write().transport).__module__ == "gridq.transport"
+
+
+@pytest.mark.parametrize(
+    ("url", "verify"),
+    [
+        ("rediss://host/0", 2),
+        ("rediss://host/0?ssl_cert_reqs=none", 0),
+        ("rediss://host/0?ssl_ca_certs=%2Fca.pem", 2),
+    ],
+)
+def test_rediss_verifies_unless_told_otherwise(url: str, verify: int) -> None:
+    params = _connection(url)
+    assert params["ssl_cert_reqs"] == verify
+    assert "SSLConnection" in str(params["connection_class"])
+    assert params.get("ssl_ca_certs") == ("/ca.pem" if "ca_certs" in url else None)
+    assert _app(url).backend.connparams["ssl_cert_reqs"] == verify
+
+
+def test_unix_socket_with_password_and_database() -> None:
+    url = "unix://:p%40w@/run/s.sock?db=3"
+    params = _connection(url)
+    assert (params["path"], params["password"], params["db"]) == ("/run/s.sock", "p@w", 3)
+    assert not {"host", "port"} & params.keys()
+    backend = _app(url).backend.connparams
+    assert (backend["path"], backend["password"], backend["db"]) == ("/run/s.sock", "p@w", 3)
+
+
+def test_every_queue_is_on_the_default_exchange() -> None:
+    queues = _app("redis://host/0").amqp.queues
+    assert queues["llm:a"].exchange.name == ""
+    assert all(queue.exchange.name == "" for queue in queues.values())
+
+
+def test_celery_accepts_json_only() -> None:
+    from gridq.app import app
+
+    assert list(app.conf.accept_content) == ["json"]
+    assert app.conf.task_default_queue == "gridq:router"
+    assert app.conf.worker_prefetch_multiplier == 1
+    assert app.conf.task_acks_late is True
