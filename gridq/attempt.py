@@ -14,6 +14,7 @@ from gridq.errors import (
     ChildDied,
     GridError,
     JobCancelled,
+    SeatDegraded,
     SeatError,
     StageQuarantined,
     StageTimeout,
@@ -34,6 +35,10 @@ FLUSH = 0.05
 
 GRACE = 2.0
 """Seconds that a stage over its time may take to stop before it is reported without it."""
+
+
+DEGRADED = 60.0
+"""Seconds for which a seat that is logged out takes nothing."""
 
 
 class Runner(Protocol):
@@ -87,7 +92,7 @@ class Attempt:
             incarnation=session.incarnation,
             lane=lane,
             nonce=secrets.token_hex(8),
-            go_on=time.monotonic() < until and not session.draining,
+            go_on=time.monotonic() < until and not session.draining and not session.paused,
             long=long,
             long_ttl_ms=max(self.claim.remaining_ms, 0) + 3_600_000,
         )
@@ -170,6 +175,8 @@ class Attempt:
     def _failed(self, exc: Exception) -> str:
         """Report why there is no output; how the job ended, if it did."""
         kind, error, pause = self._judge(exc)
+        if isinstance(exc, SeatDegraded) and not self._why:
+            self.session.pause(float(exc.details.get("retry_after") or DEGRADED), exc.message)
         return self._report(kind, error, pause)
 
     def _report(self, kind: str, error: GridError, pause: float = 0.0) -> str:

@@ -59,6 +59,8 @@ class Session:
         self.budget = budget
         self.incarnation = secrets.token_hex(8)
         self.draining = False
+        self.paused = ""  # why the seat takes nothing for a while, empty where it does
+        self._paused_until = 0.0
         self._record_ttl = record_ttl
         self._on_end = on_end or (lambda job: None)
         self._on_gone = on_gone or (lambda: None)
@@ -90,6 +92,12 @@ class Session:
                 f"The seat {self.seat!r} is served by another live worker",
                 {"worker": other, "fix": "stop that worker, or give this machine an id of its own"},
             )
+
+    def pause(self, seconds: float, reason: str) -> None:
+        """Take nothing for `seconds`: the seat is logged out, out of credit or broken. It comes back by itself."""
+        self.paused = reason
+        self._paused_until = time.monotonic() + seconds
+        self.scripts.leave(self.seat, self.incarnation, "drain")
 
     def drain(self) -> None:
         """Take nothing more; what runs goes on."""
@@ -142,7 +150,7 @@ class Session:
     def claim(self, lane: str) -> Claim | None:
         """The next stage for `lane`, or None where there is none for this seat."""
         for _ in range(100):
-            if self.draining:
+            if self.draining or self.paused:
                 return None
             found = self.scripts.claim(self.seat, self.incarnation, lane, secrets.token_hex(8))
             if isinstance(found, Claim):
@@ -191,6 +199,9 @@ class Session:
             self.register()
             self._on_gone()
             lost = []
+        if self.paused and not self.draining and time.monotonic() >= self._paused_until:
+            self.paused = ""
+            self.register()
         for lease in lost:
             running[lease].lose()
         for attempt in running.values():

@@ -17,7 +17,7 @@ from celery import Celery, signals
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from gridq import answers, bells, executor, queues, stages
+from gridq import answers, bells, executor, parent, queues, stages
 from gridq.admission import Admission
 from gridq.errors import GridError
 from gridq.executor import Session
@@ -134,6 +134,7 @@ def _after_setup(instance: Any = None, **_: Any) -> None:
     app = instance.app
     if app.main != "gridq" or queues.ROUTER not in app.amqp.queues.consume_from:
         return
+    parent.watch()
     try:
         router = start(app, instance.concurrency)
     except GridError as exc:

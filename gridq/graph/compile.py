@@ -140,9 +140,7 @@ class _Compiler:
             case Merge():
                 flow = yield self.merge(node, path, flow, at)
             case Retry():
-                inner = Place(at.guard, len(self.scopes))
-                self.scopes.append(DraftScope(path, at.scope, node.max_attempts, node.delay_ms or 0))
-                flow = yield self.node(node.stage, below(path, "stage"), flow, inner)
+                flow = yield self.retry(node, path, flow, at)
             case Let():
                 flow = yield self.let(node, path, flow, at)
         return flow
@@ -208,6 +206,15 @@ class _Compiler:
         decided = out(gate)
         phi = over(["phi", decided.expr, arms[0].expr, arms[1].expr], [decided, *arms])
         return self.bounded(path, Flow(phi, ends), at)
+
+    def retry(self, node: Retry, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+        first = len(self.drafts)
+        inner = Place(at.guard, len(self.scopes))
+        self.scopes.append(DraftScope(path, at.scope, node.max_attempts, node.delay_ms or 0))
+        end: Flow = yield self.node(node.stage, below(path, "stage"), flow, inner)
+        inside = [step for step in end.term.refs | end.done if step >= first]
+        # What comes next waits for one step, the Retry's last: nothing that it has counted as finished runs again.
+        return self.settled(path, end, inner) if len(inside) > 1 else end
 
     def together(
         self, jobs: Sequence[Job], path: str, flow: Flow, at: Place

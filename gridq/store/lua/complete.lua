@@ -39,7 +39,7 @@ local mine = goon == '1' and pure[1]
 for i = mine and 2 or 1, #pure do push(job, pure[i]) end
 if mine then return {result, ended, take_pure(job, mine, seat, lane, nonce)} end
 if goon == '1' then return {result, ended, take(seat, inc, lane, nonce)} end
-local queues = C('HGET', K .. 'seat:' .. seat, 'queues') or ''
-idle(seat, queues)
-for q in words(queues) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
+local S = C('HMGET', K .. 'seat:' .. seat, 'queues', 'draining')
+if S[1] and not S[2] then idle(seat, S[1]) end
+for q in words(S[1]) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
 return {result, ended, {'none'}}

@@ -8,7 +8,7 @@ local function has(list, x)  -- x in a comma-separated list
   return list ~= '' and string.find(',' .. list .. ',', ',' .. x .. ',', 1, true) ~= nil
 end
 
-local function words(text) return string.gmatch(text or '', '%S+') end
+local function words(text) return string.gmatch(text or '', '%S+') end  -- of a missing field (false) none
 
 local function jobkey(job) return K .. 'job:' .. job end
 

@@ -1,0 +1,13 @@
+"""`celery -A workers worker --seat NAME`: the grid's Celery app, serving one seat of this machine."""
+
+from click import Option
+
+from gridq.app import app
+from workers.lifecycle import connect_signals
+
+app.user_options["worker"].add(
+    Option(("--seat",), default=None, help="The seat of this machine to serve; `gridq workers` and an error list them.")
+)
+connect_signals()
+
+__all__ = ["app"]

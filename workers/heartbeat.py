@@ -1,0 +1,122 @@
+"""The heartbeat: each ten seconds, give or take, the worker says again what its seat is.
+
+Nothing slow stands in its way: what the profile measures is sampled on another thread, and the beat tells the last sample. Live or dead is
+not its business (that is the lease's), and it carries no ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from gridq import registry
+from gridq.executor import Session
+from gridq.profiles import Profile
+from gridq.protocol import Advertisement, Json
+from gridq.settings import Settings
+from gridq.store.keys import Keys
+
+log = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Advertises one seat, and with it the user's stages where the seat runs them, until `stop`."""
+
+    def __init__(
+        self,
+        client: Redis,
+        config: Settings,
+        session: Session,
+        *,
+        machine: str,
+        kind: str,
+        capability: dict[str, Json],
+        profile: Profile | None = None,
+        specs: list[dict[str, Json]] | None = None,
+        version: str = "",
+    ) -> None:
+        self.client = client
+        self.config = config
+        self.session = session
+        self.machine = machine
+        self.kind = kind
+        self.capability = capability
+        self.profile = profile
+        self.specs = specs or []
+        self.version = version
+        self._started = time.time()
+        self._sample: tuple[dict[str, float], str] = ({}, "")
+        self._keys = Keys(config.prefix)
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._beats, name="heartbeat", daemon=True),
+            threading.Thread(target=self._samples, name="sample", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Advertise at once, then with each beat."""
+        self.beat()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop, and take the advertisement back."""
+        self._stop.set()
+        self._threads[0].join(2)
+        try:
+            registry.withdraw(self.client, self._keys, self.session.seat)
+        except RedisError as exc:
+            log.warning("the advertisement could not be taken back: %s", exc)
+
+    def advertisement(self) -> Advertisement:
+        """What this seat is now."""
+        metrics, unwell = self._sample
+        session = self.session
+        state, reason = "ready", ""
+        if session.draining:
+            state, reason = "draining", "the worker is stopping"
+        elif session.paused:
+            state, reason = "degraded", session.paused
+        elif unwell:
+            state, reason = "degraded", unwell
+        return Advertisement(
+            seat=session.seat,
+            machine=self.machine,
+            worker=session.worker,
+            incarnation=session.incarnation,
+            kind=self.kind,
+            lanes=session.lanes,
+            queues=list(session.queues),
+            capability=self.capability,
+            state=state,
+            reason=reason,
+            version=self.version,
+            started_at=self._started,
+            metrics={"busy": float(session.busy), **metrics},
+        )
+
+    def beat(self) -> None:
+        """Advertise now."""
+        registry.advertise(self.client, self._keys, self.advertisement(), self.config.heartbeat)
+        registry.publish_stages(self.client, self._keys, self.machine, self.specs, self.config.heartbeat)
+
+    def _beats(self) -> None:
+        while not self._stop.wait(self.config.heartbeat * random.uniform(0.9, 1.1)):  # noqa: S311 jitter, no secret
+            try:
+                self.beat()
+            except RedisError as exc:
+                log.warning("a heartbeat could not be sent: %s", exc)
+
+    def _samples(self) -> None:
+        while self.profile is not None:
+            try:
+                self._sample = (self.profile.metrics(), self.profile.health())
+            except Exception as exc:  # a profile's fault is told, not spread
+                self._sample = ({}, f"its health could not be read: {type(exc).__name__}: {exc}")
+            if self._stop.wait(self.config.heartbeat / 2):
+                return

@@ -1,0 +1,235 @@
+"""The life of a worker process: choose the seat, go live, drain, leave. Hooked to Celery's own signals."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TextIO
+
+from celery import Celery, signals
+from redis.exceptions import RedisError
+
+from gridq import bells, executor, parent, profiles, queues, stages
+from gridq.errors import ConfigError, GridError, SeatInUse
+from gridq.executor import Session
+from gridq.machine import machine_id
+from gridq.profiles import Profile, StageContext
+from gridq.protocol import Json, StageCall
+from gridq.router import write_answer
+from gridq.settings import Settings, settings
+from gridq.store.connection import check_server, connect, translate
+from gridq.store.scripts import Scripts
+from workers.heartbeat import Heartbeat
+from workers.probing import find
+from workers.seats import Seat
+from workers.subscriptions import choose
+
+log = logging.getLogger(__name__)
+
+LAST_WORD = 5.0
+"""Seconds after the drain's end until a worker whose stage does not stop ends all the same."""
+
+
+class SeatRunner:
+    """Runs the stages of one seat: built-in ones here, its profile's by the profile."""
+
+    def __init__(self, profile: Profile | None) -> None:
+        self.profile = profile
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        if self.profile is None or stage.implementation.startswith(("builtin:", "python:")):
+            return stages.run_builtin(stage, value, context)
+        output = self.profile.run(stage, value, context)
+        context.report(self.profile.account(context.usage))
+        return output
+
+
+class Worker:
+    """One seat served by this process."""
+
+    def __init__(self, app: Celery, config: Settings, seat: Seat, serves: Sequence[str], lanes: int) -> None:
+        client = connect(name=f"gridq-{seat.name}")
+        check_server(client)
+        scripts = Scripts(client, config)
+        self.app = app
+        self.config = config
+        self.seat = seat
+        self.machine = machine_id(config.home)
+        self.lock = _lock(config.home, seat.name)
+        self.session = Session(
+            scripts,
+            config,
+            seat=f"{self.machine}.{seat.name}",
+            host=f"{self.machine}@{socket.gethostname()}:{_boot_id()}",
+            lanes=lanes,
+            queues=serves,
+            runner=SeatRunner(seat.profile),
+            worker=f"{seat.name}@{self.machine}",
+            budget=seat.offer.budget_micro_dollars,
+            on_end=lambda job: write_answer(app, scripts, job),
+            on_gone=self._gone,
+        )
+        self.heartbeat = Heartbeat(
+            client,
+            config,
+            self.session,
+            machine=self.machine,
+            kind=seat.offer.kind,
+            capability=seat.offer.capability,
+            profile=seat.profile,
+            specs=stages.load_modules(config.stages) if seat.profile is None and config.stages else [],
+            version=version("gridq"),
+        )
+        self._client = client
+
+    def start(self) -> None:
+        """Open the profile, declare the bells, go live, advertise."""
+        if self.seat.profile is not None and self.seat.capability is not None:
+            self.seat.profile.open(self.seat.capability, self.seat.offer.config)
+        bells.declare(self.app, self._client, self.session.scripts.keys)
+        self.session.start()
+        self.heartbeat.start()
+        executor.attach(self.session)
+
+    def drain(self) -> None:
+        """Take nothing more; after GRIDQ_DRAIN seconds hand back what still runs."""
+        self.session.drain()
+        with contextlib.suppress(RedisError):
+            self.heartbeat.beat()
+        threading.Thread(target=self._bound, name="drain", daemon=True).start()
+
+    def _bound(self) -> None:
+        self.session.stop()
+        threading.Timer(LAST_WORD, _end_now).start()
+
+    def stop(self) -> None:
+        """Leave the grid and give back what the profile holds."""
+        executor.attach(None)
+        self.session.stop(0)
+        self.heartbeat.stop()
+        if self.seat.profile is not None:
+            self.seat.profile.close()
+        self.lock.close()
+
+    def _gone(self) -> None:
+        """The server had forgotten this seat (a new server, a lost file): say everything again."""
+        bells.declare(self.app, self._client, self.session.scripts.keys)
+        self.heartbeat.beat()
+
+
+def _end_now() -> None:  # a thread that never stops would keep the process for ever
+    log.error("a stage did not stop: the worker ends without it")
+    os._exit(1)
+
+
+def _lock(home: Path, seat: str) -> TextIO:
+    """Hold the seat's lock on this machine. SeatInUse: another process of this home serves it."""
+    folder = home / "seats"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = (folder / f"{seat}.lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        other = file.read().strip() or "unknown"
+        file.close()
+        raise SeatInUse(
+            f"The seat {seat!r} of this machine is served already",
+            {"worker": f"process {other}", "fix": "stop that worker first"},
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _boot_id() -> str:
+    """Which start of which machine this is: a copied home on another machine is not this one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+_worker: list[Worker] = []
+_asked: dict[str, Any] = {}
+
+
+def _refused(act: Callable[[], None]) -> None:
+    """Do `act`; a GridError ends the program with one line and exit code 2."""
+    try:
+        act()
+    except GridError as exc:
+        _say_and_exit(exc)
+    except RedisError as exc:
+        _say_and_exit(translate(exc))
+
+
+def _say_and_exit(exc: GridError) -> None:
+    print(exc, flush=True)
+    raise SystemExit(2) from None
+
+
+def _before_init(options: dict[str, Any] | None = None, **_: Any) -> None:
+    """Keep what the command line asked for: Celery has applied it by the time the seat is known."""
+    _asked.clear()
+    _asked.update(options or {})
+
+
+def _init(sender: Any = None, **_: Any) -> None:
+    """Choose the seat and give Celery its pool, its lanes, its queues and its name."""
+
+    def act() -> None:
+        app = sender.app
+        config = settings()
+        wanted = _asked.get("queues") or ()
+        queues_asked = [name for name in wanted.split(",") if name] if isinstance(wanted, str) else list(wanted)
+        found = find(config, profiles.load(config.profiles))
+        seat, serves = choose(found, _asked.get("seat") or None, queues_asked)
+        if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)) not in ("celery.concurrency.thread", "threads"):
+            raise ConfigError("A seat's lanes are threads", {"path": "--pool", "expected": "threads", "fix": "leave -P out"})
+        lanes = int(_asked.get("concurrency") or seat.offer.lanes)
+        if lanes > seat.offer.lanes:
+            raise ConfigError(
+                f"The seat {seat.name!r} has {seat.offer.lanes} lanes",
+                {"path": "-c", "expected": f"at most {seat.offer.lanes}", "fix": "leave -c out"},
+            )
+        sender.concurrency = lanes
+        worker = Worker(app, config, seat, serves, lanes)
+        _worker[:] = [worker]
+        sender.hostname = worker.session.worker
+        app.amqp.queues.select([queues.seat_queue(worker.session.seat), *serves])
+
+    _refused(act)
+
+
+def _after_setup(**_: Any) -> None:
+    if _worker:
+        parent.watch()
+        _refused(_worker[0].start)
+
+
+def _shutting_down(**_: Any) -> None:
+    if _worker:
+        _worker[0].drain()
+
+
+def _shutdown(**_: Any) -> None:
+    if _worker:
+        _worker.pop().stop()
+
+
+def connect_signals() -> None:
+    """Make this process's Celery worker serve a seat."""
+    signals.celeryd_init.connect(_before_init, weak=False)
+    signals.worker_init.connect(_init, weak=False)
+    signals.celeryd_after_setup.connect(_after_setup, weak=False)
+    signals.worker_shutting_down.connect(_shutting_down, weak=False)
+    signals.worker_shutdown.connect(_shutdown, weak=False)

@@ -1,0 +1,61 @@
+"""Probing: every enabled profile looks at this machine, all at once, none longer than it may."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from gridq import stages
+from gridq.errors import ConfigError, GridError
+from gridq.profiles import Profile
+from gridq.protocol import Json, ProbeReport
+from gridq.settings import Settings
+from workers.seats import Found, Seat, check_distinct, local_seat, read_file
+
+SECONDS = 5.0
+"""A probe should take two seconds; one that takes longer than this is left behind, with a word."""
+
+
+def find(config: Settings, profiles: Mapping[str, Profile]) -> Found:
+    """The seats of this machine. ConfigError: the seats file, or a stages module, is wrong."""
+    tables = read_file(config.home, set(profiles))
+    if config.stages:
+        stages.load_modules(config.stages)
+    found = Found([local_seat(tables, config.stages)])
+    for kind, report in _probe_all(profiles, tables).items():
+        if isinstance(report, ConfigError):
+            raise report
+        if isinstance(report, str):
+            found.missing.append(f"{kind}: {report}")
+            continue
+        profile = profiles[kind]
+        found.missing += [f"{kind}: {why}" for why in report.missing]
+        for offer in report.found:
+            capability = profile.Capability.model_validate(offer.capability)
+            found.seats.append(Seat(offer, tuple(profile.queues(capability)), profile, capability))
+    check_distinct(found.seats)
+    return found
+
+
+def _probe_all(
+    profiles: Mapping[str, Profile], tables: Mapping[str, Json]
+) -> dict[str, ProbeReport | ConfigError | str]:
+    """Each kind's report, the ConfigError it raised, or in words why there is none."""
+    reports: dict[str, ProbeReport | ConfigError | str] = {}
+
+    def one(kind: str, profile: Profile) -> None:
+        try:
+            reports[kind] = profile.probe(tables.get(kind, {}))
+        except ConfigError as exc:
+            reports[kind] = exc
+        except GridError as exc:
+            reports[kind] = str(exc)
+        except Exception as exc:  # a profile's own fault must not take the machine's other seats with it
+            reports[kind] = f"the probe failed: {type(exc).__name__}: {exc}"
+
+    threads = [threading.Thread(target=one, args=pair, daemon=True) for pair in profiles.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    return {kind: reports.get(kind, f"the probe took longer than {SECONDS:g} s") for kind in profiles}
