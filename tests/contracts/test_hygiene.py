@@ -1,0 +1,17 @@
+"""The check that no key lives for ever can fail."""
+
+from __future__ import annotations
+
+from tests.conftest import GridEnv
+from tests.hygiene import keys_without_ttl
+
+
+def test_what_lives_for_ever_is_found(grid_env: GridEnv) -> None:
+    client, prefix = grid_env.client, grid_env.prefix
+    client.set(f"{prefix}.forgotten", 1)
+    client.set(f"{prefix}llm:a", "no queue, only named like one")
+    client.set(f"{prefix}.mortal", 1, ex=60)
+    client.rpush(f"{prefix}llm:claude%20opus", "a bell")
+    client.zadd(f"{prefix}.leases", {"a": 1})
+    client.sadd(f"{prefix}_kombu.binding.celery.pidbox", "x")
+    assert keys_without_ttl(client, prefix) == [".forgotten", "llm:a"]
