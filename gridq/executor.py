@@ -24,6 +24,8 @@ from gridq.store.scripts import Claim, Scripts
 
 log = logging.getLogger(__name__)
 
+_JITTER = random.SystemRandom()  # its own: a program's seeded `random` is left alone
+
 
 class Session:
     """One incarnation of one seat, live from `start` to `stop`.
@@ -181,7 +183,7 @@ class Session:
 
     def _renew_loop(self) -> None:
         pause = self.config.renew_ms / 1000
-        while not self._stop.wait(pause * random.uniform(0.9, 1.1)):  # noqa: S311 jitter, no secret
+        while not self._stop.wait(pause * _JITTER.uniform(0.9, 1.1)):
             try:
                 self.renew()
             except SeatInUse as exc:

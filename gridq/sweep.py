@@ -15,6 +15,8 @@ from gridq.store.scripts import Scripts
 
 log = logging.getLogger(__name__)
 
+_JITTER = random.SystemRandom()  # its own: a program's seeded `random` is left alone
+
 
 class Sweeper:
     """Runs the sweep script on a thread of its own until `stop`; `answer(job)` writes an answer that is due."""
@@ -43,7 +45,7 @@ class Sweeper:
 
     def _loop(self) -> None:
         pause = self.config.sweep_ms / 1000
-        while not self._stop.wait(pause * random.uniform(0.9, 1.1)):  # noqa: S311 jitter, no secret
+        while not self._stop.wait(pause * _JITTER.uniform(0.9, 1.1)):
             try:
                 self.once()
             except (RedisError, GridError, OSError) as exc:

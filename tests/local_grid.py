@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import redis
 
 from gridq import queues, stages
+from gridq.attempt import Runner
 from gridq.client import Client
 from gridq.executor import Session
 from gridq.profiles import Profile, StageContext
@@ -36,14 +37,16 @@ class BenchRunner:
 class LocalGrid:
     """Seats (name → queues), each with lane threads that look for work in a loop, and one sweeper."""
 
-    def __init__(self, client: redis.Redis, config: Settings, seats: dict[str, Sequence[str]], *, lanes: int = 2) -> None:
+    def __init__(
+        self, client: redis.Redis, config: Settings, seats: dict[str, Sequence[str]], *, lanes: int = 2, runner: Runner | None = None
+    ) -> None:
         self.scripts = Scripts(client, config)
         self.config = config
         self.client = Client(config.broker_url.get_secret_value(), config=config)
         self.sweeper = Sweeper(self.scripts, config, lambda job: None)
         self.sessions = {
             name: Session(
-                self.scripts, config, seat=name, host="here", lanes=lanes, queues=list(serves), runner=BenchRunner()
+                self.scripts, config, seat=name, host="here", lanes=lanes, queues=list(serves), runner=runner or BenchRunner()
             )
             for name, serves in seats.items()
         }

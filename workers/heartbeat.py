@@ -23,6 +23,8 @@ from gridq.store.keys import Keys
 
 log = logging.getLogger(__name__)
 
+_JITTER = random.SystemRandom()  # its own: a program's seeded `random` is left alone
+
 
 class Heartbeat:
     """Advertises one seat, and with it the user's stages where the seat runs them, until `stop`."""
@@ -106,7 +108,7 @@ class Heartbeat:
         registry.publish_stages(self.client, self._keys, self.machine, self.specs, self.config.heartbeat)
 
     def _beats(self) -> None:
-        while not self._stop.wait(self.config.heartbeat * random.uniform(0.9, 1.1)):  # noqa: S311 jitter, no secret
+        while not self._stop.wait(self.config.heartbeat * _JITTER.uniform(0.9, 1.1)):
             try:
                 self.beat()
             except RedisError as exc:

@@ -1,0 +1,123 @@
+"""The grid's answer is the reference interpreter's, for random graphs of every operator, on the real scripts and sessions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gridq import queues
+from gridq.admission import Admission
+from gridq.errors import GridError, StageError
+from gridq.graph.catalogue import Catalogue
+from gridq.graph.compile import compile_plan
+from gridq.graph.nodes import parse
+from gridq.graph.plan import Plan
+from gridq.profiles import StageContext
+from gridq.protocol import Json, StageCall
+from gridq.settings import Settings
+from gridq.store.connection import connect
+from tests.generators import CATALOGUE, Calls, graphs, place, values
+from tests.local_grid import LocalGrid
+from tests.reference import Reference, StageFailed
+from workers.embedded import EmbeddedServer
+
+
+class TestAdmission(Admission):
+    """Admission over the generators' catalogue."""
+
+    __test__ = False
+
+    def _compile(self, text: bytes, catalogue: Catalogue) -> Plan:
+        return compile_plan(parse(text, max_depth=1000), CATALOGUE, place, max_steps=100_000)
+
+
+class CallsRunner:
+    """Runs the generators' stages; counts anew for each job, so that flaky stages start over."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, Calls] = {}
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        calls = self.calls.setdefault(context.job, Calls())
+        try:
+            return calls(stage.implementation, value, stage.path)
+        except StageFailed as exc:
+            raise StageError("it failed", {"path": exc.path}) from None
+
+
+@pytest.fixture(scope="module")
+def grid(server: EmbeddedServer) -> Iterator[LocalGrid]:
+    config = Settings(broker_url=server.url, prefix="teq:", profiles=(), retry_backoff=0.1, sweep_ms=50, inline_value=200)
+    client = connect(server.url)
+    seats = {"m.router": [queues.PURE], "m.local": [queues.LOCAL], "m.a": ["bench:any"], "m.b": ["bench:any"]}
+    with LocalGrid(client, config, seats, runner=CallsRunner()) as grid:
+        grid.client._admission = TestAdmission(grid.scripts, config, {})
+        yield grid
+    for key in client.scan_iter("teq:*", count=1000):
+        client.unlink(key)
+
+
+def check(grid: LocalGrid, graph: dict[str, Any], value: Json) -> None:
+    expected = Reference(CATALOGUE, Calls()).outcome(parse(json.dumps(graph), max_depth=1000).root, value)
+    job = grid.client.submit(graph, value)
+    try:
+        answer = grid.client.result(job, timeout=30)
+    except StageError as exc:
+        assert exc.path in expected.errors, (exc.path, expected)
+    except GridError as exc:
+        raise AssertionError(f"{exc}; expected {expected}") from exc
+    else:
+        assert not expected.failed
+        assert json.dumps(answer, sort_keys=True) == json.dumps(expected.value, sort_keys=True)
+
+
+COMMON = settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], derandomize=False
+)
+
+
+@settings(COMMON, max_examples=150)
+@given(graph=graphs(), value=values())
+def test_any_graph_answers_as_the_reference(grid: LocalGrid, graph: dict[str, Any], value: Json) -> None:
+    check(grid, graph, value)
+
+
+@settings(COMMON, max_examples=60)
+@given(graph=graphs(concurrent=False), value=values())
+def test_a_graph_without_concurrency_answers_exactly_as_the_reference(
+    grid: LocalGrid, graph: dict[str, Any], value: Json
+) -> None:
+    check(grid, graph, value)
+
+
+@settings(COMMON, max_examples=10)
+@given(data=st.lists(graphs(), min_size=20, max_size=20))
+def test_many_jobs_at_once_do_not_mix(grid: LocalGrid, data: list[dict[str, Any]]) -> None:
+    jobs = [(graph, number, grid.client.submit(graph, number)) for number, graph in enumerate(data)]
+    for graph, number, job in jobs:
+        expected = Reference(CATALOGUE, Calls()).outcome(parse(json.dumps(graph), max_depth=1000).root, number)
+        try:
+            assert grid.client.result(job, timeout=30) == expected.value
+            assert not expected.failed
+        except StageError as exc:
+            assert exc.path in expected.errors
+
+
+def test_a_fan_out_of_a_thousand(grid: LocalGrid) -> None:
+    stage = {"op": "Stage", "id": "slow_echo"}
+    check(grid, {"root": {"op": "Parallel", "branches": {str(n): stage for n in range(1000)}}}, {"7": "seven"})
+    check(grid, {"root": {"op": "Fanout", "source": stage, "targets": [stage] * 1000}}, [])
+
+
+def test_the_grid_is_empty_afterwards(grid: LocalGrid) -> None:
+    keys = grid.scripts.keys
+    client = grid.scripts.client
+    for name in ("leases", "who", "deadlines", "inbox", "answers"):
+        assert not client.exists(keys(name)), name
+    for pattern in ("cls:*", "w:*", "rdy:*", "held:*", "job:*", "sub:*", "vals:*"):
+        assert not list(client.scan_iter(keys(pattern))), pattern
