@@ -33,8 +33,8 @@ lint: $(STAMP) ## format, lint, type and import rules, without the tests
 check: lint test ## everything that a change must pass
 
 $(STAMP): setup.cfg pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "gridq needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "gridq needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo missing)." >&2; \
 	  echo "Name a newer one: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "Making $(VENV) with $$($(PYTHON) --version) ..."; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing gridq with its development tools into $(VENV); the first time takes a minute or two ..."

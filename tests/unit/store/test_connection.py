@@ -23,7 +23,7 @@ from gridq.errors import (
     GridError,
 )
 from gridq.store.connection import check_server, connect, connect_async, safe_url, translate, translated
-from workers.embedded import EmbeddedServer
+from workers.embedded import EmbeddedServer, _free_port
 
 
 class _Variant(EmbeddedServer):
@@ -127,7 +127,7 @@ def test_read_only_replica_is_refused() -> None:
 
 def test_cluster_is_refused() -> None:
     class Cluster(_Variant):
-        more = b"cluster-enabled yes\n"
+        more = f"cluster-enabled yes\ncluster-port {_free_port()}\n".encode()
 
     with Cluster() as own:
         assert isinstance(_complaint(own.url), BrokerIsCluster)
