@@ -67,7 +67,8 @@ class Attempt:
         self._micro = 0
         self._cancelled_at: float | None = None
         limits = [op.timeout or session.config.stage_timeout for op in self.step.ops] or [session.config.stage_timeout]
-        self.deadline = self.started + min(sum(limits), max(claim.remaining_ms, 0) / 1000)
+# A second past the job's own deadline: that one is the sweep's to enforce, and its error names the job, not the stage.
+        self.deadline = self.started + min(sum(limits), max(claim.remaining_ms, 0) / 1000 + 1)
 
     # -- the lane's thread --------------------------------------------------------------------------------------------------
 

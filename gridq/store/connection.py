@@ -22,6 +22,7 @@ from gridq.errors import (
     BrokerTooOld,
     BrokerUnreachable,
     ConfigError,
+    GridError,
 )
 from gridq.settings import settings
 
@@ -142,6 +143,8 @@ def translated(url: str | None = None) -> Iterator[None]:
 
     try:
         yield
+    except GridError:  # WaitTimeout is an OSError too, and no fault of the server
+        raise
     except (faults.RedisError, KombuError, BackendError, OSError) as exc:
         raise translate(exc, url) from exc
     except RuntimeError as exc:
