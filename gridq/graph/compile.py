@@ -95,8 +95,10 @@ def compile_plan(graph: Graph, catalogue: Catalogue, place: Placer, *, max_steps
     top = Place(None, None)
     flow = run(compiler.node(graph.root, "root", Flow(INPUT, frozenset()), top))
     answer = flow.term.step
-    if answer is None or flow.done != {answer} or compiler.drafts[answer].guard is not None:
+    if answer is None:
         answer = compiler.value("root", flow, top)
+    # A plain output is what its node ends with, and leaves a Branch only within a phi.
+    assert compiler.drafts[answer].guard is None
     found = effect_rules.distinct(effect for used in compiler.used_effects.values() for effect in used)
     effects = tuple(effect_rules.to_json(effect) for effect in found)
     return finish(compiler.drafts, compiler.scopes, compiler.gates, answer, effects)
@@ -115,6 +117,8 @@ class _Compiler:
 
     def node(self, node: Node, path: str, flow: Flow, at: Place) -> Walk[Flow]:
         """Compile one node."""
+        if not isinstance(node, Const):
+            flow = self.bounded(path, flow, at)
         match node:
             case Stage():
                 spec = self.catalogue.resolve(node.id, node.pinning, path)
@@ -166,8 +170,8 @@ class _Compiler:
         ]
         outputs, done = yield self.together(jobs, path, flow, at)
         fields = dict(zip(names, outputs, strict=True))
-        flow = self.bounded(path, Flow(over(["rec", named(fields)], outputs), done), at)
-        flow = yield self.node(node.target, below(path, "target"), flow, at)
+        both = Flow(over(["rec", named(fields)], outputs), done)
+        flow = yield self.node(node.target, below(path, "target"), both, at)
         return flow
 
     def let(self, node: Let, path: str, flow: Flow, at: Place) -> Walk[Flow]:
@@ -177,23 +181,17 @@ class _Compiler:
         outputs, done = yield self.together(jobs, path, flow, at)
         fields = dict(zip(node.bindings, outputs, strict=True))
         inner = over(["let", flow.term.expr, named(fields)], [flow.term, *outputs])
-        flow = yield self.node(node.body, below(path, "body"), self.bounded(path, Flow(inner, done), at), at)
+        flow = yield self.node(node.body, below(path, "body"), Flow(inner, done), at)
         return flow
 
     def branch(self, node: Branch, path: str, flow: Flow, at: Place) -> Walk[Flow]:
         flow = self.shared(path, flow, at)
-        first = len(self.drafts)
         test: Flow = yield self.node(node.predicate, below(path, "predicate"), flow, at)
         gate = test.term.step
-        usable = (
-            gate is not None
-            and gate >= first
-            and test.done == {gate}
-            and gate not in self.gates
-            and (self.drafts[gate].guard, self.drafts[gate].scope) == at
-        )
-        if gate is None or not usable:
+        # The predicate's own last step is the gate, unless a Retry may run it again.
+        if gate is None or (self.drafts[gate].guard, self.drafts[gate].scope) != at:
             gate = self.value(below(path, "predicate"), test, at)
+        assert gate not in self.gates
         self.gates.add(gate)
         arms: list[Term] = []
         ends: frozenset[int] = frozenset()
@@ -213,7 +211,7 @@ class _Compiler:
         self.scopes.append(DraftScope(path, at.scope, node.max_attempts, node.delay_ms or 0))
         end: Flow = yield self.node(node.stage, below(path, "stage"), flow, inner)
         inside = [step for step in end.term.refs | end.done if step >= first]
-        # What comes next waits for one step, the Retry's last: nothing that it has counted as finished runs again.
+        # What comes next waits for the Retry's last step alone: nothing it counts as finished runs again.
         return self.settled(path, end, inner) if len(inside) > 1 else end
 
     def together(
@@ -237,7 +235,6 @@ class _Compiler:
         return outputs, frozenset(ends) if ends else flow.done
 
     def stage(self, path: str, spec: StageSpec, effects: tuple[Effect, ...], flow: Flow, at: Place) -> Flow:
-        flow = self.bounded(path, flow, at)
         key: object = (spec.id, repr(effects)) if spec.parametrised else spec.id
         known = self._placed.get(key)
         if known is None:

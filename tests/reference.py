@@ -1,0 +1,173 @@
+"""What a graph means, in the plainest way: a recursive interpreter that shares no code with plans or engine.
+
+    outcome = Reference(catalogue, call).outcome(parse(graph).root, value)
+    outcome.value      # the answer, where outcome.errors is empty
+    outcome.errors     # the paths of the stages whose failure may end the job
+
+Concurrency permits more than one error: of two branches that fail, either may be the one that is reported.
+`errors` is the set of all that are permitted, Retry included (a stage that always fails exhausts every try).
+`call(implementation, value, path)` runs one stage and raises StageFailed; the input it gets has the config.
+With stages whose result depends on earlier calls the outcome is exact only for graphs without concurrency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gridq.graph.catalogue import Catalogue
+from gridq.graph.nodes import (
+    Branch,
+    Const,
+    Fanout,
+    Let,
+    Merge,
+    Node,
+    Parallel,
+    RemoteStage,
+    Retry,
+    Sequential,
+    Stage,
+    below,
+)
+
+Call = Callable[[str, Any, str], Any]
+"""`call(implementation, value, path)`."""
+
+
+class StageFailed(Exception):
+    """A stage failed; `path` is its place in the graph."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer, or the paths of the errors of which one ends the job."""
+
+    value: Any = None
+    errors: frozenset[str] = frozenset()
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.errors)
+
+
+class Reference:
+    """The meaning of graphs over one catalogue. `calls` lists what was run: (path, input), in order."""
+
+    def __init__(self, catalogue: Catalogue, call: Call) -> None:
+        self.catalogue = catalogue
+        self.call = call
+        self.calls: list[tuple[str, Any]] = []
+
+    def run(self, root: Node, value: Any) -> Any:
+        """The answer; StageFailed with the first of the permitted errors."""
+        outcome = self.outcome(root, value)
+        if outcome.failed:
+            raise StageFailed(min(outcome.errors))
+        return outcome.value
+
+    def outcome(self, node: Node, value: Any, path: str = "root") -> Outcome:
+        match node:
+            case Stage():
+                spec = self.catalogue.resolve(node.id, node.pinning, path)
+                if node.config is not None or spec.config:
+                    value = with_config(value, {**(spec.config or {}), **(node.config or {})})
+                return self.stage(spec.implementation, value, path)
+            case RemoteStage():
+                return self.stage("builtin:remote_stage", {"url": node.url, "input": value}, path)
+            case Const():
+                return Outcome(node.value)
+            case Sequential():
+                outcome = Outcome(value)
+                for i, stage in enumerate(node.stages):
+                    outcome = self.outcome(stage, outcome.value, below(path, "stages", i))
+                    if outcome.failed:
+                        break
+                return outcome
+            case Parallel():
+                parts = {
+                    name: self.outcome(branch, picked(value, name), below(path, "branches", name))
+                    for name, branch in node.branches.items()
+                }
+                return together(parts)
+            case Branch():
+                test = self.outcome(node.predicate, value, below(path, "predicate"))
+                if test.failed:
+                    return test
+                if test.value is True:
+                    return self.outcome(node.if_true, value, below(path, "if_true"))
+                return self.outcome(node.if_false, value, below(path, "if_false"))
+            case Fanout():
+                source = self.outcome(node.source, value, below(path, "source"))
+                if source.failed:
+                    return source
+                both = together(
+                    {
+                        str(i): self.outcome(target, source.value, below(path, "targets", i))
+                        for i, target in enumerate(node.targets)
+                    }
+                )
+                return both if both.failed else Outcome(list(both.value.values()))
+            case Merge():
+                both = together(
+                    {
+                        f"source_{i}": self.outcome(
+                            source,
+                            value.get(f"source_{i}") if isinstance(value, dict) else value,
+                            below(path, "sources", i),
+                        )
+                        for i, source in enumerate(node.sources)
+                    }
+                )
+                return both if both.failed else self.outcome(node.target, both.value, below(path, "target"))
+            case Retry():
+                for _ in range(node.max_attempts):
+                    outcome = self.outcome(node.stage, value, below(path, "stage"))
+                    if not outcome.failed:
+                        break
+                return outcome
+            case Let():
+                bound = together(
+                    {
+                        name: self.outcome(binding, value, below(path, "bindings", name))
+                        for name, binding in node.bindings.items()
+                    }
+                )
+                if bound.failed:
+                    return bound
+                outer = value if isinstance(value, dict) else {}
+                return self.outcome(node.body, {**outer, **bound.value}, below(path, "body"))
+        raise AssertionError(node)
+
+    def stage(self, implementation: str, value: Any, path: str) -> Outcome:
+        self.calls.append((path, value))
+        try:
+            return Outcome(self.call(implementation, value, path))
+        except StageFailed:
+            return Outcome(errors=frozenset((path,)))
+
+
+def together(parts: Mapping[str, Outcome]) -> Outcome:
+    """The outcome of nodes that run side by side: any of their errors, else the record of their values."""
+    errors = frozenset().union(*(part.errors for part in parts.values()))
+    return Outcome(errors=errors) if errors else Outcome({name: part.value for name, part in parts.items()})
+
+
+def picked(value: Any, name: str) -> Any:
+    """What a Parallel's branch gets."""
+    return value[name] if isinstance(value, dict) and name in value else value
+
+
+def with_config(value: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage's input record: config's keys over the input's, an input that is no record under a free
+    name."""
+    if not isinstance(value, dict):
+        names = ["items", "text", "data", "input", "records", "train", "document", "html", "csv", "json_str"]
+        free = [name for name in names if name not in config]
+        value = {free[0] if free else "items": value}
+    return {**value, **config}
