@@ -1,7 +1,8 @@
 """gridq pools LLM seats and idle GPUs behind Celery queues named per capability.
 
-Agents send a task or a whole composition graph; the grid splits it, sends each stage to whoever has the capability, the budget and a free
-lane, and answers. Everything here needs only the broker's URL (GRIDQ_BROKER_URL).
+Agents send a task or a whole composition graph; the grid splits it, sends each stage to whoever has the
+capability, the budget and a free lane, and answers. Everything here needs only the broker's URL
+(GRIDQ_BROKER_URL).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Admission: from a graph as it was sent to a plan in Redis, or to one error and nothing written.
 
-Parsing, resolving, splitting and placing are pure and come first; then one script writes all or nothing. Router, client and
-gateway admit by the same `Admission`, each in its own process.
+Parsing, resolving, splitting and placing are pure and come first; then one script writes all or nothing.
+Router, client and gateway admit by the same `Admission`, each in its own process.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Split:
 def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]) -> Placement:
     """Which queue a stage goes to, and what it may cost.
 
-    Built-in pure stages: `gridq:pure`; other built-ins: `gridq:local`; Python stages: the queue of their module; all else: the
-    capability that a profile demands for its effects.
+    Built-in pure stages: `gridq:pure`; other built-ins: `gridq:local`; Python stages: the queue of their
+    module; all else: the capability that a profile demands for its effects.
     """
     cents = sum(float(effect.fields.get("cents", 0)) for effect in effects if effect.effect == "Cost")
     demand = demand_of(effects, profiles, path)
@@ -64,7 +64,7 @@ def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[s
             queue = queues.PURE if stages.is_pure(spec.implementation) else queues.LOCAL
     elif demand is None:
         raise UnknownCapability(
-            f"The stage {spec.name!r} is implemented by {spec.implementation} but declares no effect that names a seat",
+            f"The stage {spec.name!r} runs {spec.implementation} but declares no effect that names a seat",
             {"path": path, "expected": 'an effect such as {"effect": "Llm", "model": "any"}'},
         )
     else:
@@ -73,7 +73,9 @@ def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[s
 
 
 def local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> Catalogue:
-    """The built-in stages, those that the profiles bring, those of GRIDQ_STAGES_DIR and those of the modules in GRIDQ_STAGES."""
+    """The built-in stages, those that the profiles bring, those of GRIDQ_STAGES_DIR and those of the modules
+    in GRIDQ_STAGES.
+    """
     specs = stages.builtin_specs() + [spec for profile in profiles.values() for spec in profile.stages()]
     catalogue = Catalogue(map(StageSpec.from_json, specs))
     if config.stages_dir is not None:
@@ -96,7 +98,7 @@ class Admission:
         self._plans: OrderedDict[bytes, Split] = OrderedDict()
 
     def split(self, graph: bytes) -> Split:
-        """The plan of a graph's JSON text; GraphError says what is wrong with it. Equal texts are split once."""
+        """The plan of a graph's JSON text; GraphError where it is wrong. Equal texts are split once."""
         known = self._plans.get(graph)
         if known is not None:
             return known
@@ -130,7 +132,14 @@ class Admission:
         return compile_plan(graph, catalogue, placed, max_steps=self.config.max_steps)
 
     def admit(
-        self, job: str, split: Split, value: bytes, options: JobOptions, *, celery: bool = False, deadline: bool = True
+        self,
+        job: str,
+        split: Split,
+        value: bytes,
+        options: JobOptions,
+        *,
+        celery: bool = False,
+        deadline: bool = True,
     ) -> bool:
         """Write the job; False where it was admitted or ended before.
 
@@ -161,5 +170,9 @@ class Admission:
         near = registry.nearest(self.scripts.client, self.scripts.keys, queue)
         return NoLiveSeat(
             f"No live seat serves {queue}",
-            {"path": queue, "reason": near, "fix": "start a worker that serves it, or submit with wait_for_seat"},
+            {
+                "path": queue,
+                "reason": near,
+                "fix": "start a worker that serves it, or submit with wait_for_seat",
+            },
         )

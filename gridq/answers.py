@@ -1,6 +1,8 @@
-"""A job's end told to Celery: exactly the state that the ending script set, written to the result backend of the job's id.
+"""A job's end told to Celery: exactly the state that the ending script set, written to the result backend of
+the job's id.
 
-Whoever sees the end writes it; `answers` keeps the job until it is written, and the sweep tries again. Writing it twice is harmless.
+Whoever sees the end writes it; `answers` keeps the job until it is written, and the sweep tries again.
+Writing it twice is harmless.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from gridq.store.keys import Keys
 
 
 def write(app: Celery, client: Redis, keys: Keys, job: str) -> None:
-    """Write the answer of an ended job and forget that it is due. A job whose result has expired is only forgotten."""
+    """Write the answer of an ended job and forget that it is due. A job whose result has expired is only
+    forgotten.
+    """
     data = client.lindex(keys("fin", job), 0)
     if data is not None:
         end = End.read(data)  # type: ignore[arg-type]

@@ -7,7 +7,8 @@ import logging
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from gridq.errors import (
     AttemptsExhausted,
@@ -41,10 +42,8 @@ DEGRADED = 60.0
 """Seconds for which a seat that is logged out takes nothing."""
 
 
-class Runner(Protocol):
-    """What runs one stage on this seat: the built-in stages, or the seat's profile."""
-
-    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json: ...
+Runner = Callable[[StageCall, Json, StageContext], Json]
+"""What runs one stage on this seat: the built-in stages, or the seat's profile."""
 
 
 class Attempt:
@@ -66,11 +65,14 @@ class Attempt:
         self._reported = False
         self._micro = 0
         self._cancelled_at: float | None = None
-        limits = [op.timeout or session.config.stage_timeout for op in self.step.ops] or [session.config.stage_timeout]
-# A second past the job's own deadline: that one is the sweep's to enforce, and its error names the job, not the stage.
+        limits = [op.timeout or session.config.stage_timeout for op in self.step.ops] or [
+            session.config.stage_timeout
+        ]
+        # A second past the job's own deadline: that one is the sweep's to enforce, and its error names the
+        # job, not the stage.
         self.deadline = self.started + min(sum(limits), max(claim.remaining_ms, 0) / 1000 + 1)
 
-    # -- the lane's thread --------------------------------------------------------------------------------------------------
+    # -- the lane's thread
 
     def run(self, lane: str, until: float) -> tuple[str, Claim | str]:
         """('' or how the job ended, the lane's next claim or the word why there is none)."""
@@ -113,7 +115,9 @@ class Attempt:
         def outputs(step: int) -> Json:
             if step not in decoded:
                 data = stored[step]
-                decoded[step] = None if data is None else values.decode(values.read(store.client, store.keys, data))
+                decoded[step] = (
+                    None if data is None else values.decode(values.read(store.client, store.keys, data))
+                )
             return decoded[step]
 
         def job_input() -> Json:
@@ -198,7 +202,7 @@ class Attempt:
         return ended if ended in ("celery", "plain") else ""
 
     def _judge(self, exc: Exception) -> tuple[str, GridError, float]:
-        """(kind of failure, the error where it is the last, seconds for which this seat is not asked again)."""
+        """(kind of failure, the error if it is the last, seconds in which this seat is not asked again)."""
         place = {"path": self._path, "worker": self.session.worker, "attempt": self.claim.attempt}
         if self._why == "timeout":
             return "stage", self._timeout(), 0.0
@@ -213,7 +217,9 @@ class Attempt:
         if isinstance(exc, SeatError):
             pause = float(exc.details.get("retry_after") or self.session.config.retry_backoff)
             why = f"{exc.code}: {exc.message}" + (f": {exc.reason}" if exc.reason else "")
-            final = AttemptsExhausted("Every attempt failed for reasons of its seats", {**exc.details, **place, "reason": why})
+            final = AttemptsExhausted(
+                "Every attempt failed for reasons of its seats", {**exc.details, **place, "reason": why}
+            )
             if self.emitted:  # part of the answer is out: a second try would repeat it
                 final = AttemptsExhausted("The answer broke off after it had begun", {**place, "reason": why})
                 return "stage", final, 0.0
@@ -226,7 +232,7 @@ class Attempt:
             f"The stage ran longer than {seconds} s", {"path": self._path, "worker": self.session.worker}
         )
 
-    # -- other threads ------------------------------------------------------------------------------------------------------
+    # -- other threads
 
     def lose(self) -> None:
         """The lease is no longer ours: the job was cancelled, or somebody else has the stage."""
@@ -244,7 +250,9 @@ class Attempt:
         if now > self.deadline and not self._why:
             self._cancel("timeout")
         if self._why == "timeout" and self._cancelled_at is not None and now > self._cancelled_at + GRACE:
-            ended = self._report("stage", self._timeout())  # its code does not stop: the job need not wait for it
+            ended = self._report(
+                "stage", self._timeout()
+            )  # its code does not stop: the job need not wait for it
             self.session.ended(ended, self.claim.job)
 
     def _cancel(self, why: str) -> None:
@@ -254,7 +262,7 @@ class Attempt:
         if self._context is not None:
             self._context.cancel()
 
-    # -- the stream ---------------------------------------------------------------------------------------------------------
+    # -- the stream
 
     def _emit(self, piece: Json) -> None:
         text = values.encode(piece, limit=self.session.config.max_value, path=self._path).decode()

@@ -1,6 +1,7 @@
 """Bells: the Celery messages that wake a worker to look, or a router to admit.
 
-Each is made once by kombu, exactly as `apply_async` would send it, and kept as a template that the scripts fill in and push.
+Each is made once by kombu, exactly as `apply_async` would send it, and kept as a template that the scripts
+fill in and push.
 """
 
 from __future__ import annotations

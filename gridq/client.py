@@ -1,7 +1,8 @@
-"""The plain client: submit, wait, stream, cancel. It needs the broker's URL and nothing else; no router stands in its way.
+"""The plain client: submit, wait, stream, cancel. It needs the broker's URL and nothing else; no router
+stands in its way.
 
-`submit` parses and splits in the caller's process and admits by the same script as a router, so a wrong graph is an error here and at
-once.
+`submit` parses and splits in the caller's process and admits by the same script as a router, so a wrong graph
+is an error here and at once.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ class Client:
     def submit(self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
         """Admit a graph with its input; the job's id.
 
-        `graph` is JSON text or a dict, `input` any JSON value, `options` those of JobOptions; the same `job` again is no second
-        job. GraphError: the graph is wrong. NoLiveSeat: nobody serves what it needs. Nothing is queued then.
+        `graph` is JSON text or a dict, `input` any JSON value, `options` those of JobOptions; the same `job`
+        again is no second job. GraphError: the graph is wrong. NoLiveSeat: nobody serves what it needs.
+        Nothing is queued then.
         """
         about = options_of(options)
         value = values.encode(input, limit=self.config.max_value, what="input", path="input")
@@ -75,11 +77,12 @@ class Client:
     def result(self, job: str, timeout: float | None = None) -> Json:
         """The answer of a job, waited for up to `timeout` seconds (None: for ever).
 
-        Raises the GridError that ended the job; WaitTimeout where the time passed (the job goes on); JobNotFound.
+        Raises the GridError that ended the job; WaitTimeout where the time passed (the job goes on);
+        JobNotFound.
         """
         until = None if timeout is None else time.monotonic() + timeout
         with translated(self.url):
-            data = self.redis.lindex(self.keys("fin", job), 0)
+            data: Any = self.redis.lindex(self.keys("fin", job), 0)
             while data is None:
                 wait = BLOCK if until is None else min(BLOCK, until - time.monotonic())
                 if self.status(job) is None:
@@ -87,15 +90,17 @@ class Client:
                 if wait <= 0:
                     raise _too_long(job, timeout)
                 # Moving a list of one onto itself waits for it to be there and leaves it as it was.
-                data = self.redis.blmove(self.keys("fin", job), self.keys("fin", job), max(wait, 0.01), "LEFT", "LEFT")  # type: ignore[arg-type]
-            return self._answer(End.read(data))  # type: ignore[arg-type]
+                key = self.keys("fin", job)
+                data = self.redis.blmove(key, key, max(wait, 0.01), "LEFT", "LEFT")  # type: ignore[arg-type]
+            return self._answer(End.read(data))
 
     def run(self, graph: Json, input: Json = None, timeout: float | None = None, **options: Json) -> Json:
         """`submit` and `result` in one."""
         return self.result(self.submit(graph, input, **options), timeout)
 
     def stream(self, job: str, timeout: float | None = None) -> Iterator[Piece]:
-        """The pieces of a job submitted with `stream=True`, as they are made; ends with the job, raising its error if it has one.
+        """The pieces of a job submitted with `stream=True`, as they are made; ends with the job, raising its
+        error if it has one.
 
         WaitTimeout: `timeout` seconds passed without a piece.
         """
@@ -104,7 +109,8 @@ class Client:
         while True:
             with translated(self.url):
                 found: Any = self.redis.xread({self.keys("str", job): at}, count=500, block=1000)
-            for at, entry in found[0][1] if found else ():
+            for number, entry in found[0][1] if found else ():
+                at = number
                 idle_since = time.monotonic()
                 if b"end" in entry:
                     self.result(job, 10)
@@ -128,8 +134,11 @@ class Client:
     def status(self, job: str) -> JobState | None:
         """The job's state; None where there is no such job (any more)."""
         with translated(self.url):
-            look = self.redis.pipeline(transaction=True)  # at one instant: between two a job may move from one to the next
-            look.lindex(self.keys("fin", job), 0).exists(self.keys("job", job)).exists(self.keys("sub", job))  # type: ignore[union-attr]
+            # At one instant: between two looks a job may move from one place to the next.
+            look = self.redis.pipeline(transaction=True)
+            look.lindex(self.keys("fin", job), 0)
+            look.exists(self.keys("job", job))
+            look.exists(self.keys("sub", job))
             end, running, queued = look.execute()
         if end is not None:
             return End.read(end).state
@@ -141,7 +150,7 @@ class Client:
         """One line for each stage recorded so far, in the order of their records."""
         with translated(self.url):
             texts = self.redis.lrange(self.keys("rows", job), 0, -1)
-        return [Row.model_validate(row) for text in texts for row in json.loads(text)]  # type: ignore[union-attr]
+        return [Row.model_validate(row) for text in texts for row in json.loads(text)]
 
     def workers(self) -> list[Advertisement]:
         """What every live seat says of itself."""
@@ -162,11 +171,16 @@ _FINAL = tuple(state for state in JobState if state.final)
 
 
 def _not_found(job: str) -> JobNotFound:
-    return JobNotFound(f"There is no job {job!r}", {"path": job, "reason": "never submitted, or its result has expired"})
+    return JobNotFound(
+        f"There is no job {job!r}", {"path": job, "reason": "never submitted, or its result has expired"}
+    )
 
 
 def _too_long(job: str, timeout: float | None) -> WaitTimeout:
-    return WaitTimeout(f"The job {job} was not finished within {timeout} s", {"path": job, "fix": "wait longer; the job goes on"})
+    return WaitTimeout(
+        f"The job {job} was not finished within {timeout} s",
+        {"path": job, "fix": "wait longer; the job goes on"},
+    )
 
 
 class AsyncClient:
@@ -176,7 +190,9 @@ class AsyncClient:
         self.sync = Client(url, config=config)
         self.redis = connect_async(self.sync.url, name="gridq-client", timeout=BLOCK * 2)
 
-    async def submit(self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
+    async def submit(
+        self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json
+    ) -> str:
         """As Client.submit."""
         return await asyncio.to_thread(self.sync.submit, graph, input, job=job, **options)
 
@@ -185,17 +201,19 @@ class AsyncClient:
         until = None if timeout is None else time.monotonic() + timeout
         key = self.sync.keys("fin", job)
         with translated(self.sync.url):
-            data = await self.redis.lindex(key, 0)  # type: ignore[misc]
+            data: Any = await self.redis.lindex(key, 0)
             while data is None:
                 wait = BLOCK if until is None else min(BLOCK, until - time.monotonic())
                 if await self.status(job) is None:
                     raise _not_found(job)
                 if wait <= 0:
                     raise _too_long(job, timeout)
-                data = await self.redis.blmove(key, key, max(wait, 0.01), "LEFT", "LEFT")  # type: ignore[arg-type, misc]
+                data = await self.redis.blmove(key, key, max(wait, 0.01), "LEFT", "LEFT")  # type: ignore[arg-type]
         return await asyncio.to_thread(self.sync._answer, End.read(data))
 
-    async def run(self, graph: Json, input: Json = None, timeout: float | None = None, **options: Json) -> Json:
+    async def run(
+        self, graph: Json, input: Json = None, timeout: float | None = None, **options: Json
+    ) -> Json:
         """As Client.run."""
         return await self.result(await self.submit(graph, input, **options), timeout)
 
@@ -206,7 +224,8 @@ class AsyncClient:
         while True:
             with translated(self.sync.url):
                 found: Any = await self.redis.xread({self.sync.keys("str", job): at}, count=500, block=1000)
-            for at, entry in found[0][1] if found else ():
+            for number, entry in found[0][1] if found else ():
+                at = number
                 idle_since = time.monotonic()
                 if b"end" in entry:
                     await self.result(job, 10)

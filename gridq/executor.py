@@ -1,8 +1,8 @@
 """A seat at work: its session with the grid, its lanes, and the walk of one attempt.
 
-A `Session` is one incarnation of one seat. It registers, renews its leases each second on a thread of its own (so that nothing
-slow ever delays a renewal), and `work` is what a bell starts: claim, run, complete and claim again, for as long as there is work or
-the lane's linger time is over.
+A `Session` is one incarnation of one seat. It registers, renews its leases each second on a thread of its own
+(so that nothing slow ever delays a renewal), and `work` is what a bell starts: claim, run, complete and claim
+again, for as long as there is work or the lane's linger time is over.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _JITTER = random.SystemRandom()  # its own: a program's seeded `random` is left 
 class Session:
     """One incarnation of one seat, live from `start` to `stop`.
 
-    `on_end(job)` is called when this session's script ended a job whose answer Celery waits for. `on_gone()` is called after the
-    server had forgotten the seat and it has registered again.
+    `on_end(job)` is called when this session's script ended a job whose answer Celery waits for. `on_gone()`
+    is called after the server had forgotten the seat and it has registered again.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Session:
         self._stop = threading.Event()
         self._renewer = threading.Thread(target=self._renew_loop, name=f"renew {seat}", daemon=True)
 
-    # -- life -------------------------------------------------------------------------------------------------------------
+    # -- life
 
     def start(self) -> None:
         """Go live and begin to renew. SeatInUse: another live worker, on another host, serves the seat."""
@@ -96,7 +96,9 @@ class Session:
             )
 
     def pause(self, seconds: float, reason: str) -> None:
-        """Take nothing for `seconds`: the seat is logged out, out of credit or broken. It comes back by itself."""
+        """Take nothing for `seconds`: the seat is logged out, out of credit or broken. It comes back by
+        itself.
+        """
         self.paused = reason
         self._paused_until = time.monotonic() + seconds
         self.scripts.leave(self.seat, self.incarnation, "drain")
@@ -132,7 +134,7 @@ class Session:
         """How many stages run now."""
         return len(self._running)
 
-    # -- lanes ------------------------------------------------------------------------------------------------------------
+    # -- lanes
 
     def work(self) -> None:
         """Answer a bell: run stages on a free lane until there are none, or the linger time is over."""
@@ -179,7 +181,7 @@ class Session:
             return self.claim(lane)
         return None
 
-    # -- renewal ----------------------------------------------------------------------------------------------------------
+    # -- renewal
 
     def _renew_loop(self) -> None:
         pause = self.config.renew_ms / 1000

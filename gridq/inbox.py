@@ -1,4 +1,6 @@
-"""The inbox: where a job stands from the moment it is submitted through Celery until a router has admitted it."""
+"""The inbox: where a job stands from the moment it is submitted through Celery until a router has admitted
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class Inbox:
         self.scripts = scripts
         self.config = config
 
-    def enqueue(self, job: str, graph: Json, value: Json = None, *, celery: bool = False, **options: Json) -> bool:
+    def enqueue(
+        self, job: str, graph: Json, value: Json = None, *, celery: bool = False, **options: Json
+    ) -> bool:
         """Store a job for admission; False where its id is known already. The graph is not looked into.
 
         InputTooLarge, ValueNotJson, ConfigError: nothing was stored.
@@ -54,7 +58,9 @@ def deadline_ms(about: JobOptions, config: Settings) -> int:
 
 
 def graph_text(graph: Json, config: Settings) -> bytes:
-    """A graph as the JSON text that is split: text as it is, anything else encoded. InputTooLarge, ValueNotJson."""
+    """A graph as the JSON text that is split: text as it is, anything else encoded. InputTooLarge,
+    ValueNotJson.
+    """
     if isinstance(graph, str):
         text = graph.encode("utf-8", "surrogatepass")
     elif isinstance(graph, bytes):
@@ -66,12 +72,16 @@ def graph_text(graph: Json, config: Settings) -> bytes:
             parse(graph, max_depth=config.max_depth)  # it says where: a node that contains itself, a NaN
             raise
     if len(text) > config.max_value:
-        raise InputTooLarge(f"The graph is {len(text)} bytes", {"path": "graph", "expected": f"at most {config.max_value}"})
+        raise InputTooLarge(
+            f"The graph is {len(text)} bytes", {"path": "graph", "expected": f"at most {config.max_value}"}
+        )
     return text
 
 
 def keep_long(scripts: Scripts, job: str, value: bytes, about: JobOptions) -> bytes:
-    """The value as a job's record holds it: a long one is written to a key of its own first, and a link to it is kept."""
+    """The value as a job's record holds it: a long one is written to a key of its own first, and a link to it
+    is kept.
+    """
     if len(value) <= scripts.config.inline_value:
         return value
     name = f"{job}:in"
@@ -79,5 +89,3 @@ def keep_long(scripts: Scripts, job: str, value: bytes, about: JobOptions) -> by
         scripts.keys("val", name), value, px=deadline_ms(about, scripts.config) + 3_600_000, nx=True
     )
     return f"@{name}".encode()
-
-

@@ -16,7 +16,8 @@ from gridq.states import JobState
 from gridq.store import values
 
 LADDER = (0, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
-"""The steps, in micro-dollars, that an estimate is rounded up to, so that stages of like cost share a class."""
+"""The steps, in micro-dollars, that an estimate is rounded up to, so that stages of like cost share a class.
+"""
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -26,7 +27,9 @@ class JobOptions(Wire):
 
     agent: str = Field("default", pattern=r"^[A-Za-z0-9_.@-]{1,64}$")
     priority: Literal["interactive", "batch"] = "interactive"
-    deadline: Annotated[float, Field(gt=0)] | None = Field(None, description="seconds from now; None: GRIDQ_DEADLINE")
+    deadline: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="seconds from now; None: GRIDQ_DEADLINE"
+    )
     wait_for_seat: bool = Field(False, description="accept the job though no live seat serves what it needs")
     stream: bool = Field(False, description="keep the pieces of the answers for `stream`")
 
@@ -48,7 +51,9 @@ def options_of(given: dict[str, Json]) -> JobOptions:
     except ValidationError as exc:
         first = exc.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"The option {name!r} is not usable", {"path": name, "reason": first["msg"]}) from None
+        raise ConfigError(
+            f"The option {name!r} is not usable", {"path": name, "reason": first["msg"]}
+        ) from None
 
 
 def new_id() -> str:
@@ -58,7 +63,9 @@ def new_id() -> str:
 def check_id(job: str) -> str:
     """`job` itself; ConfigError where it cannot be a job's id (the id is part of key names)."""
     if not _ID.fullmatch(job):
-        raise ConfigError(f"{job!r} cannot be a job's id", {"expected": "1 to 128 letters, digits, '_', '.' or '-'"})
+        raise ConfigError(
+            f"{job!r} cannot be a job's id", {"expected": "1 to 128 letters, digits, '_', '.' or '-'"}
+        )
     return job
 
 
@@ -68,7 +75,9 @@ def rung(micro_dollars: int) -> int:
 
 
 def plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
-    """(fields and values of the job's hash, the steps ready at once, the queues needed). store/lua says what each field is."""
+    """(fields and values of the job's hash, the steps ready at once, the queues needed). store/lua says what
+    each field is.
+    """
     dependents: list[list[int]] = [[] for _ in plan.steps]
     for index, step in enumerate(plan.steps):
         for before in step.after:
@@ -97,10 +106,10 @@ def plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
         fields += (f"arm:{arms.gate}:0", " ".join(map(str, arms.if_false)))
     inner: list[list[int]] = [[] for _ in plan.scopes]
     for number, scope in enumerate(plan.scopes):
-        parent = scope.parent
-        while parent is not None:
-            inner[parent].append(number)
-            parent = plan.scopes[parent].parent
+        above = scope.parent
+        while above is not None:
+            inner[above].append(number)
+            above = plan.scopes[above].parent
     for number, scope in enumerate(plan.scopes):
         steps = " ".join(f"{step}={count}" for step, count in scope.steps)
         parent = "-" if scope.parent is None else scope.parent
@@ -124,4 +133,3 @@ class End:
     def error(self) -> GridError | None:
         """The error of a job that did not end well."""
         return None if self.state is JobState.DONE else error_from_record(values.decode(self.payload))
-

@@ -1,4 +1,6 @@
-"""This machine's identity: made once, kept in a file, so that a restart is the same machine and two machines never share a name."""
+"""This machine's identity: made once, kept in a file, so that a restart is the same machine and two machines
+never share a name.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ def machine_id(home: Path) -> str:
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
-            host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().split(".")[0].lower()).strip("-")[:40] or "machine"
+            host = (
+                re.sub(r"[^a-z0-9]+", "-", socket.gethostname().split(".")[0].lower()).strip("-")[:40]
+                or "machine"
+            )
             draft = home / f".machine.{os.getpid()}.{secrets.token_hex(4)}"
             draft.write_text(f"{host}-{secrets.token_hex(2)}\n")
             try:
@@ -35,10 +40,15 @@ def machine_id(home: Path) -> str:
     except OSError as exc:
         raise ConfigError(
             f"The machine's id cannot be kept in {path}",
-            {"path": str(path), "reason": exc.strerror or str(exc), "fix": "set GRIDQ_HOME to a folder you may write"},
+            {
+                "path": str(path),
+                "reason": exc.strerror or str(exc),
+                "fix": "set GRIDQ_HOME to a folder you may write",
+            },
         ) from None
     if not _ID.fullmatch(text):
         raise ConfigError(
-            f"{path} holds no machine id", {"path": str(path), "expected": "letters, digits, '-' and '_'", "fix": "delete it"}
+            f"{path} holds no machine id",
+            {"path": str(path), "expected": "letters, digits, '-' and '_'", "fix": "delete it"},
         )
     return text

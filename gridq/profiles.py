@@ -1,8 +1,9 @@
 """The profile seam: a plug-in owns one kind of capability; the core knows none.
 
-A profile is found by the entry-point group `gridq.profiles` and used when the operator lists its name in `GRIDQ_PROFILES`.
-The core asks it which queue an effect needs (`demand`), which queues a seat serves (`queues`), what the machine has (`probe`)
-and to run a stage (`run`). `gridq.testing` holds the suite that every profile must pass.
+A profile is found by the entry-point group `gridq.profiles` and used when the operator lists its name in
+`GRIDQ_PROFILES`. The core asks it which queue an effect needs (`demand`), which queues a seat serves
+(`queues`), what the machine has (`probe`) and to run a stage (`run`). `gridq.testing` holds the suite that
+every profile must pass.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ CORE_EFFECTS = frozenset(
 class StageContext:
     """What a running stage may use: where its tokens go, when it must stop, what it reports.
 
-    `deadline` is in seconds of `time.monotonic()`. `emit` takes a piece of the answer as it is made. `cancelled` is set when
-    the result is no longer wanted: a runner looks at it (or waits on it) at least each second and then calls `check`.
+    `deadline` is in seconds of `time.monotonic()`. `emit` takes a piece of the answer as it is made.
+    `cancelled` is set when the result is no longer wanted: a runner looks at it (or waits on it) at least
+    each second and then calls `check`.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class StageContext:
         self.usage = usage
 
     def on_cancel(self, act: Callable[[], None]) -> None:
-        """Call `act` when the stage is cancelled (at once where it already is): kill a child, close a connection."""
+        """Call `act` when the stage is cancelled (at once where it already is): kill a child, close a
+        connection.
+        """
         with self._lock:
             if not self.cancelled.is_set():
                 self._on_cancel.append(act)
@@ -105,7 +109,9 @@ class Profile(ABC):
 
     @abstractmethod
     def probe(self, config: Mapping[str, Json]) -> ProbeReport:
-        """What this machine has, within two seconds. `config` is the kind's table of the machine's seats file."""
+        """What this machine has, within two seconds. `config` is the kind's table of the machine's seats
+        file.
+        """
 
     @abstractmethod
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
@@ -118,10 +124,10 @@ class Profile(ABC):
         """Stages that come with the profile, as stage files state them."""
         return []
 
-    def open(self, capability: BaseModel, config: Mapping[str, Json]) -> None:
+    def open(self, capability: BaseModel, config: Mapping[str, Json]) -> None:  # noqa: B027 most have nothing to do
         """Make ready to run on this seat: called once, in the seat's own worker, before the first `run`."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Give back what `open` and `run` took: children, memory, connections."""
 
     def estimate(self, stage: StageCall, value: Json) -> Estimate:
@@ -175,7 +181,8 @@ def load(names: tuple[str, ...]) -> dict[str, Profile]:
 def demand_of(effects: list[Effect], profiles: Mapping[str, Profile], path: str = "") -> Demand | None:
     """The one demand of a stage with `effects`, or None where it needs no capability of a profile.
 
-    UnknownCapability: an effect that no profile knows. CapabilityConflict: effects of two kinds, or two queues of one.
+    UnknownCapability: an effect that no profile knows. CapabilityConflict: effects of two kinds, or two
+    queues of one.
     """
     demands: dict[str, Demand] = {}
     for effect in effects:
@@ -191,7 +198,8 @@ def demand_of(effects: list[Effect], profiles: Mapping[str, Profile], path: str 
                 f"No enabled profile knows the effect {effect.effect!r}",
                 {
                     "path": path,
-                    "expected": "an effect of the core, or of a profile among " + (", ".join(sorted(profiles)) or "none"),
+                    "expected": "an effect of the core, or of a profile among "
+                    + (", ".join(sorted(profiles)) or "none"),
                     "fix": "add the profile that owns it to GRIDQ_PROFILES",
                 },
             )

@@ -17,7 +17,9 @@ class Wire(BaseModel):
 
 
 class Effect(BaseModel):
-    """One effect: `{"effect": "Llm", "model": "claude"}` is `Effect(effect="Llm", model="claude")`; its fields are kept."""
+    """One effect: `{"effect": "Llm", "model": "claude"}` is `Effect(effect="Llm", model="claude")`; its
+    fields are kept.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -54,9 +56,9 @@ class Usage(Wire):
 class SeatOffer(Wire):
     """One seat as a profile's probe found it.
 
-    `name` is unique on the machine (`cpu`, `gpu0`, `openai`); `capability` is the profile's own descriptor as JSON;
-    `exclusive` names what two seats must not share (a URL, a login, a device). `config` is for the runner only and is never
-    advertised: it may hold secrets.
+    `name` is unique on the machine (`cpu`, `gpu0`, `openai`); `capability` is the profile's own descriptor as
+    JSON; `exclusive` names what two seats must not share (a URL, a login, a device). `config` is for the
+    runner only and is never advertised: it may hold secrets.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
@@ -100,7 +102,9 @@ class StageCall(Wire):
     id: str
     name: str
     path: str
-    implementation: str = Field(description="'builtin:text_template', 'python:pkg.mod:function', 'llm:chat', 'bench:echo'")
+    implementation: str = Field(
+        description="'builtin:text_template', 'python:pkg.mod:function', 'llm:chat', 'bench:echo'"
+    )
     effects: list[Effect] = Field(default_factory=list)
     timeout: float | None = Field(None, description="seconds; None: the operator's stage_timeout")
 

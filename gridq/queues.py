@@ -1,7 +1,7 @@
 """The only grammar of queue names.
 
-A capability is `kind:slug` and is also the name of a Celery queue. Slugs hold `[a-z0-9._-]`; any other character is
-%-escaped by its UTF-8 bytes, so two different names never meet in one queue.
+A capability is `kind:slug` and is also the name of a Celery queue. Slugs hold `[a-z0-9._-]`; any other
+character is %-escaped by its UTF-8 bytes, so two different names never meet in one queue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who is there: the seats' advertisements, and the stages their machines offer.
 
-An advertisement is a key with a TTL that the seat's worker writes with each heartbeat. It describes; it never carries a ledger,
-and it decides nothing: live or dead is the lease's business (`renew`).
+An advertisement is a key with a TTL that the seat's worker writes with each heartbeat. It describes; it never
+carries a ledger, and it decides nothing: live or dead is the lease's business (`renew`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def seats(client: Redis, keys: Keys) -> list[Advertisement]:
     return sorted((Advertisement.model_validate_json(t) for t in texts if t), key=lambda ad: ad.seat)
 
 
-def publish_stages(client: Redis, keys: Keys, machine: str, specs: list[dict[str, Json]], heartbeat: float) -> None:
+def publish_stages(
+    client: Redis, keys: Keys, machine: str, specs: list[dict[str, Json]], heartbeat: float
+) -> None:
     """Offer the user's stages of a machine to whoever splits graphs, for three heartbeats."""
     if specs:
         client.set(keys("stages", machine), json.dumps(specs), px=int(BEATS * heartbeat * 1000))

@@ -1,7 +1,7 @@
 """The router: admits what stands in the inbox, runs built-in pure stages, sweeps.
 
-`celery -A gridq.app worker -Q gridq:router` is a router; any number may run side by side. Which of the app's workers are routers is told
-by the queue they consume.
+`celery -A gridq.app worker -Q gridq:router` is a router; any number may run side by side. Which of the app's
+workers are routers is told by the queue they consume.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from gridq import answers, bells, executor, parent, queues, stages
 from gridq.admission import Admission
 from gridq.errors import GridError
 from gridq.executor import Session
+from gridq.governor.telemetry import Governor
 from gridq.jobs import options_of
 from gridq.machine import machine_id
 from gridq.profiles import load
@@ -46,14 +47,17 @@ class Router:
     admission: Admission
     session: Session
     sweeper: Sweeper
+    governor: Governor
 
     def answer(self, job: str) -> None:
         write_answer(self.app, self.scripts, job)
 
     def admit(self, job: str) -> bool:
-        """Admit one job of the inbox, or end it with the error that says why not. True where a pure stage is ready at once."""
+        """Admit one job of the inbox, or end it with the error that says why not. True where a pure stage is
+        ready at once.
+        """
         keys = self.scripts.keys
-        sub = self.scripts.client.hmget(keys("sub", job), "graph", "in", "options", "celery")
+        sub: list[Any] = self.scripts.client.hmget(keys("sub", job), "graph", "in", "options", "celery")
         if sub[0] is None:  # admitted, cancelled or ended before: the message was a bell too many
             return False
         celery = sub[3] is not None
@@ -97,7 +101,7 @@ def build(app: Celery, lanes: int) -> Router:
     )
     admission = Admission(scripts, config, load(config.profiles))
     sweeper = Sweeper(scripts, config, lambda job: write_answer(app, scripts, job))
-    return Router(app, config, scripts, admission, session, sweeper)
+    return Router(app, config, scripts, admission, session, sweeper, Governor(client, scripts.keys))
 
 
 _router: list[Router] = []
@@ -114,6 +118,7 @@ def start(app: Celery, lanes: int) -> Router:
     bells.declare(app, router.scripts.client, router.scripts.keys)
     router.session.start()
     router.sweeper.start()
+    router.governor.start()
     executor.attach(router.session)
     _router[:] = [router]
     return router
@@ -124,6 +129,7 @@ def stop() -> None:
     if _router:
         router = _router.pop()
         executor.attach(None)
+        router.governor.stop()
         router.sweeper.stop()
         router.session.stop()
 

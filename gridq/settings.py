@@ -13,7 +13,7 @@ from gridq.errors import ConfigError
 
 
 class Settings(BaseSettings):
-    """The settings of one process. Times are in seconds unless the name says otherwise; sizes are in bytes."""
+    """The settings of one process. Times are in seconds unless the name says otherwise, sizes in bytes."""
 
     model_config = SettingsConfigDict(env_prefix="GRIDQ_", frozen=True, extra="ignore")
 
@@ -30,7 +30,9 @@ class Settings(BaseSettings):
     renew_ms: int = Field(1000, ge=50)
     sweep_ms: int = Field(500, ge=50)
     heartbeat: float = Field(10.0, gt=0)
-    linger: float = Field(1.0, ge=0, description="how long a lane goes on taking stages before it returns to Celery")
+    linger: float = Field(
+        1.0, ge=0, description="how long a lane goes on taking stages before it returns to Celery"
+    )
     drain: float = Field(20.0, ge=0)
 
     max_value: int = Field(8 * 1024 * 1024, ge=1024)

@@ -1,4 +1,6 @@
-"""The sweep: twice a second, on every router, it finds what nobody else looks at. The script does the work; this is its clock."""
+"""The sweep: twice a second, on every router, it finds what nobody else looks at. The script does the work;
+this is its clock.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _JITTER = random.SystemRandom()  # its own: a program's seeded `random` is left 
 
 
 class Sweeper:
-    """Runs the sweep script on a thread of its own until `stop`; `answer(job)` writes an answer that is due."""
+    """Runs the sweep on a thread of its own until `stop`; `answer(job)` writes an answer that is due."""
 
     def __init__(self, scripts: Scripts, config: Settings, answer: Callable[[str], None]) -> None:
         self.scripts = scripts

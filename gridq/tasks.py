@@ -1,7 +1,9 @@
-"""The Celery tasks: for agents `run_graph`, `complete`, `chat`, `embed`; for the grid itself `run_stage`. They only delegate.
+"""The Celery tasks: for agents `run_graph`, `complete`, `chat`, `embed`; for the grid itself `run_stage`.
+They only delegate.
 
-`run_graph.delay(graph, input)` stores graph and input under the job first and sends only the job's id: no prompt stands in a message,
-in Flower or in an event. The job's id is the Celery task's id, so `AsyncResult(id)` finds it from anywhere.
+`run_graph.delay(graph, input)` stores graph and input under the job first and sends only the job's id: no
+prompt stands in a message, in Flower or in an event. The job's id is the Celery task's id, so
+`AsyncResult(id)` finds it from anywhere.
 """
 
 from __future__ import annotations
@@ -32,10 +34,11 @@ class GraphTask(Task):  # type: ignore[misc]
     def apply_async(
         self, args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any
     ) -> AsyncResult:
-        """Store the job, then send its id. Takes Celery's own options; raises GridError at once where the call is wrong.
+        """Store the job, then send its id. Takes Celery's own options; raises GridError at once where the
+        call is wrong.
 
-        InputTooLarge, ValueNotJson, ConfigError: nothing was stored. BrokerUnreachable: it may have been stored; the same
-        `task_id` again is safe.
+        InputTooLarge, ValueNotJson, ConfigError: nothing was stored. BrokerUnreachable: it may have been
+        stored; the same `task_id` again is safe.
         """
         graph, value, about = self.graph_of(*(args or ()), **(kwargs or {}))
         job = check_id(task_id or new_id())
@@ -59,10 +62,11 @@ def _graph(graph: Json, input: Json = None, **options: Json) -> tuple[Json, Json
 
 @app.task(bind=True, base=RunGraph, name=GRAPH_TASK, ignore_result=False)  # type: ignore[untyped-decorator]
 def run_graph(self: Any, job: str) -> None:
-    """Admit a job. `run_graph.delay(graph, input, **options)` returns an AsyncResult whose `.get()` is the graph's answer.
+    """Admit a job. `run_graph.delay(graph, input, **options)` returns an AsyncResult whose `.get()` is the
+    graph's answer.
 
-    `graph` is a graph as JSON text or dict, `input` any JSON value, the options those of `gridq.jobs.JobOptions`. `.get()` raises
-    the GridError that ended the job.
+    `graph` is a graph as JSON text or dict, `input` any JSON value, the options those of
+    `gridq.jobs.JobOptions`. `.get()` raises the GridError that ended the job.
     """
     here = router.current()
     if here is not None and here.admit(job):
@@ -92,11 +96,17 @@ class OneStage(GraphTask):
 ABOUT = frozenset({"agent", "priority", "deadline", "wait_for_seat", "stream"})
 
 
-def one_stage(stage: str, field: str, value: Json = None, **given: Json) -> tuple[Json, Json, dict[str, Json]]:
+def one_stage(
+    stage: str, field: str, value: Json = None, **given: Json
+) -> tuple[Json, Json, dict[str, Json]]:
     """The graph of one stage: the job's options apart, every other argument is the stage's config."""
     value = given.pop(field, value)
     about = {name: given.pop(name) for name in ABOUT & set(given)}
-    graph = {"root": {"op": "Stage", "id": stage, "config": given}} if given else {"root": {"op": "Stage", "id": stage}}
+    graph = (
+        {"root": {"op": "Stage", "id": stage, "config": given}}
+        if given
+        else {"root": {"op": "Stage", "id": stage}}
+    )
     return graph, {field: value}, about
 
 
@@ -117,7 +127,7 @@ complete = _one(
 )  # fmt: skip
 chat = _one(
     "chat", "llm_chat", "messages",
-    "`chat.delay(messages=[{role, content}, …], model=…)`: the model's message, a record {role, content, finish_reason}.",
+    "`chat.delay(messages=[{role, content}, …], model=…)`: the model's {role, content, finish_reason}.",
 )  # fmt: skip
 embed = _one(
     "embed", "llm_embed", "input",

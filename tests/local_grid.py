@@ -1,4 +1,4 @@
-"""A grid in this process: real server, real scripts, real sessions, the sweep; threads stand in for Celery's bells.
+"""A grid in this process: real server, scripts, sessions and sweep; threads stand in for Celery's bells.
 
 For tests of the walk itself; those of Celery's part start real workers.
 """
@@ -38,7 +38,13 @@ class LocalGrid:
     """Seats (name → queues), each with lane threads that look for work in a loop, and one sweeper."""
 
     def __init__(
-        self, client: redis.Redis, config: Settings, seats: dict[str, Sequence[str]], *, lanes: int = 2, runner: Runner | None = None
+        self,
+        client: redis.Redis,
+        config: Settings,
+        seats: dict[str, Sequence[str]],
+        *,
+        lanes: int = 2,
+        runner: Runner | None = None,
     ) -> None:
         self.scripts = Scripts(client, config)
         self.config = config
@@ -46,7 +52,13 @@ class LocalGrid:
         self.sweeper = Sweeper(self.scripts, config, lambda job: None)
         self.sessions = {
             name: Session(
-                self.scripts, config, seat=name, host="here", lanes=lanes, queues=list(serves), runner=runner or BenchRunner()
+                self.scripts,
+                config,
+                seat=name,
+                host="here",
+                lanes=lanes,
+                queues=list(serves),
+                runner=runner or BenchRunner(),
             )
             for name, serves in seats.items()
         }

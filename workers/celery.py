@@ -6,7 +6,11 @@ from gridq.app import app
 from workers.lifecycle import connect_signals
 
 app.user_options["worker"].add(
-    Option(("--seat",), default=None, help="The seat of this machine to serve; `gridq workers` and an error list them.")
+    Option(
+        ("--seat",),
+        default=None,
+        help="The seat of this machine to serve; `gridq workers` and an error list them.",
+    )
 )
 connect_signals()
 

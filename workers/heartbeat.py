@@ -1,7 +1,7 @@
 """The heartbeat: each ten seconds, give or take, the worker says again what its seat is.
 
-Nothing slow stands in its way: what the profile measures is sampled on another thread, and the beat tells the last sample. Live or dead is
-not its business (that is the lease's), and it carries no ledger.
+Nothing slow stands in its way: what the profile measures is sampled on another thread, and the beat tells the
+last sample. Live or dead is not its business (that is the lease's), and it carries no ledger.
 """
 
 from __future__ import annotations

@@ -26,12 +26,18 @@ ROUTER_LANES = 4
 class Home:
     """Routers and workers on this machine, started as `celery` processes of this Python.
 
-    `seats` are the names of this machine's seats to serve; `env` is added to the children's environment; their output goes to
-    `<folder>/<name>.log`. A child ends when this process does, however that ends.
+    `seats` are the names of this machine's seats to serve; `env` is added to the children's environment;
+    their output goes to `<folder>/<name>.log`. A child ends when this process does, however that ends.
     """
 
     def __init__(
-        self, config: Settings, seats: Sequence[str], *, routers: int = 1, folder: Path, env: dict[str, str] | None = None
+        self,
+        config: Settings,
+        seats: Sequence[str],
+        *,
+        routers: int = 1,
+        folder: Path,
+        env: dict[str, str] | None = None,
     ) -> None:
         self.config = config
         self.seats = list(seats)
@@ -41,7 +47,7 @@ class Home:
         self.children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, timeout: float = 30.0) -> Self:
-        """Start them and return once every seat is live. ConfigError: one of them ended, with its last words."""
+        """Start them and return once every seat is live. ConfigError: one ended, with its last words."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         before = self._lanes_served()
         for number in range(self.routers):
@@ -57,13 +63,37 @@ class Home:
     def spawn(self, name: str) -> subprocess.Popen[bytes]:
         """Start (again) the router or worker called `name`."""
         if name.startswith("router"):
-            what = ["-A", "gridq.app", "worker", "-Q", queues.ROUTER, "-n", f"{name}@%h", "-c", str(ROUTER_LANES)]
+            what = [
+                "-A",
+                "gridq.app",
+                "worker",
+                "-Q",
+                queues.ROUTER,
+                "-n",
+                f"{name}@%h",
+                "-c",
+                str(ROUTER_LANES),
+            ]
         else:
             what = ["-A", "workers", "worker", "--seat", name]
-        command = [sys.executable, "-m", "celery", *what, "--without-gossip", "--without-mingle", "-l", "WARNING"]
+        command = [
+            sys.executable,
+            "-m",
+            "celery",
+            *what,
+            "--without-gossip",
+            "--without-mingle",
+            "-l",
+            "WARNING",
+        ]
         with (self.folder / f"{name}.log").open("ab") as log:
             child = subprocess.Popen(  # noqa: S603 our own program and arguments
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment(), start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment(),
+                start_new_session=True,
             )
         self.children[name] = child
         return child
@@ -120,6 +150,11 @@ class Home:
                 text = (self.folder / f"{name}.log").read_text("utf-8", "replace").strip()
                 last = text.splitlines()[-1] if text else "it said nothing"
                 if child.poll() is not None:
-                    raise ConfigError(f"{name} ended at its start", {"reason": last, "path": str(self.folder / f"{name}.log")})
+                    raise ConfigError(
+                        f"{name} ended at its start",
+                        {"reason": last, "path": str(self.folder / f"{name}.log")},
+                    )
         if late:
-            raise GridError("The grid was not ready in time", {"path": str(self.folder), "fix": "read the logs there"})
+            raise GridError(
+                "The grid was not ready in time", {"path": str(self.folder), "fix": "read the logs there"}
+            )

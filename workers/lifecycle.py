@@ -190,11 +190,18 @@ def _init(sender: Any = None, **_: Any) -> None:
         app = sender.app
         config = settings()
         wanted = _asked.get("queues") or ()
-        queues_asked = [name for name in wanted.split(",") if name] if isinstance(wanted, str) else list(wanted)
+        queues_asked = (
+            [name for name in wanted.split(",") if name] if isinstance(wanted, str) else list(wanted)
+        )
         found = find(config, profiles.load(config.profiles))
         seat, serves = choose(found, _asked.get("seat") or None, queues_asked)
-        if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)) not in ("celery.concurrency.thread", "threads"):
-            raise ConfigError("A seat's lanes are threads", {"path": "--pool", "expected": "threads", "fix": "leave -P out"})
+        if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)) not in (
+            "celery.concurrency.thread",
+            "threads",
+        ):
+            raise ConfigError(
+                "A seat's lanes are threads", {"path": "--pool", "expected": "threads", "fix": "leave -P out"}
+            )
         lanes = int(_asked.get("concurrency") or seat.offer.lanes)
         if lanes > seat.offer.lanes:
             raise ConfigError(

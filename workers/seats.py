@@ -1,7 +1,8 @@
-"""The seats of this machine: what the profiles found, what the operator's `seats.toml` adds, and the built-in `local` seat.
+"""The seats of this machine: what the profiles found, what the operator's `seats.toml` adds, and the built-in
+`local` seat.
 
-`<home>/seats.toml` may hold a table for each kind (`[gpu]`, `[[llm]]`, …), which that profile's probe reads, and `[local]` with `lanes` for the
-built-in seat.
+`<home>/seats.toml` may hold a table for each kind (`[gpu]`, `[[llm]]`, …), which that profile's probe reads,
+and `[local]` with `lanes` for the built-in seat.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class LocalSeat(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One seat of this machine, ready to be served: its offer, the profile that runs it (None: built-in), its queues."""
+    """One seat of this machine, ready to be served: its offer, the profile that runs it (None: built-in), its
+    queues.
+    """
 
     offer: SeatOffer
     queues: tuple[str, ...]
@@ -53,7 +56,7 @@ class Found:
 
 
 def read_file(home: Path, kinds: set[str]) -> dict[str, Json]:
-    """The operator's seats file, empty where there is none. ConfigError names the line or the table at fault."""
+    """The operator's seats file, empty where there is none. ConfigError names the place at fault."""
     path = home / FILE
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
@@ -77,14 +80,18 @@ def read_file(home: Path, kinds: set[str]) -> dict[str, Json]:
 
 
 def local_seat(tables: Mapping[str, Json], modules: tuple[str, ...]) -> Seat:
-    """The built-in seat: stages with effects on the network or the machine, and the user's Python stages in `modules`."""
+    """The built-in seat: stages with effects on the network or the machine, and the user's Python stages in
+    `modules`.
+    """
     try:
         local = LocalSeat.model_validate(tables.get(LOCAL_KIND, {}))
     except ValidationError as exc:
         first = exc.errors()[0]
         where = ".".join([LOCAL_KIND, *map(str, first["loc"])])
         raise ConfigError(f"{FILE}: {where} is not usable", {"path": where, "reason": first["msg"]}) from None
-    offer = SeatOffer(name=LOCAL_KIND, kind=LOCAL_KIND, capability={"modules": list(modules)}, lanes=local.lanes)
+    offer = SeatOffer(
+        name=LOCAL_KIND, kind=LOCAL_KIND, capability={"modules": list(modules)}, lanes=local.lanes
+    )
     return Seat(offer, (queues.LOCAL, *map(queues.module_queue, modules)))
 
 
@@ -95,7 +102,8 @@ def check_distinct(seats: list[Seat]) -> None:
     for seat in seats:
         if seat.name in names:
             raise ConfigError(
-                f"Two seats are named {seat.name!r}", {"path": seat.name, "fix": f"rename one of them in {FILE}"}
+                f"Two seats are named {seat.name!r}",
+                {"path": seat.name, "fix": f"rename one of them in {FILE}"},
             )
         names[seat.name] = seat
         exclusive = seat.offer.exclusive
@@ -103,6 +111,10 @@ def check_distinct(seats: list[Seat]) -> None:
             if exclusive in owners:
                 raise ConfigError(
                     f"The seats {owners[exclusive].name!r} and {seat.name!r} share {exclusive}",
-                    {"path": seat.name, "expected": "one seat for each login, URL or device", "fix": f"remove one from {FILE}"},
+                    {
+                        "path": seat.name,
+                        "expected": "one seat for each login, URL or device",
+                        "fix": f"remove one from {FILE}",
+                    },
                 )
             owners[exclusive] = seat

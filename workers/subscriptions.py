@@ -1,4 +1,6 @@
-"""Which seat a worker serves and which queues it listens to: from `--seat` and `-Q`, as design says, or one clear error."""
+"""Which seat a worker serves and which queues it listens to: from `--seat` and `-Q`, as design says, or one
+clear error.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from workers.seats import Found, Seat
 def choose(found: Found, seat: str | None, asked: Sequence[str]) -> tuple[Seat, tuple[str, ...]]:
     """(the seat, the capabilities to serve).
 
-    `seat` is `--seat`'s name, `asked` the queues of `-Q`. Without `seat`, the one seat there is, or the one seat that serves the
-    asked queues; a queue that the seat does not serve is an error.
+    `seat` is `--seat`'s name, `asked` the queues of `-Q`. Without `seat`, the one seat there is, or the one
+    seat that serves the asked queues; a queue that the seat does not serve is an error.
     """
     names = [each.name for each in found.seats]
     if seat is not None:
@@ -32,12 +34,19 @@ def choose(found: Found, seat: str | None, asked: Sequence[str]) -> tuple[Seat, 
         if asked and not able:
             raise ConfigError(
                 "No seat of this machine serves " + ", ".join(asked),
-                {"path": "-Q", "expected": "queues of one seat: " + "; ".join(_served(each) for each in found.seats)},
+                {
+                    "path": "-Q",
+                    "expected": "queues of one seat: " + "; ".join(_served(each) for each in found.seats),
+                },
             )
         if len(able) > 1:
             raise ConfigError(
                 "This machine has several seats" + (" that serve them" if asked else ""),
-                {"path": "--seat", "expected": "one of " + ", ".join(each.name for each in able), "fix": f"add --seat {able[0].name}"},
+                {
+                    "path": "--seat",
+                    "expected": "one of " + ", ".join(each.name for each in able),
+                    "fix": f"add --seat {able[0].name}",
+                },
             )
         chosen = able[0]
     for name in asked:

@@ -5,22 +5,23 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | key | holds | lives |
 |---|---|---|
 | `sub:<job>` | hash: a submitted job that no router has admitted | deadline + 1 h |
-| `job:<job>` | hash: plan, counters, inputs and outputs of a running job | to its end, at most deadline + 1 h |
+| `job:<job>` | hash: plan, counters, values of a running job | to its end, at most deadline + 1 h |
 | `val:<job>:…` | a value over 64 KB | as its job; the answer as the result |
 | `vals:<job>` | set: the job's long values | as its job |
 | `rows:<job>` | list: one line for each recorded stage | as its job, then as the result |
 | `str:<job>` | stream: pieces of the answers | as its job, then as the result |
 | `fin:<job>` | list of one: final state and answer or error | the result's TTL (default 1 h) |
-| `cls:<queue>` `rdy:<queue>:<class>` `w:<queue>:<class>:<agent>` | the pending set of a capability | empty themselves; at most the longest deadline + 1 h after the last change |
+| `cls:…` `rdy:…` `w:…` | a capability's pending set | empty themselves; else the longest deadline + 1 h |
 | `vt:<kind>` | hash: virtual time of each agent | the same |
-| `seat:<seat>` | hash: incarnation, lanes, budget left, queues | 40 days after the last start (routers: 1 h) |
+| `seat:<seat>` | hash: incarnation, lanes, budget, queues | 40 days after its last start (routers: 1 h) |
 | `held:<seat>` | hash: lane → lease | empties itself; at most as the pending sets |
 | `ad:<seat>` | what the seat's worker says of itself | 3 heartbeats |
 | `stages:<machine>` | hash: the user's stages of that machine | 3 heartbeats |
 | `rank:<queue>` | sorted set: seats by preference | 1 min after the governor's last word |
 | `swept` `losses` | the last sweep; counters | 1 h; the longest deadline + 1 h |
 
-The permanent ones are few, each one key for the whole grid or one for each capability; all but `bells` and `bellno` empty themselves.
+The permanent ones are few, each one key for the whole grid or one for each capability; all but `bells` and
+`bellno` empty themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The Lua scripts, each called through a typed method.
 
-A script is its own file in `lua/`, joined with the parts of `lua/lib/` that its `uses:` line names and with the limits as Lua
-constants. All run atomically in the server; a repeated call (redis-py repeats EVALSHA after a lost reply) is harmless by design.
+A script is its own file in `lua/`, joined with the parts of `lua/lib/` that its `uses:` line names and with
+the limits as Lua constants. All run atomically in the server; a repeated call (redis-py repeats EVALSHA after
+a lost reply) is harmless by design.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ def read_claim(reply: Sequence[Any]) -> Claim | str:
 
 
 class Scripts:
-    """The scripts on one server. `call` gives the raw arguments to the server; the methods are the typed ways in."""
+    """The scripts on one server. `call` gives the raw arguments to the server; the methods are the typed ways
+    in.
+    """
 
     def __init__(self, client: Redis, config: Settings) -> None:
         self.client = client
@@ -112,13 +115,13 @@ class Scripts:
     def call(self, name: str, *args: str | bytes | int | float) -> Any:
         """Run script `name`; where the server has forgotten it (a restart), load it again."""
         try:
-            return self.client.evalsha(self.shas[name], 0, *args)  # type: ignore[arg-type]
+            return self.client.evalsha(self.shas[name], 0, *args)
         except NoScriptError:
-            return self.client.eval(self.sources[name], 0, *args)  # type: ignore[arg-type]
+            return self.client.eval(self.sources[name], 0, *args)
 
     def enqueue(
-        self, job: str, *, agent: str, deadline_ms: int, ttl_ms: int, celery: bool, stream: bool, graph: bytes, value: bytes,
-        options: bytes,
+        self, job: str, *, agent: str, deadline_ms: int, ttl_ms: int, celery: bool, stream: bool, graph:
+        bytes, value: bytes, options: bytes,
     ) -> bool:  # fmt: skip
         """Put a job into the inbox; False where its id is known already."""
         return bool(
@@ -137,13 +140,15 @@ class Scripts:
         )
 
     def admit(
-        self, job: str, *, agent: str, prio: int, deadline_ms: int | None, ttl_ms: int, celery: bool, stream: bool, wait: bool,
-        value: bytes, answer: int, steps: int, needs: Sequence[str], ready: Sequence[int], fields: Sequence[str | bytes | int],
+        self, job: str, *, agent: str, prio: int, deadline_ms: int | None, ttl_ms: int, celery: bool, stream:
+        bool, wait: bool, value: bytes, answer: int, steps: int, needs: Sequence[str], ready: Sequence[int],
+        fields: Sequence[str | bytes | int],
     ) -> list[str]:  # fmt: skip
         """Write a plan. `["ok"]`, `["known"]`, or `["noseat", queue, …]` with nothing written."""
         reply = self.call(
-            "admit", job, agent, prio, "" if deadline_ms is None else deadline_ms, ttl_ms, "1" if celery else "",
-            "1" if stream else "", "1" if wait else "", value, answer, steps, " ".join(needs),
+            "admit", job, agent, prio, "" if deadline_ms is None else deadline_ms, ttl_ms,
+            "1" if celery else "", "1" if stream else "", "1" if wait else "", value, answer, steps,
+            " ".join(needs),
             " ".join(map(str, ready)), len(fields), *fields,
         )  # fmt: skip
         return [word.decode() for word in reply]
@@ -186,7 +191,9 @@ class Scripts:
         return read_claim(self.call("claim", seat, incarnation, lane, nonce))
 
     def renew(self, seat: str, incarnation: str, leases: Sequence[str]) -> list[str] | None:
-        """Renew the seat and its leases: the lost ones, or None where the server does not know this incarnation as live."""
+        """Renew the seat and its leases: the lost ones, or None where the server does not know this
+        incarnation as live.
+        """
         reply = [word.decode() for word in self.call("renew", seat, incarnation, *leases)]
         return None if reply == ["gone"] else reply
 
@@ -208,13 +215,14 @@ class Scripts:
         return dict(zip(sorts, reply[:7], strict=True)), [job.decode() for job in reply[7:]]
 
     def complete(
-        self, lease: str, output: bytes, *, used: int, rows: str, seat: str, incarnation: str, lane: str, nonce: str, go_on: bool,
-        long: bytes | None = None, long_ttl_ms: int = 0,
+        self, lease: str, output: bytes, *, used: int, rows: str, seat: str, incarnation: str, lane: str,
+        nonce: str, go_on: bool, long: bytes | None = None, long_ttl_ms: int = 0,
     ) -> tuple[int, str, Claim | str]:  # fmt: skip
         """Record an output and take the lane's next stage.
 
-        `long` is the value that the link `output` points to: it is written in the same round trip, before the script runs. Gives
-        (1 recorded, 0 recorded before, -1 fenced off, -2 the value could not be written; '' or how the job ended; the next claim).
+        `long` is the value that the link `output` points to: it is written in the same round trip, before the
+        script runs. Gives (1 recorded, 0 recorded before, -1 fenced off, -2 the value could not be written;
+        '' or how the job ended; the next claim).
         """
         args = (lease, output, used, rows, seat, incarnation, lane, nonce, "1" if go_on else "0")
         if long is None:
@@ -222,7 +230,7 @@ class Scripts:
         else:
             both = self.client.pipeline(transaction=False)
             both.set(self.keys("val", output[1:].decode()), long, px=long_ttl_ms)
-            both.evalsha(self.shas["complete"], 0, *args)  # type: ignore[arg-type]
+            both.evalsha(self.shas["complete"], 0, *args)
             written, reply = both.execute(raise_on_error=False)
             if isinstance(written, Exception):
                 raise written

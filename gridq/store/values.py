@@ -1,7 +1,8 @@
 """The one seam through which every value passes between JSON and Redis.
 
-A value is stored as compact JSON; one over `inline_value` bytes is written to a key of its own first and stands elsewhere as a
-link, `@` and the key's name (no JSON text begins with `@`). Lua only ever sees the text or the link.
+A value is stored as compact JSON; one over `inline_value` bytes is written to a key of its own first and
+stands elsewhere as a link, `@` and the key's name (no JSON text begins with `@`). Lua only ever sees the text
+or the link.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ CHUNK = 1024 * 1024
 def encode(value: Json, *, limit: int, what: str = "output", path: str | None = None) -> bytes:
     """`value` as compact UTF-8 JSON.
 
-    ValueNotJson: NaN, an object that is no JSON, a cycle, a key that is no text. InputTooLarge, OutputTooLarge: over `limit`
-    bytes.
+    ValueNotJson: NaN, an object that is no JSON, a cycle, a key that is no text. InputTooLarge,
+    OutputTooLarge: over `limit` bytes.
     """
     details: dict[str, Any] = {"path": path} if path else {}
     try:

@@ -42,18 +42,25 @@ class WholeGrid:
 
 @pytest.fixture(scope="module")
 def whole_grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
-    """Router, `local` (with a module of stages) and `bench` (4 lanes), and this process's app and client pointed at them."""
+    """Router, `local` (with a module of stages) and `bench` (4 lanes), and this process's app and client
+    pointed at them.
+    """
     folder: Path = tmp_path_factory.mktemp("grid")
     (folder / "own_stages.py").write_text(STAGES)
     (folder / "home").mkdir()
     (folder / "home" / "seats.toml").write_text("[bench]\nlanes = 4\n")
     config = Settings(
-        broker_url=server.url, prefix=f"w{secrets.token_hex(3)}:", home=folder / "home", profiles=("bench",), retry_backoff=0.2
+        broker_url=server.url,
+        prefix=f"w{secrets.token_hex(3)}:",
+        home=folder / "home",
+        profiles=("bench",),
+        retry_backoff=0.2,
     )
     env = {"GRIDQ_STAGES": "own_stages", "PYTHONPATH": str(folder), "GRIDQ_RETRY_BACKOFF": "0.2"}
     patch = pytest.MonkeyPatch()
     for name, value in {
-        "GRIDQ_BROKER_URL": server.url, "GRIDQ_PREFIX": config.prefix, "GRIDQ_HOME": str(config.home), "GRIDQ_PROFILES": "bench",
+        "GRIDQ_BROKER_URL": server.url, "GRIDQ_PREFIX": config.prefix, "GRIDQ_HOME": str(config.home),
+        "GRIDQ_PROFILES": "bench",
     }.items():  # fmt: skip
         patch.setenv(name, value)
     settings.cache_clear()

@@ -59,7 +59,9 @@ def test_a_graph_crosses_queues_and_workers(whole_grid: WholeGrid) -> None:
 
 def test_a_failure_reaches_get_with_its_place_and_cause() -> None:
     with pytest.raises(errors.StageError) as caught:
-        gridq.run_graph.delay(graph({"op": "Sequential", "stages": [stage("bench_echo"), stage("boom")]}), 1).get(timeout=20)
+        gridq.run_graph.delay(
+            graph({"op": "Sequential", "stages": [stage("bench_echo"), stage("boom")]}), 1
+        ).get(timeout=20)
     assert caught.value.path == "root.stages[1]"
     assert caught.value.worker is not None
     assert caught.value.worker.startswith("local@")
@@ -102,7 +104,9 @@ def test_an_input_over_the_limit_is_refused_before_anything_is_sent(whole_grid: 
 
 def test_long_values_pass_whole(whole_grid: WholeGrid) -> None:
     text = "ü" * 1_000_000
-    chain = graph({"op": "Sequential", "stages": [stage("bench_echo"), stage("pick", path="$"), stage("bench_echo")]})
+    chain = graph(
+        {"op": "Sequential", "stages": [stage("bench_echo"), stage("pick", path="$"), stage("bench_echo")]}
+    )
     assert gridq.run_graph.delay(chain, text).get(timeout=30) == text
     assert whole_grid.client.run(chain, text, timeout=30) == text
 
@@ -114,7 +118,11 @@ def test_no_prompt_stands_in_a_message(whole_grid: WholeGrid) -> None:
     try:
         job = gridq.run_graph.delay(ECHO, "a secret prompt")
         client = whole_grid.client.redis
-        messages = [text for _ in range(50) for text in client.lrange(whole_grid.config.prefix + "gridq:router", 0, -1)]
+        messages = [
+            text
+            for _ in range(50)
+            for text in client.lrange(whole_grid.config.prefix + "gridq:router", 0, -1)
+        ]
         assert all(b"secret" not in text for text in messages)
     finally:
         router.send_signal(signal.SIGCONT)
@@ -125,7 +133,7 @@ def test_prompts_are_dropped_once_answered(whole_grid: WholeGrid) -> None:
     graph_with_secret = graph(stage("bench_echo", note="kept for the stage only"))
     job = whole_grid.client.submit(graph_with_secret, {"text": "a secret prompt"})
     whole_grid.client.result(job, timeout=20)
-    kept = [key for key in whole_grid.client.redis.scan_iter(f"{whole_grid.config.prefix}*{job}*")]
+    kept = list(whole_grid.client.redis.scan_iter(f"{whole_grid.config.prefix}*{job}*"))
     assert {key.split(b":")[1] for key in kept} <= {b".fin", b".rows"}
 
 

@@ -1,4 +1,6 @@
-"""The grid's answer is the reference interpreter's, for random graphs of every operator, on the real scripts and sessions."""
+"""The grid's answer is the reference interpreter's, for random graphs of every operator, on the real scripts
+and sessions.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class CallsRunner:
 
 @pytest.fixture(scope="module")
 def grid(server: EmbeddedServer) -> Iterator[LocalGrid]:
-    config = Settings(broker_url=server.url, prefix="teq:", profiles=(), retry_backoff=0.1, sweep_ms=50, inline_value=200)
+    config = Settings(
+        broker_url=server.url, prefix="teq:", profiles=(), retry_backoff=0.1, sweep_ms=50, inline_value=200
+    )
     client = connect(server.url)
     seats = {"m.router": [queues.PURE], "m.local": [queues.LOCAL], "m.a": ["bench:any"], "m.b": ["bench:any"]}
     with LocalGrid(client, config, seats, runner=CallsRunner()) as grid:
@@ -68,7 +72,7 @@ def check(grid: LocalGrid, graph: dict[str, Any], value: Json) -> None:
     try:
         answer = grid.client.result(job, timeout=30)
     except StageError as exc:
-        assert exc.path in expected.errors, (exc.path, expected)
+        assert exc.path in expected.errors, (exc.path, expected)  # noqa: PT017 no error is expected of most
     except GridError as exc:
         raise AssertionError(f"{exc}; expected {expected}") from exc
     else:
@@ -77,7 +81,9 @@ def check(grid: LocalGrid, graph: dict[str, Any], value: Json) -> None:
 
 
 COMMON = settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], derandomize=False
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    derandomize=False,
 )
 
 
@@ -100,17 +106,21 @@ def test_a_graph_without_concurrency_answers_exactly_as_the_reference(
 def test_many_jobs_at_once_do_not_mix(grid: LocalGrid, data: list[dict[str, Any]]) -> None:
     jobs = [(graph, number, grid.client.submit(graph, number)) for number, graph in enumerate(data)]
     for graph, number, job in jobs:
-        expected = Reference(CATALOGUE, Calls()).outcome(parse(json.dumps(graph), max_depth=1000).root, number)
+        expected = Reference(CATALOGUE, Calls()).outcome(
+            parse(json.dumps(graph), max_depth=1000).root, number
+        )
         try:
             assert grid.client.result(job, timeout=30) == expected.value
             assert not expected.failed
         except StageError as exc:
-            assert exc.path in expected.errors
+            assert exc.path in expected.errors  # noqa: PT017
 
 
 def test_a_fan_out_of_a_thousand(grid: LocalGrid) -> None:
     stage = {"op": "Stage", "id": "slow_echo"}
-    check(grid, {"root": {"op": "Parallel", "branches": {str(n): stage for n in range(1000)}}}, {"7": "seven"})
+    check(
+        grid, {"root": {"op": "Parallel", "branches": {str(n): stage for n in range(1000)}}}, {"7": "seven"}
+    )
     check(grid, {"root": {"op": "Fanout", "source": stage, "targets": [stage] * 1000}}, [])
 
 

@@ -24,7 +24,14 @@ if f[1] ~= inc or not live or f[3] ~= lanes or f[4] ~= queues then
 end
 C('HSET', key, 'inc', inc, 'host', host, 'lanes', lanes, 'queues', queues)
 C('HDEL', key, 'draining')
-if budget == '' then C('HDEL', key, 'left') else C('HSETNX', key, 'left', budget) end
+-- No budget and a budget of nothing differ. What is left outlives a restart; a changed budget changes it by the difference.
+if budget == '' then
+  C('HDEL', key, 'left', 'budget')
+else
+  local before = C('HGET', key, 'budget')
+  if C('HSETNX', key, 'left', budget) == 0 and before then C('HINCRBY', key, 'left', budget - before) end
+  C('HSET', key, 'budget', budget)
+end
 C('PEXPIRE', key, ARGV[7])
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
 idle(seat, queues)

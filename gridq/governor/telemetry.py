@@ -1,0 +1,75 @@
+"""The governor's eyes and hand: reads the live seats' ledgers, writes `rank:<queue>`, on a thread of the
+router.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from gridq.governor.ranking import SeatShare, rank
+from gridq.store.keys import Keys
+
+log = logging.getLogger(__name__)
+
+EVERY = 5.0
+"""Seconds between two rankings."""
+
+TTL_MS = 60_000
+
+
+class Governor:
+    """Ranks the live seats until `stop`. Any number may run side by side: they write the same."""
+
+    def __init__(self, client: Redis, keys: Keys) -> None:
+        self.client = client
+        self.keys = keys
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="governor", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    def once(self) -> None:
+        """Read, rank, write. Only queues with a seat that has a budget are written: elsewhere all tie."""
+        seats = self._read()
+        limited = {queue for seat in seats if seat.budget is not None for queue in seat.queues}
+        pipe = self.client.pipeline(transaction=False)
+        for queue, ranks in rank(seats).items():
+            if queue in limited:
+                key = self.keys("rank", queue)
+                pipe.zadd(key, dict(ranks))
+                pipe.pexpire(key, TTL_MS)
+        pipe.execute()
+
+    def _read(self) -> list[SeatShare]:
+        found: list[Any] = self.client.zrange(self.keys("seats"), 0, -1)
+        names = [name.decode() for name in found]
+        pipe = self.client.pipeline(transaction=False)
+        for name in names:
+            pipe.hmget(self.keys("seat", name), "queues", "left", "budget")
+        return [_share(name, fields) for name, fields in zip(names, pipe.execute(), strict=True)]
+
+    def _loop(self) -> None:
+        while not self._stop.wait(EVERY):
+            try:
+                self.once()
+            except RedisError as exc:
+                log.warning("the seats could not be ranked: %s", exc)
+
+
+def _share(name: str, fields: list[Any]) -> SeatShare:
+    queues, left, budget = fields
+    served = tuple((queues or b"").decode().split())
+    if left is None or budget is None:
+        return SeatShare(name, served)
+    return SeatShare(name, served, int(left), int(budget))
