@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -22,6 +23,9 @@ from gridq.errors import BrokerUnreachable, ConfigError
 
 HOST = "127.0.0.1"
 PORT_TRIES = 5
+LOCK_WAIT = 2.0
+"""Seconds that a server whose parent has just died may take to be gone."""
+PORTS = range(20_000, 32_000)
 
 # Runs in a fresh interpreter, becomes the server, and sees to it that the server does not outlive the parent:
 # by the kernel on Linux, elsewhere by a process that waits for the end of a pipe which only the parent holds
@@ -175,15 +179,21 @@ class EmbeddedServer:
         # The server inherits the lock, so it holds as long as the server lives, even when this process has
         # ended.
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        end = time.monotonic() + LOCK_WAIT
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if time.monotonic() < end:
+                    time.sleep(0.02)
+                    continue
             os.close(self._lock)
             self._lock = -1
             raise ConfigError(
                 f"Another server runs in {self.folder}",
                 {"fix": "stop it, or set GRIDQ_HOME to another folder"},
-            ) from None
+            )
 
     def _config(self) -> bytes:
         lines = [
@@ -274,7 +284,16 @@ class EmbeddedServer:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A free port outside the range from which clients get theirs.
+
+    Inside it, a client that asks again and again for a server that is down would sooner or later take the
+    server's own port, or even be connected to itself, and the server could not come back.
+    """
+    for port in random.sample(PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, port))
+            return port
+    raise ConfigError(
+        "No free port for the embedded server", {"expected": f"one of {PORTS[0]} to {PORTS[-1]}"}
+    )

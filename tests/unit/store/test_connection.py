@@ -105,7 +105,8 @@ def test_wrong_login_is_refused(server: EmbeddedServer, login: str, retry: bool)
 
 
 def test_a_command_that_the_acl_withholds_is_refused(server: EmbeddedServer, store: redis.Redis) -> None:
-    store.acl_setuser("narrow", enabled=True, passwords=["+pw"], commands=["+hello", "+ping", "+client|setname"], keys=["none"])
+    granted = ["+hello", "+ping", "+client|setname"]
+    store.acl_setuser("narrow", enabled=True, passwords=["+pw"], commands=granted, keys=["none"])
     try:
         with connect(f"redis://narrow:pw@127.0.0.1:{server.port}/0") as client:
             check_server(client)
