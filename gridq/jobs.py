@@ -35,7 +35,7 @@ class JobOptions(Wire):
 
     @property
     def prio(self) -> int:
-        return 0 if self.priority == "interactive" else 5
+        return 0 if self.priority == "interactive" else 1
 
 
 def options_of(given: dict[str, Json]) -> JobOptions:

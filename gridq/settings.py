@@ -46,6 +46,7 @@ class Settings(BaseSettings):
     max_attempts: int = Field(3, ge=1)
     max_losses: int = Field(10, ge=1)
     retry_backoff: float = Field(2.0, ge=0)
+    batch_age: float = Field(600.0, ge=0, description="after which batch work counts as interactive")
 
     @field_validator("profiles", "stages", "http_allow", mode="before")
     @classmethod

@@ -43,11 +43,12 @@ def source(name: str, constants: str) -> str:
 def constants(config: Settings) -> str:
     """The settings that scripts need, as Lua locals. Times in ms."""
     keep = int((config.max_deadline + 3600) * 1000)
+    age = int(config.batch_age * 1000)
     return (
         f"local P, K = '{config.prefix}', '{config.prefix}.'\n"
         f"local LEASE, GAP = {config.lease_ms}, {config.lease_ms - config.renew_ms}\n"
         f"local RESULT, KEEP = {int(config.result_ttl * 1000)}, {keep}\n"
-        f"local MAXATT, MAXLOSS = {config.max_attempts}, {config.max_losses}\n"
+        f"local MAXATT, MAXLOSS, AGE = {config.max_attempts}, {config.max_losses}, {age}\n"
     )
 
 

@@ -45,11 +45,13 @@ local function push(job, step)
   local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step)
   local agent, q = f[1], h.q
   if f[5] then return end
-  local cls = h.cost .. '|' .. (f[3] or '')
-  if f[3] and C('HLEN', K .. 'cls:' .. q) > 64 then cls = h.cost .. '|*' end
+  -- A class holds what the same seats may take, so that a seat passes over it whole: priority / cost step | excluded seats.
+  -- In a queue of too many classes the exclusions of the rest are looked at stage by stage.
+  local cls = f[2] .. '/' .. h.cost .. '|' .. (f[3] or '')
+  if f[3] and C('HLEN', K .. 'cls:' .. q) > 64 then cls = f[2] .. '/' .. h.cost .. '|*' end
   local w = K .. 'w:' .. q .. ':' .. cls .. ':' .. agent
   if not f[4] then f[4] = NOW; C('HSET', j, 't:' .. step, NOW) end
-  C('ZADD', w, tonumber(f[2]) * 1e13 + tonumber(f[4]), job .. ':' .. step)
+  C('ZADD', w, f[4], job .. ':' .. step)
   C('HINCRBY', K .. 'cls:' .. q, cls, 1)
   C('SADD', K .. 'queues', q)
   local kind = string.match(q, '^[^:]+')

@@ -2,7 +2,7 @@
 
 -- What the claimant needs: {lease, spec, meta, refs, input, value …}; meta = wait_ms stream remaining_ms prio queue agent.
 -- A step that was skipped has no output: its place is nil.
-local function give(lease, queue, wait)
+local function give(lease, wait)
   local job, step = parse(lease)
   local j = jobkey(job)
   local h = header(job, step)
@@ -42,13 +42,49 @@ local function head(c, seat)  -- the first stage of a candidate's agent that thi
   return c.score or FOREVER
 end
 
+-- Whether candidate a goes before b: its class first, then its agent's virtual time, then its own first ready time.
+local function before(a, b, seat)
+  if a.prio ~= b.prio then return a.prio < b.prio end
+  if a.v ~= b.v then return a.v < b.v end
+  return head(a, seat) < head(b, seat)
+end
+
+-- The agent whose turn it is in one class of one queue, as a candidate; nil where there is none, false where more than a
+-- bounded look would be needed.
+local function candidate(q, cls, prio, cost, mixed, seat)
+  local kind = string.match(q, '^[^:]+')
+  local rdy = K .. 'rdy:' .. q .. ':' .. cls
+  for _ = 1, 64 do
+    local first = C('ZRANGE', rdy, 0, 0, 'WITHSCORES')
+    if not first[1] then return nil end
+    local v = tonumber(C('HGET', K .. 'vt:' .. kind, first[1]) or 0)
+    if v > tonumber(first[2]) then
+      C('ZADD', rdy, v, first[1])  -- served elsewhere since: virtual times only grow
+    else
+      local c = {v = v, q = q, cls = cls, agent = first[1], cost = cost, kind = kind, mixed = mixed, prio = prio}
+      if mixed and head(c, seat) == FOREVER then return nil end
+      if prio > 0 and head(c, seat) <= NOW - AGE then c.prio = 0 end  -- batch work that has waited long enough is as good
+      return c
+    end
+  end
+  return false
+end
+
+local function forget(c)  -- the job of the chosen entry is gone (its keys expired): drop the entry itself
+  local w = K .. 'w:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
+  if c.step and C('ZREM', w, c.step) == 1 and C('HINCRBY', K .. 'cls:' .. c.q, c.cls, -1) <= 0 then
+    C('HDEL', K .. 'cls:' .. c.q, c.cls)
+  end
+  if C('EXISTS', w) == 0 then C('ZREM', K .. 'rdy:' .. c.q .. ':' .. c.cls, c.agent) end
+end
+
 -- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, again.
 local function take(seat, inc, lane, nonce)
   local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'left', 'queues', 'draining')
   if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local mine = C('HGET', K .. 'held:' .. seat, lane)
   if mine then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
-    if C('ZADD', K .. 'leases', 'XX', 'CH', NOW + LEASE, mine) and C('ZSCORE', K .. 'leases', mine) then return give(mine, '', 0) end
+    if C('ZADD', K .. 'leases', 'XX', 'CH', NOW + LEASE, mine) and C('ZSCORE', K .. 'leases', mine) then return give(mine, 0) end
     C('HDEL', K .. 'held:' .. seat, lane)
   end
   if S[5] then return {'draining'} end
@@ -57,24 +93,11 @@ local function take(seat, inc, lane, nonce)
   for _ = 1, 32 do
     local best, cut
     for q in words(S[4]) do
-      local kind = string.match(q, '^[^:]+')
       for _, cls in ipairs(C('HKEYS', K .. 'cls:' .. q)) do
-        local cost, x = string.match(cls, '^([^|]*)|(.*)$')
+        local prio, cost, x = string.match(cls, '^(%d+)/([^|]*)|(.*)$')
         if tonumber(cost) <= left and not has(x, seat) then
-          local rdy = K .. 'rdy:' .. q .. ':' .. cls
-          for fix = 1, 64 do
-            local first = C('ZRANGE', rdy, 0, 0, 'WITHSCORES')
-            if not first[1] then break end
-            local v = tonumber(C('HGET', K .. 'vt:' .. kind, first[1]) or 0)
-            if v > tonumber(first[2]) then
-              C('ZADD', rdy, v, first[1])  -- served elsewhere since: virtual times only grow
-            else
-              local c = {v = v, q = q, cls = cls, agent = first[1], cost = cost, kind = kind, mixed = x == '*'}
-              if head(c, seat) < FOREVER and (not best or v < best.v or (v == best.v and c.score < best.score)) then best = c end
-              break
-            end
-            if fix == 64 then cut = true end
-          end
+          local c = candidate(q, cls, tonumber(prio), cost, x == '*', seat)
+          if c == false then cut = true elseif c and (not best or before(c, best, seat)) then best = c end
         end
       end
     end
@@ -83,18 +106,19 @@ local function take(seat, inc, lane, nonce)
       idle(seat, S[4])
       return {'none'}
     end
-    local job, step = string.match(best.step, '^([^:]+):(.+)$')
-    local f = C('HMGET', jobkey(job), 'dl', 't:' .. step)
-    if unpend(job, step) and tonumber(f[1]) > NOW then
-      local lease = open(job, step, seat, lane, nonce, best.cost)
-      if left < FOREVER and tonumber(best.cost) > 0 then C('HINCRBY', K .. 'seat:' .. seat, 'left', -tonumber(best.cost)) end
-      C('HSET', K .. 'vt:' .. best.kind, '*', best.v, best.agent, best.v + weight(best.cost))
-      if C('EXISTS', K .. 'cls:' .. best.q) == 1 then ring(best.q) end  -- wake one more
-      return give(lease, best.q, NOW - tonumber(f[2]))
-    elseif not f[1] then  -- its job is gone (its keys expired): drop the entry itself
-      local w = K .. 'w:' .. best.q .. ':' .. best.cls .. ':' .. best.agent
-      if C('ZREM', w, best.step) == 1 and C('HINCRBY', K .. 'cls:' .. best.q, best.cls, -1) <= 0 then C('HDEL', K .. 'cls:' .. best.q, best.cls) end
-      if C('EXISTS', w) == 0 then C('ZREM', K .. 'rdy:' .. best.q .. ':' .. best.cls, best.agent) end
+    head(best, seat)
+    local job, step = string.match(best.step or '', '^([^:]+):(.+)$')
+    local f = job and C('HMGET', jobkey(job), 'dl', 't:' .. step) or {}
+    if f[1] and unpend(job, step) then
+      if tonumber(f[1]) > NOW then  -- past its deadline it is only taken out: the sweep ends the job
+        local lease = open(job, step, seat, lane, nonce, best.cost)
+        if left < FOREVER and tonumber(best.cost) > 0 then C('HINCRBY', K .. 'seat:' .. seat, 'left', -tonumber(best.cost)) end
+        C('HSET', K .. 'vt:' .. best.kind, '*', best.v, best.agent, best.v + weight(best.cost))
+        if C('EXISTS', K .. 'cls:' .. best.q) == 1 then ring(best.q) end  -- wake one more
+        return give(lease, NOW - tonumber(f[2]))
+      end
+    else
+      forget(best)
     end
   end
   return {'again'}
@@ -102,5 +126,5 @@ end
 
 -- A pure step that a completion made ready, taken by the completing lane at once, whatever its seat serves.
 local function take_pure(job, step, seat, lane, nonce)
-  return give(open(job, step, seat, lane, nonce, '0'), 'gridq:pure', 0)
+  return give(open(job, step, seat, lane, nonce, '0'), 0)
 end
