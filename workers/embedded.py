@@ -180,20 +180,22 @@ class EmbeddedServer:
         # ended.
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         end = time.monotonic() + LOCK_WAIT
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError:
-                if time.monotonic() < end:
-                    time.sleep(0.02)
-                    continue
-            os.close(self._lock)
-            self._lock = -1
-            raise ConfigError(
-                f"Another server runs in {self.folder}",
-                {"fix": "stop it, or set GRIDQ_HOME to another folder"},
-            )
+        while not self._take_lock():
+            if time.monotonic() > end:
+                os.close(self._lock)
+                self._lock = -1
+                raise ConfigError(
+                    f"Another server runs in {self.folder}",
+                    {"fix": "stop it, or set GRIDQ_HOME to another folder"},
+                )
+            time.sleep(0.02)
+
+    def _take_lock(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
 
     def _config(self) -> bytes:
         lines = [
