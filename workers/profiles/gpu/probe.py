@@ -1,0 +1,157 @@
+"""The gpu seats of this machine: one a device, with the models that fit it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+import workers
+from gridq.errors import ConfigError, ModelFileError
+from gridq.protocol import Json, ProbeReport, SeatOffer
+from workers.profiles.gpu import devices, engines
+from workers.profiles.gpu.capability import GpuCapability, GpuConfig, GpuSeat
+from workers.profiles.gpu.devices import Device
+from workers.profiles.gpu.matching import KIND
+from workers.wires.models import Model, catalogue
+
+ENGINE_SECONDS = 1.5
+DEFAULT_LANES = {"xllamacpp": 4, "llama_cpp": 1}
+BATCHING = frozenset({"xllamacpp"})
+
+
+def probe(config: Mapping[str, Json], environ: Mapping[str, str] = os.environ) -> ProbeReport:
+    """Every device as a seat, and in words what was not found: drivers, engines, models' files, room for
+    them.
+
+    ConfigError: the `[gpu]` table or GRIDQ_ENGINE is wrong.
+    """
+    table = _parse(config)
+    engine, why = engines.choose(environ)
+    if table.lanes is not None and table.lanes > 1 and engine is not None and engine not in BATCHING:
+        raise ConfigError(
+            f"The engine {engine} serves one request at a time",
+            {"path": "gpu.lanes", "expected": "1", "fix": "leave lanes out or set GRIDQ_ENGINE=xllamacpp"},
+        )
+    found, missing = devices.found(table.gpus, table.cpu)
+    models = catalogue(table.models, "gpu.models")
+    present = []
+    for model in models:
+        problem = _absent(model)
+        if problem:
+            missing.append(problem)
+        else:
+            present.append(model)
+    if engine is None:
+        missing.append(why)
+    backends = _backends(engine, environ) if any(device.backend != "cpu" for device in found) else None
+    offers = []
+    for device in found:
+        usable: list[Model] = []
+        if engine is not None:
+            if device.backend != "cpu" and backends is not None and device.backend not in backends:
+                missing.append(
+                    f"{device.device}: the installed {engine} cannot use {device.backend}: no models on it"
+                )
+            else:
+                usable = [model for model in present if model.memory_mb <= device.usable_mb]
+                missing += [
+                    f"{device.device}: {model.name} needs {model.memory_mb} MB, it has {device.usable_mb} MB"
+                    for model in present
+                    if model not in usable
+                ]
+        offers.append(_offer(device, table, engine, why, usable))
+    return ProbeReport(found=offers, missing=missing)
+
+
+def _parse(config: Mapping[str, Json]) -> GpuConfig:
+    try:
+        return GpuConfig.model_validate(dict(config))
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        raise ConfigError(
+            "The gpu table is not usable",
+            {
+                "path": "gpu." + ".".join(str(part) for part in first["loc"]),
+                "reason": first["msg"],
+                "expected": "cpu, gpus, lanes, price_per_hour, models",
+            },
+        ) from None
+
+
+def _absent(model: Model) -> str:
+    """Why the model's file cannot be used, as far as a look tells; its checksum is compared before the first
+    load.
+    """
+    try:
+        path = model.path()
+    except ModelFileError as error:
+        return f"{error.message}: {error.fix}"
+    return "" if path.is_file() else f"The model {model.name!r} has no file at {path}"
+
+
+def _backends(engine: str | None, environ: Mapping[str, str]) -> list[str] | None:
+    """What the engine can compute on, asked in a process of its own; None where it does not say in time.
+
+    A driver may hang and an engine may take memory of the card, neither of which must happen in the worker.
+    """
+    if engine is None:
+        return None
+    root = str(Path(workers.__file__).resolve().parents[1])
+    try:
+        told = subprocess.run(  # noqa: S603 - our own interpreter and module, no shell
+            [sys.executable, "-m", "workers.profiles.gpu.child", "--backends", engine],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ENGINE_SECONDS,
+            check=True,
+            env={**environ, "PYTHONPATH": root},
+        )
+        return list(json.loads(told.stdout)["backends"])
+    except (OSError, ValueError, KeyError, subprocess.SubprocessError):
+        return None
+
+
+def _offer(device: Device, table: GpuConfig, engine: str | None, why: str, models: list[Model]) -> SeatOffer:
+    lanes = 1 if engine is None else table.lanes or DEFAULT_LANES[engine]
+    capability = GpuCapability.model_validate(
+        {
+            "device": device.device,
+            "name": device.name,
+            "vendor": device.vendor,
+            "backend": device.backend,
+            "memory_mb": device.memory_mb,
+            "free_mb": device.free_mb,
+            "compute_cap": device.compute_cap,
+            "models": [model.offer() for model in models],
+            "engine": engine,
+        }
+    )
+    seat = GpuSeat.model_validate(
+        {
+            "device": device.device,
+            "backend": device.backend,
+            "uuid": device.uuid,
+            "memory_mb": device.usable_mb,
+            "lanes": lanes,
+            "engine": engine,
+            "price_per_hour": table.price_per_hour,
+            "models": models,
+        }
+    )
+    return SeatOffer(
+        name=device.device,
+        kind=KIND,
+        capability=capability.model_dump(mode="json"),
+        lanes=lanes,
+        exclusive=f"device {device.uuid or device.device}",
+        config=seat.model_dump(mode="json"),
+        note=f"{device.name}, {device.memory_mb} MB; {why}; models: "
+        + (", ".join(model.name for model in models) or "none"),
+    )

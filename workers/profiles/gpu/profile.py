@@ -1,0 +1,120 @@
+"""The profile of this machine's GPUs and its CPU."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from gridq.errors import GridError, ModelFileError, SeatDegraded, SeatUnavailable
+from gridq.profiles import Profile, StageContext
+from gridq.protocol import Demand, Effect, Estimate, Json, ProbeReport, StageCall
+from workers.profiles.gpu import devices, matching
+from workers.profiles.gpu.capability import GpuCapability, GpuSeat
+from workers.profiles.gpu.probe import probe
+from workers.profiles.gpu.runner import Runner
+from workers.wires import stages
+
+SAMPLE_SECONDS = 5.0
+DEGRADED_SECONDS = 60.0
+
+
+class GpuProfile(Profile):
+    """A seat is one device; its queues are its classes of memory and the models it can load.
+
+    `metrics` gives `free_mb` (sampled beside the heartbeat, which must not wait for a driver), `models_mb`
+    (what the models' processes hold), `loads` and, for each loaded model, `loaded:<name>` = 1.
+    """
+
+    kind: ClassVar[str] = matching.KIND
+    Capability: ClassVar[type[BaseModel]] = GpuCapability
+
+    def __init__(self) -> None:
+        self._runner: Runner | None = None
+        self._sampler: Sampler | None = None
+        self._degraded: tuple[float, str] = (0.0, "")
+
+    def queues(self, capability: BaseModel) -> list[str]:
+        assert isinstance(capability, GpuCapability)
+        return matching.queues_of(capability)
+
+    def demand(self, effect: Effect) -> Demand | None:
+        return matching.demand_of(effect)
+
+    def matches(self, demand: Demand, capability: BaseModel) -> bool:
+        assert isinstance(capability, GpuCapability)
+        return matching.matches(demand, capability)
+
+    def probe(self, config: Mapping[str, Json]) -> ProbeReport:
+        return probe(config)
+
+    def open(self, capability: BaseModel, config: Mapping[str, Json]) -> None:
+        """Make ready; a model is loaded when the first stage asks for it."""
+        assert isinstance(capability, GpuCapability)
+        seat = GpuSeat.model_validate(config)
+        self._runner = Runner(capability, seat)
+        self._sampler = Sampler(seat, capability.free_mb)
+
+    def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        if self._runner is None:
+            stages.request(stage, value)
+            raise SeatUnavailable("The gpu seat is not open", {"path": stage.path})
+        try:
+            output = self._runner.run(stage, value, context)
+        except GridError as error:
+            if isinstance(error, ModelFileError | SeatDegraded):
+                self._degraded = (time.monotonic() + DEGRADED_SECONDS, error.message)
+            error.details.setdefault("path", stage.path)
+            raise
+        self._degraded = (0.0, "")
+        return output
+
+    def close(self) -> None:
+        """End the models' processes; their memory is back when this returns."""
+        sampler, self._sampler = self._sampler, None
+        runner, self._runner = self._runner, None
+        if sampler is not None:
+            sampler.stop()
+        if runner is not None:
+            runner.close()
+
+    def estimate(self, stage: StageCall, value: Json) -> Estimate:
+        return stages.estimate(stage, value)
+
+    def metrics(self) -> dict[str, float]:
+        if self._runner is None or self._sampler is None:
+            return {}
+        residents = self._runner.residents
+        return {
+            "free_mb": float(self._sampler.free_mb),
+            "models_mb": float(sum(process.memory_mb() for process in residents.processes())),
+            "loads": float(residents.loads),
+            **{f"loaded:{name}": 1.0 for name in residents.names()},
+        }
+
+    def health(self) -> str:
+        """Why the last stage failed by the seat's own fault, for a minute or until one succeeds."""
+        until, reason = self._degraded
+        return reason if time.monotonic() < until else ""
+
+
+class Sampler:
+    """Asks the device every few seconds what is free; `free_mb` is the last answer."""
+
+    def __init__(self, seat: GpuSeat, free_mb: int) -> None:
+        self.free_mb = free_mb
+        self._seat = seat
+        self._stopped = threading.Event()
+        threading.Thread(target=self._sample, name="gridq-sampler", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _sample(self) -> None:
+        while not self._stopped.wait(SAMPLE_SECONDS):
+            free = devices.free_now(self._seat.backend, self._seat.uuid)
+            if free is not None:
+                self.free_mb = free

@@ -1,0 +1,108 @@
+"""Runs a stage on a model of the seat's own device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from gridq.errors import SeatUnavailable
+from gridq.profiles import StageContext
+from gridq.protocol import Effect, Json, StageCall, Usage
+from gridq.settings import settings
+from workers.profiles.gpu import devices
+from workers.profiles.gpu.accounting import priced
+from workers.profiles.gpu.capability import GpuCapability, GpuSeat
+from workers.profiles.gpu.matching import demand_of, shortfall
+from workers.profiles.gpu.process import ModelProcess, Order
+from workers.profiles.gpu.residents import Residents
+from workers.wires import stages
+from workers.wires.models import Model, check_file
+from workers.wires.stages import Endpoint, Request
+
+SUMS = "checksums.json"
+ALL_LAYERS = -1
+
+
+class Runner:
+    """One seat's models and what runs on them."""
+
+    def __init__(self, capability: GpuCapability, seat: GpuSeat) -> None:
+        self._capability = capability
+        self._seat = seat
+        self.residents = Residents(seat.memory_mb, self._load)
+
+    def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        """Run `stage`; see `workers.wires.stages` for inputs and outputs.
+
+        SeatUnavailable: the seat is less than the stage's effects ask for. For the rest see `ModelProcess`.
+        """
+        asked = stages.request(stage, value)
+        self._check(stage.effects, stage.path)
+        model = stages.choose(stage, asked, self._seat.models) if self._seat.models else None
+        if model is None or self._seat.engine is None:
+            raise SeatUnavailable("The seat has no model to run", {"path": stage.path})
+        context.check()
+        began = time.monotonic()
+        with self.residents.using(model, context) as process:
+            chunks = process.ask(asked.endpoint.value, asked.body, context)
+            if asked.endpoint is Endpoint.EMBEDDINGS:
+                return self._embed(asked, chunks, context, began)
+            return self._generate(asked, chunks, context, began)
+
+    def _generate(
+        self, asked: Request, chunks: Iterable[dict[str, Json]], context: StageContext, began: float
+    ) -> Json:
+        answer = stages.Answer()
+        for chunk in chunks:
+            text = answer.add(chunk)
+            self._report(context, answer.spent(), began)
+            if text:
+                context.emit(text)
+        return answer.output(asked.implementation)
+
+    def _embed(
+        self, asked: Request, chunks: Iterable[dict[str, Json]], context: StageContext, began: float
+    ) -> Json:
+        response: dict[str, Json] = {}
+        for chunk in chunks:
+            response |= chunk
+        self._report(context, stages.embedding_usage(response), began)
+        return stages.vectors(response, isinstance(asked.body["input"], str))
+
+    def _report(self, context: StageContext, usage: Usage, began: float) -> None:
+        timed = usage.model_copy(update={"seconds": time.monotonic() - began})
+        context.report(priced(timed, self._seat.price_per_hour))
+
+    def _check(self, effects: Iterable[Effect], path: str) -> None:
+        for effect in effects:
+            demand = demand_of(effect)
+            lacking = shortfall(demand, self._capability) if demand else ""
+            if lacking:
+                raise SeatUnavailable(f"The seat does not meet the stage: {lacking}", {"path": path})
+
+    def _load(self, model: Model, context: StageContext) -> ModelProcess:
+        assert self._seat.engine is not None
+        path = check_file(model, settings().home / SUMS)
+        free = devices.free_now(self._seat.backend, self._seat.uuid)
+        if free is not None and free < model.memory_mb:
+            raise SeatUnavailable(
+                f"{model.name} needs {model.memory_mb} MB, {self._seat.device} has {free} MB free",
+                {"model": model.name},
+            )
+        process = ModelProcess(
+            Order(
+                model=model.name,
+                engine=self._seat.engine,
+                path=path.resolve(),
+                context=model.context,
+                lanes=self._seat.lanes,
+                gpu_layers=0 if self._seat.backend == "cpu" else ALL_LAYERS,
+                embeddings=model.embeddings,
+                devices=(self._seat.uuid or "") if self._seat.backend == "cuda" else "",
+            )
+        )
+        process.start(context)
+        return process
+
+    def close(self) -> None:
+        self.residents.close()
