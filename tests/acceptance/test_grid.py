@@ -192,6 +192,24 @@ def test_a_worker_killed_in_the_midst_costs_nothing_but_time(whole_grid: WholeGr
     assert all(row.attempt == 2 for job in jobs for row in client.rows(job.id))
 
 
+def test_a_stopped_worker_finishes_what_it_can_and_hands_back_the_rest(whole_grid: WholeGrid) -> None:
+    client = whole_grid.client
+    short = gridq.run_graph.delay(graph(stage("bench_sleep", ms=800)), "short")
+    long = gridq.run_graph.delay(graph(stage("bench_sleep", ms=6000)), "long")
+    wait_until(lambda: client.redis.hlen(client.keys("held", _bench_seat(client))) == 2)
+    child = whole_grid.home.children["bench"]
+    began = time.monotonic()
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(15) == 0
+    assert time.monotonic() - began < 6
+    assert short.get(timeout=5) == {"items": "short", "ms": 800}
+    assert client.status(long.id) is JobState.RUNNING
+    assert not [ad for ad in client.workers() if ad.kind == "bench"]
+    whole_grid.home.spawn("bench")
+    assert long.get(timeout=30) == {"items": "long", "ms": 6000}
+    assert [row.attempt for row in client.rows(short.id)] == [1]
+
+
 def test_a_router_killed_before_admission_loses_nothing(whole_grid: WholeGrid) -> None:
     router = whole_grid.home.children["router0"]
     router.send_signal(signal.SIGSTOP)
