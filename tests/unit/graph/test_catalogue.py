@@ -1,0 +1,284 @@
+"""Catalogued stages: their ids, the resolution of references, stage files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.errors import AmbiguousStage, ConfigError, GraphError, InvalidField, MissingField, UnknownStage
+from gridq.graph.catalogue import Catalogue, StageSpec, implementation_hash, load_directory, stage_spec
+from gridq.graph.types import NUMBER, TEXT
+from gridq.protocol import Effect
+
+FILE: dict[str, Any] = {
+    "name": "shout",
+    "description": "In capitals.",
+    "input": {"kind": "Text"},
+    "output": {"kind": "Text"},
+    "effects": ["Pure"],
+    "implementation": "builtin:shout",
+}
+
+
+def spec(**changes: Any) -> StageSpec:
+    return StageSpec.from_json({**FILE, **changes})
+
+
+def hexed(digits: str) -> str:
+    return digits + "0" * (64 - len(digits))
+
+
+# -- ids ----------------------------------------------------------------------------------------------------
+
+
+def test_the_id_is_the_hash_of_its_canonical_parts() -> None:
+    signature = {
+        "effects": [{"effect": "Pure"}],
+        "input": {"kind": "Text"},
+        "name": "shout",
+        "output": {"kind": "Text"},
+    }
+    text = json.dumps(signature, separators=(",", ":"), sort_keys=True)
+    assert spec().signature_id == hashlib.sha256(text.encode()).hexdigest()
+    signature["implementation_hash"] = hashlib.sha256(b"builtin:shout").hexdigest()
+    text = json.dumps(signature, separators=(",", ":"), sort_keys=True)
+    assert spec().id == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_what_the_id_covers() -> None:
+    base = spec()
+    for change in (
+        {"name": "cry"},
+        {"output": {"kind": "Any"}},
+        {"effects": ["Network"]},
+        {"input": {"kind": "Any"}},
+    ):
+        assert spec(**change).id != base.id
+        assert spec(**change).signature_id != base.signature_id
+    other = spec(implementation="builtin:cry")
+    assert other.id != base.id
+    assert other.signature_id == base.signature_id
+    same = spec(description="x", tags=["t"], lifecycle="Draft", timeout=3, config={"a": 1}, aliases=["y"])
+    assert (same.id, same.signature_id) == (base.id, base.signature_id)
+    assert spec(effects=[{"effect": "Pure"}]).id == base.id
+    assert spec(effects=["Network", "Pure"]).id == spec(effects=["Pure", "Network"]).id
+
+
+def test_a_python_stages_id_covers_its_source() -> None:
+    data = {**FILE, "implementation": "python:pkg.mod:Class.method"}
+    one, two = (StageSpec.from_json(data, "", source) for source in ("return 1", "return 2"))
+    assert one.id != two.id
+    assert one.signature_id == two.signature_id
+    assert implementation_hash("python:a:b", "x") != implementation_hash("python:a:c", "x")
+
+
+def test_a_stated_id_is_taken_as_given() -> None:
+    assert spec(id="6fcd608e").id == "6fcd608e"
+
+
+def test_a_spec_round_trips() -> None:
+    one = spec(
+        config={"a": [1]},
+        timeout=1.5,
+        tags=["t"],
+        aliases=["x"],
+        examples=[{"input": "a"}],
+        lifecycle="Draft",
+    )
+    assert StageSpec.from_json(one.to_json()) == one
+    assert StageSpec.from_json(json.loads(json.dumps(one.to_json()))) == one
+
+
+def test_config_lies_under_the_nodes_config() -> None:
+    assert spec().config_with(None) is None
+    assert spec().config_with({}) == {}
+    assert spec(config={"a": 1, "b": 2}).config_with({"b": 3}) == {"a": 1, "b": 3}
+    assert spec(config={"a": 1}).config_with(None) == {"a": 1}
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["name", "input", "output", "implementation"])
+def test_a_missing_key_is_named(key: str) -> None:
+    with pytest.raises(MissingField) as caught:
+        StageSpec.from_json({name: value for name, value in FILE.items() if name != key}, "[3]")
+    assert caught.value.path == f"[3].{key}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": None}, "name"),
+        ({"input": "Text"}, "input"),
+        ({"output": {"kind": "List", "value": {"kind": "x"}}}, "output.value.kind"),
+        ({"effects": "Pure"}, "effects"),
+        ({"effects": ["Pure", 1]}, "effects[1]"),
+        ({"implementation": "shout"}, "implementation"),
+        ({"implementation": "python:pkg.mod"}, "implementation"),
+        ({"implementation": "python:os;rm:f"}, "implementation"),
+        ({"config": []}, "config"),
+        ({"lifecycle": "Alive"}, "lifecycle"),
+        ({"lifecycle": {"a": 1, "b": 2}}, "lifecycle"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": True}, "timeout"),
+        ({"tags": ["a", 1]}, "tags"),
+        ({"aliases": "x"}, "aliases"),
+        ({"examples": {}}, "examples"),
+        ({"timout": 5}, "timout"),
+    ],
+)
+def test_a_wrong_key_is_named(changes: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        spec(**changes)
+    assert caught.value.path == path
+
+
+def test_no_effects_are_unknown() -> None:
+    assert spec(effects=None).effects == spec(effects=[]).effects == (Effect(effect="Unknown"),)
+
+
+def test_unknown_keys_and_other_runtimes_lifecycle_are_read() -> None:
+    one = spec(_comment="x", cost={"cents": 1}, lifecycle={"Deprecated": {"successor_id": "y"}})
+    assert one.lifecycle == "Deprecated"
+
+
+# -- resolution ---------------------------------------------------------------------------------------------
+
+A = stage_spec("shout", "builtin:a", id=hexed("0123456789a"), input=TEXT, output=TEXT, aliases=("loud",))
+B = stage_spec("whisper", "builtin:b", id=hexed("0123456789b"), input=TEXT, output=TEXT)
+OLD = stage_spec("sum", "builtin:old", id=hexed("aaaaaaaaa"), output=NUMBER, lifecycle="Deprecated")
+NEW = stage_spec("sum", "builtin:new", id=hexed("bbbbbbbbb"), output=NUMBER)
+DRAFT = stage_spec("draft", "builtin:draft", id=hexed("ccccccccc"), lifecycle="Draft")
+GONE = stage_spec("gone", "builtin:gone", id=hexed("ddddddddd"), lifecycle="Tombstone")
+TWO = [stage_spec("twin", f"builtin:twin{i}", output=output) for i, output in enumerate((TEXT, NUMBER))]
+CATALOGUE = Catalogue([A, B, OLD, NEW, DRAFT, GONE, *TWO])
+
+
+@pytest.mark.parametrize(
+    ("ref", "pinning", "found"),
+    [
+        (A.id, "signature", A),
+        (A.id, "both", A),
+        ("0123456789a", "signature", A),
+        ("0123456789b", "both", B),
+        ("shout", "signature", A),
+        ("loud", "signature", A),
+        (A.signature_id, "signature", A),
+        (A.signature_id[:10], "signature", A),
+        ("sum", "signature", NEW),
+        (OLD.id, "signature", NEW),
+        (OLD.id[:8], "signature", NEW),
+        (OLD.id, "both", OLD),
+        (OLD.id[:8], "both", OLD),
+        (NEW.signature_id, "signature", NEW),
+        ("draft", "signature", DRAFT),
+        (TWO[0].id, "signature", TWO[0]),
+    ],
+)
+def test_resolves(ref: str, pinning: str, found: StageSpec) -> None:
+    assert CATALOGUE.resolve(ref, pinning, "root") is found
+    assert CATALOGUE.resolve(ref, pinning, "root") is found
+
+
+@pytest.mark.parametrize(
+    ("ref", "pinning", "error"),
+    [
+        ("01234567", "signature", AmbiguousStage),
+        ("twin", "signature", AmbiguousStage),
+        ("0123456", "signature", UnknownStage),
+        ("ffffffff", "signature", UnknownStage),
+        ("shouts", "signature", UnknownStage),
+        ("gone", "signature", UnknownStage),
+        (GONE.id, "both", UnknownStage),
+        ("shout", "both", UnknownStage),
+        (A.signature_id, "both", UnknownStage),
+        ("", "signature", UnknownStage),
+    ],
+)
+def test_does_not_resolve(ref: str, pinning: str, error: type[GraphError]) -> None:
+    with pytest.raises(error) as caught:
+        CATALOGUE.resolve(ref, pinning, "root.stages[1]")
+    assert type(caught.value) is error
+    assert caught.value.path == "root.stages[1]"
+    assert caught.value.details["stage"] == ref
+
+
+def test_the_nearest_are_named() -> None:
+    with pytest.raises(UnknownStage) as unknown:
+        CATALOGUE.resolve("shuot")
+    assert str(unknown.value.fix).startswith("use 'shout'")
+    with pytest.raises(UnknownStage) as by_digits:
+        CATALOGUE.resolve("0123ffff")
+    assert by_digits.value.details["candidates"] == [f"shout ({A.id[:12]})", f"whisper ({B.id[:12]})"]
+    with pytest.raises(AmbiguousStage) as ambiguous:
+        CATALOGUE.resolve("01234567")
+    assert {"shout", "whisper"} <= {text.split()[0] for text in ambiguous.value.details["candidates"]}
+    with pytest.raises(UnknownStage) as pinned:
+        CATALOGUE.resolve("shout", "both")
+    assert A.id in str(pinned.value.fix)
+    with pytest.raises(UnknownStage, match="catalogue is empty"):
+        Catalogue().resolve("x")
+
+
+def test_extended_leaves_the_first_as_it_was() -> None:
+    more = Catalogue([A]).extended([B, A])
+    assert len(more) == 2
+    assert more.resolve("whisper") is B
+    with pytest.raises(UnknownStage):
+        Catalogue([A]).resolve("whisper")
+
+
+def test_one_id_for_two_stages_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"shout.*whisper"):
+        Catalogue([A, stage_spec("whisper", "builtin:x", id=A.id)])
+
+
+# -- directories --------------------------------------------------------------------------------------------
+
+
+def write(directory: Path, name: str, content: Any) -> None:
+    text = content if isinstance(content, str) else json.dumps(content)
+    (directory / name).write_text(text, "utf-8")
+
+
+def test_a_directory_of_stage_files(tmp_path: Path) -> None:
+    write(tmp_path, "b.json", FILE)
+    write(
+        tmp_path, "a.json", [{**FILE, "name": "one"}, {**FILE, "name": "two", "implementation": "python:m:f"}]
+    )
+    write(tmp_path, "notes.txt", "ignored")
+    specs = load_directory(tmp_path, lambda implementation: f"source of {implementation}")
+    assert [one.name for one in specs] == ["one", "two", "shout"]
+    data = {**FILE, "name": "two", "implementation": "python:m:f"}
+    assert specs[1].id == StageSpec.from_json(data, source="source of python:m:f").id
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        ("{", "x.json: line 1, column 2"),
+        ("3", "x.json"),
+        ({**FILE, "timeout": -1}, "x.json: timeout"),
+        ([FILE, {**FILE, "effects": [7]}], "x.json: [1].effects[0]"),
+        ('{"name": 1, "name": 2}', "x.json: name"),
+    ],
+)
+def test_a_mistake_names_file_and_key(tmp_path: Path, content: Any, where: str) -> None:
+    write(tmp_path, "a.json", FILE)
+    write(tmp_path, "x.json", content)
+    with pytest.raises(ConfigError) as caught:
+        load_directory(tmp_path)
+    assert str(caught.value.path).endswith(where)
+    assert "x.json" in caught.value.message
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_directory(tmp_path / "none")
+    assert caught.value.path == str(tmp_path / "none")

@@ -1,0 +1,125 @@
+"""Effects: their two spellings, what config fills in, and the union over a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridq.errors import InvalidField, UnknownStage
+from gridq.graph.catalogue import Catalogue, stage_spec
+from gridq.graph.effects import UNKNOWN, distinct, fill, infer_effects, parse_effect, parse_effects, to_json
+from gridq.graph.nodes import parse
+from gridq.protocol import Effect
+
+MODEL = Effect(effect="Llm", model={"$config": "model", "default": "any"})
+
+
+def test_both_spellings() -> None:
+    assert parse_effect("Network", "") == parse_effect({"effect": "Network"}, "") == Effect(effect="Network")
+    assert parse_effect("Llm", "").fields == {}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"effect": "Llm", "model": "claude-opus-4-6"},
+        {"effect": "Cost", "cents": 3},
+        {"effect": "FsRead", "path": "/data"},
+        {"effect": "Gpu", "backend": "cuda", "memory_mb": 18000, "compute_cap": "8.0"},
+        {"effect": "Quantum", "qubits": [1, {"x": None}]},
+    ],
+)
+def test_no_field_of_an_effect_is_dropped(data: dict[str, Any]) -> None:
+    assert to_json(parse_effect(data, "")) == data
+    assert [to_json(effect) for effect in parse_effects([data], "")] == [data]
+
+
+@pytest.mark.parametrize("data", [None, "", 1, [], {}, {"effect": 1}, {"Llm": "x"}])
+def test_what_is_no_effect(data: Any) -> None:
+    with pytest.raises(InvalidField) as caught:
+        parse_effects(["Pure", data], "effects")
+    assert caught.value.path == "effects[1]"
+
+
+def test_a_parameter_names_a_key() -> None:
+    with pytest.raises(InvalidField) as caught:
+        parse_effect({"effect": "Llm", "model": {"$config": 1}}, "effects[0]")
+    assert caught.value.path == "effects[0].model"
+
+
+def test_none_declared_is_unknown() -> None:
+    assert parse_effects(None, "") == parse_effects([], "") == (UNKNOWN,)
+    assert stage_spec("x", "builtin:x").effects == (UNKNOWN,)
+
+
+def test_repeats_are_dropped_and_order_kept() -> None:
+    effects = parse_effects(["Network", "Llm", {"effect": "Network"}, {"effect": "Llm", "model": "m"}], "")
+    assert [effect.effect for effect in effects] == ["Network", "Llm", "Llm"]
+    assert distinct(effects) == effects
+
+
+@pytest.mark.parametrize(
+    ("config", "model"),
+    [({}, "any"), ({"model": "claude"}, "claude"), ({"model": None}, "any"), ({"x": 1}, "any")],
+)
+def test_config_fills_a_parameter(config: dict[str, Any], model: str) -> None:
+    assert fill([MODEL], config) == (Effect(effect="Llm", model=model),)
+
+
+def test_a_parameter_without_default_is_left_out() -> None:
+    assert fill([Effect(effect="Llm", model={"$config": "model"})], {}) == (Effect(effect="Llm"),)
+
+
+CATALOGUE = Catalogue(
+    [
+        stage_spec("pure", "builtin:pure", effects=[Effect(effect="Pure")]),
+        stage_spec("get", "builtin:get", effects=[Effect(effect="Network"), Effect(effect="Fallible")]),
+        stage_spec("chat", "llm:chat", effects=[MODEL]),
+        stage_spec("small", "llm:chat", effects=[MODEL], config={"model": "tiny"}),
+        stage_spec("mystery", "python:a:b"),
+    ]
+)
+
+
+def stage(name: str, **config: Any) -> dict[str, Any]:
+    return {"op": "Stage", "id": name, "config": config or None}
+
+
+def inferred(root: dict[str, Any]) -> list[dict[str, Any]]:
+    return [to_json(effect) for effect in infer_effects(parse({"root": root}), CATALOGUE)]
+
+
+def test_the_union_holds_both_arms_and_all_operators() -> None:
+    const = {"op": "Const", "value": 1}
+    root = {
+        "op": "Branch",
+        "predicate": {"op": "Let", "bindings": {"unused": stage("mystery")}, "body": const},
+        "if_true": {"op": "Fanout", "source": stage("chat", model="a"), "targets": [stage("chat")]},
+        "if_false": {
+            "op": "Merge",
+            "sources": [stage("small"), stage("small", model="b")],
+            "target": {"op": "Retry", "stage": stage("pure"), "max_attempts": 2},
+        },
+    }
+    assert inferred(root) == [
+        {"effect": "Unknown"},
+        {"effect": "Llm", "model": "a"},
+        {"effect": "Llm", "model": "any"},
+        {"effect": "Llm", "model": "tiny"},
+        {"effect": "Llm", "model": "b"},
+        {"effect": "Pure"},
+    ]
+
+
+def test_a_remote_stage_is_network_and_fallible_a_constant_nothing() -> None:
+    any_type = {"kind": "Any"}
+    remote = {"op": "RemoteStage", "url": "https://h", "input": any_type, "output": any_type}
+    assert inferred(remote) == [{"effect": "Network"}, {"effect": "Fallible"}]
+    assert inferred({"op": "Const", "value": 1}) == []
+
+
+def test_an_unknown_stage_is_named() -> None:
+    with pytest.raises(UnknownStage) as caught:
+        inferred({"op": "Parallel", "branches": {"x": stage("chatt")}})
+    assert caught.value.path == "root.branches.x"

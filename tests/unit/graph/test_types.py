@@ -1,0 +1,150 @@
+"""The structural types: spelling, and what fits what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from gridq.errors import InvalidField, MissingField
+from gridq.graph.types import ANY, NULL, TEXT, fits, listing, parse_type, record, type_of, union
+from tests.generators import values
+
+
+def t(kind: str, *value: Any) -> dict[str, Any]:
+    return {"kind": kind, "value": value[0]} if value else {"kind": kind}
+
+
+T, N, A, NIL = t("Text"), t("Number"), t("Any"), t("Null")
+
+
+def rec(**fields: Any) -> dict[str, Any]:
+    return t("Record", fields)
+
+
+SPELLINGS = [
+    *(t(kind) for kind in ("Any", "Bool", "Bytes", "Null", "Number", "Text", "VNode")),
+    t("List", T),
+    t("Stream", t("List", N)),
+    t("Map", {"key": T, "value": A}),
+    rec(a=T, b=rec()),
+    t("Union", [T, NIL]),
+    t("Union", []),
+    t("Var", "T"),
+    t("RecordWith", {"fields": {"a": N}, "rest": "R"}),
+    t("Refined", {"base": N, "refinement": {"kind": "Range", "min": 0}}),
+]
+
+
+@pytest.mark.parametrize("data", SPELLINGS)
+def test_types_round_trip(data: dict[str, Any]) -> None:
+    kind = parse_type(data, "input")
+    assert kind.to_json() == data
+    assert str(kind)
+    assert fits(kind, kind)
+    assert fits(kind, ANY)
+    assert fits(ANY, kind)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "path"),
+    [
+        ("Text", InvalidField, "input"),
+        (None, InvalidField, "input"),
+        ({}, MissingField, "input.kind"),
+        ({"kind": "Txt"}, InvalidField, "input.kind"),
+        ({"kind": ["Text"]}, InvalidField, "input.kind"),
+        ({"kind": "List"}, MissingField, "input.value"),
+        (t("List", [T]), InvalidField, "input.value"),
+        (t("Union", T), InvalidField, "input.value"),
+        (t("Union", [T, "x"]), InvalidField, "input.value[1]"),
+        (rec(a=T, b={"kind": "x"}), InvalidField, "input.value.b.kind"),
+        (t("Map", {"key": T}), InvalidField, "input.value"),
+        (t("RecordWith", {"fields": [], "rest": "R"}), InvalidField, "input.value.fields"),
+        (t("Var", 1), InvalidField, "input.value"),
+    ],
+)
+def test_wrong_types_name_the_path(data: Any, error: type[Exception], path: str) -> None:
+    with pytest.raises(error) as caught:
+        parse_type(data, "input")
+    assert caught.value.path == path  # type: ignore[attr-defined]
+
+
+def test_deep_types_are_refused_and_deep_values_cut_off() -> None:
+    data: Any = T
+    value: Any = 1
+    for _ in range(150):
+        data, value = t("List", data), {"a": [value]}
+    with pytest.raises(InvalidField):
+        parse_type(data, "input")
+    assert type_of(value).depth < 20
+    kind = TEXT
+    for _ in range(500):
+        kind = record({"a": listing(kind)})
+    assert kind.depth < 64
+
+
+FITS = [
+    (T, T),
+    (T, t("Union", [N, T])),
+    (t("Union", [T, N]), t("Union", [N, T, NIL])),
+    (rec(a=T, b=N), rec(a=T)),
+    (rec(a=T), rec()),
+    (rec(a=T), rec(a=T, b=t("Union", [N, NIL]))),
+    (rec(a=T), rec(a=T, b=A)),
+    (rec(a=rec(x=T, y=T)), rec(a=rec(x=T))),
+    (t("List", T), t("List", A)),
+    (t("Map", {"key": T, "value": N}), t("Map", {"key": T, "value": A})),
+    (rec(a=N), t("Map", {"key": T, "value": N})),
+    (t("Map", {"key": T, "value": N}), rec(a=N)),
+    (rec(a=T), t("RecordWith", {"fields": {"a": T}, "rest": "R"})),
+    (t("RecordWith", {"fields": {"a": T}, "rest": "R"}), rec(a=T, b=N)),
+    (t("Var", "T"), N),
+    (N, t("Var", "T")),
+    (t("Refined", {"base": N, "refinement": 1}), N),
+    (N, t("Refined", {"base": N, "refinement": 1})),
+]
+FITS_NOT = [
+    (T, N),
+    (NIL, T),
+    (T, NIL),
+    (t("Union", [T, NIL]), T),
+    (rec(a=T), rec(a=N)),
+    (rec(a=T), rec(a=T, b=N)),
+    (T, rec()),
+    (rec(), T),
+    (rec(), t("List", A)),
+    (t("List", T), t("List", N)),
+    (t("List", T), t("Stream", T)),
+    (rec(a=T), t("Map", {"key": T, "value": N})),
+    (t("RecordWith", {"fields": {"a": T}, "rest": "R"}), rec(a=N)),
+    (t("VNode"), T),
+    (t("Bytes"), T),
+    (t("Refined", {"base": N, "refinement": 1}), T),
+]
+
+
+@pytest.mark.parametrize(("output", "wanted"), FITS)
+def test_fits(output: Any, wanted: Any) -> None:
+    assert fits(parse_type(output, ""), parse_type(wanted, ""))
+
+
+@pytest.mark.parametrize(("output", "wanted"), FITS_NOT)
+def test_fits_not(output: Any, wanted: Any) -> None:
+    assert not fits(parse_type(output, ""), parse_type(wanted, ""))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(values(), values())
+def test_a_values_type_fits_itself_and_its_unions(one: Any, other: Any) -> None:
+    kind = type_of(one)
+    assert fits(kind, kind)
+    assert fits(kind, union((type_of(other), kind)))
+    assert parse_type(kind.to_json(), "") == kind or kind.depth > 8
+
+
+def test_unions_are_flat() -> None:
+    assert union((TEXT, union((NULL, TEXT)))) == union((TEXT, NULL))
+    assert union((TEXT, TEXT)) == TEXT
+    assert union((TEXT, ANY)) == ANY
