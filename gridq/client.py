@@ -54,8 +54,9 @@ class Client:
     @property
     def admission(self) -> Admission:
         if self._admission is None:
-            with translated(self.url):
-                check_server(self.redis)
+            # Asked without patience: a server that is not there is an error now, not after the retries.
+            with connect(self.url, name="gridq-check", retry=False) as once, translated(self.url):
+                check_server(once)
             self._admission = Admission(self.scripts, self.config, load(self.config.profiles))
         return self._admission
 

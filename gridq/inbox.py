@@ -49,7 +49,7 @@ class Inbox:
 @cache
 def default() -> Inbox:
     """This process's inbox of the grid that the settings name."""
-    return Inbox(Scripts(connect(name="gridq-submit"), settings()), settings())
+    return Inbox(Scripts(connect(name="gridq-submit", retry=False), settings()), settings())
 
 
 def deadline_ms(about: JobOptions, config: Settings) -> int:

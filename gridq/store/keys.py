@@ -43,7 +43,7 @@ PERMANENT = (
 )
 """Own keys without a TTL, as glob patterns after `<prefix>.`."""
 
-CELERY_PERMANENT = ("_kombu.binding.*",)
+CELERY_PERMANENT = ("_kombu.binding*",)
 """Keys without a TTL that kombu keeps, after `<prefix>`."""
 
 
