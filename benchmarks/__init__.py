@@ -1,0 +1,1 @@
+"""gridq beside bare Celery, on one server at one time: `make bench`, `python -m benchmarks`."""

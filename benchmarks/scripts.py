@@ -1,0 +1,279 @@
+"""What the scripts cost in the server, call by call, with 10 to 10,000 stages pending or seats ranked.
+
+Times are the server's own, from its slow log with the threshold at nothing. Every state is made through the
+scripts themselves; only the ranks, which a governor writes, are written here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from typing import Any
+
+from redis import Redis
+
+from benchmarks.measure import Figure, Measured, percentile
+from benchmarks.sides import Sides
+from gridq import bells
+from gridq.app import app
+from gridq.graph.plan import Op, Plan, Step
+from gridq.jobs import LADDER, plan_fields
+from gridq.settings import Settings
+from gridq.store.scripts import Claim, Scripts, read_claim
+
+QUEUE = "bench:any"
+AGENTS = 50
+COSTS = (*LADDER, *(step * 10 for step in range(2 * LADDER[-1], 2 * LADDER[-1] + 11)))
+"""Costs of 18 classes: the ladder's, and some above it."""
+
+BATCH = 500
+P99_US = 1000.0
+"""What 99 of 100 calls may take."""
+
+Times = dict[str, list[float]]
+
+
+@dataclass
+class Table:
+    """µs by script and size: `rows[name][size]` is (p50, p99)."""
+
+    sizes: tuple[int, ...]
+    rows: dict[str, dict[int, tuple[float, float]]] = field(default_factory=dict)
+
+    def add(self, name: str, size: int, times: Sequence[float]) -> None:
+        self.rows.setdefault(name, {})[size] = (percentile(times, 0.5), percentile(times, 0.99))
+
+    def lines(self) -> list[str]:
+        """The table in Markdown."""
+        head = "| script | " + " | ".join(f"{size:,}" for size in self.sizes) + " |"
+        body = [
+            f"| {name} | "
+            + " | ".join(f"{found[size][0]:.0f} / {found[size][1]:.0f}" for size in self.sizes)
+            + " |"
+            for name, found in self.rows.items()
+        ]
+        return [head, "|---" * (len(self.sizes) + 1) + "|", *body]
+
+    def figures(self) -> list[Measured]:
+        """The bounds: p99 at the largest size, and growth from the smallest that is at most logarithmic."""
+        small, large = self.sizes[0], self.sizes[-1]
+        found: list[Measured] = []
+        for name, by_size in self.rows.items():
+            found.append(Figure(f"{name} at {large:,}, p99 in the server", by_size[large][1], "µs", P99_US))
+            growth = by_size[large][0] / max(by_size[small][0], 1.0)
+            found.append(
+                Figure(
+                    f"{name}, growth of p50 from {small:,} to {large:,}",
+                    growth,
+                    "times",
+                    _logarithmic(small, large),
+                )
+            )
+        return found
+
+
+@cache
+def _plan(costs: tuple[int, ...]) -> tuple[list[str | int], list[int], list[str]]:
+    ops = (Op("$", "s", "s", "bench:echo", ["in"]),)
+    steps = tuple(Step("$", QUEUE, ops, ["op", 0], reads_input=True, micro_dollars=cost) for cost in costs)
+    return plan_fields(Plan(steps, 0))
+
+
+def _logarithmic(small: int, large: int) -> float:
+    return round((len(str(large)) - 1) / max(1, len(str(small)) - 1), 2)
+
+
+class State:
+    """One corner of the server, with stages pending and seats live."""
+
+    def __init__(self, sides: Sides, name: str) -> None:
+        config: Settings = sides.config.model_copy(update={"prefix": f"bench-{name}:"})
+        self.store: Redis = sides.store
+        self.scripts = Scripts(self.store, config)
+        self.keys = self.scripts.keys
+        self._jobs = count()
+        self._nonces = count()
+        bells.declare(app, self.store, self.keys)
+        for script in self.scripts.sources.values():
+            self.store.script_load(script)
+
+    def close(self) -> None:
+        names = list(self.store.scan_iter(self.keys.prefix + "*", count=5000))
+        for at in range(0, len(names), 5000):
+            self.store.unlink(*names[at : at + 5000])
+
+    def seat(self, name: str, lanes: int = 1) -> None:
+        self.scripts.register(
+            name, "inc", host="here", lanes=lanes, budget=None, queues=[QUEUE], ttl_ms=3_600_000
+        )
+
+    def admit(self, costs: Sequence[int] = (0,)) -> None:
+        """One more job, of one stage for each of `costs` (micro-dollars), all ready at once."""
+        number = next(self._jobs)
+        fields, ready, needs = _plan(tuple(costs))
+        self.scripts.admit(
+            f"j{number}", agent=f"a{number % AGENTS}", prio=0, deadline_ms=3_600_000, ttl_ms=60_000,
+            celery=False, stream=False, wait=True, value=b'"x"', answer=0, steps=len(costs), needs=needs,
+            ready=ready, fields=fields,
+        )  # fmt: skip
+
+    def fill(self, size: int, costs: Sequence[int] = (0,)) -> None:
+        """`size` pending stages, of all agents and of all `costs` in turn."""
+        each = max(1, size // AGENTS)
+        for first in range(0, size, each):
+            self.admit([costs[number % len(costs)] for number in range(first, min(first + each, size))])
+
+    def claim(self, seat: str, lane: str = "inc.0") -> Claim:
+        found = self.scripts.claim(seat, "inc", lane, f"n{next(self._nonces)}")
+        assert isinstance(found, Claim), found
+        return found
+
+    def back(self, claim: Claim, seat: str) -> None:
+        assert (
+            self.scripts.fail(claim.lease, "back", pause_ms=0, used=0, error="{}", row="", seat=seat)
+            == "again"
+        )
+
+    def complete(self, claim: Claim, seat: str, *, go_on: bool) -> Claim | str:
+        result, _, after = self.scripts.complete(
+            claim.lease, b'"x"', used=0, rows="[]", seat=seat, incarnation="inc", lane="inc.0",
+            nonce=f"n{next(self._nonces)}", go_on=go_on,
+        )  # fmt: skip
+        assert result == 1
+        return after
+
+    def refuse(self, seat: str, number: int) -> None:
+        """Let `seat` claim `number` stages and fail each, so that it is excluded from them."""
+        while number > 0:
+            size = min(BATCH, number)
+            leases = self._all(
+                "claim", [(seat, "inc", f"inc.{lane}", f"n{next(self._nonces)}") for lane in range(size)]
+            )
+            claims = [read_claim(reply) for reply in leases]
+            got = [claim for claim in claims if isinstance(claim, Claim)]
+            assert len(got) == size
+            self._all("fail", [(claim.lease, "seat", 3_000_000, 0, "{}", "", seat) for claim in got])
+            number -= size
+
+    def _all(self, name: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        pipe = self.store.pipeline(transaction=False)
+        for args in calls:
+            pipe.evalsha(self.scripts.shas[name], 0, *args)
+        return pipe.execute()
+
+    @contextmanager
+    def timing(self) -> Iterator[Times]:
+        """The µs of each call of each script within the block, filled in at its end."""
+        times: Times = defaultdict(list)
+        self.store.config_set("slowlog-max-len", 200_000)
+        self.store.slowlog_reset()
+        self.store.config_set("slowlog-log-slower-than", 0)
+        try:
+            yield times
+        finally:
+            self.store.config_set("slowlog-log-slower-than", -1)
+        names = {sha.encode(): name for name, sha in self.scripts.shas.items()}
+        entries: Any = self.store.slowlog_get(200_000)
+        for entry in entries:
+            words = entry["command"].split(b" ", 2)
+            if len(words) > 1 and words[1] in names:
+                times[names[words[1]]].append(float(entry["duration"]))
+        self.store.slowlog_reset()
+
+
+def run(
+    sides: Sides, *, sizes: tuple[int, ...] = (10, 1_000, 10_000), samples: int = 1_000
+) -> tuple[Table, list[Measured]]:
+    """The table and its figures."""
+    table = Table(sizes)
+    for size in sizes:
+        for measure in (_open, _classes, _behind, _behind_classes, _ranked):
+            state = State(sides, f"{measure.__name__.strip('_')}-{size}")
+            try:
+                for row, times in measure(state, size, samples):
+                    table.add(row, size, times)
+            finally:
+                state.close()
+    return table, table.figures()
+
+
+Rows = list[tuple[str, list[float]]]
+
+
+def _open(state: State, size: int, samples: int) -> Rows:
+    """Every pending stage is for the seat; first in one class, then in 18."""
+    state.seat("s")
+    state.fill(size)
+    rows = [("claim", _claims(state, samples))]
+    claim: Claim | str = state.claim("s")
+    with state.timing() as times:
+        for _ in range(samples):
+            state.admit()
+            assert isinstance(claim, Claim)
+            claim = state.complete(claim, "s", go_on=True)
+    return [*rows, ("complete and claim the next", times["complete"])]
+
+
+def _classes(state: State, size: int, samples: int) -> Rows:
+    """The same in as many classes as there may be."""
+    state.seat("s")
+    state.fill(size, COSTS)
+    return [(f"claim, {len(COSTS)} classes", _claims(state, samples))]
+
+
+def _behind(state: State, size: int, samples: int) -> Rows:
+    """All pending stages but the last exclude the seat."""
+    return [("claim behind stages of others", _last(state, size, samples, (0,)))]
+
+
+def _behind_classes(state: State, size: int, samples: int) -> Rows:
+    """The same, the stages of others standing in many classes."""
+    return [(f"claim behind stages of others, {len(COSTS)} classes", _last(state, size, samples, COSTS[1:]))]
+
+
+def _last(state: State, size: int, samples: int, costs: Sequence[int]) -> list[float]:
+    state.seat("s", lanes=BATCH)
+    state.seat("other", lanes=BATCH)
+    state.fill(size - 1, costs)
+    state.refuse("s", size - 1)
+    state.admit()
+    assert state.store.hlen(state.keys("cls", QUEUE)) == min(len(costs), size - 1) + 1
+    return _claims(state, samples)
+
+
+def _claims(state: State, samples: int) -> list[float]:
+    """A claim, and the stage handed back, again and again."""
+    with state.timing() as times:
+        for _ in range(samples):
+            state.back(state.claim("s"), "s")
+    return times["claim"]
+
+
+def _ranked(state: State, size: int, samples: int) -> Rows:
+    """As many seats as `size`, all ranked and idle; a job is admitted and rings one of them."""
+    names = [f"s{number}" for number in range(size)]
+    ranks: dict[str, float] = {name: number / size for number, name in enumerate(names)}
+    state.store.zadd(state.keys("rank", QUEUE), ranks, xx=False)
+    state.store.expire(state.keys("rank", QUEUE), 3600)
+    for name in names:
+        state.seat(name)
+    with state.timing() as times:
+        for number in range(samples):
+            state.admit()
+            name = names[number % size]
+            state.complete(state.claim(name), name, go_on=False)
+            _answer(state, names)
+    rows = [("admit one stage and ring, seats ranked", times["admit"])]
+    return [*rows, ("complete and leave the lane, seats ranked", times["complete"])]
+
+
+def _answer(state: State, names: Sequence[str]) -> None:
+    """Take the bell that was rung, as a worker would: the best seats are those that are asked."""
+    pipe = state.store.pipeline(transaction=False)
+    for name in names[:20]:
+        pipe.delete(state.keys.queue(f"seat:{name}"))
+    pipe.execute()

@@ -1,0 +1,86 @@
+"""The benchmarks run, each in its smallest form, and what they count is true; no time is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks import chain, fanin, memory, onestage, report, scripts
+from benchmarks.measure import Figure, Ratio, alternate, percentile
+from benchmarks.sides import Sides
+
+
+@pytest.fixture(scope="module")
+def sides() -> Iterator[Sides]:
+    with Sides() as started:
+        yield started
+
+
+def test_chain(sides: Sides) -> None:
+    found = chain.run(sides, hops=3, rounds=1)
+    assert [each.name for each in found] == [
+        "chain of 3 stages, 1 KB, time per hop",
+        "chain of 3 stages, 100 KB, time per hop",
+    ]
+    for each in found:
+        assert each.line().endswith(f" {each.ours / each.theirs:.2f}")
+
+
+def test_fanin_leaves_no_bell(sides: Sides) -> None:
+    throughput, bells = fanin.run(sides, width=20, rounds=1)
+    assert isinstance(throughput, Ratio)
+    assert isinstance(bells, Figure)
+    assert bells.value == 0
+
+
+def test_onestage(sides: Sides) -> None:
+    before = sides.routed
+    found = onestage.run(sides, singles=2, many=5, rounds=1)
+    assert len(found) == 4
+    assert sides.routed - before == 3 + 2 + 5
+
+
+def test_scripts(sides: Sides) -> None:
+    table, figures = scripts.run(sides, sizes=(10, 60), samples=5)
+    assert all(set(by_size) == {10, 60} for by_size in table.rows.values())
+    assert all(0 < p50 <= p99 for by_size in table.rows.values() for p50, p99 in by_size.values())
+    assert len(table.lines()) == 2 + len(table.rows)
+    assert len(figures) == 2 * len(table.rows)
+    assert not list(sides.store.scan_iter("bench-*")), "a corner was left"
+    text = report.page({"scripts": figures}, table, sides.server_version, 1.0)
+    assert table.lines()[-1] in text
+
+
+def test_memory_sees_the_keys_of_jobs(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "RESULT_TTL", 0.0)
+    monkeypatch.setattr(memory, "EXPIRY", 0.0)
+    found = memory.run(sides, jobs=sides.routed + 5)
+    idle, router, worker, left = (each.value for each in found if isinstance(each, Figure))
+    assert min(idle, router, worker) > 20
+    assert left > 0, "their time is not over"
+
+
+def test_sides_take_turns() -> None:
+    turns: list[str] = []
+    alternate(2, lambda: turns.append("a"), lambda: turns.append("b"))
+    assert turns == ["a", "b", "b", "a"]
+
+
+def test_percentile() -> None:
+    assert percentile([3, 1, 2], 0.5) == 2
+    assert percentile(range(100), 0.99) == 99
+
+
+@pytest.mark.parametrize(
+    ("ours", "at_most", "verdict"),
+    [
+        (2.0, True, "met"),
+        (2.4, True, "within the worst"),
+        (3.0, True, "missed"),
+        (3.0, False, "met"),
+        (1.0, False, "missed"),
+    ],
+)
+def test_verdicts(ours: float, at_most: bool, verdict: str) -> None:
+    assert Ratio("n", ours, 1.0, "ms", 2.2, at_most=at_most, worst=2.5 if at_most else 2.0).verdict == verdict
