@@ -13,8 +13,9 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `fin:<job>` | list of one: final state and answer or error | the result's TTL (default 1 h) |
 | `cls:…` `rdy:…` `w:…` | a capability's pending set | empty themselves; else the longest deadline + 1 h |
 | `vt:<kind>` | hash: virtual time of each agent | the same |
-| `seat:<seat>` | hash: incarnation, lanes, budget, queues | 40 days after its last start (routers: 1 h) |
+| `seat:<seat>` | hash: incarnation, lanes, budget, queues | 40 days after it was last live (routers: 1 h) |
 | `held:<seat>` | hash: lane → lease | empties itself; at most as the pending sets |
+| `late:<lease>` | a lease that ended without a completion: its seat, what was charged | as its job |
 | `ad:<seat>` | what the seat's worker says of itself | 3 heartbeats |
 | `stages:<machine>` | hash: the user's stages of that machine | 3 heartbeats |
 | `rank:<queue>` | sorted set: seats by preference | 1 min after the governor's last word |

@@ -7,26 +7,32 @@
 -- uses: base pending
 local job, agent = ARGV[1], ARGV[2]
 local j = jobkey(job)
-if C('EXISTS', j, K .. 'fin:' .. job) > 0 then
+local over = C('EXISTS', K .. 'fin:' .. job) == 1
+if over or C('EXISTS', j) == 1 then
   C('ZREM', K .. 'inbox', job)
+  if over then unlink(ARGV[9]) end
   return {'known'}
-end
-if ARGV[8] ~= '1' then
-  local none = {'noseat'}
-  for q in words(ARGV[12]) do
-    if C('HEXISTS', K .. 'lanes', q) == 0 then none[#none + 1] = q end
-  end
-  if none[2] then return none end
 end
 local sub = K .. 'sub:' .. job
 local input = ARGV[9]
 local deadline = tonumber(ARGV[4])
 if deadline then deadline = NOW + deadline end
-local known = C('HMGET', sub, 'dl', 'in')
+local known = C('HMGET', sub, 'dl', 'in', 'celery')
 if known[1] then deadline, input = tonumber(known[1]), known[2] end
+if not deadline then return {'known'} end  -- it has left the inbox and ended, so long ago that its answer is gone too
+if ARGV[8] ~= '1' then
+  local none = {'noseat'}
+  for q in words(ARGV[12]) do
+    if C('HEXISTS', K .. 'lanes', q) == 0 then none[#none + 1] = q end
+  end
+  if none[2] then
+    if not known[1] then unlink(input) end
+    return none
+  end
+end
 C('HSET', j, 'agent', agent, 'prio', ARGV[3], 'dl', deadline, 'ttl', ARGV[5], 'in', input, 'ans', ARGV[10], 'n', ARGV[11],
   'left', ARGV[11], 'at', NOW)
-if ARGV[6] == '1' then C('HSET', j, 'celery', 1) end
+if ARGV[6] == '1' or known[3] then C('HSET', j, 'celery', 1) end
 if ARGV[7] == '1' then C('HSET', j, 'stream', 1) end
 for i = 15, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
 C('PEXPIRE', j, deadline - NOW + 3600000)

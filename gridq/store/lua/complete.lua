@@ -11,15 +11,21 @@ local j = jobkey(job)
 local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n')
 local result, ended, pure = 1, '', {}
 if f[1] ~= rest then
-  result = f[2] == rest and 0 or -1
-  local by = free(lease)
-  if result == -1 then charge(by or seat, tonumber(used)) end  -- a late attempt is the seat's waste, never the agent's
+  local charged = settle(lease, free(lease), tonumber(used))  -- a late attempt is the seat's waste, never the agent's
+  if charged then remember(lease, charged, used) end
+  local ended_by_it = not f[4] and not charged  -- the job is gone, and this lease was not taken from its seat
+  result = (f[2] == rest or ended_by_it) and 0 or -1
+  if string.sub(output, 1, 1) == '@' and f[2] ~= rest then  -- the caller has just written a value that nobody will read
+    local fin = K .. 'fin:' .. job
+    if C('LINDEX', fin, 0) ~= 'done\n' .. output then unlink(output)
+    else C('PEXPIRE', K .. 'val:' .. string.sub(output, 2), C('PTTL', fin)) end
+  end
 elseif string.sub(output, 1, 1) == '@' and C('EXISTS', K .. 'val:' .. string.sub(output, 2)) == 0 then
   return {-2, '', {'none'}}
 else
   local by = free(lease)
-  if not by then unpend(job, step) end
-  charge(by or seat, tonumber(used))
+  settle(lease, by, tonumber(used))
+  if not by then unpend(job, step); C('DEL', K .. 'late:' .. lease) end
   C('HSET', j, 'o:' .. step, output, 'dn:' .. step, rest)
   C('HDEL', j, 'cur:' .. step)
   if C('RPUSH', K .. 'rows:' .. job, rows) == 1 then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end
@@ -35,7 +41,7 @@ else
     pure = {}
   end
 end
-local mine = goon == '1' and pure[1]
+local mine = goon == '1' and may(seat, inc, lane) and pure[1]
 for i = mine and 2 or 1, #pure do push(job, pure[i]) end
 if mine then return {result, ended, take_pure(job, mine, seat, lane, nonce)} end
 if goon == '1' then return {result, ended, take(seat, inc, lane, nonce)} end

@@ -4,7 +4,11 @@
 -- TTL   sub:<job> and fin:<job> live to the deadline + an hour and to the result's TTL
 -- uses: base
 local job = ARGV[1]
-if C('EXISTS', K .. 'sub:' .. job, jobkey(job), K .. 'fin:' .. job) > 0 then return 0 end
+if C('EXISTS', K .. 'fin:' .. job) == 1 then
+  unlink(ARGV[8])  -- the caller has just written a value that nobody will read
+  return 0
+end
+if C('EXISTS', K .. 'sub:' .. job, jobkey(job)) > 0 then return 0 end
 local sub = K .. 'sub:' .. job
 C('HSET', sub, 'agent', ARGV[2], 'dl', NOW + ARGV[3], 'ttl', ARGV[4], 'graph', ARGV[7], 'in', ARGV[8], 'options', ARGV[9])
 if ARGV[5] == '1' then C('HSET', sub, 'celery', 1) end

@@ -7,10 +7,11 @@ local lease, kind, pause, used, err, row, seat = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)
 local by = free(lease)
-charge(by or seat, tonumber(used))
+local charged = settle(lease, by, tonumber(used))
+if charged then remember(lease, charged, used) end
 if C('HGET', j, 'cur:' .. step) ~= rest then return 'fenced' end
 if not by then unpend(job, step) end
 C('HDEL', j, 'cur:' .. step)
-if row ~= '' then C('RPUSH', K .. 'rows:' .. job, row); C('PEXPIRE', K .. 'rows:' .. job, KEEP) end
+if row ~= '' and C('RPUSH', K .. 'rows:' .. job, row) == 1 then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end
 if kind == 'stage' then return failed(job, step, err) end
 return attempt_failed(job, step, seat, kind, tonumber(pause), err)

@@ -6,7 +6,8 @@
 local seat, inc, host, lanes, budget, queues = unpack(ARGV, 1, 6)
 local key = K .. 'seat:' .. seat
 local f = C('HMGET', key, 'inc', 'host', 'lanes', 'queues')
-local live = tonumber(C('ZSCORE', K .. 'seats', seat) or 0) > NOW
+local alive_to = C('ZSCORE', K .. 'seats', seat)
+local live = alive_to and (f[1] == inc or tonumber(alive_to) > NOW)  -- late, yet not swept: it may go on as it is
 if live and f[1] ~= inc and f[2] ~= host then return {0, f[2]} end
 if f[1] ~= inc or not live or f[3] ~= lanes or f[4] ~= queues then
   if f[1] ~= inc or not live then gone(seat, 'the seat started anew')
@@ -22,7 +23,7 @@ if f[1] ~= inc or not live or f[3] ~= lanes or f[4] ~= queues then
     C('SADD', K .. 'serve:' .. q, seat)
   end
 end
-C('HSET', key, 'inc', inc, 'host', host, 'lanes', lanes, 'queues', queues)
+C('HSET', key, 'inc', inc, 'host', host, 'lanes', lanes, 'queues', queues, 'ttl', ARGV[7])
 C('HDEL', key, 'draining')
 -- No budget and a budget of nothing differ. What is left outlives a restart; a changed budget changes it by the difference.
 if budget == '' then

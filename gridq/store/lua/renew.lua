@@ -4,9 +4,10 @@
 -- gives {gone} | the leases that are no longer ours
 -- uses: base pending
 local seat, inc = ARGV[1], ARGV[2]
-local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining')
+local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining', 'ttl')
 if f[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
+C('PEXPIRE', K .. 'seat:' .. seat, f[5])
 local lost = {}
 for i = 3, #ARGV do
   local lease = ARGV[i]

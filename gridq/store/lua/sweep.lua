@@ -4,6 +4,52 @@
 -- TTL   swept lives an hour
 -- uses: base pending jobs seats
 local most = tonumber(ARGV[1])
+
+-- Keep only those excluded seats of a stage for which `keep` holds; true where that let one in.
+local function readmit(job, step, keep)
+  local j = jobkey(job)
+  local x, kept, all = C('HGET', j, 'x:' .. step), {}, 0
+  for s in string.gmatch(x or '', '[^,]+') do
+    all = all + 1
+    if keep(s) then kept[#kept + 1] = s end
+  end
+  if #kept == all then return false end
+  if kept[1] then C('HSET', j, 'x:' .. step, table.concat(kept, ',')) else C('HDEL', j, 'x:' .. step) end
+  if unpend(job, step) then push(job, step) end
+  return true
+end
+
+local function backing_off(job, step, seat)
+  return C('ZSCORE', K .. 'delays', 'x:' .. job .. ':' .. step .. ':' .. seat) ~= false
+end
+
+-- Where every seat that could take the stages of a class is excluded, they would wait for nobody: those seats are let in
+-- again, but for the ones that back off. A seat that drains, or has no budget for the class, could not take them.
+local function void(q, cls, look)
+  local cost, x = string.match(cls, '^[^/]*/([^|]*)|(.*)$')
+  local able = {}
+  for _, s in ipairs(C('SMEMBERS', K .. 'serve:' .. q)) do
+    local f = C('HMGET', K .. 'seat:' .. s, 'draining', 'left')
+    if not f[1] and tonumber(f[2] or cost) >= tonumber(cost) then able[#able + 1] = s end
+  end
+  local function covers(list)
+    for _, s in ipairs(able) do if not has(list, s) then return false end end
+    return #able > 0
+  end
+  if x ~= '*' and not covers(x) then return 0, 0 end
+  local seen, voided = 0, 0
+  for _, agent in ipairs(C('ZRANGE', K .. 'rdy:' .. q .. ':' .. cls, 0, look - 1)) do
+    for _, m in ipairs(C('ZRANGE', K .. 'w:' .. q .. ':' .. cls .. ':' .. agent, 0, look - seen - 1)) do
+      local job, step = string.match(m, '^([^:]+):(.+)$')
+      seen = seen + 1
+      if covers(C('HGET', jobkey(job), 'x:' .. step) or '')
+        and readmit(job, step, function(s) return backing_off(job, step, s) end) then voided = voided + 1 end
+    end
+    if seen >= look then break end
+  end
+  return seen, voided
+end
+
 local r = {0, 0, 0, 0, 0, 0, 0}
 local last = tonumber(C('GET', K .. 'swept') or NOW)
 C('SET', K .. 'swept', NOW, 'PX', 3600000)
@@ -25,23 +71,17 @@ for _, m in ipairs(C('ZRANGE', K .. 'delays', '-inf', NOW, 'BYSCORE', 'LIMIT', 0
     for s, count in string.gmatch(string.match(C('HGET', j, 'sc:' .. n), '^%S+ %S+ %S+ ([^;]*);'), '(%d+)=(%d+)') do
       if count == '0' then push(job, s) end
     end
-  elseif kind == 'p' and (C('HGET', j, 'ep:' .. n) or '0') == what and C('HEXISTS', j, 'h:' .. n) == 1 then
-    C('HDEL', j, 'x:' .. n)  -- the only seat's back-off is over
-    push(job, n)
-  elseif kind == 'x' then  -- a seat's back-off is over: it may try again
-    local x = C('HGET', j, 'x:' .. n)
-    if x then
-      local kept = {}
-      for s in string.gmatch(x, '[^,]+') do if s ~= what then kept[#kept + 1] = s end end
-      if kept[1] then C('HSET', j, 'x:' .. n, table.concat(kept, ',')) else C('HDEL', j, 'x:' .. n) end
-      if unpend(job, n) then push(job, n) end
-    end
+  elseif kind == 'x' or (kind == 'l' and not backing_off(job, n, what)) then  -- the seat may try again
+    readmit(job, n, function(s) return s ~= what end)
   end
 end
+local steps = 0
 local expired = '{"error":"DeadlineExceeded","code":"job.deadline","message":"The job was not finished by its deadline","details":{}}'
 for _, job in ipairs(C('ZRANGE', K .. 'deadlines', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
   C('ZREM', K .. 'deadlines', job)
+  steps = steps + (tonumber(C('HGET', jobkey(job), 'n')) or 1)
   if C('EXISTS', jobkey(job), K .. 'sub:' .. job) > 0 then finish(job, 'expired', expired); r[5] = r[5] + 1 end
+  if steps > 5000 then break end  -- long jobs one at a time: nobody else is served meanwhile
 end
 local lanes = math.max(1, tonumber(C('HGET', K .. 'lanes', 'gridq:pure') or 0))
 for _, job in ipairs(C('ZRANGE', K .. 'inbox', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
@@ -50,22 +90,11 @@ for _, job in ipairs(C('ZRANGE', K .. 'inbox', '-inf', NOW, 'BYSCORE', 'LIMIT', 
   if message ~= '' and C('LLEN', P .. 'gridq:router') < 8 * lanes then C('LPUSH', P .. 'gridq:router', message); r[6] = r[6] + 1 end
 end
 for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
-  local classes = C('HKEYS', K .. 'cls:' .. q)
+  local classes, look = C('HKEYS', K .. 'cls:' .. q), most
   for _, cls in ipairs(classes) do
-    local x = string.match(cls, '|(.*)$')
-    if x ~= '' then  -- where every live seat is excluded, the exclusion is void: else the stage would wait for ever
-      local live, free_seat = C('SMEMBERS', K .. 'serve:' .. q), false
-      if x ~= '*' then for _, s in ipairs(live) do if not has(x, s) then free_seat = true; break end end end
-      if #live > 0 and not free_seat then
-        for _, agent in ipairs(C('ZRANGE', K .. 'rdy:' .. q .. ':' .. cls, 0, most)) do
-          for _, m in ipairs(C('ZRANGE', K .. 'w:' .. q .. ':' .. cls .. ':' .. agent, 0, most)) do
-            local job, step = string.match(m, '^([^:]+):(.+)$')
-            local own, all = C('HGET', jobkey(job), 'x:' .. step) or '', true
-            for _, s in ipairs(live) do if not has(own, s) then all = false; break end end
-            if all and unpend(job, step) then C('HDEL', jobkey(job), 'x:' .. step); push(job, step); r[7] = r[7] + 1 end
-          end
-        end
-      end
+    if look > 0 and string.sub(cls, -1) ~= '|' then
+      local seen, voided = void(q, cls, look)
+      look, r[7] = look - seen, r[7] + voided
     end
   end
   if #classes > 0 then ring(q) elseif C('LLEN', P .. q) == 0 then C('SREM', K .. 'queues', q) end

@@ -10,6 +10,10 @@ end
 
 local function words(text) return string.gmatch(text or '', '%S+') end  -- of a missing field (false) none
 
+local function unlink(value)  -- drop what a link points to
+  if string.sub(value, 1, 1) == '@' then C('UNLINK', K .. 'val:' .. string.sub(value, 2)) end
+end
+
 local function jobkey(job) return K .. 'job:' .. job end
 
 -- lease = job:step:epoch:attempt:nonce

@@ -18,10 +18,30 @@ local function charge(seat, micro)
   end
 end
 
+-- A lease that ended without a completion is remembered with what was charged for it: what its attempt reports late is
+-- charged then, once, while a repeated call finds nothing to charge.
+local function remember(lease, seat, charged)
+  local job = parse(lease)
+  C('SET', K .. 'late:' .. lease, seat .. ' ' .. charged, 'PX', math.max(C('PTTL', jobkey(job)), 3600000))
+end
+
+-- Charge what an attempt used: to the seat that held its lease (`by`, nil where it was closed before). Gives the seat, nil
+-- where all was settled before.
+local function settle(lease, by, used)
+  if by then charge(by, used); return by end
+  local late = C('GET', K .. 'late:' .. lease)
+  if not late then return nil end
+  local seat, charged = string.match(late, '^(%S+) (%S+)$')
+  charge(seat, used - charged)
+  return seat
+end
+
 local function withdraw(job, step)  -- whatever the step is doing, it stops
   unpend(job, step)
   local cur = C('HGET', jobkey(job), 'cur:' .. step)
-  if cur then free(job .. ':' .. step .. ':' .. cur) end
+  local lease = cur and job .. ':' .. step .. ':' .. cur
+  local seat = lease and free(lease)
+  if seat then remember(lease, seat, 0) end
 end
 
 -- The one place where a job gets its final state. payload: a value or link (done), else an error as JSON.
@@ -34,7 +54,7 @@ local function finish(job, state, payload)
   local sub = K .. 'sub:' .. job
   if not f[1] then  -- it never left the inbox
     f = C('HMGET', sub, 'n', 'left', 'celery', 'ttl', 'stream', 'in')
-    if f[6] and string.sub(f[6], 1, 1) == '@' then C('UNLINK', K .. 'val:' .. string.sub(f[6], 2)) end
+    if f[6] then unlink(f[6]) end
   end
   local ttl = tonumber(f[4] or RESULT)
   C('RPUSH', K .. 'fin:' .. job, state .. '\n' .. payload)
@@ -117,27 +137,22 @@ local function failed(job, step, err)
 end
 
 -- An attempt ended without a result through no fault of the stage. kind: seat (counts to MAXATT, the seat excluded for
--- `pause` ms, or where it is the only one the stage put off for that time), lost (its lease lapsed: counts to MAXLOSS, excluded), died (the runner's own child died: twice is quarantine),
--- back (handed back: nothing counts). Returns again | celery | plain.
+-- `pause` ms), lost (its lease lapsed: counts to MAXLOSS), died (the runner's own child died: twice is quarantine), back
+-- (handed back: nothing counts). A seat that lost it or whose child died is excluded for a while. Returns again | celery |
+-- plain.
 local LIMITS = {seat = {'f:', MAXATT}, lost = {'l:', MAXLOSS}, died = {'d:', 2}}
 local function attempt_failed(job, step, seat, kind, pause, err)
   local j = jobkey(job)
   local limit = LIMITS[kind]
   if limit and C('HINCRBY', j, limit[1] .. step, 1) >= limit[2] then return failed(job, step, err) end
-  if kind == 'lost' and C('HEXISTS', j, 'em:' .. step) == 1 then return failed(job, step, err) end
+  if C('HEXISTS', j, 'em:' .. step) == 1 then return failed(job, step, err) end  -- its first token is out: no second try
   if limit and seat then
     local x = C('HGET', j, 'x:' .. step) or ''
     if not has(x, seat) then C('HSET', j, 'x:' .. step, x == '' and seat or x .. ',' .. seat) end
-    if pause > 0 then
-      x = C('HGET', j, 'x:' .. step)
-      local other = false
-      for _, s in ipairs(C('SMEMBERS', K .. 'serve:' .. header(job, step).q)) do if not has(x, s) then other = true; break end end
-      if not other then  -- nobody else can take it: it waits for this seat's back-off outside the pending set
-        C('ZADD', K .. 'delays', NOW + pause, 'p:' .. job .. ':' .. step .. ':' .. (C('HGET', j, 'ep:' .. step) or '0'))
-        return 'again'
-      end
-      C('ZADD', K .. 'delays', NOW + pause, 'x:' .. job .. ':' .. step .. ':' .. seat)
-    end
+    -- x: the seat asked for this time, and gets it. l: others first for one lease, unless there are none (the sweep looks).
+    local member = job .. ':' .. step .. ':' .. seat
+    if pause > 0 then C('ZADD', K .. 'delays', NOW + pause, 'x:' .. member)
+    else C('ZADD', K .. 'delays', NOW + LEASE, 'l:' .. member) end
   end
   push(job, step)
   return 'again'

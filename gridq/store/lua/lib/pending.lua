@@ -48,17 +48,21 @@ local function push(job, step)
   -- A class holds what the same seats may take, so that a seat passes over it whole: priority / cost step | excluded seats.
   -- In a queue of too many classes the exclusions of the rest are looked at stage by stage.
   local cls = f[2] .. '/' .. h.cost .. '|' .. (f[3] or '')
-  if f[3] and C('HLEN', K .. 'cls:' .. q) > 64 then cls = f[2] .. '/' .. h.cost .. '|*' end
+  if f[3] and C('HEXISTS', K .. 'cls:' .. q, cls) == 0 and C('HLEN', K .. 'cls:' .. q) > 64 then cls = f[2] .. '/' .. h.cost .. '|*' end
   local w = K .. 'w:' .. q .. ':' .. cls .. ':' .. agent
   if not f[4] then f[4] = NOW; C('HSET', j, 't:' .. step, NOW) end
+  local waited = C('EXISTS', K .. 'cls:' .. q) == 1
   C('ZADD', w, f[4], job .. ':' .. step)
   C('HINCRBY', K .. 'cls:' .. q, cls, 1)
   C('SADD', K .. 'queues', q)
   local kind = string.match(q, '^[^:]+')
   local vt = K .. 'vt:' .. kind
-  local v = tonumber(C('HGET', vt, agent) or 0)
-  local system = tonumber(C('HGET', vt, '*') or 0)
-  if v < system then v = system; C('HSET', vt, agent, v) end
+  -- An agent that comes late or comes back starts level with those served now, so it is neither favoured for its absence
+  -- nor put behind them; in a queue that others wait in, level with whom that queue serves, which may be slower than others.
+  local times = C('HMGET', vt, agent, '*', '*' .. q)
+  local v, level = tonumber(times[1] or 0), tonumber(times[2] or 0)
+  if waited and times[3] then level = math.min(level, tonumber(times[3])) end
+  if v < level then v = level; C('HSET', vt, agent, v) end
   local rdy = K .. 'rdy:' .. q .. ':' .. cls
   C('ZADD', rdy, v, agent)
   C('HSET', j, 'at:' .. step, q .. ' ' .. cls)

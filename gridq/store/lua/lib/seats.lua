@@ -3,6 +3,7 @@
 local function lost(lease, why)
   local seat = free(lease)
   if not seat then return 0 end
+  remember(lease, seat, 0)
   local job, step = parse(lease)
   if C('EXISTS', jobkey(job)) == 0 then return 0 end
   C('HINCRBY', K .. 'losses', 'n', 1)

@@ -6,6 +6,7 @@ local function give(lease, wait)
   local job, step = parse(lease)
   local j = jobkey(job)
   local h = header(job, step)
+  if not h then return nil end  -- the job's keys expired
   local f = C('HMGET', j, 's:' .. step, 'stream', 'dl', 'prio', 'agent')
   local meta = wait .. ' ' .. (f[2] or '0') .. ' ' .. (f[3] - NOW) .. ' ' .. f[4] .. ' ' .. h.q .. ' ' .. f[5]
   local reply = {lease, f[1], meta, h.refs, h.input and C('HGET', j, 'in') or ''}
@@ -15,26 +16,33 @@ local function give(lease, wait)
   return reply
 end
 
-local function open(job, step, seat, lane, nonce, cost)
+local function open(job, step, seat, lane, nonce, hold)
   local j = jobkey(job)
   local rest = (C('HGET', j, 'ep:' .. step) or '0') .. ':' .. C('HINCRBY', j, 'a:' .. step, 1) .. ':' .. nonce
   local lease = job .. ':' .. step .. ':' .. rest
   C('HSET', j, 'cur:' .. step, rest)
   C('ZADD', K .. 'leases', NOW + LEASE, lease)
-  C('HSET', K .. 'who', lease, seat .. ' ' .. lane .. ' ' .. cost)
+  C('HSET', K .. 'who', lease, seat .. ' ' .. lane .. ' ' .. hold)
   if C('HSET', K .. 'held:' .. seat, lane, lease) == 1 then C('PEXPIRE', K .. 'held:' .. seat, KEEP) end
   return lease
+end
+
+-- The first of a sorted set and some from further on, elsewhere each time: where each must be looked at, none stays hidden.
+local function some(key)
+  local found, n = C('ZRANGE', key, 0, 7), C('ZCARD', key)
+  local from = n > 8 and 8 + NOW % (n - 8) or n
+  for _, m in ipairs(C('ZRANGE', key, from, from + 7)) do found[#found + 1] = m end
+  return found
 end
 
 local function head(c, seat)  -- the first stage of a candidate's agent that this seat may run
   if c.step == nil then
     local w = K .. 'w:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
-    local found = C('ZRANGE', w, 0, c.mixed and 15 or 0, 'WITHSCORES')
     c.step = false
-    for i = 1, #found, 2 do
-      local job, step = string.match(found[i], '^([^:]+):(.+)$')
+    for _, m in ipairs(c.mixed and some(w) or C('ZRANGE', w, 0, 0)) do
+      local job, step = string.match(m, '^([^:]+):(.+)$')
       if not c.mixed or not has(C('HGET', jobkey(job), 'x:' .. step) or '', seat) then
-        c.step, c.score = found[i], tonumber(found[i + 1])
+        c.step, c.score = m, tonumber(C('ZSCORE', w, m))
         break
       end
     end
@@ -42,11 +50,23 @@ local function head(c, seat)  -- the first stage of a candidate's agent that thi
   return c.score or FOREVER
 end
 
--- Whether candidate a goes before b: its class first, then its agent's virtual time, then its own first ready time.
+-- Whether candidate a goes before b: its class first, then its agent's virtual time (from its kind's own, for each kind has a
+-- clock), then its own first ready time.
 local function before(a, b, seat)
   if a.prio ~= b.prio then return a.prio < b.prio end
-  if a.v ~= b.v then return a.v < b.v end
+  if a.turn ~= b.turn then return a.turn < b.turn end
   return head(a, seat) < head(b, seat)
+end
+
+-- In a class of mixed exclusions the first agent may have nothing for this seat, yet another may.
+local function elsewhere(first, rdy, seat)
+  for _, agent in ipairs(some(rdy)) do
+    local v = tonumber(C('HGET', K .. 'vt:' .. first.kind, agent) or 0)
+    local c = {v = v, turn = v - first.system, system = first.system, q = first.q, cls = first.cls, agent = agent,
+      cost = first.cost, kind = first.kind, mixed = true, prio = first.prio}
+    if head(c, seat) < FOREVER then return c end
+  end
+  return nil
 end
 
 -- The agent whose turn it is in one class of one queue, as a candidate; nil where there is none, false where more than a
@@ -57,12 +77,15 @@ local function candidate(q, cls, prio, cost, mixed, seat)
   for _ = 1, 64 do
     local first = C('ZRANGE', rdy, 0, 0, 'WITHSCORES')
     if not first[1] then return nil end
-    local v = tonumber(C('HGET', K .. 'vt:' .. kind, first[1]) or 0)
+    local times = C('HMGET', K .. 'vt:' .. kind, first[1], '*')
+    local v, system = tonumber(times[1] or 0), tonumber(times[2] or 0)
     if v > tonumber(first[2]) then
       C('ZADD', rdy, v, first[1])  -- served elsewhere since: virtual times only grow
     else
-      local c = {v = v, q = q, cls = cls, agent = first[1], cost = cost, kind = kind, mixed = mixed, prio = prio}
-      if mixed and head(c, seat) == FOREVER then return nil end
+      local c = {v = v, turn = v - system, system = system, q = q, cls = cls, agent = first[1], cost = cost, kind = kind,
+        mixed = mixed, prio = prio}
+      if mixed and head(c, seat) == FOREVER then c = elsewhere(c, rdy, seat) end
+      if not c then return nil end
       if prio > 0 and head(c, seat) <= NOW - AGE then c.prio = 0 end  -- batch work that has waited long enough is as good
       return c
     end
@@ -84,7 +107,12 @@ local function take(seat, inc, lane, nonce)
   if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local mine = C('HGET', K .. 'held:' .. seat, lane)
   if mine then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
-    if C('ZADD', K .. 'leases', 'XX', 'CH', NOW + LEASE, mine) and C('ZSCORE', K .. 'leases', mine) then return give(mine, 0) end
+    local reply = C('ZSCORE', K .. 'leases', mine) and give(mine, 0)
+    if reply then
+      C('ZADD', K .. 'leases', NOW + LEASE, mine)
+      return reply
+    end
+    free(mine)
     C('HDEL', K .. 'held:' .. seat, lane)
   end
   if S[5] then return {'draining'} end
@@ -111,9 +139,11 @@ local function take(seat, inc, lane, nonce)
     local f = job and C('HMGET', jobkey(job), 'dl', 't:' .. step) or {}
     if f[1] and unpend(job, step) then
       if tonumber(f[1]) > NOW then  -- past its deadline it is only taken out: the sweep ends the job
-        local lease = open(job, step, seat, lane, nonce, best.cost)
-        if left < FOREVER and tonumber(best.cost) > 0 then C('HINCRBY', K .. 'seat:' .. seat, 'left', -tonumber(best.cost)) end
-        C('HSET', K .. 'vt:' .. best.kind, '*', best.v, best.agent, best.v + weight(best.cost))
+        local hold = left < FOREVER and tonumber(best.cost) or 0
+        local lease = open(job, step, seat, lane, nonce, hold)
+        if hold > 0 then C('HINCRBY', K .. 'seat:' .. seat, 'left', -hold) end
+        C('HSET', K .. 'vt:' .. best.kind, '*', math.max(best.v, best.system), '*' .. best.q, best.v, best.agent,
+          best.v + weight(best.cost))
         if C('EXISTS', K .. 'cls:' .. best.q) == 1 then ring(best.q) end  -- wake one more
         return give(lease, NOW - tonumber(f[2]))
       end
@@ -124,7 +154,14 @@ local function take(seat, inc, lane, nonce)
   return {'again'}
 end
 
+-- Whether the lane may open a lease outside of `take`: a late caller's seat may have passed on to another incarnation.
+local function may(seat, inc, lane)
+  local S, held = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'draining'), K .. 'held:' .. seat
+  return S[1] == inc and not S[3] and C('ZSCORE', K .. 'seats', seat) and C('HEXISTS', held, lane) == 0
+    and C('HLEN', held) < tonumber(S[2])
+end
+
 -- A pure step that a completion made ready, taken by the completing lane at once, whatever its seat serves.
 local function take_pure(job, step, seat, lane, nonce)
-  return give(open(job, step, seat, lane, nonce, '0'), 0)
+  return give(open(job, step, seat, lane, nonce, 0), 0)
 end
