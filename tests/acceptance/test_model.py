@@ -1,0 +1,95 @@
+"""The one-call tasks, on a real model: SmolLM2 on this machine's CPU."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import gridq
+from gridq import app as app_module
+from gridq import errors, inbox
+from gridq.client import Client
+from gridq.settings import Settings, settings
+from tests.acceptance.conftest import WholeGrid
+from workers.embedded import EmbeddedServer
+from workers.home import Home
+
+MODEL = "smollm2-135m-instruct"
+
+
+@pytest.fixture(scope="module")
+def model_grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
+    """A router and the seat `cpu`."""
+    folder = tmp_path_factory.mktemp("model")
+    config = Settings(
+        broker_url=server.url, prefix=f"m{secrets.token_hex(3)}:", home=folder / "home", profiles=("gpu",)
+    )
+    patch = pytest.MonkeyPatch()
+    patch.setenv("GRIDQ_BROKER_URL", server.url)
+    patch.setenv("GRIDQ_PREFIX", config.prefix)
+    patch.setenv("GRIDQ_HOME", str(config.home))
+    settings.cache_clear()
+    inbox.default.cache_clear()
+    app_module.configure(config)
+    with Home(config, ["cpu"], folder=folder / "logs") as home:
+        client = Client(config=config)
+        yield WholeGrid(config, client, home)
+        client.close()
+    patch.undo()
+    settings.cache_clear()
+    inbox.default.cache_clear()
+
+
+pytestmark = pytest.mark.usefixtures("model_grid")
+
+
+def test_complete() -> None:
+    text = gridq.complete.delay(prompt="The capital of France is", model=MODEL, max_tokens=8).get(timeout=60)
+    assert 0 < len(text.strip()) < 80
+
+
+def test_any_model_and_its_family_will_do() -> None:
+    for model in ("any", "smollm2"):
+        assert gridq.complete.delay(prompt="One, two,", model=model, max_tokens=4).get(timeout=60).strip()
+    assert gridq.complete.delay(prompt="One, two,", max_tokens=4).get(timeout=60).strip()
+
+
+def test_chat(model_grid: WholeGrid) -> None:
+    messages = [{"role": "user", "content": "Say hello."}]
+    job = gridq.chat.delay(messages=messages, model=MODEL, max_tokens=16)
+    answer = job.get(timeout=60)
+    assert answer["role"] == "assistant"
+    assert answer["content"].strip()
+    (row,) = model_grid.client.rows(job.id)
+    assert row.queue == f"llm:{MODEL}"
+    assert row.tokens_in > 0
+    assert 0 < row.tokens_out <= 16
+
+
+def test_an_unknown_model_is_refused_naming_the_closest() -> None:
+    with pytest.raises(errors.NoLiveSeat, match=MODEL):
+        gridq.complete.delay(prompt="hi", model="smollm3-135m-instruct").get(timeout=20)
+
+
+def test_tokens_come_one_by_one(model_grid: WholeGrid) -> None:
+    graph = {"root": {"op": "Stage", "id": "llm_complete", "config": {"model": MODEL, "max_tokens": 24}}}
+    job = model_grid.client.submit(graph, {"prompt": "Once upon a time"}, stream=True)
+    pieces = [piece.value for piece in model_grid.client.stream(job, timeout=60)]
+    assert len(pieces) > 5
+    assert "".join(pieces) == model_grid.client.result(job)
+
+
+def test_cancel_frees_the_lane_while_it_generates(model_grid: WholeGrid) -> None:
+    client = model_grid.client
+    graph = {"root": {"op": "Stage", "id": "llm_complete", "config": {"model": MODEL, "max_tokens": 1500}}}
+    job = client.submit(graph, {"prompt": "Count to a million: 1, 2, 3,"}, stream=True)
+    next(client.stream(job, timeout=60))
+    assert client.cancel(job)
+    busy = next(ad.seat for ad in client.workers() if ad.kind == "gpu")
+    until = time.monotonic() + 5
+    while client.redis.exists(client.keys("held", busy)):
+        assert time.monotonic() < until, "the lane is still taken"
+    assert gridq.complete.delay(prompt="One, two,", model=MODEL, max_tokens=4).get(timeout=60)
