@@ -47,7 +47,7 @@ def finish(
 ) -> Plan:
     """The plan of `drafts`, fused and numbered densely in the same order; a Retry without a step is left
     out."""
-    runs = _runs(drafts, gates, answer)
+    runs = _runs(drafts, gates)
     # A run stands where its last step stood: only that one is read from outside.
     place = {member: number for number, members in enumerate(runs) for member in members}
     live = sorted({scope for draft in drafts for scope in _chain(draft.scope, scopes)})
@@ -62,7 +62,7 @@ def finish(
     )
 
 
-def _runs(drafts: list[Draft], gates: set[int], answer: int) -> list[list[int]]:
+def _runs(drafts: list[Draft], gates: set[int]) -> list[list[int]]:
     """The steps, each with the pure ones that run into it, in the order of each run's last."""
     dependents = [0] * len(drafts)
     for draft in drafts:
@@ -81,7 +81,6 @@ def _runs(drafts: list[Draft], gates: set[int], answer: int) -> list[list[int]]:
             and dependents[u] == 1
             and (before.guard, before.scope) == (draft.guard, draft.scope)
             and u not in gates
-            and u != answer
         ):
             run_of[v] = run_of.pop(u)
             run_of[v].append(v)

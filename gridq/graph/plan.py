@@ -82,8 +82,10 @@ class Arms:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A Retry: all its steps (nested ones included), each with how many of its `after` lie inside the
-    scope."""
+    """A Retry: all its steps (nested ones included), each with how many of its `after` lie inside the scope.
+
+    No step outside waits for any of them but the last, after which none runs again.
+    """
 
     path: str
     parent: int | None

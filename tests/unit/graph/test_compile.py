@@ -205,6 +205,12 @@ def test_two_branches_on_equal_predicates_have_a_gate_each() -> None:
     assert len({arms.gate for arms in plan.arms}) == len(plan.arms) == 4
 
 
+def test_a_step_that_a_retry_may_run_again_is_no_gate() -> None:
+    plan = plan_of(branch(retry(stage("slow_true")), stage(), const(0)))
+    assert [arms.gate for arms in plan.arms] == [1]
+    assert (plan.steps[1].scope, plan.steps[1].value) == (None, ["out", 0])
+
+
 def test_a_nested_gate_is_itself_guarded_and_skipped() -> None:
     inner = branch(stage("slow_true"), stage(), stage("size"))
     plan = plan_of(branch(stage("slow_true"), inner, const(0)))
@@ -314,6 +320,7 @@ def test_a_fused_step_reads_the_input_where_any_of_it_does() -> None:
         (seq(retry(stage("echo")), stage("echo")), 2),
         (seq(stage("echo"), retry(seq(stage("echo"), stage("flaky", fails=1)))), 3),
         (branch(stage("echo"), stage("echo"), const(0)), 3),
+        (branch(stage("echo"), const(1), const(0)), 2),
         (fanout(stage("echo"), stage("echo"), stage("wrap")), 4),
         (seq(stage("echo"), branch(const(True), stage("echo"), const(0))), 4),
     ],

@@ -313,6 +313,7 @@ def test_shared_parts_that_unfold_without_end_are_too_large(monkeypatch: pytest.
     fault(graph(node), GraphTooLarge)
 
 
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(st.text(max_size=5), st.integers(0, 9))
 def test_paths_are_unambiguous(key: str, index: int) -> None:
     path = join_path("root", key)
