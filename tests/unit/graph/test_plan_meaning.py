@@ -17,7 +17,7 @@ from tests.reference import Reference
 from tests.simulate import Simulation
 
 BOUNDS = settings(
-    max_examples=250,
+    max_examples=120,
     deadline=None,
     derandomize=True,
     database=None,
