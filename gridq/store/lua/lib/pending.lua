@@ -62,7 +62,7 @@ local function push(job, step)
   local times = C('HMGET', vt, agent, '*', '*' .. q)
   local v, level = tonumber(times[1] or 0), tonumber(times[2] or 0)
   if waited and times[3] then level = math.min(level, tonumber(times[3])) end
-  if v < level then v = level; C('HSET', vt, agent, v) end
+  if v < level or not times[1] then v = math.max(v, level); C('HSET', vt, agent, v) end
   local rdy = K .. 'rdy:' .. q .. ':' .. cls
   C('ZADD', rdy, v, agent)
   C('HSET', j, 'at:' .. step, q .. ' ' .. cls)
