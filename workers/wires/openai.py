@@ -16,7 +16,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from typing import Any
 
 import httpx
@@ -100,14 +100,15 @@ class OpenAIWire:
             context.report(answer.spent())
             return answer.output(asked.implementation), answer
         try:
-            for chunk in self.stream(asked.endpoint, body, context):
-                fault = fault_in_stream(chunk, self._key)
-                if fault is not None:
-                    raise fault
-                text = answer.add(chunk)
-                context.report(answer.spent())
-                if text:
-                    context.emit(text)
+            with contextlib.closing(self.stream(asked.endpoint, body, context)) as chunks:
+                for chunk in chunks:
+                    fault = fault_in_stream(chunk, self._key)
+                    if fault is not None:
+                        raise fault
+                    text = answer.add(chunk)
+                    context.report(answer.spent())
+                    if text:
+                        context.emit(text)
             if answer.finish_reason is None:
                 raise SeatUnavailable(
                     "The endpoint ended its stream before its answer was complete", self._where()
@@ -134,7 +135,7 @@ class OpenAIWire:
         """One call, one answer: the JSON object the endpoint returns."""
         return self._call(self._whole("POST", path, body), context)
 
-    def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Iterator[dict[str, Json]]:
+    def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         """One call, its answer as the JSON objects of its events, each as it comes."""
         pieces: queue.SimpleQueue[Any] = queue.SimpleQueue()
         wanted = {**body, "stream": True, "stream_options": {"include_usage": True}}

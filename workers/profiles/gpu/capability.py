@@ -36,8 +36,8 @@ class GpuConfig(BaseModel):
     """The `[gpu]` table of the seats file.
 
     `cpu` and `gpus` say whether the CPU and the GPUs are offered; `lanes` is how many stages one device runs
-    at once (the engine's own number where it is not given); `models` adds to the catalogue; `price_per_hour`
-    is in dollars.
+    at once (the engine's own number where it is not given), `threads` on how many of the CPU's cores (all but
+    one); `models` adds to the catalogue; `price_per_hour` is in dollars.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,6 +45,7 @@ class GpuConfig(BaseModel):
     cpu: bool = True
     gpus: bool = True
     lanes: int | None = Field(default=None, ge=1, le=64)
+    threads: int | None = Field(default=None, ge=1, le=1024)
     price_per_hour: float | None = Field(default=None, ge=0)
     models: list[Json] = Field(default_factory=list)
 
@@ -59,6 +60,7 @@ class GpuSeat(BaseModel):
     uuid: str | None = None
     memory_mb: int
     lanes: int = 1
+    threads: int = 1
     engine: str | None = None
     price_per_hour: float | None = None
     models: tuple[Model, ...] = ()

@@ -1,8 +1,8 @@
 """The child process that holds one loaded model: `python -m workers.profiles.gpu.child`.
 
 It reads JSON lines from stdin and writes JSON lines to stdout. The first line it reads is the order,
-`{"engine", "path", "context", "lanes", "gpu_layers", "embeddings", "scratch", "parent"}`; it answers
-`{"loaded": …}` or `{"failed": {"kind", "reason"}}`. Then requests, `{"id", "endpoint", "body"}`, and
+`{"engine", "path", "context", "lanes", "threads", "gpu_layers", "embeddings", "scratch", "parent"}`; it
+answers `{"loaded": …}` or `{"failed": {"kind", "reason"}}`. Then requests, `{"id", "endpoint", "body"}`, and
 `{"cancel": id}`; each request is answered by chunks, `{"id", "chunk"}`, and one `{"id", "done": true}` or
 `{"id", "error": {"kind", "reason"}}`.
 
@@ -80,6 +80,7 @@ def _load(order: dict[str, Any], replies: Replies) -> Engine | None:
             order["path"],
             context=order["context"],
             lanes=order["lanes"],
+            threads=order["threads"],
             gpu_layers=order["gpu_layers"],
             embeddings=order["embeddings"],
             scratch=order["scratch"],

@@ -79,7 +79,7 @@ def _parse(config: Mapping[str, Json]) -> GpuConfig:
             {
                 "path": "gpu." + ".".join(str(part) for part in first["loc"]),
                 "reason": first["msg"],
-                "expected": "cpu, gpus, lanes, price_per_hour, models",
+                "expected": "cpu, gpus, lanes, threads, price_per_hour, models",
             },
         ) from None
 
@@ -140,6 +140,7 @@ def _offer(device: Device, table: GpuConfig, engine: str | None, why: str, model
             "uuid": device.uuid,
             "memory_mb": device.usable_mb,
             "lanes": lanes,
+            "threads": table.threads or devices.spare_cores(),
             "engine": engine,
             "price_per_hour": table.price_per_hour,
             "models": models,

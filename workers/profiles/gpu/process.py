@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ class Order:
     path: Path
     context: int
     lanes: int
+    threads: int
     gpu_layers: int
     embeddings: bool
     devices: str
@@ -139,7 +140,7 @@ class ModelProcess:
             return SeatDegraded("The engine cannot use the device", {**where, "reason": reason, "fix": fix})
         return SeatUnavailable("The engine cannot load the model", {**where, "reason": reason})
 
-    def ask(self, endpoint: str, body: dict[str, Json], context: StageContext) -> Iterator[dict[str, Json]]:
+    def ask(self, endpoint: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         """One request; its answer's chunks, each as it is made.
 
         StageError: the request is wrong. ChildDied: the child died under it. SeatUnavailable: the engine
@@ -278,6 +279,7 @@ class ModelProcess:
             "path": str(self.order.path),
             "context": self.order.context,
             "lanes": self.order.lanes,
+            "threads": self.order.threads,
             "gpu_layers": self.order.gpu_layers,
             "embeddings": self.order.embeddings,
             "scratch": self._scratch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import closing
 
 from gridq.errors import SeatUnavailable
 from gridq.profiles import StageContext
@@ -43,8 +44,10 @@ class Runner:
             raise SeatUnavailable("The seat has no model to run", {"path": stage.path})
         context.check()
         began = time.monotonic()
-        with self.residents.using(model, context) as process:
-            chunks = process.ask(asked.endpoint.value, asked.body, context)
+        with (
+            self.residents.using(model, context) as process,
+            closing(process.ask(asked.endpoint.value, asked.body, context)) as chunks,
+        ):
             if asked.endpoint is Endpoint.EMBEDDINGS:
                 return self._embed(asked, chunks, context, began)
             return self._generate(asked, chunks, context, began)
@@ -96,6 +99,7 @@ class Runner:
                 path=path.resolve(),
                 context=model.context,
                 lanes=self._seat.lanes,
+                threads=self._seat.threads,
                 gpu_layers=0 if self._seat.backend == "cpu" else ALL_LAYERS,
                 embeddings=model.embeddings,
                 devices=(self._seat.uuid or "") if self._seat.backend == "cuda" else "",

@@ -50,6 +50,7 @@ class Engine(ABC):
         *,
         context: int,
         lanes: int,
+        threads: int,
         gpu_layers: int,
         embeddings: bool,
         scratch: str,

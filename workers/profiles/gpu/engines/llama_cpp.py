@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 from typing import Any, ClassVar
 
@@ -30,6 +29,7 @@ class LlamaCppEngine(Engine):
         *,
         context: int,
         lanes: int,
+        threads: int,
         gpu_layers: int,
         embeddings: bool,
         scratch: str,
@@ -40,7 +40,7 @@ class LlamaCppEngine(Engine):
             "model_path": path,
             "n_ctx": context,
             "n_gpu_layers": gpu_layers,
-            "n_threads": os.cpu_count() or 1,
+            "n_threads": threads,
             "verbose": False,
         }
         self._model = self._open()

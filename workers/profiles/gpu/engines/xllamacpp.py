@@ -36,6 +36,7 @@ class XllamaCppEngine(Engine):
         *,
         context: int,
         lanes: int,
+        threads: int,
         gpu_layers: int,
         embeddings: bool,
         scratch: str,
@@ -52,7 +53,7 @@ class XllamaCppEngine(Engine):
         params.fit_params = False  # it would make the context smaller in silence where memory is short
         params.cache_ram_mib = 0
         params.warmup = False
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = os.cpu_count() or 1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.verbosity = ERRORS_ONLY
         if embeddings:
             params.embedding = True
