@@ -56,8 +56,8 @@ class FakeProfile(Profile):
     - `bench:spend` `{"micro_dollars"?, "tokens_in"?, "tokens_out"?}` → reports that usage, returns the input
     - `bench:die` anything → starts a child that dies: ChildDied
 
-    `probe({"name"?, "lanes"?, "slugs"?, "seats"?: [the same three, …]})` offers by default one seat, `bench`,
-    of two lanes.
+    `probe({"name"?, "lanes"?, "slugs"?})`, or a list of such tables, offers by default one seat, `bench`, of
+    two lanes.
     """
 
     kind: ClassVar[str] = "bench"
@@ -85,8 +85,8 @@ class FakeProfile(Profile):
     def matches(self, demand: Demand, capability: BaseModel) -> bool:
         return demand.queue in self.queues(capability)
 
-    def probe(self, config: Mapping[str, Json]) -> ProbeReport:
-        seats = config.get("seats") or [config]
+    def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
+        seats = config.get("seats") or [config] if isinstance(config, Mapping) else config
         return ProbeReport(
             found=[
                 SeatOffer(

@@ -80,6 +80,7 @@ def test_a_card_that_the_installed_engine_cannot_use_gets_no_models(
     ("config", "path"),
     [
         ({"cpus": 3}, "gpu.cpus"),
+        ([{"cpu": True}], "gpu"),
         ({"lanes": 0}, "gpu.lanes"),
         ({"models": [{"name": "x"}]}, "gpu.models[0].file"),
         ({"models": "x"}, "gpu.models"),

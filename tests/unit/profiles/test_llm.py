@@ -74,6 +74,7 @@ def test_a_key_that_is_not_there_is_missed_in_words(tmp_path: Path):
         ([seat(lanes=0)], "llm[0].lanes"),
         ([seat(models=[{"name": "any"}])], "llm[0].models.0.name"),
         ([seat(key_env="A", key_file="b")], "llm[0]"),
+        ({"name": "main", "url": "not a url"}, "llm[0].url"),
         ([seat(), seat()], "llm[1].name"),
         ([seat(key_env="A"), seat(name="b", key_env="A")], "llm[1]"),
         ([seat(url="http://localhost:11434/v1")], "llm[0].url"),

@@ -70,6 +70,8 @@ def probe(config: Mapping[str, Json], environ: Mapping[str, str] = os.environ) -
 
 
 def _parse(config: Mapping[str, Json]) -> GpuConfig:
+    if not isinstance(config, Mapping):
+        raise ConfigError("gpu is one table", {"path": "gpu", "expected": "[gpu]", "fix": "write [gpu] once"})
     try:
         return GpuConfig.model_validate(dict(config))
     except ValidationError as exc:

@@ -58,13 +58,11 @@ class Residents:
                 self._changed.notify_all()
 
     def names(self) -> list[str]:
-        """The models that are loaded now."""
-        with self._changed:
-            return [name for name, resident in self._loaded.items() if resident.process.alive]
+        """The models loaded now. Without the lock: a heartbeat must not wait for a process to end."""
+        return [name for name, resident in list(self._loaded.items()) if resident.process.alive]
 
     def processes(self) -> list[ModelProcess]:
-        with self._changed:
-            return [resident.process for resident in self._loaded.values()]
+        return [resident.process for resident in list(self._loaded.values())]
 
     def close(self) -> None:
         """End every process; those who wait are told."""
