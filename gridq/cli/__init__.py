@@ -1,0 +1,70 @@
+"""The command line `gridq`. Starting it imports little: what a command needs, it imports when it runs.
+
+Other packages add commands by the entry-point group `gridq.commands`: a function that takes the typer app.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+from typing import Annotated
+
+import typer
+
+from gridq.cli import run, validate, workers
+from gridq.cli.exits import EXITS, Commands, Debug
+
+__all__ = ["app", "main"]
+
+GROUP = "gridq.commands"
+
+app = typer.Typer(
+    name="gridq",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXITS,
+)
+app.add_typer(run.app)
+app.add_typer(validate.app)
+app.add_typer(workers.app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"gridq {version('gridq')}")
+        raise typer.Exit
+
+
+@app.callback()
+def gridq(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Send graphs of stages to the grid, and see who is in it.
+
+    The server is the one that GRIDQ_BROKER_URL names.
+    """
+
+
+def load_commands() -> None:
+    """Add the commands of other packages. One that cannot be loaded is told on stderr and left out."""
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            point.load()(app)
+        except Exception as exc:  # a broken plug-in must not take the other commands with it
+            why = f"{type(exc).__name__}: {exc}"
+            typer.echo(f"warning: the commands of {point.value} are missing: {why}", err=True)
+
+
+def main() -> None:
+    """The program `gridq`."""
+    load_commands()
+    sys.exit(app(prog_name="gridq"))

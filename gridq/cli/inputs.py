@@ -1,0 +1,100 @@
+"""What a command reads: the graph's file, the job's input, the folder of stages."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gridq.protocol import Json
+    from gridq.settings import Settings
+
+STDIN = "-"
+
+GraphFile = Annotated[
+    str, typer.Argument(metavar="GRAPH", help="The graph's file; - reads stdin.", show_default=False)
+]
+StagesFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--stages",
+        metavar="DIR",
+        help="A folder of stage files (*.json), instead of GRIDQ_STAGES_DIR.",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def read_bytes(name: str, what: str) -> bytes:
+    """The content of a file, of stdin where `name` is `-`. ConfigError: it cannot be read."""
+    try:
+        return sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+    except OSError as exc:
+        raise ConfigError(
+            f"{what} cannot be read",
+            {
+                "path": name,
+                "reason": exc.strerror or str(exc),
+                "fix": "name a file that you may read, or - for stdin",
+            },
+        ) from None
+
+
+def read_input(text: str | None) -> Json:
+    """The job's input: JSON text, `@file` or `-` for stdin; None (null) where it is not given."""
+    if text is None:
+        return None
+    where = "--input"
+    if text == STDIN:
+        where = "stdin"
+        data: str | bytes = read_bytes(STDIN, "The input")
+    elif text.startswith("@"):
+        where = text[1:]
+        data = read_bytes(where, "The input")
+    else:
+        data = text
+    try:
+        return json.loads(
+            data.decode("utf-8-sig") if isinstance(data, bytes) else data, parse_constant=_refuse
+        )
+    except RecursionError:
+        raise ConfigError("The input is nested too deeply", {"path": where}) from None
+    except ValueError as exc:
+        raise ConfigError(
+            "The input is not JSON",
+            {
+                "path": where,
+                "reason": str(exc),
+                "expected": 'JSON such as {"city": "Oslo"} or "a text", @FILE or - for stdin',
+                "fix": f"put it in quotes: --input '{json.dumps(text)}'"
+                if _is_a_word(text)
+                else "correct the JSON there",
+            },
+        ) from None
+
+
+def with_stages(config: Settings, folder: Path | None) -> Settings:
+    """The settings with `--stages` in them. ConfigError: it is no folder."""
+    if folder is None:
+        return config
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{str(folder)!r} is not a folder", {"path": "--stages", "expected": "a folder of *.json files"}
+        )
+    return config.model_copy(update={"stages_dir": folder})
+
+
+def _refuse(word: str) -> Json:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _is_a_word(text: str) -> bool:
+    """Whether it looks as if the shell took the quotes away, or none were put: `--input Oslo`."""
+    return text[:1].isalpha() and "'" not in text

@@ -1,0 +1,125 @@
+"""`gridq run`: submit a graph, watch it, print the answer."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridq.cli.exits import EXITS, INTERRUPTED, JOB_FAILED, Debug, complain
+from gridq.cli.inputs import STDIN, AsJson, GraphFile, StagesFolder, read_bytes, read_input, with_stages
+from gridq.cli.output import echo_answer, echo_json
+from gridq.errors import BrokerError, ConfigError, GridError, WaitTimeout
+
+if TYPE_CHECKING:
+    from gridq.cli.live import Show
+    from gridq.client import Client
+    from gridq.protocol import Json
+
+app = typer.Typer()
+
+
+@app.command(epilog=EXITS, short_help="Run a graph and print its answer.")
+def run(
+    graph: GraphFile,
+    *,
+    input: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="JSON|@FILE|-",
+            help="The graph's input; null without it.",
+            show_default=False,
+        ),
+    ] = None,
+    stages: StagesFolder = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="S",
+            min=0,
+            help="Seconds to wait; the job goes on after them.",
+            show_default=False,
+        ),
+    ] = None,
+    wait_for_seat: Annotated[
+        bool, typer.Option("--wait-for-seat", help="Accept the job though no live seat serves what it needs.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show progress on stderr though it is no terminal.")
+    ] = False,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Run a graph and print its answer: a text as it is, anything else as JSON.
+
+    On a terminal the progress is shown while it runs. Ctrl-C cancels the job.
+    """
+    from gridq.client import Client
+    from gridq.settings import settings
+
+    if graph == STDIN and input == STDIN:
+        raise ConfigError(
+            "Graph and input cannot both come from stdin", {"path": "--input", "fix": "put one into a file"}
+        )
+    text = read_bytes(graph, "The graph").decode("utf-8", "surrogateescape")
+    value = read_input(input)
+    client = Client(config=with_stages(settings(), stages))
+    try:
+        job = client.submit(text, value, wait_for_seat=wait_for_seat)
+        _follow(client, job, timeout, watch, json)
+    finally:
+        client.close()
+
+
+def _follow(client: Client, job: str, timeout: float | None, watch: bool, json: bool) -> None:
+    """Wait for the job and print how it ended."""
+    from gridq.cli.live import PLAIN_TICK, TICK, wait
+
+    since = time.monotonic()
+    terminal = sys.stderr.isatty()
+    try:
+        with _shown(client, job, watch, terminal) as show:
+            answer = wait(client, job, timeout, show, TICK if terminal else PLAIN_TICK)
+    except (BrokerError, WaitTimeout):
+        raise
+    except GridError as exc:
+        if json:
+            echo_json(
+                {
+                    "job": job,
+                    "state": str(client.status(job)),
+                    "error": exc.to_record(),
+                    "rows": _rows(client, job),
+                }
+            )
+        complain(exc)
+        raise typer.Exit(JOB_FAILED) from None
+    except KeyboardInterrupt:
+        ended = not client.cancel(job)
+        typer.echo(f"The job {job} " + ("had ended already" if ended else "was cancelled"), err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if terminal:
+        count = len(client.rows(job))
+        typer.echo(f"{count} stages in {time.monotonic() - since:.1f} s, job {job}", err=True)
+    if json:
+        echo_json({"job": job, "state": "done", "result": answer, "rows": _rows(client, job)})
+    else:
+        echo_answer(answer)
+
+
+def _shown(client: Client, job: str, watch: bool, terminal: bool) -> AbstractContextManager[Show]:
+    from gridq.cli.live import drawn, told
+
+    if terminal:
+        return drawn(client, job)
+    return told(client, job) if watch else nullcontext(lambda: None)
+
+
+def _rows(client: Client, job: str) -> list[Json]:
+    return [row.model_dump() for row in client.rows(job)]

@@ -1,0 +1,80 @@
+"""`gridq validate`: what is wrong with a graph, or what it will need. No server is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import typer
+
+from gridq.cli.exits import EXITS, Debug
+from gridq.cli.inputs import AsJson, GraphFile, StagesFolder, read_bytes, with_stages
+from gridq.cli.output import echo_json
+
+if TYPE_CHECKING:
+    from gridq.protocol import Json
+    from gridq.settings import Settings
+
+app = typer.Typer()
+
+
+@app.command(epilog=EXITS, short_help="Check a graph; no server is asked.")
+def validate(
+    graph: GraphFile, stages: StagesFolder = None, json: AsJson = False, debug: Debug = False
+) -> None:
+    """Check a graph: operators, stages, types, plan. Nothing is sent anywhere.
+
+    Stages that only another machine offers are unknown here: give their files with --stages.
+    """
+    from gridq.settings import settings
+
+    report = examine(read_bytes(graph, "The graph"), with_stages(settings(), stages))
+    if json:
+        echo_json(report)
+        return
+    queues: dict[str, int] = report["queues"]
+    width = max(map(len, queues))
+    typer.echo(f"valid        {report['description'] or graph}")
+    typer.echo(f"composition  {report['composition']}")
+    typer.echo(f"stages       {report['stages']} in {report['steps']} steps")
+    typer.echo(f"effects      {', '.join(report['effects']) or 'none'}")
+    for number, (queue, count) in enumerate(queues.items()):
+        typer.echo(
+            f"{'' if number else 'queues':11}  {queue:{width}}  {count} step{'' if count == 1 else 's'}"
+        )
+
+
+def examine(text: bytes, config: Settings) -> dict[str, Json]:
+    """What a graph is and needs, as JSON. GraphError: what is wrong with it."""
+    from gridq.admission import local_catalogue, place
+    from gridq.graph.canonical import composition_id
+    from gridq.graph.compile import compile_plan
+    from gridq.graph.nodes import parse
+    from gridq.graph.validate import validate as check_types
+    from gridq.profiles import load
+
+    profiles = load(config.profiles)
+    catalogue = local_catalogue(config, profiles)
+    parsed = parse(text, max_depth=config.max_depth)
+    output = check_types(parsed, catalogue)
+    plan = compile_plan(
+        parsed,
+        catalogue,
+        lambda spec, effects, path: place(spec, effects, path, profiles),
+        max_steps=config.max_steps,
+    )
+    return {
+        "composition": composition_id(parsed),
+        "description": parsed.description,
+        "stages": sum(len(step.ops) for step in plan.steps),
+        "steps": len(plan.steps),
+        "output": output.to_json(),
+        "effects": sorted({_spell(effect) for effect in plan.effects}),
+        "queues": dict(sorted(Counter(step.queue for step in plan.steps).items())),
+    }
+
+
+def _spell(effect: Json) -> str:
+    """`Llm(model=any)`."""
+    fields = ", ".join(f"{name}={value}" for name, value in effect.items() if name != "effect")
+    return f"{effect['effect']}({fields})" if fields else str(effect["effect"])

@@ -1,0 +1,106 @@
+"""The commands that need a machine: `gridq demo` and `gridq probe`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridq.cli.exits import EXITS, Debug
+from gridq.cli.inputs import AsJson
+from gridq.cli.output import console, echo_json, plain_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from workers.seats import Found
+
+
+def register(app: typer.Typer) -> None:
+    """Add this package's commands to `gridq`."""
+    app.command(epilog=EXITS, short_help="Run one graph through a whole grid on this machine.")(demo)
+    app.command(epilog=EXITS, short_help="Show what this machine can offer, and what not.")(probe)
+
+
+def demo(
+    *,
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            "--graph",
+            metavar="FILE",
+            help="A graph of your own; the briefing without it.",
+            show_default=False,
+        ),
+    ] = None,
+    input: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="JSON|@FILE|-",
+            help="Its input; four notes without it.",
+            show_default=False,
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="NAME",
+            help="What runs the model: llama_cpp or xllamacpp; else GRIDQ_ENGINE, else what is installed.",
+            show_default=False,
+        ),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the grid's folder with its logs.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Run one graph through a whole grid on this machine, and show where each stage ran.
+
+    A server, a router and two workers are started in a temporary folder and stopped at the end; ~/.gridq
+    is not touched.
+    """
+    from gridq.cli.inputs import read_bytes, read_input
+    from workers.demo import GRAPH, NOTES
+    from workers.demo.show import show
+
+    show(
+        read_bytes(graph or str(GRAPH), "The graph"),
+        read_input(f"@{NOTES}" if input is None else input),
+        engine=engine,
+        needs_model=graph is None,
+        keep=keep,
+    )
+
+
+def probe(json: AsJson = False, debug: Debug = False) -> None:
+    """Show the seats that this machine can offer, and what was looked for in vain and why.
+
+    Nothing is started and no server is asked.
+    """
+    from gridq.profiles import load
+    from gridq.settings import settings
+    from workers.probing import find
+
+    config = settings()
+    found = find(config, load(config.profiles))
+    if json:
+        seats = [{**each.offer.model_dump(exclude={"config"}), "queues": each.queues} for each in found.seats]
+        echo_json({"seats": seats, "missing": found.missing})
+        return
+    out = console()
+    out.print(seats_table(found))
+    if found.missing:
+        out.print("\nNot found:")
+        for why in found.missing:
+            out.print(f"  - {why}")
+    out.print(f"\nServe a seat: celery -A workers worker --seat {found.seats[-1].name}")
+
+
+def seats_table(found: Found) -> Table:
+    """One row for each seat."""
+    table = plain_table("seat", "kind", "lanes", "queues", "what it is", numbers=("lanes",))
+    for seat in found.seats:
+        offer = seat.offer
+        table.add_row(offer.name, offer.kind, str(offer.lanes), "\n".join(seat.queues), offer.note)
+    return table

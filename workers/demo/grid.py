@@ -1,0 +1,94 @@
+"""A whole grid for a few seconds: server, router and two workers in a temporary folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+from pydantic import SecretStr
+
+from gridq.errors import ConfigError, ModelFileError
+from gridq.settings import Settings, settings
+from workers.embedded import EmbeddedServer
+from workers.home import Home
+from workers.profiles.gpu import engines
+from workers.wires.models import catalogue
+
+MODEL = "smollm2-135m-instruct"
+SEATS = ("local", "cpu")
+
+
+def chosen_engine(asked: str | None) -> tuple[str, str]:
+    """(the engine, a sentence on which and why). ConfigError: none, or not the one asked for."""
+    name, why = engines.choose({engines.VARIABLE: asked} if asked else os.environ)
+    if name is None:
+        raise ConfigError(
+            "No engine is installed that can run the demo's model",
+            {
+                "expected": "xllamacpp (a wheel) or llama-cpp-python (compiled)",
+                "fix": "pip install xllamacpp",
+            },
+        )
+    return name, why
+
+
+def check_model() -> None:
+    """ConfigError where the package that carries the demo's model is missing."""
+    try:
+        next(model for model in catalogue() if model.name == MODEL).path()
+    except ModelFileError as exc:
+        raise ConfigError(exc.message, exc.details) from None
+
+
+@contextmanager
+def demo_grid(engine: str, *, keep: bool) -> Iterator[tuple[Settings, Path]]:
+    """The settings of a grid that lives as long as the block, and its folder.
+
+    However the block ends, also by Ctrl-C or SIGTERM, every process is stopped. The folder goes too, unless
+    `keep` is set or the block failed: the logs are in it then.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="gridq-demo-"))
+    failed = True
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(_ended_by_signals())
+            server = stack.enter_context(EmbeddedServer(folder / "server"))
+            config = settings().model_copy(
+                update={
+                    "broker_url": SecretStr(server.url),
+                    "home": folder / "home",
+                    "profiles": ("gpu",),
+                    "drain": 1.0,
+                }
+            )
+            env = {engines.VARIABLE: engine, "GRIDQ_DRAIN": "1"}
+            stack.enter_context(Home(config, SEATS, folder=folder / "logs", env=env))
+            yield config, folder
+        failed = False
+    except (KeyboardInterrupt, SystemExit):
+        failed = False
+        raise
+    finally:
+        if not keep and not failed:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Within it SIGTERM and SIGHUP end the program as an exception, so that what was started is stopped."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,88 @@
+"""The demo as it is seen: what starts, the progress, the answer, and a table of where each stage ran."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gridq.cli.live import drawn, place_of, told, wait
+from gridq.cli.output import console, echo_answer, plain_table
+from gridq.client import Client
+from gridq.errors import GridError
+from gridq.protocol import Json, Row
+from gridq.settings import Settings
+from workers.demo.grid import SEATS, check_model, chosen_engine, demo_grid
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PATIENCE = 120.0
+"""Seconds for the graph; the briefing needs about two."""
+
+
+def show(graph: bytes, value: Json, *, engine: str | None, needs_model: bool, keep: bool) -> None:
+    """Start a grid, run `graph` on it, print what came of it, stop the grid.
+
+    ConfigError: no engine, no model, or a part does not start. Else the error that ended the job.
+    """
+    began = time.monotonic()
+    out = console(err=True)
+    name, why = chosen_engine(engine)
+    if needs_model:
+        check_model()
+    out.print(f"Engine   {why}; --engine or GRIDQ_ENGINE names another")
+    out.print(f"Starting a server, a router and the workers {' and '.join(SEATS)} ...")
+    folder: Path | None = None
+    try:
+        with demo_grid(name, keep=keep) as (config, folder):
+            out.print(f"Ready    after {time.monotonic() - began:.1f} s")
+            _run(config, graph, value)
+            out.print("Stopping ...")
+    except GridError:
+        if folder is not None and folder.exists():
+            out.print(f"Logs     {folder}", soft_wrap=True)
+        raise
+    if keep:
+        out.print(f"Kept     {folder}", soft_wrap=True)
+    out.print(f"Done     after {time.monotonic() - began:.1f} s, nothing is left running")
+
+
+def _run(config: Settings, graph: bytes, value: Json) -> None:
+    out = console(err=True)
+    client = Client(config=config)
+    try:
+        job = client.submit(graph.decode("utf-8", "surrogateescape"), value)
+        with (drawn if out.is_terminal else told)(client, job) as progress:
+            answer = wait(client, job, PATIENCE, progress)
+        rows = client.rows(job)
+    finally:
+        client.close()
+    out.print()
+    echo_answer(answer)
+    out.print()
+    console().print(rows_table(rows))
+    typer.echo()
+
+
+def rows_table(rows: list[Row]) -> Table:
+    """Where each stage ran: its place in the graph, queue, worker, times and tokens."""
+    table = plain_table("stage", "queue", "worker", "wait ms", "run ms", "tokens", numbers=_NUMBERS)
+    for row in rows:
+        place = place_of(row.path)
+        tokens = f"{row.tokens_in}+{row.tokens_out}" if row.tokens_in or row.tokens_out else ""
+        again = f" (try {row.attempt})" if row.attempt > 1 else ""
+        table.add_row(
+            (f"{place}/{row.stage}" if place else row.stage) + again,
+            row.queue,
+            row.worker.partition("@")[0],
+            f"{row.wait_ms:.0f}",
+            f"{row.run_ms:.1f}",
+            tokens,
+        )
+    return table
+
+
+_NUMBERS = ("wait ms", "run ms", "tokens")
