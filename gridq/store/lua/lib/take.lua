@@ -39,11 +39,16 @@ local function head(c, seat)  -- the first stage of a candidate's agent that thi
   if c.step == nil then
     local w = K .. 'w:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
     c.step = false
-    for _, m in ipairs(c.mixed and some(w) or C('ZRANGE', w, 0, 0)) do
-      local job, step = string.match(m, '^([^:]+):(.+)$')
-      if not c.mixed or not has(C('HGET', jobkey(job), 'x:' .. step) or '', seat) then
-        c.step, c.score = m, tonumber(C('ZSCORE', w, m))
-        break
+    if not c.mixed then
+      local first = C('ZRANGE', w, 0, 0, 'WITHSCORES')
+      if first[1] then c.step, c.score = first[1], tonumber(first[2]) end
+    else
+      for _, m in ipairs(some(w)) do
+        local job, step = string.match(m, '^([^:]+):(.+)$')
+        if not has(C('HGET', jobkey(job), 'x:' .. step) or '', seat) then
+          c.step, c.score = m, tonumber(C('ZSCORE', w, m))
+          break
+        end
       end
     end
   end
@@ -56,6 +61,13 @@ local function before(a, b, seat)
   if a.prio ~= b.prio then return a.prio < b.prio end
   if a.turn ~= b.turn then return a.turn < b.turn end
   return head(a, seat) < head(b, seat)
+end
+
+-- An agent's virtual time, '*': its kind's own. Asked once in a claim, kept in `clock`.
+local function virtual(clock, kind, agent)
+  local id = kind .. ' ' .. agent
+  if not clock[id] then clock[id] = tonumber(C('HGET', K .. 'vt:' .. kind, agent) or 0) end
+  return clock[id]
 end
 
 -- In a class of mixed exclusions the first agent may have nothing for this seat, yet another may.
@@ -71,18 +83,24 @@ end
 
 -- The agent whose turn it is in one class of one queue, as a candidate; nil where there is none, false where more than a
 -- bounded look would be needed.
-local function candidate(q, cls, prio, cost, mixed, seat)
+local function candidate(q, cls, prio, cost, mixed, seat, clock)
   local kind = string.match(q, '^[^:]+')
   local rdy = K .. 'rdy:' .. q .. ':' .. cls
   for _ = 1, 64 do
-    local first = C('ZRANGE', rdy, 0, 0, 'WITHSCORES')
-    if not first[1] then return nil end
-    local times = C('HMGET', K .. 'vt:' .. kind, first[1], '*')
-    local v, system = tonumber(times[1] or 0), tonumber(times[2] or 0)
-    if v > tonumber(first[2]) then
-      C('ZADD', rdy, v, first[1])  -- served elsewhere since: virtual times only grow
-    else
-      local c = {v = v, turn = v - system, system = system, q = q, cls = cls, agent = first[1], cost = cost, kind = kind,
+    local two = C('ZRANGE', rdy, 0, 1, 'WITHSCORES')
+    local agent = two[1]
+    if not agent then return nil end
+    local v = virtual(clock, kind, agent)
+    if v > tonumber(two[2]) then
+      C('ZADD', rdy, v, agent)  -- served elsewhere since: virtual times only grow
+      if two[3] and v > tonumber(two[4]) then  -- then it is the turn of the next, if that one was not
+        agent, v = two[3], virtual(clock, kind, two[3])
+        if v > tonumber(two[4]) then agent = nil end
+      end
+    end
+    if agent then
+      local system = virtual(clock, kind, '*')
+      local c = {v = v, turn = v - system, system = system, q = q, cls = cls, agent = agent, cost = cost, kind = kind,
         mixed = mixed, prio = prio}
       if mixed and head(c, seat) == FOREVER then c = elsewhere(c, rdy, seat) end
       if not c then return nil end
@@ -117,14 +135,14 @@ local function take(seat, inc, lane, nonce)
   end
   if S[5] then return {'draining'} end
   if C('HLEN', K .. 'held:' .. seat) >= tonumber(S[2]) then return {'full'} end
-  local left = tonumber(S[3]) or FOREVER
+  local left, clock = tonumber(S[3]) or FOREVER, {}
   for _ = 1, 32 do
     local best, cut
     for q in words(S[4]) do
       for _, cls in ipairs(C('HKEYS', K .. 'cls:' .. q)) do
         local prio, cost, x = string.match(cls, '^(%d+)/([^|]*)|(.*)$')
         if tonumber(cost) <= left and not has(x, seat) then
-          local c = candidate(q, cls, tonumber(prio), cost, x == '*', seat)
+          local c = candidate(q, cls, tonumber(prio), cost, x == '*', seat, clock)
           if c == false then cut = true elseif c and (not best or before(c, best, seat)) then best = c end
         end
       end
