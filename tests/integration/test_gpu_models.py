@@ -324,6 +324,7 @@ def test_the_child_holds_no_secret_and_listens_on_no_port(shared: GpuProfile):
     process = process_of(shared)
     environment = Path(f"/proc/{process.pid}/environ").read_bytes()
     assert b"sk-must-not-reach-a-child" not in environment
+    assert not Path(process._scratch).exists(), "its socket can still be opened"
     inodes = set()
     for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
         target = os.readlink(descriptor)

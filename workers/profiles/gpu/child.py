@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -92,6 +93,8 @@ def _load(order: dict[str, Any], replies: Replies) -> Engine | None:
     except (EngineError, ImportError, OSError) as exc:
         replies.send(failed={"kind": "engine", "reason": f"{type(exc).__name__}: {exc}"})
     else:
+        # nobody needs what an engine left there: its socket is closed to all, and a killed parent leaves no litter
+        shutil.rmtree(order["scratch"], ignore_errors=True)
         replies.send(loaded={"seconds": time.monotonic() - began})
         return engine
     return None
