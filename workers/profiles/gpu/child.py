@@ -93,7 +93,7 @@ def _load(order: dict[str, Any], replies: Replies) -> Engine | None:
     except (EngineError, ImportError, OSError) as exc:
         replies.send(failed={"kind": "engine", "reason": f"{type(exc).__name__}: {exc}"})
     else:
-        # nobody needs what an engine left there: its socket is closed to all, and a killed parent leaves no litter
+        # nobody needs what is there: the socket is closed to all, and a killed parent leaves no litter
         shutil.rmtree(order["scratch"], ignore_errors=True)
         replies.send(loaded={"seconds": time.monotonic() - began})
         return engine
