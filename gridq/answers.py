@@ -10,6 +10,7 @@ from __future__ import annotations
 from celery import Celery
 from redis import Redis
 
+from gridq.errors import ValueGone
 from gridq.jobs import End
 from gridq.store import values
 from gridq.store.keys import Keys
@@ -24,7 +25,12 @@ def write(app: Celery, client: Redis, keys: Keys, job: str) -> None:
         end = End.read(data)  # type: ignore[arg-type]
         error = end.error()
         if error is None:
-            app.backend.mark_as_done(job, values.decode(values.read(client, keys, end.payload)))
+            try:
+                answer = values.decode(values.read(client, keys, end.payload))
+            except ValueGone as exc:  # its time ran out between the two reads
+                error = exc
+        if error is None:
+            app.backend.mark_as_done(job, answer)
         else:
             app.backend.mark_as_failure(job, error)
     client.zrem(keys("answers"), job)

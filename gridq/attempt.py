@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import ConnectionError, TimeoutError
+
 from gridq.errors import (
     AttemptsExhausted,
     ChildDied,
@@ -37,6 +39,9 @@ FLUSH = 0.05
 GRACE = 2.0
 """Seconds that a stage over its time may take to stop before it is reported without it."""
 
+
+AWAY = 300.0
+"""Seconds past its time for which a result is kept while the server is away."""
 
 DEGRADED = 60.0
 """Seconds for which a seat that is logged out takes nothing."""
@@ -86,24 +91,39 @@ class Attempt:
         if len(output) > session.config.inline_value:
             job, step, rest = self.claim.lease.split(":", 2)
             link, long = f"@{job}:{step}:{rest}".encode(), output
-        result, ended, after = session.scripts.complete(
-            self.claim.lease,
-            link,
-            used=self._micro,
-            rows=json.dumps(self.rows, separators=(",", ":")),
-            seat=session.seat,
-            incarnation=session.incarnation,
-            lane=lane,
-            nonce=secrets.token_hex(8),
-            go_on=time.monotonic() < until and not session.draining and not session.paused,
-            long=long,
-            long_ttl_ms=max(self.claim.remaining_ms, 0) + 3_600_000,
-        )
+        result, ended, after = self._complete(lane, until, link, long)
         if result == -1:
             log.info("a late result was fenced off: %s", self.claim.lease)
         elif result == -2:  # the value is not there: as if the attempt had been lost
             return self._failed(SeatError("The output could not be written")), "failed"
         return ended, after
+
+    def _complete(
+        self, lane: str, until: float, output: bytes, long: bytes | None
+    ) -> tuple[int, str, Claim | str]:
+        """Record the output. While the server is away it is kept and tried again: it may have cost money."""
+        session = self.session
+        nonce = secrets.token_hex(8)
+        while True:
+            try:
+                return session.scripts.complete(
+                    self.claim.lease,
+                    output,
+                    used=self._micro,
+                    rows=json.dumps(self.rows, separators=(",", ":")),
+                    seat=session.seat,
+                    incarnation=session.incarnation,
+                    lane=lane,
+                    nonce=nonce,
+                    go_on=time.monotonic() < until and not session.draining and not session.paused,
+                    long=long,
+                    long_ttl_ms=max(self.claim.remaining_ms, 0) + 3_600_000,
+                )
+            except (ConnectionError, TimeoutError) as exc:
+                if session.stopped or time.monotonic() > self.deadline + AWAY:
+                    raise
+                log.warning("the result of %s waits for the server: %s", self._path, exc)
+                time.sleep(0.5)
 
     def _output(self) -> bytes:
         """Run every operation of the step; the encoded output."""
@@ -241,7 +261,12 @@ class Attempt:
     def hand_back(self) -> None:
         """Stop, and give the stage back with the attempt unspent."""
         self._cancel("back")
-        self._report("back", JobCancelled("The worker stopped"))
+        # Only a stage whose first token is out ends with it: any other is run again.
+        error = AttemptsExhausted(
+            "The answer broke off after it had begun",
+            {"path": self._path, "worker": self.session.worker, "reason": "the worker stopped"},
+        )
+        self._report("back", error)
 
     def tick(self) -> None:
         """Each beat: write pieces that wait, and end what overruns its time."""

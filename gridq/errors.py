@@ -50,6 +50,7 @@ __all__ = [
     "UnknownCapability",
     "UnknownOperator",
     "UnknownStage",
+    "ValueGone",
     "ValueNotJson",
     "WaitTimeout",
     "error_from_record",
@@ -213,6 +214,12 @@ class OutputTooLarge(GridError):
     """A stage's output is over the limit."""
 
     code = "output.too_large"
+
+
+class ValueGone(GridError):
+    """A stored value is no longer there."""
+
+    code = "value.gone"
 
 
 class ValueNotJson(GridError):

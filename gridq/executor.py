@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from gridq.attempt import Attempt, Runner
 from gridq.errors import SeatInUse
@@ -130,6 +130,11 @@ class Session:
             self._renewer.join(5)
 
     @property
+    def stopped(self) -> bool:
+        """Whether the session has left the grid."""
+        return self._stop.is_set()
+
+    @property
     def busy(self) -> int:
         """How many stages run now."""
         return len(self._running)
@@ -148,6 +153,8 @@ class Session:
             claim = self.claim(lane)
             while isinstance(claim, Claim):
                 claim = self._run(claim, lane, until)
+        except (ConnectionError, TimeoutError) as exc:  # a bell was lost: the sweep rings again
+            log.warning("a lane of %s could not go on: %s", self.seat, exc)
         finally:
             self._free.append(number)
 

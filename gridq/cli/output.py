@@ -24,12 +24,12 @@ def console(*, err: bool = False) -> Console:
     return Console(stderr=err, markup=False, highlight=False, emoji=False)
 
 
-def plain_table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """A table without lines; columns among `numbers` stand to the right."""
+def plain_table(*columns: str, numbers: tuple[str, ...] = (), gap: int = 2) -> Table:
+    """A table without lines, `gap` spaces between its columns; those among `numbers` stand to the right."""
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0), show_edge=False)
     for name in columns:
         right = name in numbers
         table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=right)

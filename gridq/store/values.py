@@ -12,7 +12,7 @@ from typing import Any
 
 from redis import Redis
 
-from gridq.errors import InputTooLarge, OutputTooLarge, ValueNotJson
+from gridq.errors import InputTooLarge, OutputTooLarge, ValueGone, ValueNotJson
 from gridq.protocol import Json
 from gridq.store.keys import Keys
 
@@ -61,7 +61,7 @@ def is_link(data: bytes) -> bool:
 def read(client: Redis, keys: Keys, data: bytes) -> bytes:
     """The bytes of a stored value: `data` itself, or where it is a link what it points to, read in chunks.
 
-    A value that has gone (its job ended meanwhile) reads as JSON null.
+    ValueGone: there is nothing; its job has ended meanwhile, or its time is over.
     """
     if not is_link(data):
         return data
@@ -74,4 +74,6 @@ def read(client: Redis, keys: Keys, data: bytes) -> bytes:
         at += len(part)
         if len(part) < CHUNK:
             break
-    return b"".join(parts) or b"null"
+    if at == 0:
+        raise ValueGone("A stored value is gone", {"reason": "its job has ended, or its time is over"})
+    return b"".join(parts)

@@ -9,7 +9,7 @@ local lease, output, used, rows, seat, inc, lane, nonce, goon = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)
 local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n')
-local result, ended, pure = 1, '', {}
+local result, ended, pure, later = 1, '', {}, {}
 if f[1] ~= rest then
   local charged = settle(lease, free(lease), tonumber(used))  -- a late attempt is the seat's waste, never the agent's
   if charged then remember(lease, charged, used) end
@@ -34,17 +34,23 @@ else
     C('PEXPIRE', K .. 'vals:' .. job, C('PTTL', j))
   end
   local arms = C('HMGET', j, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0')
-  if arms[1] then skip(job, output == 'true' and arms[2] or arms[1], pure) end
-  release(job, header(job, step).dependents, pure)
+  if arms[1] then skip(job, output == 'true' and arms[2] or arms[1], pure, later) end
+  release(job, header(job, step).dependents, pure, later)
   if C('HINCRBY', j, 'left', -1) <= 0 then
     ended = finish(job, 'done', step == f[3] and output or C('HGET', j, 'o:' .. f[3]))
     pure = {}
   end
 end
 local mine = goon == '1' and may(seat, inc, lane) and pure[1]
-for i = mine and 2 or 1, #pure do push(job, pure[i]) end
-if mine then return {result, ended, take_pure(job, mine, seat, lane, nonce)} end
-if goon == '1' then return {result, ended, take(seat, inc, lane, nonce)} end
+for i = mine and 2 or 1, #pure do push(job, pure[i], later) end
+local after = {'none'}
+if mine then after = take_pure(job, mine, seat, lane, nonce) elseif goon == '1' then after = take(seat, inc, lane, nonce) end
+-- What became ready is rung for, but where this lane has taken a stage of the same queue: it needs no bell for one.
+local taken = not mine and after[2] and string.match(after[3], '^%S+ %S+ %S+ %S+ (%S+)')
+for _, to in ipairs(later) do
+  if to[1] == taken then taken = nil else ring(to[1], to[2]) end
+end
+if goon == '1' then return {result, ended, after} end
 local S = C('HMGET', K .. 'seat:' .. seat, 'queues', 'draining')
 if S[1] and not S[2] then idle(seat, S[1]) end
 for q in words(S[1]) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end

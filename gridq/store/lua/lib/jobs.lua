@@ -77,23 +77,23 @@ end
 
 -- One dependency of each dependent is met; those with none left become ready. Pure ones are handed to `pure` where given:
 -- the lane that completes runs the first of them itself.
-local function release(job, dependents, pure)
+local function release(job, dependents, pure, later)
   if dependents == '-' then return end
   local j = jobkey(job)
   for d in string.gmatch(dependents, '[^,]+') do
     if C('HINCRBY', j, 'p:' .. d, -1) == 0 and C('HEXISTS', j, 'k:' .. d) == 0 then
-      if pure and header(job, d).q == 'gridq:pure' then pure[#pure + 1] = d else push(job, d) end
+      if pure and header(job, d).q == 'gridq:pure' then pure[#pure + 1] = d else push(job, d, later) end
     end
   end
 end
 
 -- The arm that was not taken: its steps count as finished, and nothing in it runs.
-local function skip(job, list, pure)
+local function skip(job, list, pure, later)
   local j = jobkey(job)
   local steps = {}
   for s in words(list) do steps[#steps + 1] = s; C('HSET', j, 'k:' .. s, 1) end
   if #steps > 0 then C('HINCRBY', j, 'left', -#steps) end
-  for _, s in ipairs(steps) do release(job, header(job, s).dependents, pure) end
+  for _, s in ipairs(steps) do release(job, header(job, s).dependents, pure, later) end
 end
 
 -- A scope starts again: every step in it is withdrawn, its epoch raised, its counters set back.

@@ -38,8 +38,9 @@ local function ring(q, excluded)
   return 0
 end
 
--- Make a stage ready. It keeps its first ready time, so one that comes back is not put behind the backlog.
-local function push(job, step)
+-- Make a stage ready. It keeps its first ready time, so one that comes back is not put behind the backlog. Rings for it, or
+-- where `later` is given notes in it what is to be rung for.
+local function push(job, step, later)
   local j = jobkey(job)
   local h = header(job, step)
   local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step)
@@ -67,7 +68,7 @@ local function push(job, step)
   C('ZADD', rdy, v, agent)
   C('HSET', j, 'at:' .. step, q .. ' ' .. cls)
   for _, key in ipairs({w, rdy, K .. 'cls:' .. q, vt}) do C('PEXPIRE', key, KEEP) end
-  ring(q, f[3])
+  if later then later[#later + 1] = {q, f[3]} else ring(q, f[3]) end
 end
 
 -- Take a stage out of its pending set; true where it stood there.

@@ -1,0 +1,31 @@
+"""A server that goes away for a while: what runs goes on, and its result is kept until it can be recorded."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from gridq.settings import Settings
+from gridq.store.connection import connect
+from tests.local_grid import DEFAULT_SEATS, LocalGrid
+from workers.embedded import EmbeddedServer
+
+
+def test_a_result_made_while_the_server_was_away_is_recorded_once(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "data", appendonly=True) as server:
+        config = Settings(broker_url=server.url, prefix="away:", profiles=("bench",))
+        client = connect(server.url)
+        with LocalGrid(client, config, DEFAULT_SEATS) as grid:
+            graph = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 1500}}}
+            job = grid.client.submit(graph, "kept")
+            until = time.monotonic() + 10
+            while not client.hlen(grid.scripts.keys("held", "m.bench")):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            time.sleep(1.1)  # so that the journal holds the claim: it is written each second
+            server.kill()
+            time.sleep(8)  # longer than the lease, and than a client's own patience
+            server.start()
+            assert grid.client.result(job, timeout=30) == {"items": "kept", "ms": 1500}
+            assert [row.attempt for row in grid.client.rows(job)] == [1]
+        client.close()

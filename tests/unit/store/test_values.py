@@ -1,0 +1,67 @@
+"""Values on their way to the store and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridq.errors import InputTooLarge, OutputTooLarge, ValueGone, ValueNotJson
+from gridq.store import values
+from gridq.store.keys import Keys
+from tests.conftest import GridEnv
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(ANY_JSON)
+def test_every_json_value_comes_back(value: Any) -> None:
+    data = values.encode(value, limit=1 << 30)
+    assert values.decode(data) == value
+    assert not values.is_link(data)
+
+
+def test_a_lone_surrogate_survives() -> None:
+    assert values.decode(values.encode({"a": "\ud800"}, limit=100)) == {"a": "\ud800"}
+
+
+def _cycle() -> list[Any]:
+    around: list[Any] = []
+    around.append(around)
+    return around
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), {1, 2}, b"bytes", object(), _cycle(), {(1, 2): 3}]
+)
+def test_what_is_no_json_is_refused_with_its_place(value: Any) -> None:
+    with pytest.raises(ValueNotJson) as caught:
+        values.encode(value, limit=100, path="root.x")
+    assert caught.value.path == "root.x"
+
+
+def test_a_value_over_the_limit_is_refused_by_what_it_is() -> None:
+    assert values.encode("x" * 98, limit=100)
+    with pytest.raises(OutputTooLarge):
+        values.encode("x" * 99, limit=100)
+    with pytest.raises(InputTooLarge):
+        values.encode("x" * 99, limit=100, what="input")
+
+
+def test_a_long_value_is_read_in_chunks(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "CHUNK", 7)
+    keys = Keys(grid_env.prefix)
+    for length in (1, 6, 7, 8, 14, 100):
+        grid_env.client.set(keys("val", "j:0:x"), json.dumps("y" * length), px=10_000)
+        assert values.decode(values.read(grid_env.client, keys, b"@j:0:x")) == "y" * length
+
+
+def test_a_value_that_is_gone_is_an_error_not_a_null(grid_env: GridEnv) -> None:
+    with pytest.raises(ValueGone):
+        values.read(grid_env.client, Keys(grid_env.prefix), b"@j:0:x")
