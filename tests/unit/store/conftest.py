@@ -1,0 +1,22 @@
+"""A grid of scripts alone; what must always hold is checked after every test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gridq import bells
+from gridq.app import app
+from tests.conftest import GridEnv
+from tests.invariants import broken
+from tests.unit.store.plans import Grid
+
+
+@pytest.fixture
+def grid(grid_env: GridEnv) -> Iterator[Grid]:
+    """Scripts and bells in a corner of their own."""
+    made = Grid(grid_env.client, grid_env.settings)
+    bells.declare(app, made.client, made.keys)
+    yield made
+    assert not broken(made.client, made.keys)

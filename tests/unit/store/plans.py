@@ -1,0 +1,239 @@
+"""Small plans, and a driver of the scripts that remembers who holds what."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import redis
+
+from gridq.graph.plan import Arms, Op, Plan, Scope, Step
+from gridq.jobs import End, plan_fields
+from gridq.settings import Settings
+from gridq.store.scripts import Claim, Scripts
+
+ANY = "bench:any"
+HOUR = 3_600_000
+
+
+def step(
+    *after: int, queue: str = ANY, cost: int = 0, scope: int | None = None, refs: Sequence[int] | None = None
+) -> Step:
+    """A step of one stage that waits for `after` and reads it (or `refs`), else the job's input."""
+    read = tuple(after) if refs is None else tuple(refs)
+    op = Op("root", "s", "s", "bench:echo", ["arr", [["out", number] for number in read]] if read else ["in"])
+    return Step(
+        "root", queue, (op,), ["op", 0], after, read, reads_input=not read, scope=scope, micro_dollars=cost
+    )
+
+
+def plan(
+    *steps: Step, answer: int | None = None, arms: Iterable[Arms] = (), scopes: Iterable[Scope] = ()
+) -> Plan:
+    """The plan of `steps`; the last is the answer where none is named."""
+    return Plan(steps, len(steps) - 1 if answer is None else answer, tuple(arms), tuple(scopes))
+
+
+def one(**fields: Any) -> Plan:
+    """A plan of a single step."""
+    return plan(step(**fields))
+
+
+def chain(length: int, **fields: Any) -> Plan:
+    """`length` steps, each after the one before."""
+    return plan(*(step(*((number - 1,) if number else ()), **fields) for number in range(length)))
+
+
+def wide(width: int, **fields: Any) -> Plan:
+    """`width` steps that are ready at once, and one that joins them."""
+    return plan(*(step(**fields) for _ in range(width)), step(*range(width), **fields))
+
+
+def branch(**fields: Any) -> Plan:
+    """A gate, an arm of two steps for true and one of one step for false, and their join."""
+    steps = (step(**fields), step(0), step(1), step(0), step(2, 3, refs=(0, 2, 3)))
+    return plan(*steps, arms=[Arms(0, (1, 2), (3,))])
+
+
+class Grid:
+    """The scripts on one server, with ids, nonces and what each lease belongs to kept in mind."""
+
+    def __init__(self, client: redis.Redis, config: Settings) -> None:
+        self.client = client
+        self.config = config
+        self.scripts = Scripts(client, config)
+        self.keys = self.scripts.keys
+        self.budgets: dict[str, int | None] = {}
+        self.holders: dict[str, tuple[str, str, str]] = {}
+        self._numbers = itertools.count(1)
+
+    def nonce(self) -> str:
+        return f"n{next(self._numbers)}"
+
+    # -- calls ---------------------------------------------------------------------------------------------
+
+    def seat(
+        self, seat: str = "m.a", *queues: str, inc: str = "i1", host: str = "h1", lanes: int = 1,
+        budget: int | None = None, ttl_ms: int = HOUR,
+    ) -> str | None:  # fmt: skip
+        """Register a seat; the other host where it is refused."""
+        other = self.scripts.register(
+            seat, inc, host=host, lanes=lanes, budget=budget, queues=queues or (ANY,), ttl_ms=ttl_ms
+        )
+        if other is None:
+            self.budgets[seat] = budget
+        return other
+
+    def admit(
+        self, given: Plan, job: str | None = None, *, agent: str = "ann", prio: int = 0, celery: bool = False,
+        stream: bool = False, wait: bool = True, value: bytes = b'"x"', deadline_ms: int | None = HOUR,
+        ttl_ms: int = HOUR,
+    ) -> list[str]:  # fmt: skip
+        """Admit a plan; the script's reply."""
+        fields, ready, needs = plan_fields(given)
+        return self.scripts.admit(
+            job or f"j{next(self._numbers)}", agent=agent, prio=prio, deadline_ms=deadline_ms, ttl_ms=ttl_ms,
+            celery=celery, stream=stream, wait=wait, value=value, answer=given.answer, steps=len(given.steps),
+            needs=needs, ready=ready, fields=fields,
+        )  # fmt: skip
+
+    def job(self, given: Plan, job: str | None = None, **options: Any) -> str:
+        """Admit a plan; its id."""
+        name = job or f"j{next(self._numbers)}"
+        assert self.admit(given, name, **options) == ["ok"]
+        return name
+
+    def enqueue(self, job: str, *, agent: str = "ann", deadline_ms: int = HOUR, ttl_ms: int = HOUR,
+        celery: bool = True, stream: bool = False, value: bytes = b'"x"',
+    ) -> bool:  # fmt: skip
+        """Put a job into the inbox."""
+        return self.scripts.enqueue(
+            job, agent=agent, deadline_ms=deadline_ms, ttl_ms=ttl_ms, celery=celery, stream=stream, graph=b"{}",
+            value=value, options=b"{}",
+        )  # fmt: skip
+
+    def claim(self, seat: str = "m.a", lane: str = "0", inc: str = "i1", nonce: str = "") -> Claim | str:
+        """What a lane gets."""
+        found = self.scripts.claim(seat, inc, lane, nonce or self.nonce())
+        return self._held(found, seat, inc, lane)
+
+    def take(self, seat: str = "m.a", lane: str = "0", inc: str = "i1") -> Claim:
+        """What a lane gets, which must be a stage."""
+        found = self.claim(seat, lane, inc)
+        assert isinstance(found, Claim), found
+        return found
+
+    def complete(
+        self, lease: str | Claim, output: bytes = b"1", *, used: int = 0, go_on: bool = False,
+        long: bytes | None = None, seat: str | None = None,
+    ) -> tuple[int, str, Claim | str]:  # fmt: skip
+        """Complete a lease from the lane that holds it."""
+        lease = lease if isinstance(lease, str) else lease.lease
+        holder, inc, lane = self.holders.get(lease, ("m.a", "i1", "0"))
+        holder = seat or holder
+        result, ended, after = self.scripts.complete(
+            lease, output, used=used, rows="[]", seat=holder, incarnation=inc, lane=lane, nonce=self.nonce(),
+            go_on=go_on, long=long, long_ttl_ms=2 * HOUR,
+        )  # fmt: skip
+        return result, ended, self._held(after, holder, inc, lane)
+
+    def done(self, claim: Claim, output: bytes = b"1", used: int = 0) -> str:
+        """Complete a claim, which must be recorded; '' or how the job ended."""
+        result, ended, _ = self.complete(claim, output, used=used)
+        assert result == 1
+        return ended
+
+    def fail(
+        self, lease: str | Claim, kind: str = "seat", *, pause_ms: int = 0, used: int = 0, row: str = ""
+    ) -> str:
+        """Fail a lease from the seat that holds it."""
+        lease = lease if isinstance(lease, str) else lease.lease
+        seat = self.holders.get(lease, ("m.a", "", ""))[0]
+        return self.scripts.fail(lease, kind, pause_ms=pause_ms, used=used, error=ERROR, row=row, seat=seat)
+
+    def _held(self, found: Claim | str, seat: str, inc: str, lane: str) -> Claim | str:
+        if isinstance(found, Claim):
+            self.holders[found.lease] = seat, inc, lane
+        return found
+
+    # -- time ----------------------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        """The server's clock in ms."""
+        seconds, micros = self.client.time()  # type: ignore[misc]
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def sweep(self, most: int = 200) -> tuple[dict[str, int], list[str]]:
+        """One sweep, with the last one just before it."""
+        self.client.set(self.keys("swept"), self.now(), px=HOUR)
+        return self.scripts.sweep(most)
+
+    def age(self, name: str, member: str) -> None:
+        """Move a member of a sorted set of times back to the beginning: it is due."""
+        assert self.client.zscore(self.keys(name), member) is not None
+        self.client.zadd(self.keys(name), {member: 1})
+
+    def lapse(self, claim: Claim) -> None:
+        """Let a lease lapse, and have it swept."""
+        self.age("leases", claim.lease)
+        assert self.sweep()[0]["died"] == 1
+
+    def wait_over(self) -> None:
+        """Let every delay be over, and have it swept."""
+        for member in self.client.zrange(self.keys("delays"), 0, -1):  # type: ignore[union-attr]
+            self.age("delays", member.decode())
+        self.sweep(10_000)
+
+    # -- what there is -------------------------------------------------------------------------------------
+
+    def pending(self, queue: str = ANY) -> list[str]:
+        """`job:step` of all that waits in a queue, by class and agent."""
+        found: list[str] = []
+        for cls in sorted(self.classes(queue)):
+            for agent in self.client.zrange(self.keys("rdy", queue, cls), 0, -1):  # type: ignore[union-attr]
+                key = self.keys("w", queue, cls, agent.decode())
+                found += [member.decode() for member in self.client.zrange(key, 0, -1)]  # type: ignore[union-attr]
+        return found
+
+    def classes(self, queue: str = ANY) -> dict[str, int]:
+        """How many wait in each class of a queue."""
+        found: Any = self.client.hgetall(self.keys("cls", queue))
+        return {cls.decode(): int(count) for cls, count in found.items()}
+
+    def field(self, job: str, name: str) -> str | None:
+        """A field of a job's hash."""
+        value: Any = self.client.hget(self.keys("job", job), name)
+        return None if value is None else value.decode()
+
+    def left(self, seat: str = "m.a") -> int | None:
+        """What is left of a seat's budget."""
+        value: Any = self.client.hget(self.keys("seat", seat), "left")
+        return None if value is None else int(value)
+
+    def held(self, seat: str = "m.a") -> dict[str, str]:
+        """The seat's lanes that hold a lease."""
+        found: Any = self.client.hgetall(self.keys("held", seat))
+        return {lane.decode(): lease.decode() for lane, lease in found.items()}
+
+    def bells(self, queue: str) -> int:
+        """How many bells stand in a queue (a seat's own: `seat:<id>`)."""
+        return int(self.client.llen(self.keys.queue(queue)))  # type: ignore[arg-type]
+
+    def clear(self, *queues: str) -> None:
+        """Take all bells out of queues, as workers would."""
+        for queue in queues:
+            self.client.delete(self.keys.queue(queue))
+
+    def end(self, job: str) -> End | None:
+        """How a job ended."""
+        data: Any = self.client.lindex(self.keys("fin", job), 0)
+        return None if data is None else End.read(data)
+
+    def own(self) -> set[str]:
+        """The names of gridq's own keys, without the prefix."""
+        prefix = self.keys.own
+        return {key.decode()[len(prefix) :] for key in self.client.scan_iter(f"{prefix}*", count=1000)}
+
+
+ERROR = '{"error":"SeatError","code":"seat.failed","message":"no","details":{}}'

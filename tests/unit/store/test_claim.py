@@ -1,0 +1,436 @@
+"""claim.lua: the best pending stage that a seat may run, and whom the bells wake for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gridq.jobs import LADDER
+from gridq.store.scripts import Claim
+from tests.unit.store.plans import ANY, Grid, chain, one, plan, step, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def _served(grid: Grid, number: int, seat: str = "m.a") -> list[str]:
+    """The agents of the next stages that a seat gets, each done at once."""
+    agents = []
+    for _ in range(number):
+        claim = grid.take(seat)
+        agents.append(claim.agent)
+        grid.done(claim)
+    return agents
+
+
+# -- one stage ---------------------------------------------------------------------------------------------
+
+
+def test_a_claim_says_all_that_its_lane_needs(grid: Grid) -> None:
+    grid.seat()
+    grid.job(plan(step(), step(0)), "j1", prio=1, agent="bob", value=b'"in"', deadline_ms=60_000)
+    first = grid.take()
+    assert (first.job, first.attempt, first.agent, first.prio, first.queue) == ("j1", 1, "bob", 1, ANY)
+    assert (first.input, first.refs, first.values, first.stream) == (b'"in"', (), (), False)
+    assert 0 < first.remaining_ms <= 60_000
+    assert json.loads(first.spec)[0] == "root"
+    grid.done(first, b'"out"')
+    second = grid.take()
+    assert (second.input, second.refs, second.values) == (b"", (0,), (b'"out"',))
+
+
+def test_nothing_pending(grid: Grid) -> None:
+    assert grid.claim() == "gone"
+    grid.seat()
+    assert grid.claim() == "none"
+    assert grid.claim(inc="i0") == "gone"
+
+
+def test_a_lane_that_holds_a_lease_gets_the_same_again(grid: Grid) -> None:
+    grid.seat(lanes=2)
+    grid.job(wide(3), "j1")
+    first = grid.take()
+    again = grid.take()
+    assert (again.lease, again.spec, again.input) == (first.lease, first.spec, first.input)
+    assert grid.field("j1", "a:0") == "1"
+    assert grid.take(lane="1").lease != first.lease
+
+
+def test_it_gets_another_after_it_lost_that_one(grid: Grid) -> None:
+    grid.seat()
+    grid.seat("m.b")
+    grid.job(wide(2), "j1")
+    first = grid.take()
+    grid.lapse(first)
+    assert grid.take().lease.startswith("j1:1:")
+
+
+def test_lanes_are_never_promised_twice(grid: Grid) -> None:
+    grid.seat(lanes=2)
+    grid.job(wide(3))
+    first = grid.take(lane="0")
+    grid.take(lane="1")
+    assert grid.claim(lane="2") == "full"
+    grid.done(first)
+    grid.take(lane="2")
+    assert grid.claim(lane="0") == "full"
+
+
+def test_a_stage_past_its_deadline_is_not_given(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1")
+    grid.client.hset(grid.keys("job", "j1"), "dl", 1)
+    assert grid.claim() == "none"
+    grid.age("deadlines", "j1")
+    assert grid.sweep()[0]["expired"] == 1
+
+
+def test_a_stage_whose_job_ran_out_is_dropped(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1")
+    grid.job(one(), "j2")
+    grid.client.delete(grid.keys("job", "j1"))
+    assert grid.take().job == "j2"
+    assert grid.classes() == {}
+
+
+def test_a_seat_takes_only_what_it_serves(grid: Grid) -> None:
+    grid.seat("m.a", "bench:a", "bench:b")
+    grid.job(one(queue="bench:c"))
+    grid.job(one(queue="bench:b"), "j2")
+    assert grid.take().job == "j2"
+    grid.done(grid.take())
+    assert grid.claim() == "none"
+
+
+# -- budgets -----------------------------------------------------------------------------------------------
+
+
+def test_a_stage_above_what_is_left_is_not_claimed(grid: Grid) -> None:
+    grid.seat(budget=5_000)
+    grid.job(one(cost=5_001), "dear")
+    assert grid.claim() == "none"
+    grid.job(one(cost=900), "cheap")
+    assert grid.take().job == "cheap"
+
+
+def test_the_hold_is_settled_on_actual_use(grid: Grid) -> None:
+    grid.seat(lanes=2, budget=15_000)
+    grid.job(wide(3, cost=9_000))
+    first = grid.take()
+    assert grid.left() == 5_000  # the step of the ladder, 10,000
+    assert grid.claim(lane="1") == "none"
+    grid.done(first, used=2_500)
+    assert grid.left() == 12_500
+    second = grid.take()
+    assert grid.left() == 2_500
+    grid.fail(second, "back", used=400)
+    assert grid.left() == 12_100
+
+
+def test_a_budget_of_nothing_takes_what_costs_nothing(grid: Grid) -> None:
+    grid.seat(budget=0)
+    grid.job(one(), "free")
+    grid.job(one(cost=1), "dear")
+    assert grid.take().job == "free"
+    assert grid.done(grid.take()) == "plain"
+    assert grid.claim() == "none"
+
+
+def test_an_overdrawn_seat_takes_nothing(grid: Grid) -> None:
+    grid.seat(budget=1_000)
+    grid.job(one(cost=1_000))
+    grid.done(grid.take(), used=1_500)
+    assert grid.left() == -500
+    grid.job(one())
+    assert grid.claim() == "none"
+
+
+# -- order -------------------------------------------------------------------------------------------------
+
+
+def test_first_come_first_served_for_one_agent(grid: Grid) -> None:
+    grid.seat()
+    for name in "abc":
+        grid.job(one(), name)
+        grid.client.ping()
+    order = []
+    for _ in range(3):
+        claim = grid.take()
+        order.append(claim.job)
+        grid.done(claim)
+    assert order == ["a", "b", "c"]
+
+
+def test_a_stage_that_comes_back_keeps_its_place(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1")
+    claim = grid.take()
+    ready = grid.field("j1", "t:0")
+    while grid.now() <= int(ready or 0):
+        pass
+    grid.job(wide(5), "j2")
+    grid.fail(claim, "back")
+    assert grid.field("j1", "t:0") == ready
+    assert grid.take().job == "j1"
+
+
+def test_interactive_goes_before_batch_over_all_agents(grid: Grid) -> None:
+    grid.seat()
+    grid.job(wide(5), agent="ann", prio=0)
+    _served(grid, 3)
+    grid.job(wide(5), agent="bob", prio=1)
+    grid.job(wide(2), agent="ann", prio=1)
+    # ann has had more, and still her interactive stages come first; then bob catches up.
+    assert _served(grid, 3) == ["ann", "ann", "ann"]
+    assert _served(grid, 1) == ["bob"]
+
+
+def test_batch_ages_into_interactive(grid: Grid) -> None:
+    config = grid.config.model_copy(update={"batch_age": 0.0})
+    aged = Grid(grid.client, config)
+    grid.seat()
+    grid.job(one(), "j1", agent="bob", prio=1)
+    grid.job(one(), "j2", agent="ann", prio=0)
+    grid.client.hset(grid.keys("vt", "bench"), mapping={"ann": 5, "bob": 1})
+    assert aged.take().job == "j1"
+
+
+def test_agents_share_evenly_whatever_they_sent(grid: Grid) -> None:
+    grid.seat()
+    grid.job(wide(60), agent="ann")
+    grid.job(wide(10), agent="bob")
+    served = _served(grid, 20)
+    assert abs(served.count("ann") - served.count("bob")) <= 1
+
+
+def test_dear_stages_count_for_more(grid: Grid) -> None:
+    grid.seat()
+    grid.job(wide(30, cost=100_000), agent="ann")  # weight 11
+    grid.job(wide(60), agent="bob")
+    assert _served(grid, 24).count("ann") in (2, 3)
+
+
+def test_an_agent_that_comes_late_is_neither_favoured_nor_starved(grid: Grid) -> None:
+    grid.seat()
+    grid.job(wide(100), agent="ann")
+    _served(grid, 50)
+    grid.job(wide(100), agent="bob")
+    served = _served(grid, 20)
+    assert 9 <= served.count("bob") <= 11
+
+
+def test_an_agent_that_was_away_gains_nothing_by_it(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), agent="bob")
+    grid.job(wide(100), agent="ann")
+    _served(grid, 50)
+    grid.job(wide(50), agent="bob")
+    assert 9 <= _served(grid, 20).count("bob") <= 11
+
+
+def test_a_slow_queue_does_not_put_late_comers_behind_its_backlog(grid: Grid) -> None:
+    grid.seat("m.fast", "bench:fast")
+    grid.seat("m.slow", "bench:slow")
+    grid.job(wide(40, queue="bench:slow"), agent="ann")
+    grid.job(wide(200, queue="bench:fast"), agent="bob")
+    _served(grid, 2, "m.slow")
+    _served(grid, 150, "m.fast")
+    grid.job(wide(40, queue="bench:slow"), agent="eve")
+    assert 4 <= _served(grid, 10, "m.slow").count("eve") <= 6
+
+
+def test_nor_does_it_favour_them_elsewhere(grid: Grid) -> None:
+    grid.seat("m.fast", "bench:fast")
+    grid.seat("m.slow", "bench:slow")
+    grid.job(wide(40, queue="bench:slow"), agent="ann")
+    grid.job(wide(200, queue="bench:fast"), agent="bob")
+    _served(grid, 150, "m.fast")
+    _served(grid, 2, "m.slow")
+    grid.job(wide(60, queue="bench:fast"), agent="eve")
+    assert 9 <= _served(grid, 20, "m.fast").count("eve") <= 11
+
+
+def test_kinds_have_clocks_of_their_own(grid: Grid) -> None:
+    grid.seat("m.a", "gpu:x", "llm:x")
+    grid.seat("m.b", "llm:x")
+    grid.job(wide(80, queue="llm:x"), agent="ann")
+    _served(grid, 40, "m.b")
+    grid.job(wide(40, queue="gpu:x"), agent="bob")
+    assert _served(grid, 4, "m.a").count("ann") >= 1  # llm's clock is far on, and yet not last
+
+
+# -- classes -----------------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_stages_of_another_class_do_not_hide_one(grid: Grid) -> None:
+    grid.seat("m.a", budget=500)
+    grid.job(wide(10_000, cost=900), agent="ann")
+    grid.job(one(), "j2", agent="bob")
+    assert grid.take().job == "j2"
+    assert grid.classes() == {"0/1000|": 10_000}
+    assert grid.fail(grid.take(), "back") == "again"
+    grid.scripts.stop(grid.pending()[0].split(":")[0], "cancelled", "{}")
+
+
+def _exclude(grid: Grid, *seats: str) -> str:
+    """A job of one stage that each of `seats` has failed once; its id."""
+    job = grid.job(one(), agent=f"agent-{'-'.join(seats)}")
+    for seat in seats:
+        claim = grid.take(seat)
+        assert claim.job == job
+        grid.fail(claim, "seat", pause_ms=3_000_000)
+    return job
+
+
+def test_over_64_classes_the_rest_share_one_that_still_works(grid: Grid) -> None:
+    grid.seat("m.z")
+    names = [f"m.s{number}" for number in range(90)]
+    jobs = []
+    for name in names:
+        grid.seat(name)
+        jobs.append(_exclude(grid, name))
+    classes = grid.classes()
+    assert len(classes) <= 67
+    assert classes["0/0|*"] == 90 - 65
+    # The last seat may take all but its own, and one that none has excluded takes all there are.
+    got = {grid.take(names[-1]).job}
+    assert jobs[-1] not in got
+    served = [grid.take("m.z")]
+    while True:
+        _, _, after = grid.complete(served[-1], go_on=True)
+        if not isinstance(after, Claim):
+            break
+        served.append(after)
+    assert got | {claim.job for claim in served} == set(jobs)
+
+
+def test_in_the_shared_class_one_is_found_behind_many_of_others(grid: Grid) -> None:
+    """The head of the class excludes the seat; the claim looks further, at other agents and further on."""
+    grid.seat("m.z")
+    for number in range(70):
+        grid.seat(f"m.s{number}")
+        _exclude(grid, f"m.s{number}")
+    grid.seat("m.last")
+    job = grid.job(wide(40), agent="aaa")
+    mine = []
+    while len(mine) < 30:
+        claim = grid.take("m.last", lane="0")
+        if claim.job == job:
+            mine.append(claim)
+            grid.fail(claim, "seat", pause_ms=3_000_000)
+        else:
+            grid.done(claim)
+    found = 0
+    while isinstance(claim := grid.claim("m.last"), Claim):
+        found += claim.job == job
+        grid.done(claim)
+    assert found == 10
+
+
+# -- bells -------------------------------------------------------------------------------------------------
+
+
+def _rung(grid: Grid, *seats: str) -> list[int]:
+    return [grid.bells(f"seat:{seat}") for seat in seats]
+
+
+def test_never_more_bells_in_a_queue_than_lanes(grid: Grid) -> None:
+    grid.seat("m.a", lanes=2)
+    grid.seat("m.b")
+    grid.job(wide(50))
+    grid.job(wide(50))
+    grid.sweep()
+    assert _rung(grid, "m.a", "m.b") == [2, 1]
+    assert grid.bells(ANY) == 3
+
+
+def test_the_best_ranked_idle_seat_is_rung_first(grid: Grid) -> None:
+    grid.client.zadd(grid.keys("rank", ANY), {"m.c": 1, "m.b": 2, "m.a": 3})
+    grid.client.pexpire(grid.keys("rank", ANY), 60_000)
+    for seat in ("m.a", "m.b", "m.c"):
+        grid.seat(seat)
+    grid.job(one())
+    assert _rung(grid, "m.a", "m.b", "m.c") == [0, 0, 1]
+    grid.job(one())
+    assert _rung(grid, "m.a", "m.b", "m.c") == [0, 1, 1]
+
+
+def test_of_equal_seats_the_one_idle_longest(grid: Grid) -> None:
+    for seat in ("m.c", "m.a", "m.b"):
+        grid.seat(seat)
+        before = grid.now()
+        while grid.now() == before:
+            pass
+    grid.job(one())
+    assert _rung(grid, "m.a", "m.b", "m.c") == [0, 0, 1]
+
+
+def test_an_excluded_seat_is_not_rung(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.job(one())
+    claim = grid.take()
+    grid.seat("m.b")
+    grid.claim("m.b")
+    grid.clear("seat:m.a", "seat:m.b", ANY)
+    grid.client.zadd(grid.keys("idle", ANY), {"m.a": 1})
+    grid.fail(claim, "seat", pause_ms=1000)
+    assert _rung(grid, "m.a", "m.b") == [0, 1]
+
+
+def test_a_full_seat_leaves_the_idle_set_and_comes_back(grid: Grid) -> None:
+    grid.seat("m.a")
+    assert grid.client.zscore(grid.keys("idle", ANY), "m.a") is not None
+    grid.job(one())
+    assert grid.client.zscore(grid.keys("idle", ANY), "m.a") is None
+    grid.clear("seat:m.a")
+    claim = grid.take()
+    grid.job(one())
+    assert (grid.bells("seat:m.a"), grid.bells(ANY)) == (0, 1)
+    _, _, after = grid.complete(claim, go_on=True)
+    assert isinstance(after, Claim)
+    assert grid.complete(after, go_on=True)[2] == "none"
+    assert grid.client.zscore(grid.keys("idle", ANY), "m.a") is not None
+
+
+def test_a_claim_that_leaves_work_wakes_one_more(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b")
+    grid.job(wide(3))
+    grid.clear("seat:m.a", "seat:m.b", ANY)
+    grid.take("m.a")
+    assert grid.bells("seat:m.b") + grid.bells(ANY) == 1
+    grid.clear("seat:m.b", ANY)
+    grid.take("m.b")
+    assert grid.bells(ANY) == 1
+
+
+def test_a_bell_is_a_message_of_celery_with_an_id_of_its_own(grid: Grid) -> None:
+    grid.seat(lanes=2)
+    grid.job(wide(2))
+    messages = [json.loads(text) for text in grid.client.lrange(grid.keys.queue("seat:m.a"), 0, -1)]  # type: ignore[union-attr]
+    assert len({message["headers"]["id"] for message in messages}) == 2
+    assert {message["headers"]["task"] for message in messages} == {"gridq.run_stage"}
+    assert all(message["properties"]["delivery_tag"] == message["headers"]["id"] for message in messages)
+
+
+# -- the rest ----------------------------------------------------------------------------------------------
+
+
+def test_every_step_of_the_ladder_is_a_class(grid: Grid) -> None:
+    grid.seat(budget=10**9)
+    grid.job(plan(*(step(cost=cost) for cost in LADDER)))
+    assert set(grid.classes()) == {f"0/{cost}|" for cost in LADDER}
+    for lane, _ in enumerate(LADDER):
+        grid.seat(lanes=len(LADDER), budget=10**9)
+        grid.take(lane=str(lane))
+    assert grid.left() == 10**9 - sum(LADDER)
+
+
+def test_the_server_may_forget_the_scripts(grid: Grid) -> None:
+    grid.seat()
+    grid.job(chain(2))
+    grid.client.script_flush()
+    claim = grid.take()
+    grid.client.script_flush()
+    assert grid.fail(claim, "back") == "again"

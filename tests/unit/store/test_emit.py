@@ -1,0 +1,81 @@
+"""emit.lua: pieces of an answer, from the attempt that counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq.graph.plan import Scope
+from gridq.states import JobState
+from tests.unit.store.plans import Grid, one, plan, step
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def _pieces(grid: Grid, job: str) -> list[bytes]:
+    return [entry[b"piece"] for _, entry in grid.client.xrange(grid.keys("str", job)) if b"piece" in entry]  # type: ignore[union-attr]
+
+
+def test_pieces_stand_in_order(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1", stream=True)
+    claim = grid.take()
+    assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"'])
+    assert grid.scripts.emit(claim.lease, "root", ['"c"'])
+    assert _pieces(grid, "j1") == [b'"a"', b'"b"', b'"c"']
+
+
+def test_a_fenced_attempt_adds_nothing(grid: Grid) -> None:
+    grid.seat()
+    grid.seat("m.b")
+    grid.job(one(), "j1", stream=True)
+    old = grid.take()
+    grid.lapse(old)
+    grid.take("m.b")
+    assert not grid.scripts.emit(old.lease, "root", ['"a"'])
+    assert not grid.scripts.emit("gone:0:0:1:n", "root", ['"a"'])
+    assert _pieces(grid, "j1") == []
+
+
+@pytest.mark.parametrize("kind", ["seat", "died", "back"])
+def test_after_the_first_token_there_is_no_second_try(grid: Grid, kind: str) -> None:
+    grid.seat()
+    grid.seat("m.b")
+    grid.job(one(), "j1", stream=True)
+    claim = grid.take()
+    grid.scripts.emit(claim.lease, "root", ['"a"'])
+    assert grid.fail(claim, kind) == "plain"
+    assert grid.end("j1").state is JobState.FAILED  # type: ignore[union-attr]
+
+
+def test_nor_after_a_lost_lease(grid: Grid) -> None:
+    grid.seat()
+    grid.seat("m.b")
+    grid.job(one(), "j1", stream=True)
+    claim = grid.take()
+    grid.scripts.emit(claim.lease, "root", ['"a"'])
+    grid.lapse(claim)
+    end = grid.end("j1")
+    assert end is not None
+    assert end.state is JobState.FAILED
+    assert b"stage.attempts_exhausted" in end.payload
+
+
+def test_a_retry_of_the_graph_is_another_try(grid: Grid) -> None:
+    grid.seat()
+    grid.job(plan(step(scope=0), scopes=[Scope("root", None, 2, 0, ((0, 0),))]), "j1", stream=True)
+    claim = grid.take()
+    grid.scripts.emit(claim.lease, "root", ['"a"'])
+    assert grid.fail(claim, "back") == "again"
+    assert grid.fail(grid.take(), "back") == "again"  # nothing came out of this one
+    assert grid.field("j1", "try:0") == "1"
+
+
+def test_a_long_stream_keeps_its_end(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1", stream=True)
+    claim = grid.take()
+    for first in range(0, 12_000, 2_000):
+        grid.scripts.emit(claim.lease, "root", [str(number) for number in range(first, first + 2_000)])
+    pieces = _pieces(grid, "j1")
+    assert 10_000 <= len(pieces) < 10_200
+    assert pieces[-1] == b"11999"

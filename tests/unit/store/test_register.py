@@ -1,0 +1,147 @@
+"""register.lua: one live incarnation of a seat; a new one ends the leases of the one before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def _lanes(grid: Grid, queue: str = ANY) -> int:
+    return int(grid.client.hget(grid.keys("lanes"), queue) or 0)  # type: ignore[arg-type]
+
+
+def test_a_seat_listens_with_its_lanes(grid: Grid) -> None:
+    grid.seat("m.a", lanes=2)
+    grid.seat("m.b", ANY, "bench:b", lanes=3)
+    assert (_lanes(grid), _lanes(grid, "bench:b")) == (5, 3)
+    assert grid.client.smembers(grid.keys("serve", ANY)) == {b"m.a", b"m.b"}
+
+
+def test_saying_it_again_changes_nothing(grid: Grid) -> None:
+    grid.seat("m.a", lanes=2)
+    grid.job(wide(2))
+    claim = grid.take()
+    grid.seat("m.a", lanes=2)
+    assert _lanes(grid) == 2
+    assert grid.held() == {"0": claim.lease}
+
+
+def test_it_may_change_its_lanes_and_queues(grid: Grid) -> None:
+    grid.seat("m.a", ANY, "bench:b", lanes=2)
+    grid.seat("m.a", "bench:b", "bench:c", lanes=3)
+    assert (_lanes(grid), _lanes(grid, "bench:b"), _lanes(grid, "bench:c")) == (0, 3, 3)
+    assert not grid.client.exists(grid.keys("serve", ANY), grid.keys("idle", ANY))
+
+
+def test_another_live_host_is_refused(grid: Grid) -> None:
+    grid.seat("m.a", host="h1")
+    grid.job(one())
+    claim = grid.take()
+    assert grid.seat("m.a", inc="i2", host="h2") == "h1"
+    assert grid.held() == {"0": claim.lease}
+    assert grid.claim(inc="i2", lane="1") == "gone"
+
+
+def test_a_dead_host_is_followed_by_another(grid: Grid) -> None:
+    grid.seat("m.a", host="h1")
+    grid.age("seats", "m.a")
+    assert grid.seat("m.a", inc="i2", host="h2") is None
+    assert _lanes(grid) == 1
+    assert grid.scripts.renew("m.a", "i1", []) is None
+
+
+def test_a_new_incarnation_ends_the_leases_of_the_old_at_once(grid: Grid) -> None:
+    grid.seat("m.a", lanes=2)
+    grid.seat("m.b")
+    grid.job(wide(2), "j1")
+    old = [grid.take(), grid.take(lane="1")]
+    grid.seat("m.a", inc="i2", lanes=2)
+    assert grid.held() == {}
+    assert grid.pending() == ["j1:0", "j1:1"]
+    assert grid.claim(lane="0", inc="i1") == "gone"
+    assert grid.scripts.renew("m.a", "i1", [claim.lease for claim in old]) is None
+    assert grid.take("m.b").attempt == 2
+
+
+def test_the_old_incarnation_may_still_hand_in_what_it_did(grid: Grid) -> None:
+    grid.seat(budget=50_000)
+    grid.job(chain(2), "j1")
+    old = grid.take()
+    grid.seat(inc="i2", budget=50_000)
+    result, _, after = grid.complete(old, used=30, go_on=True)
+    assert (result, after) == (1, "gone")
+    assert grid.left() == 49_970
+    assert grid.pending() == ["j1:1"]
+
+
+def test_it_goes_on_as_it_is_where_only_its_beat_is_late(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one())
+    claim = grid.take()
+    grid.age("seats", "m.a")
+    grid.seat()
+    assert grid.held() == {"0": claim.lease}
+    assert grid.sweep()[0]["seats"] == 0
+
+
+def test_what_is_left_outlives_a_restart(grid: Grid) -> None:
+    grid.seat(budget=50_000)
+    grid.job(one(cost=900))
+    grid.done(grid.take(), used=700)
+    grid.seat(inc="i2", budget=50_000)
+    assert grid.left() == 49_300
+
+
+def test_a_changed_budget_changes_it_by_the_difference(grid: Grid) -> None:
+    grid.seat(budget=50_000)
+    grid.job(one(cost=900))
+    grid.done(grid.take(), used=700)
+    grid.seat(inc="i2", budget=60_000)
+    assert grid.left() == 59_300
+    grid.seat(inc="i3", budget=10_000)
+    assert grid.left() == 9_300
+
+
+def test_no_budget_and_a_budget_of_nothing_differ(grid: Grid) -> None:
+    grid.seat("m.a", budget=None)
+    grid.seat("m.b", budget=0)
+    assert (grid.left("m.a"), grid.left("m.b")) == (None, 0)
+    grid.job(one(cost=900), "j1")
+    assert grid.claim("m.b") == "none"
+    assert grid.take("m.a").job == "j1"
+
+
+def test_a_hold_of_no_budget_is_not_given_back_to_one(grid: Grid) -> None:
+    grid.seat(budget=None)
+    grid.job(one(cost=900))
+    claim = grid.take()
+    grid.seat(budget=5_000)
+    grid.done(claim, used=100)
+    assert grid.left() == 4_900
+
+
+def test_its_old_bells_go_and_pending_work_rings_anew(grid: Grid) -> None:
+    grid.seat("m.a", lanes=3)
+    grid.job(wide(3))
+    assert grid.bells("seat:m.a") == 3
+    grid.clear(ANY)
+    grid.seat("m.a", inc="i2", lanes=3)
+    assert grid.bells("seat:m.a") == 1
+
+
+def test_it_takes_again_what_it_drained_from(grid: Grid) -> None:
+    grid.seat()
+    grid.scripts.leave("m.a", "i1", "drain")
+    grid.job(one())
+    assert grid.claim() == "draining"
+    grid.seat()
+    grid.take()
+
+
+def test_the_record_has_a_life(grid: Grid) -> None:
+    grid.seat(ttl_ms=HOUR)
+    life: int = grid.client.pttl(grid.keys("seat", "m.a"))  # type: ignore[assignment]
+    assert 0 < life <= HOUR
