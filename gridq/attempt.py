@@ -231,18 +231,22 @@ class Attempt:
         if not isinstance(exc, GridError):
             log.error("stage %s on %s: %s", self._path, self.session.seat, type(exc).__name__)
             exc = SeatError("The seat's runner failed", {"reason": f"{type(exc).__name__}: {exc}"})
-        if isinstance(exc, ChildDied):
+        why = f"{exc.code}: {exc.message}" + (f": {exc.reason}" if exc.reason else "")
+        if isinstance(exc, SeatError) and self.emitted:
+            # Part of the answer is out: a second try would repeat it.
+            final = AttemptsExhausted("The answer broke off after it had begun", {**place, "reason": why})
+            return "stage", final, 0.0
+        if isinstance(exc, ChildDied) and exc.details.get("alone", True):
             text = "The stage killed the process that ran it, twice"
-            return "died", StageQuarantined(text, {**exc.details, **place, "reason": exc.message}), 0.0
+            return "died", StageQuarantined(text, {**exc.details, **place, "reason": why}), 0.0
         if isinstance(exc, SeatError):
-            pause = float(exc.details.get("retry_after") or self.session.config.retry_backoff)
-            why = f"{exc.code}: {exc.message}" + (f": {exc.reason}" if exc.reason else "")
+            after = exc.details.get("retry_after")
+            pause = self.session.config.retry_backoff if after is None else float(after)
             final = AttemptsExhausted(
                 "Every attempt failed for reasons of its seats", {**exc.details, **place, "reason": why}
             )
-            if self.emitted:  # part of the answer is out: a second try would repeat it
-                final = AttemptsExhausted("The answer broke off after it had begun", {**place, "reason": why})
-                return "stage", final, 0.0
+            if isinstance(exc, ChildDied):  # others ran in it too: whose fault it was cannot be told
+                return "lost", final, 0.0
             return "seat", final, pause
         return "stage", type(exc)(exc.message, {**exc.details, **place}), 0.0
 

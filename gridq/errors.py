@@ -294,7 +294,10 @@ class SeatDegraded(SeatError):
 
 
 class ChildDied(SeatError):
-    """The child process that ran the stage died under it; twice on one stage and the stage is quarantined."""
+    """The child process that ran the stage died under it; twice on one stage and the stage is quarantined.
+
+    `details["alone"]` False: other stages ran in that process too, so the death counts as a loss only.
+    """
 
     code = "seat.child_died"
 

@@ -252,6 +252,35 @@ def test_a_killed_child_is_told_and_the_next_run_works(own: GpuProfile):
     assert process_of(own).pid != pid
 
 
+def test_a_death_under_several_stages_blames_none_of_them(own: GpuProfile, engine: str):
+    if engine != "xllamacpp":
+        pytest.skip("llama-cpp-python runs one stage at a time")
+    run(own, "complete", {"prompt": "x", "max_tokens": 1})
+    pid = process_of(own).pid
+    assert pid is not None
+    both = threading.Barrier(2, timeout=60)
+    blamed: list[bool] = []
+
+    def stage() -> None:
+        first = iter([True])
+
+        def emit(piece: object) -> None:
+            if next(first, False) and both.wait() == 0:
+                os.kill(pid, signal.SIGKILL)
+
+        try:
+            run(own, "chat", LONG, StageContext(emit=emit))
+        except ChildDied as exc:
+            blamed.append(exc.details["alone"])
+
+    threads = [threading.Thread(target=stage) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert blamed == [False, False]
+
+
 def test_memory_is_given_back_after_close(engine: str):
     profile = opened()
     run(profile, "complete", {"prompt": "x", "max_tokens": 1})

@@ -1,6 +1,6 @@
 -- An attempt ended without an output.
--- ARGV  lease, kind (stage: the stage's own fault, it fails for good | seat | died | back), pause in ms, micro-dollars used,
---       error as JSON, row as JSON or '', seat
+-- ARGV  lease, kind (stage: the stage's own fault, it fails for good | seat | died | lost | back), pause in ms, micro-dollars
+--       used, error as JSON, row as JSON or '', seat
 -- gives again (it is pending or a Retry starts) | plain | celery (the job failed) | fenced
 -- uses: base pending jobs
 local lease, kind, pause, used, err, row, seat = unpack(ARGV)

@@ -79,6 +79,7 @@ class ModelProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped_by_us = False
         self._gone = False
+        self._shared = False  # whether several stages were under way when the child died
         self._thread = threading.Thread(target=self._live, name=f"gridq-model-{order.model}", daemon=True)
 
     @property
@@ -210,6 +211,7 @@ class ModelProcess:
             return SeatUnavailable("The model's process was stopped", {**details, "retry_after": 0})
         code = self._process.returncode if self._process else None
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        details["alone"] = not self._shared
         return ChildDied(f"The model's process died under the stage ({how})", details)
 
     def _last_words(self) -> str:
@@ -269,6 +271,7 @@ class ModelProcess:
         with self._lock:
             self._gone = True
             waiting = list(self._waiting.values())
+            self._shared = len(waiting) > 1
         for replies in (self._first, *waiting):
             replies.put(_GONE)
         shutil.rmtree(self._scratch, ignore_errors=True)
