@@ -97,11 +97,11 @@ class _State:
 
     def jobs(self) -> list[str]:
         """Each step of a running job is in exactly one place; `left` counts those that are not finished."""
-        wrong = []
         live = set(self.by_kind["job"])
-        for entry in [*self.waiting, *self.open]:
-            if entry.split(":", 1)[0] not in live:
-                wrong.append(f"{entry} of a job that is no more")
+        entries = [*self.waiting, *self.open]
+        wrong = [
+            f"{entry} of a job that is no more" for entry in entries if entry.split(":", 1)[0] not in live
+        ]
         for job in live:
             wrong += self._job(job, self.table("job", job))
         return wrong

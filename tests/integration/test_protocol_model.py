@@ -1,4 +1,4 @@
-"""The scripts under any order of calls, late and repeated ones too: what must always hold, holds after each."""
+"""The scripts called in any order, late and again: what must always hold, holds after each call."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Builder:
 
 
 class Protocol(RuleBasedStateMachine):
-    """One grid, three seats, a few jobs; every lease ever given may be reported at any time, any number of times."""
+    """One grid, three seats, a few jobs; any lease ever given may be reported at any time and again."""
 
     def __init__(self, env: GridEnv, number: int) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Protocol(RuleBasedStateMachine):
         self.used: dict[str, int] = {}
         self.reported: set[str] = set()
         self.recorded: Counter[str] = Counter()
-        self.incarnations = {seat: "i0" for seat in SEATS}
+        self.incarnations = dict.fromkeys(SEATS, "i0")
 
     # -- what is done ----------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Protocol(RuleBasedStateMachine):
     def budgets(self) -> None:
         who = self.grid.client.hgetall(self.grid.keys("who"))
         holds: Counter[str] = Counter()
-        for by in who.values():  # type: ignore[union-attr]
+        for by in who.values():
             seat, _, hold = by.decode().split(" ")
             holds[seat] += int(hold)
         for seat, (_, budget, _) in SEATS.items():
@@ -311,7 +311,7 @@ class Protocol(RuleBasedStateMachine):
             if isinstance(found, Claim):
                 assert grid.complete(found, b"true")[0] == 1
             else:
-                for lease in grid.client.zrange(grid.keys("leases"), 0, -1):  # type: ignore[union-attr]
+                for lease in grid.client.zrange(grid.keys("leases"), 0, -1):
                     grid.age("leases", lease.decode())
         assert not self.live()
         for job in self.jobs:
@@ -341,8 +341,8 @@ class Protocol(RuleBasedStateMachine):
 def test_any_order_of_calls(grid_env: GridEnv) -> None:
     """Stages run once, budgets add up, and every step is in one place, whatever is called when."""
     numbers = itertools.count()
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        lambda: Protocol(grid_env, next(numbers)),
+    run_state_machine_as_test(
+        lambda: Protocol(grid_env, next(numbers)),  # type: ignore[arg-type] any factory will do
         settings=settings(
             max_examples=40,
             stateful_step_count=40,

@@ -60,7 +60,7 @@ class Grid:
     """The scripts on one server, with ids, nonces and what each lease belongs to kept in mind."""
 
     def __init__(self, client: redis.Redis, config: Settings) -> None:
-        self.client = client
+        self.client: Any = client  # redis-py's types say that everything may be awaited
         self.config = config
         self.scripts = Scripts(client, config)
         self.keys = self.scripts.keys
@@ -109,8 +109,8 @@ class Grid:
     ) -> bool:  # fmt: skip
         """Put a job into the inbox."""
         return self.scripts.enqueue(
-            job, agent=agent, deadline_ms=deadline_ms, ttl_ms=ttl_ms, celery=celery, stream=stream, graph=b"{}",
-            value=value, options=b"{}",
+            job, agent=agent, deadline_ms=deadline_ms, ttl_ms=ttl_ms, celery=celery, stream=stream,
+            graph=b"{}", value=value, options=b"{}",
         )  # fmt: skip
 
     def claim(self, seat: str = "m.a", lane: str = "0", inc: str = "i1", nonce: str = "") -> Claim | str:
@@ -161,7 +161,7 @@ class Grid:
 
     def now(self) -> int:
         """The server's clock in ms."""
-        seconds, micros = self.client.time()  # type: ignore[misc]
+        seconds, micros = self.client.time()
         return int(seconds) * 1000 + int(micros) // 1000
 
     def sweep(self, most: int = 200) -> tuple[dict[str, int], list[str]]:
@@ -181,7 +181,7 @@ class Grid:
 
     def wait_over(self) -> None:
         """Let every delay be over, and have it swept."""
-        for member in self.client.zrange(self.keys("delays"), 0, -1):  # type: ignore[union-attr]
+        for member in self.client.zrange(self.keys("delays"), 0, -1):
             self.age("delays", member.decode())
         self.sweep(10_000)
 
@@ -191,9 +191,9 @@ class Grid:
         """`job:step` of all that waits in a queue, by class and agent."""
         found: list[str] = []
         for cls in sorted(self.classes(queue)):
-            for agent in self.client.zrange(self.keys("rdy", queue, cls), 0, -1):  # type: ignore[union-attr]
+            for agent in self.client.zrange(self.keys("rdy", queue, cls), 0, -1):
                 key = self.keys("w", queue, cls, agent.decode())
-                found += [member.decode() for member in self.client.zrange(key, 0, -1)]  # type: ignore[union-attr]
+                found += [member.decode() for member in self.client.zrange(key, 0, -1)]
         return found
 
     def classes(self, queue: str = ANY) -> dict[str, int]:
@@ -218,7 +218,7 @@ class Grid:
 
     def bells(self, queue: str) -> int:
         """How many bells stand in a queue (a seat's own: `seat:<id>`)."""
-        return int(self.client.llen(self.keys.queue(queue)))  # type: ignore[arg-type]
+        return int(self.client.llen(self.keys.queue(queue)))
 
     def clear(self, *queues: str) -> None:
         """Take all bells out of queues, as workers would."""
@@ -229,6 +229,12 @@ class Grid:
         """How a job ended."""
         data: Any = self.client.lindex(self.keys("fin", job), 0)
         return None if data is None else End.read(data)
+
+    def ended(self, job: str) -> End:
+        """How a job ended, which it must have."""
+        end = self.end(job)
+        assert end is not None
+        return end
 
     def own(self) -> set[str]:
         """The names of gridq's own keys, without the prefix."""

@@ -80,7 +80,7 @@ def test_a_job_that_left_the_inbox_meanwhile_is_known(grid: Grid) -> None:
 def test_a_plan_of_20_000_steps_is_written_whole(grid: Grid) -> None:
     grid.seat()
     grid.job(chain(20_000), "j1")
-    assert grid.client.hlen(grid.keys("job", "j1")) > 59_000  # type: ignore[operator]
+    assert grid.client.hlen(grid.keys("job", "j1")) > 59_000
     assert grid.field("j1", "p:19999") == "1"
     assert grid.take().job == "j1"
     grid.scripts.stop("j1", "cancelled", "{}")

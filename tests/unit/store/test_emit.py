@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def _pieces(grid: Grid, job: str) -> list[bytes]:
-    return [entry[b"piece"] for _, entry in grid.client.xrange(grid.keys("str", job)) if b"piece" in entry]  # type: ignore[union-attr]
+    return [entry[b"piece"] for _, entry in grid.client.xrange(grid.keys("str", job)) if b"piece" in entry]
 
 
 def test_pieces_stand_in_order(grid: Grid) -> None:
@@ -44,7 +44,7 @@ def test_after_the_first_token_there_is_no_second_try(grid: Grid, kind: str) -> 
     claim = grid.take()
     grid.scripts.emit(claim.lease, "root", ['"a"'])
     assert grid.fail(claim, kind) == "plain"
-    assert grid.end("j1").state is JobState.FAILED  # type: ignore[union-attr]
+    assert grid.ended("j1").state is JobState.FAILED
 
 
 def test_nor_after_a_lost_lease(grid: Grid) -> None:
@@ -54,8 +54,7 @@ def test_nor_after_a_lost_lease(grid: Grid) -> None:
     claim = grid.take()
     grid.scripts.emit(claim.lease, "root", ['"a"'])
     grid.lapse(claim)
-    end = grid.end("j1")
-    assert end is not None
+    end = grid.ended("j1")
     assert end.state is JobState.FAILED
     assert b"stage.attempts_exhausted" in end.payload
 

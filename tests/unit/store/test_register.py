@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def _lanes(grid: Grid, queue: str = ANY) -> int:
-    return int(grid.client.hget(grid.keys("lanes"), queue) or 0)  # type: ignore[arg-type]
+    return int(grid.client.hget(grid.keys("lanes"), queue) or 0)
 
 
 def test_a_seat_listens_with_its_lanes(grid: Grid) -> None:
@@ -143,5 +143,5 @@ def test_it_takes_again_what_it_drained_from(grid: Grid) -> None:
 
 def test_the_record_has_a_life(grid: Grid) -> None:
     grid.seat(ttl_ms=HOUR)
-    life: int = grid.client.pttl(grid.keys("seat", "m.a"))  # type: ignore[assignment]
+    life: int = grid.client.pttl(grid.keys("seat", "m.a"))
     assert 0 < life <= HOUR

@@ -1,0 +1,260 @@
+"""sweep.lua: what nobody else looks at."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq.queues import PURE, ROUTER
+from gridq.states import JobState
+from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def _gap(grid: Grid, ms: int) -> dict[str, int]:
+    """What a sweep finds that comes `ms` after the one before."""
+    grid.client.set(grid.keys("swept"), grid.now() - ms, px=HOUR)
+    return grid.scripts.sweep()[0]
+
+
+# -- leases and seats --------------------------------------------------------------------------------------
+
+
+def test_a_dead_seat_s_leases_are_lost_and_its_lanes_listen_no_more(grid: Grid) -> None:
+    grid.seat("m.a", lanes=2)
+    grid.seat("m.b")
+    grid.job(wide(2), "j1")
+    grid.take("m.a")
+    grid.age("seats", "m.a")
+    found = grid.sweep()[0]
+    assert found["seats"] == 1
+    assert grid.held("m.a") == {}
+    assert grid.client.hget(grid.keys("lanes"), ANY) == b"1"
+    assert grid.client.smembers(grid.keys("serve", ANY)) == {b"m.b"}
+    assert not grid.client.exists(grid.keys.queue("seat:m.a"))
+    assert grid.claim("m.a", lane="1") == "gone"
+    assert grid.take("m.b").job == "j1"
+    assert grid.client.hget(grid.keys("losses"), "n") == b"1"
+
+
+def test_a_lost_lease_asks_others_first_and_then_anybody(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b")
+    grid.job(one())
+    grid.lapse(grid.take("m.a"))
+    grid.sweep()
+    assert grid.claim("m.a") == "none"
+    grid.wait_over()
+    grid.take("m.a")
+
+
+def test_lapsed_leases_go_in_batches(grid: Grid) -> None:
+    grid.seat(lanes=7)
+    grid.job(wide(7))
+    for lane in range(7):
+        grid.age("leases", grid.take(lane=str(lane)).lease)
+    assert [grid.sweep(3)[0]["died"] for _ in range(4)] == [3, 3, 1, 0]
+
+
+def test_after_a_gap_nobody_expires_anything_for_one_lease(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one())
+    claim = grid.take()
+    grid.age("leases", claim.lease)
+    grid.age("seats", "m.a")
+    longest = grid.config.lease_ms - grid.config.renew_ms
+    found = _gap(grid, longest + 50)
+    assert (found["grace"], found["died"], found["seats"]) == (2, 0, 0)
+    until: float = grid.client.zscore(grid.keys("leases"), claim.lease)
+    assert until - grid.now() > longest
+    assert grid.sweep()[0]["died"] == 0
+
+
+def test_a_shorter_gap_is_none(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one())
+    grid.age("leases", grid.take().lease)
+    found = _gap(grid, grid.config.lease_ms - grid.config.renew_ms - 500)
+    assert (found["grace"], found["died"]) == (0, 1)
+
+
+def test_a_clock_that_jumps_back_is_a_gap_too(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one())
+    claim = grid.take()
+    grid.client.zadd(grid.keys("leases"), {claim.lease: grid.now() + HOUR})
+    assert _gap(grid, -60_000)["grace"] == 2
+    until: float = grid.client.zscore(grid.keys("leases"), claim.lease)
+    assert until - grid.now() <= grid.config.lease_ms
+
+
+def test_the_first_sweep_of_all(grid: Grid) -> None:
+    assert set(grid.scripts.sweep()[0].values()) == {0}
+
+
+# -- exclusions --------------------------------------------------------------------------------------------
+
+
+def _both_excluded(grid: Grid) -> str:
+    grid.seat("m.a")
+    grid.seat("m.b")
+    job = grid.job(one())
+    grid.fail(grid.take("m.a"), "died")
+    grid.lapse(grid.take("m.b"))
+    return job
+
+
+def test_exclusions_of_all_live_seats_are_void(grid: Grid) -> None:
+    job = _both_excluded(grid)
+    assert grid.field(job, "x:0") is None  # the sweep that found the lapsed lease saw that too
+    assert grid.classes() == {"0/0|": 1}
+    grid.take("m.a")
+
+
+def test_not_while_another_seat_is_live(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b")
+    job = grid.job(one())
+    grid.fail(grid.take("m.a"), "died")
+    assert grid.sweep()[0]["voided"] == 0
+    grid.age("seats", "m.b")
+    assert grid.sweep()[0]["voided"] == 1
+    assert grid.take("m.a").job == job
+
+
+@pytest.mark.parametrize("why", ["draining", "no budget"])
+def test_a_seat_that_cannot_take_it_does_not_count(grid: Grid, why: str) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b", budget=0 if why == "no budget" else None)
+    job = grid.job(one(cost=900))
+    grid.fail(grid.take("m.a"), "died")
+    if why == "draining":
+        grid.scripts.leave("m.b", "i1", "drain")
+    assert grid.sweep()[0]["voided"] == 1
+    assert grid.take("m.a").job == job
+
+
+def test_of_the_excluded_only_those_that_do_not_back_off_are_let_in(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b")
+    job = grid.job(one())
+    grid.fail(grid.take("m.a"), "seat", pause_ms=60_000)
+    grid.fail(grid.take("m.b"), "died")
+    assert grid.sweep()[0]["voided"] == 1
+    assert grid.field(job, "x:0") == "m.a"
+    assert grid.claim("m.a") == "none"
+    assert grid.take("m.b").job == job
+
+
+def test_with_no_seat_at_all_they_stay(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.job(one())
+    grid.fail(grid.take(), "died")
+    grid.scripts.leave("m.a", "i1", "go")
+    assert grid.sweep()[0]["voided"] == 0
+    grid.seat("m.a", inc="i2")
+    assert grid.sweep()[0]["voided"] == 1
+
+
+def test_voiding_goes_in_batches(grid: Grid) -> None:
+    grid.seat("m.a", lanes=10)
+    grid.seat("m.b", lanes=10)
+    grid.job(wide(10))
+    claims = [grid.take("m.a", lane=str(lane)) for lane in range(10)]
+    for claim in claims:
+        grid.fail(claim, "died")
+    grid.age("seats", "m.b")
+    assert [grid.sweep(4)[0]["voided"] for _ in range(4)] == [4, 4, 2, 0]
+
+
+# -- deadlines, inbox, answers, bells ----------------------------------------------------------------------
+
+
+def test_running_and_queued_jobs_end_at_their_deadlines(grid: Grid) -> None:
+    grid.seat()
+    grid.job(chain(2), "running", celery=True)
+    claim = grid.take()
+    grid.enqueue("queued")
+    for job in ("running", "queued"):
+        grid.age("deadlines", job)
+    assert grid.sweep()[0]["expired"] == 2
+    for job in ("running", "queued"):
+        end = grid.ended(job)
+        assert end.state is JobState.EXPIRED
+        error = end.error()
+        assert error is not None
+        assert error.code == "job.deadline"
+    assert grid.held() == {}
+    assert not grid.client.exists(grid.keys("inbox"), grid.keys("sub", "queued"), grid.keys("deadlines"))
+    assert grid.complete(claim)[0] == -1
+    assert grid.sweep()[0]["expired"] == 0
+
+
+def test_long_jobs_end_one_at_a_time(grid: Grid) -> None:
+    grid.seat()
+    for job in "abc":
+        grid.job(chain(6_000), job)
+        grid.age("deadlines", job)
+    assert [grid.sweep()[0]["expired"] for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_the_inbox_is_rung_again_until_admission(grid: Grid) -> None:
+    grid.seat("r.router", PURE)
+    grid.enqueue("j1")
+    assert grid.sweep()[0]["rung"] == 0  # not before its own message had time
+    for times in (1, 2):
+        grid.age("inbox", "j1")
+        assert grid.sweep()[0]["rung"] == 1
+        assert grid.bells(ROUTER) == times
+    assert grid.sweep()[0]["rung"] == 0
+    text: bytes = grid.client.lindex(grid.keys.queue(ROUTER), 0)
+    assert b'"id": "j1"' in text
+    grid.admit(one(), "j1", deadline_ms=None)
+    assert not grid.client.exists(grid.keys("inbox"))
+
+
+def test_the_routers_queue_does_not_fill_up(grid: Grid) -> None:
+    for number in range(20):
+        grid.enqueue(f"j{number}")
+        grid.age("inbox", f"j{number}")
+    assert grid.sweep()[0]["rung"] == 8
+    assert grid.bells(ROUTER) == 8
+
+
+def test_due_answers_come_again_until_they_are_written(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1", celery=True)
+    assert grid.done(grid.take()) == "celery"
+    assert grid.sweep()[1] == []  # whoever ended it writes it first
+    for _ in range(2):
+        grid.age("answers", "j1")
+        assert grid.sweep()[1] == ["j1"]
+        assert grid.sweep()[1] == []
+    grid.client.zrem(grid.keys("answers"), "j1")
+    assert grid.sweep()[1] == []
+
+
+def test_lost_bells_of_pending_work_are_rung(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.job(one())
+    grid.clear("seat:m.a", ANY)
+    grid.sweep()
+    assert grid.bells("seat:m.a") + grid.bells(ANY) == 1
+    for _ in range(5):
+        grid.sweep()
+    assert (grid.bells("seat:m.a"), grid.bells(ANY)) == (0, 1)
+
+
+def test_a_queue_without_work_is_forgotten(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one())
+    grid.done(grid.take())
+    grid.clear("seat:m.a", ANY)
+    grid.sweep()
+    assert not grid.client.exists(grid.keys("queues"))
+
+
+def test_the_server_may_forget_the_script(grid: Grid) -> None:
+    grid.sweep()
+    grid.client.script_flush()
+    grid.sweep()
