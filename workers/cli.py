@@ -60,12 +60,12 @@ def demo(
     A server, a router and two workers are started in a temporary folder and stopped at the end; ~/.gridq
     is not touched.
     """
-    from gridq.cli.inputs import read_bytes, read_input
+    from gridq.cli.inputs import read_graph, read_input
     from workers.demo import GRAPH, NOTES
     from workers.demo.show import show
 
     show(
-        read_bytes(graph or str(GRAPH), "The graph"),
+        read_graph(graph or str(GRAPH)),
         read_input(f"@{NOTES}" if input is None else input),
         engine=engine,
         needs_model=graph is None,

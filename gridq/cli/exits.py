@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from gridq.errors import GraphError, GridError, NoLiveSeat, WaitTimeout
+from gridq.errors import BrokerError, GraphError, GridError, NoLiveSeat, WaitTimeout
 
 JOB_FAILED = 1
 WRONG_USE = 2
@@ -42,6 +44,23 @@ def one_line(text: str) -> str:
 def complain(exc: GridError) -> None:
     """Print `error: …` on stderr."""
     typer.echo(f"error: {one_line(str(exc))}", err=True)
+
+
+@contextmanager
+def job_errors(tell: Callable[[GridError], None] | None = None) -> Iterator[None]:
+    """Within it a job is waited for: the error that ended it is printed and exits with JOB_FAILED.
+
+    `tell` gets it first. What only stopped the waiting (the server, the time) passes.
+    """
+    try:
+        yield
+    except (BrokerError, WaitTimeout):
+        raise
+    except GridError as exc:
+        if tell is not None:
+            tell(exc)
+        complain(exc)
+        raise typer.Exit(JOB_FAILED) from None
 
 
 class Commands(TyperGroup):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.errors import ConfigError
+from gridq.errors import ConfigError, InvalidJson
 
 if TYPE_CHECKING:
     from gridq.protocol import Json
@@ -30,6 +30,14 @@ StagesFolder = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def read_graph(name: str) -> str:
+    """The text of a graph's file. ConfigError: it cannot be read. InvalidJson: it is not UTF-8."""
+    try:
+        return read_bytes(name, "The graph").decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise InvalidJson("The graph is not UTF-8 text", {"path": name, "reason": str(exc)}) from None
 
 
 def read_bytes(name: str, what: str) -> bytes:
@@ -73,9 +81,7 @@ def read_input(text: str | None) -> Json:
                 "path": where,
                 "reason": str(exc),
                 "expected": 'JSON such as {"city": "Oslo"} or "a text", @FILE or - for stdin',
-                "fix": f"put it in quotes: --input '{json.dumps(text)}'"
-                if _is_a_word(text)
-                else "correct the JSON there",
+                "fix": _fix(text),
             },
         ) from None
 
@@ -95,6 +101,8 @@ def _refuse(word: str) -> Json:
     raise ValueError(f"{word} is not JSON")
 
 
-def _is_a_word(text: str) -> bool:
-    """Whether it looks as if the shell took the quotes away, or none were put: `--input Oslo`."""
-    return text[:1].isalpha() and "'" not in text
+def _fix(text: str) -> str:
+    """What `--input Oslo` and `--input notes.json` most likely were meant to be."""
+    if text[:1].isalpha() and "'" not in text:
+        return f"write --input @{text}" if Path(text).is_file() else f"write --input '{json.dumps(text)}'"
+    return "correct the JSON there"

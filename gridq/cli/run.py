@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.exits import EXITS, INTERRUPTED, JOB_FAILED, Debug, complain
-from gridq.cli.inputs import STDIN, AsJson, GraphFile, StagesFolder, read_bytes, read_input, with_stages
+from gridq.cli.exits import EXITS, INTERRUPTED, Debug, job_errors
+from gridq.cli.inputs import STDIN, AsJson, GraphFile, StagesFolder, read_graph, read_input, with_stages
 from gridq.cli.output import echo_answer, echo_json
-from gridq.errors import BrokerError, ConfigError, GridError, WaitTimeout
+from gridq.errors import ConfigError, GridError
 
 if TYPE_CHECKING:
     from gridq.cli.live import Show
@@ -67,7 +67,7 @@ def run(
         raise ConfigError(
             "Graph and input cannot both come from stdin", {"path": "--input", "fix": "put one into a file"}
         )
-    text = read_bytes(graph, "The graph").decode("utf-8", "surrogateescape")
+    text = read_graph(graph)
     value = read_input(input)
     client = Client(config=with_stages(settings(), stages))
     try:
@@ -81,25 +81,16 @@ def _follow(client: Client, job: str, timeout: float | None, watch: bool, json: 
     """Wait for the job and print how it ended."""
     from gridq.cli.live import PLAIN_TICK, TICK, wait
 
+    def tell(exc: GridError) -> None:
+        if json:
+            state = str(client.status(job))
+            echo_json({"job": job, "state": state, "error": exc.to_record(), "rows": _rows(client, job)})
+
     since = time.monotonic()
     terminal = sys.stderr.isatty()
     try:
-        with _shown(client, job, watch, terminal) as show:
+        with job_errors(tell), _shown(client, job, watch, terminal) as show:
             answer = wait(client, job, timeout, show, TICK if terminal else PLAIN_TICK)
-    except (BrokerError, WaitTimeout):
-        raise
-    except GridError as exc:
-        if json:
-            echo_json(
-                {
-                    "job": job,
-                    "state": str(client.status(job)),
-                    "error": exc.to_record(),
-                    "rows": _rows(client, job),
-                }
-            )
-        complain(exc)
-        raise typer.Exit(JOB_FAILED) from None
     except KeyboardInterrupt:
         ended = not client.cancel(job)
         typer.echo(f"The job {job} " + ("had ended already" if ended else "was cancelled"), err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gridq.cli.exits import EXITS, Debug
-from gridq.cli.inputs import AsJson, GraphFile, StagesFolder, read_bytes, with_stages
+from gridq.cli.inputs import AsJson, GraphFile, StagesFolder, read_graph, with_stages
 from gridq.cli.output import echo_json
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def validate(
     """
     from gridq.settings import settings
 
-    report = examine(read_bytes(graph, "The graph"), with_stages(settings(), stages))
+    report = examine(read_graph(graph), with_stages(settings(), stages))
     if json:
         echo_json(report)
         return
@@ -44,7 +44,7 @@ def validate(
         )
 
 
-def examine(text: bytes, config: Settings) -> dict[str, Json]:
+def examine(text: str, config: Settings) -> dict[str, Json]:
     """What a graph is and needs, as JSON. GraphError: what is wrong with it."""
     from gridq.admission import local_catalogue, place
     from gridq.graph.canonical import composition_id

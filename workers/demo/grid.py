@@ -22,6 +22,7 @@ from workers.wires.models import catalogue
 
 MODEL = "smollm2-135m-instruct"
 SEATS = ("local", "cpu")
+PROFILES = ("gpu",)
 
 
 def chosen_engine(asked: str | None) -> tuple[str, str]:
@@ -63,7 +64,7 @@ def demo_grid(engine: str, *, keep: bool) -> Iterator[tuple[Settings, Path]]:
                 update={
                     "broker_url": SecretStr(server.url),
                     "home": folder / "home",
-                    "profiles": ("gpu",),
+                    "profiles": PROFILES,
                     "drain": 1.0,
                 }
             )

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gridq.cli.exits import job_errors
 from gridq.cli.live import drawn, place_of, told, wait
 from gridq.cli.output import console, echo_answer, plain_table
+from gridq.cli.validate import examine
 from gridq.client import Client
 from gridq.errors import GridError
 from gridq.protocol import Json, Row
-from gridq.settings import Settings
-from workers.demo.grid import SEATS, check_model, chosen_engine, demo_grid
+from gridq.settings import Settings, settings
+from workers.demo.grid import PROFILES, SEATS, check_model, chosen_engine, demo_grid
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,16 +25,19 @@ PATIENCE = 120.0
 """Seconds for the graph; the briefing needs about two."""
 
 
-def show(graph: bytes, value: Json, *, engine: str | None, needs_model: bool, keep: bool) -> None:
+def show(graph: str, value: Json, *, engine: str | None, needs_model: bool, keep: bool) -> None:
     """Start a grid, run `graph` on it, print what came of it, stop the grid.
 
-    ConfigError: no engine, no model, or a part does not start. Else the error that ended the job.
+    ConfigError: no engine, no model, or a part does not start. GraphError: the graph is wrong.
+    typer.Exit: the job failed.
     """
     began = time.monotonic()
     out = console(err=True)
     name, why = chosen_engine(engine)
     if needs_model:
         check_model()
+    needs = examine(graph, settings().model_copy(update={"profiles": PROFILES}))
+    out.print(f"Graph    {needs['stages']} stages for {' and '.join(needs['queues'])}")
     out.print(f"Engine   {why}; --engine or GRIDQ_ENGINE names another")
     out.print(f"Starting a server, a router and the workers {' and '.join(SEATS)} ...")
     folder: Path | None = None
@@ -41,7 +46,10 @@ def show(graph: bytes, value: Json, *, engine: str | None, needs_model: bool, ke
             out.print(f"Ready    after {time.monotonic() - began:.1f} s")
             _run(config, graph, value)
             out.print("Stopping ...")
-    except GridError:
+    except KeyboardInterrupt:
+        out.print("Stopped  by Ctrl-C, nothing is left running")
+        raise
+    except (GridError, typer.Exit):
         if folder is not None and folder.exists():
             out.print(f"Logs     {folder}", soft_wrap=True)
         raise
@@ -50,26 +58,26 @@ def show(graph: bytes, value: Json, *, engine: str | None, needs_model: bool, ke
     out.print(f"Done     after {time.monotonic() - began:.1f} s, nothing is left running")
 
 
-def _run(config: Settings, graph: bytes, value: Json) -> None:
+def _run(config: Settings, graph: str, value: Json) -> None:
     out = console(err=True)
     client = Client(config=config)
     try:
-        job = client.submit(graph.decode("utf-8", "surrogateescape"), value)
-        with (drawn if out.is_terminal else told)(client, job) as progress:
+        job = client.submit(graph, value)
+        with job_errors(), (drawn if out.is_terminal else told)(client, job) as progress:
             answer = wait(client, job, PATIENCE, progress)
         rows = client.rows(job)
     finally:
         client.close()
     out.print()
     echo_answer(answer)
-    out.print()
+    typer.echo()
     console().print(rows_table(rows))
     typer.echo()
 
 
 def rows_table(rows: list[Row]) -> Table:
     """Where each stage ran: its place in the graph, queue, worker, times and tokens."""
-    table = plain_table("stage", "queue", "worker", "wait ms", "run ms", "tokens", numbers=_NUMBERS)
+    table = plain_table("stage", "queue", "worker", "wait ms", "run ms", "tokens", numbers=_NUMBERS, gap=1)
     for row in rows:
         place = place_of(row.path)
         tokens = f"{row.tokens_in}+{row.tokens_out}" if row.tokens_in or row.tokens_out else ""

@@ -1,0 +1,96 @@
+"""Graph files and inputs as a command reads them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.cli.inputs import read_graph, read_input, with_stages
+from gridq.errors import ConfigError, InvalidJson
+from gridq.settings import Settings
+
+
+def stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (None, None),
+        ("null", None),
+        ('{"a": [1, 2.5, "ü"]}', {"a": [1, 2.5, "ü"]}),
+        ("123456789012345678901234567890", 123456789012345678901234567890),
+    ],
+)
+def test_json_on_the_command_line(text: str | None, value: Any) -> None:
+    assert read_input(text) == value
+
+
+def test_json_in_a_file_and_on_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "in.json"
+    file.write_text('\ufeff{"ü": 1}', encoding="utf-8")
+    assert read_input(f"@{file}") == {"ü": 1}
+    stdin(monkeypatch, '["ü"]'.encode())
+    assert read_input("-") == ["ü"]
+
+
+@pytest.mark.parametrize("text", ["{", "", "NaN", "[1, Infinity]", "{'a': 1}"])
+def test_what_is_no_json_is_an_error_that_says_where(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_input(text)
+    assert caught.value.path == "--input"
+    assert caught.value.reason
+
+
+def test_a_bare_word_is_told_to_be_quoted_and_a_file_to_be_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        read_input("Oslo")
+    assert caught.value.fix == "write --input '\"Oslo\"'"
+    Path("notes.json").write_text("{}")
+    with pytest.raises(ConfigError) as caught:
+        read_input("notes.json")
+    assert caught.value.fix == "write --input @notes.json"
+
+
+def test_nesting_without_end_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text("[" * 200_000)
+    with pytest.raises(ConfigError) as caught:
+        read_input(f"@{file}")
+    assert caught.value.path == str(file)
+
+
+def test_a_file_that_is_not_there_names_itself(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_graph(str(tmp_path / "none.json"))
+    assert caught.value.path == str(tmp_path / "none.json")
+    assert caught.value.reason == "No such file or directory"
+
+
+def test_a_graph_that_is_no_text_is_no_json(tmp_path: Path) -> None:
+    file = tmp_path / "graph.json"
+    file.write_bytes(b"\xff\xfe{")
+    with pytest.raises(InvalidJson):
+        read_graph(str(file))
+
+
+def test_a_graph_comes_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin(monkeypatch, b'{"root": {}}')
+    assert read_graph("-") == '{"root": {}}'
+
+
+def test_the_folder_of_stages_must_be_one(tmp_path: Path) -> None:
+    config = Settings(home=tmp_path)
+    assert with_stages(config, None) is config
+    assert with_stages(config, tmp_path).stages_dir == tmp_path
+    with pytest.raises(ConfigError) as caught:
+        with_stages(config, tmp_path / "none")
+    assert caught.value.path == "--stages"

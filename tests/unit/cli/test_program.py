@@ -1,0 +1,66 @@
+"""The program as a whole: its start, its help, its plug-ins."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gridq import cli
+
+HEAVY = ("celery", "kombu", "redis", "pydantic", "rich", "httpx", "xllamacpp", "asyncio")
+
+
+def test_the_help_starts_without_anything_heavy() -> None:
+    script = f"""
+import sys
+from gridq.cli import main
+sys.argv = ["gridq", "--help"]
+try:
+    main()
+finally:
+    print("loaded", *sorted(set({HEAVY!r}) & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "loaded"
+    for command in ("run", "validate", "workers", "demo", "probe"):
+        assert f"\n  {command} " in done.stdout
+    assert "Exit codes: 0 done" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "validate", "workers"])
+def test_every_command_tells_its_exit_codes(command: str) -> None:
+    done = CliRunner().invoke(cli.app, [command, "--help"])
+    assert done.exit_code == 0
+    assert "124 the time to wait is over" in " ".join(done.stdout.split())
+
+
+def test_the_version() -> None:
+    done = CliRunner().invoke(cli.app, ["--version"])
+    assert done.exit_code == 0
+    assert done.stdout.startswith("gridq 0.")
+
+
+@pytest.mark.parametrize("arguments", [["nothing"], ["run"], ["run", "g.json", "--timeout", "soon"]])
+def test_wrong_use_is_code_2(arguments: list[str]) -> None:
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 2
+    assert done.stderr
+
+
+def test_a_broken_plug_in_is_told_and_left_out(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    broken = EntryPoint("a", "no_such_package_here:register", cli.GROUP)
+    monkeypatch.setattr(cli, "entry_points", lambda group: [broken])
+    cli.load_commands()
+    assert "no_such_package_here" in capsys.readouterr().err
+
+
+def test_graph_and_input_cannot_both_be_stdin() -> None:
+    done = CliRunner().invoke(cli.app, ["run", "-", "--input", "-"])
+    assert done.exit_code == 2
+    assert "cannot both come from stdin" in done.stderr
