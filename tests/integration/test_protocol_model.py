@@ -342,7 +342,7 @@ def test_any_order_of_calls(grid_env: GridEnv) -> None:
     """Stages run once, budgets add up, and every step is in one place, whatever is called when."""
     numbers = itertools.count()
     run_state_machine_as_test(
-        lambda: Protocol(grid_env, next(numbers)),  # type: ignore[arg-type] any factory will do
+        lambda: Protocol(grid_env, next(numbers)),  # type: ignore[arg-type]
         settings=settings(
             max_examples=40,
             stateful_step_count=40,

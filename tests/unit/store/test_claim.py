@@ -328,6 +328,29 @@ def test_in_the_shared_class_one_is_found_behind_many_of_others(grid: Grid) -> N
     assert found == 10
 
 
+def test_in_the_shared_class_an_agent_does_not_hide_the_others(grid: Grid) -> None:
+    jobs = set()
+    for number in range(70):
+        grid.seat(f"m.s{number}")
+        jobs.add(_exclude(grid, f"m.s{number}"))
+    grid.seat("m.last", "bench:own")
+    own = grid.job(one(queue="bench:own"), agent="aaa")
+    claim = grid.take("m.last")
+    grid.client.hset(
+        grid.keys("job", own), "h:0", f"{ANY} 0 - - - 1 root"
+    )  # it comes back into the full queue
+    grid.fail(claim, "seat", pause_ms=3_000_000)
+    grid.seat("m.last")
+    grid.client.zadd(grid.keys("rdy", ANY, "0/0|*"), {"aaa": 0})
+    grid.client.hset(grid.keys("vt", "bench"), "aaa", 0)
+    served = set()
+    while isinstance(found := grid.claim("m.last"), Claim):
+        served.add(found.job)
+        grid.done(found)
+    assert served == jobs
+    assert grid.classes() == {"0/0|*": 1}
+
+
 # -- the rest ----------------------------------------------------------------------------------------------
 
 

@@ -183,6 +183,17 @@ def test_a_lapsed_attempt_may_still_say_that_it_failed(grid: Grid) -> None:
     assert grid.left() == 49_960
 
 
+def test_such_a_seat_is_excluded_even_where_it_had_been_let_in_again(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one())
+    claim = grid.take()
+    grid.lapse(claim)
+    grid.wait_over()
+    assert grid.classes() == {"0/0|": 1}
+    grid.fail(claim, "seat", pause_ms=60_000)
+    assert grid.classes() == {"0/0|m.a": 1}
+
+
 def test_a_superseded_attempt_s_failure_touches_nothing_but_its_seat(grid: Grid) -> None:
     grid.seat("m.a", budget=50_000)
     grid.seat("m.b")
