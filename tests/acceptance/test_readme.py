@@ -1,0 +1,121 @@
+"""The README's commands and programs, run as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridq.settings import Settings
+from gridq.store.connection import connect
+from gridq.store.keys import Keys
+from tests.conftest import GridEnv
+from workers.embedded import EmbeddedServer
+from workers.seats import read_file
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+
+
+PROGRAMS = [block for block in blocks("python") if "from gridq import stage" not in block]
+SHELL = [line.partition("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+SERVICES = [line for line in SHELL if line.startswith("celery ")]
+COMMANDS = [line for line in SHELL if line.startswith("gridq ")]
+
+
+@pytest.fixture(scope="module")
+def environment(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of a shell in which the README's services have been started, each line as it stands."""
+    folder = tmp_path_factory.mktemp("readme")
+    env = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "GRIDQ_BROKER_URL": server.url,
+        "GRIDQ_PREFIX": f"r{secrets.token_hex(3)}:",
+        "GRIDQ_HOME": str(folder / "home"),
+    }
+    with (folder / "log").open("w") as log, connect(server.url) as client:
+        children = [
+            subprocess.Popen(shlex.split(line), env=env, stdout=log, stderr=log, cwd=ROOT)
+            for line in SERVICES
+        ]
+        try:
+            until = time.monotonic() + 60
+            while client.zcard(Keys(env["GRIDQ_PREFIX"])("seats")) < len(SERVICES):
+                assert time.monotonic() < until, (folder / "log").read_text()
+                assert all(child.poll() is None for child in children), (folder / "log").read_text()
+                time.sleep(0.1)
+            yield env
+        finally:
+            for child in children:
+                child.terminate()
+            codes = [child.wait(30) for child in children]
+        assert codes == [0] * len(SERVICES)
+
+
+def test_there_is_something_to_run() -> None:
+    assert len(SERVICES) == 3
+    assert len(COMMANDS) >= 2
+    assert len(PROGRAMS) >= 2
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_a_program(environment: dict[str, str], program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command(environment: dict[str, str], command: str) -> None:
+    done = subprocess.run(
+        shlex.split(command),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_seats_file(tmp_path: Path) -> None:
+    (seats,) = blocks("toml")
+    (tmp_path / "seats.toml").write_text(seats)
+    assert {"llm", "local"} == set(read_file(tmp_path, {"llm", "gpu"}))
+
+
+def test_a_stage_of_ones_own(grid_env: GridEnv, tmp_path: Path) -> None:
+    (source,) = (block for block in blocks("python") if "from gridq import stage" in block)
+    (tmp_path / "my_stages.py").write_text(source)
+    program = "import my_stages; assert my_stages.shout('a') == 'A'"
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
+    assert Settings(stages="my_stages").stages == ("my_stages",)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", README))
+def test_every_link_leads_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
