@@ -59,6 +59,17 @@ def test_an_excluded_seat_is_not_rung(grid: Grid) -> None:
     assert _rung(grid, "m.a", "m.b") == [0, 1]
 
 
+def test_a_seat_that_cannot_pay_for_it_is_not_rung(grid: Grid) -> None:
+    grid.client.zadd(grid.keys("rank", ANY), {"m.b": 2, "m.a": 1})
+    grid.client.pexpire(grid.keys("rank", ANY), 60_000)
+    grid.seat("m.a", budget=500)
+    grid.seat("m.b")
+    grid.job(one(cost=900))
+    assert _rung(grid, "m.a", "m.b") == [0, 1]
+    grid.job(one())
+    assert _rung(grid, "m.a", "m.b") == [1, 1]
+
+
 def test_a_full_seat_leaves_the_idle_set_and_comes_back(grid: Grid) -> None:
     grid.seat("m.a")
     assert grid.client.zscore(grid.keys("idle", ANY), "m.a") is not None

@@ -20,13 +20,15 @@ local function idle(seat, queues)
 end
 
 -- Ring for one stage: the best-ranked idle seat's own queue, else the capability's queue, where never more bells stand
--- than lanes listen. A bell is a hint: a seat found busy leaves the idle set and comes back with its next free lane.
-local function ring(q, excluded)
+-- than lanes listen. A bell is a hint: a seat found busy leaves the idle set and comes back with its next free lane. Where it
+-- is known who is excluded and what the stage costs, a seat that could not take it is passed over.
+local function ring(q, excluded, cost)
   local set = K .. 'idle:' .. q
   for _, seat in ipairs(C('ZRANGE', set, 0, 15)) do
-    if not excluded or not has(excluded, seat) then
+    local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'left')
+    if not (excluded and has(excluded, seat)) and not (cost and f[2] and tonumber(f[2]) < tonumber(cost)) then
       local own = P .. 'seat:' .. seat
-      local lanes = tonumber(C('HGET', K .. 'seat:' .. seat, 'lanes') or 0)
+      local lanes = tonumber(f[1] or 0)
       local taken = C('LLEN', own) + C('HLEN', K .. 'held:' .. seat)
       if taken + 1 >= lanes then C('ZREM', set, seat) end
       if taken < lanes then return bell(own, 'seat:' .. seat, 'stage') end
@@ -68,7 +70,7 @@ local function push(job, step, later)
   C('ZADD', rdy, v, agent)
   C('HSET', j, 'at:' .. step, q .. ' ' .. cls)
   for _, key in ipairs({w, rdy, K .. 'cls:' .. q, vt}) do C('PEXPIRE', key, KEEP) end
-  if later then later[#later + 1] = {q, f[3]} else ring(q, f[3]) end
+  if later then later[#later + 1] = {q, f[3], h.cost} else ring(q, f[3], h.cost) end
 end
 
 -- Take a stage out of its pending set; true where it stood there.
