@@ -8,7 +8,6 @@ again, for as long as there is work or the lane's linger time is over.
 from __future__ import annotations
 
 import logging
-import random
 import secrets
 import threading
 import time
@@ -19,12 +18,11 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from gridq.attempt import Attempt, Runner
 from gridq.errors import SeatInUse
+from gridq.repeat import Repeat
 from gridq.settings import Settings
 from gridq.store.scripts import Claim, Scripts
 
 log = logging.getLogger(__name__)
-
-_JITTER = random.SystemRandom()  # its own: a program's seeded `random` is left alone
 
 
 class Session:
@@ -69,8 +67,7 @@ class Session:
         self._free = deque(range(lanes))
         self._running: dict[str, Attempt] = {}
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._renewer = threading.Thread(target=self._renew_loop, name=f"renew {seat}", daemon=True)
+        self._renewer = Repeat(f"renew {seat}", config.renew_ms / 1000, self.renew)
 
     # -- life
 
@@ -121,18 +118,16 @@ class Session:
             left = list(self._running.values())
         for attempt in left:
             attempt.hand_back()
-        self._stop.set()
+        self._renewer.stop()
         try:
             self.scripts.leave(self.seat, self.incarnation, "go")
         except RedisError as exc:
             log.warning("seat %s could not say that it goes: %s", self.seat, exc)
-        if self._renewer.is_alive():
-            self._renewer.join(5)
 
     @property
     def stopped(self) -> bool:
         """Whether the session has left the grid."""
-        return self._stop.is_set()
+        return self._renewer.stopped
 
     @property
     def busy(self) -> int:
@@ -190,24 +185,17 @@ class Session:
 
     # -- renewal
 
-    def _renew_loop(self) -> None:
-        pause = self.config.renew_ms / 1000
-        while not self._stop.wait(pause * _JITTER.uniform(0.9, 1.1)):
-            try:
-                self.renew()
-            except SeatInUse as exc:
-                log.error("%s", exc)
-                self.draining = True
-            except RedisError as exc:
-                log.warning("seat %s could not renew: %s", self.seat, exc)
-
     def renew(self) -> None:
         """One beat: renew seat and leases, stop what was lost or has overrun its time."""
         with self._lock:
             running = dict(self._running)
         lost = self.scripts.renew(self.seat, self.incarnation, list(running))
         if lost is None:
-            self.register()
+            try:
+                self.register()
+            except SeatInUse:
+                self.draining = True  # another machine has taken the seat over: what runs here is lost anyway
+                raise
             self._on_gone()
             lost = []
         if self.paused and not self.draining and time.monotonic() >= self._paused_until:

@@ -7,8 +7,6 @@ last sample. Live or dead is not its business (that is the lease's), and it carr
 from __future__ import annotations
 
 import logging
-import random
-import threading
 import time
 
 from redis import Redis
@@ -18,12 +16,11 @@ from gridq import registry
 from gridq.executor import Session
 from gridq.profiles import Profile
 from gridq.protocol import Advertisement, Json
+from gridq.repeat import Repeat
 from gridq.settings import Settings
 from gridq.store.keys import Keys
 
 log = logging.getLogger(__name__)
-
-_JITTER = random.SystemRandom()  # its own: a program's seeded `random` is left alone
 
 
 class Heartbeat:
@@ -54,22 +51,20 @@ class Heartbeat:
         self._started = time.time()
         self._sample: tuple[dict[str, float], str] = ({}, "")
         self._keys = Keys(config.prefix)
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._beats, name="heartbeat", daemon=True),
-            threading.Thread(target=self._samples, name="sample", daemon=True),
-        ]
+        self._repeats = [Repeat("heartbeat", config.heartbeat, self.beat)]
+        if profile is not None:
+            self._repeats.append(Repeat("sample", config.heartbeat / 2, self._look))
 
     def start(self) -> None:
         """Advertise at once, then with each beat."""
         self.beat()
-        for thread in self._threads:
-            thread.start()
+        for repeat in self._repeats:
+            repeat.start()
 
     def stop(self) -> None:
         """Stop, and take the advertisement back."""
-        self._stop.set()
-        self._threads[0].join(2)
+        for repeat in self._repeats:
+            repeat.stop()
         try:
             registry.withdraw(self.client, self._keys, self.session.seat)
         except RedisError as exc:
@@ -107,18 +102,9 @@ class Heartbeat:
         registry.advertise(self.client, self._keys, self.advertisement(), self.config.heartbeat)
         registry.publish_stages(self.client, self._keys, self.machine, self.specs, self.config.heartbeat)
 
-    def _beats(self) -> None:
-        while not self._stop.wait(self.config.heartbeat * _JITTER.uniform(0.9, 1.1)):
-            try:
-                self.beat()
-            except RedisError as exc:
-                log.warning("a heartbeat could not be sent: %s", exc)
-
-    def _samples(self) -> None:
-        while self.profile is not None:
-            try:
-                self._sample = (self.profile.metrics(), self.profile.health())
-            except Exception as exc:  # a profile's fault is told, not spread
-                self._sample = ({}, f"its health could not be read: {type(exc).__name__}: {exc}")
-            if self._stop.wait(self.config.heartbeat / 2):
-                return
+    def _look(self) -> None:
+        assert self.profile is not None
+        try:
+            self._sample = (self.profile.metrics(), self.profile.health())
+        except Exception as exc:  # a profile's fault is told, not spread
+            self._sample = ({}, f"its health could not be read: {type(exc).__name__}: {exc}")

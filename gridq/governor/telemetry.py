@@ -4,17 +4,13 @@ router.
 
 from __future__ import annotations
 
-import logging
-import threading
 from typing import Any
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from gridq.governor.ranking import SeatShare, rank
+from gridq.repeat import Repeat
 from gridq.store.keys import Keys
-
-log = logging.getLogger(__name__)
 
 EVERY = 5.0
 """Seconds between two rankings."""
@@ -28,16 +24,13 @@ class Governor:
     def __init__(self, client: Redis, keys: Keys) -> None:
         self.client = client
         self.keys = keys
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="governor", daemon=True)
+        self._repeat = Repeat("governor", EVERY, self.once)
 
     def start(self) -> None:
-        self._thread.start()
+        self._repeat.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(5)
+        self._repeat.stop()
 
     def once(self) -> None:
         """Read, rank, write. Only queues with a seat that has a budget are written: elsewhere all tie."""
@@ -58,13 +51,6 @@ class Governor:
         for name in names:
             pipe.hmget(self.keys("seat", name), "queues", "left", "budget")
         return [_share(name, fields) for name, fields in zip(names, pipe.execute(), strict=True)]
-
-    def _loop(self) -> None:
-        while not self._stop.wait(EVERY):
-            try:
-                self.once()
-            except RedisError as exc:
-                log.warning("the seats could not be ranked: %s", exc)
 
 
 def _share(name: str, fields: list[Any]) -> SeatShare:
