@@ -12,6 +12,7 @@ import typer
 from gridq.cli.exits import EXITS, INTERRUPTED, Debug, job_errors
 from gridq.cli.inputs import STDIN, AsJson, GraphFile, StagesFolder, read_graph, read_input, with_stages
 from gridq.cli.output import echo_answer, echo_json
+from gridq.cli.server import client_of
 from gridq.errors import ConfigError, GridError
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ def run(
 
     On a terminal the progress is shown while it runs. Ctrl-C cancels the job.
     """
-    from gridq.client import Client
     from gridq.settings import settings
 
     if graph == STDIN and input == STDIN:
@@ -69,12 +69,9 @@ def run(
         )
     text = read_graph(graph)
     value = read_input(input)
-    client = Client(config=with_stages(settings(), stages))
-    try:
+    with client_of(with_stages(settings(), stages)) as client:
         job = client.submit(text, value, wait_for_seat=wait_for_seat)
         _follow(client, job, timeout, watch, json)
-    finally:
-        client.close()
 
 
 def _follow(client: Client, job: str, timeout: float | None, watch: bool, json: bool) -> None:
@@ -97,7 +94,10 @@ def _follow(client: Client, job: str, timeout: float | None, watch: bool, json: 
         raise typer.Exit(INTERRUPTED) from None
     if terminal:
         count = len(client.rows(job))
-        typer.echo(f"{count} stages in {time.monotonic() - since:.1f} s, job {job}", err=True)
+        typer.echo(
+            f"{count} stage{'' if count == 1 else 's'} in {time.monotonic() - since:.1f} s, job {job}",
+            err=True,
+        )
     if json:
         echo_json({"job": job, "state": "done", "result": answer, "rows": _rows(client, job)})
     else:

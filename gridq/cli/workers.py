@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import typer
@@ -10,10 +11,12 @@ import typer
 from gridq.cli.exits import EXITS, Debug
 from gridq.cli.inputs import AsJson
 from gridq.cli.output import console, echo_json, plain_table
+from gridq.cli.server import client_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from gridq.client import Client
     from gridq.protocol import Advertisement
 
 app = typer.Typer()
@@ -22,35 +25,43 @@ app = typer.Typer()
 @app.command(epilog=EXITS, short_help="Show the live seats.")
 def workers(json: AsJson = False, debug: Debug = False) -> None:
     """Show who is in the grid: every live seat, its lanes, its queues, how it is."""
-    from gridq.client import Client
     from gridq.settings import settings
     from gridq.store.connection import safe_url
 
-    client = Client()
-    try:
+    config = settings()
+    with client_of(config) as client:
         seats = client.workers()
-    finally:
-        client.close()
+        busy = busy_lanes(client, seats)
     if json:
-        echo_json([seat.model_dump() for seat in seats])
+        echo_json([{**seat.model_dump(), "busy": busy[seat.seat]} for seat in seats])
         return
     if not seats:
-        url = safe_url(settings().broker_url.get_secret_value())
+        url = safe_url(config.broker_url.get_secret_value())
         typer.echo(f"No seat is live at {url}. To serve one: celery -A workers worker --seat local", err=True)
         return
-    console().print(seats_table(seats))
+    console().print(seats_table(seats, busy))
 
 
-def seats_table(seats: list[Advertisement]) -> Table:
-    """One row for each seat."""
+def busy_lanes(client: Client, seats: list[Advertisement]) -> dict[str, int]:
+    """How many lanes of each seat hold a stage now; what it advertises is as old as its last heartbeat."""
+    from gridq.store.connection import translated
+
+    with translated(client.url):
+        look = client.redis.pipeline(transaction=False)
+        for seat in seats:
+            look.hlen(client.keys("held", seat.seat))
+        return dict(zip((seat.seat for seat in seats), look.execute(), strict=True))
+
+
+def seats_table(seats: list[Advertisement], busy: Mapping[str, int]) -> Table:
+    """One row for each seat; `busy` is how many of its lanes are."""
     table = plain_table("seat", "kind", "lanes", "queues", "state", "since", numbers=("lanes", "since"))
     for seat in seats:
-        busy = int(seat.metrics.get("busy", 0))
         state = f"{seat.state}: {seat.reason}" if seat.reason else seat.state
         table.add_row(
             seat.seat,
             seat.kind,
-            f"{busy}/{seat.lanes}",
+            f"{busy.get(seat.seat, 0)}/{seat.lanes}",
             "\n".join(seat.queues),
             state,
             span(time.time() - seat.started_at),

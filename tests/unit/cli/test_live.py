@@ -46,7 +46,7 @@ def until(look: Any, true: Any) -> Any:
 def test_a_running_job_shows_who_runs_what_and_what_waits(grid: LocalGrid) -> None:
     graph = pipe(stage("format_json"), stage("bench_sleep", ms=60_000), stage("bench_echo", slug="rare"))
     job = grid.client.submit(graph, {"a": 1}, wait_for_seat=True)
-    view = until(Progress(grid.client, job).read, lambda view: view.having(StageState.RUNNING))
+    view = until(Progress(grid.client, job).read, lambda view: view.done and view.having(StageState.RUNNING))
     assert view.state is JobState.RUNNING
     assert (view.done, view.of) == (1, 3)
     [step] = view.having(StageState.RUNNING)
@@ -74,7 +74,7 @@ def test_the_arm_that_is_not_taken_does_not_count(grid: LocalGrid) -> None:
         "if_false": pipe(stage("bench_echo"), stage("bench_echo"))["root"],
     }
     job = grid.client.submit({"root": branch}, 1)
-    view = until(Progress(grid.client, job).read, lambda view: view.having(StageState.RUNNING))
+    view = until(Progress(grid.client, job).read, lambda view: view.done and view.having(StageState.RUNNING))
     assert (view.done, view.of) == (1, 2)
     assert len(view.having(StageState.SKIPPED)) == 2
     grid.client.cancel(job)

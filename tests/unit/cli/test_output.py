@@ -63,10 +63,9 @@ def test_seats_fit_a_narrow_terminal() -> None:
         state="degraded",
         reason="the engine does not answer [2]",
         started_at=time.time() - 7300,
-        metrics={"busy": 2.0},
     )
     screen = Console(file=io.StringIO(), width=80, markup=False)
-    screen.print(seats_table([seat]))
+    screen.print(seats_table([seat], {seat.seat: 2}))
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= 80
     for part in ("2/4", "2 h", "llm:any", "[2]"):

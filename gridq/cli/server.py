@@ -1,0 +1,31 @@
+"""The client that a command works with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gridq.client import Client
+    from gridq.settings import Settings
+
+
+@contextmanager
+def client_of(config: Settings) -> Iterator[Client]:
+    """A client of the server that the settings name, after a look at it.
+
+    BrokerError at once where it cannot be used: who sits at a terminal need not wait for a server to come
+    back, which the client itself does.
+    """
+    from gridq.client import Client
+    from gridq.store.connection import check_server, connect
+
+    url = config.broker_url.get_secret_value()
+    with connect(url, name="gridq-cli", retry=False) as look:
+        check_server(look)
+    client = Client(config=config)
+    try:
+        yield client
+    finally:
+        client.close()

@@ -1,0 +1,311 @@
+"""The program `gridq` against a grid of real processes: what a user types, sees and gets as exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.client import Client
+from gridq.settings import Settings
+from gridq.states import JobState
+from workers.embedded import EmbeddedServer
+from workers.home import Home
+
+GRIDQ = [sys.executable, "-c", "from gridq.cli import main; main()"]
+
+
+def stage(name: str, **config: Any) -> dict[str, Any]:
+    node: dict[str, Any] = {"op": "Stage", "id": name}
+    return {**node, "config": config} if config else node
+
+
+@dataclass
+class Shell:
+    """Runs `gridq` with a grid's settings in its environment; graphs are files of its folder."""
+
+    config: Settings
+    env: dict[str, str]
+    folder: Path
+
+    def graph(self, root: dict[str, Any]) -> str:
+        file = self.folder / f"{secrets.token_hex(4)}.json"
+        file.write_text(json.dumps({"description": "a test", "version": "0.1.0", "root": root}))
+        return str(file)
+
+    def __call__(self, *arguments: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*GRIDQ, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**self.env, **env},
+            check=False,
+        )
+
+    def start(self, *arguments: str, stderr: Any = subprocess.PIPE) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*GRIDQ, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=self.env,
+        )
+
+
+@pytest.fixture(scope="module")
+def shell(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A grid with a router and the seats `local` and `bench`."""
+    folder = tmp_path_factory.mktemp("cli")
+    config = Settings(
+        broker_url=server.url, prefix=f"c{secrets.token_hex(3)}:", home=folder / "home", profiles=("bench",)
+    )
+    env = {
+        **os.environ,
+        "GRIDQ_BROKER_URL": server.url,
+        "GRIDQ_PREFIX": config.prefix,
+        "GRIDQ_HOME": str(config.home),
+        "GRIDQ_PROFILES": "bench",
+        "COLUMNS": "80",
+        "TERM": "xterm",
+    }
+    with Home(config, ["local", "bench"], folder=folder / "logs", env={"GRIDQ_DRAIN": "1"}):
+        yield Shell(config, env, folder)
+    client = Client(config=config)
+    for key in client.redis.scan_iter(f"{config.prefix}*", count=1000):
+        client.redis.unlink(key)
+    client.close()
+
+
+@pytest.fixture
+def client(shell: Shell) -> Iterator[Client]:
+    found = Client(config=shell.config)
+    yield found
+    found.close()
+
+
+def error(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of error."""
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if line.startswith("error: ")] == lines[-1:], done.stderr
+    assert "Traceback" not in done.stderr
+    return lines[-1].removeprefix("error: ")
+
+
+def test_a_text_is_printed_as_it_is(shell: Shell) -> None:
+    graph = shell.graph(stage("text_template", template="{{greeting}}, {{name}}"))
+    done = shell("run", graph, "--input", '{"greeting": "Grüß dich", "name": "Ada"}')
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Grüß dich, Ada\n", "")
+
+
+def test_anything_else_is_printed_as_json(shell: Shell) -> None:
+    file = shell.folder / "in.json"
+    file.write_text('{"a": [1, null]}')
+    done = shell("run", shell.graph(stage("bench_echo")), "-i", f"@{file}")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"a": [1, None]})
+
+
+def test_graph_or_input_come_from_stdin(shell: Shell) -> None:
+    graph = shell.graph(stage("bench_echo"))
+    assert json.loads(shell("run", graph, "--input", "-", stdin="[1]").stdout) == [1]
+    done = shell("run", "-", "--input", "[2]", stdin=Path(graph).read_text())
+    assert json.loads(done.stdout) == [2]
+
+
+def test_json_tells_the_job_and_its_stages(shell: Shell, client: Client) -> None:
+    graph = shell.graph({"op": "Sequential", "stages": [stage("bench_echo"), stage("format_json")]})
+    told = json.loads(shell("run", graph, "--input", "[1]", "--json").stdout)
+    assert (told["state"], told["result"]) == ("done", "[1]")
+    assert [row["stage"] for row in told["rows"]] == ["bench_echo", "format_json"]
+    assert client.status(told["job"]) is JobState.DONE
+
+
+def test_watch_shows_each_stage_on_stderr(shell: Shell) -> None:
+    done = shell("run", shell.graph(stage("bench_echo")), "--input", "[1]", "--watch")
+    assert done.returncode == 0
+    assert done.stderr.startswith("done    bench_echo  root  on bench@")
+
+
+def test_a_failed_job_is_code_1_and_names_stage_and_worker(shell: Shell) -> None:
+    graph = shell.graph({"op": "Sequential", "stages": [stage("bench_echo"), stage("bench_fail")]})
+    done = shell("run", graph, "--input", '{"message": "out of milk"}')
+    assert (done.returncode, done.stdout) == (1, "")
+    assert error(done).startswith("stage.failed: out of milk (at root.stages[1]) (on bench@")
+
+
+def test_a_failed_job_as_json(shell: Shell) -> None:
+    done = shell("run", shell.graph(stage("bench_fail")), "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["state"], told["error"]["code"]) == (1, "failed", "stage.failed")
+    assert [row["state"] for row in told["rows"]] == ["failed"]
+
+
+def test_input_that_is_no_json_is_code_2(shell: Shell) -> None:
+    done = shell("run", shell.graph(stage("bench_echo")), "--input", "Oslo")
+    assert done.returncode == 2
+    assert error(done).startswith("config.invalid: The input is not JSON (at --input)")
+
+
+def test_a_graph_that_is_not_there_is_code_2(shell: Shell) -> None:
+    done = shell("run", "no-such-graph.json")
+    assert done.returncode == 2
+    assert "No such file" in error(done)
+
+
+def test_a_graph_that_is_no_json_is_code_3(shell: Shell) -> None:
+    done = shell("run", "-", stdin="{")
+    assert done.returncode == 3
+    assert error(done).startswith("graph.not_json: ")
+
+
+def test_an_unknown_stage_names_the_nearest(shell: Shell) -> None:
+    done = shell("run", shell.graph(stage("bench_ecko")))
+    assert done.returncode == 3
+    assert "(at root)" in error(done)
+    assert "Fix: use 'bench_echo'" in error(done)
+
+
+def test_without_a_live_seat_it_is_code_4_and_the_closest_is_named(shell: Shell) -> None:
+    done = shell("run", shell.graph(stage("bench_echo", slug="rare")))
+    assert done.returncode == 4
+    assert error(done).startswith("seat.none_live: No live seat serves bench:rare")
+    assert "the closest is bench:any" in error(done)
+
+
+def test_too_long_is_code_124_and_the_job_goes_on(shell: Shell, client: Client) -> None:
+    graph = shell.graph(stage("bench_echo", slug="rare"))
+    done = shell("run", graph, "--wait-for-seat", "--timeout", "0.2")
+    assert done.returncode == 124
+    job = error(done).split()[3]
+    assert client.status(job) is JobState.RUNNING
+    assert client.cancel(job)
+
+
+def test_stages_of_a_folder(shell: Shell) -> None:
+    folder = shell.folder / "stages"
+    folder.mkdir()
+    spec = {
+        "name": "shout",
+        "input": {"kind": "Any"},
+        "output": {"kind": "Text"},
+        "effects": ["Pure"],
+        "implementation": "builtin:text_template",
+        "config": {"template": "{{.}}!"},
+    }
+    (folder / "shout.json").write_text(json.dumps(spec))
+    done = shell("run", shell.graph(stage("shout")), "--stages", str(folder), "--input", '"hey"')
+    assert (done.returncode, done.stdout) == (0, "hey!\n")
+
+
+def test_a_server_that_is_away_is_one_line_and_code_2(shell: Shell) -> None:
+    away = {"GRIDQ_BROKER_URL": "redis://:secret@127.0.0.1:1/0"}
+    graph = shell.graph(stage("bench_echo"))
+    for arguments in (["run", graph], ["workers"]):
+        done = shell(*arguments, **away)
+        assert done.returncode == 2
+        assert error(done).startswith("broker.unreachable: Nothing answers at redis://127.0.0.1:1/0")
+        assert "secret" not in done.stderr
+
+
+def test_a_wrong_password_is_one_line_and_code_2(shell: Shell, server: EmbeddedServer) -> None:
+    wrong = f"redis://:wrong@127.0.0.1:{server.port}/0"
+    done = shell("run", shell.graph(stage("bench_echo")), GRIDQ_BROKER_URL=wrong)
+    assert done.returncode == 2
+    assert error(done).startswith("broker.refused: ")
+
+
+def test_a_wrong_setting_is_named(shell: Shell) -> None:
+    done = shell("workers", GRIDQ_LEASE_MS="soon")
+    assert done.returncode == 2
+    assert "GRIDQ_LEASE_MS" in error(done)
+
+
+def running(client: Client, process: subprocess.Popen[str]) -> str:
+    """The id of the only job of the grid, once a lane of it is busy."""
+    until = time.monotonic() + 30
+    while True:
+        leases = client.redis.zrange(client.keys("leases"), 0, -1)
+        if leases:
+            return str(leases[0].decode().partition(":")[0])  # type: ignore[index, union-attr]
+        assert process.poll() is None, "it ended too soon"
+        assert time.monotonic() < until, "it did not start in time"
+        time.sleep(0.02)
+
+
+def test_ctrl_c_cancels_the_job(shell: Shell, client: Client) -> None:
+    process = shell.start("run", shell.graph(stage("bench_sleep", ms=60_000)))
+    job = running(client, process)
+    assert [seat["busy"] for seat in json.loads(shell("workers", "--json").stdout)] == [1, 0]
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert err == f"The job {job} was cancelled\n"
+    assert client.status(job) is JobState.CANCELLED
+
+
+def test_on_a_terminal_the_progress_is_drawn(shell: Shell, client: Client) -> None:
+    ours, theirs = pty.openpty()
+    process = shell.start("run", shell.graph(stage("bench_sleep", ms=1500)), "-i", "{}", stderr=theirs)
+    os.close(theirs)
+    written: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # Linux's end of file of a terminal
+            while data := os.read(ours, 4096):
+                written.append(data)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    out = process.communicate(timeout=60)[0]
+    reader.join(10)
+    os.close(ours)
+    screen = b"".join(written).decode()
+    assert process.returncode == 0
+    assert json.loads(out) == {"ms": 1500}
+    assert "0/1 stages" in screen
+    assert "bench_sleep  on bench@" in screen
+    assert "\x1b[2K1 stage in " in screen.splitlines()[-1]
+
+
+def test_workers_lists_the_live_seats(shell: Shell) -> None:
+    done = shell("workers")
+    assert done.returncode == 0
+    header, _, *rows = done.stdout.splitlines()
+    assert header.split() == ["seat", "kind", "lanes", "queues", "state", "since"]
+    seats = [row.split()[:3] for row in rows]
+    assert [(kind, lanes) for _, kind, lanes in seats] == [("bench", "0/2"), ("local", "0/4")]
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    told = json.loads(shell("workers", "--json").stdout)
+    assert [seat["queues"] for seat in told] == [["bench:any"], ["gridq:local"]]
+
+
+def test_workers_says_so_where_there_are_none(shell: Shell) -> None:
+    done = shell("workers", GRIDQ_PREFIX="nobody:")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("No seat is live at redis://127.0.0.1:")
+    assert json.loads(shell("workers", "--json", GRIDQ_PREFIX="nobody:").stdout) == []
+
+
+def test_probe_shows_seats_and_what_was_not_found(shell: Shell) -> None:
+    done = shell("probe", GRIDQ_PROFILES="bench,llm", OPENAI_API_KEY="")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:4]] == ["local", "bench"]
+    assert "llm: No" in done.stdout
+    told = json.loads(shell("probe", "--json").stdout)
+    assert [seat["name"] for seat in told["seats"]] == ["local", "bench"]
+    assert "config" not in told["seats"][1]
