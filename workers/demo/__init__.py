@@ -7,5 +7,5 @@ from pathlib import Path
 GRAPH = Path(__file__).with_name("briefing.json")
 """The graph; `examples/` points at it."""
 
-NOTES = Path(__file__).with_name("notes.json")
+NOTES = Path(__file__).with_name("briefing-input.json")
 """Its input."""
