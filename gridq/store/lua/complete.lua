@@ -8,7 +8,7 @@
 local lease, output, used, rows, seat, inc, lane, nonce, goon = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)
-local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n')
+local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n', 'h:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0')
 local result, ended, pure, later = 1, '', {}, {}
 if f[1] ~= rest then
   local charged = settle(lease, free(lease), tonumber(used))  -- a late attempt is the seat's waste, never the agent's
@@ -33,15 +33,14 @@ else
     C('SADD', K .. 'vals:' .. job, string.sub(output, 2))
     C('PEXPIRE', K .. 'vals:' .. job, C('PTTL', j))
   end
-  local arms = C('HMGET', j, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0')
-  if arms[1] then skip(job, output == 'true' and arms[2] or arms[1], pure, later) end
-  release(job, header(job, step).dependents, pure, later)
+  if f[6] then skip(job, output == 'true' and f[7] or f[6], pure, later) end
+  release(job, header(job, step, f[5]).dependents, pure, later)
   if C('HINCRBY', j, 'left', -1) <= 0 then
     ended = finish(job, 'done', step == f[3] and output or C('HGET', j, 'o:' .. f[3]))
     pure = {}
   end
 end
-local mine = goon == '1' and may(seat, inc, lane) and pure[1]
+local mine = goon == '1' and pure[1] and may(seat, inc, lane) and pure[1]
 for i = mine and 2 or 1, #pure do push(job, pure[i], later) end
 local after = {'none'}
 if mine then after = take_pure(job, mine, seat, lane, nonce) elseif goon == '1' then after = take(seat, inc, lane, nonce) end

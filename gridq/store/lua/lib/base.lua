@@ -22,9 +22,10 @@ local function parse(lease)
   return job, step, rest
 end
 
--- header = queue cost scope dependents refs input path ('-' where empty); written by admission, never changed
-local function header(job, step)
-  local h = C('HGET', jobkey(job), 'h:' .. step)
+-- header = queue cost scope dependents refs input path ('-' where empty); written by admission, never changed. `h` is the
+-- field's text where the caller has read it.
+local function header(job, step, h)
+  h = h or C('HGET', jobkey(job), 'h:' .. step)
   if not h then return nil end
   local q, cost, scope, dependents, refs, input, path = string.match(h, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
   return {q = q, cost = cost, scope = scope ~= '-' and scope or nil, dependents = dependents, refs = refs,

@@ -53,11 +53,10 @@ local function push(job, step, later)
   local cls = f[2] .. '/' .. h.cost .. '|' .. (f[3] or '')
   if f[3] and C('HEXISTS', K .. 'cls:' .. q, cls) == 0 and C('HLEN', K .. 'cls:' .. q) > 64 then cls = f[2] .. '/' .. h.cost .. '|*' end
   local w = K .. 'w:' .. q .. ':' .. cls .. ':' .. agent
-  if not f[4] then f[4] = NOW; C('HSET', j, 't:' .. step, NOW) end
+  f[4] = f[4] or NOW
   local waited = C('EXISTS', K .. 'cls:' .. q) == 1
   C('ZADD', w, f[4], job .. ':' .. step)
-  C('HINCRBY', K .. 'cls:' .. q, cls, 1)
-  C('SADD', K .. 'queues', q)
+  if C('HINCRBY', K .. 'cls:' .. q, cls, 1) == 1 then C('SADD', K .. 'queues', q) end
   local kind = string.match(q, '^[^:]+')
   local vt = K .. 'vt:' .. kind
   -- An agent that comes late or comes back starts level with those served now, so it is neither favoured for its absence
@@ -68,15 +67,16 @@ local function push(job, step, later)
   if v < level or not times[1] then v = math.max(v, level); C('HSET', vt, agent, v) end
   local rdy = K .. 'rdy:' .. q .. ':' .. cls
   C('ZADD', rdy, v, agent)
-  C('HSET', j, 'at:' .. step, q .. ' ' .. cls)
+  C('HSET', j, 'at:' .. step, q .. ' ' .. cls, 't:' .. step, f[4])
   for _, key in ipairs({w, rdy, K .. 'cls:' .. q, vt}) do C('PEXPIRE', key, KEEP) end
   if later then later[#later + 1] = {q, f[3], h.cost} else ring(q, f[3], h.cost) end
 end
 
--- Take a stage out of its pending set; true where it stood there.
-local function unpend(job, step)
+-- Take a stage out of its pending set; true where it stood there. `f`: its job's fields at:<step> and agent, where the caller
+-- has read them.
+local function unpend(job, step, f)
   local j = jobkey(job)
-  local f = C('HMGET', j, 'at:' .. step, 'agent')
+  f = f or C('HMGET', j, 'at:' .. step, 'agent')
   if not f[1] then return false end
   C('HDEL', j, 'at:' .. step)
   local q, cls = string.match(f[1], '^(%S+) (.*)$')

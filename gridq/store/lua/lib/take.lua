@@ -5,9 +5,9 @@
 local function give(lease, wait)
   local job, step = parse(lease)
   local j = jobkey(job)
-  local h = header(job, step)
-  if not h then return nil end  -- the job's keys expired
-  local f = C('HMGET', j, 's:' .. step, 'stream', 'dl', 'prio', 'agent')
+  local f = C('HMGET', j, 's:' .. step, 'stream', 'dl', 'prio', 'agent', 'h:' .. step)
+  if not f[6] then return nil end  -- the job's keys expired
+  local h = header(job, step, f[6])
   local meta = wait .. ' ' .. (f[2] or '0') .. ' ' .. (f[3] - NOW) .. ' ' .. f[4] .. ' ' .. h.q .. ' ' .. f[5]
   local reply = {lease, f[1], meta, h.refs, h.input and C('HGET', j, 'in') or ''}
   if h.refs ~= '-' then
@@ -154,8 +154,8 @@ local function take(seat, inc, lane, nonce)
     end
     head(best, seat)
     local job, step = string.match(best.step or '', '^([^:]+):(.+)$')
-    local f = job and C('HMGET', jobkey(job), 'dl', 't:' .. step) or {}
-    if f[1] and unpend(job, step) then
+    local f = job and C('HMGET', jobkey(job), 'dl', 't:' .. step, 'at:' .. step, 'agent') or {}
+    if f[1] and unpend(job, step, {f[3], f[4]}) then
       if tonumber(f[1]) > NOW then  -- past its deadline it is only taken out: the sweep ends the job
         local hold = left < FOREVER and tonumber(best.cost) or 0
         local lease = open(job, step, seat, lane, nonce, hold)
