@@ -19,6 +19,7 @@ from gridq.graph.nodes import parse
 from gridq.graph.plan import Plan
 from gridq.graph.validate import validate
 from gridq.jobs import JobOptions, plan_fields
+from gridq.matching import Wanted, unfit, wanted
 from gridq.profiles import Profile, demand_of
 from gridq.protocol import Effect
 from gridq.settings import Settings
@@ -37,6 +38,7 @@ class Split:
     fields: list[str | int]
     ready: list[int]
     needs: list[str]
+    wanted: tuple[Wanted, ...] = ()
 
 
 def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]) -> Placement:
@@ -110,7 +112,8 @@ class Admission:
             self._refresh()
             plan = self._compile(graph, self._grid)
         fields, ready, needs = plan_fields(plan)
-        split = Split(plan.answer, len(plan.steps), fields, ready, needs)
+        more = wanted(plan, self.profiles)
+        split = Split(plan.answer, len(plan.steps), fields, ready, needs, more)
         self._plans[graph] = split
         while len(self._plans) > PLANS_KEPT:
             self._plans.popitem(last=False)
@@ -145,6 +148,14 @@ class Admission:
 
         `deadline` False keeps the one that the inbox holds. NoLiveSeat: nothing was written.
         """
+        fields = split.fields
+        if split.wanted:
+            seats = registry.seats(self.scripts.client, self.scripts.keys)
+            for want in split.wanted:
+                left_out = unfit(want, seats, self.profiles, wait=options.wait_for_seat)
+                if left_out:
+                    names = ",".join(left_out)
+                    fields = [*fields, f"x:{want.step}", names, f"u:{want.step}", names]
         seconds = min(options.deadline or self.config.deadline, self.config.max_deadline)
         reply = self.scripts.admit(
             job,
@@ -160,7 +171,7 @@ class Admission:
             steps=split.steps,
             needs=split.needs,
             ready=split.ready,
-            fields=split.fields,
+            fields=fields,
         )
         if reply[0] == "noseat":
             raise self._no_seat(reply[1])

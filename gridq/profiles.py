@@ -107,6 +107,10 @@ class Profile(ABC):
     def matches(self, demand: Demand, capability: BaseModel) -> bool:
         """Whether a seat with `capability` meets `demand`; numbers are compared as numbers."""
 
+    def shortfall(self, demand: Demand, capability: BaseModel) -> str:
+        """In words what a seat lacks for `demand`; empty where `matches` holds."""
+        return "" if self.matches(demand, capability) else "it does not meet the demand"
+
     @abstractmethod
     def probe(self, config: Mapping[str, Json]) -> ProbeReport:
         """What this machine has, within two seconds. `config` is the kind's table of the machine's seats

@@ -19,6 +19,10 @@ local function readmit(job, step, keep)
   return true
 end
 
+local function unfit(job, step, seat)  -- it could never run it: no time lets it in
+  return has(C('HGET', jobkey(job), 'u:' .. step) or '', seat)
+end
+
 local function backing_off(job, step, seat)
   return C('ZSCORE', K .. 'delays', 'x:' .. job .. ':' .. step .. ':' .. seat) ~= false
 end
@@ -43,7 +47,7 @@ local function void(q, cls, look)
       local job, step = string.match(m, '^([^:]+):(.+)$')
       seen = seen + 1
       if covers(C('HGET', jobkey(job), 'x:' .. step) or '')
-        and readmit(job, step, function(s) return backing_off(job, step, s) end) then voided = voided + 1 end
+        and readmit(job, step, function(s) return unfit(job, step, s) or backing_off(job, step, s) end) then voided = voided + 1 end
     end
     if seen >= look then break end
   end

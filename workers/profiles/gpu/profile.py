@@ -48,6 +48,10 @@ class GpuProfile(Profile):
         assert isinstance(capability, GpuCapability)
         return matching.matches(demand, capability)
 
+    def shortfall(self, demand: Demand, capability: BaseModel) -> str:
+        assert isinstance(capability, GpuCapability)
+        return matching.shortfall(demand, capability)
+
     def probe(self, config: Mapping[str, Json]) -> ProbeReport:
         return probe(config)
 

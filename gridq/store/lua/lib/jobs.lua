@@ -106,6 +106,8 @@ local function reset(job, r, pushed)
     local f = C('HMGET', j, 'o:' .. s, 'k:' .. s)
     if f[1] or f[2] then again = again + 1 end
     C('HDEL', j, 'o:' .. s, 'k:' .. s, 'dn:' .. s, 'cur:' .. s, 'f:' .. s, 'l:' .. s, 'd:' .. s, 'x:' .. s, 't:' .. s, 'em:' .. s)
+    local unfit = C('HGET', j, 'u:' .. s)
+    if unfit then C('HSET', j, 'x:' .. s, unfit) end
     C('HSET', j, 'p:' .. s, count)
     C('HINCRBY', j, 'ep:' .. s, 1)
     if count == '0' then pushed[#pushed + 1] = s end

@@ -1,0 +1,58 @@
+"""What a queue's name cannot say: which of the seats that serve a step's queue meet all of its demand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gridq import queues
+from gridq.errors import NoLiveSeat
+from gridq.graph.plan import Plan
+from gridq.profiles import Profile, demand_of
+from gridq.protocol import Advertisement, Demand, Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A step whose demand says more than its queue."""
+
+    step: int
+    path: str
+    demand: Demand
+
+
+def wanted(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[Wanted, ...]:
+    """The steps of `plan` whose seats must be looked at one by one."""
+    found = []
+    for index, step in enumerate(plan.steps):
+        if step.ops and queues.kind_of(step.queue) in profiles:
+            effects = [Effect(**effect) for effect in step.ops[0].effects]
+            demand = demand_of(effects, profiles, step.path)
+            if demand is not None and demand.needs:
+                found.append(Wanted(index, step.path, demand))
+    return tuple(found)
+
+
+def unfit(
+    want: Wanted, seats: Sequence[Advertisement], profiles: Mapping[str, Profile], *, wait: bool
+) -> list[str]:
+    """The live seats of the step's queue that do not meet its demand: they are not to be asked.
+
+    NoLiveSeat: none of those that serve the queue does (and the submitter would not `wait`), with what the
+    closest lacks. A seat whose kind is not enabled here is taken at its word.
+    """
+    serving = [ad for ad in seats if want.demand.queue in ad.queues]
+    lacking: dict[str, str] = {}
+    for ad in serving:
+        profile = profiles.get(ad.kind)
+        if profile is not None:
+            lack = profile.shortfall(want.demand, profile.Capability.model_validate(ad.capability))
+            if lack:
+                lacking[ad.seat] = lack
+    if serving and len(lacking) == len(serving) and not wait:
+        reason = "; ".join(f"{seat}: {lack}" for seat, lack in sorted(lacking.items())[:3])
+        raise NoLiveSeat(
+            f"No live seat of {want.demand.queue} meets the stage's demand",
+            {"path": want.path, "reason": reason, "fix": "ask for less, or submit with wait_for_seat"},
+        )
+    return sorted(lacking)

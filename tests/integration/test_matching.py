@@ -1,0 +1,102 @@
+"""A demand that says more than its queue is kept to: by the seats' own words, when the job is admitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridq import registry
+from gridq.admission import Admission
+from gridq.errors import NoLiveSeat
+from gridq.graph.catalogue import StageSpec
+from gridq.jobs import JobOptions
+from gridq.profiles import load
+from gridq.protocol import Advertisement
+from gridq.store.scripts import Claim, Scripts
+from tests.conftest import GridEnv
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+QUEUE = "gpu:cuda-24g"
+
+
+@pytest.fixture
+def scripts(grid_env: GridEnv) -> Scripts:
+    """Two live cards of 24 GB: an old and a new one."""
+    scripts = Scripts(grid_env.client, grid_env.settings)
+    for name, cap in (("m.old", "7.5"), ("m.new", "10.0")):
+        scripts.register(name, "i", host="h", lanes=1, budget=None, queues=[QUEUE], ttl_ms=60_000)
+        capability: dict[str, Any] = {
+            "device": "cuda:0",
+            "name": "a card",
+            "vendor": "nvidia",
+            "backend": "cuda",
+            "memory_mb": 24_000,
+            "compute_cap": cap,
+        }
+        ad = Advertisement(
+            seat=name,
+            machine="m",
+            worker=name,
+            incarnation="i",
+            kind="gpu",
+            lanes=1,
+            queues=[QUEUE],
+            capability=capability,
+        )
+        registry.advertise(grid_env.client, scripts.keys, ad, 10)
+    return scripts
+
+
+def admission(scripts: Scripts, grid_env: GridEnv, effect: dict[str, Any]) -> Admission:
+    made = Admission(scripts, grid_env.settings, load(("gpu",)))
+    spec = {
+        "name": "on_gpu",
+        "input": {"kind": "Any"},
+        "output": {"kind": "Any"},
+        "effects": [effect],
+        "implementation": "gpu:x",
+    }
+    made._grid = made._local.extended([StageSpec.from_json(spec)])
+    return made
+
+
+GRAPH = b'{"root": {"op": "Stage", "id": "on_gpu"}}'
+
+
+def effect(memory_mb: int = 20_000, compute_cap: str = "7.0") -> dict[str, Any]:
+    return {"effect": "Gpu", "backend": "cuda", "memory_mb": memory_mb, "compute_cap": compute_cap}
+
+
+def test_only_the_seats_that_meet_it_are_asked(scripts: Scripts, grid_env: GridEnv) -> None:
+    made = admission(scripts, grid_env, effect(compute_cap="8.0"))
+    made.admit("j", made.split(GRAPH), b"1", JobOptions())
+    assert scripts.claim("m.old", "i", "i.0", "n") == "none"
+    claim = scripts.claim("m.new", "i", "i.0", "n")
+    assert isinstance(claim, Claim)
+    assert claim.job == "j"
+
+
+def test_where_none_meets_it_the_job_is_refused_with_what_each_lacks(
+    scripts: Scripts, grid_env: GridEnv
+) -> None:
+    made = admission(scripts, grid_env, effect(compute_cap="12.0"))
+    with pytest.raises(NoLiveSeat, match=r"compute capability 12\.0, cuda:0 has 10\.0"):
+        made.admit("j", made.split(GRAPH), b"1", JobOptions())
+    assert not grid_env.client.exists(scripts.keys("job", "j"))
+
+
+def test_a_submitter_may_wait_for_one_that_will(scripts: Scripts, grid_env: GridEnv) -> None:
+    made = admission(scripts, grid_env, effect(compute_cap="12.0"))
+    assert made.admit("j", made.split(GRAPH), b"1", JobOptions(wait_for_seat=True))
+    scripts.sweep()
+    assert scripts.claim("m.new", "i", "i.0", "n") == "none"
+    scripts.register("m.next", "i", host="h", lanes=1, budget=None, queues=[QUEUE], ttl_ms=60_000)
+    assert isinstance(scripts.claim("m.next", "i", "i.0", "n"), Claim)
+
+
+def test_a_demand_that_all_meet_leaves_nobody_out(scripts: Scripts, grid_env: GridEnv) -> None:
+    made = admission(scripts, grid_env, effect())
+    made.admit("j", made.split(GRAPH), b"1", JobOptions())
+    assert isinstance(scripts.claim("m.old", "i", "i.0", "n"), Claim)
