@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from gridq import parent, queues
-from gridq.errors import ConfigError, GridError
+from gridq.errors import ConfigError, StartTimeout
 from gridq.settings import Settings
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
@@ -47,15 +47,18 @@ class Home:
         self.children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, timeout: float = 30.0) -> Self:
-        """Start them and return once every seat is live. ConfigError: one ended, with its last words."""
+        """Start them and return once every seat is live.
+
+        ConfigError: one ended, with its last words. StartTimeout: not all were live within `timeout` seconds.
+        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        before = self._lanes_served()
+        before = self._live_seats()
         for number in range(self.routers):
             self.spawn(f"router{number}")
         for seat in self.seats:
             self.spawn(seat)
         until = time.monotonic() + timeout
-        while self._lanes_served() - before < self.routers + len(self.seats):
+        while self._live_seats() - before < self.routers + len(self.seats):
             self._check(time.monotonic() > until)
             time.sleep(0.05)
         return self
@@ -137,7 +140,7 @@ class Home:
             **self.env,
         }
 
-    def _lanes_served(self) -> int:
+    def _live_seats(self) -> int:
         client = connect(self.config.broker_url.get_secret_value(), name="gridq-home")
         try:
             return client.zcard(Keys(self.config.prefix)("seats"))
@@ -155,6 +158,6 @@ class Home:
                         {"reason": last, "path": str(self.folder / f"{name}.log")},
                     )
         if late:
-            raise GridError(
+            raise StartTimeout(
                 "The grid was not ready in time", {"path": str(self.folder), "fix": "read the logs there"}
             )

@@ -1,0 +1,29 @@
+"""How a job ends other than by an answer, and what its caller may meet."""
+
+from __future__ import annotations
+
+from gridq.errors.base import GridError
+
+
+class DeadlineExceeded(GridError):
+    """The job's deadline passed before it was finished."""
+
+    code = "job.deadline"
+
+
+class JobCancelled(GridError):
+    """The job was cancelled."""
+
+    code = "job.cancelled"
+
+
+class JobNotFound(GridError):
+    """No such job, or its result has expired."""
+
+    code = "job.not_found"
+
+
+class WaitTimeout(GridError, TimeoutError):
+    """The caller's own waiting time passed; the job goes on."""
+
+    code = "job.wait_timeout"
