@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -27,7 +28,7 @@ from tests.invariants import broken
 from tests.unit.store.plans import Grid, step
 
 ONE, TWO = "bench:one", "bench:two"
-SEATS = {"m.a": (2, None, (ONE, TWO)), "m.b": (1, 50_000, (ONE,)), "m.c": (1, 0, (TWO, PURE))}
+SEATS = {"m.a": (2, 1_000_000, (ONE, TWO)), "m.b": (1, 50_000, (ONE,)), "m.c": (1, None, (TWO, PURE))}
 """Lanes, budget and queues."""
 
 _leaf = st.tuples(
@@ -45,7 +46,13 @@ def _trees(children: st.SearchStrategy[tuple[object, ...]]) -> st.SearchStrategy
     )
 
 
-trees = st.recursive(_leaf, _trees, max_leaves=6)
+_retried = st.tuples(
+    st.just("retry"),
+    st.integers(2, 3),
+    st.sampled_from([0, 1000]),
+    _trees(st.recursive(_leaf, _trees, max_leaves=4)),
+)
+trees = st.one_of(_retried, st.recursive(_leaf, _trees, max_leaves=6))
 
 
 class Builder:
@@ -145,6 +152,19 @@ class Protocol(RuleBasedStateMachine):
 
     # -- what is done ----------------------------------------------------------------------------------------
 
+    @initialize(tree=trees)
+    def start(self, tree: tuple[object, ...]) -> None:
+        for seat in SEATS:
+            self.register(seat, same=True, host="h1")
+        self.admit(tree, "ann", prio=0, celery=True)
+
+    @rule(used=st.integers(0, 3_000))
+    def fill(self, used: int) -> None:
+        """Every lane takes what it can."""
+        for seat, (lanes, _, _) in SEATS.items():
+            for lane in range(lanes):
+                self.claim(seat, lane, used, old=False)
+
     @rule(seat=st.sampled_from(sorted(SEATS)), same=st.booleans(), host=st.sampled_from(["h1", "h1", "h2"]))
     def register(self, seat: str, same: bool, host: str) -> None:
         lanes, budget, queues = SEATS[seat]
@@ -185,7 +205,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), output=st.sampled_from([b"true", b"false", b"1"]), go_on=st.booleans())
     def complete(self, data: st.DataObject, output: bytes, go_on: bool) -> None:
-        lease = data.draw(st.sampled_from(self.leases[-12:]))
+        lease = data.draw(self.some_lease())
         result, _, after = self.grid.complete(lease, output, used=self.used[lease], go_on=go_on)
         self.reported.add(lease)
         if result == 1:
@@ -207,7 +227,7 @@ class Protocol(RuleBasedStateMachine):
         twice=st.booleans(),
     )
     def fail(self, data: st.DataObject, kind: str, pause: int, twice: bool) -> None:
-        lease = data.draw(st.sampled_from(self.leases[-12:]))
+        lease = data.draw(self.some_lease())
         self.grid.fail(lease, kind, pause_ms=pause, used=self.used[lease])
         self.reported.add(lease)
         if twice:
@@ -220,10 +240,12 @@ class Protocol(RuleBasedStateMachine):
         self.grid.scripts.emit(lease, "root", ['"piece"'])
 
     @precondition(lambda self: self.leases)
-    @rule(data=st.data())
-    def lapse(self, data: st.DataObject) -> None:
-        lease = data.draw(st.sampled_from(self.leases[-12:]))
+    @rule(data=st.data(), swept=st.booleans())
+    def lapse(self, data: st.DataObject, swept: bool) -> None:
+        lease = data.draw(self.some_lease())
         self.grid.client.zadd(self.grid.keys("leases"), {lease: 1}, xx=True)
+        if swept:
+            self.grid.sweep()
 
     @rule(seat=st.sampled_from(sorted(SEATS)))
     def die(self, seat: str) -> None:
@@ -332,6 +354,11 @@ class Protocol(RuleBasedStateMachine):
     def live(self) -> list[str]:
         return [job for job in self.jobs if self.grid.end(job) is None]
 
+    def some_lease(self) -> st.SearchStrategy[str]:
+        """Mostly an open one, at times one that is over."""
+        held = [lease for seat in SEATS for lease in sorted(self.grid.held(seat).values())]
+        return st.sampled_from(held * 2 + self.leases[-6:])
+
     def keep(self, claim: Claim, used: int) -> None:
         if claim.lease not in self.used:
             self.used[claim.lease] = used
@@ -344,7 +371,7 @@ def test_any_order_of_calls(grid_env: GridEnv) -> None:
     run_state_machine_as_test(
         lambda: Protocol(grid_env, next(numbers)),  # type: ignore[arg-type]
         settings=settings(
-            max_examples=40,
+            max_examples=100,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -50,7 +50,7 @@ for _, to in ipairs(later) do
   if to[1] == taken then taken = nil else ring(to[1], to[2], to[3]) end
 end
 if goon == '1' then return {result, ended, after} end
-local S = C('HMGET', K .. 'seat:' .. seat, 'queues', 'draining')
-if S[1] and not S[2] then idle(seat, S[1]) end
+local S = C('HMGET', K .. 'seat:' .. seat, 'queues', 'draining', 'inc')
+if S[3] == inc and not S[2] and C('ZSCORE', K .. 'seats', seat) then idle(seat, S[1]) end  -- a late caller's may be gone
 for q in words(S[1]) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
 return {result, ended, {'none'}}

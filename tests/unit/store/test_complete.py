@@ -203,6 +203,18 @@ def test_a_seat_that_is_no_more_takes_no_pure_step(grid: Grid, how: str) -> None
     assert grid.held() == {}
 
 
+def test_a_seat_that_is_no_more_is_not_idle_either(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.job(chain(2))
+    claim = grid.take()
+    grid.scripts.leave("m.a", "i1", "go")
+    grid.seat("m.b")
+    assert grid.complete(claim, go_on=False)[0] == 1
+    assert grid.client.zrange(grid.keys("idle", ANY), 0, -1) == []
+    assert grid.bells("seat:m.a") == 0
+    assert grid.bells("seat:m.b") == 1
+
+
 # -- gates -------------------------------------------------------------------------------------------------
 
 
