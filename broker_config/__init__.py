@@ -1,1 +1,1 @@
-"""Configuration of what gridq stands on: Celery, Flower, the Redis server."""
+"""Configuration of what gridq stands on: Celery."""

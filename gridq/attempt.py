@@ -21,6 +21,7 @@ from gridq.errors import (
     SeatError,
     StageQuarantined,
     StageTimeout,
+    StreamCut,
 )
 from gridq.graph.plan import Op, Step, evaluate, load_step
 from gridq.profiles import StageContext
@@ -39,13 +40,13 @@ FLUSH = 0.05
 GRACE = 2.0
 """Seconds that a stage over its time may take to stop before it is reported without it."""
 
-
 AWAY = 300.0
 """Seconds past its time for which a result is kept while the server is away."""
 
 DEGRADED = 60.0
 """Seconds for which a seat that is logged out takes nothing."""
 
+_CUT = "The answer broke off after it had begun"
 
 Runner = Callable[[StageCall, Json, StageContext], Json]
 """What runs one stage on this seat: the built-in stages, or the seat's profile."""
@@ -89,8 +90,7 @@ class Attempt:
         self.flush()
         link, long = output, None
         if len(output) > session.config.inline_value:
-            job, step, rest = self.claim.lease.split(":", 2)
-            link, long = f"@{job}:{step}:{rest}".encode(), output
+            link, long = f"@{self.claim.lease}".encode(), output
         result, ended, after = self._complete(lane, until, link, long)
         if result == -1:
             log.info("a late result was fenced off: %s", self.claim.lease)
@@ -234,8 +234,7 @@ class Attempt:
         why = f"{exc.code}: {exc.message}" + (f": {exc.reason}" if exc.reason else "")
         if isinstance(exc, SeatError) and self.emitted:
             # Part of the answer is out: a second try would repeat it.
-            final = AttemptsExhausted("The answer broke off after it had begun", {**place, "reason": why})
-            return "stage", final, 0.0
+            return "stage", StreamCut(_CUT, {**place, "reason": why}), 0.0
         if isinstance(exc, ChildDied) and exc.details.get("alone", True):
             text = "The stage killed the process that ran it, twice"
             return "died", StageQuarantined(text, {**exc.details, **place, "reason": why}), 0.0
@@ -266,9 +265,8 @@ class Attempt:
         """Stop, and give the stage back with the attempt unspent."""
         self._cancel("back")
         # Only a stage whose first token is out ends with it: any other is run again.
-        error = AttemptsExhausted(
-            "The answer broke off after it had begun",
-            {"path": self._path, "worker": self.session.worker, "reason": "the worker stopped"},
+        error = StreamCut(
+            _CUT, {"path": self._path, "worker": self.session.worker, "reason": "the worker stopped"}
         )
         self._report("back", error)
 
@@ -279,9 +277,8 @@ class Attempt:
         if now > self.deadline and not self._why:
             self._cancel("timeout")
         if self._why == "timeout" and self._cancelled_at is not None and now > self._cancelled_at + GRACE:
-            ended = self._report(
-                "stage", self._timeout()
-            )  # its code does not stop: the job need not wait for it
+            # Its code does not stop: the job need not wait for it.
+            ended = self._report("stage", self._timeout())
             self.session.ended(ended, self.claim.job)
 
     def _cancel(self, why: str) -> None:

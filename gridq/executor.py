@@ -1,4 +1,4 @@
-"""A seat at work: its session with the grid, its lanes, and the walk of one attempt.
+"""A seat at work: its session with the grid, its leases, its lanes.
 
 A `Session` is one incarnation of one seat. It registers, renews its leases each second on a thread of its own
 (so that nothing slow ever delays a renewal), and `work` is what a bell starts: claim, run, complete and claim
@@ -77,6 +77,7 @@ class Session:
         self._renewer.start()
 
     def register(self) -> None:
+        """Make the seat live, or say again what it is. SeatInUse: as at `start`."""
         other = self.scripts.register(
             self.seat,
             self.incarnation,

@@ -11,10 +11,10 @@ from __future__ import annotations
 import difflib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import entry_points
-from typing import Any, ClassVar
+from importlib.metadata import EntryPoint, entry_points
+from typing import ClassVar
 
 from pydantic import BaseModel
 
@@ -77,6 +77,7 @@ class StageContext:
         act()
 
     def cancel(self) -> None:
+        """Set `cancelled` and call what `on_cancel` was given; harmless where it was cancelled before."""
         with self._lock:
             self.cancelled.set()
             acts, self._on_cancel = self._on_cancel, []
@@ -112,9 +113,11 @@ class Profile(ABC):
         return "" if self.matches(demand, capability) else "it does not meet the demand"
 
     @abstractmethod
-    def probe(self, config: Mapping[str, Json]) -> ProbeReport:
-        """What this machine has, within two seconds. `config` is the kind's table of the machine's seats
-        file.
+    def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
+        """What this machine has, within two seconds.
+
+        `config` is what the machine's seats file has for the kind: its table (`[kind]`), the list of its
+        tables (`[[kind]]`), or an empty table. ConfigError: it is wrong.
         """
 
     @abstractmethod
@@ -151,7 +154,7 @@ class Profile(ABC):
         return ""
 
 
-def installed() -> dict[str, Any]:
+def installed() -> dict[str, EntryPoint]:
     """Every installed profile's entry point, by name."""
     return {point.name: point for point in entry_points(group=GROUP)}
 

@@ -16,7 +16,7 @@ from celery.result import AsyncResult
 from gridq import executor, inbox, router
 from gridq.app import app
 from gridq.bells import GRAPH_TASK, STAGE_TASK
-from gridq.jobs import check_id, new_id
+from gridq.jobs import JobOptions, check_id, new_id
 from gridq.protocol import Json
 from gridq.store.connection import translated
 
@@ -95,15 +95,12 @@ class OneStage(GraphTask):
         return one_stage(self.stage, self.field, *args, **kwargs)
 
 
-ABOUT = frozenset({"agent", "priority", "deadline", "wait_for_seat", "stream"})
-
-
 def one_stage(
     stage: str, field: str, value: Json = None, **given: Json
 ) -> tuple[Json, Json, dict[str, Json]]:
     """The graph of one stage: the job's options apart, every other argument is the stage's config."""
     value = given.pop(field, value)
-    about = {name: given.pop(name) for name in ABOUT & set(given)}
+    about = {name: given.pop(name) for name in JobOptions.model_fields.keys() & given}
     graph = (
         {"root": {"op": "Stage", "id": stage, "config": given}}
         if given

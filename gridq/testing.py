@@ -86,7 +86,7 @@ class FakeProfile(Profile):
         return demand.queue in self.queues(capability)
 
     def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
-        seats = config.get("seats") or [config] if isinstance(config, Mapping) else config
+        seats = [config] if isinstance(config, Mapping) else config
         return ProbeReport(
             found=[
                 SeatOffer(
@@ -211,7 +211,7 @@ class ProfileConformance:
     wrong_effects: ClassVar[Sequence[dict[str, Any]]] = ()
     capabilities: ClassVar[Sequence[dict[str, Any]]] = ()
     served: ClassVar[Sequence[Sequence[int]]] = ()
-    probe_config: ClassVar[Mapping[str, Json]] = MappingProxyType({})
+    probe_config: ClassVar[Mapping[str, Json] | Sequence[Json]] = MappingProxyType({})
     probe_seconds: ClassVar[float] = 2.0
 
     def test_kind_is_a_queue_prefix(self) -> None:

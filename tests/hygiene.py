@@ -8,10 +8,7 @@ import redis
 
 from gridq import queues
 from gridq.errors import ConfigError
-from gridq.store.keys import PERMANENT
-
-KOMBU = "_kombu.binding*"
-"""Kombu's tables of bindings, for remote control and events alone, and their deadlines: a handful in all."""
+from gridq.store.keys import CELERY_PERMANENT, PERMANENT
 
 
 def keys_without_ttl(client: redis.Redis, prefix: str) -> list[str]:
@@ -19,7 +16,7 @@ def keys_without_ttl(client: redis.Redis, prefix: str) -> list[str]:
 
     Allowed are the patterns of `gridq.store.keys` and Celery's queues, which hold only bells.
     """
-    allowed = [KOMBU, *(f".{pattern}" for pattern in PERMANENT)]
+    allowed = [*CELERY_PERMANENT, *(f".{pattern}" for pattern in PERMANENT)]
     left = []
     for raw in client.scan_iter(f"{prefix}*", count=1000):
         key = raw.decode()[len(prefix) :]

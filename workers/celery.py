@@ -9,7 +9,7 @@ app.user_options["worker"].add(
     Option(
         ("--seat",),
         default=None,
-        help="The seat of this machine to serve; `gridq workers` and an error list them.",
+        help="The seat of this machine to serve; `gridq probe` lists them.",
     )
 )
 connect_signals()

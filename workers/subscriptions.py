@@ -1,6 +1,4 @@
-"""Which seat a worker serves and which queues it listens to: from `--seat` and `-Q`, as design says, or one
-clear error.
-"""
+"""Which seat a worker serves and which queues it listens to: from `--seat` and `-Q`, or one clear error."""
 
 from __future__ import annotations
 

@@ -207,7 +207,10 @@ def _refuse(answer: Answer) -> NoReturn:
 
 
 def retry_after(text: str) -> float | None:
-    """The seconds that a Retry-After header states, as a number or a date; None where it states none."""
+    """The seconds that a Retry-After header states, as a number or a date; None where it states none.
+
+    RFC 9110, section 10.2.3.
+    """
     if text.isdecimal() and len(text) < 10:
         return float(text)
     try:

@@ -108,7 +108,7 @@ def translate(exc: BaseException, url: str | None = None) -> BrokerError:
             fix = {"fix": "raise the server's maxmemory or let finished jobs expire"}
             return BrokerRefused(f"The server at {shown} is out of memory", reason | fix)
         if isinstance(fault, faults.NoPermissionError) or "NOPERM" in text:
-            fix = {"fix": "grant the command and the key in the server's ACL, as broker_config's examples do"}
+            fix = {"fix": "grant the command and the key in the server's ACL"}
             return BrokerRefused(f"The server at {shown} does not permit a command", reason | fix)
         if isinstance(
             fault, (faults.AuthenticationError, faults.AuthenticationWrongNumberOfArgsError)
@@ -250,7 +250,7 @@ def _one_line(exc: BaseException) -> str:
 
 _TOO_OLD = {
     "expected": "Redis 7.0 or Valkey 7.2, or newer",
-    "fix": "upgrade the server, or use `gridq up`, which brings one",
+    "fix": "upgrade the server",
 }
 _CLUSTER = {"expected": "one server", "fix": "point GRIDQ_BROKER_URL at a server with `cluster-enabled no`"}
 _REPLICA = {"expected": "the primary", "fix": "point GRIDQ_BROKER_URL at the primary"}

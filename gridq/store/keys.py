@@ -15,9 +15,9 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `vt:<kind>` | hash: virtual time of each agent | the same |
 | `seat:<seat>` | hash: incarnation, lanes, budget, queues | 40 days after it was last live (routers: 1 h) |
 | `held:<seat>` | hash: lane → lease | empties itself; at most as the pending sets |
-| `late:<lease>` | a lease that ended without a completion: its seat, what was charged | as its job |
+| `late:<lease>` | a lease that ended uncompleted: its seat, what was charged | as its job, at least 1 h |
 | `ad:<seat>` | what the seat's worker says of itself | 3 heartbeats |
-| `stages:<machine>` | hash: the user's stages of that machine | 3 heartbeats |
+| `stages:<machine>` | the user's stages of that machine | 3 heartbeats |
 | `rank:<queue>` | sorted set: seats by preference | 1 min after the governor's last word |
 | `swept` `losses` | the last sweep; counters | 1 h; the longest deadline + 1 h |
 
@@ -45,7 +45,9 @@ PERMANENT = (
 """Own keys without a TTL, as glob patterns after `<prefix>.`."""
 
 CELERY_PERMANENT = ("_kombu.binding*",)
-"""Keys without a TTL that kombu keeps, after `<prefix>`."""
+"""Keys without a TTL that kombu keeps, as glob patterns after `<prefix>`: its tables of bindings, for remote
+control and events alone, and their deadlines; a handful in all.
+"""
 
 
 class Keys:

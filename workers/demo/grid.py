@@ -65,7 +65,6 @@ def demo_grid(engine: str, *, keep: bool) -> Iterator[tuple[Settings, Path]]:
                     "broker_url": SecretStr(server.url),
                     "home": folder / "home",
                     "profiles": PROFILES,
-                    "drain": 1.0,
                 }
             )
             env = {engines.VARIABLE: engine, "GRIDQ_DRAIN": "1"}

@@ -10,9 +10,7 @@
 
 from __future__ import annotations
 
-import email.utils
 import json
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +18,7 @@ import httpx
 
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
 from gridq.protocol import Json
+from gridq.stages.http import retry_after
 
 NOT_REACHED = (httpx.TransportError, OSError)
 """What httpx raises where no answer came or it broke off."""
@@ -36,7 +35,7 @@ def fault_of(
     """
     reason, code = _reason(raw, key)
     details: dict[str, Any] = {**where, "status": status, "reason": reason or f"HTTP {status}"}
-    after = retry_after(headers.get("retry-after"))
+    after = retry_after(headers.get("retry-after", ""))
     if after is not None:
         details["retry_after"] = after
     if status in {401, 403}:
@@ -65,22 +64,6 @@ def fault_in_stream(event: dict[str, Json], key: str | None = None) -> GridError
         kind = str(error.get("type", "")) + str(error.get("code", "")) if isinstance(error, dict) else ""
         status = 429 if "rate_limit" in kind else 400 if "invalid_request" in kind else 500
     return fault_of(status, {}, json.dumps(event).encode(), {}, key)
-
-
-def retry_after(value: str | None, now: float | None = None) -> float | None:
-    """Seconds from a Retry-After header: a number or an HTTP date (RFC 9110, section 10.2.3); None: not
-    usable.
-    """
-    if not value:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - (now or time.time())
-        except ValueError:
-            return None
-    return max(0.0, seconds) if seconds < float("inf") else None
 
 
 def _reason(raw: bytes, key: str | None) -> tuple[str, str]:

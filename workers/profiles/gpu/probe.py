@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -25,7 +25,9 @@ DEFAULT_LANES = {"xllamacpp": 4, "llama_cpp": 1}
 BATCHING = frozenset({"xllamacpp"})
 
 
-def probe(config: Mapping[str, Json], environ: Mapping[str, str] = os.environ) -> ProbeReport:
+def probe(
+    config: Mapping[str, Json] | Sequence[Json], environ: Mapping[str, str] = os.environ
+) -> ProbeReport:
     """Every device as a seat, and in words what was not found: drivers, engines, models' files, room for
     them.
 
@@ -69,7 +71,7 @@ def probe(config: Mapping[str, Json], environ: Mapping[str, str] = os.environ) -
     return ProbeReport(found=offers, missing=missing)
 
 
-def _parse(config: Mapping[str, Json]) -> GpuConfig:
+def _parse(config: Mapping[str, Json] | Sequence[Json]) -> GpuConfig:
     if not isinstance(config, Mapping):
         raise ConfigError("gpu is one table", {"path": "gpu", "expected": "[gpu]", "fix": "write [gpu] once"})
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pydantic import BaseModel
@@ -52,7 +52,7 @@ class GpuProfile(Profile):
         assert isinstance(capability, GpuCapability)
         return matching.shortfall(demand, capability)
 
-    def probe(self, config: Mapping[str, Json]) -> ProbeReport:
+    def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
         return probe(config)
 
     def open(self, capability: BaseModel, config: Mapping[str, Json]) -> None:

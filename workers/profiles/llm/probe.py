@@ -33,10 +33,10 @@ def probe(
 ) -> ProbeReport:
     """Every seat that could work, and a sentence for each that could not.
 
-    `config` is the list of `[[llm]]` tables, one such table, or `{"seats": that list}`. ConfigError: a table
-    that is wrong, an endpoint on this machine, two seats of one name or one login.
+    `config` is the list of `[[llm]]` tables, or one `[llm]` table. ConfigError: a table that is wrong, an
+    endpoint on this machine, two seats of one name or one login.
     """
-    tables = config if not isinstance(config, Mapping) else config.get("seats", [config] if config else [])
+    tables = config if not isinstance(config, Mapping) else [config] if config else []
     seats = [_parse(table, f"llm[{index}]") for index, table in enumerate(tables)]
     _check_distinct(seats)
     missing: list[str] = []
