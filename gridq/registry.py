@@ -24,12 +24,13 @@ def advertise(client: Redis, keys: Keys, ad: Advertisement, heartbeat: float) ->
 
 
 def withdraw(client: Redis, keys: Keys, seat: str) -> None:
+    """Take a seat's advertisement back."""
     client.unlink(keys("ad", seat))
 
 
 def seats(client: Redis, keys: Keys) -> list[Advertisement]:
-    """Every advertised seat, by name."""
-    names = list(client.scan_iter(keys("ad", "*"), count=1000))
+    """Every live seat that advertises itself, by name."""
+    names = [keys("ad", seat) for seat in _live(client, keys)]
     texts = client.mget(names) if names else []
     return sorted((Advertisement.model_validate_json(t) for t in texts if t), key=lambda ad: ad.seat)
 
@@ -44,7 +45,8 @@ def publish_stages(
 
 def published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
     """The stages that live machines offer, each once."""
-    names = sorted(client.scan_iter(keys("stages", "*"), count=1000))
+    machines = {seat.partition(".")[0] for seat in _live(client, keys)}
+    names = [keys("stages", machine) for machine in sorted(machines)]
     found: dict[str, dict[str, Json]] = {}
     for text in client.mget(names) if names else []:
         for spec in json.loads(text) if text else []:
@@ -60,3 +62,9 @@ def nearest(client: Redis, keys: Keys, queue: str) -> str:
         return "no seat is live at all"
     best = max(same, key=lambda offer: difflib.SequenceMatcher(None, offer[0], queue).ratio())
     return f"the closest is {best[0]}, served by {best[1]}"
+
+
+def _live(client: Redis, keys: Keys) -> list[str]:
+    # Not by SCAN, which walks every key of the server, while jobs are being admitted.
+    names: list[bytes] = client.zrange(keys("seats"), 0, -1)  # type: ignore[assignment]
+    return [name.decode() for name in names]
