@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -365,13 +366,14 @@ class Protocol(RuleBasedStateMachine):
             self.leases.append(claim.lease)
 
 
+@pytest.mark.timeout(300)  # to shrink what it finds takes longer
 def test_any_order_of_calls(grid_env: GridEnv) -> None:
     """Stages run once, budgets add up, and every step is in one place, whatever is called when."""
     numbers = itertools.count()
     run_state_machine_as_test(
         lambda: Protocol(grid_env, next(numbers)),  # type: ignore[arg-type]
         settings=settings(
-            max_examples=100,
+            max_examples=60,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
