@@ -18,7 +18,7 @@ from gridq.graph.compile import Placement, compile_plan
 from gridq.graph.nodes import parse
 from gridq.graph.plan import Plan
 from gridq.graph.validate import validate
-from gridq.jobs import JobOptions, plan_fields
+from gridq.jobs import JobOptions, deadline_ms, plan_fields
 from gridq.matching import Wanted, unfit, wanted
 from gridq.profiles import Profile, demand_of
 from gridq.protocol import Effect
@@ -38,7 +38,7 @@ class Split:
     fields: list[str | int]
     ready: list[int]
     needs: list[str]
-    wanted: tuple[Wanted, ...] = ()
+    wanted: tuple[Wanted, ...]
 
 
 def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]) -> Placement:
@@ -112,8 +112,7 @@ class Admission:
             self._refresh()
             plan = self._compile(graph, self._grid)
         fields, ready, needs = plan_fields(plan)
-        more = wanted(plan, self.profiles)
-        split = Split(plan.answer, len(plan.steps), fields, ready, needs, more)
+        split = Split(plan.answer, len(plan.steps), fields, ready, needs, wanted(plan, self.profiles))
         self._plans[graph] = split
         while len(self._plans) > PLANS_KEPT:
             self._plans.popitem(last=False)
@@ -156,12 +155,11 @@ class Admission:
                 if left_out:
                     names = ",".join(left_out)
                     fields = [*fields, f"x:{want.step}", names, f"u:{want.step}", names]
-        seconds = min(options.deadline or self.config.deadline, self.config.max_deadline)
         reply = self.scripts.admit(
             job,
             agent=options.agent,
             prio=options.prio,
-            deadline_ms=int(seconds * 1000) if deadline else None,
+            deadline_ms=deadline_ms(options, self.config) if deadline else None,
             ttl_ms=int(self.config.result_ttl * 1000),
             celery=celery,
             stream=options.stream,

@@ -7,19 +7,33 @@ Writing it twice is harmless.
 
 from __future__ import annotations
 
+import logging
+
 from celery import Celery
-from redis import Redis
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
 
 from gridq.errors import ValueGone
 from gridq.jobs import End
 from gridq.store import values
-from gridq.store.keys import Keys
+from gridq.store.scripts import Scripts
+
+log = logging.getLogger(__name__)
 
 
-def write(app: Celery, client: Redis, keys: Keys, job: str) -> None:
-    """Write the answer of an ended job and forget that it is due. A job whose result has expired is only
-    forgotten.
+def write(app: Celery, scripts: Scripts, job: str) -> None:
+    """Write the answer of an ended job and forget that it is due; where that fails, the sweep tries again.
+
+    A job whose result has expired is only forgotten.
     """
+    try:
+        _write(app, scripts, job)
+    except (RedisError, KombuError, OSError) as exc:
+        log.warning("the answer of job %s is not written yet: %s", job, exc)
+
+
+def _write(app: Celery, scripts: Scripts, job: str) -> None:
+    client, keys = scripts.client, scripts.keys
     data = client.lindex(keys("fin", job), 0)
     if data is not None:
         end = End.read(data)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from functools import cache
 
 from gridq.errors import InputTooLarge, ValueNotJson
 from gridq.graph.nodes import parse
-from gridq.jobs import JobOptions, options_of
+from gridq.jobs import JobOptions, deadline_ms, options_of
 from gridq.protocol import Json
 from gridq.settings import Settings, settings
 from gridq.store import values
@@ -50,11 +50,6 @@ class Inbox:
 def default() -> Inbox:
     """This process's inbox of the grid that the settings name."""
     return Inbox(Scripts(connect(name="gridq-submit", retry=False), settings()), settings())
-
-
-def deadline_ms(about: JobOptions, config: Settings) -> int:
-    """The job's time to its deadline, never more than the operator allows."""
-    return int(min(about.deadline or config.deadline, config.max_deadline) * 1000)
 
 
 def graph_text(graph: Json, config: Settings) -> bytes:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from gridq.errors import ConfigError, GridError, error_from_record
 from gridq.graph.plan import Plan, dump_step
 from gridq.protocol import Json, Wire
+from gridq.settings import Settings
 from gridq.states import JobState
 from gridq.store import values
 
@@ -35,6 +36,7 @@ class JobOptions(Wire):
 
     @property
     def prio(self) -> int:
+        """The priority as the scripts compare it: the lower goes first."""
         return 0 if self.priority == "interactive" else 1
 
 
@@ -56,7 +58,13 @@ def options_of(given: dict[str, Json]) -> JobOptions:
         ) from None
 
 
+def deadline_ms(about: JobOptions, config: Settings) -> int:
+    """The job's time to its deadline, never more than the operator allows."""
+    return int(min(about.deadline or config.deadline, config.max_deadline) * 1000)
+
+
 def new_id() -> str:
+    """An id that no other job has."""
     return str(uuid.uuid4())
 
 

@@ -7,17 +7,15 @@ workers are routers is told by the queue they consume.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery import Celery, signals
-from kombu.exceptions import KombuError
-from redis.exceptions import RedisError
 
-from gridq import answers, bells, executor, parent, queues, stages
+from gridq import answers, bells, executor, parent, queues, refusal, stages
 from gridq.admission import Admission
 from gridq.errors import GridError
 from gridq.executor import Session
@@ -25,13 +23,11 @@ from gridq.governor.telemetry import Governor
 from gridq.jobs import options_of
 from gridq.machine import machine_id
 from gridq.profiles import load
-from gridq.settings import Settings, settings
+from gridq.settings import settings
 from gridq.store import values
 from gridq.store.connection import check_server, connect
 from gridq.store.scripts import Scripts
 from gridq.sweep import Sweeper
-
-log = logging.getLogger(__name__)
 
 RECORD_TTL = 3600.0
 """A router's seat has a new name at each start: its record need not live long."""
@@ -42,15 +38,11 @@ class Router:
     """The parts of one router process."""
 
     app: Celery
-    config: Settings
     scripts: Scripts
     admission: Admission
     session: Session
     sweeper: Sweeper
     governor: Governor
-
-    def answer(self, job: str) -> None:
-        write_answer(self.app, self.scripts, job)
 
     def admit(self, job: str) -> bool:
         """Admit one job of the inbox, or end it with the error that says why not. True where a pure stage is
@@ -67,17 +59,9 @@ class Router:
             self.admission.admit(job, split, b"", options, celery=celery, deadline=False)
         except GridError as exc:
             if self.scripts.stop(job, "failed", exc.to_json()) == "celery":
-                self.answer(job)
+                answers.write(self.app, self.scripts, job)
             return False
         return queues.PURE in split.needs
-
-
-def write_answer(app: Celery, scripts: Scripts, job: str) -> None:
-    """Write an ended job's answer to Celery's backend; where that fails now, the sweep tries again."""
-    try:
-        answers.write(app, scripts.client, scripts.keys, job)
-    except (RedisError, KombuError, OSError) as exc:
-        log.warning("the answer of job %s is not written yet: %s", job, exc)
 
 
 def build(app: Celery, lanes: int) -> Router:
@@ -97,11 +81,11 @@ def build(app: Celery, lanes: int) -> Router:
         runner=stages.run_builtin,
         worker=f"router@{name.partition('.')[0]}",
         record_ttl=RECORD_TTL,
-        on_end=lambda job: write_answer(app, scripts, job),
+        on_end=partial(answers.write, app, scripts),
     )
     admission = Admission(scripts, config, load(config.profiles))
-    sweeper = Sweeper(scripts, config, lambda job: write_answer(app, scripts, job))
-    return Router(app, config, scripts, admission, session, sweeper, Governor(client, scripts.keys))
+    sweeper = Sweeper(scripts, config, partial(answers.write, app, scripts))
+    return Router(app, scripts, admission, session, sweeper, Governor(client, scripts.keys))
 
 
 _router: list[Router] = []
@@ -141,10 +125,8 @@ def _after_setup(instance: Any = None, **_: Any) -> None:
     if app.main != "gridq" or queues.ROUTER not in app.amqp.queues.consume_from:
         return
     parent.watch()
-    try:
+    with refusal.told():
         router = start(app, instance.concurrency)
-    except GridError as exc:
-        raise SystemExit(_refuse(exc)) from None
     app.amqp.queues.select_add(queues.seat_queue(router.session.seat))
     app.amqp.queues.select_add(queues.PURE)
 
@@ -158,8 +140,3 @@ def _shutting_down(**_: Any) -> None:
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _shutdown(**_: Any) -> None:
     stop()
-
-
-def _refuse(exc: GridError) -> int:
-    print(exc, flush=True)
-    return 2

@@ -8,7 +8,8 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,15 +17,14 @@ from typing import Any, TextIO
 from celery import Celery, signals
 from redis.exceptions import RedisError
 
-from gridq import bells, executor, parent, profiles, queues, stages
-from gridq.errors import ConfigError, GridError, SeatInUse
+from gridq import answers, bells, executor, parent, profiles, queues, refusal, stages
+from gridq.errors import ConfigError, SeatInUse
 from gridq.executor import Session
 from gridq.machine import machine_id
 from gridq.profiles import Profile, StageContext
 from gridq.protocol import Json, StageCall
-from gridq.router import write_answer
 from gridq.settings import Settings, settings
-from gridq.store.connection import check_server, connect, translate
+from gridq.store.connection import check_server, connect
 from gridq.store.scripts import Scripts
 from workers.heartbeat import Heartbeat
 from workers.probing import find
@@ -73,7 +73,7 @@ class Worker:
             runner=SeatRunner(seat.profile),
             worker=f"{seat.name}@{self.machine}",
             budget=seat.offer.budget_micro_dollars,
-            on_end=lambda job: write_answer(app, scripts, job),
+            on_end=partial(answers.write, app, scripts),
             on_gone=self._gone,
         )
         self.heartbeat = Heartbeat(
@@ -162,21 +162,6 @@ _worker: list[Worker] = []
 _asked: dict[str, Any] = {}
 
 
-def _refused(act: Callable[[], None]) -> None:
-    """Do `act`; a GridError ends the program with one line and exit code 2."""
-    try:
-        act()
-    except GridError as exc:
-        _say_and_exit(exc)
-    except RedisError as exc:
-        _say_and_exit(translate(exc))
-
-
-def _say_and_exit(exc: GridError) -> None:
-    print(exc, flush=True)
-    raise SystemExit(2) from None
-
-
 def _before_init(options: dict[str, Any] | None = None, **_: Any) -> None:
     """Keep what the command line asked for: Celery has applied it by the time the seat is known."""
     _asked.clear()
@@ -185,8 +170,7 @@ def _before_init(options: dict[str, Any] | None = None, **_: Any) -> None:
 
 def _init(sender: Any = None, **_: Any) -> None:
     """Choose the seat and give Celery its pool, its lanes, its queues and its name."""
-
-    def act() -> None:
+    with refusal.told():
         app = sender.app
         config = settings()
         wanted = _asked.get("queues") or ()
@@ -214,13 +198,12 @@ def _init(sender: Any = None, **_: Any) -> None:
         sender.hostname = worker.session.worker
         app.amqp.queues.select([queues.seat_queue(worker.session.seat), *serves])
 
-    _refused(act)
-
 
 def _after_setup(**_: Any) -> None:
     if _worker:
         parent.watch()
-        _refused(_worker[0].start)
+        with refusal.told():
+            _worker[0].start()
 
 
 def _shutting_down(**_: Any) -> None:
