@@ -3,13 +3,20 @@
 The server, the prefix and the results' life follow from GRIDQ_BROKER_URL, GRIDQ_PREFIX and GRIDQ_RESULT_TTL.
 """
 
+from contextlib import nullcontext
+
+import click
+
+from gridq import refusal
 from gridq.app import server_options
 from gridq.queues import ROUTER
 from gridq.settings import settings
 
 imports = ("gridq.tasks",)
 
-_server = server_options(settings())
+# Within Celery's command a wrong setting is one line and exit code 2; any other program gets the ConfigError.
+with refusal.told() if click.get_current_context(silent=True) else nullcontext():
+    _server = server_options(settings())
 
 broker_url = _server["broker_url"]
 broker_transport = _server["broker_transport"]

@@ -50,7 +50,7 @@ CHAT = ask("llm:chat", {"messages": [{"role": "user", "content": "so it goes on"
 
 def test_chat_whole(wire: OpenAIWire):
     context = StageContext()
-    output, _ = wire.run(CHAT, "echo", context)
+    output = wire.run(CHAT, "echo", context)
     assert output == {"role": "assistant", "content": "so it goes on ", "finish_reason": "stop"}
     assert context.usage == Usage(tokens_in=4, tokens_out=4)
 
@@ -58,21 +58,21 @@ def test_chat_whole(wire: OpenAIWire):
 def test_chat_streamed_gives_each_piece_and_the_usage_of_the_last_chunk(wire: OpenAIWire):
     pieces: list[Any] = []
     context = StageContext(emit=pieces.append)
-    output, _ = wire.run(CHAT, "echo", context)
+    output = wire.run(CHAT, "echo", context)
     assert pieces == ["so ", "it ", "goes ", "on "]
     assert output == {"role": "assistant", "content": "so it goes on ", "finish_reason": "stop"}
     assert context.usage == Usage(tokens_in=4, tokens_out=4)
 
 
 def test_complete_asks_through_the_chat_endpoint(wire: OpenAIWire, server: WireServer):
-    output, _ = wire.run(ask("llm:complete", {"prompt": "a b", "system": "be brief"}), "echo", StageContext())
+    output = wire.run(ask("llm:complete", {"prompt": "a b", "system": "be brief"}), "echo", StageContext())
     assert output == "a b "
     assert server.requests[0]["path"] == "/v1/chat/completions"
     assert server.requests[0]["body"]["messages"][0] == {"role": "system", "content": "be brief"}
 
 
 def test_complete_raw_asks_the_completions_endpoint(wire: OpenAIWire, server: WireServer):
-    output, _ = wire.run(ask("llm:complete", {"prompt": "a b", "raw": True}), "echo", StageContext())
+    output = wire.run(ask("llm:complete", {"prompt": "a b", "raw": True}), "echo", StageContext())
     assert output == "a b "
     assert server.requests[0]["path"] == "/v1/completions"
     assert "raw" not in server.requests[0]["body"]
@@ -80,10 +80,10 @@ def test_complete_raw_asks_the_completions_endpoint(wire: OpenAIWire, server: Wi
 
 def test_embeddings_come_in_the_order_of_the_input(wire: OpenAIWire):
     context = StageContext()
-    output, _ = wire.run(ask("llm:embed", {"input": ["a", "bcd"]}), "echo", context)
+    output = wire.run(ask("llm:embed", {"input": ["a", "bcd"]}), "echo", context)
     assert output == [[1.0, 1.0], [3.0, 1.0]]
     assert context.usage.tokens_in == 2
-    assert wire.run(ask("llm:embed", "abcd"), "echo", StageContext())[0] == [4.0, 1.0]
+    assert wire.run(ask("llm:embed", "abcd"), "echo", StageContext()) == [4.0, 1.0]
 
 
 def test_unknown_fields_pass_through_whole(wire: OpenAIWire, server: WireServer):
@@ -94,7 +94,7 @@ def test_unknown_fields_pass_through_whole(wire: OpenAIWire, server: WireServer)
 
 
 def test_tool_calls_are_put_together(wire: OpenAIWire):
-    output, _ = wire.run(CHAT, "tools", StageContext(emit=lambda piece: None))
+    output = wire.run(CHAT, "tools", StageContext(emit=lambda piece: None))
     assert output["finish_reason"] == "tool_calls"
     assert output["tool_calls"] == [
         {
@@ -108,14 +108,14 @@ def test_tool_calls_are_put_together(wire: OpenAIWire):
 def test_bytes_in_odd_lumps_make_whole_characters(wire: OpenAIWire):
     pieces: list[Any] = []
     asked = ask("llm:complete", "Zürich ☂ 東京")
-    output, _ = wire.run(asked, "ragged", StageContext(emit=pieces.append))
+    output = wire.run(asked, "ragged", StageContext(emit=pieces.append))
     assert output == "Zürich ☂ 東京 "
     assert pieces == ["Zürich ", "☂ ", "東京 "]
 
 
 def test_an_endpoint_that_answers_whole_when_asked_to_stream(wire: OpenAIWire):
     pieces: list[Any] = []
-    output, _ = wire.run(CHAT, "whole", StageContext(emit=pieces.append))
+    output = wire.run(CHAT, "whole", StageContext(emit=pieces.append))
     assert output["content"] == "so it goes on "
     assert pieces == ["so it goes on "]
 
@@ -232,13 +232,13 @@ def test_close_ends_what_is_under_way_and_the_wire_opens_again(wire: OpenAIWire,
     threading.Thread(target=lambda: server.started.wait(5) and wire.close()).start()
     with pytest.raises(SeatUnavailable, match="closed"):
         wire.run(CHAT, "silent", StageContext())
-    assert wire.run(CHAT, "echo", StageContext())[0]["content"] == "so it goes on "
+    assert wire.run(CHAT, "echo", StageContext())["content"] == "so it goes on "
 
 
 def test_many_calls_at_once(wire: OpenAIWire):
     outputs: list[Any] = []
     threads = [
-        threading.Thread(target=lambda: outputs.append(wire.run(CHAT, "echo", StageContext())[0]["content"]))
+        threading.Thread(target=lambda: outputs.append(wire.run(CHAT, "echo", StageContext())["content"]))
         for _ in range(16)
     ]
     for thread in threads:

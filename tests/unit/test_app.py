@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -35,6 +36,17 @@ def test_import_reads_no_setting_and_needs_no_server() -> None:
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, "gridq")
+
+
+@pytest.mark.parametrize(
+    "what", [("gridq.app", "worker", "-Q", "gridq:router"), ("workers", "worker", "--seat", "local")]
+)
+def test_a_wrong_setting_is_one_line_of_celerys_command(what: tuple[str, ...]) -> None:
+    env = {**os.environ, "GRIDQ_LEASE_MS": "soon"}
+    command = [sys.executable, "-m", "celery", "-A", *what]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith("config.invalid: GRIDQ_LEASE_MS is not usable")
 
 
 def test_broker_and_results_share_server_and_prefix() -> None:

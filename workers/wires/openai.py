@@ -78,10 +78,10 @@ class OpenAIWire:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: httpx.AsyncClient | None = None
 
-    def run(self, asked: Request, model: str, context: StageContext) -> tuple[Json, Answer | None]:
+    def run(self, asked: Request, model: str, context: StageContext) -> Json:
         """Make the call, hand the pieces to `context` where somebody reads them, return the stage's output.
 
-        Usage is reported to `context` as it becomes known. With the output comes the answer it was read from.
+        Usage is reported to `context` as it becomes known.
         StageError, SeatError: see `faults`. StreamCut: it broke off after a piece was handed on.
         """
         body = {**asked.body, "model": model}
@@ -89,7 +89,7 @@ class OpenAIWire:
             response = self.post(asked.endpoint, body, context)
             context.report(embedding_usage(response))
             try:
-                return vectors(response, isinstance(body["input"], str)), None
+                return vectors(response, isinstance(body["input"], str))
             except (KeyError, TypeError, IndexError):
                 raise self._malformed("its answer has no embeddings") from None
         answer = Answer()
@@ -98,7 +98,7 @@ class OpenAIWire:
             if answer.finish_reason is None and not answer.message["content"]:
                 raise self._malformed("its answer has no choices")
             context.report(answer.spent())
-            return answer.output(asked.implementation), answer
+            return answer.output(asked.implementation)
         try:
             with contextlib.closing(self.stream(asked.endpoint, body, context)) as chunks:
                 for chunk in chunks:
@@ -120,7 +120,7 @@ class OpenAIWire:
                     {**exc.details, "reason": str(exc)},
                 ) from exc
             raise
-        return answer.output(asked.implementation), answer
+        return answer.output(asked.implementation)
 
     def models(self, seconds: float) -> list[str]:
         """The names of the models the endpoint lists, asked for `seconds` at most."""

@@ -2,8 +2,8 @@
 
 It reads JSON lines from stdin and writes JSON lines to stdout. The first line it reads is the order,
 `{"engine", "path", "context", "lanes", "threads", "gpu_layers", "embeddings", "scratch", "parent"}`; it
-answers `{"loaded": …}` or `{"failed": {"kind", "reason"}}`. Then requests, `{"id", "endpoint", "body"}`, and
-`{"cancel": id}`; each request is answered by chunks, `{"id", "chunk"}`, and one `{"id", "done": true}` or
+answers `{"loaded": true}` or `{"failed": {"kind", "reason"}}`. Then requests, `{"id", "endpoint", "body"}`,
+and `{"cancel": id}`; each request is answered by chunks, `{"id", "chunk"}`, and one `{"id", "done": true}` or
 `{"id", "error": {"kind", "reason"}}`.
 
 It ends when stdin ends, so it never outlives its parent; on Linux the kernel kills it with the parent as
@@ -19,7 +19,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from typing import Any
 
 from workers.profiles.gpu import engines
@@ -74,7 +73,6 @@ def _die_with_parent() -> None:
 
 
 def _load(order: dict[str, Any], replies: Replies) -> Engine | None:
-    began = time.monotonic()
     try:
         engine = engines.make(order["engine"])
         engine.load(
@@ -95,7 +93,7 @@ def _load(order: dict[str, Any], replies: Replies) -> Engine | None:
     else:
         # nobody needs what is there: the socket is closed to all, and a killed parent leaves no litter
         shutil.rmtree(order["scratch"], ignore_errors=True)
-        replies.send(loaded={"seconds": time.monotonic() - began})
+        replies.send(loaded=True)
         return engine
     return None
 

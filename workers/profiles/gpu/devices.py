@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workers.profiles.gpu.capability import Backend
+
 NVIDIA_SECONDS = 1.2
 """A driver that does not answer in this time is reported as missing; a probe has two seconds."""
 
@@ -28,7 +30,7 @@ class Device:
     device: str
     name: str
     vendor: str
-    backend: str
+    backend: Backend
     memory_mb: int
     free_mb: int
     compute_cap: str | None = None

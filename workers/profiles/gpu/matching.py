@@ -7,11 +7,12 @@ The exact numbers go along in the demand and are compared as numbers.
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 from gridq import queues
 from gridq.errors import InvalidField
 from gridq.protocol import Demand, Effect, Json
-from workers.profiles.gpu.capability import GpuCapability
+from workers.profiles.gpu.capability import Backend, GpuCapability
 from workers.wires.demand import llm_demand, llm_queues, serving
 
 EFFECT = "Gpu"
@@ -27,7 +28,7 @@ Cards report less than their name: an L4 of "24 GB" 23,034 MB, an L40S of "48 GB
 """
 
 LADDERS = frozenset({"cuda", "metal"})
-BACKENDS = ("cuda", "metal", "cpu")
+BACKENDS = get_args(Backend)
 
 
 def gpu_demand(effect: Effect) -> Demand | None:

@@ -21,8 +21,6 @@ from workers.profiles.gpu.matching import KIND
 from workers.wires.models import Model, catalogue
 
 ENGINE_SECONDS = 1.5
-DEFAULT_LANES = {"xllamacpp": 4, "llama_cpp": 1}
-BATCHING = frozenset({"xllamacpp"})
 
 
 def probe(
@@ -35,11 +33,7 @@ def probe(
     """
     table = _parse(config)
     engine, why = engines.choose(environ)
-    if table.lanes is not None and table.lanes > 1 and engine is not None and engine not in BATCHING:
-        raise ConfigError(
-            f"The engine {engine} serves one request at a time",
-            {"path": "gpu.lanes", "expected": "1", "fix": "leave lanes out or set GRIDQ_ENGINE=xllamacpp"},
-        )
+    lanes = _lanes(table.lanes, engine)
     found, missing = devices.found(table.gpus, table.cpu)
     models = catalogue(table.models, "gpu.models")
     present = []
@@ -67,7 +61,7 @@ def probe(
                     for model in present
                     if model not in usable
                 ]
-        offers.append(_offer(device, table, engine, why, usable))
+        offers.append(_offer(device, table, engine, why, usable, lanes=lanes))
     return ProbeReport(found=offers, missing=missing)
 
 
@@ -86,6 +80,19 @@ def _parse(config: Mapping[str, Json] | Sequence[Json]) -> GpuConfig:
                 "expected": "cpu, gpus, lanes, threads, price_per_hour, models",
             },
         ) from None
+
+
+def _lanes(asked: int | None, engine: str | None) -> int:
+    """How many stages a device runs at once. ConfigError: more are asked for than the engine serves."""
+    if engine is None:
+        return 1
+    usual = engines.make(engine).default_lanes
+    if asked is not None and asked > usual == 1:
+        raise ConfigError(
+            f"The engine {engine} serves one request at a time",
+            {"path": "gpu.lanes", "expected": "1", "fix": "leave lanes out or set GRIDQ_ENGINE=xllamacpp"},
+        )
+    return asked or usual
 
 
 def _absent(model: Model) -> str:
@@ -122,33 +129,30 @@ def _backends(engine: str | None, environ: Mapping[str, str]) -> list[str] | Non
         return None
 
 
-def _offer(device: Device, table: GpuConfig, engine: str | None, why: str, models: list[Model]) -> SeatOffer:
-    lanes = 1 if engine is None else table.lanes or DEFAULT_LANES[engine]
-    capability = GpuCapability.model_validate(
-        {
-            "device": device.device,
-            "name": device.name,
-            "vendor": device.vendor,
-            "backend": device.backend,
-            "memory_mb": device.memory_mb,
-            "free_mb": device.free_mb,
-            "compute_cap": device.compute_cap,
-            "models": [model.offer() for model in models],
-            "engine": engine,
-        }
+def _offer(
+    device: Device, table: GpuConfig, engine: str | None, why: str, models: list[Model], *, lanes: int
+) -> SeatOffer:
+    capability = GpuCapability(
+        device=device.device,
+        name=device.name,
+        vendor=device.vendor,
+        backend=device.backend,
+        memory_mb=device.memory_mb,
+        free_mb=device.free_mb,
+        compute_cap=device.compute_cap,
+        models=tuple(model.offer() for model in models),
+        engine=engine,
     )
-    seat = GpuSeat.model_validate(
-        {
-            "device": device.device,
-            "backend": device.backend,
-            "uuid": device.uuid,
-            "memory_mb": device.usable_mb,
-            "lanes": lanes,
-            "threads": table.threads or devices.spare_cores(),
-            "engine": engine,
-            "price_per_hour": table.price_per_hour,
-            "models": models,
-        }
+    seat = GpuSeat(
+        device=device.device,
+        backend=device.backend,
+        uuid=device.uuid,
+        memory_mb=device.usable_mb,
+        lanes=lanes,
+        threads=table.threads or devices.spare_cores(),
+        engine=engine,
+        price_per_hour=table.price_per_hour,
+        models=tuple(models),
     )
     return SeatOffer(
         name=device.device,

@@ -68,7 +68,6 @@ class ModelProcess:
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        self.load_seconds = 0.0
         self._scratch = tempfile.mkdtemp(prefix="gridq-")
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -113,7 +112,6 @@ class ModelProcess:
         except queue.Empty:
             reply = _STOP
         if isinstance(reply, dict) and "loaded" in reply:
-            self.load_seconds = float(reply["loaded"]["seconds"])
             return
         self.kill()
         context.check()

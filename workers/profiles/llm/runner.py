@@ -31,5 +31,4 @@ def run(
     asked = stages.request(stage, value)
     model = stages.choose(stage, asked, capability.models)
     context.check()
-    output, _ = wire.run(asked, model.name, PricedContext(context, model))
-    return output
+    return wire.run(asked, model.name, PricedContext(context, model))
