@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from gridq.errors import ConfigError, GridError, error_from_record
+from gridq.errors import ConfigError, GridError, error_from_record, first_fault
 from gridq.graph.plan import Plan, dump_step
 from gridq.protocol import Json, Wire
 from gridq.settings import Settings
@@ -51,11 +51,8 @@ def options_of(given: dict[str, Json]) -> JobOptions:
     try:
         return JobOptions(**given)
     except ValidationError as exc:
-        first = exc.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(
-            f"The option {name!r} is not usable", {"path": name, "reason": first["msg"]}
-        ) from None
+        name, reason = first_fault(exc)
+        raise ConfigError(f"The option {name!r} is not usable", {"path": name, "reason": reason}) from None
 
 
 def deadline_ms(about: JobOptions, config: Settings) -> int:

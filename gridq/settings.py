@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from gridq.errors import ConfigError
+from gridq.errors import ConfigError, first_fault
 
 
 class Settings(BaseSettings):
@@ -62,6 +62,6 @@ def settings() -> Settings:
     try:
         return Settings()
     except ValidationError as exc:
-        first = exc.errors()[0]
-        name = "GRIDQ_" + "_".join(str(part) for part in first["loc"]).upper()
-        raise ConfigError(f"{name} is not usable", {"path": name, "reason": first["msg"]}) from None
+        field, reason = first_fault(exc)
+        name = f"GRIDQ_{field.upper()}"
+        raise ConfigError(f"{name} is not usable", {"path": name, "reason": reason}) from None

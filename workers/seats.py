@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gridq import queues
-from gridq.errors import ConfigError
+from gridq.errors import ConfigError, first_fault
 from gridq.profiles import Profile
 from gridq.protocol import Json, SeatOffer
 
@@ -86,9 +86,9 @@ def local_seat(tables: Mapping[str, Json], modules: tuple[str, ...]) -> Seat:
     try:
         local = LocalSeat.model_validate(tables.get(LOCAL_KIND, {}))
     except ValidationError as exc:
-        first = exc.errors()[0]
-        where = ".".join([LOCAL_KIND, *map(str, first["loc"])])
-        raise ConfigError(f"{FILE}: {where} is not usable", {"path": where, "reason": first["msg"]}) from None
+        field, reason = first_fault(exc)
+        where = f"{LOCAL_KIND}.{field}" if field else LOCAL_KIND
+        raise ConfigError(f"{FILE}: {where} is not usable", {"path": where, "reason": reason}) from None
     offer = SeatOffer(
         name=LOCAL_KIND, kind=LOCAL_KIND, capability={"modules": list(modules)}, lanes=local.lanes
     )

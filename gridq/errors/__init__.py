@@ -24,7 +24,7 @@ from gridq.errors.graph import (
     UnknownStage,
 )
 from gridq.errors.job import DeadlineExceeded, JobCancelled, JobNotFound, WaitTimeout
-from gridq.errors.program import ConfigError, StartTimeout
+from gridq.errors.program import ConfigError, StartTimeout, first_fault
 from gridq.errors.seat import (
     ChildDied,
     ModelFileError,
@@ -89,4 +89,5 @@ __all__ = [
     "ValueNotJson",
     "WaitTimeout",
     "error_from_record",
+    "first_fault",
 ]

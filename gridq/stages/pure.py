@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from gridq.protocol import Json
 from gridq.stages import conditions, parsing, patterns, templates
@@ -187,9 +188,9 @@ def regex_extract(value: Json) -> Json:
     return found
 
 
-def _group(regex: object, wanted: Json) -> int:
-    groups: int = regex.groups  # type: ignore[attr-defined]
-    names: dict[str, int] = regex.groupindex  # type: ignore[attr-defined]
+def _group(regex: Any, wanted: Json) -> int:
+    groups: int = regex.groups
+    names: dict[str, int] = regex.groupindex
     if wanted is None:
         return min(1, groups)
     if isinstance(wanted, str) and wanted in names:

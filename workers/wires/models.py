@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gridq import queues
-from gridq.errors import ConfigError, ModelFileError
+from gridq.errors import ConfigError, ModelFileError, first_fault
 from gridq.protocol import Json
 
 
@@ -106,13 +106,12 @@ def _parse(table: Json, path: str) -> Model:
     try:
         return Model.model_validate(table)
     except ValidationError as exc:
-        first = exc.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
+        field, reason = first_fault(exc)
         raise ConfigError(
             "A model's entry is not usable",
             {
                 "path": f"{path}.{field}" if field else path,
-                "reason": first["msg"],
+                "reason": reason,
                 "expected": "name, file, memory_mb; perhaps families, package, sha256, context, embeddings",
             },
         ) from None

@@ -177,7 +177,8 @@ class OpenAIWire:
     def _call(self, coroutine: Any, context: StageContext) -> dict[str, Json]:
         future = self._submit(coroutine, context)
         concurrent.futures.wait([future])
-        return self._outcome(future, context)  # type: ignore[no-any-return]
+        answer: dict[str, Json] = self._outcome(future, context)
+        return answer
 
     def _submit(self, coroutine: Any, context: StageContext) -> concurrent.futures.Future[Any]:
         loop = self._running()

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 import workers
-from gridq.errors import ConfigError, ModelFileError
+from gridq.errors import ConfigError, ModelFileError, first_fault
 from gridq.protocol import Json, ProbeReport, SeatOffer
 from workers.profiles.gpu import devices, engines
 from workers.profiles.gpu.capability import GpuCapability, GpuConfig, GpuSeat
@@ -71,12 +71,12 @@ def _parse(config: Mapping[str, Json] | Sequence[Json]) -> GpuConfig:
     try:
         return GpuConfig.model_validate(dict(config))
     except ValidationError as exc:
-        first = exc.errors()[0]
+        field, reason = first_fault(exc)
         raise ConfigError(
             "The gpu table is not usable",
             {
-                "path": "gpu." + ".".join(str(part) for part in first["loc"]),
-                "reason": first["msg"],
+                "path": f"gpu.{field}",
+                "reason": reason,
                 "expected": "cpu, gpus, lanes, threads, price_per_hour, models",
             },
         ) from None

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from gridq.errors import ConfigError, GridError
+from gridq.errors import ConfigError, GridError, first_fault
 from gridq.protocol import Json, ProbeReport, SeatOffer
 from workers.profiles.llm.capability import LlmCapability, LlmSeat, RemoteModel
 from workers.wires.openai import OpenAIWire
@@ -120,13 +120,12 @@ def _parse(table: Json, path: str) -> LlmSeat:
     try:
         seat = LlmSeat.model_validate(table)
     except ValidationError as exc:
-        first = exc.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
+        field, reason = first_fault(exc)
         raise ConfigError(
             "An llm seat's table is not usable",
             {
                 "path": f"{path}.{field}" if field else path,
-                "reason": first["msg"],
+                "reason": reason,
                 "expected": "name and url; perhaps key_env or key_file, models, lanes, budget, silence",
             },
         ) from None
