@@ -10,13 +10,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from gridq import queues, registry, stages
-from gridq.errors import CapabilityConflict, NoLiveSeat, UnknownCapability, UnknownStage
+from gridq.errors import CapabilityConflict, InvalidField, NoLiveSeat, UnknownCapability, UnknownStage
 from gridq.graph.catalogue import Catalogue, StageSpec, load_directory
 from gridq.graph.compile import Placement, compile_plan
-from gridq.graph.nodes import parse
+from gridq.graph.nodes import Graph, parse
 from gridq.graph.plan import Plan
+from gridq.graph.types import Type
 from gridq.graph.validate import validate
 from gridq.jobs import JobOptions, deadline_ms, plan_fields
 from gridq.matching import Wanted, unfit, wanted
@@ -27,6 +29,8 @@ from gridq.store.scripts import Scripts
 
 PLANS_KEPT = 256
 REFRESH = 2.0
+MOST_CENTS = 10_000_000
+"""What one stage may be said to cost: its agent waits in proportion, and numbers stay exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[s
     Built-in pure stages: `gridq:pure`; other built-ins: `gridq:local`; Python stages: the queue of their
     module; all else: the capability that a profile demands for its effects.
     """
-    cents = sum(float(effect.fields.get("cents", 0)) for effect in effects if effect.effect == "Cost")
+    cents = sum(_cents(effect, path) for effect in effects if effect.effect == "Cost")
     demand = demand_of(effects, profiles, path)
     runner, _, rest = spec.implementation.partition(":")
     if runner in ("builtin", "python"):
@@ -74,6 +78,17 @@ def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[s
     return Placement(queue=queue, micro_dollars=round(cents * 10_000))
 
 
+def _cents(effect: Effect, path: str) -> float:
+    """What a Cost effect says. InvalidField: no number, or more than one stage may be said to cost."""
+    cents = effect.fields.get("cents", 0)
+    if isinstance(cents, bool) or not isinstance(cents, int | float) or not 0 <= cents <= MOST_CENTS:
+        raise InvalidField(
+            "The cents of a Cost effect are no amount",
+            {"path": path, "expected": f"a number from 0 to {MOST_CENTS}"},
+        )
+    return float(cents)
+
+
 def local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> Catalogue:
     """The built-in stages, those that the profiles bring, those of GRIDQ_STAGES_DIR and those of the modules
     in GRIDQ_STAGES.
@@ -85,6 +100,16 @@ def local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> Catalo
     if config.stages:
         catalogue = catalogue.extended(map(StageSpec.from_json, stages.load_modules(config.stages)))
     return catalogue
+
+
+def compile_text(
+    text: str | bytes, catalogue: Catalogue, config: Settings, profiles: Mapping[str, Profile]
+) -> tuple[Graph, Type, Plan]:
+    """(the graph, the type of its answer, its plan) of a graph's JSON text; GraphError where it is wrong."""
+    graph = parse(text, max_depth=config.max_depth)
+    answer = validate(graph, catalogue)
+    placed = partial(place, profiles=profiles)
+    return graph, answer, compile_plan(graph, catalogue, placed, max_steps=config.max_steps)
 
 
 class Admission:
@@ -125,13 +150,7 @@ class Admission:
         self._read_at = time.monotonic()
 
     def _compile(self, text: bytes, catalogue: Catalogue) -> Plan:
-        graph = parse(text, max_depth=self.config.max_depth)
-        validate(graph, catalogue)
-
-        def placed(spec: StageSpec, effects: list[Effect], path: str) -> Placement:
-            return place(spec, effects, path, self.profiles)
-
-        return compile_plan(graph, catalogue, placed, max_steps=self.config.max_steps)
+        return compile_text(text, catalogue, self.config, self.profiles)[2]
 
     def admit(
         self,

@@ -46,23 +46,12 @@ def validate(
 
 def examine(text: str, config: Settings) -> dict[str, Json]:
     """What a graph is and needs, as JSON. GraphError: what is wrong with it."""
-    from gridq.admission import local_catalogue, place
+    from gridq.admission import compile_text, local_catalogue
     from gridq.graph.canonical import composition_id
-    from gridq.graph.compile import compile_plan
-    from gridq.graph.nodes import parse
-    from gridq.graph.validate import validate as check_types
     from gridq.profiles import load
 
     profiles = load(config.profiles)
-    catalogue = local_catalogue(config, profiles)
-    parsed = parse(text, max_depth=config.max_depth)
-    output = check_types(parsed, catalogue)
-    plan = compile_plan(
-        parsed,
-        catalogue,
-        lambda spec, effects, path: place(spec, effects, path, profiles),
-        max_steps=config.max_steps,
-    )
+    parsed, output, plan = compile_text(text, local_catalogue(config, profiles), config, profiles)
     return {
         "composition": composition_id(parsed),
         "description": parsed.description,
