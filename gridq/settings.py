@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gridq.errors import ConfigError, first_fault
+
+SCHEMES = ("redis", "rediss", "unix")
 
 
 class Settings(BaseSettings):
@@ -60,8 +64,51 @@ class Settings(BaseSettings):
 def settings() -> Settings:
     """This process's settings, read once; ConfigError names the variable at fault."""
     try:
-        return Settings()
+        config = Settings()
     except ValidationError as exc:
         field, reason = first_fault(exc)
         name = f"GRIDQ_{field.upper()}"
         raise ConfigError(f"{name} is not usable", {"path": name, "reason": reason}) from None
+    check_url(config.broker_url.get_secret_value())
+    return config
+
+
+def check_url(url: str) -> None:
+    """ConfigError where `url` is not that of a server. It never shows the URL: a password may stand in it,
+    and where the URL is malformed nobody can tell where.
+    """
+    reason = _url_fault(url)
+    if reason:
+        raise ConfigError(
+            "This is not the URL of a server",
+            {
+                "path": "GRIDQ_BROKER_URL",
+                "reason": reason,
+                "expected": "redis://:password@host:port/0, rediss://… or unix:///path/of/socket",
+                "fix": "correct it; in a password, / ? # @ and : are written %2F %3F %23 %40 and %3A",
+            },
+        )
+
+
+def _url_fault(url: str) -> str:
+    """What is wrong with a server's URL, in words that hold nothing of it; empty where nothing is."""
+    if not url.startswith(tuple(f"{scheme}://" for scheme in SCHEMES)):
+        return "it does not begin with " + ", ".join(f"{scheme}://" for scheme in SCHEMES)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "its host or its port cannot be read"
+    if parts.scheme == "unix":
+        if not parts.path:
+            return "it names no socket"
+    elif port == 0:
+        return "its port is 0"
+    elif not re.fullmatch(r"/?|/[0-9]+/?", parts.path):
+        return "what follows the host and the port is not the number of a database"
+    if "#" in url:
+        return "it holds a #"
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if not (value.isdecimal() if name == "db" else name.startswith("ssl_")):
+            return "what follows its ? is neither db=<number> nor ssl_…"
+    return ""

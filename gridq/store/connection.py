@@ -21,10 +21,9 @@ from gridq.errors import (
     BrokerRefused,
     BrokerTooOld,
     BrokerUnreachable,
-    ConfigError,
     GridError,
 )
-from gridq.settings import settings
+from gridq.settings import check_url, settings
 
 MINIMUM = {"redis": (7, 0), "valkey": (7, 2)}
 """The oldest servers with the script and ACL features that gridq uses."""
@@ -32,7 +31,6 @@ MINIMUM = {"redis": (7, 0), "valkey": (7, 2)}
 CONNECT_TIMEOUT = 5.0
 RETRIES = 8
 _LOST = (faults.ConnectionError, faults.TimeoutError)
-_SCHEMES = ("redis", "rediss", "unix")
 
 
 def connect(
@@ -188,11 +186,7 @@ def _may_pass(exc: Exception) -> bool:
 
 def _url(url: str | None) -> str:
     url = settings().broker_url.get_secret_value() if url is None else url
-    if urlsplit(url).scheme not in _SCHEMES:
-        raise ConfigError(
-            f"{safe_url(url)!r} is not the URL of a server",
-            {"path": "GRIDQ_BROKER_URL", "expected": "redis://, rediss:// or unix://"},
-        )
+    check_url(url)
     return url
 
 

@@ -228,8 +228,30 @@ def test_rediss_verifies_the_certificate(tmp_path: Path) -> None:
         thread.join(5)
 
 
-@pytest.mark.parametrize("url", ["http://host/", "amqp://:secret@host", "redis-host:6379"])
-def test_other_schemes_are_a_configuration_error(url: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "http://host/",
+        "amqp://:secret@host",
+        "redis-host:6379",
+        "default:secret@host:6379",
+        "redis:/:secret@host/0",
+        " redis://:secret@host/0",
+        "redis://:secret/more@host:6379/0",
+        "redis://:secret?more@host:6379/0",
+        "redis://:secret#more@host:6379/0",
+        "redis://:1/secret@host:6379/0",
+        "redis://:1?secret@host:6379/0",
+        "redis://host:99999/0",
+        "redis://[::1/0",
+        "redis://host/first",
+        "redis://host/0?secret=1",
+        "redis://host?db=first",
+        "unix://",
+    ],
+)
+def test_what_is_no_url_of_a_server_is_a_configuration_error(url: str) -> None:
     with pytest.raises(ConfigError, match="GRIDQ_BROKER_URL") as caught:
         connect(url)
     assert "secret" not in str(caught.value)
