@@ -56,7 +56,7 @@ def test_nor_after_a_lost_lease(grid: Grid) -> None:
     grid.lapse(claim)
     end = grid.ended("j1")
     assert end.state is JobState.FAILED
-    assert b"stage.attempts_exhausted" in end.payload
+    assert b"stage.stream_cut" in end.payload
 
 
 def test_a_retry_of_the_graph_is_another_try(grid: Grid) -> None:

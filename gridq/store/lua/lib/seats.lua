@@ -8,8 +8,11 @@ local function lost(lease, why)
   if C('EXISTS', jobkey(job)) == 0 then return 0 end
   C('HINCRBY', K .. 'losses', 'n', 1)
   C('PEXPIRE', K .. 'losses', KEEP)
-  local record = {error = 'AttemptsExhausted', code = 'stage.attempts_exhausted',
-    message = 'The stage lost every seat that ran it',
+  -- What the job ends with if this was the last loss; where its first token is out, the only one.
+  local cut = C('HEXISTS', jobkey(job), 'em:' .. step) == 1
+  local record = {error = cut and 'StreamCut' or 'AttemptsExhausted',
+    code = cut and 'stage.stream_cut' or 'stage.attempts_exhausted',
+    message = cut and 'The answer broke off after it had begun' or 'The stage lost every seat that ran it',
     details = {reason = why, worker = seat, path = header(job, step).path}}
   attempt_failed(job, step, seat, 'lost', 0, cjson.encode(record))
   return 1
