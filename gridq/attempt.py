@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import secrets
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from gridq.errors import (
     AttemptsExhausted,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 FLUSH = 0.05
 """Seconds between two writes to a job's stream."""
 
@@ -45,6 +48,9 @@ AWAY = 300.0
 
 DEGRADED = 60.0
 """Seconds for which a seat that is logged out takes nothing."""
+
+LONGEST = 24 * 3600.0
+"""Seconds that a seat may be left alone at most, whatever its provider says."""
 
 _CUT = "The answer broke off after it had begun"
 
@@ -84,10 +90,13 @@ class Attempt:
         """('' or how the job ended, the lane's next claim or the word why there is none)."""
         try:
             output = self._output()
-        except Exception as exc:
+        except BaseException as exc:  # a runner's SystemExit is as much a failure as any other
             return self._failed(exc), "failed"
         session = self.session
-        self.flush()
+        try:
+            self._patiently(self._write_pieces)
+        except RedisError as exc:  # the result counts for more than the last of its stream
+            log.warning("pieces of %s are not in its stream: %s", self._path, exc)
         link, long = output, None
         if len(output) > session.config.inline_value:
             link, long = f"@{self.claim.lease}".encode(), output
@@ -101,28 +110,36 @@ class Attempt:
     def _complete(
         self, lane: str, until: float, output: bytes, long: bytes | None
     ) -> tuple[int, str, Claim | str]:
-        """Record the output. While the server is away it is kept and tried again: it may have cost money."""
+        """Record the output and take the lane's next stage."""
         session = self.session
         nonce = secrets.token_hex(8)
+        return self._patiently(
+            lambda: session.scripts.complete(
+                self.claim.lease,
+                output,
+                used=self._micro,
+                rows=json.dumps(self.rows, separators=(",", ":")),
+                seat=session.seat,
+                incarnation=session.incarnation,
+                lane=lane,
+                nonce=nonce,
+                go_on=time.monotonic() < until and not session.draining and not session.paused,
+                long=long,
+                long_ttl_ms=max(self.claim.remaining_ms, 0) + 3_600_000,
+            )
+        )
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Do `act`. While the server is away what came of the attempt is kept and told again: it may have
+        cost money.
+        """
         while True:
             try:
-                return session.scripts.complete(
-                    self.claim.lease,
-                    output,
-                    used=self._micro,
-                    rows=json.dumps(self.rows, separators=(",", ":")),
-                    seat=session.seat,
-                    incarnation=session.incarnation,
-                    lane=lane,
-                    nonce=nonce,
-                    go_on=time.monotonic() < until and not session.draining and not session.paused,
-                    long=long,
-                    long_ttl_ms=max(self.claim.remaining_ms, 0) + 3_600_000,
-                )
+                return act()
             except (ConnectionError, TimeoutError) as exc:
-                if session.stopped or time.monotonic() > self.deadline + AWAY:
+                if self.session.stopped or time.monotonic() > self.deadline + AWAY:
                     raise
-                log.warning("the result of %s waits for the server: %s", self._path, exc)
+                log.warning("what came of %s waits for the server: %s", self._path, exc)
                 time.sleep(0.5)
 
     def _output(self) -> bytes:
@@ -197,12 +214,16 @@ class Attempt:
             }
         )
 
-    def _failed(self, exc: Exception) -> str:
+    def _failed(self, exc: BaseException) -> str:
         """Report why there is no output; how the job ended, if it did."""
         kind, error, pause = self._judge(exc)
         if isinstance(exc, SeatDegraded) and not self._why:
-            self.session.pause(float(exc.details.get("retry_after") or DEGRADED), exc.message)
-        return self._report(kind, error, pause)
+            seconds = _seconds(exc.details.get("retry_after"), DEGRADED) or DEGRADED
+            try:
+                self.session.pause(seconds, exc.message)
+            except RedisError as fault:
+                log.warning("seat %s could not say that it pauses: %s", self.session.seat, fault)
+        return self._patiently(lambda: self._report(kind, error, pause))
 
     def _report(self, kind: str, error: GridError, pause: float = 0.0) -> str:
         with self._flushing:
@@ -210,18 +231,22 @@ class Attempt:
                 return ""
             self._reported = True
         row = json.dumps(self.rows, separators=(",", ":")) if self.rows and kind != "back" else ""
-        ended = self.session.scripts.fail(
-            self.claim.lease,
-            kind,
-            pause_ms=int(pause * 1000),
-            used=self._micro,
-            error=error.to_json(),
-            row=row,
-            seat=self.session.seat,
-        )
+        try:
+            ended = self.session.scripts.fail(
+                self.claim.lease,
+                kind,
+                pause_ms=int(pause * 1000),
+                used=self._micro,
+                error=error.to_json(),
+                row=row,
+                seat=self.session.seat,
+            )
+        except BaseException:
+            self._reported = False
+            raise
         return ended if ended in ("celery", "plain") else ""
 
-    def _judge(self, exc: Exception) -> tuple[str, GridError, float]:
+    def _judge(self, exc: BaseException) -> tuple[str, GridError, float]:
         """(kind of failure, the error if it is the last, seconds in which this seat is not asked again)."""
         place = {"path": self._path, "worker": self.session.worker, "attempt": self.claim.attempt}
         if self._why == "timeout":
@@ -239,15 +264,15 @@ class Attempt:
             text = "The stage killed the process that ran it, twice"
             return "died", StageQuarantined(text, {**exc.details, **place, "reason": why}), 0.0
         if isinstance(exc, SeatError):
-            after = exc.details.get("retry_after")
-            pause = self.session.config.retry_backoff if after is None else float(after)
+            pause = _seconds(exc.details.get("retry_after"), self.session.config.retry_backoff)
             final = AttemptsExhausted(
                 "Every attempt failed for reasons of its seats", {**exc.details, **place, "reason": why}
             )
             if isinstance(exc, ChildDied):  # others ran in it too: whose fault it was cannot be told
                 return "lost", final, 0.0
             return "seat", final, pause
-        return "stage", type(exc)(exc.message, {**exc.details, **place}), 0.0
+        exc.details = {**exc.details, **place}
+        return "stage", exc, 0.0
 
     def _timeout(self) -> StageTimeout:
         seconds = round(self.deadline - self.started, 1)
@@ -286,7 +311,8 @@ class Attempt:
             self._why = why
             self._cancelled_at = time.monotonic()
         if self._context is not None:
-            self._context.cancel()
+            # On a thread of its own: what a profile does then must not delay a renewal.
+            threading.Thread(target=self._context.cancel, name="cancel", daemon=True).start()
 
     # -- the stream
 
@@ -300,12 +326,29 @@ class Attempt:
             self.flush()
 
     def flush(self) -> None:
+        """Write the pieces that wait; while the server is away they go on waiting."""
+        try:
+            self._write_pieces()
+        except (ConnectionError, TimeoutError) as exc:
+            log.warning("the pieces of %s wait for the server: %s", self._path, exc)
+
+    def _write_pieces(self) -> None:
         """Write the pieces that wait; an attempt that no longer counts is cancelled."""
         with self._flushing:
-            pieces, self._pieces = self._pieces, []
+            pieces = list(self._pieces)
             if not pieces:
                 return
             self._flushed = time.monotonic()
             kept = self.session.scripts.emit(self.claim.lease, self._path, pieces)
+            self._pieces.clear()
         if not kept:
             self._cancel("lost")
+
+
+def _seconds(told: object, default: float) -> float:
+    """A time that a profile told; `default` where it is none."""
+    try:
+        seconds = float(told)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return default
+    return default if math.isnan(seconds) else min(max(seconds, 0.0), LONGEST)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
@@ -65,6 +66,7 @@ class Session:
         self._on_end = on_end or (lambda job: None)
         self._on_gone = on_gone or (lambda: None)
         self._free = deque(range(lanes))
+        self._numbers = count(lanes)
         self._running: dict[str, Attempt] = {}
         self._lock = threading.Lock()
         self._renewer = Repeat(f"renew {seat}", config.renew_ms / 1000, self.renew)
@@ -148,7 +150,13 @@ class Session:
         try:
             claim = self.claim(lane)
             while isinstance(claim, Claim):
-                claim = self._run(claim, lane, until)
+                attempt = self._attempt(claim, lane, until)
+                if attempt is None:
+                    # Under the lane's name the claim would be given again, and no one would know that it ran
+                    # before: it lapses instead, and is counted as lost.
+                    number = next(self._numbers)
+                    return
+                claim = self._after(claim.job, *attempt, lane, until)
         except (ConnectionError, TimeoutError) as exc:  # a bell was lost: the sweep rings again
             log.warning("a lane of %s could not go on: %s", self.seat, exc)
         finally:
@@ -163,21 +171,32 @@ class Session:
             if isinstance(found, Claim):
                 return found
             if found == "gone":
-                self.register()
+                self._again()
             elif found != "again":
                 return None
         return None
 
-    def _run(self, claim: Claim, lane: str, until: float) -> Claim | None:
-        attempt = Attempt(claim, self)
-        with self._lock:
-            self._running[claim.lease] = attempt
+    def _attempt(self, claim: Claim, lane: str, until: float) -> tuple[str, Claim | str] | None:
+        """Run one claim: how the job ended and what comes next. None where neither an output nor a failure
+        could be recorded.
+        """
         try:
-            ended, after = attempt.run(lane, until)
+            attempt = Attempt(claim, self)
+            with self._lock:
+                self._running[claim.lease] = attempt
+            return attempt.run(lane, until)
+        except RedisError as exc:
+            log.warning("what came of %s could not be recorded: %s", claim.lease, exc)
+        except Exception:
+            log.exception("what came of %s could not be recorded", claim.lease)
         finally:
             with self._lock:
                 self._running.pop(claim.lease, None)
-        self.ended(ended, claim.job)
+        return None
+
+    def _after(self, job: str, ended: str, after: Claim | str, lane: str, until: float) -> Claim | None:
+        """The lane's next stage."""
+        self.ended(ended, job)
         if isinstance(after, Claim):
             return after
         if after in ("again", "gone") or (after == "failed" and time.monotonic() < until):
@@ -192,12 +211,7 @@ class Session:
             running = dict(self._running)
         lost = self.scripts.renew(self.seat, self.incarnation, list(running))
         if lost is None:
-            try:
-                self.register()
-            except SeatInUse:
-                self.draining = True  # another machine has taken the seat over: what runs here is lost anyway
-                raise
-            self._on_gone()
+            self._again()
             lost = []
         if self.paused and not self.draining and time.monotonic() >= self._paused_until:
             self.paused = ""
@@ -205,7 +219,21 @@ class Session:
         for lease in lost:
             running[lease].lose()
         for attempt in running.values():
-            attempt.tick()
+            try:
+                attempt.tick()
+            except RedisError as exc:  # the others' time is looked at all the same
+                log.warning("seat %s: %s", self.seat, exc)
+
+    def _again(self) -> None:
+        """The server does not know the seat as live: go live again, and say everything again."""
+        try:
+            self.register()
+        except SeatInUse:
+            self.draining = True  # another machine has taken the seat over: what runs here is lost anyway
+            raise
+        if self.draining or self.paused:
+            self.scripts.leave(self.seat, self.incarnation, "drain")
+        self._on_gone()
 
     def ended(self, how: str, job: str) -> None:
         """A job was ended by one of this session's scripts: see to its answer where Celery waits for one."""

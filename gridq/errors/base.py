@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar
 
+TOLD = 2000
+"""Characters that are kept of a detail that is no JSON."""
+
 
 class GridError(Exception):
     """The base of every gridq error.
@@ -70,8 +73,16 @@ class GridError(Exception):
         }
 
     def to_json(self) -> str:
-        """`to_record` as compact JSON text."""
-        return json.dumps(self.to_record(), separators=(",", ":"))
+        """`to_record` as compact JSON text. What in the details is no JSON is told in words: an error is
+        never lost for the sake of what it says.
+        """
+        record = self.to_record()
+        try:
+            return json.dumps(record, separators=(",", ":"), default=repr, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):  # a NaN, a cycle, a key that is no text
+            told = {str(k): v if isinstance(v, str) else repr(v)[:TOLD] for k, v in self.details.items()}
+            record["details"] = told
+            return json.dumps(record, separators=(",", ":"), default=repr)
 
 
 def _tree(cls: type[GridError]) -> dict[str, type[GridError]]:
@@ -84,4 +95,8 @@ def _tree(cls: type[GridError]) -> dict[str, type[GridError]]:
 def error_from_record(record: dict[str, Any]) -> GridError:
     """The exception that `to_record` described; an unknown class becomes a plain `GridError`."""
     cls = _tree(GridError).get(str(record.get("error")), GridError)
-    return cls(str(record.get("message", "")), dict(record.get("details") or {}))
+    message, details = str(record.get("message", "")), dict(record.get("details") or {})
+    try:
+        return cls(message, details)
+    except TypeError:  # a class of somebody's own, made in another way
+        return GridError(message, details)

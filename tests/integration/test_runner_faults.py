@@ -1,0 +1,228 @@
+"""Whatever a seat's runner does, its stage ends in one recorded way, and every run of it is told of."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from redis import exceptions as errors_of_redis
+
+from gridq import errors, queues
+from gridq.admission import Admission
+from gridq.errors import GridError, SeatUnavailable, StageError
+from gridq.executor import Session
+from gridq.profiles import StageContext
+from gridq.protocol import Json, StageCall
+from gridq.settings import Settings
+from gridq.store.connection import connect
+from gridq.testing import FakeProfile
+from tests.local_grid import BenchRunner, LocalGrid
+from workers.embedded import EmbeddedServer
+
+ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
+
+
+class OwnError(StageError):
+    """An error of somebody's own, made in another way than gridq's."""
+
+    def __init__(self) -> None:
+        super().__init__("of its own kind")
+
+
+class Odd(BenchRunner):
+    """Does once what `raises` names, and counts the runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raises: BaseException | None = None
+        self.act: Any = None
+        self.runs = 0
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        self.runs += 1
+        if self.raises is not None:
+            raise self.raises
+        return self.act(context) if self.act else super().__call__(stage, value, context)
+
+
+@pytest.fixture
+def odd(server: EmbeddedServer) -> Iterator[tuple[LocalGrid, Odd]]:
+    config = Settings(
+        broker_url=server.url, prefix="odd:", profiles=(), retry_backoff=0.05, sweep_ms=50, lease_ms=600,
+        renew_ms=100,
+    )  # fmt: skip
+    client = connect(server.url)
+    runner = Odd()
+    seats: dict[str, Sequence[str]] = {"m.router": [queues.PURE], "m.a": ["bench:any"], "m.b": ["bench:any"]}
+    with LocalGrid(client, config, seats, runner=runner) as grid:
+        grid.client._admission = Admission(grid.scripts, config, {"bench": FakeProfile()})
+        yield grid, runner
+    for key in client.scan_iter("odd:*", count=1000):
+        client.unlink(key)
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), MemoryError(), RecursionError(), ValueError("x")],
+)
+def test_what_no_stage_should_raise_is_the_seats_fault(
+    odd: tuple[LocalGrid, Odd], raised: BaseException
+) -> None:
+    grid, runner = odd
+    runner.raises = raised
+    with pytest.raises(errors.AttemptsExhausted, match=type(raised).__name__):
+        grid.client.run(ECHO, 1, timeout=20)
+    assert runner.runs == grid.config.max_attempts
+
+
+@pytest.mark.parametrize(
+    "details",
+    [{"reason": b"bytes"}, {"more": object()}, {"more": float("nan")}, {(1, 2): "x"}, {"reason": "\ud800"}],
+)
+def test_an_error_that_says_what_is_no_json_is_recorded(
+    odd: tuple[LocalGrid, Odd], details: dict[str, Any]
+) -> None:
+    grid, runner = odd
+    runner.raises = StageError("it said so", details)
+    with pytest.raises(StageError, match="it said so") as caught:
+        grid.client.run(ECHO, 1, timeout=20)
+    assert caught.value.path == "root"
+    assert runner.runs == 1
+
+
+def test_an_error_class_of_ones_own_is_recorded(odd: tuple[LocalGrid, Odd]) -> None:
+    grid, runner = odd
+    runner.raises = OwnError()
+    with pytest.raises(GridError, match="of its own kind"):
+        grid.client.run(ECHO, 1, timeout=20)
+    assert runner.runs == 1
+
+
+@pytest.mark.parametrize("told", ["soon", -5, None, "nan", [1]])
+def test_a_time_to_come_back_that_is_none_is_not_believed(odd: tuple[LocalGrid, Odd], told: Json) -> None:
+    grid, runner = odd
+    runner.raises = SeatUnavailable("not now", {"retry_after": told})
+    with pytest.raises(errors.AttemptsExhausted):
+        grid.client.run(ECHO, 1, timeout=20)
+    assert runner.runs == grid.config.max_attempts
+
+
+@pytest.mark.parametrize("told", ["inf", 1e300])
+def test_a_time_without_end_has_one(odd: tuple[LocalGrid, Odd], told: Json) -> None:
+    grid, runner = odd
+    runner.raises = SeatUnavailable("not now", {"retry_after": told})
+    job = grid.client.submit(ECHO, 1)
+    until = time.monotonic() + 20
+    while grid.scripts.client.zcard(grid.scripts.keys("delays")) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert grid.client.cancel(job)
+    assert runner.runs == 2
+
+
+def test_what_cannot_be_recorded_is_counted_as_lost(
+    odd: tuple[LocalGrid, Odd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane must not be given the same claim again: nobody would know of the second run."""
+    grid, runner = odd
+    failing = itertools.count()
+    really = grid.scripts.fail
+
+    def fail(*args: Any, **more: Any) -> str:
+        if next(failing) < 2:
+            raise ValueError("it cannot be told")
+        return really(*args, **more)
+
+    monkeypatch.setattr(grid.scripts, "fail", fail)
+    runner.raises = StageError("it failed")
+    with pytest.raises(StageError) as caught:
+        grid.client.run(ECHO, 1, timeout=20)
+    assert runner.runs == 3
+    assert caught.value.details["attempt"] == 3
+    assert grid.scripts.client.hget(grid.scripts.keys("losses"), "n") == b"2"
+
+
+def test_what_is_done_at_a_cancel_delays_no_renewal(odd: tuple[LocalGrid, Odd]) -> None:
+    grid, runner = odd
+    entered: Counter[str] = Counter()
+
+    def slow(context: StageContext) -> Json:
+        def on_cancel() -> None:
+            entered["act"] += 1
+            time.sleep(2)
+
+        context.on_cancel(on_cancel)
+        context.cancelled.wait(10)
+        context.check()
+        return None
+
+    runner.act = slow
+    job = grid.client.submit(ECHO, 1)
+    until = time.monotonic() + 20
+    while not runner.runs:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    runner.act = lambda context: context.cancelled.wait(1.5)
+    other = [grid.client.submit(ECHO, n) for n in range(2)]
+    assert grid.client.cancel(job)
+    for each in other:
+        assert grid.client.result(each, timeout=20) is False
+        assert [row.attempt for row in grid.client.rows(each)] == [1]
+    assert entered["act"] == 1
+
+
+def test_a_result_outlives_the_end_of_its_stream(
+    odd: tuple[LocalGrid, Odd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that breaks while pieces are written costs neither the pieces nor the result."""
+    grid, runner = odd
+    broken = itertools.count()
+    really = grid.scripts.emit
+
+    def emit(*args: Any) -> bool:
+        if next(broken) < 3:
+            raise errors_of_redis.ConnectionError("gone")
+        return really(*args)
+
+    monkeypatch.setattr(grid.scripts, "emit", emit)
+    graph = {"root": {"op": "Stage", "id": "bench_tokens", "config": {"n": 5, "ms": 60}}}
+    job = grid.client.submit(graph, stream=True)
+    pieces = [piece.value for piece in grid.client.stream(job, timeout=20)]
+    assert "".join(pieces) == grid.client.result(job)
+    assert runner.runs == 1
+
+
+def test_a_session_that_the_server_forgot_says_everything_again(odd: tuple[LocalGrid, Odd]) -> None:
+    """Also where a lane, not the renewal, is the first to see it."""
+    grid, _ = odd
+    told: Counter[str] = Counter()
+    session = Session(
+        grid.scripts, grid.config, seat="m.c", host="here", lanes=1, queues=["bench:other"],
+        runner=BenchRunner(), on_gone=lambda: told.update(["gone"]),
+    )  # fmt: skip
+    session.register()
+    grid.scripts.client.zrem(grid.scripts.keys("seats"), "m.c")
+    session.work()
+    assert told["gone"] == 1
+    assert grid.scripts.client.zscore(grid.scripts.keys("seats"), "m.c") is not None
+    session.stop(0)
+
+
+def test_a_seat_that_drains_takes_nothing_when_it_goes_live_again(odd: tuple[LocalGrid, Odd]) -> None:
+    grid, _ = odd
+    session = Session(
+        grid.scripts, grid.config, seat="m.c", host="here", lanes=1, queues=["bench:other"],
+        runner=BenchRunner(),
+    )  # fmt: skip
+    session.register()
+    session.drain()
+    grid.scripts.client.zrem(grid.scripts.keys("seats"), "m.c")
+    session.renew()
+    assert grid.scripts.client.hget(grid.scripts.keys("seat", "m.c"), "draining") == b"1"
+    assert not grid.scripts.client.exists(grid.scripts.keys("idle", "bench:other"))
+    session.stop(0)
