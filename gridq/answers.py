@@ -13,7 +13,7 @@ from celery import Celery
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from gridq.errors import ValueGone
+from gridq.errors import GridError
 from gridq.jobs import End
 from gridq.store import values
 from gridq.store.scripts import Scripts
@@ -30,6 +30,8 @@ def write(app: Celery, scripts: Scripts, job: str) -> None:
         _write(app, scripts, job)
     except (RedisError, KombuError, OSError) as exc:
         log.warning("the answer of job %s is not written yet: %s", job, exc)
+    except Exception:  # those behind it are due too
+        log.exception("the answer of job %s cannot be written", job)
 
 
 def _write(app: Celery, scripts: Scripts, job: str) -> None:
@@ -41,7 +43,7 @@ def _write(app: Celery, scripts: Scripts, job: str) -> None:
         if error is None:
             try:
                 answer = values.decode(values.read(client, keys, end.payload))
-            except ValueGone as exc:  # its time ran out between the two reads
+            except GridError as exc:  # its time ran out between the two reads, or it cannot be read
                 error = exc
         if error is None:
             app.backend.mark_as_done(job, answer)

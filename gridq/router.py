@@ -7,6 +7,7 @@ workers are routers is told by the queue they consume.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from functools import partial
 from typing import Any
 
 from celery import Celery, signals
+from redis.exceptions import RedisError
 
 from gridq import answers, bells, executor, parent, queues, refusal, stages
 from gridq.admission import Admission
-from gridq.errors import GridError
+from gridq.errors import GridError, NotAdmitted
 from gridq.executor import Session
 from gridq.governor.telemetry import Governor
 from gridq.jobs import options_of
@@ -28,6 +30,8 @@ from gridq.store import values
 from gridq.store.connection import check_server, connect
 from gridq.store.scripts import Scripts
 from gridq.sweep import Sweeper
+
+log = logging.getLogger(__name__)
 
 RECORD_TTL = 3600.0
 """A router's seat has a new name at each start: its record need not live long."""
@@ -58,10 +62,20 @@ class Router:
             split = self.admission.split(values.read(self.scripts.client, keys, sub[0]))
             self.admission.admit(job, split, b"", options, celery=celery, deadline=False)
         except GridError as exc:
-            if self.scripts.stop(job, "failed", exc.to_json()) == "celery":
-                answers.write(self.app, self.scripts, job)
-            return False
+            return self._refuse(job, exc)
+        except (RedisError, OSError):
+            raise  # it stays in the inbox, and is looked at again
+        except Exception as exc:  # it would come again and again, and fail each time
+            log.exception("job %s cannot be admitted", job)
+            reason = f"{type(exc).__name__}: {exc}"[:200]
+            return self._refuse(job, NotAdmitted("gridq could not split this graph", {"reason": reason}))
         return queues.PURE in split.needs
+
+    def _refuse(self, job: str, error: GridError) -> bool:
+        """End a job that stands in the inbox: what another router has admitted meanwhile goes on."""
+        if self.scripts.stop(job, "failed", error.to_json(), inbox_only=True) == "celery":
+            answers.write(self.app, self.scripts, job)
+        return False
 
 
 def build(app: Celery, lanes: int) -> Router:

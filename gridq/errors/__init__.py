@@ -23,7 +23,7 @@ from gridq.errors.graph import (
     UnknownOperator,
     UnknownStage,
 )
-from gridq.errors.job import DeadlineExceeded, JobCancelled, JobNotFound, WaitTimeout
+from gridq.errors.job import DeadlineExceeded, JobCancelled, JobNotFound, NotAdmitted, WaitTimeout
 from gridq.errors.program import ConfigError, StartTimeout, first_fault
 from gridq.errors.seat import (
     ChildDied,
@@ -70,6 +70,7 @@ __all__ = [
     "MissingField",
     "ModelFileError",
     "NoLiveSeat",
+    "NotAdmitted",
     "OutputTooLarge",
     "SeatDegraded",
     "SeatError",

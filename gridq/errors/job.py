@@ -11,6 +11,12 @@ class DeadlineExceeded(GridError):
     code = "job.deadline"
 
 
+class NotAdmitted(GridError):
+    """A fault of gridq itself kept a job from being admitted; the router's log has its traceback."""
+
+    code = "job.not_admitted"
+
+
 class JobCancelled(GridError):
     """The job was cancelled."""
 

@@ -154,9 +154,11 @@ class Scripts:
         )  # fmt: skip
         return [word.decode() for word in reply]
 
-    def stop(self, job: str, state: str, error: str) -> str:
-        """End a job from outside: `plain`, `celery`, `over` or `unknown`."""
-        word: str = self.call("stop", job, state, error).decode()
+    def stop(self, job: str, state: str, error: str, *, inbox_only: bool = False) -> str:
+        """End a job from outside: `plain`, `celery`, `over` or `unknown`. With `inbox_only` one that has been
+        admitted is `over` too.
+        """
+        word: str = self.call("stop", job, state, error, "1" if inbox_only else "").decode()
         return word
 
     def register(

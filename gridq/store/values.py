@@ -50,8 +50,11 @@ def encode(value: Json, *, limit: int, what: str = "output", path: str | None = 
 
 
 def decode(data: bytes) -> Json:
-    """The value that `encode` gave."""
-    return json.loads(data)
+    """The value that `encode` gave. ValueNotJson: it is nested more deeply than this program can follow."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueNotJson("A value is nested too deeply", {"expected": "some 900 levels at most"}) from None
 
 
 def is_link(data: bytes) -> bool:

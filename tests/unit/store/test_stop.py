@@ -102,3 +102,15 @@ def test_a_stream_ends_with_the_job(grid: Grid) -> None:
     entries = grid.client.xrange(grid.keys("str", "j1"))
     assert entries[-1][1] == {b"end": b"cancelled"}
     assert grid.client.pttl(grid.keys("str", "j1")) <= 5000
+
+
+def test_a_refusal_comes_too_late_for_a_job_that_was_admitted(grid: Grid) -> None:
+    """Of two routers one admits the job while the other still splits it, and finds that it cannot."""
+    grid.seat()
+    grid.enqueue("j1")
+    grid.job(one(), "j1", deadline_ms=None)
+    assert grid.scripts.stop("j1", "failed", "{}", inbox_only=True) == "over"
+    grid.done(grid.take())
+    assert grid.ended("j1").state is JobState.DONE
+    grid.enqueue("j2")
+    assert grid.scripts.stop("j2", "failed", "{}", inbox_only=True) == "celery"

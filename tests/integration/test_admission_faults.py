@@ -1,0 +1,116 @@
+"""A job that cannot be admitted ends with an error; it does not come back to the routers for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis import exceptions as faults
+
+from gridq import errors, executor
+from gridq.admission import Admission
+from gridq.app import app
+from gridq.inbox import Inbox
+from gridq.jobs import End
+from gridq.router import Router, build
+from gridq.store.scripts import Scripts
+from gridq.testing import FakeProfile
+from tests.conftest import GridEnv
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
+
+
+class Paid(FakeProfile):
+    """A bench with a stage that costs what its config says."""
+
+    def stages(self) -> list[dict[str, Any]]:
+        effects = [{"effect": "Bench"}, {"effect": "Cost", "cents": {"$config": "cents", "default": 0}}]
+        anything = {"kind": "Any"}
+        return [
+            *super().stages(),
+            {
+                "name": "paid",
+                "implementation": "bench:echo",
+                "input": anything,
+                "output": anything,
+                "effects": effects,
+            },
+        ]
+
+
+@pytest.fixture
+def router(grid_env: GridEnv) -> Router:
+    """A router that does nothing by itself."""
+    made = build(app, 1)
+    made.admission = Admission(made.scripts, grid_env.settings, {"bench": Paid()})
+    made.scripts.register("m.a", "i", host="h", lanes=1, budget=None, queues=["bench:any"], ttl_ms=60_000)
+    assert executor.current() is None
+    return made
+
+
+def _end(scripts: Scripts, job: str) -> End | None:
+    data: Any = scripts.client.lindex(scripts.keys("fin", job), 0)
+    return None if data is None else End.read(data)
+
+
+def test_a_fault_of_gridqs_own_ends_the_job(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    def split(graph: bytes) -> Any:
+        raise KeyError("a fault")
+
+    Inbox(router.scripts, router.scripts.config).enqueue("j1", ECHO)
+    monkeypatch.setattr(router.admission, "split", split)
+    assert not router.admit("j1")
+    end = _end(router.scripts, "j1")
+    assert end is not None
+    assert isinstance(end.error(), errors.NotAdmitted)
+    assert not router.scripts.client.exists(router.scripts.keys("inbox"))
+
+
+def test_a_server_that_is_away_ends_nothing(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    def split(graph: bytes) -> Any:
+        raise faults.ConnectionError("it is away")
+
+    Inbox(router.scripts, router.scripts.config).enqueue("j1", ECHO)
+    monkeypatch.setattr(router.admission, "split", split)
+    with pytest.raises(faults.ConnectionError):
+        router.admit("j1")
+    assert _end(router.scripts, "j1") is None
+    assert router.scripts.client.zscore(router.scripts.keys("inbox"), "j1") is not None
+
+
+def test_a_refusal_leaves_alone_what_another_router_has_admitted(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Admission(router.scripts, router.scripts.config, {"bench": Paid()})
+    Inbox(router.scripts, router.scripts.config).enqueue("j1", ECHO)
+
+    def split(graph: bytes) -> Any:
+        with monkeypatch.context() as undone:
+            undone.setattr(router, "admission", other)
+            router.admit("j1")
+        raise errors.UnknownStage("it is not known here")
+
+    monkeypatch.setattr(router.admission, "split", split)
+    assert not router.admit("j1")
+    assert _end(router.scripts, "j1") is None
+    assert router.scripts.client.exists(router.scripts.keys("job", "j1"))
+
+
+@pytest.mark.parametrize("cents", ["abc", "nan", 1e30, -5, [1], True, 1e308])
+def test_a_cost_that_is_no_amount_is_a_wrong_graph(router: Router, cents: Any) -> None:
+    graph = {"root": {"op": "Stage", "id": "paid", "config": {"cents": cents}}}
+    Inbox(router.scripts, router.scripts.config).enqueue("j1", graph)
+    router.admit("j1")
+    end = _end(router.scripts, "j1")
+    assert end is not None
+    assert isinstance(end.error(), errors.InvalidField)
+
+
+@pytest.mark.parametrize("cents", [0, 3, 2.5])
+def test_a_cost_that_is_one_is_taken(router: Router, cents: float) -> None:
+    graph = {"root": {"op": "Stage", "id": "paid", "config": {"cents": cents}}}
+    Inbox(router.scripts, router.scripts.config).enqueue("j1", graph)
+    router.admit("j1")
+    assert router.scripts.client.exists(router.scripts.keys("job", "j1"))
