@@ -67,7 +67,7 @@ def new_id() -> str:
 
 def check_id(job: str) -> str:
     """`job` itself; ConfigError where it cannot be a job's id (the id is part of key names)."""
-    if not _ID.fullmatch(job):
+    if not isinstance(job, str) or not _ID.fullmatch(job):
         raise ConfigError(
             f"{job!r} cannot be a job's id", {"expected": "1 to 128 letters, digits, '_', '.' or '-'"}
         )

@@ -16,9 +16,18 @@ from celery.result import AsyncResult
 from gridq import executor, inbox, router
 from gridq.app import app
 from gridq.bells import GRAPH_TASK, STAGE_TASK
+from gridq.errors import ConfigError
 from gridq.jobs import JobOptions, check_id, new_id
 from gridq.protocol import Json
 from gridq.store.connection import translated
+
+_AFTER = "wait for the answer, or put both steps into one graph: Celery would go on at the admission"
+_TIME = "submit it when it is due"
+NOT_FOR_JOBS = {
+    "chain": _AFTER, "chord": _AFTER, "link": _AFTER, "link_error": _AFTER, "countdown": _TIME, "eta": _TIME,
+    "expires": "use the job's option `deadline`",
+}  # fmt: skip
+"""Options of `apply_async` that follow the message, which only says that a job waits, and not the job."""
 
 
 class GraphTask(Task):  # type: ignore[misc]
@@ -33,12 +42,17 @@ class GraphTask(Task):  # type: ignore[misc]
     def apply_async(
         self, args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any
     ) -> AsyncResult:
-        """Store the job, then send its id. Takes Celery's own options; raises GridError at once where the
-        call is wrong.
+        """Store the job, then send its id. Takes Celery's own options, but those in NOT_FOR_JOBS; raises
+        GridError at once where the call is wrong.
 
         InputTooLarge, ValueNotJson, ConfigError: nothing was stored. BrokerUnreachable: it may have been
         stored; the same `task_id` again is safe.
         """
+        for name in NOT_FOR_JOBS.keys() & options.keys():
+            if options[name]:
+                raise ConfigError(
+                    f"Celery's option {name!r} is not for graphs", {"path": name, "fix": NOT_FOR_JOBS[name]}
+                )
         graph, value, about = self.graph_of(*(args or ()), **(kwargs or {}))
         job = check_id(task_id or new_id())
         inbox.default().enqueue(job, graph, value, celery=True, **about)

@@ -4,7 +4,13 @@
 -- TTL   sub:<job> and fin:<job> live to the deadline + an hour and to the result's TTL
 -- uses: base
 local job = ARGV[1]
-if C('EXISTS', K .. 'fin:' .. job) == 1 then
+local known = C('EXISTS', K .. 'fin:' .. job) == 1
+-- A job that came by the other door is waited for through Celery from now on.
+if ARGV[5] == '1' then
+  if known then C('ZADD', K .. 'answers', NOW, job) end
+  for _, key in ipairs({K .. 'sub:' .. job, jobkey(job)}) do if C('EXISTS', key) == 1 then C('HSET', key, 'celery', 1) end end
+end
+if known then
   unlink(ARGV[8])  -- the caller has just written a value that nobody will read
   return 0
 end

@@ -52,3 +52,15 @@ def test_a_job_stopped_in_the_inbox_leaves_only_its_end(grid: Grid) -> None:
     assert end.state is JobState.CANCELLED
     assert grid.own() == {"bells", "fin:j1", "answers"}
     assert not grid.enqueue("j1")
+
+
+def test_a_job_that_came_by_the_other_door_is_answered_through_celery_too(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1")
+    grid.job(one(), "j2")
+    assert not grid.enqueue("j1")
+    grid.done(grid.take())
+    grid.done(grid.take())
+    assert grid.client.zrange(grid.keys("answers"), 0, -1) == [b"j1"]
+    assert not grid.enqueue("j2")  # it has ended, and is answered now
+    assert grid.client.zrange(grid.keys("answers"), 0, -1) == [b"j1", b"j2"]

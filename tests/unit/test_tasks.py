@@ -1,0 +1,90 @@
+"""Celery's own options where they meet a job, which is not its message."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from celery import chain, chord, group
+from celery.worker import state as celery_state
+from celery.worker.request import Request
+
+import gridq
+from gridq.app import app
+from gridq.errors import ConfigError
+from gridq.inbox import default
+from gridq.received import AdmissionRequest
+from tests.conftest import GridEnv
+
+ECHO = {"root": {"op": "Const", "value": 1}}
+
+
+@pytest.fixture
+def submitted(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> GridEnv:
+    """A server on which it can be seen what was stored."""
+    default.cache_clear()
+    return grid_env
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"countdown": 3},
+        {"expires": 3},
+        {"link": gridq.run_graph.si(ECHO)},
+        {"link_error": gridq.run_graph.si(ECHO)},
+        {"chain": [gridq.run_graph.si(ECHO)]},
+    ],
+)
+def test_an_option_that_follows_the_message_is_refused_and_nothing_stored(
+    submitted: GridEnv, option: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        gridq.run_graph.apply_async((ECHO,), **option)
+    assert caught.value.path in option
+    assert caught.value.fix
+    assert list(submitted.client.scan_iter(f"{submitted.prefix}.*")) == []
+
+
+def test_a_chain_or_chord_that_would_go_on_too_early_is_refused(submitted: GridEnv) -> None:
+    with pytest.raises(ConfigError):
+        chain(gridq.run_graph.si(ECHO), gridq.run_graph.si(ECHO)).apply_async()
+    with pytest.raises(ConfigError):
+        chord([gridq.run_graph.si(ECHO)], gridq.run_graph.si(ECHO)).apply_async()
+    assert list(submitted.client.scan_iter(f"{submitted.prefix}.*")) == []
+
+
+def test_a_group_is_several_jobs(submitted: GridEnv) -> None:
+    group([gridq.run_graph.si(ECHO), gridq.run_graph.si(ECHO, 2)]).apply_async()
+    assert submitted.client.zcard(submitted.prefix + ".inbox") == 2
+
+
+@pytest.mark.parametrize("job", [5, "a:b", "a\n", "*"])
+def test_an_id_that_is_none(submitted: GridEnv, job: Any) -> None:
+    with pytest.raises(ConfigError, match="cannot be a job's id"):
+        gridq.run_graph.apply_async((ECHO,), task_id=job)
+
+
+def test_a_revoked_message_is_a_bell_all_the_same() -> None:
+    """Else Celery would say REVOKED of a job that goes on."""
+    message = app.amqp.create_task_message("job-7", gridq.run_graph.name, ["job-7"], {})
+
+    class Received:
+        headers, properties, body = message.headers, message.properties, message.body
+        content_type, content_encoding, payload = "application/json", "utf-8", message.body
+        delivery_info = MappingProxyType({"exchange": ""})
+
+    celery_state.revoked.add("job-7")
+    try:
+        about = {
+            "app": app,
+            "task": gridq.run_graph,
+            "hostname": "here",
+            "headers": message.headers,
+            "decoded": True,
+        }
+        assert Request(Received(), **about).id == "job-7"
+        assert not AdmissionRequest(Received(), **about).revoked()
+    finally:
+        celery_state.revoked.discard("job-7")
