@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     unknown = sorted(set(asked) - set(GROUPS))
     if unknown:
         parser.error(f"no group {unknown[0]!r}; there are {', '.join(GROUPS)}")
-    began = time.monotonic()
+    began, load = time.monotonic(), os.getloadavg()[0]
     found: dict[str, Sequence[Measured]] = {}
     table: scripts.Table | None = None
     with Sides() as sides:
@@ -41,7 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     if table is not None:
         print("\n".join(table.lines()))
     if not asked:
-        report.PAGE.write_text(report.page(found, table, server, time.monotonic() - began), encoding="utf-8")
+        report.PAGE.write_text(
+            report.page(found, table, server, time.monotonic() - began, load), encoding="utf-8"
+        )
     return int(any(each.verdict == "missed" for group in found.values() for each in group))
 
 

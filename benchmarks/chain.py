@@ -12,7 +12,7 @@ GOALS = {1: 0.6, 100: 0.4}
 """Payload in KB, and the share of the canvas's time per hop that is allowed."""
 
 
-def run(sides: Sides, *, hops: int = 100, rounds: int = 11) -> list[Measured]:
+def run(sides: Sides, *, hops: int = 100, rounds: int = 9) -> list[Measured]:
     """The time per hop at each payload."""
     graph = {"root": {"op": "Sequential", "stages": [echo_stage()] * hops}}
     found: list[Measured] = []

@@ -9,7 +9,7 @@ from benchmarks.sides import Sides, echo_stage
 VALUE = {"text": "x" * 200}
 
 
-def run(sides: Sides, *, singles: int = 300, many: int = 2000, rounds: int = 3) -> list[Measured]:
+def run(sides: Sides, *, singles: int = 250, many: int = 2000, rounds: int = 3) -> list[Measured]:
     """Time from submit to answer, and jobs a second of many at once: by the client, by the router."""
     graph = {"root": echo_stage()}
 

