@@ -339,7 +339,7 @@ class Attempt:
             if not pieces:
                 return
             self._flushed = time.monotonic()
-            kept = self.session.scripts.emit(self.claim.lease, self._path, pieces)
+            kept = self.session.scripts.emit(self.claim.lease, self._path, pieces, self.emitted - len(pieces))
             self._pieces.clear()
         if not kept:
             self._cancel("lost")

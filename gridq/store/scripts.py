@@ -207,9 +207,12 @@ class Scripts:
         word: str = self.call("fail", lease, kind, pause_ms, used, error, row, seat).decode()
         return word
 
-    def emit(self, lease: str, path: str, pieces: Sequence[str]) -> bool:
-        """Add pieces to the job's stream; False where the attempt no longer counts."""
-        return bool(self.call("emit", lease, path, *pieces))
+    def emit(self, lease: str, path: str, pieces: Sequence[str], before: int | None = None) -> bool:
+        """Add pieces to the job's stream; False where the attempt no longer counts.
+
+        `before` is how many pieces the attempt has written before: with it a repeated call adds nothing.
+        """
+        return bool(self.call("emit", lease, path, "" if before is None else before, *pieces))
 
     def sweep(self, most: int = 200) -> tuple[dict[str, int], list[str]]:
         """One sweep: what was found of each sort, and the jobs whose Celery answer is to be written."""

@@ -1,5 +1,6 @@
 -- Add pieces of a stage's answer to the job's stream, while the attempt is the one that counts.
--- ARGV  lease, path of the stage, piece as JSON …
+-- ARGV  lease, path of the stage, how many pieces this attempt has written before ('' = as many as there are), piece as JSON …
+-- A repeated call adds nothing twice.
 -- gives 1 | 0 fenced off
 -- TTL   str:<job> lives as long as the job, then as long as its result; at most some 10,000 entries
 -- uses: base
@@ -8,7 +9,9 @@ local job, step, rest = parse(lease)
 local j = jobkey(job)
 if C('HGET', j, 'cur:' .. step) ~= rest then return 0 end
 local key = K .. 'str:' .. job
-for i = 3, #ARGV do C('XADD', key, 'MAXLEN', '~', 10000, '*', 'path', path, 'piece', ARGV[i]) end
-C('HSET', j, 'em:' .. step, 1)
+local had = tonumber(C('HGET', j, 'em:' .. step) or 0)
+local before = tonumber(ARGV[3]) or had
+for i = 4 + math.max(had - before, 0), #ARGV do C('XADD', key, 'MAXLEN', '~', 10000, '*', 'path', path, 'piece', ARGV[i]) end
+C('HSET', j, 'em:' .. step, math.max(had, before + #ARGV - 3))
 C('PEXPIRE', key, C('PTTL', j))
 return 1

@@ -78,3 +78,16 @@ def test_a_long_stream_keeps_its_end(grid: Grid) -> None:
     pieces = _pieces(grid, "j1")
     assert 10_000 <= len(pieces) < 10_200
     assert pieces[-1] == b"11999"
+
+
+def test_a_repeated_call_adds_nothing_twice(grid: Grid) -> None:
+    """A connection that breaks after the script ran has it sent again, perhaps with more."""
+    grid.seat()
+    grid.job(one(), "j1", stream=True)
+    claim = grid.take()
+    assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"'], 0)
+    assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"'], 0)
+    assert grid.scripts.emit(claim.lease, "root", ['"b"', '"c"'], 1)
+    assert grid.scripts.emit(claim.lease, "root", ['"d"'], 3)
+    entries = grid.client.xrange(grid.keys("str", "j1"))
+    assert [fields[b"piece"] for _, fields in entries] == [b'"a"', b'"b"', b'"c"', b'"d"']
