@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from gridq import queues
 from gridq.errors import NoLiveSeat
 from gridq.graph.plan import Plan
@@ -39,14 +41,19 @@ def unfit(
     """The live seats of the step's queue that do not meet its demand: they are not to be asked.
 
     NoLiveSeat: none of those that serve the queue does (and the submitter would not `wait`), with what the
-    closest lacks. A seat whose kind is not enabled here is taken at its word.
+    closest lacks. A seat whose kind is not enabled here, or that says what this version cannot read, is
+    taken at its word.
     """
     serving = [ad for ad in seats if want.demand.queue in ad.queues]
     lacking: dict[str, str] = {}
     for ad in serving:
         profile = profiles.get(ad.kind)
         if profile is not None:
-            lack = profile.shortfall(want.demand, profile.Capability.model_validate(ad.capability))
+            try:
+                capability = profile.Capability.model_validate(ad.capability)
+            except ValidationError:  # its worker is of another version
+                continue
+            lack = profile.shortfall(want.demand, capability)
             if lack:
                 lacking[ad.seat] = lack
     if serving and len(lacking) == len(serving) and not wait:

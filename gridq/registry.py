@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 
+from pydantic import ValidationError
 from redis import Redis
 
 from gridq import queues
 from gridq.protocol import Advertisement, Json
 from gridq.store.keys import Keys
+
+log = logging.getLogger(__name__)
 
 BEATS = 3
 
@@ -32,7 +36,18 @@ def seats(client: Redis, keys: Keys) -> list[Advertisement]:
     """Every live seat that advertises itself, by name."""
     names = [keys("ad", seat) for seat in _live(client, keys)]
     texts = client.mget(names) if names else []
-    return sorted((Advertisement.model_validate_json(t) for t in texts if t), key=lambda ad: ad.seat)
+    return sorted(filter(None, map(_read, texts)), key=lambda ad: ad.seat)
+
+
+def _read(text: bytes | str | None) -> Advertisement | None:
+    """An advertisement, or None where there is none that this program can read: one seat whose worker is of
+    another version must not stand in the way of all others.
+    """
+    try:
+        return None if text is None else Advertisement.model_validate_json(text)
+    except ValidationError:
+        log.warning("an advertisement cannot be read: its worker is of another version")
+        return None
 
 
 def publish_stages(

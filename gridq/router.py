@@ -96,6 +96,7 @@ def build(app: Celery, lanes: int) -> Router:
         worker=f"router@{name.partition('.')[0]}",
         record_ttl=RECORD_TTL,
         on_end=partial(answers.write, app, scripts),
+        on_gone=partial(bells.declare, app, client, scripts.keys),
     )
     admission = Admission(scripts, config, load(config.profiles))
     sweeper = Sweeper(scripts, config, partial(answers.write, app, scripts))

@@ -19,7 +19,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `ad:<seat>` | what the seat's worker says of itself | 3 heartbeats |
 | `stages:<machine>` | the user's stages of that machine | 3 heartbeats |
 | `rank:<queue>` | sorted set: seats by preference | 1 min after the governor's last word |
-| `swept` `losses` | the last sweep; counters | 1 h; the longest deadline + 1 h |
+| `swept` `losses` | the last sweep; counters | the longest deadline + 1 h |
 
 The permanent ones are few, each one key for the whole grid or one for each capability; all but `bells` and
 `bellno` empty themselves.

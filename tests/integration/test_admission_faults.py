@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from redis import exceptions as faults
 
-from gridq import errors, executor
+from gridq import errors, executor, registry
 from gridq.admission import Admission
 from gridq.app import app
 from gridq.inbox import Inbox
 from gridq.jobs import End
+from gridq.protocol import Advertisement
 from gridq.router import Router, build
 from gridq.store.scripts import Scripts
 from gridq.testing import FakeProfile
@@ -114,3 +115,29 @@ def test_a_cost_that_is_one_is_taken(router: Router, cents: float) -> None:
     Inbox(router.scripts, router.scripts.config).enqueue("j1", graph)
     router.admit("j1")
     assert router.scripts.client.exists(router.scripts.keys("job", "j1"))
+
+
+def test_a_seat_of_another_version_stands_in_nobodys_way(router: Router) -> None:
+    """Its advertisement cannot be read, or what it says of its capability cannot: it is taken at its word."""
+    scripts = router.scripts
+    scripts.register("m.b", "i", host="h", lanes=1, budget=None, queues=["bench:any"], ttl_ms=60_000)
+    scripts.client.set(scripts.keys("ad", "m.b"), '{"seat":5}', px=60_000)
+    newer = Advertisement(
+        seat="m.a", machine="m", worker="a@m", incarnation="i", kind="bench", lanes=1, queues=["bench:any"],
+        capability={"slugs": ["any"], "new": {}},
+    )  # fmt: skip
+    registry.advertise(scripts.client, scripts.keys, newer, 10)
+    assert [ad.seat for ad in registry.seats(scripts.client, scripts.keys)] == ["m.a"]
+    Inbox(scripts, scripts.config).enqueue("j1", ECHO)
+    router.admit("j1")
+    assert scripts.client.hget(scripts.keys("job", "j1"), "x:0") is None
+    assert scripts.client.exists(scripts.keys("job", "j1"))
+
+
+def test_a_server_that_forgot_everything_is_told_of_the_bells_by_a_router_too(router: Router) -> None:
+    router.session.register()
+    keys = router.scripts.keys
+    router.scripts.client.delete(keys("bells"), keys("seats"))
+    router.session.renew()
+    assert router.scripts.client.hlen(keys("bells")) == 2
+    router.session.stop(0)

@@ -1,7 +1,7 @@
 -- Find what nobody else looks at; run twice a second by every router, each item atomic, so it needs no lock.
 -- ARGV  most items of each sort
 -- gives {grace, died, seats gone, due, expired, rung, voided, job whose answer is to be written …}
--- TTL   swept lives an hour
+-- TTL   swept lives as long as a job may
 -- uses: base pending jobs seats
 local most = tonumber(ARGV[1])
 
@@ -56,7 +56,7 @@ end
 
 local r = {0, 0, 0, 0, 0, 0, 0}
 local last = tonumber(C('GET', K .. 'swept') or NOW)
-C('SET', K .. 'swept', NOW, 'PX', 3600000)
+C('SET', K .. 'swept', NOW, 'PX', KEEP)
 if NOW - last > GAP or NOW < last - GAP then
   -- Nobody could renew (the server was away) or the clock jumped: every holder gets one more period.
   for _, z in ipairs({K .. 'leases', K .. 'seats'}) do
