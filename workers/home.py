@@ -17,8 +17,8 @@ from gridq.settings import Settings
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 
-STOP = 15.0
-"""Seconds a child may take to end before it is killed."""
+STOP = 10.0
+"""Seconds beyond the drain that a child may take to end before it is killed."""
 
 ROUTER_LANES = 4
 
@@ -65,7 +65,7 @@ class Home:
 
     def spawn(self, name: str) -> subprocess.Popen[bytes]:
         """Start (again) the router or worker called `name`."""
-        if name.startswith("router"):
+        if self._routes(name):
             what = [
                 "-A",
                 "gridq.app",
@@ -101,10 +101,15 @@ class Home:
         self.children[name] = child
         return child
 
-    def stop(self, within: float = STOP) -> None:
-        """End every child: workers first, then routers, so that what they hand back is still looked after."""
-        workers = [child for name, child in self.children.items() if not name.startswith("router")]
-        routers = [child for name, child in self.children.items() if name.startswith("router")]
+    def stop(self, within: float | None = None) -> None:
+        """End every child: workers first, then routers, so that what they hand back is still looked after.
+
+        One that has not ended after `within` seconds (default: the drain and STOP) is killed.
+        """
+        if within is None:
+            within = self.config.drain + STOP
+        workers = [child for name, child in self.children.items() if not self._routes(name)]
+        routers = [child for name, child in self.children.items() if self._routes(name)]
         for group in (workers, routers):
             for child in group:
                 if child.poll() is None:
@@ -127,6 +132,10 @@ class Home:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _routes(self, name: str) -> bool:
+        """Whether `name` is a router: a seat may well be called `router` too."""
+        return name not in self.seats
 
     def _environment(self) -> dict[str, str]:
         return {

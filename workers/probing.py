@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from gridq import stages
+from gridq import queues, stages
 from gridq.errors import ConfigError, GridError
 from gridq.profiles import Profile
-from gridq.protocol import Json, ProbeReport
+from gridq.protocol import Json, ProbeReport, SeatOffer
 from gridq.settings import Settings
 from workers.seats import Found, Seat, check_distinct, local_seat, read_file
 
@@ -30,11 +30,18 @@ def find(config: Settings, profiles: Mapping[str, Profile]) -> Found:
             continue
         profile = profiles[kind]
         found.missing += [f"{kind}: {why}" for why in report.missing]
-        for offer in report.found:
-            capability = profile.Capability.model_validate(offer.capability)
-            found.seats.append(Seat(offer, tuple(profile.queues(capability)), profile, capability))
+        try:
+            found.seats += [_seat(profile, offer) for offer in report.found]
+        except Exception as exc:
+            found.missing.append(f"{kind}: what it found is no seat: {type(exc).__name__}: {exc}")
     check_distinct(found.seats)
     return found
+
+
+def _seat(profile: Profile, offer: SeatOffer) -> Seat:
+    capability = profile.Capability.model_validate(offer.capability)
+    served = tuple(map(queues.check, profile.queues(capability)))
+    return Seat(offer, served, profile, capability)
 
 
 def _probe_all(
@@ -50,7 +57,7 @@ def _probe_all(
             reports[kind] = exc
         except GridError as exc:
             reports[kind] = str(exc)
-        except Exception as exc:  # a profile's own fault must not take the machine's other seats with it
+        except BaseException as exc:  # a profile's own fault must not take the machine's other seats with it
             reports[kind] = f"the probe failed: {type(exc).__name__}: {exc}"
 
     threads = [threading.Thread(target=one, args=pair, daemon=True) for pair in profiles.items()]
