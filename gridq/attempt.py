@@ -18,6 +18,7 @@ from gridq.errors import (
     ChildDied,
     GridError,
     JobCancelled,
+    ModelFileError,
     SeatDegraded,
     SeatError,
     StageQuarantined,
@@ -265,9 +266,11 @@ class Attempt:
             return "died", StageQuarantined(text, {**exc.details, **place, "reason": why}), 0.0
         if isinstance(exc, SeatError):
             pause = _seconds(exc.details.get("retry_after"), self.session.config.retry_backoff)
-            final = AttemptsExhausted(
+            final: GridError = AttemptsExhausted(
                 "Every attempt failed for reasons of its seats", {**exc.details, **place, "reason": why}
             )
+            if isinstance(exc, ModelFileError):  # the operator mends the file, whatever else was tried
+                final = ModelFileError(exc.message, {**exc.details, **place})
             if isinstance(exc, ChildDied):  # others ran in it too: whose fault it was cannot be told
                 return "lost", final, 0.0
             return "seat", final, pause

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 from gridq import registry
 from gridq.admission import Admission
@@ -158,6 +158,12 @@ class Client:
         with translated(self.url):
             return registry.seats(self.redis, self.keys)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         self.redis.close()
 
@@ -250,6 +256,12 @@ class AsyncClient:
     async def rows(self, job: str) -> list[Row]:
         """As Client.rows."""
         return await asyncio.to_thread(self.sync.rows, job)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         self.sync.close()

@@ -68,7 +68,12 @@ def graph_text(graph: Json, config: Settings) -> bytes:
             raise
     if len(text) > config.max_value:
         raise InputTooLarge(
-            f"The graph is {len(text)} bytes", {"path": "graph", "expected": f"at most {config.max_value}"}
+            f"The graph is {len(text)} bytes",
+            {
+                "path": "graph",
+                "expected": f"at most {config.max_value}",
+                "fix": "pass large data as input or by reference, or raise GRIDQ_MAX_VALUE",
+            },
         )
     return text
 

@@ -11,7 +11,7 @@ class AdmissionRequest(Request):  # type: ignore[misc]
     """A received `gridq.run_graph`. Its body's end is not the job's: that is told by whoever ends the job."""
 
     def revoked(self) -> bool:
-        """Never: a bell that is not looked at ends no job. That is `gridq.cancel`'s business, and the state it
+        """Never: a bell that is not looked at ends no job. That is for `gridq.cancel`, and the state it
         sets is the one that Celery is told.
         """
         return False

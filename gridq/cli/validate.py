@@ -45,12 +45,14 @@ def validate(
 
 
 def examine(text: str, config: Settings) -> dict[str, Json]:
-    """What a graph is and needs, as JSON. GraphError: what is wrong with it."""
+    """What a graph is and needs, as JSON. GraphError, InputTooLarge: what is wrong with it."""
     from gridq.admission import compile_text, local_catalogue
     from gridq.graph.canonical import composition_id
+    from gridq.inbox import graph_text
     from gridq.profiles import load
 
     profiles = load(config.profiles)
+    graph_text(text, config)
     parsed, output, plan = compile_text(text, local_catalogue(config, profiles), config, profiles)
     return {
         "composition": composition_id(parsed),

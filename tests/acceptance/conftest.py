@@ -56,7 +56,12 @@ def whole_grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory)
         profiles=("bench",),
         retry_backoff=0.2,
     )
-    env = {"GRIDQ_STAGES": "own_stages", "PYTHONPATH": str(folder), "GRIDQ_RETRY_BACKOFF": "0.2", "GRIDQ_DRAIN": "2"}
+    env = {
+        "GRIDQ_STAGES": "own_stages",
+        "PYTHONPATH": str(folder),
+        "GRIDQ_RETRY_BACKOFF": "0.2",
+        "GRIDQ_DRAIN": "2",
+    }
     patch = pytest.MonkeyPatch()
     for name, value in {
         "GRIDQ_BROKER_URL": server.url, "GRIDQ_PREFIX": config.prefix, "GRIDQ_HOME": str(config.home),

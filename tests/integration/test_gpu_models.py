@@ -330,7 +330,9 @@ BROKEN = StageCall(
 @pytest.mark.parametrize("kind", ["truncated", "nonsense"])
 def test_a_corrupt_file_is_named(tmp_path: Path, engine: str, kind: str):
     whole = SMOL.path().read_bytes()
-    profile = broken(tmp_path, engine, whole[:5_000_000] if kind == "truncated" else b"hello" * 1000)
+    profile = broken(
+        tmp_path, engine, whole[:5_000_000] if kind == "truncated" else b"GGUF" + b"hello" * 1000
+    )
     with pytest.raises(ModelFileError) as caught:
         profile.run(BROKEN, "x", StageContext())
     assert caught.value.details["path"] == str(tmp_path / "broken.gguf")

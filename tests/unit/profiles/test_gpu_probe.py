@@ -114,3 +114,12 @@ def test_more_lanes_than_the_engine_truly_has_are_refused(monkeypatch: pytest.Mo
 def test_a_devices_hour_is_priced_by_the_second():
     assert priced(Usage(seconds=1.8), 2.0).micro_dollars == 1000
     assert priced(Usage(seconds=1.8), None).micro_dollars == 0
+
+
+def test_a_file_that_is_no_model_is_not_offered(tmp_path: Path) -> None:
+    file = tmp_path / "bad.gguf"
+    file.write_bytes(b"garbage")
+    models = [{"name": "bad", "file": str(file), "memory_mb": 50}]
+    report = probe({"models": models, "gpus": False}, {"GRIDQ_ENGINE": "xllamacpp"})
+    assert all("llm:bad" not in str(offer.capability) for offer in report.found)
+    assert any("is no GGUF file" in sentence for sentence in report.missing)

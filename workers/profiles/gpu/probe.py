@@ -103,7 +103,12 @@ def _absent(model: Model) -> str:
         path = model.path()
     except ModelFileError as error:
         return f"{error.message}: {error.fix}"
-    return "" if path.is_file() else f"The model {model.name!r} has no file at {path}"
+    if not path.is_file():
+        return f"The model {model.name!r} has no file at {path}"
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            return f"The model {model.name!r}: {path} is no GGUF file; fetch it again"
+    return ""
 
 
 def _backends(engine: str | None, environ: Mapping[str, str]) -> list[str] | None:
