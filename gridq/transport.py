@@ -5,11 +5,14 @@ Named by the setting `broker_transport`; the broker's URL stays `redis://`, whic
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from kombu.transport import redis as base
 from redis import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as LostConnection
+
+log = logging.getLogger(__name__)
 
 
 class Channel(base.Channel):  # type: ignore[misc]
@@ -39,6 +42,15 @@ class Channel(base.Channel):  # type: ignore[misc]
                 params.pop(name, None)
             params["path"] = self.unix_path
         return params
+
+    def _brpop_read(self, **options: Any) -> bool | None:
+        # Kombu lets what is no message end the worker, and the next one takes the next such message.
+        try:
+            received: bool | None = super()._brpop_read(**options)
+        except (ValueError, TypeError, LookupError, AttributeError):
+            log.exception("a message that cannot be read is dropped")
+            return True
+        return received
 
 
 class Transport(base.Transport):  # type: ignore[misc]

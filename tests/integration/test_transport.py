@@ -198,3 +198,25 @@ def test_the_app_follows_the_settings(grid_env: GridEnv, _round: int) -> None:
     assert grid_env.client.llen(grid_env.prefix + QUEUE) == 1
     assert app.AsyncResult("an-id").get(timeout=10) == {"answer": 42}
     assert grid_env.client.ttl(f"{grid_env.prefix}celery-task-meta-an-id") > 0
+
+
+POISON = (b"not json", b"{}", b"[]", b"null", b"5", b'{"body":"x","headers":{},"properties":{}}', b"\xff\xfe")
+
+
+def test_a_worker_outlives_what_is_no_message(grid_env: GridEnv, tmp_path: Path) -> None:
+    app = make()
+    made = json.loads(envelope(app, "witness.run", QUEUE, (str(tmp_path), "x")))
+    odd = [
+        {**made, "body": "[[],{},{}"},
+        {**made, "headers": None},
+        {**made, "content-type": "application/data"},
+    ]
+    text = envelope(app, "witness.run", QUEUE, (str(tmp_path), PLACEHOLDER))
+    with _worker(grid_env.environ(), tmp_path) as child:
+        grid_env.client.lpush(grid_env.prefix + QUEUE, *POISON, *map(json.dumps, odd))
+        _push(grid_env.client, grid_env.prefix, text, "good")
+        _until(lambda: notes(tmp_path) or child.poll() is not None, "the message behind them ran")
+        assert notes(tmp_path)[0] == "start good"
+        assert child.poll() is None
+        assert not grid_env.client.exists(grid_env.prefix + QUEUE)
+    app.close()
