@@ -25,6 +25,7 @@ from gridq.governor.telemetry import Governor
 from gridq.jobs import options_of
 from gridq.machine import machine_id
 from gridq.profiles import load
+from gridq.received import revoke_cancels
 from gridq.settings import settings
 from gridq.store import values
 from gridq.store.connection import check_server, connect
@@ -115,6 +116,7 @@ def start(app: Celery, lanes: int) -> Router:
     """Start this process's router: go live, declare the bells, sweep."""
     router = build(app, lanes)
     bells.declare(app, router.scripts.client, router.scripts.keys)
+    revoke_cancels(router.scripts, partial(answers.write, app, router.scripts))
     router.session.start()
     router.sweeper.start()
     router.governor.start()

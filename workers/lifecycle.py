@@ -23,6 +23,7 @@ from gridq.executor import Session
 from gridq.machine import machine_id
 from gridq.profiles import Profile, StageContext
 from gridq.protocol import Json, StageCall
+from gridq.received import revoke_cancels
 from gridq.settings import Settings, settings
 from gridq.store.connection import check_server, connect
 from gridq.store.scripts import Scripts
@@ -75,6 +76,7 @@ class Worker:
             budget=seat.offer.budget_micro_dollars,
             on_end=partial(answers.write, app, scripts),
             on_gone=self._gone,
+            on_change=lambda: self.heartbeat.beat(),
         )
         self.heartbeat = Heartbeat(
             client,
@@ -94,6 +96,7 @@ class Worker:
         if self.seat.profile is not None and self.seat.capability is not None:
             self.seat.profile.open(self.seat.capability, self.seat.offer.config)
         bells.declare(self.app, self._client, self.session.scripts.keys)
+        revoke_cancels(self.session.scripts, partial(answers.write, self.app, self.session.scripts))
         self.session.start()
         self.heartbeat.start()
         executor.attach(self.session)

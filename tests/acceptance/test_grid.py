@@ -165,6 +165,21 @@ def test_cancel_stops_a_running_stage_and_is_quiet_when_repeated(whole_grid: Who
     assert client.run(ECHO, 1, timeout=20) == 1
 
 
+def test_celerys_own_revoke_cancels_wherever_the_job_stands(whole_grid: WholeGrid) -> None:
+    job = gridq.run_graph.delay(graph(stage("bench_sleep", ms=60_000)))
+    wait_until(lambda: whole_grid.client.status(job.id) is JobState.RUNNING)
+    job.revoke()
+    with pytest.raises(errors.JobCancelled, match="revoked"):
+        job.get(timeout=20)
+    assert whole_grid.client.status(job.id) is JobState.CANCELLED
+    assert job.status == "FAILURE"
+    done = gridq.run_graph.delay(ECHO, 1)
+    assert done.get(timeout=20) == 1
+    done.revoke(terminate=True)
+    assert gridq.run_graph.delay(ECHO, 2).get(timeout=20) == 2
+    assert done.status == "SUCCESS"
+
+
 def test_a_deadline_ends_the_job(whole_grid: WholeGrid) -> None:
     with pytest.raises(errors.DeadlineExceeded):
         gridq.run_graph.delay(graph(stage("bench_sleep", ms=60_000)), deadline=0.5).get(timeout=20)
