@@ -30,7 +30,8 @@ class Session:
     """One incarnation of one seat, live from `start` to `stop`.
 
     `on_end(job)` is called when this session's script ended a job whose answer Celery waits for. `on_gone()`
-    is called after the server had forgotten the seat and it has registered again.
+    is called after the server had forgotten the seat and it has registered again, `on_change()` when it
+    pauses or comes back.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Session:
         record_ttl: float = 40 * 24 * 3600.0,
         on_end: Callable[[str], None] | None = None,
         on_gone: Callable[[], None] | None = None,
+        on_change: Callable[[], None] | None = None,
     ) -> None:
         self.scripts = scripts
         self.config = config
@@ -65,6 +67,7 @@ class Session:
         self._record_ttl = record_ttl
         self._on_end = on_end or (lambda job: None)
         self._on_gone = on_gone or (lambda: None)
+        self._on_change = on_change or (lambda: None)
         self._free = deque(range(lanes))
         self._numbers = count(lanes)
         self._running: dict[str, Attempt] = {}
@@ -102,6 +105,7 @@ class Session:
         self.paused = reason
         self._paused_until = time.monotonic() + seconds
         self.scripts.leave(self.seat, self.incarnation, "drain")
+        self._on_change()
 
     def drain(self) -> None:
         """Take nothing more; what runs goes on."""
@@ -216,6 +220,7 @@ class Session:
         if self.paused and not self.draining and time.monotonic() >= self._paused_until:
             self.paused = ""
             self.register()
+            self._on_change()
         for lease in lost:
             running[lease].lose()
         for attempt in running.values():

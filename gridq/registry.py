@@ -71,12 +71,13 @@ def published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
 
 def nearest(client: Redis, keys: Keys, queue: str) -> str:
     """In words, the live seat that comes closest to serving `queue`."""
-    offers = [(q, ad.seat) for ad in seats(client, keys) for q in ad.queues]
-    same = [(q, seat) for q, seat in offers if queues.kind_of(q) == queues.kind_of(queue)] or offers
+    offers = [(q, ad) for ad in seats(client, keys) for q in ad.queues]
+    same = [(q, ad) for q, ad in offers if queues.kind_of(q) == queues.kind_of(queue)] or offers
     if not same:
         return "no seat is live at all"
     best = max(same, key=lambda offer: difflib.SequenceMatcher(None, offer[0], queue).ratio())
-    return f"the closest is {best[0]}, served by {best[1]}"
+    but = "" if best[1].state == "ready" else f", which is {best[1].state}: {best[1].reason}"
+    return f"the closest is {best[0]}, served by {best[1].seat}{but}"
 
 
 def _live(client: Redis, keys: Keys) -> list[str]:

@@ -76,7 +76,7 @@ class Worker:
             budget=seat.offer.budget_micro_dollars,
             on_end=partial(answers.write, app, scripts),
             on_gone=self._gone,
-            on_change=lambda: self.heartbeat.beat(),
+            on_change=self._changed,
         )
         self.heartbeat = Heartbeat(
             client,
@@ -120,6 +120,9 @@ class Worker:
         if self.seat.profile is not None:
             self.seat.profile.close()
         self.lock.close()
+
+    def _changed(self) -> None:
+        self.heartbeat.beat()
 
     def _gone(self) -> None:
         """The server had forgotten this seat (a new server, a lost file): say everything again."""

@@ -5,23 +5,18 @@
 -- uses: base pending jobs seats
 local seat, inc, host, lanes, budget, queues = unpack(ARGV, 1, 6)
 local key = K .. 'seat:' .. seat
-local f = C('HMGET', key, 'inc', 'host', 'lanes', 'queues')
+local f = C('HMGET', key, 'inc', 'host', 'lanes', 'queues', 'draining')
 local alive_to = C('ZSCORE', K .. 'seats', seat)
 local live = alive_to and (f[1] == inc or tonumber(alive_to) > NOW)  -- late, yet not swept: it may go on as it is
 if live and f[1] ~= inc and f[2] ~= host then return {0, f[2]} end
-if f[1] ~= inc or not live or f[3] ~= lanes or f[4] ~= queues then
-  if f[1] ~= inc or not live then gone(seat, 'the seat started anew')
-  else
-    for q in words(f[4]) do
-      if C('HINCRBY', K .. 'lanes', q, -tonumber(f[3])) <= 0 then C('HDEL', K .. 'lanes', q) end
-      C('SREM', K .. 'serve:' .. q, seat)
-      C('ZREM', K .. 'idle:' .. q, seat)
-    end
-  end
-  for q in words(queues) do
-    C('HINCRBY', K .. 'lanes', q, lanes)
-    C('SADD', K .. 'serve:' .. q, seat)
-  end
+if f[1] ~= inc or not live then
+  gone(seat, 'the seat started anew')
+  enlist(seat, lanes, queues)
+elseif f[5] then
+  enlist(seat, lanes, queues)
+elseif f[3] ~= lanes or f[4] ~= queues then
+  unlist(seat, f[3], f[4])
+  enlist(seat, lanes, queues)
 end
 C('HSET', key, 'inc', inc, 'host', host, 'lanes', lanes, 'queues', queues, 'ttl', ARGV[7])
 C('HDEL', key, 'draining')

@@ -28,13 +28,13 @@ local function backing_off(job, step, seat)
 end
 
 -- Where every seat that could take the stages of a class is excluded, they would wait for nobody: those seats are let in
--- again, but for the ones that back off. A seat that drains, or has no budget for the class, could not take them.
+-- again, but for the ones that back off. A seat that has no budget for the class could not take them.
 local function void(q, cls, look)
   local cost, x = string.match(cls, '^[^/]*/([^|]*)|(.*)$')
   local able = {}
   for _, s in ipairs(C('SMEMBERS', K .. 'serve:' .. q)) do
-    local f = C('HMGET', K .. 'seat:' .. s, 'draining', 'left')
-    if not f[1] and tonumber(f[2] or cost) >= tonumber(cost) then able[#able + 1] = s end
+    local left = C('HGET', K .. 'seat:' .. s, 'left')
+    if tonumber(left or cost) >= tonumber(cost) then able[#able + 1] = s end
   end
   local function covers(list)
     for _, s in ipairs(able) do if not has(list, s) then return false end end

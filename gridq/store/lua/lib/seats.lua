@@ -18,16 +18,26 @@ local function lost(lease, why)
   return 1
 end
 
+-- Whether a seat is counted at its queues, as long as it is live and takes work.
+local function enlist(seat, lanes, queues)
+  for q in words(queues) do
+    C('HINCRBY', K .. 'lanes', q, lanes)
+    C('SADD', K .. 'serve:' .. q, seat)
+  end
+end
+
+local function unlist(seat, lanes, queues)
+  for q in words(queues) do
+    if C('HINCRBY', K .. 'lanes', q, -tonumber(lanes)) <= 0 then C('HDEL', K .. 'lanes', q) end
+    C('SREM', K .. 'serve:' .. q, seat)
+    C('ZREM', K .. 'idle:' .. q, seat)
+  end
+end
+
 -- The seat is no longer live: its leases are lost now, its lanes are listened to by nobody.
 local function gone(seat, why)
-  local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'queues')
-  if C('ZREM', K .. 'seats', seat) == 1 then
-    for q in words(f[2]) do
-      if C('HINCRBY', K .. 'lanes', q, -tonumber(f[1])) <= 0 then C('HDEL', K .. 'lanes', q) end
-      C('SREM', K .. 'serve:' .. q, seat)
-      C('ZREM', K .. 'idle:' .. q, seat)
-    end
-  end
+  local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'queues', 'draining')
+  if C('ZREM', K .. 'seats', seat) == 1 and not f[3] then unlist(seat, f[1], f[2]) end
   C('DEL', P .. 'seat:' .. seat)
   for _, lease in ipairs(C('HVALS', K .. 'held:' .. seat)) do lost(lease, why) end
   C('DEL', K .. 'held:' .. seat)
