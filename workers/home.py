@@ -134,8 +134,8 @@ class Home:
         self.stop()
 
     def _routes(self, name: str) -> bool:
-        """Whether `name` is a router: a seat may well be called `router` too."""
-        return name not in self.seats
+        """Whether `name` is one of the routers: a seat may well be called `router` too."""
+        return name in [f"router{number}" for number in range(self.routers)]
 
     def _environment(self) -> dict[str, str]:
         return {
