@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ import pytest
 from gridq.graph.nodes import parse
 from gridq.settings import Settings
 from gridq.stages import builtin_specs
+from workers.profiles.gpu.capability import GpuConfig
+from workers.profiles.llm.capability import LlmSeat, RemoteModel
+from workers.seats import LocalSeat
+from workers.wires.models import Model
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +33,13 @@ def test_every_built_in_stage_is_documented() -> None:
     for spec in builtin_specs():
         described = spec["description"].strip().replace("|", r"\|")
         assert f"| `{spec['name']}` | {described} |" in text
+
+
+def test_every_key_of_the_seats_file_is_documented() -> None:
+    text = (ROOT / "docs" / "seats.md").read_text()
+    for table in (LocalSeat, LlmSeat, GpuConfig, Model, RemoteModel):
+        for name in table.model_fields:
+            assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), (table.__name__, name)
 
 
 def test_every_operator_is_documented() -> None:

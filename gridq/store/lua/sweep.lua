@@ -63,7 +63,13 @@ if NOW - last > GAP or NOW < last - GAP then
     for _, m in ipairs(C('ZRANGE', z, 0, -1)) do C('ZADD', z, NOW + LEASE, m); r[1] = r[1] + 1 end
   end
 else
-  for _, s in ipairs(C('ZRANGE', K .. 'seats', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, 10)) do gone(s, 'the worker is dead'); r[3] = r[3] + 1 end
+  local closed = 0  -- as many as make up the bound with their leases: a machine room that goes dark is soon forgotten
+  for _, s in ipairs(C('ZRANGE', K .. 'seats', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
+    closed = closed + 1 + C('HLEN', K .. 'held:' .. s)
+    gone(s, 'the worker is dead')
+    r[3] = r[3] + 1
+    if closed >= most then break end
+  end
   for _, l in ipairs(C('ZRANGE', K .. 'leases', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do r[2] = r[2] + lost(l, 'its lease lapsed') end
 end
 for _, m in ipairs(C('ZRANGE', K .. 'delays', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do

@@ -20,6 +20,16 @@ def _gap(grid: Grid, ms: int) -> dict[str, int]:
 # -- leases and seats --------------------------------------------------------------------------------------
 
 
+def test_a_room_that_goes_dark_is_forgotten_in_one_sweep(grid: Grid) -> None:
+    for number in range(150):
+        grid.seat(f"m.s{number}")
+    for number in range(150):
+        grid.client.zadd(grid.keys("seats"), {f"m.s{number}": 1})
+    found, _ = grid.scripts.sweep()
+    assert found["seats"] == 150
+    assert not grid.client.exists(grid.keys("lanes"), grid.keys("seats"))
+
+
 def test_a_dead_seat_s_leases_are_lost_and_its_lanes_listen_no_more(grid: Grid) -> None:
     grid.seat("m.a", lanes=2)
     grid.seat("m.b")
