@@ -1,19 +1,51 @@
-"""One frozen object holds every setting; each is read from the environment variable `GRIDQ_<NAME>`."""
+"""One frozen object holds every setting; each is read from the environment variable `GRIDQ_<NAME>`, or else
+from the file that `GRIDQ_<NAME>_FILE` names.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from pathlib import Path
-from typing import Annotated
-from urllib.parse import parse_qsl, urlsplit
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl, quote, urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gridq.errors import ConfigError, first_fault
 
 SCHEMES = ("redis", "rediss", "unix")
+LOOPBACK = "redis://127.0.0.1:6379/0"
+FILE = "_FILE"
+
+
+class FromFiles(PydanticBaseSettingsSource):
+    """The settings whose files the environment names: `GRIDQ_BROKER_PASSWORD_FILE=/run/secrets/…`.
+
+    A secret in a file is in no process list and no container's description. One newline at its end is not
+    part of it. ConfigError: a file cannot be read.
+    """
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        variable = f"GRIDQ_{field_name.upper()}{FILE}"
+        path = os.environ.get(variable)
+        if not path:
+            return None, field_name, False
+        try:
+            return Path(path).read_text("utf-8").removesuffix("\n"), field_name, False
+        except (OSError, UnicodeDecodeError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else "it is not text"
+            raise ConfigError(
+                f"{variable} names a file that cannot be read",
+                {"path": path, "reason": str(why), "fix": f"correct {variable}, or the file's permissions"},
+            ) from None
+
+    def __call__(self) -> dict[str, Any]:
+        fields = self.settings_cls.model_fields.items()
+        found = {name: self.get_field_value(field, name)[0] for name, field in fields}
+        return {name: text for name, text in found.items() if text is not None}
 
 
 class Settings(BaseSettings):
@@ -21,9 +53,14 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="GRIDQ_", frozen=True, extra="ignore")
 
-    broker_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    broker_url: SecretStr = SecretStr(LOOPBACK)
+    broker_password: SecretStr | None = Field(
+        None,
+        description="goes into `broker_url` where that names none, so that it can have a file of its own",
+    )
     prefix: str = Field("gq:", pattern=r"^[A-Za-z0-9._-]*:?$")
     home: Path = Path.home() / ".gridq"
+    flower_password_file: Path | None = None
     profiles: Annotated[tuple[str, ...], NoDecode] = ("gpu", "llm")
     stages: Annotated[tuple[str, ...], NoDecode] = ()
     stages_dir: Path | None = None
@@ -52,6 +89,32 @@ class Settings(BaseSettings):
     retry_backoff: float = Field(2.0, ge=0)
     batch_age: float = Field(600.0, ge=0, description="after which batch work counts as interactive")
 
+    log: Literal["text", "json"] = "text"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "WARNING"
+    narrate: bool = False
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], *sources: Any, **named: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return named["init_settings"], named["env_settings"], FromFiles(settings_cls)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _login(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Put the password into the URL, where that has none."""
+        password, url = (_plain(given.get(name)) for name in ("broker_password", "broker_url"))
+        if password:
+            given = {**given, "broker_url": with_password(url or LOOPBACK, password)}
+        return given
+
+    @field_validator("log", "log_level", mode="before")
+    @classmethod
+    def _any_case(cls, value: object, info: Any) -> object:
+        if isinstance(value, str):
+            return value.upper() if info.field_name == "log_level" else value.lower()
+        return value
+
     @field_validator("profiles", "stages", "http_allow", mode="before")
     @classmethod
     def _words(cls, value: object) -> object:
@@ -71,6 +134,20 @@ def settings() -> Settings:
         raise ConfigError(f"{name} is not usable", {"path": name, "reason": reason}) from None
     check_url(config.broker_url.get_secret_value())
     return config
+
+
+def _plain(value: object) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value or "")
+
+
+def with_password(url: str, password: str) -> str:
+    """`url` with `password` for its login; unchanged where it holds a password already, or is no URL."""
+    scheme, found, rest = url.partition("://")
+    place = re.match(r"[^/?#]*", rest)
+    login, at, _ = (place.group() if place else "").rpartition("@")
+    if not found or ":" in login:
+        return url
+    return f"{scheme}://{login}:{quote(password, safe='')}@{rest[len(login + at) :]}"
 
 
 def check_url(url: str) -> None:

@@ -1,0 +1,76 @@
+"""Settings from the environment, and from the files that it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridq.errors import ConfigError
+from gridq.settings import Settings, settings, with_password
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch):
+    for name in ("BROKER_URL", "BROKER_PASSWORD", "BROKER_URL_FILE", "BROKER_PASSWORD_FILE", "LOG_LEVEL"):
+        monkeypatch.delenv(f"GRIDQ_{name}", raising=False)
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+def _file(folder: Path, text: str) -> str:
+    path = folder / "secret"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_setting_may_stand_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_BROKER_URL_FILE", _file(tmp_path, "redis://:s3cret@redis:6379/0\n"))
+    assert settings().broker_url.get_secret_value() == "redis://:s3cret@redis:6379/0"
+
+
+def test_the_variable_goes_before_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_BROKER_URL_FILE", _file(tmp_path, "redis://other:6379/0"))
+    monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://this:6379/0")
+    assert settings().broker_url.get_secret_value() == "redis://this:6379/0"
+
+
+def test_the_password_goes_into_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://redis:6379/2")
+    monkeypatch.setenv("GRIDQ_BROKER_PASSWORD_FILE", _file(tmp_path, "a/b@c:\n"))
+    assert settings().broker_url.get_secret_value() == "redis://:a%2Fb%40c%3A@redis:6379/2"
+    assert "a/b@c" not in repr(settings())
+
+
+@pytest.mark.parametrize(
+    ("url", "made"),
+    [
+        ("redis://h:1/0", "redis://:p@h:1/0"),
+        ("rediss://user@h:1/0?ssl_cert_reqs=none", "rediss://user:p@h:1/0?ssl_cert_reqs=none"),
+        ("redis://:own@h:1/0", "redis://:own@h:1/0"),
+        ("unix:///run/redis.sock?db=1", "unix://:p@/run/redis.sock?db=1"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_a_url_keeps_its_own_password(url: str, made: str) -> None:
+    assert with_password(url, "p") == made
+    assert Settings(broker_url=url, broker_password="p").broker_url.get_secret_value() == made
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_BROKER_PASSWORD_FILE", str(tmp_path / "missing"))
+    with pytest.raises(ConfigError) as caught:
+        settings()
+    assert caught.value.path == str(tmp_path / "missing")
+    assert "GRIDQ_BROKER_PASSWORD_FILE" in str(caught.value)
+
+
+def test_a_level_is_written_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_LOG_LEVEL", "debug")
+    assert settings().log_level == "DEBUG"
+    settings.cache_clear()
+    monkeypatch.setenv("GRIDQ_LOG_LEVEL", "loud")
+    with pytest.raises(ConfigError) as caught:
+        settings()
+    assert caught.value.path == "GRIDQ_LOG_LEVEL"
