@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, quote, urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
@@ -60,6 +61,9 @@ class Settings(BaseSettings):
     )
     prefix: str = Field("gq:", pattern=r"^[A-Za-z0-9._-]*:?$")
     home: Path = Path.home() / ".gridq"
+    key: SecretStr | None = None
+    quotas: Path | None = None
+    timezone: str = "UTC"
     flower_password_file: Path | None = None
     profiles: Annotated[tuple[str, ...], NoDecode] = ("gpu", "llm")
     stages: Annotated[tuple[str, ...], NoDecode] = ()
@@ -120,6 +124,15 @@ class Settings(BaseSettings):
     def _words(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(word for word in value.replace(",", " ").split() if word)
+        return value
+
+    @field_validator("timezone")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(f"{value!r} is no time zone such as Europe/Berlin") from None
         return value
 
 

@@ -7,6 +7,7 @@ catches the same class with the same attributes that the grid raised.
 
 from __future__ import annotations
 
+from gridq.errors.auth import AuthError, KeyInvalid, KeyMissing, KeyNotFound, KeyRevoked, KeyScopeMissing
 from gridq.errors.base import GridError, error_from_record
 from gridq.errors.broker import BrokerError, BrokerIsCluster, BrokerRefused, BrokerTooOld, BrokerUnreachable
 from gridq.errors.graph import (
@@ -25,6 +26,14 @@ from gridq.errors.graph import (
 )
 from gridq.errors.job import DeadlineExceeded, JobCancelled, JobNotFound, NotAdmitted, WaitTimeout
 from gridq.errors.program import ConfigError, StartTimeout, first_fault
+from gridq.errors.quota import (
+    AgentJobsExceeded,
+    AgentMoneyExceeded,
+    QuotaExceeded,
+    QuotasFileError,
+    TeamJobsExceeded,
+    TeamMoneyExceeded,
+)
 from gridq.errors.seat import (
     ChildDied,
     ModelFileError,
@@ -46,8 +55,11 @@ from gridq.errors.stage import (
 from gridq.errors.value import InputTooLarge, OutputTooLarge, ValueGone, ValueNotJson
 
 __all__ = [
+    "AgentJobsExceeded",
+    "AgentMoneyExceeded",
     "AmbiguousStage",
     "AttemptsExhausted",
+    "AuthError",
     "BrokerError",
     "BrokerIsCluster",
     "BrokerRefused",
@@ -67,11 +79,18 @@ __all__ = [
     "InvalidJson",
     "JobCancelled",
     "JobNotFound",
+    "KeyInvalid",
+    "KeyMissing",
+    "KeyNotFound",
+    "KeyRevoked",
+    "KeyScopeMissing",
     "MissingField",
     "ModelFileError",
     "NoLiveSeat",
     "NotAdmitted",
     "OutputTooLarge",
+    "QuotaExceeded",
+    "QuotasFileError",
     "SeatDegraded",
     "SeatError",
     "SeatInUse",
@@ -82,6 +101,8 @@ __all__ = [
     "StageTimeout",
     "StartTimeout",
     "StreamCut",
+    "TeamJobsExceeded",
+    "TeamMoneyExceeded",
     "TypeMismatch",
     "UnknownCapability",
     "UnknownOperator",

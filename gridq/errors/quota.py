@@ -1,0 +1,46 @@
+"""An agent or its team has used up what it may use."""
+
+from __future__ import annotations
+
+from gridq.errors.base import GridError
+from gridq.errors.program import ConfigError
+
+
+class QuotaExceeded(GridError):
+    """A job would go over a limit; nothing of it was admitted.
+
+    `details`: `limit`, `used`, `held` (by jobs that run) and `needed` (by this one), in micro-dollars or
+    jobs; `retry_at`, ISO 8601, is when the window turns (None: the job alone is over the limit, at any time).
+    """
+
+    code = "quota.exceeded"
+
+
+class AgentMoneyExceeded(QuotaExceeded):
+    """The agent's money for this month does not suffice."""
+
+    code = "quota.agent_money"
+
+
+class AgentJobsExceeded(QuotaExceeded):
+    """The agent has submitted as many jobs as it may this month."""
+
+    code = "quota.agent_jobs"
+
+
+class TeamMoneyExceeded(QuotaExceeded):
+    """The money of the agent's team for this month does not suffice."""
+
+    code = "quota.team_money"
+
+
+class TeamJobsExceeded(QuotaExceeded):
+    """The agent's team has submitted as many jobs as it may this month."""
+
+    code = "quota.team_jobs"
+
+
+class QuotasFileError(ConfigError):
+    """The quotas file has a mistake in it; nothing of it is used. `path` names the file, line and key."""
+
+    code = "quota.file"

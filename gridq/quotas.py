@@ -1,0 +1,333 @@
+"""The quotas file: what agents, teams and seats may use, as the operator wrote it.
+
+It is JSON or TOML, told apart by the file's name. Any mistake refuses the whole file and names its line and
+key, so that no limit is ever lost to a slip of the pen. Money is dollars or cents in the file and integer
+micro-dollars inside. A limit that is left out, or `"none"`, is no limit; 0 permits nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gridq.errors import QuotasFileError
+from gridq.periods import AHEAD, Period
+
+NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
+"""What an agent, a team or a seat may be called; an agent's `*` stands for each agent that has no table."""
+
+EVERYONE = "*"
+LONGEST = 1_000_000
+"""Bytes that a quotas file may have."""
+
+MOST_DOLLARS = 1_000_000_000
+MOST = 1_000_000_000
+MOST_PER_MINUTE = 100_000
+
+TABLES = ("agents", "teams", "seats")
+_EXAMPLE = '[agents.ann] monthly_dollars = 50, or seed JSON such as {"ann": 5000} (cents a month)'
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLimit:
+    """What one agent may use in a month; None: no limit. Money in micro-dollars."""
+
+    team: str | None = None
+    money: int | None = None
+    jobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TeamLimit:
+    """What all agents of one team together may use in a month."""
+
+    money: int | None = None
+    jobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeatLimit:
+    """What one seat, by its full id `machine.seat`, may give: beside what its own machine's file says, never
+    instead of it.
+    """
+
+    budget: int | None = None
+    period: Period = "month"
+    per_minute: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A whole quotas file. `digest` tells two contents apart."""
+
+    agents: dict[str, AgentLimit] = field(default_factory=dict)
+    teams: dict[str, TeamLimit] = field(default_factory=dict)
+    seats: dict[str, SeatLimit] = field(default_factory=dict)
+    digest: str = ""
+
+    def fields(self) -> dict[str, str]:
+        """As the scripts read them: `a:<agent>` → "team money jobs", `t:<team>` → "money jobs", `s:<seat>` →
+        "budget period requests-a-minute", each `-` where there is none.
+        """
+        found = {f"a:{name}": _words(one.team, one.money, one.jobs) for name, one in self.agents.items()}
+        found |= {f"t:{name}": _words(one.money, one.jobs) for name, one in self.teams.items()}
+        found |= {
+            f"s:{name}": _words(one.budget, one.period, one.per_minute) for name, one in self.seats.items()
+        }
+        return found
+
+
+def _words(*values: object) -> str:
+    return " ".join("-" if value is None else str(value) for value in values)
+
+
+def load(path: Path) -> Limits:
+    """The limits of a quotas file. QuotasFileError: it cannot be read, or has a mistake in it."""
+    try:
+        data = path.read_bytes()
+        if len(data) > LONGEST:
+            raise QuotasFileError(
+                "The quotas file is too long", {"path": str(path), "expected": "up to 1 MB"}
+            )
+        text = data.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise QuotasFileError(
+            "The quotas file cannot be read",
+            {
+                "path": str(path),
+                "reason": getattr(exc, "strerror", None) or str(exc),
+                "fix": "correct GRIDQ_QUOTAS or the file's permissions; an empty table {} sets no limits",
+            },
+        ) from None
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> Limits:
+    """The limits in the text of a quotas file called `name`. QuotasFileError names the line and the key."""
+    return _Reader(text, name).limits()
+
+
+class _Reader:
+    """One text being read. Every complaint knows where it stands."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text = text
+        self.name = name
+        self.toml = name.endswith(".toml")
+        self._flat = False
+
+    def limits(self) -> Limits:
+        data = self._toml() if self.toml else self._json()
+        if not isinstance(data, dict):
+            self.refuse((), "The quotas file is no table", f"a table such as {_EXAMPLE}")
+        if data and not data.keys() & set(TABLES) and all(map(_is_number, data.values())):
+            # The plain map of key → cents a month, as noether's broker reads it.
+            data = {"agents": {key: {"monthly_cents": value} for key, value in data.items()}}
+            self._flat = True
+        agents: dict[str, AgentLimit] = {}
+        teams: dict[str, TeamLimit] = {}
+        seats: dict[str, SeatLimit] = {}
+        self.only(data, (), TABLES)
+        for team, at, table in self.tables(
+            data, "teams", ("monthly_dollars", "monthly_cents", "monthly_jobs")
+        ):
+            teams[team] = TeamLimit(self.money(table, at, "monthly"), self.count(table, at, "monthly_jobs"))
+        keys = ("team", "monthly_dollars", "monthly_cents", "monthly_jobs")
+        for agent, at, table in self.tables(data, "agents", keys):
+            limits = self.money(table, at, "monthly"), self.count(table, at, "monthly_jobs")
+            agents[agent] = AgentLimit(self.team(table, at, teams), *limits)
+        keys = ("budget_dollars", "budget_cents", "period", "requests_per_minute")
+        for seat, at, table in self.tables(data, "seats", keys):
+            budget = self.money(table, at, "budget")
+            rate = self.count(table, at, "requests_per_minute", MOST_PER_MINUTE)
+            seats[seat] = SeatLimit(budget, self.period(table, at), rate)
+        digest = hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        return Limits(agents, teams, seats, digest)
+
+    # -- values
+
+    def tables(
+        self, data: dict[str, Any], kind: str, keys: tuple[str, ...]
+    ) -> list[tuple[str, tuple[str, ...], dict[str, Any]]]:
+        """(name, where it stands, its table) of every entry of one kind, each with known keys alone."""
+        tables = data.get(kind, {})
+        if not isinstance(tables, dict):
+            self.refuse((kind,), f"{kind} is no table", f"a table of {kind} by name")
+        found: list[tuple[str, tuple[str, ...], dict[str, Any]]] = []
+        for name, table in tables.items():
+            at = (kind, name)
+            everyone = kind == "agents" and name == EVERYONE
+            if name.startswith("gq_"):
+                self.refuse(at, "An API key stands in the quotas file", "the agent's name", "revoke that key")
+            if not everyone and not NAME.fullmatch(name):
+                self.refuse(at, f"{name!r} is no name", "1 to 64 letters, digits, '_', '.', '@' or '-'")
+            if not isinstance(table, dict):
+                self.refuse(at, f"The entry of {name!r} is no table", f"a table such as {_EXAMPLE}")
+            self.only(table, at, keys)
+            found.append((name, at, table))
+        return found
+
+    def only(self, table: dict[str, Any], at: tuple[str, ...], keys: tuple[str, ...]) -> None:
+        for key in table:
+            if key not in keys:
+                self.refuse((*at, key), f"There is no key {key!r}", "one of " + ", ".join(keys))
+
+    def money(self, table: dict[str, Any], at: tuple[str, ...], what: str) -> int | None:
+        """Micro-dollars; None: no limit."""
+        dollars, cents = f"{what}_dollars", f"{what}_cents"
+        if dollars in table and cents in table:
+            self.refuse((*at, cents), f"Both {dollars} and {cents} are given", "one of them", "remove one")
+        key, unit = (cents, 10_000) if cents in table else (dollars, 1_000_000)
+        value = table.get(key)
+        if value is None or value == "none":
+            return None
+        micro = Decimal(value) * unit if _is_number(value) else Decimal(-1)
+        if not (micro.is_finite() and 0 <= micro <= MOST_DOLLARS * 1_000_000):
+            self.refuse(
+                (*at, key), f"{key} is no amount", f'a number from 0 to {MOST_DOLLARS} dollars, or "none"'
+            )
+        if micro != micro.to_integral_value():
+            self.refuse((*at, key), f"{key} is finer than a micro-dollar", "at most six decimals of a dollar")
+        return int(micro)
+
+    def count(self, table: dict[str, Any], at: tuple[str, ...], key: str, most: int = MOST) -> int | None:
+        value = table.get(key)
+        if value is None or value == "none":
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            self.refuse((*at, key), f"{key} is no count", f'a whole number from 0 to {most}, or "none"')
+        return int(value)
+
+    def team(self, table: dict[str, Any], at: tuple[str, ...], teams: dict[str, TeamLimit]) -> str | None:
+        team = table.get("team")
+        if team is None:
+            return None
+        if at[1] == EVERYONE:
+            self.refuse((*at, "team"), "Everyone else is no team", "no team here", "name the agents")
+        if not isinstance(team, str) or team not in teams:
+            expected = "one of " + ", ".join(sorted(teams)) if teams else "a team with a table of its own"
+            fix = f"add [teams.{team}] or correct the name" if isinstance(team, str) else "write a name"
+            self.refuse((*at, "team"), f"There is no team {team!r}", expected, fix)
+        return team
+
+    def period(self, table: dict[str, Any], at: tuple[str, ...]) -> Period:
+        value = table.get("period", "month")
+        for period in AHEAD:
+            if value == period:
+                return period
+        return self.refuse((*at, "period"), f"{value!r} is no period", "one of " + ", ".join(AHEAD))
+
+    # -- text
+
+    def refuse(self, key: tuple[str, ...], message: str, expected: str, fix: str | None = None) -> NoReturn:
+        if self._flat:
+            key = key[1:2]
+        line = _toml_line(self.text, key) if self.toml else _json_lines(self.text).get(key, [1])[-1]
+        self.complain(line, ".".join(key), message, {"expected": expected} | ({"fix": fix} if fix else {}))
+
+    def complain(self, line: int, key: str, message: str, more: dict[str, str]) -> NoReturn:
+        raise QuotasFileError(message, {"path": f"{self.name}:{line}" + (f": {key}" if key else ""), **more})
+
+    def _json(self) -> Any:
+        try:
+            data = json.loads(self.text, parse_float=Decimal, parse_constant=Decimal)
+        except json.JSONDecodeError as exc:
+            self.complain(
+                exc.lineno, f"column {exc.colno}", "The quotas file is no JSON", {"reason": exc.msg}
+            )
+        except (ValueError, RecursionError) as exc:
+            self.complain(1, "", "The quotas file cannot be read as JSON", {"reason": str(exc)})
+        for key, lines in _json_lines(self.text).items():
+            if len(lines) > 1:
+                first = {"expected": f"each key once; it stands in line {lines[0]} too"}
+                self.complain(lines[-1], ".".join(key), f"The key {key[-1]!r} stands twice", first)
+        return data
+
+    def _toml(self) -> Any:
+        try:
+            return tomllib.loads(self.text, parse_float=Decimal)
+        except tomllib.TOMLDecodeError as exc:
+            message, _, place = str(exc).partition(" (at ")
+            line = re.search(r"line (\d+)", place)
+            number = int(line[1]) if line else self.text.count("\n") + 1
+            self.complain(number, "", "The quotas file is no TOML", {"reason": message})
+        except (ValueError, RecursionError) as exc:
+            self.complain(1, "", "The quotas file cannot be read as TOML", {"reason": str(exc)})
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
+
+
+def _json_lines(text: str) -> dict[tuple[str, ...], list[int]]:
+    """The lines on which each key of valid JSON stands, by its path; more than one where it stands twice."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    path: list[str] = []
+    inside: list[str] = []  # the brackets that are open
+    expects_key = False
+    line, at = 1, 0
+    for token in _TOKEN.finditer(text):
+        line += text.count("\n", at, token.start())
+        at = token.start()
+        word = token[0]
+        if word in "{[":
+            inside.append(word)
+            path.append("")
+            expects_key = word == "{"
+        elif word in "}]":
+            inside.pop()
+            path.pop()
+            expects_key = False
+        elif word == ",":
+            expects_key = inside[-1] == "{"
+        elif expects_key and word[0] == '"':
+            path[-1] = json.loads(word, strict=False)
+            found.setdefault(tuple(path), []).append(line)
+            expects_key = False
+    return found
+
+
+def _toml_line(text: str, key: tuple[str, ...]) -> int:
+    """The line of valid TOML that brings `key` in: the first up to which the text has it."""
+    lines = text.splitlines()
+
+    def has(count: int) -> bool:
+        while True:  # within a value of several lines: as far as it goes
+            try:
+                found = tomllib.loads("\n".join(lines[:count]))
+                break
+            except tomllib.TOMLDecodeError:
+                count += 1
+        return _holds(found, key)
+
+    return _first(has, len(lines))
+
+
+def _holds(table: Any, key: tuple[str, ...]) -> bool:
+    for part in key:
+        if not isinstance(table, dict) or part not in table:
+            return False
+        table = table[part]
+    return True
+
+
+def _first(has: Callable[[int], bool], last: int) -> int:
+    """The smallest number from 1 to `last` for which `has`, which then holds for all above it."""
+    low, high = 1, max(last, 1)
+    while low < high:
+        middle = (low + high) // 2
+        if has(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

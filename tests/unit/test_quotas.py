@@ -1,0 +1,141 @@
+"""The quotas file: read exactly, refused whole, its line and key named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridq.errors import QuotasFileError
+from gridq.quotas import AgentLimit, SeatLimit, TeamLimit, load, parse
+
+TOML = """\
+# what everyone may use
+[agents.ann]
+team = "research"
+monthly_dollars = 12.5
+monthly_jobs = 100
+
+[agents."*"]
+monthly_cents = 100
+
+[agents]
+bob = { monthly_dollars = "none", monthly_jobs = 0 }
+
+[teams.research]
+monthly_dollars = 0
+
+[seats."alice-3f2a.openai"]
+budget_dollars = 20
+period = "week"
+requests_per_minute = 60
+"""
+
+
+def test_money_is_integer_micro_dollars() -> None:
+    limits = parse(TOML, "q.toml")
+    assert limits.agents == {
+        "ann": AgentLimit("research", 12_500_000, 100),
+        "*": AgentLimit(None, 1_000_000, None),
+        "bob": AgentLimit(None, None, 0),
+    }
+    assert limits.teams == {"research": TeamLimit(0, None)}
+    assert limits.seats == {"alice-3f2a.openai": SeatLimit(20_000_000, "week", 60)}
+    assert limits.fields()["a:ann"] == "research 12500000 100"
+    assert limits.fields()["a:bob"] == "- - 0"
+    assert limits.fields()["t:research"] == "0 -"
+    assert limits.fields()["s:alice-3f2a.openai"] == "20000000 week 60"
+
+
+def test_the_plain_map_is_cents_a_month() -> None:
+    limits = parse('{"ann": 5000, "bob": 0}', "quotas.json")
+    assert limits.agents == {"ann": AgentLimit(None, 50_000_000), "bob": AgentLimit(None, 0)}
+
+
+def test_no_table_is_no_limit() -> None:
+    assert parse("{}", "q.json").fields() == parse("", "q.toml").fields() == {}
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "q.json"
+    path.write_bytes(b'\xef\xbb\xbf{"ann": 1}')
+    assert load(path).agents["ann"].money == 10_000
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "words"),
+    [
+        ("[agents.ann]\nmonthly_dolars = 5", 2, "agents.ann.monthly_dolars", "no key"),
+        ("\n\n[agent.ann]\nmonthly_dollars = 5", 3, "agent", "no key"),
+        ("[agents.ann]\nmonthly_dollars = -1", 2, "agents.ann.monthly_dollars", "no amount"),
+        ("[agents.ann]\nmonthly_dollars = true", 2, "agents.ann.monthly_dollars", "no amount"),
+        ("[agents.ann]\nmonthly_dollars = inf", 2, "agents.ann.monthly_dollars", "no amount"),
+        ("[agents.ann]\nmonthly_dollars = nan", 2, "agents.ann.monthly_dollars", "no amount"),
+        ("[agents.ann]\nmonthly_dollars = 2e9", 2, "agents.ann.monthly_dollars", "no amount"),
+        ('[agents.ann]\nmonthly_dollars = "5"', 2, "agents.ann.monthly_dollars", "no amount"),
+        ("[agents.ann]\nmonthly_dollars = 0.0000001", 2, "agents.ann.monthly_dollars", "micro-dollar"),
+        (
+            "[agents.ann]\nmonthly_dollars = 5\nmonthly_cents = 5",
+            3,
+            "agents.ann.monthly_cents",
+            "Both",
+        ),
+        ("[agents.ann]\nmonthly_jobs = 1.5", 2, "agents.ann.monthly_jobs", "no count"),
+        ('[agents.ann]\nteam = "x"', 2, "agents.ann.team", "no team 'x'"),
+        ('[teams.x]\n[agents."*"]\nteam = "x"', 3, "agents.*.team", "no team"),
+        ("[agents]\nann = { team = 1 }\nb = {}", 2, "agents.ann.team", "no team 1"),
+        ('[agents]\nann = {}\n"b b" = {}', 3, "agents.b b", "no name"),
+        ("teams = 1\nagents = 3", 1, "teams", "no table"),
+        ("[agents]\nann = 5", 2, "agents.ann", "no table"),
+        ('[seats."m.a"]\nperiod = """\nyear"""', 2, "seats.m.a.period", "no period"),
+        ('[seats."m.a"]\nrequests_per_minute = 100001', 2, "seats.m.a.requests_per_minute", "no count"),
+        ("[agents.ann]\n[agents.ann]", 2, "", "no TOML"),
+        ("[agents.ann\n", 1, "", "no TOML"),
+        ("[agents.gq_0123_secret]", 1, "agents.gq_0123_secret", "API key"),
+    ],
+)
+def test_a_mistake_is_named_by_line_and_key(text: str, line: int, key: str, words: str) -> None:
+    with pytest.raises(QuotasFileError, match=words) as caught:
+        parse(text, "q.toml")
+    assert caught.value.path == f"q.toml:{line}" + (f": {key}" if key else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "words"),
+    [
+        ('{"ann": 5,\n "bob": -1}', "q.json:2: bob", "no amount"),
+        ('{"ann": 5,\n "bob": {}}', "q.json:1: ann", "no key"),
+        ('{"ann": 5,\n "ann": 6}', "q.json:2: ann", "twice"),
+        (
+            '{"agents": {\n "a": {"team": "t"}},\n "teams": {"t": {},\n "t": {}}}',
+            "q.json:4: teams.t",
+            "twice",
+        ),
+        (
+            '{"teams": {"[x],{": 3},\n "agents": {"a":\n {"team": "t"}}}',
+            "q.json:1: teams.[x],{",
+            "no name",
+        ),
+        ('{"agents": {"a\\u006e": {\n"monthly_jobs": []}}}', "q.json:2: agents.an.monthly_jobs", "no count"),
+        ('{"ann": 5,\n}', "q.json:2: column 1|q.json:1", "no JSON"),
+        ("[1]", "q.json:1", "no table"),
+        ('{"ann": NaN}', "q.json:1: ann", "no amount"),
+        ("", "q.json:1", "no JSON"),
+    ],
+)
+def test_a_mistake_in_json_too(text: str, path: str, words: str) -> None:
+    with pytest.raises(QuotasFileError, match=words) as caught:
+        parse(text, "q.json")
+    assert (caught.value.path or "").startswith(tuple(path.split("|")))
+
+
+def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(QuotasFileError, match="cannot be read"):
+        load(tmp_path / "none.toml")
+
+
+def test_nothing_of_a_secret_is_repeated_in_a_message() -> None:
+    """A file is told by its lines and keys; values stay where they are, but for a misspelt word."""
+    with pytest.raises(QuotasFileError) as caught:
+        parse('{"agents": {"ann": {"monthly_jobs": "s3cret"}}}', "q.json")
+    assert "s3cret" not in str(caught.value)
