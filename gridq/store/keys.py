@@ -19,10 +19,13 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `ad:<seat>` | what the seat's worker says of itself | 3 heartbeats |
 | `stages:<machine>` | the user's stages of that machine | 3 heartbeats |
 | `rank:<queue>` | sorted set: seats by preference | 1 min after the governor's last word |
+| `spent:<start>:…` | hash: what an agent or team used in the month that began then | that month + 2 days |
+| `park:<agent>` | set: where stages of an agent over its money stand aside | the longest deadline + 1 h |
+| `rate:<seat>` | list: the times of a seat's last claims | 2 min |
 | `swept` `losses` | the last sweep; counters | the longest deadline + 1 h |
 
-The permanent ones are few, each one key for the whole grid or one for each capability; all but `bells` and
-`bellno` empty themselves.
+The permanent ones are few, each one key for the whole grid or one for each capability; all but `bells`,
+`bellno`, `calendar` and what the operator sets (`limits`, `keys`) empty themselves.
 """
 
 from __future__ import annotations
@@ -39,6 +42,12 @@ PERMANENT = (
     "inbox",  # sorted set: jobs to be admitted
     "delays",  # sorted set: Retry delays and back-offs by due time
     "answers",  # sorted set: ended jobs whose Celery result is not written yet
+    "holds",  # hash: running job → its agent, team and what it still holds of their money
+    "promised",  # hash: agent or team → the sum of its holds
+    "parked",  # hash: agents over their money that have stages standing aside
+    "limits",  # hash: the limits in force, by agent, team and seat
+    "calendar",  # hash: when windows turn
+    "keys",  # hash: API keys by id, their secrets hashed
     "bells",  # hash: the message templates
     "bellno",  # counter: the bells' ids
 )

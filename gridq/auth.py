@@ -1,0 +1,230 @@
+"""API keys: which agent submits.
+
+A key reads `gq_<id>_<secret>`. The id is public: it finds the record, and it is what lists and logs show. Of
+the secret only its SHA-256 is stored. A slow password hash would add nothing: the secret is 256 random bits,
+so nobody guesses it, however fast each guess is. It is compared in constant time. Who has no key at hand can
+neither read one back from the grid nor from a job, a message or a log.
+
+The grid asks for keys as soon as it has one, and then goes on asking: revoking the last one does not open it.
+Scripts check with each admission that the key still stands, so a revoked key ends at once everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import SecretStr
+from redis import Redis
+
+from gridq.errors import (
+    AuthError,
+    ConfigError,
+    KeyInvalid,
+    KeyMissing,
+    KeyNotFound,
+    KeyRevoked,
+    KeyScopeMissing,
+)
+from gridq.quotas import NAME
+from gridq.store.keys import Keys
+
+SCOPES = ("submit", "read")
+"""What a key may be for: `submit` jobs, or only `read` what there is."""
+
+_KEY = re.compile(r"gq_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_NOBODY = hashlib.sha256(b"").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The record of one key. Times in ms on the server's clock."""
+
+    id: str
+    agent: str
+    team: str | None
+    scopes: tuple[str, ...]
+    hash: str
+    created: int
+    ends: int | None = None
+
+    def stands(self, now_ms: int) -> bool:
+        """Whether it is good at `now_ms`."""
+        return self.ends is None or now_ms < self.ends
+
+    def dump(self) -> str:
+        """As the server keeps it."""
+        record = {"agent": self.agent, "scopes": self.scopes, "hash": self.hash, "created": self.created}
+        more = {"team": self.team, "ends": self.ends}
+        return json.dumps(record | {name: value for name, value in more.items() if value is not None})
+
+
+def create(
+    client: Redis, keys: Keys, agent: str, *, team: str | None = None, scopes: Sequence[str] = SCOPES
+) -> tuple[Key, str]:
+    """Make a key for an agent: its record, and the key itself, which is not kept and cannot be shown again.
+
+    ConfigError: a name or a scope is none, or the agent's other keys put it into another team.
+    """
+    for what, name in (("agent", agent), ("team", team)):
+        if name is not None and not NAME.fullmatch(name):
+            raise ConfigError(
+                f"{name!r} is no {what}",
+                {"path": f"--{what}", "expected": "1 to 64 letters, digits, '_', '.', '@' or '-'"},
+            )
+    wrong = [scope for scope in scopes if scope not in SCOPES]
+    if wrong or not scopes:
+        raise ConfigError(
+            f"There is no scope {wrong[0]!r}" if wrong else "A key is for something",
+            {"path": "--scope", "expected": " or ".join(SCOPES)},
+        )
+    now = now_ms(client)
+    for other in listing(client, keys):
+        if other.agent == agent and other.stands(now) and other.team != team:
+            where = f"in the team {other.team!r}" if other.team else "in no team"
+            raise ConfigError(
+                f"The agent {agent!r} has a key {where}",
+                {
+                    "path": "--team",
+                    "expected": "one team for each agent",
+                    "fix": f"give the same team, or first `gridq keys revoke {other.id}`",
+                },
+            )
+    key, text = _make(agent, team, tuple(dict.fromkeys(scopes)), now)
+    client.hset(keys("keys"), key.id, key.dump())
+    return key, text
+
+
+def listing(client: Redis, keys: Keys) -> list[Key]:
+    """Every key there is or was, the oldest first; no secret is among it."""
+    found: Any = client.hgetall(keys("keys"))
+    records = [_read(key.decode(), data) for key, data in found.items()]
+    return sorted(records, key=lambda key: (key.created, key.id))
+
+
+def revoke(client: Redis, keys: Keys, key_id: str) -> Key:
+    """End a key at once; its record stays, so that the grid goes on asking for keys. KeyNotFound."""
+    return _end(client, keys, key_id, now_ms(client))
+
+
+def forget(client: Redis, keys: Keys, key_id: str) -> bool:
+    """Delete a key's record; True where none is left: the grid then asks nobody for a key. KeyNotFound."""
+    if not client.hdel(keys("keys"), key_id):
+        raise _not_found(key_id)
+    return not client.exists(keys("keys"))
+
+
+def rotate(client: Redis, keys: Keys, key_id: str, overlap: float = 0.0) -> tuple[Key, str]:
+    """A new key for the same agent, team and scopes; the old one is good for `overlap` seconds more.
+
+    KeyNotFound; KeyRevoked: it has ended already.
+    """
+    now = now_ms(client)
+    old = _find(client, keys, key_id)
+    if not old.stands(now):
+        raise _revoked(key_id)
+    key, text = _make(old.agent, old.team, old.scopes, now)
+    client.hset(keys("keys"), key.id, key.dump())
+    _end(client, keys, key_id, now + int(overlap * 1000))
+    return key, text
+
+
+def verify(client: Redis, keys: Keys, given: SecretStr, scope: str = "submit") -> Key:
+    """The record of a key. KeyInvalid, KeyRevoked, KeyScopeMissing; no message holds any of the key."""
+    match = _KEY.fullmatch(given.get_secret_value().strip())
+    data: Any = client.hget(keys("keys"), match[1]) if match else None
+    record = _read(match[1], data) if match and data is not None else None
+    known = record.hash if record else _NOBODY
+    same = hmac.compare_digest(digest(match[2] if match else ""), known)
+    if record is None or not same:
+        raise refused("unknown")
+    if not record.stands(now_ms(client)):
+        raise refused("revoked", record.id)
+    if scope not in record.scopes:
+        raise KeyScopeMissing(
+            f"The key {record.id} may not {scope}",
+            {"path": record.id, "expected": f"the scope {scope}", "fix": "use a key that has it"},
+        )
+    return record
+
+
+def refused(word: str, key_id: str = "") -> AuthError:
+    """What a script's word about a key means: missing, unknown or revoked."""
+    if word == "missing":
+        return KeyMissing(
+            "This grid asks for an API key",
+            {
+                "path": "GRIDQ_KEY",
+                "expected": "a key that the operator made by `gridq keys create`",
+                "fix": "set GRIDQ_KEY, or submit with key=…",
+            },
+        )
+    if word == "revoked":
+        return _revoked(key_id)
+    return KeyInvalid(
+        "The API key is none of this grid's",
+        {
+            "path": "GRIDQ_KEY",
+            "expected": "gq_<id>_<secret> as `gridq keys create` printed it",
+            "fix": "check it for a missing end, or ask the operator for a new one",
+        },
+    )
+
+
+def now_ms(client: Redis) -> int:
+    """The server's clock."""
+    seconds, micros = client.time()
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def digest(secret: str) -> str:
+    """What is stored of a secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _make(agent: str, team: str | None, scopes: tuple[str, ...], now: int) -> tuple[Key, str]:
+    secret = secrets.token_urlsafe(32)
+    key = Key(secrets.token_hex(6), agent, team, scopes, digest(secret), now)
+    return key, f"gq_{key.id}_{secret}"
+
+
+def _end(client: Redis, keys: Keys, key_id: str, at: int) -> Key:
+    """End a key at `at`, or before where it ends before."""
+    key = _find(client, keys, key_id)
+    ended = replace(key, ends=at if key.ends is None else min(at, key.ends))
+    client.hset(keys("keys"), key_id, ended.dump())
+    return ended
+
+
+def _find(client: Redis, keys: Keys, key_id: str) -> Key:
+    data: Any = client.hget(keys("keys"), key_id)
+    if data is None:
+        raise _not_found(key_id)
+    return _read(key_id, data)
+
+
+def _read(key_id: str, data: bytes) -> Key:
+    record = json.loads(data)
+    record["scopes"] = tuple(record["scopes"])
+    return Key(key_id, **{"team": None, **record})
+
+
+def _not_found(key_id: str) -> KeyNotFound:
+    shown = "gq_…" if key_id.startswith("gq_") else key_id[:64]  # a whole key is repeated nowhere
+    return KeyNotFound(
+        f"No key has the id {shown!r}",
+        {"path": "KEY_ID", "expected": "an id as `gridq keys list` shows it"},
+    )
+
+
+def _revoked(key_id: str) -> KeyRevoked:
+    return KeyRevoked(
+        f"The API key {key_id} has been revoked" if key_id else "The API key has been revoked",
+        {"path": "GRIDQ_KEY", "fix": "ask the operator for a new key"},
+    )

@@ -1,0 +1,148 @@
+"""`gridq keys`: API keys, by which the grid knows its agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gridq.cli.exits import EXITS, Debug
+from gridq.cli.inputs import AsJson
+from gridq.cli.output import console, echo_json, plain_table
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from gridq.auth import Key
+    from gridq.store.keys import Keys
+
+app = typer.Typer()
+keys = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and end API keys.", epilog=EXITS)
+app.add_typer(keys, name="keys")
+
+KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="The key's id, as `list` shows it.")]
+
+
+@keys.command(epilog=EXITS, short_help="Make a key for an agent.")
+def create(
+    agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="The agent that is known by it.")],
+    team: Annotated[str | None, typer.Option("--team", metavar="T", help="The agent's team.")] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option("--scope", metavar="S", help="submit or read; again for both (default)."),
+    ] = None,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Make a key for an agent. It is shown this once: only a hash of it is kept.
+
+    From the first key on, the grid takes no job without one.
+    """
+    from gridq import auth
+
+    with _grid() as (client, names):
+        first = not client.exists(names("keys"))
+        made, text = auth.create(client, names, agent, team=team, scopes=scope or auth.SCOPES)
+    _show_once(made, text, json)
+    if first and not json:
+        typer.echo("This is the first key: from now on the grid takes no job without one.", err=True)
+
+
+@keys.command("list", epilog=EXITS, short_help="Show who has which key.")
+def listing(json: AsJson = False, debug: Debug = False) -> None:
+    """Show every key there is or was, by its id; secrets cannot be shown again."""
+    from gridq import auth
+    from gridq.periods import text_time
+    from gridq.settings import settings
+
+    zone = settings().timezone
+    with _grid() as (client, names):
+        now, found = auth.now_ms(client), auth.listing(client, names)
+    if json:
+        echo_json([_public(key) | {"active": key.stands(now)} for key in found])
+        return
+    if not found:
+        typer.echo("There are no keys: the grid is single-tenant and takes every job.", err=True)
+        return
+    table = plain_table("id", "agent", "team", "scopes", "made", "state")
+    for key in found:
+        ends = text_time(key.ends, zone)
+        state = "active" if ends is None else f"until {ends}" if key.stands(now) else f"ended {ends}"
+        made = text_time(key.created, zone) or ""
+        table.add_row(key.id, key.agent, key.team or "-", ",".join(key.scopes), made, state)
+    console().print(table)
+
+
+@keys.command(epilog=EXITS, short_help="End a key at once.")
+def revoke(
+    key_id: KeyId,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Delete its record too; with the last, the grid is open again.")
+    ] = False,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """End a key at once. What it has submitted goes on; its record stays in the list."""
+    from gridq import auth
+
+    with _grid() as (client, names):
+        ended = auth.revoke(client, names, key_id)
+        opened = forget and auth.forget(client, names, key_id)
+    if json:
+        echo_json(_public(ended) | {"forgotten": forget})
+        return
+    typer.echo(f"The key {ended.id} of {ended.agent} has ended.", err=True)
+    if opened:
+        typer.echo("No key is left: the grid is single-tenant and takes every job.", err=True)
+
+
+@keys.command(epilog=EXITS, short_help="Replace a key by a new one.")
+def rotate(
+    key_id: KeyId,
+    overlap: Annotated[
+        float, typer.Option("--overlap", min=0, metavar="SECONDS", help="How long the old one is still good.")
+    ] = 0.0,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Make a new key for the same agent, team and scopes, shown this once, and end the old one."""
+    from gridq import auth
+
+    with _grid() as (client, names):
+        made, text = auth.rotate(client, names, key_id, overlap)
+    _show_once(made, text, json)
+
+
+@contextmanager
+def _grid() -> Iterator[tuple[Redis, Keys]]:
+    """The server's client and the names of its keys; the server's faults are told as gridq's."""
+    from gridq.cli.server import client_of
+    from gridq.settings import settings
+    from gridq.store.connection import translated
+
+    with client_of(settings()) as client, translated(client.url):
+        yield client.redis, client.keys
+
+
+def _show_once(made: Key, text: str, json: bool) -> None:
+    """The key alone on stdout, so that a script can take it; the words about it on stderr."""
+    if json:
+        echo_json(_public(made) | {"key": text})
+        return
+    typer.echo(text)
+    where = f" in the team {made.team}" if made.team else ""
+    typer.echo(f"Key {made.id} of the agent {made.agent}{where}. It is not shown again.", err=True)
+
+
+def _public(key: Key) -> dict[str, Any]:
+    """What may be shown of a key. Times in ms since 1970 on the server's clock."""
+    return {
+        "id": key.id,
+        "agent": key.agent,
+        "team": key.team,
+        "scopes": list(key.scopes),
+        "created": key.created,
+        "ends": key.ends,
+    }

@@ -1,0 +1,66 @@
+"""`gridq keys`, from making a key to ending it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gridq import cli
+from tests.conftest import GridEnv
+
+pytestmark = pytest.mark.usefixtures("grid_env")
+
+
+def run(*words: str, code: int = 0) -> tuple[str, str]:
+    done = CliRunner().invoke(cli.app, ["keys", *words])
+    assert done.exit_code == code, done.output
+    return done.stdout, done.stderr
+
+
+def test_a_key_stands_alone_on_stdout_and_is_shown_once() -> None:
+    out, err = run("create", "--agent", "ann", "--team", "research")
+    key = out.strip()
+    assert key.startswith("gq_")
+    assert key not in err
+    assert "not shown again" in err
+    assert "first key" in err
+    assert "first key" not in run("create", "--agent", "bob")[1]
+    listed = run("list")[0]
+    assert key.split("_")[1] in listed
+    assert "research" in listed
+    assert key.split("_", 2)[2] not in listed + run("list", "--json")[0]
+
+
+def test_a_key_s_life_as_json(grid_env: GridEnv) -> None:
+    made = json.loads(run("create", "--agent", "ann", "--scope", "submit", "--json")[0])
+    assert made["scopes"] == ["submit"]
+    new = json.loads(run("rotate", made["id"], "--json")[0])
+    assert new["key"] != made["key"]
+    listed = {key["id"]: key["active"] for key in json.loads(run("list", "--json")[0])}
+    assert listed == {made["id"]: False, new["id"]: True}
+    assert json.loads(run("revoke", new["id"], "--json")[0])["ends"] is not None
+    assert "hash" not in run("list", "--json")[0]
+
+
+def test_the_last_key_forgotten() -> None:
+    ids = [json.loads(run("create", "--agent", "ann", "--json")[0])["id"] for _ in range(2)]
+    assert "single-tenant" not in run("revoke", ids[0], "--forget")[1]
+    assert "single-tenant" in run("revoke", ids[1], "--forget")[1]
+    assert "single-tenant" in run("list")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("create", "--agent", "a b"), "--agent"),
+        (("create", "--agent", "a", "--scope", "admin"), "submit or read"),
+        (("revoke", "nobody"), "auth.key_not_found"),
+        (("rotate", "nobody"), "auth.key_not_found"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words: tuple[str, ...], told: str) -> None:
+    err = run(*words, code=2)[1]
+    assert told in err
+    assert len(err.splitlines()) == 1

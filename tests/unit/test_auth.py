@@ -1,0 +1,127 @@
+"""API keys: shown once, stored hashed, ended at once."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import SecretStr
+
+from gridq import auth
+from gridq.errors import ConfigError, KeyInvalid, KeyNotFound, KeyRevoked, KeyScopeMissing
+from gridq.store.keys import Keys
+from tests.conftest import GridEnv
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def names(env: GridEnv) -> Keys:
+    return Keys(env.prefix)
+
+
+def verify(env: GridEnv, text: str, scope: str = "submit") -> auth.Key:
+    return auth.verify(env.client, names(env), SecretStr(text), scope)
+
+
+def test_a_key_names_its_agent(grid_env: GridEnv) -> None:
+    made, text = auth.create(grid_env.client, names(grid_env), "ann", team="research")
+    found = verify(grid_env, text)
+    assert found == made
+    assert (found.agent, found.team, found.scopes) == ("ann", "research", ("submit", "read"))
+    assert verify(grid_env, f" {text}\n") == made  # as it comes out of a file
+
+
+def test_no_secret_is_stored(grid_env: GridEnv) -> None:
+    made, text = auth.create(grid_env.client, names(grid_env), "ann")
+    secret = text.split("_", 2)[2]
+    stored = [grid_env.client.hgetall(key) for key in grid_env.client.scan_iter(f"{grid_env.prefix}*")]
+    assert stored
+    assert secret not in str(stored)
+    assert secret not in repr(made)
+    assert len({auth.create(grid_env.client, names(grid_env), "ann")[1] for _ in range(20)} | {text}) == 21
+
+
+def test_what_is_no_key_is_told_alike_and_not_repeated(grid_env: GridEnv) -> None:
+    """Nobody learns whether the id or the secret was wrong."""
+    _, text = auth.create(grid_env.client, names(grid_env), "ann")
+    other = "gq_" + "0" * 12 + text[15:]
+    wrong = text[:-1] + ("A" if text[-1] != "A" else "B")
+    said = set()
+    for bad in ("", "secret", other, wrong, text + "x", text[:-1], text.upper()):
+        with pytest.raises(KeyInvalid) as caught:
+            verify(grid_env, bad)
+        assert text[16:-1] not in str(caught.value)
+        said.add(str(caught.value))
+    assert len(said) == 1
+
+
+def test_a_revoked_key_ends_at_once(grid_env: GridEnv) -> None:
+    made, text = auth.create(grid_env.client, names(grid_env), "ann")
+    auth.revoke(grid_env.client, names(grid_env), made.id)
+    with pytest.raises(KeyRevoked, match=made.id):
+        verify(grid_env, text)
+    ended = auth.revoke(grid_env.client, names(grid_env), made.id)
+    assert [ended] == auth.listing(grid_env.client, names(grid_env))
+
+
+def test_rotation_with_and_without_an_overlap(grid_env: GridEnv) -> None:
+    first, one = auth.create(grid_env.client, names(grid_env), "ann", team="t", scopes=["submit"])
+    second, two = auth.rotate(grid_env.client, names(grid_env), first.id, overlap=3600)
+    assert verify(grid_env, one).id == first.id
+    assert (second.agent, second.team, second.scopes) == ("ann", "t", ("submit",))
+    third, three = auth.rotate(grid_env.client, names(grid_env), second.id)
+    with pytest.raises(KeyRevoked):
+        verify(grid_env, two)
+    assert verify(grid_env, three) == third
+    with pytest.raises(KeyRevoked):
+        auth.rotate(grid_env.client, names(grid_env), second.id)
+    # A key that is still good for an hour is ended by revoking it, and by nothing else prolonged.
+    assert auth.revoke(grid_env.client, names(grid_env), first.id).stands(0)
+    with pytest.raises(KeyRevoked):
+        verify(grid_env, one)
+
+
+def test_a_scope_that_a_key_lacks(grid_env: GridEnv) -> None:
+    _, text = auth.create(grid_env.client, names(grid_env), "ann", scopes=["read"])
+    assert verify(grid_env, text, "read").agent == "ann"
+    with pytest.raises(KeyScopeMissing):
+        verify(grid_env, text)
+
+
+def test_an_agent_is_in_one_team(grid_env: GridEnv) -> None:
+    made, _ = auth.create(grid_env.client, names(grid_env), "ann", team="a")
+    with pytest.raises(ConfigError, match="in the team 'a'"):
+        auth.create(grid_env.client, names(grid_env), "ann", team="b")
+    auth.revoke(grid_env.client, names(grid_env), made.id)
+    auth.create(grid_env.client, names(grid_env), "ann", team="b")
+
+
+@pytest.mark.parametrize(
+    ("agent", "team", "scopes"),
+    [
+        ("a b", None, ["submit"]),
+        ("a", "t:x", ["submit"]),
+        ("a", None, ["admin"]),
+        ("a", None, []),
+        ("", None, ["read"]),
+    ],
+)
+def test_wrong_names_make_no_key(grid_env: GridEnv, agent: str, team: str | None, scopes: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        auth.create(grid_env.client, names(grid_env), agent, team=team, scopes=scopes)
+    assert not grid_env.client.exists(names(grid_env)("keys"))
+
+
+def test_a_key_that_is_not_there(grid_env: GridEnv) -> None:
+    for act in (auth.revoke, auth.rotate, auth.forget):
+        with pytest.raises(KeyNotFound, match="abc"):
+            act(grid_env.client, names(grid_env), "abc")
+    with pytest.raises(KeyNotFound) as caught:
+        auth.revoke(grid_env.client, names(grid_env), "gq_0123_secret")
+    assert "secret" not in str(caught.value)
+
+
+def test_forgetting_the_last_opens_the_grid(grid_env: GridEnv) -> None:
+    keys = names(grid_env)
+    made = [auth.create(grid_env.client, keys, agent)[0] for agent in ("ann", "bob")]
+    assert not auth.forget(grid_env.client, keys, made[0].id)
+    assert auth.forget(grid_env.client, keys, made[1].id)
+    assert auth.listing(grid_env.client, keys) == []
