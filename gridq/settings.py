@@ -1,5 +1,5 @@
 """One frozen object holds every setting; each is read from the environment variable `GRIDQ_<NAME>`, or else
-from the file that `GRIDQ_<NAME>_FILE` names.
+from the file that `GRIDQ_<NAME>_FILE` names, or else from what stands under GRIDQ_HOME (`gridq.home`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from gridq import home as machine_home
 from gridq.errors import ConfigError, first_fault
 
 SCHEMES = ("redis", "rediss", "unix")
@@ -47,6 +48,34 @@ class FromFiles(PydanticBaseSettingsSource):
         fields = self.settings_cls.model_fields.items()
         found = {name: self.get_field_value(field, name)[0] for name, field in fields}
         return {name: text for name, text in found.items() if text is not None}
+
+
+class FromHome(PydanticBaseSettingsSource):
+    """The settings of this machine: which grid runs here or which it has joined.
+
+    `<home>/config.toml` may hold any setting but `home`, under its name in lower case. While `gridq up` runs
+    in this home, its server goes before. ConfigError: the file cannot be used.
+    """
+
+    FOUND = ("broker_url", "prefix", "profiles")
+    """What any program on this machine takes over from a running `gridq up`."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        return self().get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        fields = self.settings_cls.model_fields
+        home = Path(self.current_state.get("home") or fields["home"].default)
+        found = machine_home.configured(home)
+        unknown = [name for name in found if name not in fields or name == "home"]
+        if unknown:
+            path = home / machine_home.CONFIG
+            raise ConfigError(
+                f"{path} has a key {unknown[0]!r} that is no setting",
+                {"path": f"{path}:{unknown[0]}", "expected": "a setting in lower case, such as drain = 20"},
+            )
+        up = machine_home.running(home) or {}
+        return found | {name: up[name] for name in self.FOUND if name in up}
 
 
 class Settings(BaseSettings):
@@ -91,6 +120,9 @@ class Settings(BaseSettings):
     max_attempts: int = Field(3, ge=1)
     max_losses: int = Field(10, ge=1)
     retry_backoff: float = Field(2.0, ge=0)
+    affinity: float = Field(
+        2.0, ge=0, description="for how long work is passed over for work whose model or session is at hand"
+    )
     batch_age: float = Field(600.0, ge=0, description="after which batch work counts as interactive")
 
     log: Literal["text", "json"] = "text"
@@ -101,7 +133,12 @@ class Settings(BaseSettings):
     def settings_customise_sources(
         cls, settings_cls: type[BaseSettings], *sources: Any, **named: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return named["init_settings"], named["env_settings"], FromFiles(settings_cls)
+        return (
+            named["init_settings"],
+            named["env_settings"],
+            FromFiles(settings_cls),
+            FromHome(settings_cls),
+        )
 
     @model_validator(mode="before")
     @classmethod
@@ -143,7 +180,7 @@ def settings() -> Settings:
         config = Settings()
     except ValidationError as exc:
         field, reason = first_fault(exc)
-        name = f"GRIDQ_{field.upper()}"
+        name = _source(field)
         raise ConfigError(f"{name} is not usable", {"path": name, "reason": reason}) from None
     check_url(config.broker_url.get_secret_value())
     return config
@@ -161,6 +198,15 @@ def with_password(url: str, password: str) -> str:
     if not found or ":" in login:
         return url
     return f"{scheme}://{login}:{quote(password, safe='')}@{rest[len(login + at) :]}"
+
+
+def _source(field: str) -> str:
+    """Where the value of a setting comes from: the variable, or its place in `config.toml`."""
+    name = f"GRIDQ_{field.upper()}"
+    home = Path(os.environ.get("GRIDQ_HOME") or Settings.model_fields["home"].default)
+    if name in os.environ or name + FILE in os.environ or field not in machine_home.configured(home):
+        return name
+    return f"{home / machine_home.CONFIG}:{field}"
 
 
 def check_url(url: str) -> None:

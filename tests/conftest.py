@@ -34,6 +34,14 @@ class GridEnv:
         }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes the home folder of whoever runs it, nor finds a grid that runs there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRIDQ_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
     """One server for the session; a test that kills or stops its server starts its own."""

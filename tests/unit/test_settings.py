@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,58 @@ def test_a_level_is_written_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ConfigError) as caught:
         settings()
     assert caught.value.path == "GRIDQ_LOG_LEVEL"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GRIDQ_HOME", str(tmp_path))
+    monkeypatch.delenv("GRIDQ_PREFIX", raising=False)
+    return tmp_path
+
+
+def _record(home: Path, **values: object) -> None:
+    (home / "grid.json").write_text(json.dumps(values))
+    (home / "grid.lock").touch()
+
+
+def test_a_machine_has_settings_of_its_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "config.toml").write_text('drain = 5\nprofiles = ["bench"]\n')
+    assert (settings().drain, settings().profiles) == (5, ("bench",))
+    settings.cache_clear()
+    monkeypatch.setenv("GRIDQ_DRAIN", "7")
+    assert settings().drain == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("drian = 5", "config.toml:drian"),
+        ("drain = -1", "config.toml:drain"),
+        ('home = "/elsewhere"', "config.toml:home"),
+        ("drain", "config.toml"),
+        ('broker_url = "redis://h:1/0"', "config.toml"),  # others may read it
+    ],
+)
+def test_a_fault_in_them_is_named_with_its_place(home: Path, text: str, at: str) -> None:
+    (home / "config.toml").write_text(text)
+    (home / "config.toml").chmod(0o644)
+    with pytest.raises(ConfigError) as caught:
+        settings()
+    assert caught.value.path == str(home / at)
+
+
+def test_a_grid_that_runs_here_is_found(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _record(home, broker_url="redis://:p@127.0.0.1:7/0", prefix="x:", profiles=["bench"], pid=1)
+    with (home / "grid.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = settings()
+        assert found.broker_url.get_secret_value() == "redis://:p@127.0.0.1:7/0"
+        assert (found.prefix, found.profiles) == ("x:", ("bench",))
+        settings.cache_clear()
+        monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://h:1/0")
+        assert settings().broker_url.get_secret_value() == "redis://h:1/0"
+
+
+def test_the_record_of_a_grid_that_was_killed_is_not_believed(home: Path) -> None:
+    _record(home, broker_url="redis://:p@127.0.0.1:7/0", prefix="x:", pid=1)
+    assert settings().prefix == "gq:"
