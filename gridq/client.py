@@ -9,35 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Generator, Iterator
 from functools import cache
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from gridq import registry
-from gridq.admission import Admission
-from gridq.errors import JobCancelled, JobNotFound, WaitTimeout
-from gridq.inbox import graph_text, keep_long
+from gridq import backlog, history, registry
+from gridq.awaiting import BLOCK, Commands, Piece, look, not_found, pieces, the_end
+from gridq.backlog import QueueView
+from gridq.errors import ConfigError, JobCancelled, WaitTimeout
+from gridq.history import JobSummary, JobView
 from gridq.jobs import End, check_id, new_id, options_of
-from gridq.profiles import load
-from gridq.protocol import Advertisement, Json, Row
+from gridq.protocol import Json, Row
+from gridq.registry import LiveSeat
 from gridq.settings import Settings, settings
 from gridq.states import JobState
 from gridq.store import values
 from gridq.store.connection import check_server, connect, connect_async, translated
 from gridq.store.scripts import Scripts
 
-BLOCK = 5.0
-"""Seconds for which one blocking command waits: less than the socket's time-out."""
+if TYPE_CHECKING:
+    from gridq.admission import Admission
 
+__all__ = ["AsyncClient", "Client", "Piece", "cancel", "default", "result", "stream", "submit"]
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of a stage's answer: which stage of the graph made it, and what it is."""
-
-    path: str
-    value: Json
+T = TypeVar("T")
 
 
 class Client:
@@ -53,7 +48,11 @@ class Client:
 
     @property
     def admission(self) -> Admission:
+        """What splits and admits graphs, imported when the first one is submitted."""
         if self._admission is None:
+            from gridq.admission import Admission
+            from gridq.profiles import load
+
             # Asked without patience: a server that is not there is an error now, not after the retries.
             with connect(self.url, name="gridq-check", retry=False) as once, translated(self.url):
                 check_server(once)
@@ -67,6 +66,8 @@ class Client:
         again is no second job. GraphError: the graph is wrong. NoLiveSeat: nobody serves what it needs.
         Nothing is queued then.
         """
+        from gridq.inbox import graph_text, keep_long
+
         about = options_of(options)
         value = values.encode(input, limit=self.config.max_value, what="input", path="input")
         split = self.admission.split(graph_text(graph, self.config))
@@ -78,22 +79,17 @@ class Client:
     def result(self, job: str, timeout: float | None = None) -> Json:
         """The answer of a job, waited for up to `timeout` seconds (None: for ever).
 
-        Raises the GridError that ended the job; WaitTimeout where the time passed (the job goes on);
-        JobNotFound.
+        Raises the GridError that ended the job; WaitTimeout where the time passed (the job goes on), with
+        what it waits for; JobNotFound.
         """
-        until = None if timeout is None else time.monotonic() + timeout
-        with translated(self.url):
-            data: Any = self.redis.lindex(self.keys("fin", job), 0)
-            while data is None:
-                wait = BLOCK if until is None else min(BLOCK, until - time.monotonic())
-                if self.status(job) is None:
-                    raise _not_found(job)
-                if wait <= 0:
-                    raise _too_long(job, timeout)
-                # Moving a list of one onto itself waits for it to be there and leaves it as it was.
-                key = self.keys("fin", job)
-                data = self.redis.blmove(key, key, max(wait, 0.01), "LEFT", "LEFT")  # type: ignore[arg-type]
-            return self._answer(End.read(data))
+        end = self._follow(the_end(self.keys, job, timeout))
+        if end is None:
+            raise self._too_long(job, timeout)
+        return self._answer(end)
+
+    def wait(self, job: str, timeout: float) -> bool:
+        """Whether the job has ended, or does within `timeout` seconds. JobNotFound."""
+        return self._follow(the_end(self.keys, job, timeout)) is not None
 
     def run(self, graph: Json, input: Json = None, timeout: float | None = None, **options: Json) -> Json:
         """`submit` and `result` in one."""
@@ -105,42 +101,33 @@ class Client:
 
         WaitTimeout: `timeout` seconds passed without a piece.
         """
-        at = b"0"
-        idle_since = time.monotonic()
+        steps = pieces(self.keys, job, timeout)
+        reply: Any = None
         while True:
-            with translated(self.url):
-                found: Any = self.redis.xread({self.keys("str", job): at}, count=500, block=1000)
-            for number, entry in found[0][1] if found else ():
-                at = number
-                idle_since = time.monotonic()
-                if b"end" in entry:
-                    self.result(job, 10)
-                    return
-                yield Piece(entry[b"path"].decode(), json.loads(entry[b"piece"]))
-            if not found:
-                if self.status(job) in (None, *_FINAL):
-                    self.result(job, 0)
-                    return
-                if timeout is not None and time.monotonic() - idle_since > timeout:
-                    raise _too_long(job, timeout)
+            try:
+                step = steps.send(reply)
+            except StopIteration as stop:
+                self.result(job, stop.value)
+                return
+            if isinstance(step, Piece):
+                yield step
+                reply = None
+            elif step:
+                reply = self._ask(step)
+            else:
+                raise self._too_long(job, timeout)
 
     def cancel(self, job: str) -> bool:
         """Cancel a job wherever it stands; False where it had ended already. JobNotFound: there is none."""
         with translated(self.url):
             word = self.scripts.stop(job, "cancelled", JobCancelled("The job was cancelled").to_json())
         if word == "unknown":
-            raise _not_found(job)
+            raise not_found(job)
         return word != "over"
 
     def status(self, job: str) -> JobState | None:
         """The job's state; None where there is no such job (any more)."""
-        with translated(self.url):
-            # At one instant: between two looks a job may move from one place to the next.
-            look = self.redis.pipeline(transaction=True)
-            look.lindex(self.keys("fin", job), 0)
-            look.exists(self.keys("job", job))
-            look.exists(self.keys("sub", job))
-            end, running, queued = look.execute()
+        end, running, queued = self._ask(look(self.keys, job))
         if end is not None:
             return End.read(end).state
         if running:
@@ -153,10 +140,46 @@ class Client:
             texts = self.redis.lrange(self.keys("rows", job), 0, -1)
         return [Row.model_validate(row) for text in texts for row in json.loads(text)]
 
-    def workers(self) -> list[Advertisement]:
-        """What every live seat says of itself."""
+    def view(self, job: str) -> JobView:
+        """Where the job and each of its stages stand, or how they went; JobNotFound."""
         with translated(self.url):
-            return registry.seats(self.redis, self.keys)
+            view = history.JobReader(self.redis, self.keys, job).read()
+        if view.state is None:
+            raise not_found(job)
+        return view
+
+    def waits_for(self, job: str) -> str:
+        """In words, what keeps the job from going on; empty where it goes on, has ended or is not known."""
+        with translated(self.url):
+            view = history.JobReader(self.redis, self.keys, job).read(rows=False)
+            return backlog.waits_for(self.redis, self.keys, view)
+
+    def jobs(self, limit: int = 20, state: JobState | str | None = None) -> list[JobSummary]:
+        """The known jobs, the latest first: up to `limit`, of those in `state` where it is given.
+
+        ConfigError: there is no such state.
+        """
+        if state is not None and state not in list(JobState):
+            raise ConfigError(
+                f"There is no state {state!r}", {"path": "state", "expected": "one of " + ", ".join(JobState)}
+            )
+        with translated(self.url):
+            return history.jobs(self.redis, self.keys, limit, None if state is None else JobState(state))
+
+    def queues(self) -> list[QueueView]:
+        """Each capability's queue: what waits in it and how long, what runs, who serves it."""
+        with translated(self.url):
+            return backlog.queues(self.redis, self.keys)
+
+    def seats(self) -> list[LiveSeat]:
+        """Every live seat, the routers' too: what it says of itself, what it holds, what it may spend."""
+        with translated(self.url):
+            return registry.live_seats(self.redis, self.keys)
+
+    def workers(self) -> list[LiveSeat]:
+        """Every live seat that a machine offers: `seats` without the routers' own."""
+        with translated(self.url):
+            return registry.live_seats(self.redis, self.keys, routers=False)
 
     def __enter__(self) -> Self:
         return self
@@ -167,27 +190,40 @@ class Client:
     def close(self) -> None:
         self.redis.close()
 
+    def _ask(self, commands: Commands) -> Any:
+        """The replies of `commands`, of several at one instant; of one its reply alone."""
+        with translated(self.url):
+            if len(commands) == 1:
+                return self.redis.execute_command(*commands[0])  # type: ignore[no-untyped-call]
+            together = self.redis.pipeline(transaction=True)
+            for command in commands:
+                together.execute_command(*command)  # type: ignore[no-untyped-call]
+            return together.execute()
+
+    def _follow(self, steps: Generator[Commands, Any, T]) -> T:
+        """Send what `steps` asks for until it has its result."""
+        reply: Any = None
+        while True:
+            try:
+                commands = steps.send(reply)
+            except StopIteration as stop:
+                value: T = stop.value
+                return value
+            reply = self._ask(commands)
+
     def _answer(self, end: End) -> Json:
         error = end.error()
         if error is not None:
             raise error
-        return values.decode(values.read(self.redis, self.keys, end.payload))
+        with translated(self.url):
+            return values.decode(values.read(self.redis, self.keys, end.payload))
 
-
-_FINAL = tuple(state for state in JobState if state.final)
-
-
-def _not_found(job: str) -> JobNotFound:
-    return JobNotFound(
-        f"There is no job {job!r}", {"path": job, "reason": "never submitted, or its result has expired"}
-    )
-
-
-def _too_long(job: str, timeout: float | None) -> WaitTimeout:
-    return WaitTimeout(
-        f"The job {job} was not finished within {timeout} s",
-        {"path": job, "fix": "wait longer; the job goes on"},
-    )
+    def _too_long(self, job: str, timeout: float | None) -> WaitTimeout:
+        details = {"path": job, "fix": "wait longer; the job goes on"}
+        reason = self.waits_for(job)
+        if reason:
+            details |= {"reason": f"it waits: {reason}", "waits_for": reason}
+        return WaitTimeout(f"The job {job} was not finished within {timeout:g} s", details)
 
 
 class AsyncClient:
@@ -205,18 +241,16 @@ class AsyncClient:
 
     async def result(self, job: str, timeout: float | None = None) -> Json:
         """As Client.result."""
-        until = None if timeout is None else time.monotonic() + timeout
-        key = self.sync.keys("fin", job)
-        with translated(self.sync.url):
-            data: Any = await self.redis.lindex(key, 0)
-            while data is None:
-                wait = BLOCK if until is None else min(BLOCK, until - time.monotonic())
-                if await self.status(job) is None:
-                    raise _not_found(job)
-                if wait <= 0:
-                    raise _too_long(job, timeout)
-                data = await self.redis.blmove(key, key, max(wait, 0.01), "LEFT", "LEFT")  # type: ignore[arg-type]
-        return await asyncio.to_thread(self.sync._answer, End.read(data))
+        steps = the_end(self.sync.keys, job, timeout)
+        reply: Any = None
+        while True:
+            try:
+                commands = steps.send(reply)
+            except StopIteration as stop:
+                if stop.value is None:
+                    raise await asyncio.to_thread(self.sync._too_long, job, timeout) from None
+                return await asyncio.to_thread(self.sync._answer, stop.value)
+            reply = await self._ask(commands)
 
     async def run(
         self, graph: Json, input: Json = None, timeout: float | None = None, **options: Json
@@ -226,24 +260,21 @@ class AsyncClient:
 
     async def stream(self, job: str, timeout: float | None = None) -> AsyncIterator[Piece]:
         """As Client.stream."""
-        at = b"0"
-        idle_since = time.monotonic()
+        steps = pieces(self.sync.keys, job, timeout)
+        reply: Any = None
         while True:
-            with translated(self.sync.url):
-                found: Any = await self.redis.xread({self.sync.keys("str", job): at}, count=500, block=1000)
-            for number, entry in found[0][1] if found else ():
-                at = number
-                idle_since = time.monotonic()
-                if b"end" in entry:
-                    await self.result(job, 10)
-                    return
-                yield Piece(entry[b"path"].decode(), json.loads(entry[b"piece"]))
-            if not found:
-                if await self.status(job) in (None, *_FINAL):
-                    await self.result(job, 0)
-                    return
-                if timeout is not None and time.monotonic() - idle_since > timeout:
-                    raise _too_long(job, timeout)
+            try:
+                step = steps.send(reply)
+            except StopIteration as stop:
+                await self.result(job, stop.value)
+                return
+            if isinstance(step, Piece):
+                yield step
+                reply = None
+            elif step:
+                reply = await self._ask(step)
+            else:
+                raise await asyncio.to_thread(self.sync._too_long, job, timeout)
 
     async def cancel(self, job: str) -> bool:
         """As Client.cancel."""
@@ -257,6 +288,10 @@ class AsyncClient:
         """As Client.rows."""
         return await asyncio.to_thread(self.sync.rows, job)
 
+    async def view(self, job: str) -> JobView:
+        """As Client.view."""
+        return await asyncio.to_thread(self.sync.view, job)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -266,6 +301,15 @@ class AsyncClient:
     async def close(self) -> None:
         self.sync.close()
         await self.redis.aclose()
+
+    async def _ask(self, commands: Commands) -> Any:
+        with translated(self.sync.url):
+            if len(commands) == 1:
+                return await self.redis.execute_command(*commands[0])  # type: ignore[no-untyped-call]
+            together = self.redis.pipeline(transaction=True)
+            for command in commands:
+                together.execute_command(*command)
+            return await together.execute()
 
 
 @cache

@@ -91,6 +91,8 @@ class Advertisement(Wire):
     capability: dict[str, Json] = Field(default_factory=dict)
     state: str = Field("ready", description="ready, degraded, draining")
     reason: str = ""
+    since: float = Field(0.0, description="when this state began, in seconds since 1970; 0: not known")
+    until: float | None = Field(None, description="when it ends by itself, where that is known")
     version: str = ""
     started_at: float = 0.0
     metrics: dict[str, float] = Field(default_factory=dict)
@@ -117,6 +119,7 @@ class Row(Wire):
     queue: str
     worker: str
     attempt: int = 1
+    started: float = Field(0.0, description="seconds since 1970 by the server's clock; 0: not known")
     wait_ms: float = 0.0
     run_ms: float = 0.0
     tokens_in: int = 0

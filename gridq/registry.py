@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from redis import Redis
 
 from gridq import queues
@@ -20,6 +21,35 @@ from gridq.store.keys import Keys
 log = logging.getLogger(__name__)
 
 BEATS = 3
+
+CLOSE = 0.6
+"""How alike the names of two capabilities of one kind must be, at least, to be called close."""
+
+NAMED = 5
+"""Capabilities named in one sentence."""
+
+ROUTER_KIND = "router"
+"""The kind of a router's seat, which runs built-in pure stages and advertises nothing."""
+
+
+class LiveSeat(Advertisement):
+    """A live seat: what its worker says of it, and what the grid itself knows.
+
+    `busy` is how many lanes hold a stage now, `bells` how many messages wait in its own queue; money is in
+    micro-dollars, times in seconds since 1970. `stale`: its worker has not said for three heartbeats how it
+    is; kind, capability and metrics are unknown then.
+    """
+
+    busy: int = 0
+    bells: int = 0
+    budget: int | None = Field(None, description="None: no budget set; 0: a budget of nothing")
+    budget_left: int | None = None
+    stale: bool = False
+
+    @property
+    def free(self) -> int:
+        """How many stages it would take now."""
+        return max(self.lanes - self.busy, 0) if self.state == "ready" else 0
 
 
 def advertise(client: Redis, keys: Keys, ad: Advertisement, heartbeat: float) -> None:
@@ -37,6 +67,61 @@ def seats(client: Redis, keys: Keys) -> list[Advertisement]:
     names = [keys("ad", seat) for seat in _live(client, keys)]
     texts = client.mget(names) if names else []
     return sorted(filter(None, map(_read, texts)), key=lambda ad: ad.seat)
+
+
+def live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveSeat]:
+    """Every live seat, by name, also one whose advertisement is stale; the routers' unless told not to."""
+    names = sorted(_live(client, keys))
+    if not names:
+        return []
+    look = client.pipeline(transaction=False)
+    for seat in names:
+        look.hmget(keys("seat", seat), _RECORD)
+        look.hlen(keys("held", seat))
+        look.llen(keys.queue(queues.seat_queue(seat)))
+        look.get(keys("ad", seat))
+        look.get(keys("drain", seat))
+    replies: list[Any] = look.execute()
+    found = [_seat(seat, replies[at * 5 : at * 5 + 5]) for at, seat in enumerate(names)]
+    return [seat for seat in found if seat is not None and (routers or seat.kind != ROUTER_KIND)]
+
+
+_RECORD = ["inc", "lanes", "queues", "budget", "left", "draining"]
+
+
+def _seat(seat: str, replies: list[Any]) -> LiveSeat | None:
+    record, busy, bells, text, drain = replies
+    incarnation, lanes, served, budget, left, draining = record
+    if incarnation is None or lanes is None:  # it has gone since
+        return None
+    said = _read(text)
+    machine, _, name = seat.partition(".")
+    if said is None:
+        serves = (served or b"").decode().split()
+        said = Advertisement(
+            seat=seat,
+            machine=machine,
+            worker=f"{name}@{machine}",
+            incarnation=incarnation.decode(),
+            kind=ROUTER_KIND if serves == [queues.PURE] else "",
+            lanes=int(lanes),
+            queues=serves,
+        )
+    fields = said.model_dump()
+    fields |= {"lanes": int(lanes), "busy": busy, "bells": bells}
+    fields |= {"stale": text is None and said.kind != ROUTER_KIND}
+    if budget is not None:
+        fields |= {"budget": int(budget), "budget_left": int(left or 0)}
+    if drain is not None:
+        fields |= {
+            "state": "draining",
+            "reason": "an operator drains it",
+            "since": float(drain),
+            "until": None,
+        }
+    elif draining is not None and said.state == "ready":
+        fields |= {"state": "draining", "reason": "it takes nothing more"}
+    return LiveSeat(**fields)
 
 
 def _read(text: bytes | str | None) -> Advertisement | None:
@@ -70,14 +155,43 @@ def published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
 
 
 def nearest(client: Redis, keys: Keys, queue: str) -> str:
-    """In words, the live seat that comes closest to serving `queue`."""
-    offers = [(q, ad) for ad in seats(client, keys) for q in ad.queues]
-    same = [(q, ad) for q, ad in offers if queues.kind_of(q) == queues.kind_of(queue)] or offers
-    if not same:
+    """In words, why nobody serves `queue`: the seat that serves it but takes nothing, else the live seat
+    that comes close, else what its kind, or whoever is live, serves instead.
+    """
+    return why_nobody(queue, live_seats(client, keys, routers=False))
+
+
+def why_nobody(queue: str, live: list[LiveSeat]) -> str:
+    """`nearest` among the seats `live`."""
+    if not live:
         return "no seat is live at all"
-    best = max(same, key=lambda offer: difflib.SequenceMatcher(None, offer[0], queue).ratio())
-    but = "" if best[1].state == "ready" else f", which is {best[1].state}: {best[1].reason}"
-    return f"the closest is {best[0]}, served by {best[1].seat}{but}"
+    idle = [seat for seat in live if queue in seat.queues]
+    if idle:
+        return "; ".join(_unwell(seat) for seat in idle[:NAMED])
+    offers = {q: seat for seat in live for q in seat.queues}
+    kind = queues.kind_of(queue)
+    same = [q for q in offers if queues.kind_of(q) == kind]
+    close = max(same, key=lambda offer: _alike(offer, queue), default=None)
+    if close is not None and _alike(close, queue) >= CLOSE:
+        seat = offers[close]
+        but = "" if seat.state == "ready" else f", which is {seat.state}: {seat.reason}"
+        return f"the closest is {close}, served by {seat.seat}{but}"
+    if same:
+        return f"the live seats of {kind} serve " + _named(same)
+    return f"no live seat is of the kind {kind}; those that are live serve " + _named(list(offers))
+
+
+def _alike(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one.partition(":")[2], other.partition(":")[2]).ratio()
+
+
+def _named(names: list[str]) -> str:
+    shown = sorted(set(names))
+    return ", ".join(shown[:NAMED]) + (f" and {len(shown) - NAMED} more" if len(shown) > NAMED else "")
+
+
+def _unwell(seat: LiveSeat) -> str:
+    return f"{seat.seat} serves it but is {seat.state}" + (f": {seat.reason}" if seat.reason else "")
 
 
 def _live(client: Redis, keys: Keys) -> list[str]:

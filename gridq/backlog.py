@@ -1,0 +1,156 @@
+"""What waits, where, and for whom: the queues of capabilities, and in words what a job waits for."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from redis import Redis
+
+from gridq import queues as names
+from gridq.history import JobView, StageView
+from gridq.protocol import Json
+from gridq.registry import LiveSeat, live_seats, why_nobody
+from gridq.states import JobState, StageState
+from gridq.store.keys import Keys
+
+AGENTS = 1000
+"""Agents of one class of a queue whose oldest stage is looked at."""
+
+
+@dataclass(slots=True)
+class QueueView:
+    """One capability's queue, at one instant.
+
+    `pending` counts the ready stages by priority (for `gridq:router` the jobs that no router has admitted),
+    `running` the stages claimed from it, `bells` the messages that wait in it, `lanes` those of the seats
+    that take work from it, `seats` all live seats that serve it. `oldest_ms` is how long its oldest stage
+    waits.
+    """
+
+    queue: str
+    pending: dict[str, int] = field(default_factory=lambda: {"interactive": 0, "batch": 0})
+    running: int = 0
+    bells: int = 0
+    lanes: int = 0
+    seats: list[str] = field(default_factory=list)
+    oldest_ms: float | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """The fields as a JSON object."""
+        return asdict(self)
+
+
+def queues(client: Redis, keys: Keys) -> list[QueueView]:
+    """Every queue that has something in it or a live seat that serves it, by name, the routers' first."""
+    seats = live_seats(client, keys)
+    look = client.pipeline(transaction=False)
+    look.time()
+    look.smembers(keys("queues"))
+    look.hgetall(keys("lanes"))
+    look.zcard(keys("inbox"))
+    look.zrange(keys("leases"), 0, -1)
+    clock, busy, lanes, inbox, leases = look.execute()
+    now = clock[0] * 1000 + clock[1] / 1000
+    lanes = {queue.decode(): int(count) for queue, count in lanes.items()}
+    found = {queue.decode() for queue in busy} | lanes.keys() | {q for seat in seats for q in seat.queues}
+    views = {queue: QueueView(queue, lanes=lanes.get(queue, 0)) for queue in sorted(found)}
+    for seat in seats:
+        for queue in seat.queues:
+            views[queue].seats.append(seat.seat)
+    _read(client, keys, views, now)
+    for queue, count in _running(client, keys, leases).items():
+        views.setdefault(queue, QueueView(queue)).running = count
+    router = QueueView(names.ROUTER, {"interactive": inbox, "batch": 0}, lanes=lanes.get(names.PURE, 0))
+    router.bells = int(client.llen(keys.queue(names.ROUTER)))
+    router.seats = [seat.seat for seat in seats if names.PURE in seat.queues]
+    return [router, *(views[queue] for queue in sorted(views))]
+
+
+def _read(client: Redis, keys: Keys, views: dict[str, QueueView], now: float) -> None:
+    """Classes, bells and the oldest stage of each queue."""
+    look = client.pipeline(transaction=False)
+    for queue in views:
+        look.hgetall(keys("cls", queue))
+        look.llen(keys.queue(queue))
+    replies: list[Any] = look.execute() if views else []
+    classes = []
+    for view, counts, bells in zip(views.values(), replies[::2], replies[1::2], strict=True):
+        view.bells = bells
+        for cls, count in counts.items():
+            name = cls.decode()
+            view.pending["interactive" if name.startswith("0/") else "batch"] += int(count)
+            classes.append((view, name))
+    look = client.pipeline(transaction=False)
+    for view, name in classes:
+        look.zrange(keys("rdy", view.queue, name), 0, AGENTS - 1)
+    waiting = [
+        (view, keys("w", view.queue, name, agent.decode()))
+        for (view, name), agents in zip(classes, look.execute() if classes else (), strict=True)
+        for agent in agents
+    ]
+    look = client.pipeline(transaction=False)
+    for _, key in waiting:
+        look.zrange(key, 0, 0, withscores=True)
+    for (view, _), first in zip(waiting, look.execute() if waiting else (), strict=True):
+        if first:
+            view.oldest_ms = max(view.oldest_ms or 0.0, now - first[0][1])
+
+
+def _running(client: Redis, keys: Keys, leases: list[bytes]) -> Counter[str]:
+    look = client.pipeline(transaction=False)
+    for lease in leases:
+        job, step, _ = lease.decode().split(":", 2)
+        look.hget(keys("job", job), f"h:{step}")
+    heads: list[bytes | None] = look.execute() if leases else []
+    return Counter(head.split(b" ", 1)[0].decode() for head in heads if head is not None)
+
+
+def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
+    """In words, what keeps the job from going on: a router, a seat, a delay. Empty where a stage of it runs,
+    or where it has ended.
+    """
+    if view.state is JobState.QUEUED:
+        seats = live_seats(client, keys)
+        if any(names.PURE in seat.queues for seat in seats):
+            return "a router to admit it"
+        return (
+            "a router to admit it, and none is live: start one (celery -A gridq.app worker -Q gridq:router)"
+        )
+    if view.state is not JobState.RUNNING or view.having(StageState.RUNNING):
+        return ""
+    ready = view.having(StageState.READY)
+    if not ready:
+        return "the delay of a Retry, or the next stage to become ready" if view.stages else ""
+    first = max(ready, key=lambda stage: stage.wait_ms or 0.0)
+    return f"{first.stage} waits for {first.queue}: {why(first, live_seats(client, keys))}"
+
+
+def why(stage: StageView, live: list[LiveSeat]) -> str:
+    """In words, why a ready stage is not running, given the live seats."""
+    serving = [seat for seat in live if stage.queue in seat.queues]
+    if not serving:
+        return f"no live seat serves it; {why_nobody(stage.queue, live)}"
+    able = [seat for seat in serving if seat.seat not in stage.excluded]
+    if not able:
+        left_out = " and ".join(seat.seat for seat in serving[:3])
+        return f"{left_out} failed it or lacks what it needs, and nobody else serves it"
+    ready = [seat for seat in able if seat.state == "ready"]
+    if not ready:
+        return "; ".join(map(_unwell, able[:3]))
+    lanes, busy = sum(seat.lanes for seat in ready), sum(seat.busy for seat in ready)
+    if busy >= lanes:
+        return f"all {lanes} lanes are busy" if lanes > 1 else "its only lane is busy"
+    poor = [seat for seat in ready if seat.budget_left is not None and seat.budget_left < stage.cost]
+    if len(poor) == len(ready):
+        return f"the budget of {' and '.join(seat.seat for seat in poor[:3])} is used up"
+    return f"{ready[0].seat} has a free lane and is about to look"
+
+
+def _unwell(seat: LiveSeat) -> str:
+    text = f"{seat.seat} is {seat.state}"
+    if seat.until is not None:
+        text += f" for another {max(seat.until - time.time(), 0):.0f} s"
+    return f"{text}: {seat.reason}" if seat.reason else text
