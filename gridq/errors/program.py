@@ -22,6 +22,24 @@ class StartTimeout(GridError):
     code = "start.timeout"
 
 
+class JoinRefused(GridError):
+    """This machine cannot join the grid as it is: its clock, its version or its id is in the way."""
+
+    code = "join.refused"
+
+
+class JoinTokenInvalid(GridError):
+    """The join token is no token, has expired, is used up or was revoked."""
+
+    code = "join.token"
+
+
+class AlreadyRunning(GridError):
+    """The program runs already in this home folder, where it may run once."""
+
+    code = "program.running"
+
+
 def first_fault(exc: ValidationError) -> tuple[str, str]:
     """(the field at fault as `a.0.b`, empty for the whole; why) of the first fault that pydantic found."""
     first = exc.errors()[0]
