@@ -96,8 +96,9 @@ class EmbeddedServer:
 
     `folder` keeps its log and, with `appendonly`, its data; without one a temporary folder is used and
     removed at `stop`. `port` 0 takes a free one at the first start, an empty `password` a random one.
-    `maxmemory` is in bytes, 0 for no limit; nothing is ever evicted. `start` it from a thread that lives as long as the server shall: Linux ties the
-    child to the thread. After `kill` or `stop`, `start` brings it back with the same URL.
+    `maxmemory` is in bytes, 0 for no limit; nothing is ever evicted. `start` it from a thread that lives as
+    long as the server shall: Linux ties the child to the thread. After `kill` or `stop`, `start` brings it
+    back with the same URL.
 
     >>> with EmbeddedServer() as server:     # doctest: +SKIP
     ...     print(server.url)

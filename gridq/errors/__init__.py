@@ -64,6 +64,7 @@ from gridq.errors.value import InputTooLarge, OutputTooLarge, ValueGone, ValueNo
 __all__ = [
     "AgentJobsExceeded",
     "AgentMoneyExceeded",
+    "AlreadyRunning",
     "AmbiguousStage",
     "AttemptsExhausted",
     "AuthError",

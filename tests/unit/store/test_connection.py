@@ -23,7 +23,7 @@ from gridq.errors import (
     GridError,
 )
 from gridq.store.connection import check_server, connect, connect_async, safe_url, translate, translated
-from workers.embedded import EmbeddedServer, _free_port
+from workers.embedded import EmbeddedServer, free_port
 
 
 class _Variant(EmbeddedServer):
@@ -128,7 +128,7 @@ def test_read_only_replica_is_refused() -> None:
 
 def test_cluster_is_refused() -> None:
     class Cluster(_Variant):
-        more = f"cluster-enabled yes\ncluster-port {_free_port()}\n".encode()
+        more = f"cluster-enabled yes\ncluster-port {free_port()}\n".encode()
 
     with Cluster() as own:
         assert isinstance(_complaint(own.url), BrokerIsCluster)

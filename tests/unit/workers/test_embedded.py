@@ -20,10 +20,10 @@ from workers.embedded import EmbeddedServer
 PARENT = """
 import sys, time
 from pathlib import Path
-from workers.embedded import EmbeddedServer, _free_port, find_server
+from workers.embedded import EmbeddedServer, free_port, find_server
 server = EmbeddedServer()
 server._open_folder()
-server.port = _free_port()
+server.port = free_port()
 server._spawn(find_server(), sys.argv[1])
 assert server._answers(time.monotonic() + 10)
 print(server.pid, server.folder, flush=True)
