@@ -10,6 +10,7 @@ from celery import Celery
 from celery.app.amqp import AMQP
 from kombu import Exchange
 
+from gridq import logs
 from gridq.settings import Settings
 
 TRANSPORT = "gridq.transport:Transport"
@@ -96,3 +97,4 @@ def server_options(config: Settings) -> dict[str, Any]:
 
 app = Celery("gridq", amqp=Messaging)
 app.config_from_object("broker_config.celeryconfig")
+logs.connect()

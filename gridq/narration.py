@@ -1,0 +1,133 @@
+"""What happens to jobs and seats, told as events with fields and as sentences.
+
+`about` binds the fields (job, stage, attempt, worker) that every line written within it carries, `tell` tells
+one event. Both cost next to nothing where nobody listens, and load nothing: agents' programs import this too.
+`gridq.logs` dresses the lines in the grid's own programs.
+
+No field is ever a prompt, an answer, a key or an error's message: of an error its code is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from gridq.protocol import Json
+
+log = logging.getLogger(__name__)
+
+_about: ContextVar[Mapping[str, Json]] = ContextVar("gridq_about")
+
+_NOTHING: Mapping[str, Json] = {}
+
+
+@contextmanager
+def about(**fields: Json) -> Iterator[None]:
+    """Give every line that this thread or task logs within it these fields, beside those around it."""
+    token = _about.set({**_about.get(_NOTHING), **fields})
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+def now_about(**fields: Json) -> None:
+    """Change fields within the innermost `about`: the next stage of an attempt that runs several."""
+    _about.set({**_about.get(_NOTHING), **fields})
+
+
+def known() -> Mapping[str, Json]:
+    """The fields that are bound here and now."""
+    return _about.get(_NOTHING)
+
+
+def tell(event: str, **fields: Json) -> None:
+    """Tell one of the EVENTS, with its fields and the bound ones, at the level INFO."""
+    if log.isEnabledFor(logging.INFO):
+        log.info(event, extra={"gridq": fields})
+
+
+def sentence(event: str, fields: Mapping[str, Json]) -> str | None:
+    """An event as a sentence; None where it is not one of the EVENTS, or lacks what its sentence needs."""
+    told = EVENTS.get(event)
+    try:
+        return None if told is None else told(fields)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+Fields = Mapping[str, Json]
+
+
+def _job(about: Fields) -> str:
+    name = about.get("name")
+    return f"Job {about['job'][:8]}" + (f" ({name})" if name else "")
+
+
+def _stage(about: Fields) -> str:
+    return f"{about.get('name') or about['job'][:8]}/{about['stage']}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _ms(value: float) -> str:
+    return f"{value / 1000:.1f} s" if value >= 10_000 else f"{value:.0f} ms"
+
+
+def _admitted(about: Fields) -> str:
+    return f"{_job(about)} was admitted for agent {about['agent']}: {_count(about['stages'], 'stage')}."
+
+
+def _taken(about: Fields) -> str:
+    wait = _ms(about["wait_ms"])
+    return f"{about['worker']} took {_stage(about)} (attempt {about['attempt']}) after {wait}."
+
+
+def _done(about: Fields) -> str:
+    tokens = about.get("tokens_out") or 0
+    spoken = f", {_count(tokens, 'token')}" if tokens else ""
+    return f"{_stage(about)} answered in {_ms(about['run_ms'])}{spoken}."
+
+
+def _again(about: Fields) -> str:
+    return f"{_stage(about)} met a fault of {about['worker']} ({about['code']}), and waits for another seat."
+
+
+def _lost(about: Fields) -> str:
+    count = about["stages"]
+    if count == 1:
+        return "A stage was lost with its worker, and waits for another seat."
+    return f"{count} stages were lost with their workers, and wait for other seats."
+
+
+def _live(about: Fields) -> str:
+    return f"{about['worker']} is live with {_count(about['lanes'], 'lane')}: {', '.join(about['queues'])}."
+
+
+def _paused(about: Fields) -> str:
+    return f"{about['worker']} takes nothing for {about['seconds']:.0f} s ({about['code']})."
+
+
+EVENTS: dict[str, Callable[[Fields], str]] = {
+    "job admitted": _admitted,
+    "job refused": lambda about: f"{_job(about)} was refused: {about['code']}.",
+    "job done": lambda about: f"{_job(about)} is done.",
+    "job failed": lambda about: f"{_job(about)} failed at {about['stage']}: {about['code']}.",
+    "stage taken": _taken,
+    "stage done": _done,
+    "stage failed": lambda about: f"{_stage(about)} failed on {about['worker']}: {about['code']}.",
+    "stage tried again": _again,
+    "stage handed back": lambda about: f"{about['worker']} handed {_stage(about)} back.",
+    "stage stopped": lambda about: f"{_stage(about)} was stopped: its job ended, or another seat has it.",
+    "stages lost": _lost,
+    "seat live": _live,
+    "seat draining": lambda about: f"{about['worker']} takes nothing more.",
+    "seat gone": lambda about: f"{about['worker']} has left.",
+    "seat paused": _paused,
+    "seat back": lambda about: f"{about['worker']} takes stages again.",
+}
+"""Every event there is, with its sentence. docs/logs.md lists them."""
