@@ -27,6 +27,7 @@ from gridq.errors import (
     StageError,
     StageTimeout,
 )
+from gridq.graph.catalogue import StageSpec
 from gridq.profiles import Profile, StageContext
 from gridq.protocol import Demand, Effect, Estimate, Json, ProbeReport, SeatOffer, StageCall, Usage
 
@@ -270,6 +271,11 @@ class ProfileConformance:
                 assert profile.matches(demand, capability) == (index in wanted), (example, fields)
                 if index in wanted:
                     assert queue in names, (example, fields)
+
+    def test_its_stages_can_be_read_and_are_its_own(self) -> None:
+        for example in self.profile().stages():
+            spec = StageSpec.from_json(example)
+            assert spec.implementation.startswith(f"{self.profile.kind}:"), spec.name
 
     def test_probe_is_quick_and_says_what_it_missed(self) -> None:
         profile = self.profile()

@@ -1,0 +1,13 @@
+"""gridq's own suite for profiles, over this one."""
+
+from gridq_dataset import DatasetProfile
+
+from gridq.testing import ProfileConformance
+
+
+class TestDataset(ProfileConformance):
+    profile = DatasetProfile
+    effects = (({"effect": "Dataset", "name": "orders"}, "dataset:orders"),)
+    wrong_effects = ({"effect": "Dataset"}, {"effect": "Dataset", "name": 3})
+    capabilities = ({"names": ["orders", "stock"]}, {"names": ["stock"]})
+    served = ((0,), ())
