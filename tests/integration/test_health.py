@@ -1,0 +1,53 @@
+"""`gridq health`: live is what renews its lease, on this machine."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gridq import queues
+from gridq.cli import app
+from gridq.machine import machine_id
+from tests.conftest import GridEnv
+from tests.local_grid import LocalGrid
+
+
+def health(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["health", *arguments])
+    return done.exit_code, done.output
+
+
+def test_what_runs_here_is_live(grid_env: GridEnv) -> None:
+    machine = machine_id(grid_env.settings.home)
+    seats = {f"{machine}.local": [queues.LOCAL], "elsewhere.router": [queues.PURE]}
+    with LocalGrid(grid_env.client, grid_env.settings, seats):
+        assert health() == (0, f"live: {machine}.local\n")
+        assert health("--seat", "local")[0] == 0
+        code, out = health("--json")
+        assert (code, json.loads(out)) == (0, {"machine": machine, "live": [f"{machine}.local"]})
+        code, out = health("--seat", "cpu")
+        assert code == 4
+        assert f"{machine}.cpu is not live" in out
+    assert health()[0] == 4
+
+
+def test_a_lease_that_has_run_out_is_not_live_though_nobody_has_swept_it(grid_env: GridEnv) -> None:
+    machine = machine_id(grid_env.settings.home)
+    seconds, _ = grid_env.client.time()
+    key = f"{grid_env.prefix}.seats"
+    grid_env.client.zadd(key, {f"{machine}.hung": (seconds - 1) * 1000})
+    assert health()[0] == 4
+    grid_env.client.zadd(key, {f"{machine}.hung": (seconds + 60) * 1000})
+    assert health()[0] == 0
+
+
+def test_a_server_that_is_away_is_no_health(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gridq.settings import settings
+
+    monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://127.0.0.1:1/0")
+    settings.cache_clear()
+    code, out = health()
+    assert code == 2
+    assert "broker.unreachable" in out
