@@ -1,0 +1,30 @@
+"""Flower's settings. `gridq flower` reads them, and so does Celery's own command:
+
+    celery -A gridq.app flower --conf=broker_config/flowerconfig.py
+
+What stands on that command line wins over what stands here, this over FLOWER_… in the environment.
+"""
+
+from gridq import monitor
+from gridq.settings import settings
+
+monitor.fit()
+
+address = "127.0.0.1"
+basic_auth = [f"{monitor.USER}:{monitor.password(settings())}"]
+read_only = True
+
+# What was seen is kept in memory: `gridq jobs` is the history, and Flower's file is a pickle.
+persistent = False
+max_tasks = 20_000
+max_workers = 1_000
+purge_offline_workers = monitor.FORGET
+
+format_task = monitor.format_task
+# Received and the wait say when a stage started; one date more would push its runtime off the screen.
+tasks_columns = "name,uuid,state,args,worker,received,wait,runtime,result"
+natural_time = False
+inspect_timeout = 1000.0
+
+# Debug mode shows tracebacks to whoever asks, with or without the password.
+debug = False
