@@ -52,3 +52,12 @@ def machine_id(home: Path) -> str:
             {"path": str(path), "expected": "letters, digits, '-' and '_'", "fix": "delete it"},
         )
     return text
+
+
+def host_id(machine: str) -> str:
+    """Which start of which host `machine` runs on: a home folder copied to another host is not this one."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = socket.gethostname()
+    return f"{machine}@{socket.gethostname()}:{boot}"

@@ -157,11 +157,11 @@ class EmbeddedServer:
                 self._spawn(program)
                 if self._answers(end):
                     return self
-                if fixed or attempt == PORT_TRIES - 1 or "in use" not in self._log_end():
+                if fixed or attempt == PORT_TRIES - 1 or "in use" not in self.log_end():
                     break
             raise BrokerUnreachable(
                 f"The embedded server did not start on port {self.port}",
-                {"reason": self._log_end(), "fix": f"read {self.folder / 'server.log'}"},
+                {"reason": self.log_end(), "fix": f"read {self.folder / 'server.log'}"},
             )
         except BaseException:
             self.stop()
@@ -294,7 +294,8 @@ class EmbeddedServer:
             os.close(self._pipe)
             self._pipe = -1
 
-    def _log_end(self) -> str:
+    def log_end(self) -> str:
+        """The last three lines of its log, in one."""
         try:
             lines = (self.folder / "server.log").read_text(errors="replace").splitlines()
         except OSError:

@@ -1,33 +1,30 @@
-"""The HOME deployment: server, routers and one worker a seat, as children of this process."""
+"""The HOME deployment for one `with` block: routers and one worker a seat, as children of this process."""
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from gridq import parent, queues
 from gridq.errors import ConfigError, StartTimeout
 from gridq.settings import Settings
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
+from workers import programs
+from workers.programs import Program
 
 STOP = 10.0
 """Seconds beyond the drain that a child may take to end before it is killed."""
-
-ROUTER_LANES = 4
 
 
 class Home:
     """Routers and workers on this machine, started as `celery` processes of this Python.
 
     `seats` are the names of this machine's seats to serve; `env` is added to the children's environment;
-    their output goes to `<folder>/<name>.log`. A child ends when this process does, however that ends.
+    their output goes to `<folder>/<name>.log`. A child ends when this process does, however that ends. One
+    that ends by itself is not started again: `workers.supervisor` does that.
     """
 
     def __init__(
@@ -51,7 +48,6 @@ class Home:
 
         ConfigError: one ended, with its last words. StartTimeout: not all were live within `timeout` seconds.
         """
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         before = self._live_seats()
         for number in range(self.routers):
             self.spawn(f"router{number}")
@@ -65,41 +61,8 @@ class Home:
 
     def spawn(self, name: str) -> subprocess.Popen[bytes]:
         """Start (again) the router or worker called `name`."""
-        if self._routes(name):
-            what = [
-                "-A",
-                "gridq.app",
-                "worker",
-                "-Q",
-                queues.ROUTER,
-                "-n",
-                f"{name}@%h",
-                "-c",
-                str(ROUTER_LANES),
-            ]
-        else:
-            what = ["-A", "workers", "worker", "--seat", name]
-        command = [
-            sys.executable,
-            "-m",
-            "celery",
-            *what,
-            "--without-gossip",
-            "--without-mingle",
-            "-l",
-            "WARNING",
-        ]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            child = subprocess.Popen(  # noqa: S603 our own program and arguments
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment(),
-                start_new_session=True,
-            )
-        self.children[name] = child
-        return child
+        self.children[name] = self._program(name).start()
+        return self.children[name]
 
     def stop(self, within: float | None = None) -> None:
         """End every child: workers first, then routers, so that what they hand back is still looked after.
@@ -108,19 +71,9 @@ class Home:
         """
         if within is None:
             within = self.config.drain + STOP
-        workers = [child for name, child in self.children.items() if not self._routes(name)]
-        routers = [child for name, child in self.children.items() if self._routes(name)]
-        for group in (workers, routers):
-            for child in group:
-                if child.poll() is None:
-                    child.send_signal(signal.SIGTERM)
-            until = time.monotonic() + within
-            for child in group:
-                try:
-                    child.wait(max(0.1, until - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.wait()
+        for place in programs.WORKERS, programs.ROUTERS:
+            group = [child for name, child in self.children.items() if self._program(name).place == place]
+            programs.end([(child, within) for child in group])
         self.children.clear()
 
     def __enter__(self) -> Self:
@@ -133,21 +86,12 @@ class Home:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _routes(self, name: str) -> bool:
-        """Whether `name` is one of the routers: a seat may well be called `router` too."""
-        return name in [f"router{number}" for number in range(self.routers)]
-
-    def _environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "GRIDQ_BROKER_URL": self.config.broker_url.get_secret_value(),
-            "GRIDQ_PREFIX": self.config.prefix,
-            "GRIDQ_HOME": str(self.config.home),
-            "GRIDQ_PROFILES": ",".join(self.config.profiles),
-            "PYTHONWARNINGS": "ignore",
-            parent.VARIABLE: str(os.getpid()),
-            **self.env,
-        }
+    def _program(self, name: str) -> Program:
+        """The program called `name`: a router, or a seat, which may well be called `router` too."""
+        env = programs.environment(self.config, self.env)
+        if name in [f"router{number}" for number in range(self.routers)]:
+            return programs.router(self.config, name, self.folder, env)
+        return programs.seat(self.config, name, self.folder, env, STOP)
 
     def _live_seats(self) -> int:
         client = connect(self.config.broker_url.get_secret_value(), name="gridq-home")
@@ -158,14 +102,12 @@ class Home:
 
     def _check(self, late: bool) -> None:
         for name, child in self.children.items():
-            if child.poll() is not None or late:
-                text = (self.folder / f"{name}.log").read_text("utf-8", "replace").strip()
-                last = text.splitlines()[-1] if text else "it said nothing"
-                if child.poll() is not None:
-                    raise ConfigError(
-                        f"{name} ended at its start",
-                        {"reason": last, "path": str(self.folder / f"{name}.log")},
-                    )
+            if child.poll() is not None:
+                program = self._program(name)
+                raise ConfigError(
+                    f"{name} ended at its start",
+                    {"reason": program.last_words(), "path": str(program.log)},
+                )
         if late:
             raise StartTimeout(
                 "The grid was not ready in time", {"path": str(self.folder), "fix": "read the logs there"}

@@ -51,7 +51,7 @@ class Record:
         while not self._taken():
             if time.monotonic() > end:
                 os.close(self._lock)
-                raise _already(home, name)
+                raise already(home, name)
             time.sleep(0.02)
         self.path.unlink(missing_ok=True)
 
@@ -72,7 +72,8 @@ class Record:
         return True
 
 
-def _already(home: Path, name: str) -> AlreadyRunning:
+def already(home: Path, name: str) -> AlreadyRunning:
+    """The error that says that the program `name` runs in `home`, and where."""
     from gridq.store.connection import safe_url
 
     found = running(home, name) or {}

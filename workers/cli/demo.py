@@ -16,12 +16,10 @@ if TYPE_CHECKING:
     from workers.seats import Found
 
 
-def register(app: typer.Typer) -> None:
-    """Add this package's commands to `gridq`."""
-    app.command(epilog=EXITS, short_help="Run one graph through a whole grid on this machine.")(demo)
-    app.command(epilog=EXITS, short_help="Show what this machine can offer, and what not.")(probe)
+app = typer.Typer()
 
 
+@app.command(epilog=EXITS, short_help="Run one graph through a whole grid on this machine.")
 def demo(
     *,
     graph: Annotated[
@@ -73,6 +71,7 @@ def demo(
     )
 
 
+@app.command(epilog=EXITS, short_help="Show what this machine can offer, and what not.")
 def probe(json: AsJson = False, debug: Debug = False) -> None:
     """Show the seats that this machine can offer, and what was looked for in vain and why.
 
@@ -94,7 +93,7 @@ def probe(json: AsJson = False, debug: Debug = False) -> None:
         out.print("\nNot found:")
         for why in found.missing:
             out.print(f"  - {why}")
-    out.print(f"\nServe a seat: celery -A workers worker --seat {found.seats[-1].name}")
+    out.print(f"\nServe them: gridq worker; only one: celery -A workers worker --seat {found.seats[-1].name}")
 
 
 def seats_table(found: Found) -> Table:

@@ -1,0 +1,152 @@
+"""`gridq up`, `gridq down`, `gridq status`: a whole grid on this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.output import echo_json
+
+NOTHING_RUNS = 3
+"""The exit code of `gridq status` where nothing of this home runs."""
+
+STATUS_EXITS = (
+    "Exit codes: 0 gridq up or gridq worker runs in this home; 2 a setting is at fault; 3 neither runs (what "
+    "is known of the server is shown all the same)."
+)
+
+app = typer.Typer()
+
+
+@app.command(epilog=EXITS, short_help="Start a whole grid on this machine, and keep it running.")
+def up(
+    *,
+    seat: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--seat", metavar="NAME", help="Serve only this seat; repeat for more.", show_default=False
+        ),
+    ] = None,
+    routers: Annotated[int, typer.Option("--routers", min=1, max=32, help="How many routers.")] = 1,
+    flower: Annotated[bool, typer.Option(help="Start Flower too.")] = True,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once the grid is up; gridq down ends it.")
+    ] = False,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Start a server, routers, a worker for each seat of this machine and Flower, until Ctrl-C or SIGTERM.
+
+    Every other shell of this user finds the grid without a setting. What crashes is started again. The server
+    listens on this machine alone and keeps its data in the home folder; where GRIDQ_BROKER_URL or config.toml
+    there names a server, that one is used instead.
+    """
+    from gridq.settings import settings
+    from workers import up as grid
+
+    began = time.monotonic()
+    wanted = grid.Wanted(tuple(seat or ()), routers, flower)
+
+    def ready(state: dict[str, Any]) -> None:
+        from workers.status import started
+
+        show(state, json, started(state, time.monotonic() - began))
+
+    if detach:
+        ready(grid.detached(settings(), wanted))
+        return
+    grid.run(settings(), wanted, say=say, ready=ready)
+    say("Stopped, nothing is left running")
+
+
+@app.command(epilog=EXITS, short_help="End the grid that gridq up started.")
+def down(
+    *,
+    now: Annotated[bool, typer.Option("--now", help="Do not wait for what runs: it is handed back.")] = False,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """End the `gridq up` of this home, in order, and wait until nothing of it is left. Its data stay.
+
+    Where none runs, that is said, and is no error.
+    """
+    from gridq.settings import settings
+    from workers.down import take_down
+
+    home = settings().home
+    done = take_down(home, quickly=now)
+    if json:
+        echo_json(done)
+        return
+    for name in done["killed"]:
+        typer.echo(f"killed: {name}")
+    if done["pid"] is None:
+        typer.echo(f"No gridq up runs in {home}")
+    else:
+        typer.echo(f"Stopped process {done['pid']} with {', '.join(done['parts'])}; nothing is left running")
+
+
+@app.command(epilog=STATUS_EXITS, short_help="Show what of the grid runs on this machine.")
+def status(json: AsJson = False, debug: Debug = False) -> None:
+    """Show the parts that run here, the server, the live seats of the grid and how many jobs there are."""
+    from gridq.home import GRID, WORKER
+    from workers.control import ask
+
+    home = _home()
+    running = [state for name in (GRID, WORKER) if (state := ask(home, name)) is not None]
+    found, url = (running[0]["grid"], running[0]["server"]) if running else _elsewhere()
+    if json:
+        parts = [{name: value for name, value in state.items() if name != "grid"} for state in running]
+        echo_json({"running": parts, "url": url, "grid": found})
+    else:
+        from workers import status as texts
+
+        if not running:
+            typer.echo(f"Nothing runs in {home}. To start a grid: gridq up\n")
+        for state in running:
+            typer.echo(texts.now(state))
+        typer.echo(texts.grid(found, url))
+    if not running:
+        raise typer.Exit(NOTHING_RUNS)
+
+
+def say(line: str) -> None:
+    """One line on stderr with the time; where the terminal has gone, that is no reason to stop."""
+    try:
+        typer.echo(f"{time.strftime('%H:%M:%S')} {line}", err=True)
+    except OSError:
+        return
+
+
+def show(state: dict[str, Any], json: bool, text: str) -> None:
+    """What runs, on stdout."""
+    try:
+        if json:
+            echo_json(state)
+        else:
+            typer.echo(f"\n{text}\n")
+    except OSError:
+        return
+
+
+def _home() -> Path:
+    """GRIDQ_HOME without the settings, whose library alone takes as long to load as `status` may take."""
+    return Path(os.environ.get("GRIDQ_HOME") or Path.home() / ".gridq")
+
+
+def _elsewhere() -> tuple[dict[str, Any], str]:
+    """The grid on the server that the settings name, and its address."""
+    from gridq.settings import settings
+    from gridq.store.connection import connect, safe_url
+    from gridq.store.keys import Keys
+    from workers.status import look_at_grid
+
+    config = settings()
+    url = config.broker_url.get_secret_value()
+    with connect(url, name="gridq-status", timeout=2.0, retry=False) as client:
+        return look_at_grid(client, Keys(config.prefix)), safe_url(url)

@@ -1,0 +1,145 @@
+"""The programs of a grid as children of this process: their command lines, environment, logs and end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gridq import parent, queues
+from gridq.settings import Settings
+
+ROUTER_LANES = 4
+_TAKEN = re.compile(r"server|flower|router\d*")
+
+LOG_SIZE = 8 * 1024 * 1024
+"""Bytes beyond which a log is put aside when its program starts; one such is kept."""
+
+WORKERS, ROUTERS, FLOWER, SERVER = range(4)
+"""The order in which the parts of a grid end: what workers hand back is still looked after by a router."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program: its name among its like, its arguments (no shell sees them), environment and log file.
+
+    `place` says when it ends, `stop_in` how many seconds after SIGTERM it is killed.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    log: Path
+    place: int = WORKERS
+    stop_in: float = 10.0
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it, in a session of its own: Ctrl-C is for the parent alone."""
+        self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if self.log.stat().st_size > LOG_SIZE:
+                os.replace(self.log, self.log.with_suffix(".log.1"))
+        with self.log.open("ab") as log:
+            return subprocess.Popen(  # noqa: S603 our own programs and arguments
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=dict(self.env),
+                start_new_session=True,
+            )
+
+    def last_words(self) -> str:
+        """The last line of its log."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - 4096))
+                lines = file.read().decode("utf-8", "replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1].strip() if lines else "it said nothing"
+
+
+def router(config: Settings, name: str, logs: Path, env: Mapping[str, str]) -> Program:
+    """A router whose Celery name is `name` at this host."""
+    what = ("-A", "gridq.app", "worker", "-Q", queues.ROUTER, "-n", f"{name}@%h", "-c", str(ROUTER_LANES))
+    return Program(name, _celery(config, *what), env, logs / f"{name}.log", ROUTERS)
+
+
+def seat(config: Settings, name: str, logs: Path, env: Mapping[str, str], stop_in: float) -> Program:
+    """The worker of this machine's seat `name`. It is called like its seat, unless another part is."""
+    command = _celery(config, "-A", "workers", "worker", "--seat", name)
+    label = f"seat-{name}" if _TAKEN.fullmatch(name) else name
+    return Program(label, command, env, logs / f"{label}.log", WORKERS, stop_in)
+
+
+def flower(port: int, logs: Path, env: Mapping[str, str]) -> Program:
+    """Flower on `port` of the loopback interface."""
+    command = (sys.executable, "-m", "gridq.cli", "flower", "--port", str(port))
+    return Program("flower", command, env, logs / "flower.log", FLOWER)
+
+
+def environment(config: Settings, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A child's environment: this process's own, the grid that `config` names, and `more`."""
+    return {
+        **os.environ,
+        "GRIDQ_BROKER_URL": config.broker_url.get_secret_value(),
+        "GRIDQ_PREFIX": config.prefix,
+        "GRIDQ_HOME": str(config.home),
+        "GRIDQ_PROFILES": ",".join(config.profiles),
+        "PYTHONWARNINGS": "ignore",
+        parent.VARIABLE: str(os.getpid()),
+        **(more or {}),
+    }
+
+
+def patiently(seconds: float) -> bool:
+    """Wait, and be in no hurry."""
+    time.sleep(seconds)
+    return False
+
+
+def end(
+    children: Sequence[tuple[subprocess.Popen[bytes], float]],
+    pause: Callable[[float], bool] = patiently,
+) -> list[subprocess.Popen[bytes]]:
+    """End every child by SIGTERM, each within its seconds; those that had to be killed.
+
+    `pause(seconds)` waits; where it gives True, somebody is in a hurry, and those left are killed at once.
+    """
+    began = time.monotonic()
+    left = []
+    for child, within in children:
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+            left.append((child, began + within))
+    killed = []
+    hurry = False
+    while left:
+        for child, until in left:
+            if hurry or time.monotonic() > until:
+                kill(child)
+                killed.append(child)
+        left = [(child, until) for child, until in left if child.poll() is None]
+        hurry = bool(left) and pause(0.02)
+    return killed
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill a child that leads its own session, with what it has started there."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
+    child.wait()
+
+
+def _celery(config: Settings, *what: str) -> tuple[str, ...]:
+    quiet = ("--without-gossip", "--without-mingle", "-l", config.log_level)
+    return (sys.executable, "-m", "celery", *what, *quiet)

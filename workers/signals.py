@@ -1,0 +1,45 @@
+"""Signals as something to wait for, so that a program's one loop sees them between its own steps."""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+from typing import Self
+
+
+class Signals:
+    """Within it, the signals `numbers` do nothing but end a `wait`, as does the end of a child.
+
+    Only for the main thread.
+    """
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self.numbers = numbers
+
+    def __enter__(self) -> Self:
+        self._read, self._write = socket.socketpair()
+        self._read.setblocking(False)
+        self._write.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+        self._before = {
+            number: signal.signal(number, lambda *_: None) for number in (*self.numbers, signal.SIGCHLD)
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        self._read.close()
+        self._write.close()
+
+    def wait(self, seconds: float) -> list[int]:
+        """Wait up to `seconds` for a signal or the end of a child; the signals that came."""
+        if not select.select([self._read], [], [], seconds)[0]:
+            return []
+        try:
+            came = self._read.recv(4096)
+        except BlockingIOError:
+            return []
+        return [number for number in came if number in self.numbers]

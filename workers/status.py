@@ -1,0 +1,158 @@
+"""What a grid on this machine looks like: read from its server, and as the text that `gridq up` and `gridq
+status` print. No table library: `status` is to be there at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from gridq.store.keys import Keys
+
+
+def look_at_grid(client: Redis, keys: Keys) -> dict[str, Any]:
+    """The server, the live seats and how many jobs there are, as JSON; `error` in their place where the
+    server does not answer.
+    """
+    from redis.exceptions import RedisError
+
+    from gridq import registry
+    from gridq.store.connection import translate
+
+    try:
+        look = client.pipeline(transaction=False)
+        for section in ("server", "memory", "persistence"):
+            look.info(section)
+        look.zcard(keys("inbox"))
+        look.zcard(keys("deadlines"))
+        server, memory, persistence, queued, all_jobs = look.execute()
+        ads = registry.seats(client, keys)
+        busy = client.pipeline(transaction=False)
+        for ad in ads:
+            busy.hlen(keys("held", ad.seat))
+        lanes = busy.execute()
+    except (RedisError, OSError) as exc:
+        return {"error": str(translate(exc))}
+    name = "valkey" if "valkey_version" in server else "redis"
+    return {
+        "server": {
+            "name": name,
+            "version": server[f"{name}_version"],
+            "uptime_s": server["uptime_in_seconds"],
+            "memory": memory["used_memory"],
+            "memory_limit": memory["maxmemory"],
+            "appendonly": bool(persistence["aof_enabled"]),
+            "appendonly_ok": persistence.get("aof_last_write_status", "ok") == "ok",
+        },
+        "seats": [
+            {
+                "seat": ad.seat, "worker": ad.worker, "kind": ad.kind, "lanes": ad.lanes, "busy": held,
+                "state": ad.state, "reason": ad.reason, "queues": ad.queues, "version": ad.version,
+                "since": ad.started_at,
+            }
+            for ad, held in zip(ads, lanes, strict=True)
+        ],
+        "jobs": {"queued": queued, "running": max(0, all_jobs - queued)},
+    }  # fmt: skip
+
+
+def started(state: dict[str, Any], seconds: float) -> str:
+    """What `gridq up` and `gridq worker` show once all is live."""
+    up = state["program"] == "grid"
+    head = "The grid is up" if up else "This machine serves the grid"
+    lines = [f"{head} after {seconds:.1f} s: machine {state['machine']}, home {state['home']}", ""]
+    lines += _parts(state)
+    lines += [f"Not found  {why}" for why in state["missing"]]
+    if state["missing"]:
+        lines.append("")
+    if "flower" in state:
+        flower = state["flower"]
+        lines.append(
+            f"Flower     {flower['url']}, user {flower['user']}, password in {flower['password_file']}"
+        )
+    lines.append(f"Logs       {state['logs']}")
+    if up:
+        lines.append("Use it     gridq run GRAPH.json   in any other shell of this user")
+    lines.append(f"Look       gridq status{', gridq workers' if up else ''}")
+    pid = state["pid"]
+    lines.append(f"Stop       Ctrl-C here, or {'gridq down' if up else f'kill {pid}'}")
+    return "\n".join(lines)
+
+
+def now(state: dict[str, Any]) -> str:
+    """What `gridq status` shows of one running program."""
+    what = "gridq up" if state["program"] == "grid" else "gridq worker"
+    ready = "" if state["ready"] else ", not ready yet"
+    since = span(time.time() - state["started_at"])
+    lines = [f"{what} runs as process {state['pid']} since {since}{ready}; home {state['home']}", ""]
+    lines += _parts(state)
+    return "\n".join(lines)
+
+
+def grid(state: dict[str, Any], url: str) -> str:
+    """What `gridq status` shows of the grid on a server."""
+    if "error" in state:
+        return f"Server  {state['error']}"
+    server, jobs = state["server"], state["jobs"]
+    kept = "kept on disk (AOF)" if server["appendonly"] else "in memory only (no AOF)"
+    if server["appendonly"] and not server["appendonly_ok"]:
+        kept = "its last write to the disk FAILED"
+    limit = f" of {_size(server['memory_limit'])}" if server["memory_limit"] else ""
+    memory = f"{_size(server['memory'])}{limit} in use"
+    lines = [
+        f"Server  {server['name'].capitalize()} {server['version']} at {url}, up {span(server['uptime_s'])}, "
+        f"{memory}, {kept}",
+        f"Jobs    {jobs['queued']} queued, {jobs['running']} running",
+    ]
+    rows = [["SEAT", "LANES", "STATE", "UP", "QUEUES"]]
+    for seat in state["seats"]:
+        how = f"{seat['state']}: {seat['reason']}" if seat["reason"] else seat["state"]
+        lanes = f"{seat['busy']}/{seat['lanes']}"
+        rows.append([seat["seat"], lanes, how, span(time.time() - seat["since"]), "  ".join(seat["queues"])])
+    if len(rows) > 1:
+        return "\n".join([*lines, "", *columns(rows)])
+    return "\n".join([*lines, "Seats   none is live"])
+
+
+def span(seconds: float) -> str:
+    """A time span in its largest unit: `45 s`, `3 min`, `5 h`, `12 d`."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of text as lines with aligned columns; the last column is cut at the terminal's width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = max(20, shutil.get_terminal_size((100, 24)).columns - sum(widths[:-1]) - 2 * (len(widths) - 1))
+    lines = []
+    for row in rows:
+        last = row[-1] if len(row[-1]) <= room else row[-1][: room - 2].rsplit("  ", 1)[0] + " …"
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        lines.append("  ".join([*cells, last]).rstrip())
+    return lines
+
+
+def _parts(state: dict[str, Any]) -> list[str]:
+    rows = [["PART", "PID", "STATE", "UP", "RESTARTS", "WHERE"]]
+    for part in state["parts"]:
+        up = span(time.time() - part["started_at"]) if part["started_at"] else "-"
+        pid = str(part["pid"] or "-")
+        where = part["reason"] or part["about"]
+        rows.append([part["name"], pid, part["state"], up, str(part["restarts"]), where])
+    return [*columns(rows), ""]
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KB", "MB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GB"

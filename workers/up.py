@@ -1,0 +1,164 @@
+"""`gridq up`: server, routers, one worker a seat and Flower on this machine, until it is told to stop."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import SecretStr
+
+from gridq import profiles
+from gridq.errors import ConfigError
+from gridq.home import GRID, held
+from gridq.settings import Settings
+from gridq.store.connection import check_server, connect, safe_url
+from workers import programs
+from workers.control import ask
+from workers.deployment import Deployment
+from workers.embedded import EmbeddedServer, free_port, is_free, remember, remembered
+from workers.probing import find
+from workers.records import already
+from workers.seats import Found, Seat
+
+FLOWER_PORT = 5555
+FLOWER_USER = "gridq"
+LOADING = 120.0
+"""Seconds that a server may take to read its data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What `gridq up` is asked for: some seats only (empty: all), how many routers, Flower or not."""
+
+    seats: tuple[str, ...] = ()
+    routers: int = 1
+    flower: bool = True
+
+
+@dataclass
+class ServerPart:
+    """The embedded server as a part of the supervisor's."""
+
+    server: EmbeddedServer
+    name: str = field(default="server", init=False)
+    place: int = field(default=programs.SERVER, init=False)
+    stop_in: float = field(default=15.0, init=False)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it, or start it again with the same address and its data."""
+        self.server.start(LOADING)
+        remember(self.server)
+        assert self.server.process is not None
+        return self.server.process
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.server.log_end() or "it said nothing"
+
+
+def run(
+    config: Settings,
+    wanted: Wanted,
+    *,
+    say: Callable[[str], None],
+    ready: Callable[[dict[str, Any]], None],
+) -> None:
+    """Start everything, call `ready` with what runs once it is live, keep it running until a signal.
+
+    Where GRIDQ_BROKER_URL or the machine's configuration names a server, that is the grid's; else one of our
+    own, with its data in `<home>/server`. AlreadyRunning: another `gridq up` has this home.
+    """
+    with Deployment(config, GRID, say) as grid:
+        say(f"Starting the grid of {config.home}")
+        _start_server(grid)
+        for number in range(wanted.routers):
+            part = programs.router(grid.config, f"router{number}", grid.logs, grid.environment())
+            grid.add(part, "admits jobs, runs pure stages")
+        found = find(grid.config, profiles.load(grid.config.profiles))
+        for seat in chosen(found, wanted.seats):
+            grid.add_seat(seat)
+        grid.missing = found.missing
+        if wanted.flower:
+            _start_flower(grid)
+        came = grid.wait_until_live()
+        if not came:
+            ready(grid.status())
+        while not came:
+            came = grid.keep()
+        say("Stopping: workers finish what they run; the same signal again is quicker")
+
+
+def chosen(found: Found, names: Sequence[str]) -> list[Seat]:
+    """The seats called `names`, or all. ConfigError: this machine has no such seat."""
+    known = {seat.name: seat for seat in found.seats}
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"This machine has no seat {name!r}",
+                {
+                    "path": "--seat",
+                    "expected": "one of " + ", ".join(known),
+                    "reason": "; ".join(found.missing) or "nothing else was found",
+                },
+            )
+    return [seat for seat in found.seats if not names or seat.name in names]
+
+
+def _start_server(grid: Deployment) -> None:
+    """Start the server, or have a look at the one that is given, and let this machine's programs find it."""
+    config = grid.config
+    if "broker_url" in config.model_fields_set:
+        with connect(config.broker_url.get_secret_value(), name="gridq-up", retry=False) as look:
+            check_server(look)
+        grid.more["broker_url"] = config.broker_url.get_secret_value()
+    else:
+        server = remembered(config.home / "server")
+        grid.at_end.append(server.stop)
+        server.start(LOADING)
+        grid.config = config.model_copy(update={"broker_url": SecretStr(server.url)})
+        grid.more["broker_url"] = server.url
+        grid.add(ServerPart(server), f"{safe_url(server.url)}, data in {server.folder}")
+
+
+def _start_flower(grid: Deployment) -> None:
+    port = FLOWER_PORT if is_free(FLOWER_PORT) else free_port()
+    url = f"http://127.0.0.1:{port}"
+    password = grid.config.flower_password_file or grid.config.home / "flower-password"
+    grid.more["flower"] = {"url": url, "user": FLOWER_USER, "password_file": str(password)}
+    grid.add(programs.flower(port, grid.logs, grid.environment()), url)
+
+
+def detached(config: Settings, wanted: Wanted) -> dict[str, Any]:
+    """Start `gridq up` as a process of its own, wait until it is ready; what runs.
+
+    ConfigError: it ended instead; what it said stands in the error. AlreadyRunning: as `run`.
+    """
+    if held(config.home, GRID):
+        raise already(config.home, GRID)
+    log = config.home / "logs" / "up.log"
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "gridq.cli", "up", f"--routers={wanted.routers}"]
+    command += [f"--seat={name}" for name in wanted.seats]
+    command.append("--flower" if wanted.flower else "--no-flower")
+    with log.open("wb") as out:
+        child = subprocess.Popen(  # noqa: S603 our own program and arguments
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+    while True:
+        state = ask(config.home, GRID)
+        if state is not None and state["pid"] == child.pid and state["ready"]:
+            return state
+        if child.poll() is not None:
+            lines = log.read_text("utf-8", "replace").strip().splitlines()
+            raise ConfigError(
+                "The grid did not start",
+                {
+                    "path": str(log),
+                    "reason": lines[-1].removeprefix("error: ") if lines else "it said nothing",
+                },
+            )
+        time.sleep(0.05)
