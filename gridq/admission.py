@@ -20,7 +20,7 @@ from gridq.graph.nodes import Graph, parse
 from gridq.graph.plan import Plan
 from gridq.graph.types import Type
 from gridq.graph.validate import validate
-from gridq.jobs import JobOptions, deadline_ms, plan_fields
+from gridq.jobs import JobOptions, deadline_ms, name_of, plan_fields
 from gridq.matching import Wanted, unfit, wanted
 from gridq.profiles import Profile, demand_of
 from gridq.protocol import Effect
@@ -43,6 +43,7 @@ class Split:
     ready: list[int]
     needs: list[str]
     wanted: tuple[Wanted, ...]
+    name: str = "graph"
 
 
 def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]) -> Placement:
@@ -130,14 +131,23 @@ class Admission:
         if known is not None:
             return known
         try:
-            plan = self._compile(graph, self._grid)
+            compiled = self._compile(graph, self._grid)
         except UnknownStage:  # perhaps a machine that joined since offers it
             if time.monotonic() - self._read_at < REFRESH:
                 raise
             self._refresh()
-            plan = self._compile(graph, self._grid)
+            compiled = self._compile(graph, self._grid)
+        source, plan = compiled
         fields, ready, needs = plan_fields(plan)
-        split = Split(plan.answer, len(plan.steps), fields, ready, needs, wanted(plan, self.profiles))
+        split = Split(
+            plan.answer,
+            len(plan.steps),
+            fields,
+            ready,
+            needs,
+            wanted(plan, self.profiles),
+            name_of(source, plan),
+        )
         self._plans[graph] = split
         while len(self._plans) > PLANS_KEPT:
             self._plans.popitem(last=False)
@@ -149,8 +159,9 @@ class Admission:
         self._plans.clear()
         self._read_at = time.monotonic()
 
-    def _compile(self, text: bytes, catalogue: Catalogue) -> Plan:
-        return compile_text(text, catalogue, self.config, self.profiles)[2]
+    def _compile(self, text: bytes, catalogue: Catalogue) -> tuple[Graph, Plan]:
+        graph, _, plan = compile_text(text, catalogue, self.config, self.profiles)
+        return graph, plan
 
     def admit(
         self,
@@ -189,6 +200,8 @@ class Admission:
             needs=split.needs,
             ready=split.ready,
             fields=fields,
+            name=options.name or split.name,
+            session=options.session or "",
         )
         if reply[0] == "noseat":
             raise self._no_seat(reply[1])

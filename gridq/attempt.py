@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
+from gridq import events
 from gridq.errors import (
     AttemptsExhausted,
     ChildDied,
@@ -66,6 +67,7 @@ class Attempt:
         self.claim = claim
         self.session = session
         self.started = time.monotonic()
+        self.claimed_at = time.time()
         self.step: Step = load_step(claim.spec)
         self.rows: list[dict[str, Any]] = []
         self.emitted = 0
@@ -74,8 +76,10 @@ class Attempt:
         self._flushed = 0.0
         self._flushing = threading.Lock()
         self._path = self.step.path
+        self._at = 0  # which of its operations runs
         self._why = ""  # lost, back, timeout: why the context was cancelled
         self._reported = False
+        self._announced = False
         self._micro = 0
         self._cancelled_at: float | None = None
         limits = [op.timeout or session.config.stage_timeout for op in self.step.ops] or [
@@ -114,6 +118,7 @@ class Attempt:
         """Record the output and take the lane's next stage."""
         session = self.session
         nonce = secrets.token_hex(8)
+        told = self._told()
         return self._patiently(
             lambda: session.scripts.complete(
                 self.claim.lease,
@@ -127,6 +132,7 @@ class Attempt:
                 go_on=time.monotonic() < until and not session.draining and not session.paused,
                 long=long,
                 long_ttl_ms=max(self.claim.remaining_ms, 0) + 3_600_000,
+                told=told,
             )
         )
 
@@ -164,8 +170,8 @@ class Attempt:
             return decoded[-1]
 
         done: list[Json] = []
-        for op in self.step.ops:
-            self._path = op.path
+        for number, op in enumerate(self.step.ops):
+            self._at, self._path = number, op.path
             value = evaluate(op.input, job_input, outputs, done)
             done.append(self._operate(op, value))
         output = evaluate(self.step.value, job_input, outputs, done)
@@ -232,6 +238,7 @@ class Attempt:
                 return ""
             self._reported = True
         row = json.dumps(self.rows, separators=(",", ":")) if self.rows and kind != "back" else ""
+        told = self._told()
         try:
             ended = self.session.scripts.fail(
                 self.claim.lease,
@@ -241,6 +248,11 @@ class Attempt:
                 error=error.to_json(),
                 row=row,
                 seat=self.session.seat,
+                told=told,
+                uuid=events.uuid_of(self.claim, self._at) if told else "",
+                why=error.code
+                if kind == "stage"
+                else str(error.details.get("reason") or error.code).partition(": ")[0],
             )
         except BaseException:
             self._reported = False
@@ -282,6 +294,23 @@ class Attempt:
         return StageTimeout(
             f"The stage ran longer than {seconds} s", {"path": self._path, "worker": self.session.worker}
         )
+
+    # -- what monitors are told
+
+    def announce(self) -> list[events.Event]:
+        """That this attempt has begun, once."""
+        if self._announced:
+            return []
+        self._announced = True
+        return events.begun(self.claim, self.step, self.session.worker, self.claimed_at)
+
+    def _told(self) -> str:
+        """What the recording script publishes of this attempt; empty where no monitor listens."""
+        if not self.step.ops or not self.session.monitored:
+            return ""
+        worker = self.session.worker
+        begun = events.begun(self.claim, self.step, worker, self.claimed_at)
+        return events.text([*begun, *events.succeeded(self.claim, self.rows, worker, time.time())])
 
     # -- other threads
 

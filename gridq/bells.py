@@ -10,7 +10,7 @@ from celery import Celery
 from redis import Redis
 
 from gridq.queues import ROUTER
-from gridq.store.envelopes import envelope
+from gridq.store.envelopes import broadcast, envelope, topic
 from gridq.store.keys import Keys
 
 STAGE_TASK = "gridq.run_stage"
@@ -24,5 +24,7 @@ def declare(app: Celery, client: Redis, keys: Keys) -> None:
         mapping={
             "stage": envelope(app, STAGE_TASK, "@@QUEUE@@", ()),
             "router": envelope(app, GRAPH_TASK, ROUTER, ("@@ID@@",)),
+            "events": broadcast(app),
+            "topic": topic(client, keys),
         },
     )

@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from gridq.attempt import Attempt, Runner
 from gridq.errors import SeatInUse
+from gridq.events import Monitors
 from gridq.repeat import Repeat
 from gridq.settings import Settings
 from gridq.store.scripts import Claim, Scripts
@@ -50,6 +51,8 @@ class Session:
         on_end: Callable[[str], None] | None = None,
         on_gone: Callable[[], None] | None = None,
         on_change: Callable[[], None] | None = None,
+        monitors: Monitors | None = None,
+        warm: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         self.scripts = scripts
         self.config = config
@@ -64,6 +67,8 @@ class Session:
         self.draining = False
         self.paused = ""  # why the seat takes nothing for a while, empty where it does
         self._paused_until = 0.0
+        self._monitors = monitors
+        self._warm = warm or (lambda: ())
         self._record_ttl = record_ttl
         self._on_end = on_end or (lambda job: None)
         self._on_gone = on_gone or (lambda: None)
@@ -91,6 +96,7 @@ class Session:
             budget=self.budget,
             queues=self.queues,
             ttl_ms=int(self._record_ttl * 1000),
+            worker=self.worker,
         )
         if other is not None:
             raise SeatInUse(
@@ -135,6 +141,11 @@ class Session:
     def stopped(self) -> bool:
         """Whether the session has left the grid."""
         return self._renewer.stopped
+
+    @property
+    def monitored(self) -> bool:
+        """Whether a monitor of Celery's wants to know what runs here."""
+        return self._monitors is not None and self._monitors.listen
 
     @property
     def busy(self) -> int:
@@ -213,7 +224,7 @@ class Session:
         """One beat: renew seat and leases, stop what was lost or has overrun its time."""
         with self._lock:
             running = dict(self._running)
-        lost = self.scripts.renew(self.seat, self.incarnation, list(running))
+        lost = self.scripts.renew(self.seat, self.incarnation, list(running), self._warm())
         if lost is None:
             self._again()
             lost = []
@@ -228,6 +239,8 @@ class Session:
                 attempt.tick()
             except RedisError as exc:  # the others' time is looked at all the same
                 log.warning("seat %s: %s", self.seat, exc)
+        if self._monitors is not None and self._monitors.listen:
+            self._monitors.beat([event for attempt in running.values() for event in attempt.announce()])
 
     def _again(self) -> None:
         """The server does not know the seat as live: go live again, and say everything again."""

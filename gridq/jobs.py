@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from gridq.errors import ConfigError, GridError, error_from_record, first_fault
+from gridq.graph.nodes import Graph
 from gridq.graph.plan import Plan, dump_step
 from gridq.protocol import Json, Wire
 from gridq.settings import Settings
@@ -27,11 +28,21 @@ class JobOptions(Wire):
     """What a submitter may say about a job, beside graph and input."""
 
     agent: str = Field("default", pattern=r"^[A-Za-z0-9_.@-]{1,64}$")
+    name: str | None = Field(
+        None,
+        pattern=r"^[\w .:/@+-]{1,64}$",
+        description="what lists and monitors call the job; None: the graph's own name, else its only stage's",
+    )
     priority: Literal["interactive", "batch"] = "interactive"
     deadline: Annotated[float, Field(gt=0)] | None = Field(
         None, description="seconds from now; None: GRIDQ_DEADLINE"
     )
     wait_for_seat: bool = Field(False, description="accept the job though no live seat serves what it needs")
+    session: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9_.:@-]{1,64}$",
+        description="jobs of one session and agent go to the seat that served the last of them, where it is free",
+    )
     stream: bool = Field(False, description="keep the pieces of the answers for `stream`")
 
     @property
@@ -53,6 +64,17 @@ def options_of(given: dict[str, Json]) -> JobOptions:
     except ValidationError as exc:
         name, reason = first_fault(exc)
         raise ConfigError(f"The option {name!r} is not usable", {"path": name, "reason": reason}) from None
+
+
+def name_of(graph: Graph, plan: Plan) -> str:
+    """What a job of this graph is called where its submitter does not say: the graph's `name`, else that of
+    its only stage, else `graph`.
+    """
+    name = graph.extra.get("name")
+    names = [op.name for step in plan.steps for op in step.ops]
+    if not isinstance(name, str) or not name:
+        name = names[0] if len(names) == 1 else "graph"
+    return re.sub(r"[^\w .:/@+-]", "_", name)[:64]
 
 
 def deadline_ms(about: JobOptions, config: Settings) -> int:

@@ -145,6 +145,10 @@ class Profile(ABC):
         """The usage with this kind's prices applied."""
         return usage
 
+    def warm(self) -> Sequence[str]:
+        """The queues whose work starts soonest here, as their model is loaded; must not block."""
+        return ()
+
     def metrics(self) -> dict[str, float]:
         """Numbers for the seat's advertisement; must not block."""
         return {}

@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from gridq import answers, bells, executor, parent, queues, refusal, stages
 from gridq.admission import Admission
 from gridq.errors import GridError, NotAdmitted
+from gridq.events import Monitors
 from gridq.executor import Session
 from gridq.governor.telemetry import Governor
 from gridq.jobs import options_of
@@ -79,13 +80,16 @@ class Router:
         return False
 
 
-def build(app: Celery, lanes: int) -> Router:
-    """A router that is not started yet. BrokerError: the server cannot be used."""
+def build(app: Celery, lanes: int, hostname: str = "") -> Router:
+    """A router that is not started yet; `hostname` is its Celery name. BrokerError: the server cannot be
+    used.
+    """
     config = settings()
     client = connect(name="gridq-router")
     check_server(client)
     scripts = Scripts(client, config)
     name = f"{machine_id(config.home)}.router-{os.getpid()}"
+    worker = hostname or f"router@{name.partition('.')[0]}"
     session = Session(
         scripts,
         config,
@@ -94,7 +98,8 @@ def build(app: Celery, lanes: int) -> Router:
         lanes=lanes,
         queues=[queues.PURE],
         runner=stages.run_builtin,
-        worker=f"router@{name.partition('.')[0]}",
+        worker=worker,
+        monitors=Monitors(app, scripts, worker, router=True),
         record_ttl=RECORD_TTL,
         on_end=partial(answers.write, app, scripts),
         on_gone=partial(bells.declare, app, client, scripts.keys),
@@ -112,9 +117,9 @@ def current() -> Router | None:
     return _router[0] if _router else None
 
 
-def start(app: Celery, lanes: int) -> Router:
+def start(app: Celery, lanes: int, hostname: str = "") -> Router:
     """Start this process's router: go live, declare the bells, sweep."""
-    router = build(app, lanes)
+    router = build(app, lanes, hostname)
     bells.declare(app, router.scripts.client, router.scripts.keys)
     revoke_cancels(router.scripts, partial(answers.write, app, router.scripts))
     router.session.start()
@@ -143,7 +148,7 @@ def _after_setup(instance: Any = None, **_: Any) -> None:
         return
     parent.watch()
     with refusal.told():
-        router = start(app, instance.concurrency)
+        router = start(app, instance.concurrency, instance.hostname)
     app.amqp.queues.select_add(queues.seat_queue(router.session.seat))
     app.amqp.queues.select_add(queues.PURE)
 

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from gridq import answers, bells, executor, parent, profiles, queues, refusal, stages
 from gridq.errors import ConfigError, SeatInUse
+from gridq.events import Monitors
 from gridq.executor import Session
 from gridq.machine import machine_id
 from gridq.profiles import Profile, StageContext
@@ -64,6 +65,7 @@ class Worker:
         self.seat = seat
         self.machine = machine_id(config.home)
         self.lock = _lock(config.home, seat.name)
+        worker = f"{seat.name}@{self.machine}"
         self.session = Session(
             scripts,
             config,
@@ -72,7 +74,9 @@ class Worker:
             lanes=lanes,
             queues=serves,
             runner=SeatRunner(seat.profile),
-            worker=f"{seat.name}@{self.machine}",
+            worker=worker,
+            monitors=Monitors(app, scripts, worker),
+            warm=seat.profile.warm if seat.profile is not None else None,
             budget=seat.offer.budget_micro_dollars,
             on_end=partial(answers.write, app, scripts),
             on_gone=self._gone,

@@ -10,6 +10,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `vals:<job>` | set: the job's long values | as its job |
 | `rows:<job>` | list: one line for each recorded stage | as its job, then as the result |
 | `str:<job>` | stream: pieces of the answers | as its job, then as the result |
+| `about:<job>` | hash: an ended job's name, agent, times, state | as the result |
 | `fin:<job>` | list of one: final state and answer or error | the result's TTL (default 1 h) |
 | `cls:…` `rdy:…` `w:…` | a capability's pending set | empty themselves; else the longest deadline + 1 h |
 | `vt:<kind>` | hash: virtual time of each agent | the same |
@@ -18,8 +19,10 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `late:<lease>` | a lease that ended uncompleted: its seat, what was charged | as its job, at least 1 h |
 | `ad:<seat>` | what the seat's worker says of itself | 3 heartbeats |
 | `stages:<machine>` | the user's stages of that machine | 3 heartbeats |
+| `sessions:<agent>` | hash: session → the seat that served it last | 10 min after the last of them |
 | `rank:<queue>` | sorted set: seats by preference | 1 min after the governor's last word |
-| `spent:<start>:…` | hash: what an agent or team used in the month that began then | that month + 2 days |
+| `watched` | the router that says that a monitor of Celery's listens | 5 s |
+| `spent:<start>` | hash: what agents and teams used in the month that began then | that month + 2 days |
 | `park:<agent>` | set: where stages of an agent over its money stand aside | the longest deadline + 1 h |
 | `rate:<seat>` | list: the times of a seat's last claims | 2 min |
 | `swept` `losses` | the last sweep; counters | the longest deadline + 1 h |
@@ -36,9 +39,12 @@ PERMANENT = (
     "seats",  # sorted set: live seats by expiry
     "lanes",  # hash: capability → lanes that listen
     "serve:*",  # set: live seats of a capability
+    "warm:*",  # sorted set: live seats that have a capability's model loaded
     "idle:*",  # sorted set: seats with a free lane, best first
     "queues",  # set: capabilities with pending stages or bells
     "deadlines",  # sorted set: jobs by deadline
+    "jobs",  # sorted set: jobs by submission, until their result expires
+    "past",  # sorted set: ended jobs by the end of their result's life
     "inbox",  # sorted set: jobs to be admitted
     "delays",  # sorted set: Retry delays and back-offs by due time
     "answers",  # sorted set: ended jobs whose Celery result is not written yet

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -42,13 +42,14 @@ def source(name: str, constants: str) -> str:
 
 def constants(config: Settings) -> str:
     """The settings that scripts need, as Lua locals. Times in ms."""
+    hold = int(config.affinity * 1000)
     keep = int((config.max_deadline + 3600) * 1000)
     age = int(config.batch_age * 1000)
     return (
         f"local P, K = '{config.prefix}', '{config.prefix}.'\n"
         f"local LEASE, GAP = {config.lease_ms}, {config.lease_ms - config.renew_ms}\n"
         f"local RESULT, KEEP = {int(config.result_ttl * 1000)}, {keep}\n"
-        f"local MAXATT, MAXLOSS, AGE = {config.max_attempts}, {config.max_losses}, {age}\n"
+        f"local MAXATT, MAXLOSS, AGE, HOLD = {config.max_attempts}, {config.max_losses}, {age}, {hold}\n"
     )
 
 
@@ -65,6 +66,7 @@ class Claim:
     prio: int
     queue: str
     agent: str
+    name: str
     refs: tuple[int, ...]
     input: bytes
     values: tuple[bytes | None, ...]
@@ -83,7 +85,7 @@ def read_claim(reply: Sequence[Any]) -> Claim | str:
     if len(reply) == 1:
         word: str = reply[0].decode()
         return word
-    wait, stream, remaining, prio, queue, agent = reply[2].decode().split(" ", 5)
+    wait, stream, remaining, prio, queue, agent, name = reply[2].decode().split(" ", 6)
     refs = () if reply[3] == b"-" else tuple(int(ref) for ref in reply[3].split(b","))
     return Claim(
         lease=reply[0].decode(),
@@ -94,6 +96,7 @@ def read_claim(reply: Sequence[Any]) -> Claim | str:
         prio=int(prio),
         queue=queue,
         agent=agent,
+        name=name,
         refs=refs,
         input=reply[4],
         values=tuple(reply[5:]),
@@ -143,14 +146,14 @@ class Scripts:
     def admit(
         self, job: str, *, agent: str, prio: int, deadline_ms: int | None, ttl_ms: int, celery: bool, stream:
         bool, wait: bool, value: bytes, answer: int, steps: int, needs: Sequence[str], ready: Sequence[int],
-        fields: Sequence[str | bytes | int],
+        fields: Sequence[str | bytes | int], name: str = "graph", session: str = "",
     ) -> list[str]:  # fmt: skip
         """Write a plan. `["ok"]`, `["known"]`, or `["noseat", queue, …]` with nothing written."""
         reply = self.call(
             "admit", job, agent, prio, "" if deadline_ms is None else deadline_ms, ttl_ms,
             "1" if celery else "", "1" if stream else "", "1" if wait else "", value, answer, steps,
             " ".join(needs),
-            " ".join(map(str, ready)), len(fields), *fields,
+            " ".join(map(str, ready)), name, session, *fields,
         )  # fmt: skip
         return [word.decode() for word in reply]
 
@@ -171,6 +174,7 @@ class Scripts:
         budget: int | None,
         queues: Sequence[str],
         ttl_ms: int,
+        worker: str = "",
     ) -> str | None:
         """Make the seat live. None, or the host of the other live worker that serves it."""
         reply = self.call(
@@ -182,6 +186,7 @@ class Scripts:
             "" if budget is None else budget,
             " ".join(queues),
             ttl_ms,
+            worker or seat,
         )
         return None if reply[0] == 1 else reply[1].decode()
 
@@ -193,18 +198,25 @@ class Scripts:
         """The best pending stage for the seat, or the word why there is none."""
         return read_claim(self.call("claim", seat, incarnation, lane, nonce))
 
-    def renew(self, seat: str, incarnation: str, leases: Sequence[str]) -> list[str] | None:
+    def renew(
+        self, seat: str, incarnation: str, leases: Sequence[str], warm: Iterable[str] = ()
+    ) -> list[str] | None:
         """Renew the seat and its leases: the lost ones, or None where the server does not know this
-        incarnation as live.
+        incarnation as live. `warm`: the queues whose model the seat has loaded.
         """
-        reply = [word.decode() for word in self.call("renew", seat, incarnation, *leases)]
+        loaded = " ".join(sorted(warm))
+        reply = [word.decode() for word in self.call("renew", seat, incarnation, loaded, *leases)]
         return None if reply == ["gone"] else reply
 
     def fail(
-        self, lease: str, kind: str, *, pause_ms: int, used: int, error: str, row: str, seat: str
-    ) -> str:
-        """End an attempt without an output: `again`, `plain`, `celery` or `fenced`."""
-        word: str = self.call("fail", lease, kind, pause_ms, used, error, row, seat).decode()
+        self, lease: str, kind: str, *, pause_ms: int, used: int, error: str, row: str, seat: str,
+        told: str = "", uuid: str = "", why: str = "",
+    ) -> str:  # fmt: skip
+        """End an attempt without an output: `again`, `plain`, `celery` or `fenced`.
+
+        `told`: events for Celery's monitors; `uuid` and `why` of the one that says how the stage stopped.
+        """
+        word: str = self.call("fail", lease, kind, pause_ms, used, error, row, seat, told, uuid, why).decode()
         return word
 
     def emit(self, lease: str, path: str, pieces: Sequence[str], before: int | None = None) -> bool:
@@ -222,7 +234,7 @@ class Scripts:
 
     def complete(
         self, lease: str, output: bytes, *, used: int, rows: str, seat: str, incarnation: str, lane: str,
-        nonce: str, go_on: bool, long: bytes | None = None, long_ttl_ms: int = 0,
+        nonce: str, go_on: bool, long: bytes | None = None, long_ttl_ms: int = 0, told: str = "",
     ) -> tuple[int, str, Claim | str]:  # fmt: skip
         """Record an output and take the lane's next stage.
 
@@ -230,7 +242,7 @@ class Scripts:
         script runs. Gives (1 recorded, 0 recorded before, -1 fenced off, -2 the value could not be written;
         '' or how the job ended; the next claim).
         """
-        args = (lease, output, used, rows, seat, incarnation, lane, nonce, "1" if go_on else "0")
+        args = (lease, output, used, rows, seat, incarnation, lane, nonce, "1" if go_on else "0", told)
         if long is None:
             reply = self.call("complete", *args)
         else:

@@ -17,7 +17,7 @@ from gridq.admission import Admission
 from gridq.errors import GridError, StageError
 from gridq.graph.catalogue import Catalogue
 from gridq.graph.compile import compile_plan
-from gridq.graph.nodes import parse
+from gridq.graph.nodes import Graph, parse
 from gridq.graph.plan import Plan
 from gridq.profiles import StageContext
 from gridq.protocol import Json, StageCall
@@ -37,8 +37,9 @@ class TestAdmission(Admission):
 
     __test__ = False
 
-    def _compile(self, text: bytes, catalogue: Catalogue) -> Plan:
-        return compile_plan(parse(text, max_depth=1000), CATALOGUE, place, max_steps=100_000)
+    def _compile(self, text: bytes, catalogue: Catalogue) -> tuple[Graph, Plan]:
+        graph = parse(text, max_depth=1000)
+        return graph, compile_plan(graph, CATALOGUE, place, max_steps=100_000)
 
 
 class CallsRunner:

@@ -346,7 +346,8 @@ class Protocol(RuleBasedStateMachine):
         grid.client.delete(grid.keys("answers"), *(grid.keys.queue(queue) for queue in (ONE, TWO, PURE)))
         grid.sweep()
         kinds = {name.partition(":")[0] for name in grid.own()}
-        assert kinds <= {"fin", "rows", "str", "seat", "late", "vt", "swept", "losses", "bells", "bellno"}
+        history = {"fin", "rows", "str", "about", "jobs", "past"}
+        assert kinds <= history | {"seat", "late", "vt", "swept", "losses", "bells", "bellno"}
         assert not keys_without_ttl(grid.client, grid.keys.prefix)
         grid.client.unlink(*grid.client.scan_iter(f"{grid.keys.prefix}*", count=5000))
 

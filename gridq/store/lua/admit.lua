@@ -1,10 +1,10 @@
 -- Write a job's plan and make its first steps ready, all or nothing.
 -- ARGV  job, agent, prio, deadline in ms from now ('' = the one the inbox knows), result TTL in ms, celery, stream, wait ('1' =
 --       accept without a live seat), input, answer step, steps, queues needed (space separated), ready steps (space
---       separated), count of fields, field, value, …
+--       separated), the job's name, its session or '', field, value, …
 -- gives {'ok'} | {'known'} the job is admitted or ended already | {'noseat', queue …} nothing was written
 -- TTL   job:<job> lives to the deadline + an hour
--- uses: base pending
+-- uses: base events pending
 local job, agent = ARGV[1], ARGV[2]
 local j = jobkey(job)
 local over = C('EXISTS', K .. 'fin:' .. job) == 1
@@ -31,14 +31,17 @@ if ARGV[8] ~= '1' then
   end
 end
 C('HSET', j, 'agent', agent, 'prio', ARGV[3], 'dl', deadline, 'ttl', ARGV[5], 'in', input, 'ans', ARGV[10], 'n', ARGV[11],
-  'left', ARGV[11], 'at', NOW)
+  'left', ARGV[11], 'at', NOW, 'name', ARGV[14])
 if ARGV[6] == '1' or known[3] then C('HSET', j, 'celery', 1) end
 if ARGV[7] == '1' then C('HSET', j, 'stream', 1) end
-for i = 15, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
+if ARGV[15] ~= '' then C('HSET', j, 'session', ARGV[15]) end
+for i = 16, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
 C('PEXPIRE', j, deadline - NOW + 3600000)
 C('ZADD', K .. 'deadlines', deadline, job)
+C('ZADD', K .. 'jobs', 'NX', NOW, job)
 C('UNLINK', sub)
 C('ZREM', K .. 'inbox', job)
 if string.sub(input, 1, 1) == '@' then C('SADD', K .. 'vals:' .. job, string.sub(input, 2)); C('PEXPIRE', K .. 'vals:' .. job, deadline - NOW + 3600000) end
+if watched() then publish(cjson.encode(beginning(job, ARGV[14], agent, ARGV[11]))) end
 for s in words(ARGV[13]) do push(job, s) end
 return {'ok'}

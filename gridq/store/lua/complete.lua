@@ -1,11 +1,11 @@
 -- Record a stage's output: check the fence, link the output, settle the hold, close the lease, find what became ready, ring;
 -- then, in the same call, take the lane's next stage.
 -- ARGV  lease, output (a value, or '@name' of a value written before), micro-dollars used, rows as JSON, seat, incarnation,
---       lane, nonce of the next claim, '1' take the next | '0' leave
+--       lane, nonce of the next claim, '1' take the next | '0' leave, what monitors are told of it as JSON or ''
 -- gives {1 recorded | 0 recorded before | -1 fenced off | -2 the value is not there, '' | plain | celery (the job ended), next}
 -- A lapsed lease still counts while nobody else has claimed the stage: a paid call is not thrown away.
--- uses: base pending jobs take
-local lease, output, used, rows, seat, inc, lane, nonce, goon = unpack(ARGV)
+-- uses: base events pending jobs take
+local lease, output, used, rows, seat, inc, lane, nonce, goon, told = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)
 local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n', 'h:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0')
@@ -33,6 +33,7 @@ else
     C('SADD', K .. 'vals:' .. job, string.sub(output, 2))
     C('PEXPIRE', K .. 'vals:' .. job, C('PTTL', j))
   end
+  if told ~= '' then publish(told) end
   if f[6] then skip(job, output == 'true' and f[7] or f[6], pure, later) end
   release(job, header(job, step, f[5]).dependents, pure, later)
   if C('HINCRBY', j, 'left', -1) <= 0 then
@@ -47,7 +48,7 @@ if mine then after = take_pure(job, mine, seat, lane, nonce) elseif goon == '1' 
 -- What became ready is rung for, but where this lane has taken a stage of the same queue: it needs no bell for one.
 local taken = not mine and after[2] and string.match(after[3], '^%S+ %S+ %S+ %S+ (%S+)')
 for _, to in ipairs(later) do
-  if to[1] == taken then taken = nil else ring(to[1], to[2], to[3]) end
+  if to[1] == taken then taken = nil else ring(to[1], to[2], to[3], to[4]) end
 end
 if goon == '1' then return {result, ended, after} end
 local S = C('HMGET', K .. 'seat:' .. seat, 'queues', 'draining', 'inc')

@@ -16,10 +16,12 @@ if known then
 end
 if C('EXISTS', K .. 'sub:' .. job, jobkey(job)) > 0 then return 0 end
 local sub = K .. 'sub:' .. job
-C('HSET', sub, 'agent', ARGV[2], 'dl', NOW + ARGV[3], 'ttl', ARGV[4], 'graph', ARGV[7], 'in', ARGV[8], 'options', ARGV[9])
+C('HSET', sub, 'agent', ARGV[2], 'dl', NOW + ARGV[3], 'ttl', ARGV[4], 'graph', ARGV[7], 'in', ARGV[8], 'options', ARGV[9],
+  'at', NOW)
 if ARGV[5] == '1' then C('HSET', sub, 'celery', 1) end
 if ARGV[6] == '1' then C('HSET', sub, 'stream', 1) end
 C('PEXPIRE', sub, ARGV[3] + 3600000)
 C('ZADD', K .. 'deadlines', NOW + ARGV[3], job)
 C('ZADD', K .. 'inbox', NOW + 2000, job)
+C('ZADD', K .. 'jobs', 'NX', NOW, job)
 return 1

@@ -1,17 +1,22 @@
 -- An attempt ended without an output.
 -- ARGV  lease, kind (stage: the stage's own fault, it fails for good | seat | died | lost | back), pause in ms, micro-dollars
---       used, error as JSON, row as JSON or '', seat
+--       used, error as JSON, row as JSON or '', seat; what monitors are told of the attempt so far as JSON, the stage's id there and
+--       why it stopped (all '' where none listens)
 -- gives again (it is pending or a Retry starts) | plain | celery (the job failed) | fenced
--- uses: base pending jobs
-local lease, kind, pause, used, err, row, seat = unpack(ARGV)
+-- uses: base events pending jobs
+local lease, kind, pause, used, err, row, seat, told, uuid, why = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)
 local by = free(lease)
 local charged = settle(lease, by, tonumber(used))
 if charged then remember(lease, charged, used) end
+if told ~= '' then publish(told) end
 if C('HGET', j, 'cur:' .. step) ~= rest then return 'fenced' end
 if not by then unpend(job, step) end
 C('HDEL', j, 'cur:' .. step)
 if row ~= '' and C('RPUSH', K .. 'rows:' .. job, row) == 1 then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end
-if kind == 'stage' then return failed(job, step, err) end
-return attempt_failed(job, step, seat, kind, tonumber(pause), err)
+local after
+if kind == 'stage' then after = failed(job, step, err)
+else after = attempt_failed(job, step, seat, kind, tonumber(pause), err) end
+if uuid ~= '' then tell_stop(after == 'again' and 'retried' or 'failed', uuid, seat, why) end
+return after

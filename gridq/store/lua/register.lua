@@ -1,8 +1,8 @@
 -- A seat goes live, or says again what it is. A new incarnation ends the leases of the one before at once.
 -- ARGV  seat, incarnation, host (which start of which machine), lanes, budget in micro-dollars or '', queues (space separated),
---       TTL of the seat's record in ms
+--       TTL of the seat's record in ms, name of its Celery worker
 -- gives {1} | {0, host} another live worker on another host serves it
--- uses: base pending jobs seats
+-- uses: base events pending jobs seats
 local seat, inc, host, lanes, budget, queues = unpack(ARGV, 1, 6)
 local key = K .. 'seat:' .. seat
 local f = C('HMGET', key, 'inc', 'host', 'lanes', 'queues', 'draining')
@@ -18,7 +18,7 @@ elseif f[3] ~= lanes or f[4] ~= queues then
   unlist(seat, f[3], f[4])
   enlist(seat, lanes, queues)
 end
-C('HSET', key, 'inc', inc, 'host', host, 'lanes', lanes, 'queues', queues, 'ttl', ARGV[7])
+C('HSET', key, 'inc', inc, 'host', host, 'lanes', lanes, 'queues', queues, 'ttl', ARGV[7], 'worker', ARGV[8])
 C('HDEL', key, 'draining')
 -- No budget and a budget of nothing differ. What is left outlives a restart; a changed budget changes it by the difference.
 if budget == '' then

@@ -1,15 +1,16 @@
 -- The heartbeat that alone decides live or dead: renew the seat and its leases; a free lane with work pending and no bell
 -- on its way gets one, so a lost bell costs a second at most.
--- ARGV  seat, incarnation, lease …
+-- ARGV  seat, incarnation, queues whose model the seat has loaded (space separated), lease …
 -- gives {gone} | the leases that are no longer ours
--- uses: base pending
+-- uses: base events pending jobs seats
 local seat, inc = ARGV[1], ARGV[2]
-local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining', 'ttl')
+local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining', 'ttl', 'warm')
 if f[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
 C('PEXPIRE', K .. 'seat:' .. seat, f[5])
+if ARGV[3] ~= (f[6] or '') then warmed(seat, f[6], ARGV[3]) end
 local lost = {}
-for i = 3, #ARGV do
+for i = 4, #ARGV do
   local lease = ARGV[i]
   if C('ZSCORE', K .. 'leases', lease) then C('ZADD', K .. 'leases', 'XX', NOW + LEASE, lease) else lost[#lost + 1] = lease end
 end

@@ -2,7 +2,7 @@
 -- ARGV  most items of each sort
 -- gives {grace, died, seats gone, due, expired, rung, voided, job whose answer is to be written …}
 -- TTL   swept lives as long as a job may
--- uses: base pending jobs seats
+-- uses: base events pending jobs seats
 local most = tonumber(ARGV[1])
 
 -- Keep only those excluded seats of a stage for which `keep` holds; true where that let one in.
@@ -90,8 +90,13 @@ local expired = '{"error":"DeadlineExceeded","code":"job.deadline","message":"Th
 for _, job in ipairs(C('ZRANGE', K .. 'deadlines', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
   C('ZREM', K .. 'deadlines', job)
   steps = steps + (tonumber(C('HGET', jobkey(job), 'n')) or 1)
-  if C('EXISTS', jobkey(job), K .. 'sub:' .. job) > 0 then finish(job, 'expired', expired); r[5] = r[5] + 1 end
+  if C('EXISTS', jobkey(job), K .. 'sub:' .. job) > 0 then finish(job, 'expired', expired); r[5] = r[5] + 1
+  elseif C('ZSCORE', K .. 'past', job) == false then C('ZREM', K .. 'jobs', job) end  -- its keys expired: no router looked for long
   if steps > 5000 then break end  -- long jobs one at a time: nobody else is served meanwhile
+end
+for _, job in ipairs(C('ZRANGE', K .. 'past', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
+  C('ZREM', K .. 'past', job)
+  C('ZREM', K .. 'jobs', job)
 end
 local lanes = math.max(1, tonumber(C('HGET', K .. 'lanes', 'gridq:pure') or 0))
 for _, job in ipairs(C('ZRANGE', K .. 'inbox', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do

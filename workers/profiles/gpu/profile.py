@@ -88,6 +88,9 @@ class GpuProfile(Profile):
     def estimate(self, stage: StageCall, value: Json) -> Estimate:
         return stages.estimate(stage, value)
 
+    def warm(self) -> list[str]:
+        return [] if self._runner is None else self._runner.warm()
+
     def metrics(self) -> dict[str, float]:
         if self._runner is None or self._sampler is None:
             return {}

@@ -17,6 +17,7 @@ from workers.profiles.gpu.matching import demand_of, shortfall
 from workers.profiles.gpu.process import ModelProcess, Order
 from workers.profiles.gpu.residents import Residents
 from workers.wires import stages
+from workers.wires.demand import llm_queues
 from workers.wires.models import Model, check_file
 from workers.wires.stages import Endpoint, Request
 
@@ -51,6 +52,15 @@ class Runner:
             if asked.endpoint is Endpoint.EMBEDDINGS:
                 return self._embed(asked, chunks, context, began)
             return self._generate(asked, chunks, context, began)
+
+    def warm(self) -> list[str]:
+        """The queues whose work would run on a model that is loaded: of those that serve a queue, the first."""
+        first: dict[str, str] = {}
+        for model in self._seat.models:
+            for queue in llm_queues([model]):
+                first.setdefault(queue, model.name)
+        loaded = set(self.residents.names())
+        return [queue for queue, name in first.items() if name in loaded]
 
     def _generate(
         self, asked: Request, chunks: Iterable[dict[str, Json]], context: StageContext, began: float

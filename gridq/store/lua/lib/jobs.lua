@@ -1,4 +1,4 @@
--- The life of a job: leases closed, steps finished, skipped, failed, reset; the end. uses: base pending
+-- The life of a job: leases closed, steps finished, skipped, failed, reset; the end. uses: base events pending
 
 -- Close a lease: the lane and the hold come back. Returns the seat and the hold, nil where the lease was not open.
 local function free(lease)
@@ -41,19 +41,34 @@ local function withdraw(job, step)  -- whatever the step is doing, it stops
   local cur = C('HGET', jobkey(job), 'cur:' .. step)
   local lease = cur and job .. ':' .. step .. ':' .. cur
   local seat = lease and free(lease)
-  if seat then remember(lease, seat, 0) end
+  if seat then
+    remember(lease, seat, 0)
+    tell_stop('revoked', job .. '.' .. step, seat)
+  end
+end
+
+-- What is kept of an ended job, for as long as its result.
+local function chronicle(job, f, state, left, ttl)
+  local key = K .. 'about:' .. job
+  C('HSET', key, 'name', f[1] or '', 'agent', f[2] or '', 'n', f[3] or 0, 'at', f[4] or NOW, 'prio', f[5] or 0, 'dl', f[6] or 0,
+    'ended', NOW, 'state', state, 'left', left or 0)
+  C('PEXPIRE', key, ttl)
+  C('ZADD', K .. 'jobs', 'NX', NOW, job)
+  C('ZADD', K .. 'past', NOW + ttl, job)
 end
 
 -- The one place where a job gets its final state. payload: a value or link (done), else an error as JSON.
 local function finish(job, state, payload)
   local j = jobkey(job)
   local f = C('HMGET', j, 'n', 'left', 'celery', 'ttl', 'stream')
+  local about, admitted = C('HMGET', j, 'name', 'agent', 'n', 'at', 'prio', 'dl'), f[1]
   if f[2] and f[2] ~= '0' then
     for step = 0, tonumber(f[1]) - 1 do withdraw(job, step) end
   end
   local sub = K .. 'sub:' .. job
   if not f[1] then  -- it never left the inbox
     f = C('HMGET', sub, 'n', 'left', 'celery', 'ttl', 'stream', 'in')
+    about = C('HMGET', sub, 'name', 'agent', 'n', 'at', 'prio', 'dl')
     if f[6] then unlink(f[6]) end
   end
   local ttl = tonumber(f[4] or RESULT)
@@ -68,6 +83,8 @@ local function finish(job, state, payload)
   for _, v in ipairs(C('SMEMBERS', vals)) do
     if '@' .. v == payload then C('PEXPIRE', K .. 'val:' .. v, ttl) else C('UNLINK', K .. 'val:' .. v) end
   end
+  chronicle(job, about, state, f[2], ttl)
+  tell_end(job, about[1] or 'graph', about[2], admitted and about[4], state, payload)
   C('UNLINK', j, sub, vals)
   C('ZREM', K .. 'deadlines', job)
   C('ZREM', K .. 'inbox', job)

@@ -19,12 +19,22 @@ local function idle(seat, queues)
   end
 end
 
--- Ring for one stage: the best-ranked idle seat's own queue, else the capability's queue, where never more bells stand
+-- Seats where a stage of this queue would find its model loaded or its session known.
+local function preferred(q, session)
+  local seats = C('ZRANGE', K .. 'warm:' .. q, 0, 3)
+  if session then table.insert(seats, 1, session) end
+  return seats
+end
+
+-- Ring for one stage: a preferred seat that is idle, else the best-ranked idle seat's own queue, else the capability's queue, where never more bells stand
 -- than lanes listen. A bell is a hint: a seat found busy leaves the idle set and comes back with its next free lane. Where it
 -- is known who is excluded and what the stage costs, a seat that could not take it is passed over.
-local function ring(q, excluded, cost)
+local function ring(q, excluded, cost, session)
   local set = K .. 'idle:' .. q
-  for _, seat in ipairs(C('ZRANGE', set, 0, 15)) do
+  local seats = {}
+  for _, seat in ipairs(preferred(q, session)) do if C('ZSCORE', set, seat) then seats[#seats + 1] = seat end end
+  for _, seat in ipairs(C('ZRANGE', set, 0, 15)) do seats[#seats + 1] = seat end
+  for _, seat in ipairs(seats) do
     local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'left')
     if not (excluded and has(excluded, seat)) and not (cost and f[2] and tonumber(f[2]) < tonumber(cost)) then
       local own = P .. 'seat:' .. seat
@@ -45,7 +55,7 @@ end
 local function push(job, step, later)
   local j = jobkey(job)
   local h = header(job, step)
-  local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step)
+  local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step, 'session')
   local agent, q = f[1], h.q
   if f[5] then return end
   -- A class holds what the same seats may take, so that a seat passes over it whole: priority / cost step | excluded seats.
@@ -69,7 +79,8 @@ local function push(job, step, later)
   C('ZADD', rdy, v, agent)
   C('HSET', j, 'at:' .. step, q .. ' ' .. cls, 't:' .. step, f[4])
   for _, key in ipairs({w, rdy, K .. 'cls:' .. q, vt}) do C('PEXPIRE', key, KEEP) end
-  if later then later[#later + 1] = {q, f[3], h.cost} else ring(q, f[3], h.cost) end
+  local session = f[6] and C('HGET', K .. 'sessions:' .. agent, f[6]) or nil
+  if later then later[#later + 1] = {q, f[3], h.cost, session} else ring(q, f[3], h.cost, session) end
 end
 
 -- Take a stage out of its pending set; true where it stood there. `f`: its job's fields at:<step> and agent, where the caller

@@ -14,8 +14,16 @@ local function lost(lease, why)
     code = cut and 'stage.stream_cut' or 'stage.attempts_exhausted',
     message = cut and 'The answer broke off after it had begun' or 'The stage lost every seat that ran it',
     details = {reason = why, worker = seat, path = header(job, step).path}}
-  attempt_failed(job, step, seat, 'lost', 0, cjson.encode(record))
+  local after = attempt_failed(job, step, seat, 'lost', 0, cjson.encode(record))
+  tell_stop(after == 'again' and 'retried' or 'failed', job .. '.' .. step, seat, 'lost: ' .. why)
   return 1
+end
+
+-- The queues whose model the seat has loaded, said anew.
+local function warmed(seat, before, now)
+  for q in words(before) do C('ZREM', K .. 'warm:' .. q, seat) end
+  for q in words(now) do C('ZADD', K .. 'warm:' .. q, NOW, seat) end
+  C('HSET', K .. 'seat:' .. seat, 'warm', now)
 end
 
 -- Whether a seat is counted at its queues, as long as it is live and takes work.
@@ -36,7 +44,8 @@ end
 
 -- The seat is no longer live: its leases are lost now, its lanes are listened to by nobody.
 local function gone(seat, why)
-  local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'queues', 'draining')
+  local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'queues', 'draining', 'warm')
+  if f[4] and f[4] ~= '' then warmed(seat, f[4], '') end
   if C('ZREM', K .. 'seats', seat) == 1 and not f[3] then unlist(seat, f[1], f[2]) end
   C('DEL', P .. 'seat:' .. seat)
   for _, lease in ipairs(C('HVALS', K .. 'held:' .. seat)) do lost(lease, why) end

@@ -1,14 +1,14 @@
 -- Claiming: used by claim and by complete, which goes on with the next stage. uses: base pending jobs
 
--- What the claimant needs: {lease, spec, meta, refs, input, value …}; meta = wait_ms stream remaining_ms prio queue agent.
+-- What the claimant needs: {lease, spec, meta, refs, input, value …}; meta = wait_ms stream remaining_ms prio queue agent name.
 -- A step that was skipped has no output: its place is nil.
 local function give(lease, wait)
   local job, step = parse(lease)
   local j = jobkey(job)
-  local f = C('HMGET', j, 's:' .. step, 'stream', 'dl', 'prio', 'agent', 'h:' .. step)
+  local f = C('HMGET', j, 's:' .. step, 'stream', 'dl', 'prio', 'agent', 'h:' .. step, 'name')
   if not f[6] then return nil end  -- the job's keys expired
   local h = header(job, step, f[6])
-  local meta = wait .. ' ' .. (f[2] or '0') .. ' ' .. (f[3] - NOW) .. ' ' .. f[4] .. ' ' .. h.q .. ' ' .. f[5]
+  local meta = wait .. ' ' .. (f[2] or '0') .. ' ' .. (f[3] - NOW) .. ' ' .. f[4] .. ' ' .. h.q .. ' ' .. f[5] .. ' ' .. (f[7] or '')
   local reply = {lease, f[1], meta, h.refs, h.input and C('HGET', j, 'in') or ''}
   if h.refs ~= '-' then
     for ref in string.gmatch(h.refs, '[^,]+') do reply[#reply + 1] = C('HGET', j, 'o:' .. ref) end
@@ -55,10 +55,11 @@ local function head(c, seat)  -- the first stage of a candidate's agent that thi
   return c.score or FOREVER
 end
 
--- Whether candidate a goes before b: its class first, then its agent's virtual time (from its kind's own, for each kind has a
--- clock), then its own first ready time.
+-- Whether candidate a goes before b: its class first; then one whose model is loaded here, as long as the other has not waited
+-- HOLD for it; then its agent's virtual time (from its kind's own, for each kind has a clock), then its own first ready time.
 local function before(a, b, seat)
   if a.prio ~= b.prio then return a.prio < b.prio end
+  if a.warm ~= b.warm and head(a.warm and b or a, seat) > NOW - HOLD then return a.warm end
   if a.turn ~= b.turn then return a.turn < b.turn end
   return head(a, seat) < head(b, seat)
 end
@@ -111,6 +112,25 @@ local function candidate(q, cls, prio, cost, mixed, seat, clock)
   return false
 end
 
+-- A session's stage goes before others of its agent and class on the seat that served the session last: one of the first
+-- eight, as long as the very first has not waited HOLD for it.
+local function session_first(c, seat)
+  local seats = K .. 'sessions:' .. c.agent
+  if c.mixed or head(c, seat) <= NOW - HOLD or C('EXISTS', seats) == 0 then return end
+  for _, m in ipairs(C('ZRANGE', K .. 'w:' .. c.q .. ':' .. c.cls .. ':' .. c.agent, 0, 7)) do
+    local session = C('HGET', jobkey(string.match(m, '^[^:]+')), 'session')
+    if session and C('HGET', seats, session) == seat then c.step = m; return end
+  end
+end
+
+-- Sessions are hints: too many of them are forgotten all at once.
+local function remember_session(agent, session, seat)
+  local seats = K .. 'sessions:' .. agent
+  if C('HLEN', seats) > 10000 then C('DEL', seats) end
+  C('HSET', seats, session, seat)
+  C('PEXPIRE', seats, 600000)
+end
+
 local function forget(c)  -- the job of the chosen entry is gone (its keys expired): drop the entry itself
   local w = K .. 'w:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
   if c.step and C('ZREM', w, c.step) == 1 and C('HINCRBY', K .. 'cls:' .. c.q, c.cls, -1) <= 0 then
@@ -121,7 +141,7 @@ end
 
 -- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, again.
 local function take(seat, inc, lane, nonce)
-  local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'left', 'queues', 'draining')
+  local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'left', 'queues', 'draining', 'warm')
   if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local mine = C('HGET', K .. 'held:' .. seat, lane)
   if mine then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
@@ -135,7 +155,8 @@ local function take(seat, inc, lane, nonce)
   end
   if S[5] then return {'draining'} end
   if C('HLEN', K .. 'held:' .. seat) >= tonumber(S[2]) then return {'full'} end
-  local left, clock = tonumber(S[3]) or FOREVER, {}
+  local left, clock, warm = tonumber(S[3]) or FOREVER, {}, {}
+  for q in words(S[6]) do warm[q] = true end
   for _ = 1, 32 do
     local best, cut
     for q in words(S[4]) do
@@ -143,7 +164,10 @@ local function take(seat, inc, lane, nonce)
         local prio, cost, x = string.match(cls, '^(%d+)/([^|]*)|(.*)$')
         if tonumber(cost) <= left and not has(x, seat) then
           local c = candidate(q, cls, tonumber(prio), cost, x == '*', seat, clock)
-          if c == false then cut = true elseif c and (not best or before(c, best, seat)) then best = c end
+          if c == false then cut = true elseif c then
+            c.warm = warm[q] or false
+            if not best or before(c, best, seat) then best = c end
+          end
         end
       end
     end
@@ -153,12 +177,14 @@ local function take(seat, inc, lane, nonce)
       return {'none'}
     end
     head(best, seat)
+    session_first(best, seat)
     local job, step = string.match(best.step or '', '^([^:]+):(.+)$')
-    local f = job and C('HMGET', jobkey(job), 'dl', 't:' .. step, 'at:' .. step, 'agent') or {}
+    local f = job and C('HMGET', jobkey(job), 'dl', 't:' .. step, 'at:' .. step, 'agent', 'session') or {}
     if f[1] and unpend(job, step, {f[3], f[4]}) then
       if tonumber(f[1]) > NOW then  -- past its deadline it is only taken out: the sweep ends the job
         local hold = left < FOREVER and tonumber(best.cost) or 0
         local lease = open(job, step, seat, lane, nonce, hold)
+        if f[5] then remember_session(f[4], f[5], seat) end
         if hold > 0 then C('HINCRBY', K .. 'seat:' .. seat, 'left', -hold) end
         C('HSET', K .. 'vt:' .. best.kind, '*', math.max(best.v, best.system), '*' .. best.q, best.v, best.agent,
           best.v + weight(best.cost))

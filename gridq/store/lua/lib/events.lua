@@ -1,0 +1,43 @@
+-- What Celery's monitors (Flower) are told, as task-* events: only while one listens. uses: base
+
+-- The router in whose name jobs are shown, false where no monitor has the routers' events on. Asked once in a script.
+local listener
+local function watched()
+  if listener == nil then listener = C('GET', K .. 'watched') end
+  return listener
+end
+
+local function publish(events)  -- JSON text of a list of events
+  local t = C('HMGET', K .. 'bells', 'events', 'topic')
+  if t[2] then C('PUBLISH', t[2], (string.gsub(t[1], '@@EVENTS@@', function() return cjson.encode(events) end))) end
+end
+
+local function event(kind, uuid, hostname, fields)
+  fields.type, fields.uuid, fields.hostname, fields.timestamp = 'task-' .. kind, uuid, hostname, NOW / 1000
+  return fields
+end
+
+-- A job that begins: its name, its agent, how many steps it has.
+local function beginning(job, name, agent, steps)
+  local shown = {name = name, args = agent, kwargs = steps .. ' steps', retries = 0, root_id = job}
+  return {event('received', job, watched(), shown), event('started', job, watched(), {})}
+end
+
+-- A job's end. `since`: its admission, nil where it never left the inbox and so has not been told of.
+local ENDS = {done = 'succeeded', cancelled = 'revoked'}
+local function tell_end(job, name, agent, since, state, payload)
+  if not watched() then return end
+  local e = event(ENDS[state] or 'failed', job, watched(), {})
+  if state == 'done' then e.runtime, e.result = (NOW - since) / 1000, ''
+  else e.exception = string.match(payload, '"code": ?"([^"]*)"') or state end  -- not its message: a prompt may stand in it
+  local list = since and {} or beginning(job, name, agent, 0)
+  list[#list + 1] = e
+  publish(cjson.encode(list))
+end
+
+-- A stage that ran stops without an output: `kind` is retried, failed or revoked.
+local function tell_stop(kind, uuid, seat, exception)
+  if not watched() then return end
+  local worker = C('HGET', K .. 'seat:' .. seat, 'worker') or seat
+  publish(cjson.encode({event(kind, uuid, worker, {exception = exception, terminated = kind == 'revoked'})}))
+end
