@@ -41,7 +41,7 @@ class JobOptions(Wire):
     session: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9_.:@-]{1,64}$",
-        description="jobs of one session and agent go to the seat that served the last of them, where it is free",
+        description="an agent's jobs of one session go to the seat that served the last of them, where it is free",
     )
     stream: bool = Field(False, description="keep the pieces of the answers for `stream`")
 

@@ -88,14 +88,14 @@ class Grid:
     def admit(
         self, given: Plan, job: str | None = None, *, agent: str = "ann", prio: int = 0, celery: bool = False,
         stream: bool = False, wait: bool = True, value: bytes = b'"x"', deadline_ms: int | None = HOUR,
-        ttl_ms: int = HOUR,
+        ttl_ms: int = HOUR, name: str = "graph", session: str = "",
     ) -> list[str]:  # fmt: skip
         """Admit a plan; the script's reply."""
         fields, ready, needs = plan_fields(given)
         return self.scripts.admit(
             job or f"j{next(self._numbers)}", agent=agent, prio=prio, deadline_ms=deadline_ms, ttl_ms=ttl_ms,
             celery=celery, stream=stream, wait=wait, value=value, answer=given.answer, steps=len(given.steps),
-            needs=needs, ready=ready, fields=fields,
+            needs=needs, ready=ready, fields=fields, name=name, session=session,
         )  # fmt: skip
 
     def job(self, given: Plan, job: str | None = None, **options: Any) -> str:

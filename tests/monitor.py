@@ -1,0 +1,74 @@
+"""A monitor of Celery's as Flower is one: Celery's own receiver, and the state it keeps of what it hears."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Self
+
+from celery import Celery
+from celery.events.receiver import EventReceiver
+from celery.events.state import State, Task
+
+
+class _Receiver(EventReceiver):  # type: ignore[misc]
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.ready = threading.Event()
+
+    def on_consume_ready(self, *args: Any, **more: Any) -> None:
+        super().on_consume_ready(*args, wakeup=False, **{k: v for k, v in more.items() if k != "wakeup"})
+        self.ready.set()
+
+
+class Monitor:
+    """Hears every event of the grid within the `with` block; `enable` asks its workers for them, as Flower
+    does.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        self.state = State()
+        self.heard: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        self._connection = self.app.connection_for_read()
+        self._receiver = _Receiver(self._connection, handlers={"*": self._hear}, app=self.app)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+        assert self._receiver.ready.wait(10)
+        # Subscribed is what the server says, not what the client has asked for.
+        with self.app.connection_for_write() as connection:
+            dispatcher = self.app.events.Dispatcher(connection, hostname="probe")
+            until = time.monotonic() + 10
+            while not self.heard:
+                assert time.monotonic() < until
+                dispatcher.send("probe-sent")
+                time.sleep(0.02)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._receiver.should_stop = True
+        self._thread.join(10)
+        self._connection.close()
+
+    def enable(self) -> None:
+        self.app.control.enable_events()
+
+    def task(self, uuid: str, state: str) -> Task:
+        """The task `uuid`, once it is in `state` and has a name."""
+        until = time.monotonic() + 20
+        while True:
+            task = self.state.tasks.get(uuid)
+            if task is not None and task.state == state and task.name:
+                return task
+            assert time.monotonic() < until, (uuid, task)
+            time.sleep(0.02)
+
+    def _listen(self) -> None:
+        for _ in self._receiver.consume(limit=None, timeout=None, wakeup=False):
+            pass
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        self.heard.append(dict(event))
+        self.state.event(event)

@@ -1,0 +1,123 @@
+"""Loaded models and sessions are preferred, for a bounded time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.store.plans import Grid, one
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+COLD, WARM = "bench:cold", "bench:warm"
+
+
+def warm(grid: Grid, *queues: str, seat: str = "m.a") -> None:
+    assert grid.scripts.renew(seat, "i1", [], queues) == []
+
+
+def waited(grid: Grid, job: str, queue: str, agent: str = "ann") -> None:
+    """Let a job's first stage have waited for an hour."""
+    for cls in grid.classes(queue):
+        key = grid.keys("w", queue, cls, agent)
+        if grid.client.zscore(key, f"{job}:0") is not None:
+            grid.client.zadd(key, {f"{job}:0": grid.now() - 3_600_000})
+
+
+def test_work_for_the_loaded_model_goes_first(grid: Grid) -> None:
+    grid.seat("m.a", COLD, WARM, lanes=2)
+    warm(grid, WARM)
+    grid.job(one(queue=COLD), "first", agent="ann")
+    grid.job(one(queue=WARM), "second", agent="bob")
+    assert [grid.take(lane=lane).job for lane in "01"] == ["second", "first"]
+
+
+def test_without_a_loaded_model_the_first_goes_first(grid: Grid) -> None:
+    grid.seat("m.a", COLD, WARM, lanes=2)
+    warm(grid, WARM)
+    warm(grid)
+    grid.job(one(queue=COLD), "first", agent="ann")
+    grid.client.zincrby(grid.keys("w", COLD, "0/0|", "ann"), -5, "first:0")
+    grid.job(one(queue=WARM), "second", agent="ann")
+    assert [grid.take(lane=lane).job for lane in "01"] == ["first", "second"]
+
+
+def test_nothing_is_passed_over_for_longer_than_the_bound(grid: Grid) -> None:
+    grid.seat("m.a", COLD, WARM, lanes=2)
+    warm(grid, WARM)
+    grid.job(one(queue=COLD), "first", agent="ann")
+    grid.job(one(queue=WARM), "second", agent="ann")
+    waited(grid, "first", COLD)
+    assert [grid.take(lane=lane).job for lane in "01"] == ["first", "second"]
+
+
+def test_priority_counts_for_more_than_a_loaded_model(grid: Grid) -> None:
+    grid.seat("m.a", COLD, WARM, lanes=2)
+    warm(grid, WARM)
+    grid.job(one(queue=WARM), "batch", prio=1)
+    grid.job(one(queue=COLD), "interactive", prio=0)
+    assert grid.take().job == "interactive"
+
+
+def test_the_seat_with_the_loaded_model_is_rung(grid: Grid) -> None:
+    grid.seat("m.a", WARM)
+    grid.seat("m.b", WARM)
+    grid.clear("seat:m.a", "seat:m.b")
+    warm(grid, WARM, seat="m.b")
+    grid.job(one(queue=WARM))
+    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (0, 1)
+    grid.job(one(queue=WARM))  # it is busy now: the other
+    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (1, 1)
+
+
+def test_a_seat_that_goes_has_no_model_loaded(grid: Grid) -> None:
+    grid.seat("m.a", WARM)
+    warm(grid, WARM)
+    assert grid.client.exists(grid.keys("warm", WARM))
+    grid.scripts.leave("m.a", "i1", "go")
+    assert not grid.client.exists(grid.keys("warm", WARM))
+    grid.seat("m.a", COLD, WARM, inc="i2")
+    assert grid.client.hget(grid.keys("seat", "m.a"), "warm") == b""
+
+
+def test_a_sessions_next_job_rings_for_the_seat_that_served_it(grid: Grid) -> None:
+    grid.seat("m.a", WARM, lanes=4)
+    grid.seat("m.b", WARM, lanes=4)
+    grid.job(one(queue=WARM), session="s1")
+    grid.done(grid.take("m.b"))
+    assert grid.claim("m.b") == "none"
+    grid.clear("seat:m.a", "seat:m.b")
+    grid.job(one(queue=WARM), session="s1")
+    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (0, 1)
+    grid.clear("seat:m.a", "seat:m.b")
+    grid.job(one(queue=WARM), session="s1", agent="bob")  # another's session of that name
+    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (1, 0)
+
+
+def test_a_seat_takes_its_sessions_from_the_head_first(grid: Grid) -> None:
+    grid.seat("m.a", WARM, lanes=4)
+    grid.job(one(queue=WARM), "before", session="s1")
+    grid.done(grid.take())
+    grid.job(one(queue=WARM), "other")
+    grid.job(one(queue=WARM), "mine", session="s1")
+    assert [grid.take(lane=lane).job for lane in "01"] == ["mine", "other"]
+
+
+def test_a_session_passes_nobody_who_has_waited_for_the_bound(grid: Grid) -> None:
+    grid.seat("m.a", WARM, lanes=4)
+    grid.job(one(queue=WARM), "before", session="s1")
+    grid.done(grid.take())
+    grid.job(one(queue=WARM), "other")
+    waited(grid, "other", WARM)
+    grid.job(one(queue=WARM), "mine", session="s1")
+    assert [grid.take(lane=lane).job for lane in "01"] == ["other", "mine"]
+
+
+def test_sessions_are_hints_and_do_not_pile_up(grid: Grid) -> None:
+    grid.seat("m.a", WARM)
+    seats = grid.keys("sessions", "ann")
+    grid.client.hset(seats, mapping={f"s{number}": "m.a" for number in range(10_001)})
+    grid.client.pexpire(seats, 1000)
+    grid.job(one(queue=WARM), session="new")
+    grid.take()
+    assert grid.client.hgetall(seats) == {b"new": b"m.a"}
+    assert grid.client.pttl(seats) > 500_000
