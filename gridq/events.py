@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from celery import Celery, signals
+from redis.exceptions import RedisError
 
 from gridq.graph.plan import Step
 from gridq.store.envelopes import EVENTS, broadcast, topic
@@ -23,6 +26,9 @@ Event = dict[str, Any]
 
 WATCHED_MS = 5000
 """For how long the scripts take a router's word that a monitor listens; it says so each second."""
+
+LOOK = 1.0
+"""Seconds between two looks of a process at that word."""
 
 
 def uuid_of(claim: Claim, op: int) -> str:
@@ -94,6 +100,8 @@ class Monitors:
         self._topic = topic(scripts.client, scripts.keys)
         self._router = router
         self._consumer: Any = None
+        self._looked = float("-inf")
+        self._told = False
         signals.worker_ready.connect(self._ready)
 
     def _ready(self, sender: Any = None, **_: Any) -> None:
@@ -101,16 +109,31 @@ class Monitors:
 
     @property
     def listen(self) -> bool:
-        """Whether task events are on in this process, by `-E` or by a monitor's word."""
+        """Whether a monitor listens: task events are on in this process, by `-E` or by a monitor's word, or a
+        router says so. A monitor gives its word every few seconds only, and what runs until then in a process
+        that has just started or connected anew would never be shown to end.
+        """
+        return self._asked or self._hears_of_one()
+
+    @property
+    def _asked(self) -> bool:
         # Looked up each time: Celery makes a new dispatcher with each new connection.
         dispatcher = getattr(self._consumer, "event_dispatcher", None)
         if dispatcher is None or not dispatcher.enabled:
             return False
         return not dispatcher.groups or "task" in dispatcher.groups
 
+    def _hears_of_one(self) -> bool:
+        now = time.monotonic()
+        if now - self._looked >= LOOK:
+            self._looked = now
+            with suppress(RedisError):  # what is recorded matters more than who is told of it
+                self._told = bool(self._client.exists(self._watched))
+        return self._told
+
     def beat(self, events: Sequence[Event]) -> None:
-        """Each second: publish `events`; in a router say that monitors listen."""
-        if self._router:
+        """Each second: publish `events`; in a router that was asked for them say that monitors listen."""
+        if self._router and self._asked:
             self._client.set(self._watched, self.worker, px=WATCHED_MS)
         if events:
             message = self._message.replace(EVENTS, json.dumps(text(events)))

@@ -70,15 +70,17 @@ def flower(
     monitor.password(config)  # told now, and not by Flower in the midst of its options
 
     def listening(scheme: str, at: int) -> None:
-        url = public_url or f"{scheme}://{f'[{address}]' if ':' in address else address}:{at}"
-        file = str(monitor.password_file(config))
+        own = f"{scheme}://{f'[{address}]' if ':' in address else address}:{at}"
+        url, file = public_url or own, str(monitor.password_file(config))
         if json:
             echo_json(
                 {"url": url, "address": address, "port": at, "user": monitor.USER, "password_file": file}
             )
         else:
-            instead = f" (port {PORT} is taken)" if port is None and at != PORT else ""
-            typer.echo(f"Flower: {url}{instead}, user {monitor.USER}, password in {file}")
+            notes = [f"listening at {own}"] if public_url else []
+            notes += [f"port {PORT} is taken"] if port is None and at != PORT else []
+            note = f" ({', '.join(notes)})" if notes else ""
+            typer.echo(f"Flower: {url}{note}, user {monitor.USER}, password in {file}")
         if scheme == "http" and not is_loopback(address) and not (public_url or "").startswith("https://"):
             typer.echo(
                 "warning: the password crosses the network unencrypted; put a proxy with TLS before it, or "
