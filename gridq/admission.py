@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from gridq import queues, registry, stages
+from gridq import narration, queues, registry, stages
 from gridq.errors import CapabilityConflict, InvalidField, NoLiveSeat, UnknownCapability, UnknownStage
 from gridq.graph.catalogue import Catalogue, StageSpec, load_directory
 from gridq.graph.compile import Placement, compile_plan
@@ -39,6 +39,7 @@ class Split:
 
     answer: int
     steps: int
+    stages: int
     fields: list[str | int]
     ready: list[int]
     needs: list[str]
@@ -142,6 +143,7 @@ class Admission:
         split = Split(
             plan.answer,
             len(plan.steps),
+            sum(len(step.ops) for step in plan.steps),
             fields,
             ready,
             needs,
@@ -178,6 +180,7 @@ class Admission:
         `deadline` False keeps the one that the inbox holds. NoLiveSeat: nothing was written.
         """
         fields = split.fields
+        name = options.name or split.name
         if split.wanted:
             seats = registry.seats(self.scripts.client, self.scripts.keys)
             for want in split.wanted:
@@ -200,12 +203,15 @@ class Admission:
             needs=split.needs,
             ready=split.ready,
             fields=fields,
-            name=options.name or split.name,
+            name=name,
             session=options.session or "",
         )
         if reply[0] == "noseat":
             raise self._no_seat(reply[1])
-        return reply[0] == "ok"
+        if reply[0] != "ok":
+            return False
+        narration.tell("job admitted", job=job, name=name, agent=options.agent, stages=split.stages)
+        return True
 
     def _no_seat(self, queue: str) -> NoLiveSeat:
         near = registry.nearest(self.scripts.client, self.scripts.keys, queue)

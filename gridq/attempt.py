@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from gridq import events
+from gridq import events, narration
 from gridq.errors import (
     AttemptsExhausted,
     ChildDied,
@@ -110,6 +110,8 @@ class Attempt:
             log.info("a late result was fenced off: %s", self.claim.lease)
         elif result == -2:  # the value is not there: as if the attempt had been lost
             return self._failed(SeatError("The output could not be written")), "failed"
+        else:
+            narration.recorded(self.rows, ended)
         return ended, after
 
     def _complete(
@@ -172,6 +174,7 @@ class Attempt:
         done: list[Json] = []
         for number, op in enumerate(self.step.ops):
             self._at, self._path = number, op.path
+            narration.now_about(stage=op.path)
             value = evaluate(op.input, job_input, outputs, done)
             done.append(self._operate(op, value))
         output = evaluate(self.step.value, job_input, outputs, done)
@@ -228,6 +231,7 @@ class Attempt:
             seconds = _seconds(exc.details.get("retry_after"), DEGRADED) or DEGRADED
             try:
                 self.session.pause(seconds, exc.message)
+                narration.tell("seat paused", code=exc.code, seconds=seconds)
             except RedisError as fault:
                 log.warning("seat %s could not say that it pauses: %s", self.session.seat, fault)
         return self._patiently(lambda: self._report(kind, error, pause))
@@ -239,6 +243,8 @@ class Attempt:
             self._reported = True
         row = json.dumps(self.rows, separators=(",", ":")) if self.rows and kind != "back" else ""
         told = self._told()
+        reason = error.code if kind == "stage" else error.details.get("reason")
+        code = str(reason or error.code).partition(": ")[0]
         try:
             ended = self.session.scripts.fail(
                 self.claim.lease,
@@ -250,13 +256,12 @@ class Attempt:
                 seat=self.session.seat,
                 told=told,
                 uuid=events.uuid_of(self.claim, self._at) if told else "",
-                why=error.code
-                if kind == "stage"
-                else str(error.details.get("reason") or error.code).partition(": ")[0],
+                why=code,
             )
         except BaseException:
             self._reported = False
             raise
+        narration.unrecorded(kind, code, ended)
         return ended if ended in ("celery", "plain") else ""
 
     def _judge(self, exc: BaseException) -> tuple[str, GridError, float]:

@@ -13,10 +13,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import count
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
+from gridq import narration
 from gridq.attempt import Attempt, Runner
 from gridq.errors import SeatInUse
 from gridq.events import Monitors
@@ -84,6 +86,7 @@ class Session:
     def start(self) -> None:
         """Go live and begin to renew. SeatInUse: another live worker, on another host, serves the seat."""
         self.register()
+        narration.tell("seat live", worker=self.worker, lanes=self.lanes, queues=list(self.queues))
         self._renewer.start()
 
     def register(self) -> None:
@@ -115,6 +118,8 @@ class Session:
 
     def drain(self) -> None:
         """Take nothing more; what runs goes on."""
+        if not self.draining:
+            narration.tell("seat draining", worker=self.worker)
         self.draining = True
         try:
             self.scripts.leave(self.seat, self.incarnation, "drain")
@@ -130,12 +135,14 @@ class Session:
         with self._lock:
             left = list(self._running.values())
         for attempt in left:
-            attempt.hand_back()
+            with self._about(attempt):
+                attempt.hand_back()
         self._renewer.stop()
         try:
             self.scripts.leave(self.seat, self.incarnation, "go")
         except RedisError as exc:
             log.warning("seat %s could not say that it goes: %s", self.seat, exc)
+        narration.tell("seat gone", worker=self.worker)
 
     @property
     def stopped(self) -> bool:
@@ -199,7 +206,9 @@ class Session:
             attempt = Attempt(claim, self)
             with self._lock:
                 self._running[claim.lease] = attempt
-            return attempt.run(lane, until)
+            with self._about(attempt):
+                narration.tell("stage taken", wait_ms=claim.wait_ms)
+                return attempt.run(lane, until)
         except RedisError as exc:
             log.warning("what came of %s could not be recorded: %s", claim.lease, exc)
         except Exception:
@@ -208,6 +217,13 @@ class Session:
             with self._lock:
                 self._running.pop(claim.lease, None)
         return None
+
+    def _about(self, attempt: Attempt) -> AbstractContextManager[None]:
+        """Within it what is logged says which attempt it is about."""
+        claim, stage = attempt.claim, attempt.step.path
+        return narration.about(
+            job=claim.job, name=claim.name, stage=stage, attempt=claim.attempt, worker=self.worker
+        )
 
     def _after(self, job: str, ended: str, after: Claim | str, lane: str, until: float) -> Claim | None:
         """The lane's next stage."""
@@ -231,12 +247,14 @@ class Session:
         if self.paused and not self.draining and time.monotonic() >= self._paused_until:
             self.paused = ""
             self.register()
+            narration.tell("seat back", worker=self.worker)
             self._on_change()
         for lease in lost:
             running[lease].lose()
         for attempt in running.values():
             try:
-                attempt.tick()
+                with self._about(attempt):
+                    attempt.tick()
             except RedisError as exc:  # the others' time is looked at all the same
                 log.warning("seat %s: %s", self.seat, exc)
         if self._monitors is not None and self._monitors.listen:

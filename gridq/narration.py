@@ -10,7 +10,7 @@ No field is ever a prompt, an answer, a key or an error's message: of an error i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -47,6 +47,30 @@ def tell(event: str, **fields: Json) -> None:
     """Tell one of the EVENTS, with its fields and the bound ones, at the level INFO."""
     if log.isEnabledFor(logging.INFO):
         log.info(event, extra={"gridq": fields})
+
+
+def recorded(rows: Iterable[Mapping[str, Json]], ended: str) -> None:
+    """Tell of an attempt whose output was recorded: each of its stages, and the job where it `ended`."""
+    if log.isEnabledFor(logging.INFO):
+        for row in rows:
+            told = {name: row[name] for name in ("run_ms", "tokens_in", "tokens_out", "micro_dollars")}
+            tell("stage done", stage=row["path"], **told)
+        if ended:
+            tell("job done")
+
+
+def unrecorded(kind: str, code: str, ended: str) -> None:
+    """Tell of an attempt without an output: what sort of failure, its error's code, and what `fail` said."""
+    if ended == "fenced":
+        tell("stage stopped")
+    elif kind == "back":
+        tell("stage handed back")
+    elif kind != "stage" and ended == "again":
+        tell("stage tried again", code=code)
+    else:
+        tell("stage failed", code=code)
+        if ended in ("plain", "celery"):
+            tell("job failed", code=code)
 
 
 def sentence(event: str, fields: Mapping[str, Json]) -> str | None:

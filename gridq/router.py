@@ -17,7 +17,7 @@ from typing import Any
 from celery import Celery, signals
 from redis.exceptions import RedisError
 
-from gridq import answers, bells, executor, parent, queues, refusal, stages
+from gridq import answers, bells, executor, narration, parent, queues, refusal, stages
 from gridq.admission import Admission
 from gridq.errors import GridError, NotAdmitted
 from gridq.events import Monitors
@@ -58,24 +58,30 @@ class Router:
         sub: list[Any] = self.scripts.client.hmget(keys("sub", job), "graph", "in", "options", "celery")
         if sub[0] is None:  # admitted, cancelled or ended before: the message was a bell too many
             return False
-        celery = sub[3] is not None
+        with narration.about(job=job):
+            return self._admit(job, sub[0], sub[2] or b"{}", celery=sub[3] is not None)
+
+    def _admit(self, job: str, graph: bytes, about: bytes, *, celery: bool) -> bool:
         try:
-            options = options_of(json.loads(sub[2] or b"{}"))
-            split = self.admission.split(values.read(self.scripts.client, keys, sub[0]))
+            options = options_of(json.loads(about))
+            split = self.admission.split(values.read(self.scripts.client, self.scripts.keys, graph))
             self.admission.admit(job, split, b"", options, celery=celery, deadline=False)
         except GridError as exc:
             return self._refuse(job, exc)
         except (RedisError, OSError):
             raise  # it stays in the inbox, and is looked at again
         except Exception as exc:  # it would come again and again, and fail each time
-            log.exception("job %s cannot be admitted", job)
+            log.exception("the job cannot be admitted")
             reason = f"{type(exc).__name__}: {exc}"[:200]
             return self._refuse(job, NotAdmitted("gridq could not split this graph", {"reason": reason}))
         return queues.PURE in split.needs
 
     def _refuse(self, job: str, error: GridError) -> bool:
         """End a job that stands in the inbox: what another router has admitted meanwhile goes on."""
-        if self.scripts.stop(job, "failed", error.to_json(), inbox_only=True) == "celery":
+        ended = self.scripts.stop(job, "failed", error.to_json(), inbox_only=True)
+        if ended in ("plain", "celery"):
+            narration.tell("job refused", code=error.code)
+        if ended == "celery":
             answers.write(self.app, self.scripts, job)
         return False
 

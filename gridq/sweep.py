@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gridq import narration
 from gridq.repeat import Repeat
 from gridq.settings import Settings
 from gridq.store.scripts import Scripts
@@ -26,6 +27,8 @@ class Sweeper:
     def once(self) -> dict[str, int]:
         """One sweep; what it found."""
         found, due = self.scripts.sweep()
+        if found["died"]:
+            narration.tell("stages lost", stages=found["died"])
         for job in due:
             self.answer(job)
         return found

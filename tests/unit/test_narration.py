@@ -57,15 +57,16 @@ def _told() -> dict[str, str]:
     found = {}
     for package in ("gridq", "workers"):
         for path in (ROOT / package).rglob("*.py"):
+            spelled = ("tell",) if path.name == "narration.py" else ("narration.tell",)
             for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Call) and ast.unparse(node.func) == "narration.tell":
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in spelled:
                     assert isinstance(node.args[0], ast.Constant), path
                     found[node.args[0].value] = path.name
     return found
 
 
 def test_only_events_are_told_and_each_is() -> None:
-    assert _told().keys() <= EVENTS.keys()
+    assert _told().keys() == EVENTS.keys()
 
 
 def test_every_event_is_documented() -> None:
