@@ -8,20 +8,24 @@ import threading
 import time
 
 VARIABLE = "GRIDQ_PARENT"
+SECONDS = "GRIDQ_PARENT_SECONDS"
 LOOK = 0.5
 GRACE = 30.0
 
 
 def watch() -> None:
-    """Where GRIDQ_PARENT names the process that started this one: end when it has gone."""
+    """Where GRIDQ_PARENT names the process that started this one: end when it has gone, orderly if that takes
+    no longer than GRIDQ_PARENT_SECONDS (GRACE without it).
+    """
     text = os.environ.get(VARIABLE, "")
     if text.isdecimal():
-        threading.Thread(target=_watch, args=(int(text),), name="parent", daemon=True).start()
+        grace = float(os.environ.get(SECONDS) or GRACE)
+        threading.Thread(target=_watch, args=(int(text), grace), name="parent", daemon=True).start()
 
 
-def _watch(parent: int) -> None:
+def _watch(parent: int, grace: float) -> None:
     while os.getppid() == parent:
         time.sleep(LOOK)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE)
+    time.sleep(grace)
     os._exit(1)

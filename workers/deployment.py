@@ -31,6 +31,9 @@ from workers.supervisor import Part, Supervisor
 BEYOND_DRAIN = 10.0
 """Seconds beyond the drain until a worker that has not ended is killed."""
 
+WITHOUT_SERVER = 3.0
+"""Seconds that parts may take to end after this process, and with it their server, was killed."""
+
 SETTLED = 60.0
 """Seconds after which a part that is not live yet is reported as such, and no longer waited for."""
 
@@ -83,7 +86,10 @@ class Deployment:
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of every part."""
-        return programs.environment(self.config, more)
+        # Where the server ends with this process, nothing could be handed back after that.
+        own = "server" in self.supervisor.children
+        seconds = WITHOUT_SERVER if own else self.config.drain + BEYOND_DRAIN
+        return programs.environment(self.config, more, orphaned=seconds)
 
     def add(self, part: Part, about: str) -> None:
         """Start a part; `about` says what it does or where it is found."""

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gridq.home import GRID, held, running
+from gridq.home import GRID, running
 from workers.deployment import BEYOND_DRAIN
 from workers.records import birth
 
@@ -34,7 +34,7 @@ def take_down(home: Path, *, quickly: bool = False) -> dict[str, Any]:
     _signal(state, signal.SIGTERM)
     hurry_at = began if quickly else began + state["drain"] + BEYOND_DRAIN + BEYOND_WORKERS
     hurried = False
-    while held(home, GRID) and birth(pid) == state["born"]:
+    while birth(pid) == state["born"]:
         parts = (running(home, GRID) or {}).get("parts", parts)
         if time.monotonic() > hurry_at and not hurried:
             _signal(state, signal.SIGTERM)

@@ -17,6 +17,9 @@ from gridq import parent, queues
 from gridq.settings import Settings
 
 ROUTER_LANES = 4
+
+HURRIED = 1.0
+"""Seconds that a child has to end where somebody is in a hurry: enough for one that runs nothing."""
 _TAKEN = re.compile(r"server|flower|router\d*")
 
 LOG_SIZE = 8 * 1024 * 1024
@@ -86,8 +89,13 @@ def flower(port: int, logs: Path, env: Mapping[str, str]) -> Program:
     return Program("flower", command, env, logs / "flower.log", FLOWER)
 
 
-def environment(config: Settings, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A child's environment: this process's own, the grid that `config` names, and `more`."""
+def environment(
+    config: Settings, more: Mapping[str, str] | None = None, *, orphaned: float = parent.GRACE
+) -> dict[str, str]:
+    """A child's environment: this process's own, the grid that `config` names, and `more`.
+
+    Where this process is killed, the child ends itself, within `orphaned` seconds.
+    """
     return {
         **os.environ,
         "GRIDQ_BROKER_URL": config.broker_url.get_secret_value(),
@@ -96,6 +104,7 @@ def environment(config: Settings, more: Mapping[str, str] | None = None) -> dict
         "GRIDQ_PROFILES": ",".join(config.profiles),
         "PYTHONWARNINGS": "ignore",
         parent.VARIABLE: str(os.getpid()),
+        parent.SECONDS: f"{orphaned:g}",
         **(more or {}),
     }
 
@@ -112,7 +121,7 @@ def end(
 ) -> list[subprocess.Popen[bytes]]:
     """End every child by SIGTERM, each within its seconds; those that had to be killed.
 
-    `pause(seconds)` waits; where it gives True, somebody is in a hurry, and those left are killed at once.
+    `pause(seconds)` waits; once it gives True, somebody is in a hurry, and those left get HURRIED seconds.
     """
     began = time.monotonic()
     left = []
@@ -124,11 +133,13 @@ def end(
     hurry = False
     while left:
         for child, until in left:
-            if hurry or time.monotonic() > until:
+            if time.monotonic() > until:
                 kill(child)
                 killed.append(child)
         left = [(child, until) for child, until in left if child.poll() is None]
-        hurry = bool(left) and pause(0.02)
+        if left and pause(0.02) and not hurry:
+            hurry = True
+            left = [(child, min(until, time.monotonic() + HURRIED)) for child, until in left]
     return killed
 
 

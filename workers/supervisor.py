@@ -83,7 +83,7 @@ class Supervisor:
     """Starts parts, looks after them, ends them. All from one thread, which must live as long as they do.
 
     `say` gets one line for each thing that somebody should know. `lost(part, pid)` is called when a part has
-    ended by itself, before it is started again; `clock` gives monotonic seconds.
+    ended by itself, before it is started again, or had to be killed; `clock` gives monotonic seconds.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class Supervisor:
     def stop(self, pause: Callable[[float], bool] = programs.patiently) -> list[str]:
         """End all parts, those of one place at once and one place after the other; who had to be killed.
 
-        `pause(seconds)` waits; once it gives True, somebody is in a hurry: what is left is killed at once,
-        but for the server, which keeps its time to write its data.
+        `pause(seconds)` waits; once it gives True, somebody is in a hurry: what is left is soon killed, but
+        for the server, which keeps its time to write its data.
         """
         killed = []
         hurried: list[bool] = []
@@ -170,7 +170,9 @@ class Supervisor:
             names = {child.process: child for child in group if child.process is not None}
             ends = [(process, child.part.stop_in) for process, child in names.items()]
             wait = _never(pause) if place == programs.SERVER else hurry
-            killed += [names[process].part.name for process in programs.end(ends, wait)]
+            for process in programs.end(ends, wait):
+                killed.append(names[process].part.name)
+                self.lost(names[process].part, process.pid)
         self.children.clear()
         return killed
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.exits import EXITS, Debug
+from gridq.cli.inputs import AsJson
 from gridq.cli.output import echo_json
 
 NOTHING_RUNS = 3

@@ -1,0 +1,148 @@
+"""`gridq up`, `down` and `status`: a grid of real processes that keeps itself running and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.homes import HomeFolder, listens, port_of, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[HomeFolder]:
+    found = HomeFolder(tmp_path)
+    yield found
+    found.end()
+
+
+def test_a_grid_is_found_by_every_program_of_its_home_and_ends_without_a_trace(home: HomeFolder) -> None:
+    up = home.start("up", "--no-flower")
+    state = home.ready()
+    port = port_of(state)
+    assert [part["name"] for part in state["parts"]] == ["server", "router0", "local", "bench"]
+    assert home.echo("hello") == "hello"
+    for private in ("grid.json", "server/access.json", "grid.sock"):
+        assert stat.S_IMODE((home.path / private).stat().st_mode) == 0o600
+    secret = json.loads((home.path / "server" / "access.json").read_text())["password"]
+    assert secret not in home.said()
+    assert secret not in home("status").stdout + home("status", "--json").stdout
+    assert not any(secret in command for command in home.processes())
+
+    second = home("up", "--no-flower")
+    assert second.returncode == 2
+    assert f"as process {up.pid}; its server is redis://127.0.0.1:{port}/0" in second.stderr
+    assert up.poll() is None
+
+    up.send_signal(signal.SIGTERM)
+    assert up.wait(30) == 0
+    assert home.processes() == []
+    assert not listens(port)
+    assert not (home.path / "grid.json").exists()
+    assert "Traceback" not in home.said()
+    said = home.said()
+    assert f"redis://127.0.0.1:{port}/0" in said
+    assert str(home.path / "logs") in said
+    assert "gridq run" in said
+
+
+def test_what_is_killed_comes_back_and_the_grid_goes_on(home: HomeFolder) -> None:
+    home.start("up", "--no-flower")
+    home.ready()
+    for name in ("router0", "bench", "server"):
+        pid = home.part(name)["pid"]
+        os.kill(pid, signal.SIGKILL)
+        assert home.restarted(name, pid) != pid
+        assert home.part(name)["restarts"] == 1
+        assert f"{name} was ended by signal 9" in home.said()
+        wait_for(lambda: "bench" in {s["seat"].split(".")[1] for s in _seats(home)})
+        assert home.echo(f"after {name}") == f"after {name}"
+
+
+def _seats(home: HomeFolder) -> list[dict[str, str]]:
+    seats: list[dict[str, str]] = home.json("status")["grid"].get("seats", [])
+    return seats
+
+
+def test_a_grid_whose_parent_was_killed_leaves_no_process_and_another_can_start(home: HomeFolder) -> None:
+    up = home.start("up", "--no-flower")
+    port = port_of(home.ready())
+    up.kill()
+    up.wait()
+    stale = home("status")
+    assert stale.returncode == 3
+    assert "Nothing runs in" in stale.stdout
+    wait_for(lambda: not home.processes(), 60)
+    assert not listens(port)
+    assert home.state("grid")["pid"] == up.pid, "its record is left, and not believed"
+    home.start("up", "--no-flower")
+    home.started.remove(up)
+    wait_for(lambda: home.state("grid").get("pid") != up.pid)
+    assert port_of(home.ready()) == port
+    assert home.echo("again") == "again"
+
+
+def test_down_ends_what_runs(home: HomeFolder) -> None:
+    nothing = home("down")
+    assert nothing.returncode == 0
+    assert "No gridq up runs" in nothing.stdout
+    detached = home("up", "--no-flower", "--detach")
+    assert detached.returncode == 0, detached.stderr
+    assert "The grid is up" in detached.stdout
+    port = port_of(home.state("grid"))
+    done = home.json("down")
+    assert (sorted(done["parts"]), done["killed"]) == (["bench", "local", "router0", "server"], [])
+    assert home.processes() == []
+    assert not listens(port)
+    assert home("status").returncode == 3
+
+
+def test_status_tells_parts_server_seats_and_jobs(home: HomeFolder) -> None:
+    home.start("up", "--no-flower", "--routers", "2", "--seat", "bench")
+    home.ready()
+    told = home.json("status")
+    [up] = told["running"]
+    assert [part["name"] for part in up["parts"]] == ["server", "router0", "router1", "bench"]
+    assert {part["state"] for part in up["parts"]} == {"running"}
+    assert told["grid"]["server"]["appendonly"] is True
+    assert [seat["queues"] for seat in told["grid"]["seats"]] == [["bench:any"]]
+    assert told["grid"]["jobs"] == {"queued": 0, "running": 0}
+    text = home("status")
+    assert text.returncode == 0
+    for word in ("server", "router1", "bench:any", "0 queued, 0 running", "kept on disk"):
+        assert word in text.stdout
+
+
+def test_a_seat_that_is_not_there_is_one_line_and_nothing_stays(home: HomeFolder) -> None:
+    up = home("up", "--no-flower", "--seat", "none")
+    assert up.returncode == 2
+    assert "This machine has no seat 'none'" in up.stderr
+    assert "Traceback" not in up.stderr
+    assert home.processes() == []
+
+
+def test_a_second_signal_does_not_wait_for_the_drain(home: HomeFolder) -> None:
+    home.configure('profiles = ["bench"]\ndrain = 300\n')
+    up = home.start("up", "--no-flower")
+    home.ready()
+    graph = home.folder / "sleep.json"
+    graph.write_text('{"root": {"op": "Stage", "id": "bench_sleep"}}')
+    home.start("run", str(graph), "--input", '{"ms": 100000}')
+    wait_for(lambda: any(seat.get("busy") for seat in _seats(home)))
+    up.send_signal(signal.SIGINT)
+    wait_for(lambda: "Stopping" in home.said())
+    assert home.part("bench")["pid"]
+    up.send_signal(signal.SIGINT)
+    assert up.wait(30) == 0
+    assert "killed, as they did not end in time: bench\n" in home.said()
+    runner = home.started.pop()
+    runner.kill()
+    runner.wait()
+    assert home.processes() == []
