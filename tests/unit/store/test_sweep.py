@@ -268,3 +268,37 @@ def test_the_server_may_forget_the_script(grid: Grid) -> None:
     grid.sweep()
     grid.client.script_flush()
     grid.sweep()
+
+
+def test_the_list_of_jobs_holds_each_until_its_result_expires(grid: Grid) -> None:
+    grid.seat()
+    jobs = grid.keys("jobs")
+    grid.enqueue("j1")
+    submitted = grid.client.zscore(jobs, "j1")
+    grid.job(one(), "j1", deadline_ms=None, name="briefing")
+    assert grid.client.zscore(jobs, "j1") == submitted  # admitted later, submitted when it was
+    grid.done(grid.take())
+    about = grid.client.hgetall(grid.keys("about", "j1"))
+    assert (about[b"name"], about[b"agent"], about[b"state"], about[b"n"]) == (
+        b"briefing",
+        b"ann",
+        b"done",
+        b"1",
+    )
+    assert 0 < grid.client.pttl(grid.keys("about", "j1")) <= HOUR
+    grid.sweep()
+    assert grid.client.zcard(jobs) == 1
+    grid.age("past", "j1")
+    grid.sweep()
+    assert not grid.client.exists(jobs, grid.keys("past"))
+
+
+def test_a_job_whose_keys_expired_leaves_the_list(grid: Grid) -> None:
+    """No router looked for longer than its deadline."""
+    grid.seat()
+    grid.job(one(), "j1")
+    grid.client.delete(grid.keys("job", "j1"))
+    grid.age("deadlines", "j1")
+    grid.sweep()
+    assert not grid.client.exists(grid.keys("jobs"))
+    assert grid.claim() == "none"
