@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from gridq import narration, queues, registry, stages
+from gridq import auth, ledger, narration, queues, registry, stages
 from gridq.errors import CapabilityConflict, InvalidField, NoLiveSeat, UnknownCapability, UnknownStage
 from gridq.graph.catalogue import Catalogue, StageSpec, load_directory
 from gridq.graph.compile import Placement, compile_plan
@@ -45,6 +45,7 @@ class Split:
     needs: list[str]
     wanted: tuple[Wanted, ...]
     name: str = "graph"
+    micro_dollars: int = 0
 
 
 def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]) -> Placement:
@@ -149,6 +150,7 @@ class Admission:
             needs,
             wanted(plan, self.profiles),
             name_of(source, plan),
+            sum(step.micro_dollars for step in plan.steps),
         )
         self._plans[graph] = split
         while len(self._plans) > PLANS_KEPT:
@@ -174,10 +176,12 @@ class Admission:
         *,
         celery: bool = False,
         deadline: bool = True,
+        key: str = "",
     ) -> bool:
         """Write the job; False where it was admitted or ended before.
 
-        `deadline` False keeps the one that the inbox holds. NoLiveSeat: nothing was written.
+        `deadline` False keeps the one that the inbox holds. `key` is the id of a key that was verified.
+        NoLiveSeat, QuotaExceeded, AuthError: nothing was written.
         """
         fields = split.fields
         name = options.name or split.name
@@ -205,13 +209,24 @@ class Admission:
             fields=fields,
             name=name,
             session=options.session or "",
+            key=key,
+            micro_dollars=split.micro_dollars,
         )
         if reply[0] == "noseat":
             raise self._no_seat(reply[1])
+        if reply[0] == "key":
+            raise auth.refused(reply[1], key)
+        if reply[0] == "quota":
+            raise ledger.exceeded(reply, self._zone())
         if reply[0] != "ok":
             return False
         narration.tell("job admitted", job=job, name=name, agent=options.agent, stages=split.stages)
         return True
+
+    def _zone(self) -> str:
+        """The time zone of the routers' calendar, in which a refusal says when the window turns."""
+        zone = self.scripts.client.hget(self.scripts.keys("calendar"), "zone")
+        return zone.decode() if isinstance(zone, bytes) else self.config.timezone
 
     def _no_seat(self, queue: str) -> NoLiveSeat:
         near = registry.nearest(self.scripts.client, self.scripts.keys, queue)

@@ -32,7 +32,9 @@ from gridq.errors import (
     KeyRevoked,
     KeyScopeMissing,
 )
+from gridq.jobs import JobOptions
 from gridq.quotas import NAME
+from gridq.settings import Settings
 from gridq.store.keys import Keys
 
 SCOPES = ("submit", "read")
@@ -152,6 +154,17 @@ def verify(client: Redis, keys: Keys, given: SecretStr, scope: str = "submit") -
             {"path": record.id, "expected": f"the scope {scope}", "fix": "use a key that has it"},
         )
     return record
+
+
+def identify(client: Redis, keys: Keys, config: Settings, about: JobOptions) -> tuple[JobOptions, str]:
+    """(the options with the key's agent in place of what the caller says, the key's id); unchanged and ''
+    where no key is given. KeyInvalid, KeyRevoked, KeyScopeMissing.
+    """
+    given = about.key or config.key
+    if given is None:
+        return about, ""
+    key = verify(client, keys, given)
+    return about.model_copy(update={"agent": key.agent, "key": None}), key.id
 
 
 def refused(word: str, key_id: str = "") -> AuthError:

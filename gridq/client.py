@@ -64,16 +64,18 @@ class Client:
 
         `graph` is JSON text or a dict, `input` any JSON value, `options` those of JobOptions; the same `job`
         again is no second job. GraphError: the graph is wrong. NoLiveSeat: nobody serves what it needs.
-        Nothing is queued then.
+        QuotaExceeded, AuthError: it may not be run. Nothing is queued then.
         """
+        from gridq import auth
         from gridq.inbox import graph_text, keep_long
 
-        about = options_of(options)
+        with translated(self.url):
+            about, key = auth.identify(self.redis, self.keys, self.config, options_of(options))
         value = values.encode(input, limit=self.config.max_value, what="input", path="input")
         split = self.admission.split(graph_text(graph, self.config))
         job = check_id(job or new_id())
         with translated(self.url):
-            self.admission.admit(job, split, keep_long(self.scripts, job, value, about), about)
+            self.admission.admit(job, split, keep_long(self.scripts, job, value, about), about, key=key)
         return job
 
     def result(self, job: str, timeout: float | None = None) -> Json:

@@ -49,6 +49,8 @@ class Session:
         runner: Runner,
         worker: str = "",
         budget: int | None = None,
+        period: str = "month",
+        per_minute: int | None = None,
         record_ttl: float = 40 * 24 * 3600.0,
         on_end: Callable[[str], None] | None = None,
         on_gone: Callable[[], None] | None = None,
@@ -65,6 +67,8 @@ class Session:
         self.runner = runner
         self.worker = worker or seat
         self.budget = budget
+        self.period = period
+        self.per_minute = per_minute
         self.incarnation = secrets.token_hex(8)
         self.draining = False
         self.paused = ""  # why the seat takes nothing for a while, empty where it does
@@ -97,6 +101,8 @@ class Session:
             host=self.host,
             lanes=self.lanes,
             budget=self.budget,
+            period=self.period,
+            per_minute=self.per_minute,
             queues=self.queues,
             ttl_ms=int(self._record_ttl * 1000),
             worker=self.worker,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from gridq import auth
 from gridq.errors import InputTooLarge, ValueNotJson
 from gridq.graph.nodes import parse
 from gridq.jobs import JobOptions, deadline_ms, options_of
@@ -28,12 +29,15 @@ class Inbox:
     ) -> bool:
         """Store a job for admission; False where its id is known already. The graph is not looked into.
 
-        InputTooLarge, ValueNotJson, ConfigError: nothing was stored.
+        InputTooLarge, ValueNotJson, ConfigError, AuthError: nothing was stored.
         """
-        about = options_of(options)
+        with translated():
+            about, key = auth.identify(
+                self.scripts.client, self.scripts.keys, self.config, options_of(options)
+            )
         data = values.encode(value, limit=self.config.max_value, what="input", path="input")
         with translated():
-            return self.scripts.enqueue(
+            stored = self.scripts.enqueue(
                 job,
                 agent=about.agent,
                 deadline_ms=deadline_ms(about, self.config),
@@ -43,7 +47,11 @@ class Inbox:
                 graph=graph_text(graph, self.config),
                 value=keep_long(self.scripts, job, data, about),
                 options=about.model_dump_json(exclude_defaults=True).encode(),
+                key=key,
             )
+        if isinstance(stored, str):
+            raise auth.refused(stored, key)
+        return stored
 
 
 @cache

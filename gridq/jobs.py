@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 
 from gridq.errors import ConfigError, GridError, error_from_record, first_fault
 from gridq.graph.nodes import Graph
@@ -44,6 +44,10 @@ class JobOptions(Wire):
         description="an agent's jobs of one session go to the seat that served the last of them, where it is free",
     )
     stream: bool = Field(False, description="keep the pieces of the answers for `stream`")
+
+    key: SecretStr | None = Field(
+        None, exclude=True, description="the submitter's API key; None: GRIDQ_KEY. It is stored nowhere"
+    )
 
     @property
     def prio(self) -> int:

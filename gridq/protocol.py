@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -67,6 +67,8 @@ class SeatOffer(Wire):
     lanes: int = Field(1, ge=1, le=512)
     exclusive: str | None = None
     budget_micro_dollars: int | None = Field(None, description="None: no budget set; 0: a budget of nothing")
+    budget_period: Literal["month", "week", "day"] = Field("month", description="when the budget refills")
+    requests_per_minute: int | None = Field(None, ge=0, description="None: no limit; 0: none at all")
     config: dict[str, Json] = Field(default_factory=dict)
     note: str = ""
 

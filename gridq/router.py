@@ -24,6 +24,7 @@ from gridq.events import Monitors
 from gridq.executor import Session
 from gridq.governor.telemetry import Governor
 from gridq.jobs import options_of
+from gridq.limiting import Limiting
 from gridq.machine import machine_id
 from gridq.profiles import load
 from gridq.received import revoke_cancels
@@ -49,6 +50,7 @@ class Router:
     session: Session
     sweeper: Sweeper
     governor: Governor
+    limiting: Limiting
 
     def admit(self, job: str) -> bool:
         """Admit one job of the inbox, or end it with the error that says why not. True where a pure stage is
@@ -112,7 +114,9 @@ def build(app: Celery, lanes: int, hostname: str = "") -> Router:
     )
     admission = Admission(scripts, config, load(config.profiles))
     sweeper = Sweeper(scripts, config, partial(answers.write, app, scripts))
-    return Router(app, scripts, admission, session, sweeper, Governor(client, scripts.keys))
+    return Router(
+        app, scripts, admission, session, sweeper, Governor(client, scripts.keys), Limiting(scripts, config)
+    )
 
 
 _router: list[Router] = []
@@ -131,6 +135,7 @@ def start(app: Celery, lanes: int, hostname: str = "") -> Router:
     router.session.start()
     router.sweeper.start()
     router.governor.start()
+    router.limiting.start()
     executor.attach(router.session)
     _router[:] = [router]
     return router
@@ -141,6 +146,7 @@ def stop() -> None:
     if _router:
         router = _router.pop()
         executor.attach(None)
+        router.limiting.stop()
         router.governor.stop()
         router.sweeper.stop()
         router.session.stop()

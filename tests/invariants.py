@@ -13,7 +13,7 @@ from gridq.store.keys import Keys
 def broken(client: redis.Redis, keys: Keys) -> list[str]:
     """The invariants that do not hold now, each as one line; empty where all is well."""
     state = _State(client, keys)
-    return [*state.leases(), *state.pending(), *state.jobs()]
+    return [*state.leases(), *state.pending(), *state.jobs(), *state.money()]
 
 
 class _State:
@@ -30,9 +30,9 @@ class _State:
             self.by_kind[kind].append(rest)
             if kind in ("leases", "delays", "deadlines", "w", "rdy"):
                 reads.zrange(keys.own + name, 0, -1)
-            elif kind == "queues":
+            elif kind in ("queues", "park"):
                 reads.smembers(keys.own + name)
-            elif kind in ("who", "held", "seat", "cls", "job"):
+            elif kind in ("who", "held", "seat", "cls", "job", "holds", "promised", "parked"):
                 reads.hgetall(keys.own + name)
             else:
                 continue
@@ -89,10 +89,31 @@ class _State:
         for rest in self.by_kind["rdy"]:
             queue, _, cls = rest.rpartition(":")
             ready[queue, cls] = set(self.members("rdy", rest))
+        for agent in self.table("parked"):  # theirs stand aside
+            for place in self.members("park", agent):
+                queue, _, cls = place.partition(" ")
+                if agent in agents.get((queue, cls), ()):
+                    ready.setdefault((queue, cls), set()).add(agent)
         if ready != dict(agents):
             wrong.append(f"ready agents {ready}, with stages {dict(agents)}")
         listed = set(self.members("queues"))
         wrong += [f"{queue} waits and no sweep looks" for queue, _ in counts if queue not in listed]
+        return wrong
+
+    def money(self) -> list[str]:
+        """What agents and teams are promised is the sum of what their running jobs hold."""
+        promised: Counter[str] = Counter()
+        wrong = []
+        for job, hold in self.table("holds").items():
+            agent, team, left = hold.split(" ")
+            promised[f"a:{agent}"] += int(left)
+            if team != "-":
+                promised[f"t:{team}"] += int(left)
+            if job not in self.by_kind["job"]:
+                wrong.append(f"{job} is no more and holds {hold}")
+        found = {who: int(sum_) for who, sum_ in self.table("promised").items()}
+        if found != dict(promised):
+            wrong.append(f"promised {found}, held {dict(promised)}")
         return wrong
 
     def jobs(self) -> list[str]:

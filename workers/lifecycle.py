@@ -78,6 +78,8 @@ class Worker:
             monitors=Monitors(app, scripts, worker),
             warm=seat.profile.warm if seat.profile is not None else None,
             budget=seat.offer.budget_micro_dollars,
+            period=seat.offer.budget_period,
+            per_minute=seat.offer.requests_per_minute,
             on_end=partial(answers.write, app, scripts),
             on_gone=self._gone,
             on_change=self._changed,

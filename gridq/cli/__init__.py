@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from gridq.cli import flower, keys, run, validate, workers
+from gridq.cli import flower, keys, quota, run, validate, workers
 from gridq.cli.exits import EXITS, Commands, Debug
 
 __all__ = ["app", "main"]
@@ -30,6 +30,7 @@ app = typer.Typer(
 )
 app.add_typer(run.app)
 app.add_typer(keys.app)
+app.add_typer(quota.app)
 app.add_typer(flower.app)
 app.add_typer(validate.app)
 app.add_typer(workers.app)

@@ -49,13 +49,17 @@ class Governor:
         names = [name.decode() for name in found]
         pipe = self.client.pipeline(transaction=False)
         for name in names:
-            pipe.hmget(self.keys("seat", name), "queues", "left", "budget")
+            pipe.hmget(self.keys("seat", name), "queues", "left", "budget", "gleft", "gbudget")
         return [_share(name, fields) for name, fields in zip(names, pipe.execute(), strict=True)]
 
 
 def _share(name: str, fields: list[Any]) -> SeatShare:
-    queues, left, budget = fields
+    """A seat by the tighter of its two ledgers: its machine's own and the grid's."""
+    queues, *ledgers = fields
     served = tuple((queues or b"").decode().split())
-    if left is None or budget is None:
+    pairs = [
+        (int(left), int(budget)) for left, budget in (ledgers[:2], ledgers[2:]) if None not in (left, budget)
+    ]
+    if not pairs:
         return SeatShare(name, served)
-    return SeatShare(name, served, int(left), int(budget))
+    return SeatShare(name, served, *min(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] else 0.0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -23,6 +23,7 @@ from gridq.store.keys import Keys
 
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
+    "limit",
 )  # fmt: skip
 
 
@@ -81,7 +82,8 @@ class Claim:
 
 
 def read_claim(reply: Sequence[Any]) -> Claim | str:
-    """The claim in a script's reply, or its word for why there is none: none, full, gone, draining, again."""
+    """The claim in a script's reply, or its word for why there is none: none, full, gone, draining, limited,
+    again."""
     if len(reply) == 1:
         word: str = reply[0].decode()
         return word
@@ -125,35 +127,40 @@ class Scripts:
 
     def enqueue(
         self, job: str, *, agent: str, deadline_ms: int, ttl_ms: int, celery: bool, stream: bool, graph:
-        bytes, value: bytes, options: bytes,
-    ) -> bool:  # fmt: skip
-        """Put a job into the inbox; False where its id is known already."""
-        return bool(
-            self.call(
-                "enqueue",
-                job,
-                agent,
-                deadline_ms,
-                ttl_ms,
-                "1" if celery else "",
-                "1" if stream else "",
-                graph,
-                value,
-                options,
-            )
+        bytes, value: bytes, options: bytes, key: str = "",
+    ) -> bool | str:  # fmt: skip
+        """Put a job into the inbox; False where its id is known already. Where its API key (by its id) does
+        not do, the word why: `missing`, `unknown` or `revoked`.
+        """
+        reply: int | bytes = self.call(
+            "enqueue",
+            job,
+            agent,
+            deadline_ms,
+            ttl_ms,
+            "1" if celery else "",
+            "1" if stream else "",
+            graph,
+            value,
+            options,
+            key,
         )
+        return reply.decode() if isinstance(reply, bytes) else bool(reply)
 
     def admit(
         self, job: str, *, agent: str, prio: int, deadline_ms: int | None, ttl_ms: int, celery: bool, stream:
         bool, wait: bool, value: bytes, answer: int, steps: int, needs: Sequence[str], ready: Sequence[int],
         fields: Sequence[str | bytes | int], name: str = "graph", session: str = "",
+        key: str = "", micro_dollars: int = 0,
     ) -> list[str]:  # fmt: skip
-        """Write a plan. `["ok"]`, `["known"]`, or `["noseat", queue, …]` with nothing written."""
+        """Write a plan. `["ok"]`, `["known"]`, or with nothing written `["noseat", queue, …]`,
+        `["key", why]`, `["quota", …]`. `key` is the API key's id, `micro_dollars` what the job may cost.
+        """
         reply = self.call(
             "admit", job, agent, prio, "" if deadline_ms is None else deadline_ms, ttl_ms,
             "1" if celery else "", "1" if stream else "", "1" if wait else "", value, answer, steps,
             " ".join(needs),
-            " ".join(map(str, ready)), name, session, *fields,
+            " ".join(map(str, ready)), name, session, key, micro_dollars, *fields,
         )  # fmt: skip
         return [word.decode() for word in reply]
 
@@ -175,8 +182,13 @@ class Scripts:
         queues: Sequence[str],
         ttl_ms: int,
         worker: str = "",
+        period: str = "month",
+        per_minute: int | None = None,
     ) -> str | None:
-        """Make the seat live. None, or the host of the other live worker that serves it."""
+        """Make the seat live. None, or the host of the other live worker that serves it.
+
+        `budget` is micro-dollars a `period`, `per_minute` requests a minute; None: no limit.
+        """
         reply = self.call(
             "register",
             seat,
@@ -187,6 +199,8 @@ class Scripts:
             " ".join(queues),
             ttl_ms,
             worker or seat,
+            period,
+            "" if per_minute is None else per_minute,
         )
         return None if reply[0] == 1 else reply[1].decode()
 
@@ -231,6 +245,10 @@ class Scripts:
         reply = self.call("sweep", most)
         sorts = ("grace", "died", "seats", "due", "expired", "rung", "voided")
         return dict(zip(sorts, reply[:7], strict=True)), [job.decode() for job in reply[7:]]
+
+    def limit(self, digest: str, about: str, fields: Mapping[str, str]) -> None:
+        """Put limits in force in place of those before; an empty digest lifts them all."""
+        self.call("limit", digest, about, *(word for pair in fields.items() for word in pair))
 
     def complete(
         self, lease: str, output: bytes, *, used: int, rows: str, seat: str, incarnation: str, lane: str,

@@ -1,10 +1,12 @@
 -- Write a job's plan and make its first steps ready, all or nothing.
 -- ARGV  job, agent, prio, deadline in ms from now ('' = the one the inbox knows), result TTL in ms, celery, stream, wait ('1' =
 --       accept without a live seat), input, answer step, steps, queues needed (space separated), ready steps (space
---       separated), the job's name, its session or '', field, value, …
--- gives {'ok'} | {'known'} the job is admitted or ended already | {'noseat', queue …} nothing was written
+--       separated), the job's name, its session or '', the id of its API key or '' (the inbox knows its own), what it may cost in
+--       micro-dollars, field, value, …
+-- gives {'ok'} | {'known'} the job is admitted or ended already; nothing was written: {'noseat', queue …} | {'key', why} |
+--       {'quota', limit, name, used, held, limit, needed, end of the window or ''}
 -- TTL   job:<job> lives to the deadline + an hour
--- uses: base events pending
+-- uses: base access money budget events pending
 local job, agent = ARGV[1], ARGV[2]
 local j = jobkey(job)
 local over = C('EXISTS', K .. 'fin:' .. job) == 1
@@ -17,25 +19,39 @@ local sub = K .. 'sub:' .. job
 local input = ARGV[9]
 local deadline = tonumber(ARGV[4])
 if deadline then deadline = NOW + deadline end
-local known = C('HMGET', sub, 'dl', 'in', 'celery')
+local known = C('HMGET', sub, 'dl', 'in', 'celery', 'key')
 if known[1] then deadline, input = tonumber(known[1]), known[2] end
 if not deadline then return {'known'} end  -- it has left the inbox and ended, so long ago that its answer is gone too
+local function refuse(reply)
+  if not known[1] then unlink(input) end
+  return reply
+end
+local guarded = C('EXISTS', K .. 'limits', K .. 'keys') > 0  -- a grid without limits and keys asks this and nothing more
+local team = '-'
+if guarded then
+  local fault
+  fault, team = key_fault(known[1] and (known[4] or '') or ARGV[16], agent)
+  if fault then return refuse({'key', fault}) end
+end
 if ARGV[8] ~= '1' then
   local none = {'noseat'}
   for q in words(ARGV[12]) do
     if C('HEXISTS', K .. 'lanes', q) == 0 then none[#none + 1] = q end
   end
-  if none[2] then
-    if not known[1] then unlink(input) end
-    return none
-  end
+  if none[2] then return refuse(none) end
+end
+if guarded and C('EXISTS', K .. 'limits') == 1 then
+  local refusal
+  team, refusal = promise(job, agent, team, tonumber(ARGV[17]))
+  if not team then return refuse(refusal) end
+  C('HSET', j, 'team', team)
 end
 C('HSET', j, 'agent', agent, 'prio', ARGV[3], 'dl', deadline, 'ttl', ARGV[5], 'in', input, 'ans', ARGV[10], 'n', ARGV[11],
   'left', ARGV[11], 'at', NOW, 'name', ARGV[14])
 if ARGV[6] == '1' or known[3] then C('HSET', j, 'celery', 1) end
 if ARGV[7] == '1' then C('HSET', j, 'stream', 1) end
 if ARGV[15] ~= '' then C('HSET', j, 'session', ARGV[15]) end
-for i = 16, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
+for i = 18, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
 C('PEXPIRE', j, deadline - NOW + 3600000)
 C('ZADD', K .. 'deadlines', deadline, job)
 C('ZADD', K .. 'jobs', 'NX', NOW, job)

@@ -4,11 +4,12 @@
 --       lane, nonce of the next claim, '1' take the next | '0' leave, what monitors are told of it as JSON or ''
 -- gives {1 recorded | 0 recorded before | -1 fenced off | -2 the value is not there, '' | plain | celery (the job ended), next}
 -- A lapsed lease still counts while nobody else has claimed the stage: a paid call is not thrown away.
--- uses: base events pending jobs take
+-- uses: base money budget events pending jobs take parking
 local lease, output, used, rows, seat, inc, lane, nonce, goon, told = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)
-local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n', 'h:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0')
+local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n', 'h:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0',
+  'team', 'agent')
 local result, ended, pure, later = 1, '', {}, {}
 if f[1] ~= rest then
   local charged = settle(lease, free(lease), tonumber(used))  -- a late attempt is the seat's waste, never the agent's
@@ -26,6 +27,11 @@ else
   local by = free(lease)
   settle(lease, by, tonumber(used))
   if not by then unpend(job, step); C('DEL', K .. 'late:' .. lease) end
+  if f[8] and tonumber(used) > 0 then
+    local all = spend(job, f[9], f[8], tonumber(used))
+    if over(f[9], f[8]) then park(f[9], f[8]) end
+    if all then park_all(f[8]) end
+  end
   C('HSET', j, 'o:' .. step, output, 'dn:' .. step, rest)
   C('HDEL', j, 'cur:' .. step)
   if C('RPUSH', K .. 'rows:' .. job, rows) == 1 then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end

@@ -1,8 +1,9 @@
 -- A seat goes live, or says again what it is. A new incarnation ends the leases of the one before at once.
 -- ARGV  seat, incarnation, host (which start of which machine), lanes, budget in micro-dollars or '', queues (space separated),
---       TTL of the seat's record in ms, name of its Celery worker
+--       TTL of the seat's record in ms, name of its Celery worker, what the budget is for (month, week,
+--       day), requests a minute or ''
 -- gives {1} | {0, host} another live worker on another host serves it
--- uses: base events pending jobs seats
+-- uses: base money budget events pending jobs seats
 local seat, inc, host, lanes, budget, queues = unpack(ARGV, 1, 6)
 local key = K .. 'seat:' .. seat
 local f = C('HMGET', key, 'inc', 'host', 'lanes', 'queues', 'draining')
@@ -20,14 +21,11 @@ elseif f[3] ~= lanes or f[4] ~= queues then
 end
 C('HSET', key, 'inc', inc, 'host', host, 'lanes', lanes, 'queues', queues, 'ttl', ARGV[7], 'worker', ARGV[8])
 C('HDEL', key, 'draining')
--- No budget and a budget of nothing differ. What is left outlives a restart; a changed budget changes it by the difference.
-if budget == '' then
-  C('HDEL', key, 'left', 'budget')
-else
-  local before = C('HGET', key, 'budget')
-  if C('HSETNX', key, 'left', budget) == 0 and before then C('HINCRBY', key, 'left', budget - before) end
-  C('HSET', key, 'budget', budget)
-end
+-- No budget and a budget of nothing differ.
+set_budget(seat, '', budget == '' and '-' or budget, ARGV[9])
+if ARGV[10] == '' then C('HDEL', key, 'rpm') else C('HSET', key, 'rpm', ARGV[10]) end
+set_limits(seat)
+turned(seat)
 C('PEXPIRE', key, ARGV[7])
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
 idle(seat, queues)

@@ -2,9 +2,9 @@
 -- on its way gets one, so a lost bell costs a second at most.
 -- ARGV  seat, incarnation, queues whose model the seat has loaded (space separated), lease …
 -- gives {gone} | the leases that are no longer ours
--- uses: base events pending jobs seats
+-- uses: base money budget events pending jobs seats
 local seat, inc = ARGV[1], ARGV[2]
-local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining', 'ttl', 'warm')
+local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining', 'ttl', 'warm', 'rpm', 'grpm', 'turn', 'gturn')
 if f[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
 C('PEXPIRE', K .. 'seat:' .. seat, f[5])
@@ -14,8 +14,12 @@ for i = 4, #ARGV do
   local lease = ARGV[i]
   if C('ZSCORE', K .. 'leases', lease) then C('ZADD', K .. 'leases', 'XX', NOW + LEASE, lease) else lost[#lost + 1] = lease end
 end
+if f[9] or f[10] then
+  if turned(seat, {f[9], f[10]}) and not f[4] then idle(seat, f[3]) end
+end
+local rate = least(f[7], f[8])
 local own = P .. 'seat:' .. seat
-if not f[4] and C('LLEN', own) == 0 and C('HLEN', K .. 'held:' .. seat) < tonumber(f[2]) then
+if not f[4] and not (rate and spent_rate(seat, rate)) and C('LLEN', own) == 0 and C('HLEN', K .. 'held:' .. seat) < tonumber(f[2]) then
   for q in words(f[3]) do
     if C('EXISTS', K .. 'cls:' .. q) == 1 then bell(own, 'seat:' .. seat, 'stage'); break end
   end

@@ -2,7 +2,7 @@
 -- ARGV  most items of each sort
 -- gives {grace, died, seats gone, due, expired, rung, voided, job whose answer is to be written …}
 -- TTL   swept lives as long as a job may
--- uses: base events pending jobs seats
+-- uses: base money budget events pending jobs seats parking
 local most = tonumber(ARGV[1])
 
 -- Keep only those excluded seats of a stage for which `keep` holds; true where that let one in.
@@ -33,8 +33,8 @@ local function void(q, cls, look)
   local cost, x = string.match(cls, '^[^/]*/([^|]*)|(.*)$')
   local able = {}
   for _, s in ipairs(C('SMEMBERS', K .. 'serve:' .. q)) do
-    local left = C('HGET', K .. 'seat:' .. s, 'left')
-    if tonumber(left or cost) >= tonumber(cost) then able[#able + 1] = s end
+    local f = C('HMGET', K .. 'seat:' .. s, 'left', 'gleft')
+    if (least(f[1], f[2]) or FOREVER) >= tonumber(cost) then able[#able + 1] = s end
   end
   local function covers(list)
     for _, s in ipairs(able) do if not has(list, s) then return false end end
@@ -86,11 +86,18 @@ for _, m in ipairs(C('ZRANGE', K .. 'delays', '-inf', NOW, 'BYSCORE', 'LIMIT', 0
   end
 end
 local steps = 0
-local expired = '{"error":"DeadlineExceeded","code":"job.deadline","message":"The job was not finished by its deadline","details":{}}'
+local function expired(details)
+  return '{"error":"DeadlineExceeded","code":"job.deadline","message":"The job was not finished by its deadline","details":' .. details .. '}'
+end
+local PARKED = '{"reason":"its agent or team was over its money, so its stages stood aside","fix":"raise the limit, or wait until the month turns"}'
 for _, job in ipairs(C('ZRANGE', K .. 'deadlines', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
   C('ZREM', K .. 'deadlines', job)
+  unhold(job)  -- where its keys expired unseen, nobody else gives it back
   steps = steps + (tonumber(C('HGET', jobkey(job), 'n')) or 1)
-  if C('EXISTS', jobkey(job), K .. 'sub:' .. job) > 0 then finish(job, 'expired', expired); r[5] = r[5] + 1
+  if C('EXISTS', jobkey(job), K .. 'sub:' .. job) > 0 then
+    local agent = C('HGET', jobkey(job), 'agent')
+    finish(job, 'expired', expired(agent and C('HEXISTS', K .. 'parked', agent) == 1 and PARKED or '{}'))
+    r[5] = r[5] + 1
   elseif C('ZSCORE', K .. 'past', job) == false then C('ZREM', K .. 'jobs', job) end  -- its keys expired: no router looked for long
   if steps > 5000 then break end  -- long jobs one at a time: nobody else is served meanwhile
 end
@@ -98,6 +105,7 @@ for _, job in ipairs(C('ZRANGE', K .. 'past', '-inf', NOW, 'BYSCORE', 'LIMIT', 0
   C('ZREM', K .. 'past', job)
   C('ZREM', K .. 'jobs', job)
 end
+unpark_due()
 local lanes = math.max(1, tonumber(C('HGET', K .. 'lanes', 'gridq:pure') or 0))
 for _, job in ipairs(C('ZRANGE', K .. 'inbox', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
   C('ZADD', K .. 'inbox', NOW + 2000, job)

@@ -75,11 +75,12 @@ class Grid:
 
     def seat(
         self, seat: str = "m.a", *queues: str, inc: str = "i1", host: str = "h1", lanes: int = 1,
-        budget: int | None = None, ttl_ms: int = HOUR,
+        budget: int | None = None, ttl_ms: int = HOUR, period: str = "month", per_minute: int | None = None,
     ) -> str | None:  # fmt: skip
         """Register a seat; the other host where it is refused."""
         other = self.scripts.register(
-            seat, inc, host=host, lanes=lanes, budget=budget, queues=queues or (ANY,), ttl_ms=ttl_ms
+            seat, inc, host=host, lanes=lanes, budget=budget, queues=queues or (ANY,), ttl_ms=ttl_ms,
+            period=period, per_minute=per_minute,
         )
         if other is None:
             self.budgets[seat] = budget
@@ -88,14 +89,15 @@ class Grid:
     def admit(
         self, given: Plan, job: str | None = None, *, agent: str = "ann", prio: int = 0, celery: bool = False,
         stream: bool = False, wait: bool = True, value: bytes = b'"x"', deadline_ms: int | None = HOUR,
-        ttl_ms: int = HOUR, name: str = "graph", session: str = "",
+        ttl_ms: int = HOUR, name: str = "graph", session: str = "", key: str = "",
     ) -> list[str]:  # fmt: skip
-        """Admit a plan; the script's reply."""
+        """Admit a plan, its cost the sum of its steps'; the script's reply."""
         fields, ready, needs = plan_fields(given)
         return self.scripts.admit(
             job or f"j{next(self._numbers)}", agent=agent, prio=prio, deadline_ms=deadline_ms, ttl_ms=ttl_ms,
             celery=celery, stream=stream, wait=wait, value=value, answer=given.answer, steps=len(given.steps),
-            needs=needs, ready=ready, fields=fields, name=name, session=session,
+            needs=needs, ready=ready, fields=fields, name=name, session=session, key=key,
+            micro_dollars=sum(made.micro_dollars for made in given.steps),
         )  # fmt: skip
 
     def job(self, given: Plan, job: str | None = None, **options: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from workers.wires.models import ModelOffer
@@ -34,7 +36,8 @@ class LlmSeat(BaseModel):
 
     The key is named, never written: `key_env` is an environment variable's name, `key_file` a file's path.
     Without either the endpoint is asked without a key. `budget` is in dollars; None: no budget set; 0:
-    nothing may be spent. `allow_loopback` lets a test's local server stand in for a remote endpoint.
+    nothing may be spent; it refills each `period`. `allow_loopback` lets a test's local server stand in
+    for a remote endpoint.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,6 +49,8 @@ class LlmSeat(BaseModel):
     models: tuple[RemoteModel, ...] = ()
     lanes: int = Field(default=4, ge=1, le=512)
     budget: float | None = Field(default=None, ge=0)
+    period: Literal["month", "week", "day"] = "month"
+    requests_per_minute: int | None = Field(default=None, ge=0, le=100_000)
     silence: float = Field(default=300.0, gt=0, description="seconds an endpoint may send nothing")
     headers: dict[str, str] = Field(default_factory=dict, description="sent with every call; no secrets")
     allow_loopback: bool = False

@@ -218,6 +218,8 @@ def _offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:
         lanes=seat.lanes,
         exclusive=f"{seat.url.rstrip('/')} {login}",
         budget_micro_dollars=None if seat.budget is None else round(seat.budget * MICRO),
+        budget_period=seat.period,
+        requests_per_minute=seat.requests_per_minute,
         config=seat.model_dump(mode="json"),
         note=f"{len(models)} models at {host}" + (", without TLS" if seat.url.startswith("http:") else ""),
     )

@@ -1,4 +1,5 @@
--- The life of a job: leases closed, steps finished, skipped, failed, reset; the end. uses: base events pending
+-- The life of a job: leases closed, steps finished, skipped, failed, reset; the end. uses: base money budget events
+-- pending
 
 -- Close a lease: the lane and the hold come back. Returns the seat and the hold, nil where the lease was not open.
 local function free(lease)
@@ -6,16 +7,12 @@ local function free(lease)
   local seat, lane, cost = string.match(C('HGET', K .. 'who', lease), '^(%S+) (%S+) (%S+)$')
   C('HDEL', K .. 'who', lease)
   if C('HGET', K .. 'held:' .. seat, lane) == lease then C('HDEL', K .. 'held:' .. seat, lane) end
-  if tonumber(cost) > 0 and C('HEXISTS', K .. 'seat:' .. seat, 'left') == 1 then
-    C('HINCRBY', K .. 'seat:' .. seat, 'left', cost)
-  end
+  credit(seat, tonumber(cost))
   return seat, tonumber(cost)
 end
 
 local function charge(seat, micro)
-  if micro > 0 and C('HEXISTS', K .. 'seat:' .. seat, 'left') == 1 then
-    C('HINCRBY', K .. 'seat:' .. seat, 'left', -micro)
-  end
+  if micro > 0 then credit(seat, -micro) end
 end
 
 -- A lease that ended without a completion is remembered with what was charged for it: what its attempt reports late is
@@ -60,7 +57,8 @@ end
 -- The one place where a job gets its final state. payload: a value or link (done), else an error as JSON.
 local function finish(job, state, payload)
   local j = jobkey(job)
-  local f = C('HMGET', j, 'n', 'left', 'celery', 'ttl', 'stream')
+  local f = C('HMGET', j, 'n', 'left', 'celery', 'ttl', 'stream', 'team')
+  if f[6] then unhold(job) end
   local about, admitted = C('HMGET', j, 'name', 'agent', 'n', 'at', 'prio', 'dl'), f[1]
   if f[2] and f[2] ~= '0' then
     for step = 0, tonumber(f[1]) - 1 do withdraw(job, step) end

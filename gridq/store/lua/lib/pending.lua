@@ -1,4 +1,4 @@
--- Where ready stages stand, and the bells that wake lanes. uses: base
+-- Where ready stages stand, and the bells that wake lanes. uses: base money budget
 
 -- What a claim of this cost moves its agent's virtual time by: one stage, plus one for each cent.
 local function weight(cost) return 1 + tonumber(cost) / 10000 end
@@ -35,8 +35,8 @@ local function ring(q, excluded, cost, session)
   for _, seat in ipairs(preferred(q, session)) do if C('ZSCORE', set, seat) then seats[#seats + 1] = seat end end
   for _, seat in ipairs(C('ZRANGE', set, 0, 15)) do seats[#seats + 1] = seat end
   for _, seat in ipairs(seats) do
-    local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'left')
-    if not (excluded and has(excluded, seat)) and not (cost and f[2] and tonumber(f[2]) < tonumber(cost)) then
+    local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'left', 'gleft')
+    if not (excluded and has(excluded, seat)) and not (cost and (least(f[2], f[3]) or FOREVER) < tonumber(cost)) then
       local own = P .. 'seat:' .. seat
       local lanes = tonumber(f[1] or 0)
       local taken = C('LLEN', own) + C('HLEN', K .. 'held:' .. seat)
@@ -55,7 +55,7 @@ end
 local function push(job, step, later)
   local j = jobkey(job)
   local h = header(job, step)
-  local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step, 'session')
+  local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step, 'session', 'team')
   local agent, q = f[1], h.q
   if f[5] then return end
   -- A class holds what the same seats may take, so that a seat passes over it whole: priority / cost step | excluded seats.
@@ -76,9 +76,11 @@ local function push(job, step, later)
   if waited and times[3] then level = math.min(level, tonumber(times[3])) end
   if v < level or not times[1] then v = math.max(v, level); C('HSET', vt, agent, v) end
   local rdy = K .. 'rdy:' .. q .. ':' .. cls
-  C('ZADD', rdy, v, agent)
+  local apart = f[7] and not costless(q) and over(agent, f[7])  -- its agent has used more than it may
+  if apart then aside(q, cls, agent, f[7]) else C('ZADD', rdy, v, agent) end
   C('HSET', j, 'at:' .. step, q .. ' ' .. cls, 't:' .. step, f[4])
   for _, key in ipairs({w, rdy, K .. 'cls:' .. q, vt}) do C('PEXPIRE', key, KEEP) end
+  if apart then return end
   local session = f[6] and C('HGET', K .. 'sessions:' .. agent, f[6]) or nil
   if later then later[#later + 1] = {q, f[3], h.cost, session} else ring(q, f[3], h.cost, session) end
 end

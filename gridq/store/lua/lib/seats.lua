@@ -1,4 +1,4 @@
--- Seats that go. uses: base pending jobs
+-- Seats that go. uses: base money budget pending jobs
 
 local function lost(lease, why)
   local seat = free(lease)

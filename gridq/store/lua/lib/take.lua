@@ -139,9 +139,9 @@ local function forget(c)  -- the job of the chosen entry is gone (its keys expir
   if C('EXISTS', w) == 0 then C('ZREM', K .. 'rdy:' .. c.q .. ':' .. c.cls, c.agent) end
 end
 
--- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, again.
+-- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, limited, again.
 local function take(seat, inc, lane, nonce)
-  local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'left', 'queues', 'draining', 'warm')
+  local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'left', 'queues', 'draining', 'warm', 'gleft', 'rpm', 'grpm', 'turn', 'gturn')
   if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local mine = C('HGET', K .. 'held:' .. seat, lane)
   if mine then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
@@ -155,7 +155,16 @@ local function take(seat, inc, lane, nonce)
   end
   if S[5] then return {'draining'} end
   if C('HLEN', K .. 'held:' .. seat) >= tonumber(S[2]) then return {'full'} end
-  local left, clock, warm = tonumber(S[3]) or FOREVER, {}, {}
+  local rate = least(S[8], S[9])
+  if rate and spent_rate(seat, rate) then  -- it is rung for nothing until its next renewal finds that it may again
+    for q in words(S[4]) do C('ZREM', K .. 'idle:' .. q, seat) end
+    return {'limited'}
+  end
+  if (least(S[10], S[11]) or FOREVER) <= NOW and turned(seat, {S[10], S[11]}) then
+    local f = C('HMGET', K .. 'seat:' .. seat, 'left', 'gleft')
+    S[3], S[7] = f[1], f[2]
+  end
+  local left, clock, warm = least(S[3], S[7]) or FOREVER, {}, {}
   for q in words(S[6]) do warm[q] = true end
   for _ = 1, 32 do
     local best, cut
@@ -185,7 +194,8 @@ local function take(seat, inc, lane, nonce)
         local hold = left < FOREVER and tonumber(best.cost) or 0
         local lease = open(job, step, seat, lane, nonce, hold)
         if f[5] then remember_session(f[4], f[5], seat) end
-        if hold > 0 then C('HINCRBY', K .. 'seat:' .. seat, 'left', -hold) end
+        if hold > 0 then credit(seat, -hold) end
+        if rate then count_request(seat, rate) end
         C('HSET', K .. 'vt:' .. best.kind, '*', math.max(best.v, best.system), '*' .. best.q, best.v, best.agent,
           best.v + weight(best.cost))
         if C('EXISTS', K .. 'cls:' .. best.q) == 1 then ring(best.q) end  -- wake one more

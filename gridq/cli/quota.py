@@ -1,0 +1,161 @@
+"""`gridq quota`: who may use what, and has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gridq.cli.exits import EXITS, Debug
+from gridq.cli.inputs import AsJson
+from gridq.cli.output import console, echo_json, plain_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gridq.ledger import Account, Ledger
+
+app = typer.Typer()
+
+
+@app.command(epilog=EXITS, short_help="Show who may use what, and has.")
+def quota(
+    check: Annotated[
+        str | None,
+        typer.Option("--check", metavar="FILE", help="Only read a quotas file, and say what is wrong in it."),
+    ] = None,
+    lift: Annotated[
+        bool, typer.Option("--lift", help="Lift all limits; a router that has a quotas file sets them again.")
+    ] = False,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show what agents, teams and seats may use, have used, hold and have left, and until when.
+
+    Limits are set in the quotas file that GRIDQ_QUOTAS names on the routers; they read it again when it
+    changes.
+    """
+    from gridq.settings import settings
+
+    if check is not None:
+        _check(check, json)
+        return
+    from gridq import ledger, limiting
+    from gridq.cli.server import client_of
+    from gridq.store.connection import translated
+
+    config = settings()
+    with client_of(config) as client, translated(client.url):
+        if lift:
+            lifted = limiting.lift(client.scripts)
+            typer.echo("All limits are lifted." if lifted else "There were no limits.", err=True)
+        found = ledger.read(client.redis, client.keys, config.timezone)
+    if json:
+        echo_json(as_json(found))
+        return
+    for line in headline(found):
+        typer.echo(line, err=True)
+    if found.accounts:
+        console().print(accounts_table(found))
+
+
+def headline(found: Ledger) -> list[str]:
+    """In words, where the limits come from and whether keys are asked for."""
+    from gridq.periods import text_time
+
+    keys = "API keys are asked for." if found.keys else "No API keys: agents are who they say they are."
+    if found.single_tenant:
+        return ["No quotas file and no API keys: the grid is single-tenant and takes every job."]
+    if found.in_force is None:
+        return [f"No limits are in force. {keys}"]
+    since = text_time(found.in_force.at, found.zone)
+    lines = [
+        f"Limits of {found.in_force.source}, in force since {since}. {keys}",
+        f"Months, weeks and days begin in the time zone {found.zone}.",
+    ]
+    if found.in_force.error:
+        lines.append(f"The file has changed since and is refused: {found.in_force.error}")
+    return lines
+
+
+def accounts_table(found: Ledger) -> Table:
+    """One row for each thing that somebody may use, or has used."""
+    from gridq.periods import text_time
+
+    numbers = ("limit", "used", "held", "left")
+    table = plain_table("who", "what", *numbers, "until", "", numbers=numbers)
+    for account in found.accounts:
+        if account.limit is None and not account.spent and not account.held:
+            continue
+        remaining = "-" if account.remaining is None else amount(account, account.remaining)
+        until = "any minute" if account.kind == "seat" and account.what.startswith("requests") else None
+        table.add_row(
+            f"{account.kind} {account.name}",
+            account.what,
+            "none" if account.limit is None else amount(account, account.limit),
+            amount(account, account.spent),
+            amount(account, account.held),
+            remaining,
+            until or text_time(account.until, found.zone) or "-",
+            "parked" if account.parked and account.what == "money" else "",
+        )
+    return table
+
+
+def amount(account: Account, number: int) -> str:
+    """A number of what the account counts: `$12.50` or `100`."""
+    from gridq.ledger import dollars
+
+    if account.what not in ("money", "budget", "grid budget"):
+        return str(number)
+    return f"-${dollars(-number)}" if number < 0 else f"${dollars(number)}"
+
+
+def as_json(found: Ledger) -> dict[str, Any]:
+    """All of it for programs: money in micro-dollars, times as ISO 8601 in the grid's time zone."""
+    from gridq.periods import text_time
+
+    force = found.in_force
+    return {
+        "timezone": found.zone,
+        "single_tenant": found.single_tenant,
+        "keys": found.keys,
+        "limits": None
+        if force is None
+        else {
+            "source": force.source,
+            "since": text_time(force.at, found.zone),
+            "digest": force.digest,
+            "refused": force.error or None,
+        },
+        "accounts": [
+            {
+                "kind": account.kind,
+                "name": account.name,
+                "what": account.what,
+                "limit": account.limit,
+                "used": account.spent,
+                "held": account.held,
+                "left": account.remaining,
+                "until": text_time(account.until, found.zone),
+                "team": account.team,
+                "parked": account.parked,
+            }
+            for account in found.accounts
+        ],
+    }
+
+
+def _check(name: str, json: bool) -> None:
+    from pathlib import Path
+
+    from gridq.quotas import load
+
+    limits = load(Path(name))
+    counts = {"agents": len(limits.agents), "teams": len(limits.teams), "seats": len(limits.seats)}
+    if json:
+        echo_json(counts | {"digest": limits.digest})
+        return
+    typer.echo(
+        f"{name} is right: " + ", ".join(f"{count} {what}" for what, count in counts.items()), err=True
+    )

@@ -1,0 +1,238 @@
+"""What stands in the ledgers: the limits in force, what agents, teams and seats have used and hold, and the
+refusals that follow.
+
+Limits are enforced by the scripts alone, from what stands in Redis, so that all routers and clients together
+keep them. This module reads, and says in words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis import Redis
+
+from gridq.auth import now_ms
+from gridq.errors import (
+    AgentJobsExceeded,
+    AgentMoneyExceeded,
+    QuotaExceeded,
+    TeamJobsExceeded,
+    TeamMoneyExceeded,
+)
+from gridq.periods import text_time
+from gridq.store.keys import Keys
+
+MINUTE_MS = 60_000
+
+_CODES: dict[str, type[QuotaExceeded]] = {
+    cls.code.partition(".")[2]: cls
+    for cls in (AgentMoneyExceeded, AgentJobsExceeded, TeamMoneyExceeded, TeamJobsExceeded)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one agent, team or seat may use of one thing, in micro-dollars, jobs or requests.
+
+    `limit` None: none. `held` is promised to what runs now. `until`: when the window turns, ms; None: not
+    known, or the next minute for requests. `team`, `parked` (its pending work stands aside): of agents alone.
+    """
+
+    kind: str
+    name: str
+    what: str
+    limit: int | None
+    spent: int
+    held: int = 0
+    until: int | None = None
+    team: str | None = None
+    parked: bool = False
+
+    @property
+    def remaining(self) -> int | None:
+        """What may still be promised; below nothing where actual use went over. None: no limit."""
+        return None if self.limit is None else self.limit - self.spent - self.held
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """The limits in force: where they came from and when (ms), and why a newer file was refused."""
+
+    source: str
+    at: int
+    digest: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Everything that `gridq quota` shows. `in_force` None: no limits; `keys`: the grid asks for API keys."""
+
+    zone: str
+    in_force: InForce | None
+    keys: bool
+    accounts: tuple[Account, ...]
+
+    @property
+    def single_tenant(self) -> bool:
+        """Whether the grid takes every job of everybody."""
+        return self.in_force is None and not self.keys
+
+
+def read(client: Redis, keys: Keys, zone: str) -> Ledger:
+    """The ledgers now; `zone` where no router has said which one counts."""
+    now = now_ms(client)
+    look = client.pipeline(transaction=True)
+    look.hgetall(keys("limits"))
+    look.hgetall(keys("calendar"))
+    look.hgetall(keys("promised"))
+    look.hgetall(keys("parked"))
+    look.exists(keys("keys"))
+    look.zrange(keys("seats"), 0, -1)
+    found: list[Any] = look.execute()
+    limits, turns, promised, parked = map(_texts, found[:4])
+    start, until = window(turns.get("month", ""), now)
+    spent = _texts(client.hgetall(keys("spent", str(start))))
+    accounts = _people(limits, spent, promised, parked, until)
+    accounts += _seats(client, keys, [name.decode() for name in found[5]], now)
+    in_force = None
+    if "v" in limits:
+        about = json.loads(limits.get("about") or "{}")
+        source, at = str(about.get("source", "")), int(about.get("at", 0))
+        in_force = InForce(source, at, limits["v"], limits.get("error", ""))
+    return Ledger(turns.get("zone", zone), in_force, bool(found[4]), tuple(accounts))
+
+
+def window(turns: str, now: int) -> tuple[int, int | None]:
+    """(start, end) in ms of the window that `now` stands in, as the scripts find it: 0 and None where no
+    calendar says.
+    """
+    instants = [int(at) for at in turns.split()]
+    past = [at for at in instants if at <= now]
+    return past[-1] if past else 0, next((at for at in instants if at > now), None)
+
+
+def exceeded(reply: Sequence[str], zone: str) -> QuotaExceeded:
+    """The refusal that a script's reply stands for: quota, limit, name, used, held, limit, needed, end of the
+    window or ''.
+    """
+    what, name = reply[1], reply[2]
+    used, held, limit, needed = map(int, reply[3:7])
+    until = int(reply[7]) if reply[7] else None
+    kind, _, thing = what.partition("_")
+    money = thing == "money"
+    key = f"{kind}s.{name}.monthly_{'dollars' if money else 'jobs'}"
+
+    def told(amount: int) -> str:
+        return f"${dollars(amount)}" if money else str(amount)
+
+    alone = needed > limit
+    retry_at = None if alone else text_time(until, zone)
+    if alone:
+        fix = f"raise {key} in the quotas file to {dollars(needed) if money else needed} or more"
+    elif used + needed <= limit:
+        fix = "submit again when jobs that run have ended and given back what they hold"
+    else:
+        fix = f"raise {key} in the quotas file" + (f", or submit again after {retry_at}" if retry_at else "")
+    reason = f"of {told(limit)} a month {told(used)} is used and {told(held)} held by jobs that run"
+    if not money:
+        reason = f"of {limit} jobs a month {used} are used"
+    return _CODES[what](
+        f"The {kind} {name!r} has too little {'money' if money else 'jobs'} left for this job",
+        {
+            "path": key,
+            "expected": f"at least {told(needed)} left",
+            "reason": reason,
+            "fix": fix,
+            "retry_at": retry_at,
+            "limit": limit,
+            "used": used,
+            "held": held,
+            "needed": needed,
+        },
+    )
+
+
+def dollars(micro: int) -> str:
+    """Micro-dollars as dollars, exactly, with two decimals or as many as it takes.
+
+    >>> dollars(12_500_000), dollars(-1), dollars(0)
+    ('12.50', '-0.000001', '0.00')
+    """
+    whole, rest = divmod(abs(micro), 1_000_000)
+    decimals = f"{rest:06d}".rstrip("0").ljust(2, "0")
+    return f"{'-' if micro < 0 else ''}{whole}.{decimals}"
+
+
+def _people(
+    limits: dict[str, str],
+    spent: dict[str, str],
+    promised: dict[str, str],
+    parked: dict[str, str],
+    until: int | None,
+) -> list[Account]:
+    """The accounts of agents and teams: whoever has a limit, has used or holds something."""
+    known = {name for name in limits if name[:2] in ("a:", "t:")} | set(promised)
+    known |= {field.partition(" ")[2] for field in spent}
+    found = []
+    for who in sorted(known - {"a:*"}):
+        agent, name = who[:2] == "a:", who[2:]
+        default = limits.get("a:*", "- - -") if agent else "- -"
+        *more, money, jobs = limits.get(who, default).split()
+        team = next((word for word in more if word != "-"), None)
+        for what, limit in (("money", money), ("jobs", jobs)):
+            found.append(
+                Account(
+                    kind="agent" if agent else "team",
+                    name=name,
+                    what=what,
+                    limit=None if limit == "-" else int(limit),
+                    spent=int(spent.get(f"{what} {who}", 0)),
+                    held=int(promised.get(who, 0)) if what == "money" else 0,
+                    until=until,
+                    team=team,
+                    parked=agent and name in parked,
+                )
+            )
+    return found
+
+
+_SEAT = ["budget", "left", "turn", "gbudget", "gleft", "gturn", "rpm", "grpm"]
+
+
+def _seats(client: Redis, keys: Keys, names: list[str], now: int) -> list[Account]:
+    """The accounts of the live seats that have a limit: each ledger, the machine's own and the grid's."""
+    look = client.pipeline(transaction=True)
+    for name in names:
+        look.hmget(keys("seat", name), _SEAT)
+        look.hvals(keys("held", name))
+        look.lrange(keys("rate", name), 0, -1)
+    look.hgetall(keys("who"))
+    *replies, who = look.execute()
+    holds = {lease: int(by.split(b" ")[2]) for lease, by in who.items()}
+    found = []
+    for at, name in enumerate(names):
+        record, leases, times = replies[at * 3 : at * 3 + 3]
+        budget, left, turn, gbudget, gleft, gturn, rpm, grpm = record
+        held = sum(holds.get(lease, 0) for lease in leases)
+        for what, limit, rest, until in (
+            ("budget", budget, left, turn),
+            ("grid budget", gbudget, gleft, gturn),
+        ):
+            if limit is not None and rest is not None:
+                used = int(limit) - int(rest) - held
+                found.append(
+                    Account("seat", name, what, int(limit), used, held, int(until) if until else None)
+                )
+        rates = [int(rate) for rate in (rpm, grpm) if rate is not None]
+        if rates:
+            recent = sum(now - MINUTE_MS < int(when) <= now for when in times)
+            found.append(Account("seat", name, "requests a minute", min(rates), recent))
+    return found
+
+
+def _texts(found: Any) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in found.items()}

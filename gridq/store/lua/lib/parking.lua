@@ -1,0 +1,64 @@
+-- Agents over their money: what they have pending stands aside until the window turns or a limit is raised. uses: base money pending
+
+-- Let what one agent has pending stand aside.
+local function park(agent, team)
+  for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
+    if not costless(q) then
+      for _, cls in ipairs(C('HKEYS', K .. 'cls:' .. q)) do
+        if C('ZREM', K .. 'rdy:' .. q .. ':' .. cls, agent) == 1 then aside(q, cls, agent, team) end
+      end
+    end
+  end
+end
+
+-- The same of every agent that is over, of one team where it is named: a limit was lowered, a team has used up its money.
+local function park_all(only)
+  for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
+    for _, cls in ipairs(costless(q) and {} or C('HKEYS', K .. 'cls:' .. q)) do
+      local rdy = K .. 'rdy:' .. q .. ':' .. cls
+      for _, agent in ipairs(C('ZRANGE', rdy, 0, -1)) do
+        local first = C('ZRANGE', K .. 'w:' .. q .. ':' .. cls .. ':' .. agent, 0, 0)[1] or ''
+        local team = C('HGET', jobkey(string.match(first, '^[^:]*')), 'team')
+        if team and (not only or only == team) and over(agent, team) then
+          C('ZREM', rdy, agent)
+          aside(q, cls, agent, team)
+        end
+      end
+    end
+  end
+end
+
+-- An agent comes back, level with those served now.
+local function unpark(agent)
+  for _, m in ipairs(C('SMEMBERS', K .. 'park:' .. agent)) do
+    local q, cls = string.match(m, '^(%S+) (.*)$')
+    if C('EXISTS', K .. 'w:' .. q .. ':' .. cls .. ':' .. agent) == 1 then
+      local vt = K .. 'vt:' .. string.match(q, '^[^:]+')
+      local times = C('HMGET', vt, agent, '*')
+      local v = math.max(tonumber(times[1] or 0), tonumber(times[2] or 0))
+      C('HSET', vt, agent, v)
+      local rdy = K .. 'rdy:' .. q .. ':' .. cls
+      C('ZADD', rdy, v, agent)
+      C('PEXPIRE', rdy, KEEP)
+      C('PEXPIRE', vt, KEEP)
+      ring(q)
+    end
+  end
+  C('DEL', K .. 'park:' .. agent)
+  C('HDEL', K .. 'parked', agent)
+end
+
+-- Bring back whoever is no longer over. What an agent has spent only grows within a window, so there is nothing to look at
+-- before the window or the limits are others than when it was looked at last.
+local function unpark_due()
+  local list, now, back = C('HGETALL', K .. 'parked'), nil, 0
+  for i = 1, #list, 2 do
+    now = now or mark()
+    local team, seen = string.match(list[i + 1], '^(%S+) (.*)$')
+    if seen ~= now then
+      if over(list[i], team) then C('HSET', K .. 'parked', list[i], team .. ' ' .. now)
+      else unpark(list[i]); back = back + 1 end
+    end
+  end
+  return back
+end

@@ -1,0 +1,17 @@
+-- Put the operator's limits in force, in place of those before: for agents and teams at once, for live seats at once, for others
+-- when they register.
+-- ARGV  digest ('' = no limits at all), what is told of them as JSON, field, value … ('a:<agent>' team money jobs | 't:<team>'
+--       money jobs | 's:<seat>' budget period requests-a-minute; '-' = none)
+-- gives 1
+-- TTL   limits lives until it is lifted
+-- uses: base money budget events pending parking
+C('DEL', K .. 'limits')
+if ARGV[1] ~= '' then
+  C('HSET', K .. 'limits', 'v', ARGV[1], 'about', ARGV[2])
+  for i = 3, #ARGV, 2000 do C('HSET', K .. 'limits', unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
+end
+for _, seat in ipairs(C('ZRANGE', K .. 'seats', 0, -1)) do set_limits(seat) end
+unpark_due()
+park_all()
+for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
+return 1

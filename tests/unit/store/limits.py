@@ -1,0 +1,55 @@
+"""A grid with limits in force, whose windows a test turns by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gridq.ledger import Account, read
+from gridq.limiting import put_in_force
+from gridq.quotas import parse
+from tests.unit.store.plans import ANY, HOUR, Grid, one
+
+DAY = 24 * HOUR
+
+
+def limit(grid: Grid, text: str) -> None:
+    """Put a quotas file (TOML) in force."""
+    put_in_force(grid.scripts, parse(text, "q.toml"), "a test")
+
+
+def turn_at(grid: Grid, *after_ms: int, period: str = "month") -> None:
+    """A calendar whose windows turn so many ms from now; the one before began a day ago."""
+    now = grid.now()
+    instants = [now - DAY, *(now + ms for ms in after_ms)]
+    grid.client.hset(grid.keys("calendar"), mapping={"zone": "UTC", period: " ".join(map(str, instants))})
+
+
+def turn(grid: Grid, period: str = "month") -> None:
+    """The window turns now: what was in force ended a moment ago, the next ends in a day."""
+    now = grid.now()
+    grid.client.hset(grid.keys("calendar"), period, f"{now - DAY} {now} {now + DAY}")
+    # A seat knows when its own window ends; that instant has come.
+    for seat in grid.client.zrange(grid.keys("seats"), 0, -1):
+        for field in ("turn", "gturn"):
+            key = grid.keys("seat", seat.decode())
+            if grid.client.hget(key, field):
+                grid.client.hset(key, field, now)
+
+
+def account(grid: Grid, name: str, what: str = "money") -> Account:
+    """One account as `gridq quota` would show it."""
+    accounts = read(grid.client, grid.keys, "UTC").accounts
+    return next(found for found in accounts if (found.name, found.what) == (name, what))
+
+
+def ask(grid: Grid, cost: int = 0, agent: str = "ann", **options: Any) -> list[str]:
+    """Admit one stage of some cost; the script's reply."""
+    return grid.admit(one(cost=cost), agent=agent, **options)
+
+
+def parked(grid: Grid) -> set[str]:
+    """The agents whose pending stages stand aside."""
+    return {agent.decode() for agent in grid.client.hkeys(grid.keys("parked"))}
+
+
+__all__ = ["ANY", "DAY", "HOUR", "account", "ask", "limit", "parked", "turn", "turn_at"]

@@ -1,0 +1,254 @@
+"""Seats: a budget that refills when its window turns, and never more requests in a minute than it may."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq.store.scripts import Claim
+from tests.unit.store.limits import DAY, HOUR, account, limit, turn, turn_at
+from tests.unit.store.plans import Grid, chain, one, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def fields(grid: Grid, *names: str, seat: str = "m.a") -> list[str | None]:
+    found = grid.client.hmget(grid.keys("seat", seat), names)
+    return [None if value is None else value.decode() for value in found]
+
+
+def minute_passes(grid: Grid, seat: str = "m.a", but: int = 0) -> None:
+    """The seat's last claims, all but the latest `but`, were a minute ago."""
+    key = grid.keys("rate", seat)
+    times = grid.client.lrange(key, 0, -1)
+    for at, when in enumerate(times[but:], but):
+        grid.client.lset(key, at, int(when) - 60_000)
+
+
+# -- budgets
+
+
+def test_a_budget_refills_when_its_window_turns(grid: Grid) -> None:
+    turn_at(grid, DAY)
+    grid.seat(budget=10_000)
+    grid.job(wide(2, cost=9_000))
+    grid.done(grid.take(), used=9_500)
+    assert grid.left() == 500
+    assert grid.claim() == "none"
+    turn(grid)
+    assert grid.take().job
+    assert grid.left() == 0  # 10,000 again, and its step of the ladder held
+
+
+@pytest.mark.parametrize("by", ["claim", "renewal"])
+def test_what_is_held_over_the_turn_counts_in_the_new_window(grid: Grid, by: str) -> None:
+    turn_at(grid, DAY)
+    grid.seat(lanes=3, budget=30_000)
+    grid.job(wide(3, cost=10_000))
+    first, second = grid.take(lane="0"), grid.take(lane="1")
+    grid.done(first, used=20_000)
+    assert grid.left() == 0
+    turn(grid)
+    if by == "claim":
+        grid.take(lane="0")
+    else:
+        grid.scripts.renew("m.a", "i1", [second.lease])
+        assert grid.left() == 20_000
+        grid.take(lane="0")
+    assert grid.left() == 10_000
+    grid.done(second, used=4_000)
+    assert grid.left() == 16_000
+    (held,) = grid.held().values()
+    grid.complete(held, used=0)
+    assert grid.left() == 26_000
+
+
+def test_it_refills_once(grid: Grid) -> None:
+    turn_at(grid, DAY)
+    grid.seat(budget=1_000)
+    turn(grid)
+    grid.scripts.renew("m.a", "i1", [])
+    grid.job(one())
+    grid.done(grid.take(), used=600)
+    grid.scripts.renew("m.a", "i1", [])
+    grid.seat(budget=1_000)
+    assert grid.left() == 400
+    assert int(fields(grid, "turn")[0] or 0) > grid.now()
+
+
+def test_a_seat_that_was_away_over_the_turn_finds_it_refilled(grid: Grid) -> None:
+    turn_at(grid, DAY)
+    grid.seat(budget=1_000)
+    grid.job(one())
+    grid.done(grid.take(), used=1_000)
+    turn(grid)
+    grid.scripts.leave("m.a", "i1", "go")
+    grid.seat(inc="i2", budget=1_000)
+    assert grid.left() == 1_000
+
+
+def test_a_renewal_wakes_who_waited_for_the_turn(grid: Grid) -> None:
+    turn_at(grid, DAY)
+    grid.seat(budget=1_000)
+    grid.job(wide(2, cost=1_000))
+    grid.done(grid.take(), used=1_000)
+    assert grid.claim() == "none"
+    turn(grid)
+    grid.clear("bench:any", "seat:m.a")
+    grid.scripts.renew("m.a", "i1", [])
+    assert grid.bells("seat:m.a") == 1
+    grid.take()
+
+
+def test_without_a_calendar_nothing_refills_and_the_first_one_only_sets_the_turn(grid: Grid) -> None:
+    grid.seat(budget=1_000)
+    grid.job(one())
+    grid.done(grid.take(), used=700)
+    grid.scripts.renew("m.a", "i1", [])
+    turn_at(grid, DAY)
+    grid.scripts.renew("m.a", "i1", [])
+    assert grid.left() == 300
+    assert int(fields(grid, "turn")[0] or 0) > grid.now()
+
+
+def test_a_day_s_budget_turns_with_the_day(grid: Grid) -> None:
+    turn_at(grid, 20 * DAY)
+    turn_at(grid, HOUR, period="day")
+    grid.seat(budget=1_000, period="day")
+    assert int(fields(grid, "turn")[0] or 0) <= grid.now() + HOUR
+    grid.seat(budget=1_000, period="month")
+    assert int(fields(grid, "turn")[0] or 0) > grid.now() + DAY
+
+
+# -- the grid's own limits
+
+
+def test_both_budgets_bind(grid: Grid) -> None:
+    """What its owner allows and what the grid's operator allows: neither stands in for the other."""
+    turn_at(grid, DAY)
+    limit(grid, '[seats."m.a"]\nbudget_dollars = 0.003\nperiod = "day"')
+    grid.seat("m.a", budget=10_000)
+    grid.seat("m.b", budget=2_000)
+    grid.job(wide(5, cost=1_000))
+    for _ in range(3):
+        grid.done(grid.take("m.a"), used=1_000)
+    assert grid.claim("m.a") == "none"
+    assert fields(grid, "left", "gleft") == ["7000", "0"]
+    limit(grid, '[seats."m.b"]\nbudget_dollars = 1')
+    assert fields(grid, "left", "gleft", "gbudget", "gturn") == ["7000", None, None, None]
+    for _ in range(2):
+        grid.done(grid.take("m.b"), used=1_000)
+    assert grid.claim("m.b") == "none"
+    assert grid.take("m.a")
+    assert account(grid, "m.b", "grid budget").remaining == 1_000_000 - 2_000
+
+
+def test_a_budget_that_comes_while_work_runs_knows_of_its_hold(grid: Grid) -> None:
+    grid.seat(budget=100_000)
+    grid.job(one(cost=10_000))
+    claim = grid.take()
+    limit(grid, '[seats."m.a"]\nbudget_dollars = 0.02')
+    assert fields(grid, "gleft") == ["10000"]
+    grid.done(claim, used=4_000)
+    assert fields(grid, "left", "gleft") == ["96000", "16000"]
+    assert account(grid, "m.a", "grid budget").spent == 4_000
+
+
+def test_no_bell_for_a_seat_whose_grid_budget_does_not_suffice(grid: Grid) -> None:
+    limit(grid, '[seats."m.a"]\nbudget_dollars = 0')
+    grid.seat("m.a")
+    grid.job(one(cost=5_000))
+    assert grid.bells("seat:m.a") == 0
+    assert grid.claim("m.a") == "none"
+
+
+# -- requests a minute
+
+
+def test_never_more_in_a_minute(grid: Grid) -> None:
+    grid.seat(lanes=4, per_minute=3)
+    grid.job(wide(6))
+    for _ in range(3):
+        grid.done(grid.take())
+    assert grid.claim() == "limited"
+    minute_passes(grid, but=2)
+    assert isinstance(grid.claim(), Claim)
+    assert grid.claim(lane="1") == "limited"
+    assert account(grid, "m.a", "requests a minute").spent == 3
+
+
+def test_a_completion_that_goes_on_keeps_to_it(grid: Grid) -> None:
+    grid.seat(per_minute=2)
+    grid.job(wide(4))
+    after = grid.complete(grid.take(), go_on=True)[2]
+    assert isinstance(after, Claim)
+    assert grid.complete(after, go_on=True)[2] == "limited"
+
+
+def test_a_look_that_finds_nothing_burns_nothing(grid: Grid) -> None:
+    grid.seat(per_minute=1, budget=0)
+    grid.job(one(cost=5_000))
+    for _ in range(3):
+        assert grid.claim() == "none"
+    limit(grid, "")
+    grid.seat(per_minute=1)
+    claim = grid.take()
+    assert grid.take().lease == claim.lease  # its reply was lost: the same again, counted once
+    assert grid.client.llen(grid.keys("rate", "m.a")) == 1
+
+
+def test_pure_steps_on_the_lane_are_no_requests(grid: Grid) -> None:
+    grid.seat(per_minute=1)
+    grid.job(chain(1))
+    grid.job(chain(3, queue="gridq:pure"))
+    grid.seat("m.r", "gridq:pure")
+    claim = grid.take("m.r")
+    after = grid.complete(claim, go_on=True, seat="m.r")[2]
+    assert isinstance(after, Claim)
+    grid.complete(after, go_on=True)
+    assert grid.take("m.a")
+
+
+def test_a_limited_seat_is_not_rung_and_wakes_with_its_renewal(grid: Grid) -> None:
+    grid.seat("m.a", lanes=2, per_minute=1)
+    grid.seat("m.b", lanes=4)
+    grid.job(one())
+    grid.done(grid.take("m.a"))
+    grid.clear("bench:any", "seat:m.a", "seat:m.b")
+    grid.job(one())
+    assert grid.claim("m.a") == "limited"
+    grid.clear("bench:any", "seat:m.a", "seat:m.b")
+    grid.job(one())
+    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (0, 1)
+    grid.scripts.renew("m.a", "i1", [])
+    assert grid.bells("seat:m.a") == 0
+    minute_passes(grid)
+    grid.scripts.renew("m.a", "i1", [])
+    assert grid.bells("seat:m.a") == 1
+    grid.take("m.a")
+
+
+def test_the_smaller_of_two_rates_binds_and_none_differs_from_no_limit(grid: Grid) -> None:
+    limit(grid, '[seats."m.a"]\nrequests_per_minute = 1')
+    grid.seat(per_minute=5)
+    grid.job(wide(7))
+    grid.done(grid.take())
+    assert grid.claim() == "limited"
+    limit(grid, '[seats."m.a"]\nrequests_per_minute = 9')
+    for _ in range(4):
+        grid.done(grid.take())
+    assert grid.claim() == "limited"
+    grid.seat(per_minute=0)
+    minute_passes(grid)
+    assert grid.claim() == "limited"
+    limit(grid, "")
+    grid.seat()
+    grid.take()
+
+
+def test_a_clock_set_back_does_not_lock_a_seat(grid: Grid) -> None:
+    grid.seat(per_minute=1)
+    grid.job(wide(2))
+    grid.done(grid.take())
+    key = grid.keys("rate", "m.a")
+    grid.client.lset(key, 0, grid.now() + HOUR)
+    grid.take()

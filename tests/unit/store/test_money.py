@@ -1,0 +1,355 @@
+"""Agents and teams: nothing is promised twice, and what is promised comes back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gridq.errors import AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
+from gridq.ledger import exceeded, read
+from gridq.limiting import lift, put_in_force
+from gridq.quotas import Limits
+from gridq.states import JobState
+from tests.unit.store.limits import DAY, HOUR, account, ask, limit, parked, turn, turn_at
+from tests.unit.store.plans import Grid, chain, one, plan, step
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+ANN = "[agents.ann]\nmonthly_dollars = 0.01\n"  # 10,000 micro-dollars
+TEAM = '[teams.t]\nmonthly_dollars = 0.01\n[agents.ann]\nteam = "t"\n[agents.bob]\nteam = "t"\n'
+
+
+def test_without_limits_nothing_is_kept(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(cost=9_000))
+    grid.done(grid.take(), used=10)
+    assert not grid.own() & {"limits", "promised", "holds", "calendar", "parked"}
+    assert not [name for name in grid.own() if name.startswith("spent")]
+    assert read(grid.client, grid.keys, "UTC").single_tenant
+
+
+def test_a_job_holds_its_estimate_until_it_is_spent(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, ANN)
+    grid.job(plan(step(cost=2_000), step(0, cost=3_000)))
+    assert (account(grid, "ann").held, account(grid, "ann").spent) == (5_000, 0)
+    grid.done(grid.take(), used=1_500)
+    assert (account(grid, "ann").held, account(grid, "ann").spent) == (3_500, 1_500)
+    grid.done(grid.take(), used=6_000)  # dearer than it said
+    assert (account(grid, "ann").held, account(grid, "ann").spent) == (0, 7_500)
+    assert account(grid, "ann").remaining == 2_500
+    assert account(grid, "ann", "jobs").spent == 1
+
+
+def test_what_is_over_is_refused_and_nothing_is_written(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, ANN)
+    turn_at(grid, DAY)
+    grid.job(one(cost=6_000))
+    before = grid.own()
+    value = b'"x"'
+    refusal = ask(grid, 4_001, value=value)
+    assert refusal[:2] == ["quota", "agent_money"]
+    assert grid.own() == before
+    assert account(grid, "ann", "jobs").spent == 1
+    assert ask(grid, 4_000) == ["ok"]
+    error = exceeded(refusal, "UTC")
+    assert isinstance(error, AgentMoneyExceeded)
+    assert error.path == "agents.ann.monthly_dollars"
+    assert "$0.01 a month" in str(error)
+    assert error.details["held"] == 6_000
+    assert "given back what they hold" in (error.fix or "")
+
+
+def test_a_refused_job_s_long_input_is_dropped(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, ANN)
+    grid.client.set(grid.keys("val", "j1:in"), b"[]", px=HOUR)
+    assert grid.admit(one(cost=20_000), "j1", value=b"@j1:in")[0] == "quota"
+    assert not grid.client.exists(grid.keys("val", "j1:in"))
+
+
+def test_a_job_that_never_fits_is_told_so(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, ANN)
+    turn_at(grid, DAY)
+    error = exceeded(ask(grid, 10_001), "UTC")
+    assert error.details["retry_at"] is None
+    assert "to 0.010001 or more" in (error.fix or "")
+
+
+def test_nothing_and_no_limit_differ(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, '[agents.ann]\nmonthly_dollars = 0\n[agents.bob]\nmonthly_dollars = "none"\nmonthly_jobs = 0')
+    assert ask(grid, 0)[:2] == ["quota", "agent_money"]
+    assert ask(grid, 5, "bob")[:2] == ["quota", "agent_jobs"]
+    assert ask(grid, 10**12, "cleo") == ["ok"]  # nobody limits cleo
+    limit(grid, '[agents."*"]\nmonthly_jobs = 1')
+    assert [ask(grid, 0, "cleo")[0], ask(grid, 0, "dora")[0], ask(grid, 0, "dora")[0]] == [
+        "quota",
+        "ok",
+        "quota",
+    ]
+
+
+def test_with_nothing_left_even_free_work_is_refused(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, ANN)
+    grid.job(one(cost=10_000))
+    assert ask(grid, 0)[0] == "quota"
+
+
+def test_all_limits_bind_and_all_are_charged_or_none(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, TEAM + "monthly_jobs = 1\n")  # bob's
+    assert ask(grid, 6_000) == ["ok"]
+    refusal = ask(grid, 4_001, "bob")
+    assert isinstance(exceeded(refusal, "UTC"), TeamMoneyExceeded)
+    assert account(grid, "bob", "jobs").spent == 0
+    assert (account(grid, "t").held, account(grid, "t", "jobs").spent) == (6_000, 1)
+    assert ask(grid, 4_000, "bob") == ["ok"]
+    assert account(grid, "t").remaining == 0
+    limit(grid, TEAM.replace("monthly_dollars = 0.01", "monthly_jobs = 2"))
+    assert isinstance(exceeded(ask(grid, 0), "UTC"), TeamJobsExceeded)
+
+
+def test_the_same_job_again_holds_nothing_more(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, ANN)
+    grid.job(one(cost=6_000), "j1")
+    assert grid.admit(one(cost=6_000), "j1") == ["known"]
+    assert account(grid, "ann").held == 6_000
+    assert account(grid, "ann", "jobs").spent == 1
+
+
+@pytest.mark.parametrize("end", ["done", "failed", "cancelled", "expired", "running", "vanished"])
+def test_a_hold_comes_back_however_a_job_ends(grid: Grid, end: str) -> None:
+    """What its successful attempts used stays spent; what others used is their seat's."""
+    grid.seat(budget=1_000_000)
+    limit(grid, TEAM)
+    job = grid.job(chain(2, cost=3_000))
+    grid.done(grid.take(), used=1_000)
+    claim = grid.take()
+    if end == "done":
+        grid.done(claim, used=2_000)
+    elif end == "failed":
+        grid.fail(claim, "stage", used=500)
+    elif end == "cancelled":
+        assert grid.scripts.stop(job, "cancelled", "{}") == "plain"
+    elif end == "expired":
+        grid.age("deadlines", job)
+        grid.sweep()
+    elif end == "running":
+        grid.scripts.stop(job, "cancelled", "{}")
+        grid.complete(claim, used=2_500)  # too late: the seat's waste
+        assert grid.left() == 1_000_000 - 1_000 - 2_500
+    else:  # no router has swept for so long that the job's keys are gone
+        grid.client.delete(grid.keys("job", job))
+        grid.age("deadlines", job)
+        grid.sweep()
+        grid.complete(claim)
+    spent = 3_000 if end == "done" else 1_000
+    for name in ("ann", "t"):
+        assert (account(grid, name).held, account(grid, name).spent) == (0, spent)
+    assert "holds" not in grid.own()
+
+
+def test_attempts_that_come_to_nothing_cost_the_agent_nothing(grid: Grid) -> None:
+    grid.seat("m.a", budget=1_000_000)
+    grid.seat("m.b", budget=1_000_000)
+    limit(grid, ANN)
+    grid.job(one(cost=1_000))
+    grid.fail(grid.take("m.a"), "seat", pause_ms=0, used=700)
+    lost = grid.take("m.b")
+    grid.lapse(lost)
+    grid.wait_over()
+    grid.done(grid.take("m.a"), used=900)
+    grid.complete(lost, used=800)
+    assert account(grid, "ann").spent == 900
+    assert grid.left("m.a") == 1_000_000 - 700 - 900
+    assert grid.left("m.b") == 1_000_000 - 800
+
+
+def test_a_month_that_turns_gives_new_money_but_not_what_runs_holds(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, ANN)
+    turn_at(grid, DAY)
+    grid.job(one(cost=4_000))
+    grid.done(grid.take(), used=4_000)
+    grid.job(one(cost=5_000))
+    assert ask(grid, 2_000)[0] == "quota"
+    turn(grid)
+    assert (account(grid, "ann").spent, account(grid, "ann").held) == (0, 5_000)
+    assert ask(grid, 5_001)[0] == "quota"  # what runs now will be spent in this month
+    assert ask(grid, 5_000) == ["ok"]
+    grid.done(grid.take(), used=5_000)
+    assert (account(grid, "ann").spent, account(grid, "ann").held) == (5_000, 5_000)
+
+
+def test_a_refusal_says_when_the_month_turns(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, ANN)
+    now = grid.now()
+    grid.client.hset(grid.keys("calendar"), "month", f"{now - DAY} {now + DAY}")
+    grid.job(one(cost=4_000))
+    grid.done(grid.take(), used=9_000)
+    error = exceeded(ask(grid, 2_000), "Europe/Berlin")
+    assert account(grid, "ann").until == now + DAY
+    assert error.details["retry_at"][-6:] in ("+01:00", "+02:00")
+    assert error.details["retry_at"] in (error.fix or "")
+
+
+def test_spent_money_is_forgotten_after_its_month(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, ANN)
+    turn_at(grid, DAY)
+    grid.job(one(cost=1))
+    (name,) = [name for name in grid.own() if name.startswith("spent")]
+    assert DAY < grid.client.pttl(grid.keys.own + name) <= 3 * DAY
+
+
+# -- parking
+
+
+def test_who_overdraws_is_parked_and_comes_back_with_the_month(grid: Grid) -> None:
+    grid.seat(lanes=2)
+    limit(grid, ANN)
+    turn_at(grid, DAY)
+    grid.job(one(cost=5_000), "j1")
+    grid.job(one(cost=5_000), "j2")
+    grid.job(one(), "b1", agent="bob")
+    grid.done(grid.take(lane="0"), used=10_001)
+    assert parked(grid) == {"ann"}
+    assert account(grid, "ann").parked
+    assert grid.take(lane="0").job == "b1"
+    assert grid.claim(lane="1") == "none"
+    grid.sweep()
+    assert grid.claim(lane="1") == "none"
+    turn(grid)
+    grid.clear("bench:any", "seat:m.a")
+    grid.sweep()
+    assert parked(grid) == set()
+    assert grid.bells("seat:m.a") + grid.bells("bench:any") > 0  # it wakes by itself
+    assert grid.take(lane="1").job == "j2"
+
+
+def test_exactly_used_up_is_not_over(grid: Grid) -> None:
+    """A job whose estimate was right runs to its end."""
+    grid.seat()
+    limit(grid, ANN)
+    grid.job(chain(3, cost=3_000))
+    for used in (4_000, 6_000):
+        grid.done(grid.take(), used=used)
+    assert parked(grid) == set()
+    grid.done(grid.take(), used=0)
+
+
+def test_a_raised_limit_wakes_at_once(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, ANN)
+    grid.job(chain(2, cost=2_000), "j1")
+    grid.done(grid.take(), used=20_000)
+    assert grid.claim() == "none"
+    limit(grid, ANN.replace("0.01", "0.015"))
+    assert parked(grid) == {"ann"}
+    limit(grid, ANN.replace("0.01", "0.03"))
+    assert grid.take().job == "j1"
+
+
+def test_a_lowered_limit_parks_what_waits_and_lets_run_what_runs(grid: Grid) -> None:
+    grid.seat(lanes=2)
+    limit(grid, ANN)
+    grid.job(chain(2, cost=1_000), "j1")
+    grid.done(grid.take(), used=1_000)
+    grid.job(chain(2, cost=1_000), "j2")
+    grid.job(one(cost=1_000), "j3")
+    running = grid.take()
+    limit(grid, ANN.replace("0.01", "0.0005"))
+    assert parked(grid) == {"ann"}
+    assert account(grid, "ann").remaining == 500 - 1_000 - account(grid, "ann").held
+    assert ask(grid, 0)[0] == "quota"
+    assert grid.done(running, used=200) in ("", "plain")
+    assert grid.claim() == "none"  # what became ready stands aside too
+    lift(grid.scripts)
+    assert len({grid.take(lane=str(lane)).lease for lane in range(2)}) == 2
+
+
+def test_a_limit_of_nothing_parks_though_nothing_was_spent(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, ANN)
+    grid.job(one(cost=1_000))
+    limit(grid, ANN.replace("0.01", "0"))
+    assert grid.claim() == "none"
+    limit(grid, ANN)
+    grid.take()
+
+
+def test_pure_and_local_stages_of_a_parked_agent_go_on(grid: Grid) -> None:
+    """They cost nothing, and may be all that lies between a paid answer and its caller."""
+    grid.seat("m.a", "bench:any", "gridq:local")
+    limit(grid, ANN)
+    job = grid.job(plan(step(cost=1_000), step(0, queue="gridq:local")))
+    grid.done(grid.take(), used=11_000)
+    grid.done(grid.take())
+    assert grid.ended(job).state is JobState.DONE
+    assert parked(grid) == set()
+
+
+def test_a_team_over_its_money_parks_all_its_agents(grid: Grid) -> None:
+    grid.seat(lanes=3)
+    limit(grid, TEAM)
+    grid.job(one(cost=2_000), "a1")
+    grid.job(one(cost=2_000), "b1", agent="bob")
+    grid.job(one(cost=2_000), "b2", agent="bob")
+    grid.job(one(cost=2_000), "c1", agent="cleo")
+    first = grid.take()
+    grid.done(first, used=10_001)
+    assert grid.take(lane="1").agent == "cleo"
+    assert grid.claim(lane="2") == "none"
+    assert {"bob"} <= parked(grid) <= {"ann", "bob"}
+    limit(grid, TEAM.replace("0.01", "1"))
+    assert grid.take(lane="2").agent in ("ann", "bob")
+
+
+def test_a_parked_job_may_be_cancelled_and_expires_with_a_reason(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, ANN)
+    grid.job(chain(2, cost=1_000), "j1")
+    grid.job(one(cost=1_000), "j2")
+    grid.done(grid.take(), used=20_000)
+    grid.scripts.stop("j1", "cancelled", "{}")
+    grid.age("deadlines", "j2")
+    grid.sweep()
+    error = json.loads(grid.ended("j2").payload)
+    assert error["code"] == "job.deadline"
+    assert "over its money" in error["details"]["reason"]
+    assert grid.pending() == []
+    limit(grid, ANN.replace("0.01", "1"))
+    assert grid.claim() == "none"
+    assert not grid.own() & {"parked", "park:ann"}
+
+
+def test_a_stage_that_comes_back_stands_aside(grid: Grid) -> None:
+    grid.seat("m.a", lanes=2)
+    grid.seat("m.b")
+    limit(grid, ANN)
+    grid.job(one(cost=1_000), "j1")
+    grid.job(one(cost=1_000), "j2")
+    first, second = grid.take("m.a", "0"), grid.take("m.a", "1")
+    grid.done(first, used=20_000)
+    assert grid.fail(second, "seat") == "again"
+    assert grid.claim("m.b") == "none"
+    limit(grid, "")
+    assert grid.take("m.b").job == second.job
+
+
+def test_limits_are_told_with_where_they_come_from(grid: Grid) -> None:
+    put_in_force(grid.scripts, Limits(digest="d"), "host:/etc/q.toml")
+    found = read(grid.client, grid.keys, "UTC")
+    assert found.in_force is not None
+    assert (found.in_force.source, found.in_force.digest) == ("host:/etc/q.toml", "d")
+    assert abs(found.in_force.at - grid.now()) < HOUR
+    assert not found.single_tenant
+    assert lift(grid.scripts)
+    assert not lift(grid.scripts)
