@@ -215,6 +215,7 @@ class Attempt:
                 "queue": self.claim.queue,
                 "worker": self.session.worker,
                 "attempt": self.claim.attempt,
+                "started": round(self.claim.claimed_ms / 1000 + time.monotonic() - self.started - seconds, 3),
                 "wait_ms": self.claim.wait_ms if not self.rows else 0,
                 "run_ms": round(seconds * 1000, 3),
                 "tokens_in": usage.tokens_in,

@@ -10,7 +10,7 @@ from typing import Any
 from redis import Redis
 
 from gridq import queues as names
-from gridq.history import JobView, StageView
+from gridq.history import JobView, StageView, by_step
 from gridq.protocol import Json
 from gridq.registry import LiveSeat, live_seats, why_nobody
 from gridq.states import JobState, StageState
@@ -109,23 +109,24 @@ def _running(client: Redis, keys: Keys, leases: list[bytes]) -> Counter[str]:
 
 
 def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
-    """In words, what keeps the job from going on: a router, a seat, a delay. Empty where a stage of it runs,
-    or where it has ended.
+    """In words, what the job waits for: a router, a seat, a stage that runs, a delay. Empty where it has
+    ended or is not known. It completes "it waits for …".
     """
     if view.state is JobState.QUEUED:
-        seats = live_seats(client, keys)
-        if any(names.PURE in seat.queues for seat in seats):
+        if any(names.PURE in seat.queues for seat in live_seats(client, keys)):
             return "a router to admit it"
-        return (
-            "a router to admit it, and none is live: start one (celery -A gridq.app worker -Q gridq:router)"
-        )
-    if view.state is not JobState.RUNNING or view.having(StageState.RUNNING):
+        return "a router to admit it: none is live, start one with celery -A gridq.app worker -Q gridq:router"
+    if view.state is not JobState.RUNNING or not view.stages:
         return ""
+    running = by_step(view.having(StageState.RUNNING))
+    if running:
+        others = f" (and {len(running) - 1} other)" if len(running) > 1 else ""
+        return f"{running[0][0].stage}, which runs on {running[0][0].seat}{others}"
     ready = view.having(StageState.READY)
     if not ready:
-        return "the delay of a Retry, or the next stage to become ready" if view.stages else ""
+        return "the delay of a Retry, or the next stage to become ready"
     first = max(ready, key=lambda stage: stage.wait_ms or 0.0)
-    return f"{first.stage} waits for {first.queue}: {why(first, live_seats(client, keys))}"
+    return f"a seat of {first.queue} to run {first.stage}: {why(first, live_seats(client, keys))}"
 
 
 def why(stage: StageView, live: list[LiveSeat]) -> str:

@@ -151,7 +151,9 @@ class Client:
         return view
 
     def waits_for(self, job: str) -> str:
-        """In words, what keeps the job from going on; empty where it goes on, has ended or is not known."""
+        """In words, what the job waits for, to complete "it waits for …"; empty where it has ended or is not
+        known.
+        """
         with translated(self.url):
             view = history.JobReader(self.redis, self.keys, job).read(rows=False)
             return backlog.waits_for(self.redis, self.keys, view)
@@ -221,10 +223,10 @@ class Client:
             return values.decode(values.read(self.redis, self.keys, end.payload))
 
     def _too_long(self, job: str, timeout: float | None) -> WaitTimeout:
-        details = {"path": job, "fix": "wait longer; the job goes on"}
+        details = {"path": job, "job": job, "fix": "wait longer; the job goes on"}
         reason = self.waits_for(job)
         if reason:
-            details |= {"reason": f"it waits: {reason}", "waits_for": reason}
+            details |= {"reason": f"it waits for {reason}", "waits_for": reason}
         return WaitTimeout(f"The job {job} was not finished within {timeout:g} s", details)
 
 

@@ -82,9 +82,9 @@ class JobSummary:
 class JobView:
     """A job at one instant; `state` None: there is no such job (any more).
 
-    `done` and `of` count stages, without those of a Branch's other arm; steps where the plan is too large to
-    be read. `stages` in the order of the graph while the job runs, in the order of their records afterwards.
-    `error` is the record of what ended it; `now` when this was read.
+    `done` and `of` count stages, without those of a Branch's other arm; of a plan that is too large to be
+    read, and of a job that did not end well, steps. `stages` in the order of the graph while the job runs, in
+    the order of their records afterwards. `error` is the record of what ended it; `now` when this was read.
     """
 
     job: str

@@ -28,6 +28,9 @@ CLOSE = 0.6
 NAMED = 5
 """Capabilities named in one sentence."""
 
+DRAIN_MS = 40 * 24 * 3_600_000
+"""How long an operator's drain outlives the seat: as long as the seat's record."""
+
 ROUTER_KIND = "router"
 """The kind of a router's seat, which runs built-in pure stages and advertises nothing."""
 
@@ -45,6 +48,7 @@ class LiveSeat(Advertisement):
     budget: int | None = Field(None, description="None: no budget set; 0: a budget of nothing")
     budget_left: int | None = None
     stale: bool = False
+    obeys: bool = Field(True, description="False: it has yet to heed that an operator drains it, or no more")
 
     @property
     def free(self) -> int:
@@ -112,6 +116,7 @@ def _seat(seat: str, replies: list[Any]) -> LiveSeat | None:
     fields |= {"stale": text is None and said.kind != ROUTER_KIND}
     if budget is not None:
         fields |= {"budget": int(budget), "budget_left": int(left or 0)}
+    fields |= {"obeys": (drain is None) == (draining != b"op") or draining == b"1"}
     if drain is not None:
         fields |= {
             "state": "draining",
@@ -133,6 +138,17 @@ def _read(text: bytes | str | None) -> Advertisement | None:
     except ValidationError:
         log.warning("an advertisement cannot be read: its worker is of another version")
         return None
+
+
+def drain(client: Redis, keys: Keys, seat: str) -> None:
+    """Let a seat take nothing more, until `undrain`: each renewal of its worker's obeys."""
+    now, _ = client.time()
+    client.set(keys("drain", seat), now, nx=True, px=DRAIN_MS)
+
+
+def undrain(client: Redis, keys: Keys, seat: str) -> bool:
+    """Let a drained seat take work again; False where it was not drained."""
+    return bool(client.delete(keys("drain", seat)))
 
 
 def publish_stages(

@@ -17,6 +17,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `seat:<seat>` | hash: incarnation, lanes, budget, queues | 40 days after it was last live (routers: 1 h) |
 | `held:<seat>` | hash: lane → lease | empties itself; at most as the pending sets |
 | `late:<lease>` | a lease that ended uncompleted: its seat, what was charged | as its job, at least 1 h |
+| `drain:<seat>` | since when an operator lets the seat take nothing | 40 days after the seat was last live |
 | `ad:<seat>` | what the seat's worker says of itself | 3 heartbeats |
 | `stages:<machine>` | the user's stages of that machine | 3 heartbeats |
 | `sessions:<agent>` | hash: session → the seat that served it last | 10 min after the last of them |

@@ -67,6 +67,7 @@ class Claim:
     prio: int
     queue: str
     agent: str
+    claimed_ms: int
     name: str
     refs: tuple[int, ...]
     input: bytes
@@ -87,7 +88,7 @@ def read_claim(reply: Sequence[Any]) -> Claim | str:
     if len(reply) == 1:
         word: str = reply[0].decode()
         return word
-    wait, stream, remaining, prio, queue, agent, name = reply[2].decode().split(" ", 6)
+    wait, stream, remaining, prio, queue, agent, now, name = reply[2].decode().split(" ", 7)
     refs = () if reply[3] == b"-" else tuple(int(ref) for ref in reply[3].split(b","))
     return Claim(
         lease=reply[0].decode(),
@@ -98,6 +99,7 @@ def read_claim(reply: Sequence[Any]) -> Claim | str:
         prio=int(prio),
         queue=queue,
         agent=agent,
+        claimed_ms=int(now),
         name=name,
         refs=refs,
         input=reply[4],

@@ -8,11 +8,13 @@ local f = C('HMGET', key, 'inc', 'queues', 'lanes', 'draining')
 if f[1] ~= inc then return 0 end
 if how == 'go' then
   gone(seat, 'the worker stopped')
-elseif not f[4] and C('ZSCORE', K .. 'seats', seat) then
+elseif C('ZSCORE', K .. 'seats', seat) then
   C('HSET', key, 'draining', 1)
-  unlist(seat, f[3], f[2])
-  for q in words(f[2]) do
-    if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end
+  if not f[4] then
+    unlist(seat, f[3], f[2])
+    for q in words(f[2]) do
+      if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end
+    end
   end
 end
 return 1

@@ -28,6 +28,8 @@ set_limits(seat)
 turned(seat)
 C('PEXPIRE', key, ARGV[7])
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
-idle(seat, queues)
-for q in words(queues) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
+if not obey(seat, false, lanes, queues, ARGV[7]) then
+  idle(seat, queues)
+  for q in words(queues) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
+end
 return {1}

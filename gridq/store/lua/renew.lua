@@ -9,6 +9,7 @@ if f[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
 C('PEXPIRE', K .. 'seat:' .. seat, f[5])
 if ARGV[3] ~= (f[6] or '') then warmed(seat, f[6], ARGV[3]) end
+f[4] = obey(seat, f[4], f[2], f[3], f[5])
 local lost = {}
 for i = 4, #ARGV do
   local lease = ARGV[i]

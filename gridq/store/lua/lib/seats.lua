@@ -42,6 +42,24 @@ local function unlist(seat, lanes, queues)
   end
 end
 
+-- An operator's word holds whatever the worker says: while drain:<seat> is there, the seat takes nothing. `draining` ('op' by
+-- an operator, 1 by the worker itself, false) is what its record says; gives what it says now.
+local function obey(seat, draining, lanes, queues, ttl)
+  local drained = C('PEXPIRE', K .. 'drain:' .. seat, ttl) == 1
+  if drained and not draining then
+    C('HSET', K .. 'seat:' .. seat, 'draining', 'op')
+    unlist(seat, lanes, queues)
+    for q in words(queues) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
+    return 'op'
+  elseif draining == 'op' and not drained then
+    C('HDEL', K .. 'seat:' .. seat, 'draining')
+    enlist(seat, lanes, queues)
+    idle(seat, queues)
+    return false
+  end
+  return draining
+end
+
 -- The seat is no longer live: its leases are lost now, its lanes are listened to by nobody.
 local function gone(seat, why)
   local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'queues', 'draining', 'warm')

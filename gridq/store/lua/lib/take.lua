@@ -1,6 +1,6 @@
 -- Claiming: used by claim and by complete, which goes on with the next stage. uses: base pending jobs
 
--- What the claimant needs: {lease, spec, meta, refs, input, value …}; meta = wait_ms stream remaining_ms prio queue agent name.
+-- What the claimant needs: {lease, spec, meta, refs, input, value …}; meta = wait_ms stream remaining_ms prio queue agent now_ms name.
 -- A step that was skipped has no output: its place is nil.
 local function give(lease, wait)
   local job, step = parse(lease)
@@ -8,7 +8,7 @@ local function give(lease, wait)
   local f = C('HMGET', j, 's:' .. step, 'stream', 'dl', 'prio', 'agent', 'h:' .. step, 'name')
   if not f[6] then return nil end  -- the job's keys expired
   local h = header(job, step, f[6])
-  local meta = wait .. ' ' .. (f[2] or '0') .. ' ' .. (f[3] - NOW) .. ' ' .. f[4] .. ' ' .. h.q .. ' ' .. f[5] .. ' ' .. (f[7] or '')
+  local meta = wait .. ' ' .. (f[2] or '0') .. ' ' .. (f[3] - NOW) .. ' ' .. f[4] .. ' ' .. h.q .. ' ' .. f[5] .. ' ' .. NOW .. ' ' .. (f[7] or '')
   local reply = {lease, f[1], meta, h.refs, h.input and C('HGET', j, 'in') or ''}
   if h.refs ~= '-' then
     for ref in string.gmatch(h.refs, '[^,]+') do reply[#reply + 1] = C('HGET', j, 'o:' .. ref) end
@@ -20,7 +20,7 @@ local function open(job, step, seat, lane, nonce, hold)
   local j = jobkey(job)
   local rest = (C('HGET', j, 'ep:' .. step) or '0') .. ':' .. C('HINCRBY', j, 'a:' .. step, 1) .. ':' .. nonce
   local lease = job .. ':' .. step .. ':' .. rest
-  C('HSET', j, 'cur:' .. step, rest)
+  C('HSET', j, 'cur:' .. step, rest, 'st:' .. step, NOW)
   C('ZADD', K .. 'leases', NOW + LEASE, lease)
   C('HSET', K .. 'who', lease, seat .. ' ' .. lane .. ' ' .. hold)
   if C('HSET', K .. 'held:' .. seat, lane, lease) == 1 then C('PEXPIRE', K .. 'held:' .. seat, KEEP) end

@@ -1,0 +1,133 @@
+"""Queues, live seats, and what a job waits for, on a real server without anyone who works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gridq import bells, registry
+from gridq.app import app
+from gridq.client import Client
+from gridq.errors import WaitTimeout
+from gridq.protocol import Advertisement
+from gridq.registry import why_nobody
+from tests.builders import parallel, stage
+from tests.conftest import GridEnv
+
+
+@pytest.fixture
+def client(grid_env: GridEnv) -> Iterator[Client]:
+    config = grid_env.settings.model_copy(update={"profiles": ("bench",)})
+    with Client(config=config) as started:
+        bells.declare(app, started.redis, started.keys)
+        yield started
+
+
+def live(
+    client: Client, seat: str, *queues: str, lanes: int = 1, budget: int | None = None, **said: Any
+) -> None:
+    """Make a seat live; where something is said of it, it advertises."""
+    kwargs: dict[str, Any] = {"lanes": lanes, "budget": budget, "queues": queues, "ttl_ms": 60_000}
+    client.scripts.register(seat, f"i-{seat}", host=seat, **kwargs)
+    machine, _, name = seat.partition(".")
+    if said:
+        ad = Advertisement(
+            seat=seat, machine=machine, worker=f"{name}@{machine}", incarnation=f"i-{seat}", kind="bench",
+            lanes=lanes, queues=list(queues), **said,
+        )  # fmt: skip
+        registry.advertise(client.redis, client.keys, ad, 10)
+
+
+def echo(slug: str = "any") -> dict[str, Any]:
+    return {"root": stage("bench_echo", slug=slug)}
+
+
+def waits(client: Client, **options: Any) -> str:
+    job = client.submit(echo(), 1, wait_for_seat=True, **options)
+    return client.waits_for(job)
+
+
+def test_a_queue_counts_what_waits_runs_and_rings(client: Client) -> None:
+    live(client, "m.a", "bench:any", lanes=2, state="ready")
+    both = {"root": parallel(a=stage("bench_echo"), b=stage("bench_echo"))}
+    client.submit(both, 1, wait_for_seat=True)
+    client.submit(echo(), 1, priority="batch")
+    client.submit(echo("rare"), 1, wait_for_seat=True)
+    client.scripts.claim("m.a", "i-m.a", "lane", "nonce")
+    found = {view.queue: view for view in client.queues()}
+    shared, rare = found["bench:any"], found["bench:rare"]
+    assert shared.pending == {"interactive": 1, "batch": 1}
+    assert (shared.running, shared.lanes, shared.seats) == (1, 2, ["m.a"])
+    assert shared.oldest_ms is not None
+    assert (rare.pending["interactive"], rare.lanes, rare.seats, rare.bells) == (1, 0, [], 1)
+    assert client.queues()[0].queue == "gridq:router"
+    [seat] = client.workers()
+    assert (seat.busy, seat.lanes, seat.free) == (1, 2, 1)
+    assert seat.bells >= 1
+
+
+def test_a_seat_whose_worker_is_silent_is_live_all_the_same(client: Client) -> None:
+    live(client, "m.a", "bench:any", lanes=3, budget=500)
+    live(client, "m.router-7", "gridq:pure")
+    [seat] = client.workers()
+    assert (seat.seat, seat.stale, seat.lanes, seat.budget, seat.budget_left) == ("m.a", True, 3, 500, 500)
+    assert [(each.seat, each.kind, each.stale) for each in client.seats()][1] == (
+        "m.router-7",
+        "router",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("served", "says"),
+    [
+        ([], "no seat is live at all"),
+        (["llm:opus-4-6"], "the closest is llm:opus-4-6, served by m.a"),
+        (["llm:any"], "the live seats of llm serve llm:any"),
+        (["bench:any"], "no live seat is of the kind llm; those that are live serve bench:any"),
+    ],
+)
+def test_only_what_is_close_is_called_close(client: Client, served: list[str], says: str) -> None:
+    if served:
+        live(client, "m.a", *served, state="ready")
+    assert why_nobody("llm:opus-4-7", list(client.workers())) == says
+
+
+def test_nobody_serves_it(client: Client) -> None:
+    assert (
+        waits(client)
+        == "a seat of bench:any to run bench_echo: no live seat serves it; no seat is live at all"
+    )
+
+
+def test_the_only_seat_is_not_well(client: Client) -> None:
+    live(client, "m.a", "bench:any", state="degraded", reason="the key was refused")
+    assert waits(client).endswith("bench_echo: m.a is degraded: the key was refused")
+
+
+def test_every_lane_is_busy(client: Client) -> None:
+    live(client, "m.a", "bench:any", state="ready")
+    first = client.submit(echo(), 1)
+    client.scripts.claim("m.a", "i-m.a", "lane", "nonce")
+    assert client.waits_for(first) == "bench_echo, which runs on a@m"
+    assert waits(client).endswith("its only lane is busy")
+
+
+def test_a_time_out_says_what_it_waits_for(client: Client) -> None:
+    job = client.submit(echo("rare"), 1, wait_for_seat=True)
+    with pytest.raises(WaitTimeout, match="it waits for a seat of bench:rare") as caught:
+        client.result(job, 0)
+    assert caught.value.details["waits_for"].startswith("a seat of bench:rare")
+    with pytest.raises(WaitTimeout, match="it waits for a seat of bench:rare"):
+        list(client.stream(job, 0))
+
+
+def test_without_a_router_a_queued_job_says_so(client: Client) -> None:
+    from gridq.inbox import Inbox
+
+    Inbox(client.scripts, client.config).enqueue("j", echo(), 1)
+    assert client.waits_for("j").startswith("a router to admit it: none is live")
+    live(client, "m.router-7", "gridq:pure")
+    assert client.waits_for("j") == "a router to admit it"
