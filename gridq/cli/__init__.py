@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from gridq.cli import flower, keys, quota, run, validate, workers
+from gridq.cli import drain, explain, flower, jobs, keys, queues, quota, run, validate, workers
 from gridq.cli.exits import EXITS, Commands, Debug
 
 __all__ = ["app", "main"]
@@ -22,7 +22,6 @@ app = typer.Typer(
     name="gridq",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -33,7 +32,11 @@ app.add_typer(keys.app)
 app.add_typer(quota.app)
 app.add_typer(flower.app)
 app.add_typer(validate.app)
+app.add_typer(explain.app)
+app.add_typer(jobs.app)
+app.add_typer(queues.app)
 app.add_typer(workers.app)
+app.add_typer(drain.app)
 
 
 def _version(wanted: bool) -> None:

@@ -7,24 +7,28 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+from typer._click.exceptions import UsageError
 from typer.core import TyperGroup
 
-from gridq.errors import BrokerError, GraphError, GridError, NoLiveSeat, WaitTimeout
+from gridq.errors import BrokerError, ConfigError, GraphError, GridError, JobNotFound, NoLiveSeat, WaitTimeout
 
 JOB_FAILED = 1
 WRONG_USE = 2
 GRAPH_INVALID = 3
 NO_LIVE_SEAT = 4
+NO_SUCH_JOB = 5
 TIMED_OUT = 124
 INTERRUPTED = 130
 
 EXITS = (
     "Exit codes: 0 done; 1 the job failed; 2 the command, a setting, the input or the server is at fault; "
-    "3 the graph is invalid; 4 no live seat serves what the graph needs; 124 the time to wait is over; "
-    "130 Ctrl-C."
+    "3 the graph is invalid; 4 no live seat serves what is needed, or is called so; 5 there is no such job; "
+    "124 the time to wait is over; 130 Ctrl-C. With --json stdout holds one JSON document, of an error "
+    '{"error": {…}}; the line for people is on stderr all the same.'
 )
 
-_DEBUG = "gridq.debug"
+_OPTIONS = {"wait_for_seat": "--wait-for-seat"}
+"""Options of a job whose name errors mention, and what the command line calls them."""
 
 
 def code_of(exc: GridError) -> int:
@@ -33,6 +37,8 @@ def code_of(exc: GridError) -> int:
         return GRAPH_INVALID
     if isinstance(exc, NoLiveSeat):
         return NO_LIVE_SEAT
+    if isinstance(exc, JobNotFound):
+        return NO_SUCH_JOB
     return TIMED_OUT if isinstance(exc, WaitTimeout) else WRONG_USE
 
 
@@ -43,7 +49,23 @@ def one_line(text: str) -> str:
 
 def complain(exc: GridError) -> None:
     """Print `error: …` on stderr."""
-    typer.echo(f"error: {one_line(str(exc))}", err=True)
+    typer.echo(f"error: {one_line(str(in_our_words(exc)))}", err=True)
+
+
+def in_our_words(exc: GridError) -> GridError:
+    """`exc`, naming the command line's options where it names a job's."""
+    fix = exc.fix
+    for name, option in _OPTIONS.items():
+        if fix and option not in fix:
+            exc.details["fix"] = fix.replace(name, option)
+    return exc
+
+
+def tell_json(exc: GridError, **more: object) -> None:
+    """Print `{…, "error": …}` on stdout."""
+    from gridq.cli.output import echo_json
+
+    echo_json({**more, "error": in_our_words(exc).to_record()})
 
 
 @contextmanager
@@ -64,25 +86,33 @@ def job_errors(tell: Callable[[GridError], None] | None = None) -> Iterator[None
 
 
 class Commands(TyperGroup):
-    """The group of all commands: a GridError becomes one line (`--debug`: a traceback) and an exit code."""
+    """The group of all commands: a GridError becomes one line (`--debug`: a traceback), with `--json` also an
+    object on stdout, and an exit code.
+    """
 
     def invoke(self, ctx: Any) -> Any:
+        # Not by callbacks of the options: typer would inspect each callback of each command at every start.
+        given = [*ctx._protected_args, *ctx.args]
+        json, debug = "--json" in given, ctx.params.get("debug") or "--debug" in given
         try:
             return super().invoke(ctx)
+        except UsageError as exc:
+            if json:
+                tell_json(ConfigError(exc.format_message(), {"path": "command line"}))
+            raise
         except GridError as exc:
-            if ctx.meta.get(_DEBUG):
+            if debug:
                 import traceback
 
                 traceback.print_exception(exc)
+            if json:
+                tell_json(exc)
             complain(exc)
             raise typer.Exit(code_of(exc)) from None
 
 
-def _set_debug(ctx: typer.Context, wanted: bool) -> bool:
-    if wanted:
-        ctx.meta[_DEBUG] = True
-    return wanted
-
-
-Debug = Annotated[bool, typer.Option("--debug", callback=_set_debug, help="Show the traceback of an error.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 """The option `--debug`, which every command takes."""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+"""The option `--json`, which every command takes that prints something for programs."""

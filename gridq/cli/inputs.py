@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.errors import ConfigError, InvalidJson
+from gridq.cli.exits import AsJson
+from gridq.errors import ConfigError, GraphError, InvalidJson
+
+__all__ = [  # noqa: RUF022 as they stand below
+    "STDIN", "GraphFile", "StagesFolder", "AsJson",
+    "read_graph", "of_file", "read_bytes", "read_input", "with_stages",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from gridq.protocol import Json
@@ -29,7 +37,6 @@ StagesFolder = Annotated[
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def read_graph(name: str) -> str:
@@ -38,6 +45,17 @@ def read_graph(name: str) -> str:
         return read_bytes(name, "The graph").decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise InvalidJson("The graph is not UTF-8 text", {"path": name, "reason": str(exc)}) from None
+
+
+@contextmanager
+def of_file(name: str) -> Iterator[None]:
+    """Within it, what is wrong with a graph is said to stand in the file `name`."""
+    try:
+        yield
+    except GraphError as exc:
+        exc.details["file"] = file = "stdin" if name == STDIN else name
+        exc.details["path"] = f"{file}: {exc.path}" if exc.path else file
+        raise
 
 
 def read_bytes(name: str, what: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gridq.protocol import Json
+
+LONG = 24
+"""Numbers of one list that a terminal is shown at most: an embedding has hundreds."""
 
 _CONTROL = dict.fromkeys(c for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\t")
 
@@ -39,13 +43,60 @@ def plain_table(*columns: str, numbers: tuple[str, ...] = (), gap: int = 2) -> T
 def echo_answer(value: Json) -> None:
     """The answer on stdout: a text as it is, anything else as indented JSON.
 
-    A terminal gets no control characters: an answer comes from elsewhere.
+    A terminal gets no control characters, for an answer comes from elsewhere, and of a long list of numbers
+    only the first; `--json` or a pipe gets all.
     """
-    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-    if sys.stdout.isatty():
-        text = text.translate(_CONTROL)
+    terminal = sys.stdout.isatty()
+    if not isinstance(value, str):
+        value = json.dumps(shortened(value) if terminal else value, indent=2, ensure_ascii=False)
+    text = value.translate(_CONTROL) if terminal else value
     encoding = sys.stdout.encoding or "utf-8"
     typer.echo(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def shortened(value: Json) -> Json:
+    """`value` with every long list of numbers cut to its first few, and how many there were."""
+    if isinstance(value, dict):
+        return {name: shortened(item) for name, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    if len(value) > LONG and all(isinstance(item, int | float) for item in value):
+        return ", ".join(f"{item:g}" for item in value[:4]) + f", … {len(value)} numbers in all"
+    return [shortened(item) for item in value]
+
+
+def span(seconds: float) -> str:
+    """A time span in its largest unit: `45 s`, `3 min`, `5 h`, `12 d`."""
+    seconds = max(seconds, 0)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def took(ms: float | None) -> str:
+    """A duration: `0.4 ms`, `120 ms`, `2.5 s`, then as `span`; a dash where it is not known."""
+    if ms is None:
+        return "-"
+    if ms < 1000:
+        return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
+    return f"{ms / 1000:.1f} s" if ms < 60_000 else span(ms / 1000)
+
+
+def dollars(micro_dollars: int | None) -> str:
+    """Money: `$1.50`, `$0.000012`; a dash where there is none to tell."""
+    if micro_dollars is None:
+        return "-"
+    text = f"${micro_dollars / 1e6:.6f}".rstrip("0")
+    whole, _, cents = text.partition(".")
+    return f"{whole}.{cents:0<2}"
+
+
+def clock(at: float) -> str:
+    """A time of this machine's zone: `14:03:07`, with the date where that is not today."""
+    today = time.strftime("%Y-%m-%d", time.localtime())
+    text = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    return text.removeprefix(today + " ")
 
 
 def echo_json(value: Any) -> None:

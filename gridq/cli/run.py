@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.exits import EXITS, INTERRUPTED, Debug, job_errors
-from gridq.cli.inputs import STDIN, AsJson, GraphFile, StagesFolder, read_graph, read_input, with_stages
+from gridq.cli.exits import EXITS, INTERRUPTED, Debug, job_errors, tell_json
+from gridq.cli.inputs import (
+    STDIN,
+    AsJson,
+    GraphFile,
+    StagesFolder,
+    of_file,
+    read_graph,
+    read_input,
+    with_stages,
+)
 from gridq.cli.output import echo_answer, echo_json
 from gridq.cli.server import client_of
 from gridq.errors import ConfigError, GridError
@@ -59,7 +70,8 @@ def run(
 ) -> None:
     """Run a graph and print its answer: a text as it is, anything else as JSON.
 
-    On a terminal the progress is shown while it runs. Ctrl-C cancels the job.
+    On a terminal the progress is shown while it runs. Ctrl-C cancels the job. Where it waits for long, a line
+    on stderr says what for. The job is called as the graph's file.
     """
     from gridq.settings import settings
 
@@ -70,7 +82,8 @@ def run(
     text = read_graph(graph)
     value = read_input(input)
     with client_of(with_stages(settings(), stages)) as client:
-        job = client.submit(text, value, wait_for_seat=wait_for_seat)
+        with of_file(graph):
+            job = client.submit(text, value, wait_for_seat=wait_for_seat, **_named(graph))
         _follow(client, job, timeout, watch, json)
 
 
@@ -81,7 +94,7 @@ def _follow(client: Client, job: str, timeout: float | None, watch: bool, json: 
     def tell(exc: GridError) -> None:
         if json:
             state = str(client.status(job))
-            echo_json({"job": job, "state": state, "error": exc.to_record(), "rows": _rows(client, job)})
+            tell_json(exc, job=job, state=state, rows=_rows(client, job))
 
     since = time.monotonic()
     terminal = sys.stderr.isatty()
@@ -91,6 +104,8 @@ def _follow(client: Client, job: str, timeout: float | None, watch: bool, json: 
     except KeyboardInterrupt:
         ended = not client.cancel(job)
         typer.echo(f"The job {job} " + ("had ended already" if ended else "was cancelled"), err=True)
+        if json:
+            echo_json({"job": job, "state": str(client.status(job)), "rows": _rows(client, job)})
         raise typer.Exit(INTERRUPTED) from None
     if terminal:
         count = len(client.rows(job))
@@ -109,7 +124,13 @@ def _shown(client: Client, job: str, watch: bool, terminal: bool) -> AbstractCon
 
     if terminal:
         return drawn(client, job)
-    return told(client, job) if watch else nullcontext(lambda: None)
+    return told(client, job, rows=watch)
+
+
+def _named(graph: str) -> dict[str, str]:
+    """The job's name by the graph's file; its own where that comes from stdin."""
+    stem = re.sub(r"[^\w .:/@+-]", "_", Path(graph).stem)[:64]
+    return {} if graph == STDIN or not stem else {"name": stem}
 
 
 def _rows(client: Client, job: str) -> list[Json]:

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from gridq.settings import Settings
 
 
+def place_of_grid(config: Settings) -> str:
+    """Where a command looked: the server and, as several grids may share one, the prefix."""
+    from gridq.store.connection import safe_url
+
+    return f"{safe_url(config.broker_url.get_secret_value())} under the prefix {config.prefix!r}"
+
+
 @contextmanager
 def client_of(config: Settings) -> Iterator[Client]:
     """A client of the server that the settings name, after a look at it.

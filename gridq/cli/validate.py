@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gridq.cli.exits import EXITS, Debug
-from gridq.cli.inputs import AsJson, GraphFile, StagesFolder, read_graph, with_stages
+from gridq.cli.inputs import AsJson, GraphFile, StagesFolder, of_file, read_graph, with_stages
 from gridq.cli.output import echo_json
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ def validate(
     """
     from gridq.settings import settings
 
-    report = examine(read_graph(graph), with_stages(settings(), stages))
+    text = read_graph(graph)
+    with of_file(graph):
+        report = examine(text, with_stages(settings(), stages))
     if json:
         echo_json(report)
         return

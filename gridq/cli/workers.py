@@ -1,78 +1,94 @@
-"""`gridq workers`: the live seats."""
+"""`gridq workers` and `gridq seats`: who is in the grid, in short and in full."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import typer
 
-from gridq.cli.exits import EXITS, Debug
-from gridq.cli.inputs import AsJson
-from gridq.cli.output import console, echo_json, plain_table
-from gridq.cli.server import client_of
+from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.output import clock, console, dollars, echo_json, plain_table, span
+from gridq.cli.server import client_of, place_of_grid
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
-    from gridq.client import Client
-    from gridq.protocol import Advertisement
+    from gridq.registry import LiveSeat
 
 app = typer.Typer()
 
 
-@app.command(epilog=EXITS, short_help="Show the live seats.")
+@app.command(epilog=EXITS, short_help="Show who is in the grid.")
 def workers(json: AsJson = False, debug: Debug = False) -> None:
     """Show who is in the grid: every live seat, its lanes, its queues, how it is."""
+    _show(json, routers=False)
+
+
+@app.command(epilog=EXITS, short_help="Show each seat's lanes, budget, state and limits.")
+def seats(json: AsJson = False, debug: Debug = False) -> None:
+    """Show every live seat in full, the routers' too: lanes, what is left of its budget, its state with since
+    when, until when and why, and the numbers that its worker tells.
+    """
+    _show(json, routers=True)
+
+
+def _show(json: bool, *, routers: bool) -> None:
     from gridq.settings import settings
-    from gridq.store.connection import safe_url
 
     config = settings()
     with client_of(config) as client:
-        seats = client.workers()
-        busy = busy_lanes(client, seats)
+        found = client.seats() if routers else client.workers()
     if json:
-        echo_json([{**seat.model_dump(), "busy": busy[seat.seat]} for seat in seats])
+        echo_json([seat.model_dump() for seat in found])
         return
-    if not seats:
-        url = safe_url(config.broker_url.get_secret_value())
-        typer.echo(f"No seat is live at {url}. To serve one: celery -A workers worker --seat local", err=True)
+    if not found:
+        start = "To serve one: gridq worker, or celery -A workers worker --seat local"
+        typer.echo(f"No seat is live at {place_of_grid(config)}. {start}", err=True)
         return
-    console().print(seats_table(seats, busy))
+    console().print(full_table(found) if routers else seats_table(found))
 
 
-def busy_lanes(client: Client, seats: list[Advertisement]) -> dict[str, int]:
-    """How many lanes of each seat hold a stage now; what it advertises is as old as its last heartbeat."""
-    from gridq.store.connection import translated
-
-    with translated(client.url):
-        look = client.redis.pipeline(transaction=False)
-        for seat in seats:
-            look.hlen(client.keys("held", seat.seat))
-        return dict(zip((seat.seat for seat in seats), look.execute(), strict=True))
-
-
-def seats_table(seats: list[Advertisement], busy: Mapping[str, int]) -> Table:
-    """One row for each seat; `busy` is how many of its lanes are."""
+def seats_table(seats: Sequence[LiveSeat]) -> Table:
+    """One row for each seat, in short."""
     table = plain_table("seat", "kind", "lanes", "queues", "state", "since", numbers=("lanes", "since"))
     for seat in seats:
         state = f"{seat.state}: {seat.reason}" if seat.reason else seat.state
+        age = span(time.time() - seat.started_at) if seat.started_at else "-"
+        lanes = f"{seat.busy}/{seat.lanes}"
+        table.add_row(seat.seat, seat.kind or "-", lanes, "\n".join(seat.queues), state, age)
+    return table
+
+
+def full_table(seats: Sequence[LiveSeat]) -> Table:
+    """One row for each seat, in full."""
+    table = plain_table(
+        "seat", "lanes", "left", "of budget", "state", "tells", numbers=("lanes", "left", "of budget")
+    )
+    for seat in seats:
+        numbers = [f"{name} {value:g}" for name, value in sorted(seat.metrics.items()) if name != "busy"]
+        if seat.bells:
+            numbers.append(f"bells {seat.bells}")
         table.add_row(
             seat.seat,
-            seat.kind,
-            f"{busy.get(seat.seat, 0)}/{seat.lanes}",
-            "\n".join(seat.queues),
-            state,
-            span(time.time() - seat.started_at),
+            f"{seat.busy}/{seat.lanes}",
+            dollars(seat.budget_left),
+            dollars(seat.budget),
+            state_of(seat),
+            "\n".join(numbers),
         )
     return table
 
 
-def span(seconds: float) -> str:
-    """A time span in its largest unit: `45 s`, `3 min`, `5 h`, `12 d`."""
-    seconds = max(seconds, 0)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{int(seconds)} s"
+def state_of(seat: LiveSeat) -> str:
+    """`degraded since 14:03:07 until 14:04:07: the key was refused`."""
+    text = seat.state
+    if seat.since:
+        text += f" since {clock(seat.since)}"
+    if seat.until:
+        text += f" until {clock(seat.until)}"
+    if seat.reason:
+        text += f": {seat.reason}"
+    return text + (" (its worker is silent)" if seat.stale else "")

@@ -178,15 +178,16 @@ def test_a_graph_that_is_no_json_is_code_3(shell: Shell) -> None:
 def test_an_unknown_stage_names_the_nearest(shell: Shell) -> None:
     done = shell("run", shell.graph(stage("bench_ecko")))
     assert done.returncode == 3
-    assert "(at root)" in error(done)
+    assert ".json: root)" in error(done)
     assert "Fix: use 'bench_echo'" in error(done)
 
 
-def test_without_a_live_seat_it_is_code_4_and_the_closest_is_named(shell: Shell) -> None:
+def test_without_a_live_seat_it_is_code_4_and_says_what_is_served(shell: Shell) -> None:
     done = shell("run", shell.graph(stage("bench_echo", slug="rare")))
     assert done.returncode == 4
     assert error(done).startswith("seat.none_live: No live seat serves bench:rare")
-    assert "the closest is bench:any" in error(done)
+    assert "the live seats of bench serve bench:any" in error(done)
+    assert error(done).endswith("or submit with --wait-for-seat")
 
 
 def test_too_long_is_code_124_and_the_job_goes_on(shell: Shell, client: Client) -> None:

@@ -1,4 +1,4 @@
-"""A job's progress, as it is read and as it is drawn."""
+"""A job's progress, as it is drawn."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gridq.cli import progress as progress_module
+from gridq.cli import live
 from gridq.cli.live import drawn, picture, place_of, told, wait
-from gridq.cli.progress import JobView, Progress, StepView
 from gridq.errors import WaitTimeout
+from gridq.history import JobReader, JobView, StageView
 from gridq.states import JobState, StageState
 from tests.conftest import GridEnv
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
@@ -43,55 +43,11 @@ def until(look: Any, true: Any) -> Any:
     return found
 
 
-def test_a_running_job_shows_who_runs_what_and_what_waits(grid: LocalGrid) -> None:
-    graph = pipe(stage("format_json"), stage("bench_sleep", ms=60_000), stage("bench_echo", slug="rare"))
-    job = grid.client.submit(graph, {"a": 1}, wait_for_seat=True)
-    view = until(Progress(grid.client, job).read, lambda view: view.done and view.having(StageState.RUNNING))
-    assert view.state is JobState.RUNNING
-    assert (view.done, view.of) == (1, 3)
-    [step] = view.having(StageState.RUNNING)
-    assert (step.path, step.stages, step.seat) == ("root.stages[1]", ("bench_sleep",), "bench@m")
-    [last] = view.having(StageState.WAITING)
-    assert last.queue == "bench:rare"
-    grid.client.cancel(job)
-
-
 def test_a_stage_without_a_seat_is_shown_as_waiting_for_its_queue(grid: LocalGrid) -> None:
     job = grid.client.submit(pipe(stage("bench_echo", slug="rare")), 1, wait_for_seat=True)
-    view = Progress(grid.client, job).read()
-    assert [step.queue for step in view.having(StageState.READY)] == ["bench:rare"]
-    text = drawing(view)
+    text = drawing(JobReader(grid.client.redis, grid.client.keys, job).read(rows=False))
     assert "0/1 stages" in text
     assert "bench_echo  waits for bench:rare" in text
-    grid.client.cancel(job)
-
-
-def test_the_arm_that_is_not_taken_does_not_count(grid: LocalGrid) -> None:
-    branch = {
-        "op": "Branch",
-        "predicate": stage("equals", to=1),
-        "if_true": stage("bench_sleep", ms=60_000),
-        "if_false": pipe(stage("bench_echo"), stage("bench_echo"))["root"],
-    }
-    job = grid.client.submit({"root": branch}, 1)
-    view = until(Progress(grid.client, job).read, lambda view: view.done and view.having(StageState.RUNNING))
-    assert (view.done, view.of) == (1, 2)
-    assert len(view.having(StageState.SKIPPED)) == 2
-    grid.client.cancel(job)
-
-
-def test_an_ended_and_an_unknown_job_have_no_steps(grid: LocalGrid) -> None:
-    job = grid.client.submit(pipe(stage("bench_echo")), 1)
-    assert grid.client.result(job, 20) == 1
-    assert Progress(grid.client, job).read() == JobView(JobState.DONE)
-    assert Progress(grid.client, "none").read() == JobView(None)
-
-
-def test_of_a_large_plan_only_the_counts_are_read(grid: LocalGrid, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_module, "MAX_STEPS", 1)
-    job = grid.client.submit(pipe(stage("bench_echo"), stage("bench_sleep", ms=60_000)), {})
-    view = until(Progress(grid.client, job).read, lambda view: view.done)
-    assert view == JobView(JobState.RUNNING, 1, 2)
     grid.client.cancel(job)
 
 
@@ -104,8 +60,24 @@ def test_waiting_gives_the_answer_and_looks_meanwhile(grid: LocalGrid) -> None:
 
 def test_waiting_too_long_names_the_time_that_was_given(grid: LocalGrid) -> None:
     job = grid.client.submit(pipe(stage("bench_sleep", ms=60_000)), {})
-    with pytest.raises(WaitTimeout, match=r"not finished within 0\.1 s"):
+    until(lambda: grid.client.view(job), lambda view: view.having(StageState.RUNNING))
+    with pytest.raises(WaitTimeout, match=r"not finished within 0\.1 s") as caught:
         wait(grid.client, job, 0.1, lambda: None)
+    assert caught.value.reason == "it waits for bench_sleep, which runs on bench@m"
+    grid.client.cancel(job)
+
+
+def test_a_long_wait_says_what_for_once(
+    grid: LocalGrid, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "PATIENCE", 0.0)
+    job = grid.client.submit(pipe(stage("bench_echo", slug="rare")), 1, wait_for_seat=True)
+    with pytest.raises(WaitTimeout), told(grid.client, job) as show:
+        wait(grid.client, job, 4, show, tick=0.1)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("waits   ")
+    assert line.endswith("for a seat of bench:rare to run bench_echo: no live seat serves it; "
+                         "the live seats of bench serve bench:any")  # fmt: skip
     grid.client.cancel(job)
 
 
@@ -136,14 +108,27 @@ def drawing(view: JobView, width: int = 80) -> str:
 
 
 def test_a_picture_fits_the_width_and_names_no_more_than_it_can() -> None:
-    steps = [
-        StepView(f"root.branches.b{i}", ("a" * 30, "b" * 30), "llm:x", StageState.RUNNING, "cpu@m")
+    stages = [
+        StageView(f"root.branches.b{i}", name * 30, "llm:x", StageState.RUNNING, "cpu@m", step=i)
         for i in range(20)
+        for name in "ab"
     ]
-    lines = drawing(JobView(JobState.RUNNING, 5, 40, steps), 40).splitlines()
+    lines = drawing(JobView("j", JobState.RUNNING, done=5, of=40, stages=stages), 40).splitlines()
     assert max(map(len, lines)) <= 40
     assert len(lines) == 10
     assert lines[-1] == "  and 12 more"
+
+
+def test_a_picture_says_why_nothing_runs() -> None:
+    view = JobView("j", JobState.RUNNING, of=1, stages=[StageView("root", "a", "llm:x", StageState.READY)])
+    screen = Console(file=io.StringIO(), width=40)
+    screen.print(picture(view, 9, 40, "a seat of llm:x to run a: no live seat serves it"))
+    lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert (
+        " ".join(" ".join(lines[2:]).split())
+        == "It waits for a seat of llm:x to run a: no live seat serves it"
+    )
+    assert max(map(len, lines)) <= 40
 
 
 @pytest.mark.parametrize(

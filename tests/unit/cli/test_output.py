@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gridq.cli.output import echo_answer, echo_json
-from gridq.cli.workers import seats_table, span
-from gridq.protocol import Advertisement
+from gridq.cli.output import clock, dollars, echo_answer, echo_json, shortened, span, took
+from gridq.cli.workers import full_table, seats_table, state_of
+from gridq.registry import LiveSeat
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_terminal_gets_no_control_characters(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_seats_fit_a_narrow_terminal() -> None:
-    seat = Advertisement(
+    seat = LiveSeat(
         seat="a-rather-long-machine-name-1f2e.cpu",
         machine="a-rather-long-machine-name-1f2e",
         worker="cpu@a-rather-long-machine-name-1f2e",
@@ -62,14 +62,47 @@ def test_seats_fit_a_narrow_terminal() -> None:
         queues=["llm:smollm2-135m-instruct", "llm:any"],
         state="degraded",
         reason="the engine does not answer [2]",
+        busy=2,
+        budget=2_000_000,
+        budget_left=1_500_000,
+        metrics={"free_mb": 512.0},
         started_at=time.time() - 7300,
     )
-    screen = Console(file=io.StringIO(), width=80, markup=False)
-    screen.print(seats_table([seat], {seat.seat: 2}))
-    text = screen.file.getvalue()  # type: ignore[attr-defined]
-    assert max(map(len, text.splitlines())) <= 80
-    for part in ("2/4", "2 h", "llm:any", "[2]"):
-        assert part in text
+    for table, parts in (
+        (seats_table, ("2/4", "2 h", "llm:any", "[2]")),
+        (full_table, ("2/4", "$1.50", "$2.00", "[2]", "free_mb 512")),
+    ):
+        screen = Console(file=io.StringIO(), width=80, markup=False)
+        screen.print(table([seat]))
+        text = screen.file.getvalue()  # type: ignore[attr-defined]
+        assert max(map(len, text.splitlines())) <= 80
+        for part in parts:
+            assert part in text
+    assert state_of(seat) == "degraded: the engine does not answer [2]"
+    since = seat.model_copy(update={"since": seat.started_at, "until": time.time() + 60})
+    assert state_of(since).startswith(
+        f"degraded since {clock(since.since)} until {clock(since.until or 0)}: "
+    )
+
+
+def test_a_terminal_gets_long_lists_of_numbers_in_short() -> None:
+    short = shortened({"one": [0.5] * 384, "two": [[1, 2], ["a"] * 30]})
+    assert short == {"one": "0.5, 0.5, 0.5, 0.5, … 384 numbers in all", "two": [[1, 2], ["a"] * 30]}
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"), [(None, "-"), (0.04, "0.0 ms"), (12, "12 ms"), (1500, "1.5 s"), (125_000, "2 min")]
+)
+def test_durations(ms: float | None, text: str) -> None:
+    assert took(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("micro", "text"),
+    [(None, "-"), (0, "$0.00"), (1_500_000, "$1.50"), (12, "$0.000012"), (-5, "$-0.000005")],
+)
+def test_money(micro: int | None, text: str) -> None:
+    assert dollars(micro) == text
 
 
 @pytest.mark.parametrize(

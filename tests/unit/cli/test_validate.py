@@ -56,8 +56,8 @@ def test_the_examples_briefing_is_the_demos_own() -> None:
     ("graph", "says"),
     [
         ("{", "graph.not_json: The graph is not JSON"),
-        ('{"root": {"op": "Stge", "id": "join"}}', "(at root.op); expected one of Stage"),
-        ('{"root": {"op": "Retry", "stage": {"op": "Stage", "id": "join"}}}', "(at root.max_attempts)"),
+        ('{"root": {"op": "Stge", "id": "join"}}', "g.json: root.op); expected one of Stage"),
+        ('{"root": {"op": "Retry", "stage": {"op": "Stage", "id": "join"}}}', "g.json: root.max_attempts)"),
         ('{"root": {"op": "Stage", "id": "text_templat"}}', "Fix: use 'text_template'"),
         (
             '{"root": {"op": "Fanout", "source": {"op": "Const", "value": 1}, '

@@ -1,0 +1,195 @@
+"""`gridq explain`: how a graph would run: its steps, what each needs and waits for, who could run it now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.inputs import GraphFile, StagesFolder, of_file, read_graph, with_stages
+from gridq.cli.output import console, dollars, echo_json, plain_table
+from gridq.cli.server import client_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gridq.client import Client
+    from gridq.graph.plan import Plan, Step
+    from gridq.profiles import Profile
+    from gridq.registry import LiveSeat
+    from gridq.settings import Settings
+
+app = typer.Typer()
+
+SEATS = 3
+"""Seats named in one cell."""
+
+
+@app.command(epilog=EXITS, short_help="Show a graph's plan, and who could run each step now.")
+def explain(
+    graph: GraphFile, stages: StagesFolder = None, json: AsJson = False, debug: Debug = False
+) -> None:
+    """Show how a graph would run: each step with its place in the graph, the steps it waits for, the queue it
+    needs, what it is estimated to cost, and which live seats could run it now, or why nobody could.
+
+    Nothing is submitted. Pure stages that stand side by side are one step.
+    """
+    from gridq.settings import settings
+
+    text = read_graph(graph)
+    config = with_stages(settings(), stages)
+    with client_of(config) as client, of_file(graph):
+        report = examine(client, text, config)
+    if json:
+        echo_json(report)
+        return
+    table = plain_table("#", "stage", "after", "queue", "estimate", "who could run it now", gap=1)
+    for step in report["steps"]:
+        table.add_row(
+            str(step["step"]),
+            _names(step),
+            ",".join(map(str, step["after"])) or "-",
+            step["queue"],
+            _estimate(step),
+            ", ".join(step["seats"][:SEATS]) + (" …" if len(step["seats"]) > SEATS else "") or "nobody",
+        )
+    console().print(table)
+    told = set()
+    for step in report["steps"]:
+        if step["nobody"] and (step["queue"], step["nobody"]) not in told:
+            told.add((step["queue"], step["nobody"]))
+            typer.echo(f"Nobody could run {step['queue']} now (step {step['step']}): {step['nobody']}")
+    typer.echo(f"The answer is that of step {report['answer']}.")
+
+
+def examine(client: Client, text: str, config: Settings) -> dict[str, Any]:
+    """The plan of a graph as JSON. GraphError, InputTooLarge: what is wrong with it."""
+    from gridq import registry
+    from gridq.admission import compile_text, local_catalogue
+    from gridq.graph.canonical import composition_id
+    from gridq.graph.catalogue import StageSpec
+    from gridq.inbox import graph_text
+    from gridq.matching import wanted
+    from gridq.profiles import load
+    from gridq.store.connection import translated
+
+    profiles = load(config.profiles)
+    graph_text(text, config)
+    with translated(client.url):
+        published = registry.published_stages(client.redis, client.keys)
+    catalogue = local_catalogue(config, profiles).extended(map(StageSpec.from_json, published))
+    graph, output, plan = compile_text(text, catalogue, config, profiles)
+    seats = client.seats()
+    demands = {want.step: want.demand for want in wanted(plan, profiles)}
+    steps = []
+    for index, step in enumerate(plan.steps):
+        lacking = _lacking(step, demands.get(index), seats, profiles)
+        able = [seat for seat in seats if step.queue in seat.queues and seat.state == "ready"]
+        able = [seat for seat in able if seat.seat not in lacking and _can_pay(seat, step)]
+        # Least busy first, as those would take it.
+        able.sort(key=lambda seat: -seat.free)
+        steps.append(
+            {
+                "step": index,
+                "path": step.path,
+                "stages": [{"path": op.path, "name": op.name, "runs": op.implementation} for op in step.ops],
+                "after": list(step.after),
+                "arm": None if step.guard is None else {"of": step.guard[0], "where": step.guard[1]},
+                "queue": step.queue,
+                "micro_dollars": step.micro_dollars,
+                "tokens": _tokens(step, profiles),
+                "seats": [seat.seat for seat in able],
+                "free": sum(seat.free for seat in able),
+                "lacking": lacking,
+                "nobody": "" if able else _nobody(step, seats, lacking),
+            }
+        )
+    return {
+        "composition": composition_id(graph),
+        "description": graph.description,
+        "output": output.to_json(),
+        "answer": plan.answer,
+        "steps": steps,
+        "retries": _retries(plan),
+    }
+
+
+def _lacking(
+    step: Step, demand: Any, seats: Sequence[LiveSeat], profiles: Mapping[str, Profile]
+) -> dict[str, str]:
+    """Those of the step's queue that do not meet all of its demand, with what each lacks."""
+    from pydantic import ValidationError
+
+    found: dict[str, str] = {}
+    for seat in seats:
+        profile = profiles.get(seat.kind)
+        if demand is None or profile is None or step.queue not in seat.queues or seat.stale:
+            continue
+        try:
+            lack = profile.shortfall(demand, profile.Capability.model_validate(seat.capability))
+        except ValidationError:  # its worker is of another version: it is taken at its word
+            continue
+        if lack:
+            found[seat.seat] = lack
+    return found
+
+
+def _can_pay(seat: LiveSeat, step: Step) -> bool:
+    return seat.budget_left is None or seat.budget_left >= step.micro_dollars
+
+
+def _nobody(step: Step, seats: Sequence[LiveSeat], lacking: dict[str, str]) -> str:
+    from gridq.registry import why_nobody
+
+    serving = [seat for seat in seats if step.queue in seat.queues]
+    if not serving:
+        return why_nobody(step.queue, [seat for seat in seats if seat.kind != "router"])
+    reasons = []
+    for seat in serving:
+        if seat.seat in lacking:
+            reasons.append(f"{seat.seat}: {lacking[seat.seat]}")
+        elif seat.state != "ready":
+            reasons.append(f"{seat.seat} is {seat.state}" + (f": {seat.reason}" if seat.reason else ""))
+        else:
+            reasons.append(f"{seat.seat} has {dollars(seat.budget_left)} left of its budget")
+    return "; ".join(reasons[:SEATS])
+
+
+def _tokens(step: Step, profiles: Mapping[str, Profile]) -> int:
+    """What the stages are expected to use beside their input, as far as their config tells."""
+    from gridq import queues
+    from gridq.protocol import StageCall
+
+    profile = profiles.get(queues.kind_of(step.queue))
+    if profile is None:
+        return 0
+    total = 0
+    for op in step.ops:
+        call = StageCall(id=op.id, name=op.name, path=op.path, implementation=op.implementation)
+        total += profile.estimate(call, op.input[2] if op.input[0] == "cfg" else {}).tokens
+    return total
+
+
+def _retries(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {"path": scope.path, "max_attempts": scope.max_attempts, "steps": [step for step, _ in scope.steps]}
+        for scope in plan.scopes
+    ]
+
+
+def _names(step: dict[str, Any]) -> str:
+    from gridq.cli.live import place_of
+
+    names = " + ".join(stage["name"] for stage in step["stages"]) or "(only a value)"
+    place = place_of(step["path"])
+    arm = step["arm"]
+    only = "" if arm is None else f" (if step {arm['of']} is {'true' if arm['where'] else 'not true'})"
+    return (f"{place}/{names}" if place else names) + only
+
+
+def _estimate(step: dict[str, Any]) -> str:
+    parts = [f"{step['tokens']} tokens"] if step["tokens"] else []
+    if step["micro_dollars"]:
+        parts.append(dollars(step["micro_dollars"]))
+    return ", ".join(parts) or "-"

@@ -1,0 +1,103 @@
+"""`gridq queues` and `gridq models`: what waits where, and what can be asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.output import console, echo_json, plain_table, took
+from gridq.cli.server import client_of, place_of_grid
+
+if TYPE_CHECKING:
+    from gridq.registry import LiveSeat
+
+app = typer.Typer()
+
+OWN = "gridq"
+"""The kind of the grid's own queues, which no effect names."""
+
+
+@app.command(epilog=EXITS, short_help="Show what waits for which capability.")
+def queues(json: AsJson = False, debug: Debug = False) -> None:
+    """Show each capability's queue: what waits in it by priority and how long the oldest has, what runs, the
+    bells (messages that wake a worker), the lanes that take from it, and how many live seats serve it.
+    """
+    from gridq.settings import settings
+
+    config = settings()
+    with client_of(config) as client:
+        found = client.queues()
+    if json:
+        echo_json([view.to_json() for view in found])
+        return
+    columns = ("interactive", "batch", "oldest", "running", "bells", "lanes", "seats")
+    table = plain_table("queue", *columns, numbers=columns)
+    for view in found:
+        numbers = (view.running, view.bells, view.lanes, len(view.seats))
+        oldest = "-" if view.oldest_ms is None else took(view.oldest_ms)
+        waits = (str(view.pending["interactive"]), str(view.pending["batch"]), oldest)
+        table.add_row(view.queue, *waits, *map(str, numbers))
+    console().print(table)
+    for view in found:
+        if sum(view.pending.values()) and not view.lanes:
+            typer.echo(f"{view.queue} has work and nobody who takes it", err=True)
+
+
+@app.command(epilog=EXITS, short_help="Show the models and other capabilities of the live seats.")
+def models(json: AsJson = False, debug: Debug = False) -> None:
+    """Show what a stage can ask for now: each capability of the live seats, who serves it, and where its
+    model is loaded already.
+    """
+    from gridq.settings import settings
+
+    config = settings()
+    with client_of(config) as client:
+        offers = offered(client.workers())
+    if json:
+        echo_json(offers)
+        return
+    if not offers:
+        typer.echo(f"No live seat at {place_of_grid(config)} offers a capability of its own", err=True)
+        return
+    table = plain_table("capability", "loaded on", "seats", "lanes free", numbers=("lanes free",))
+    for offer in offers:
+        loaded = "\n".join(offer["loaded"]) or ("no" if offer["loads"] else "-")
+        lanes = f"{offer['free']}/{offer['lanes']}"
+        table.add_row(offer["queue"], loaded, "\n".join(offer["seats"]), lanes)
+    console().print(table)
+
+
+def offered(seats: list[LiveSeat]) -> list[dict[str, Any]]:
+    """Each capability of `seats`: its queue, who serves it, who has its model loaded, whether any of them
+    loads models at all, and the lanes, all and free.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for seat in seats:
+        for queue in seat.queues:
+            kind, _, slug = queue.partition(":")
+            if kind == OWN:
+                continue
+            offer = found.setdefault(
+                queue, {"queue": queue, "seats": [], "loaded": [], "loads": False, "lanes": 0, "free": 0}
+            )
+            offer["seats"].append(seat.seat)
+            offer["lanes"] += seat.lanes
+            offer["free"] += seat.free
+            if slug in _models(seat):
+                offer["loads"] = offer["loads"] or "loads" in seat.metrics
+                if f"loaded:{_models(seat)[slug]}" in seat.metrics:
+                    offer["loaded"].append(seat.seat)
+    return [found[queue] for queue in sorted(found)]
+
+
+def _models(seat: LiveSeat) -> dict[str, str]:
+    """The models that a seat describes: their names by the slugs of their queues."""
+    from gridq.queues import slug
+
+    listed = seat.capability.get("models")
+    names = (
+        [model.get("name") for model in listed if isinstance(model, dict)] if isinstance(listed, list) else []
+    )
+    return {slug(name): name for name in names if isinstance(name, str) and name}
