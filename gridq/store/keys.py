@@ -26,6 +26,8 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `spent:<start>` | hash: what agents and teams used in the month that began then | that month + 2 days |
 | `park:<agent>` | set: where stages of an agent over its money stand aside | the longest deadline + 1 h |
 | `rate:<seat>` | list: the times of a seat's last claims | 2 min |
+| `token:<id>` | hash: a join token: its secret hashed, how often it may be used | as the token |
+| `tokens` | sorted set: join tokens by expiry | as the last of them |
 | `swept` `losses` | the last sweep; counters | the longest deadline + 1 h |
 
 The permanent ones are few, each one key for the whole grid or one for each capability; all but `bells`,
