@@ -31,7 +31,7 @@ from redis.exceptions import RedisError
 from tornado.options import Error as OptionError
 from tornado.web import HTTPError, authenticated
 
-from gridq import queues
+from gridq import logs, queues
 from gridq.app import app
 from gridq.errors import ConfigError
 from gridq.settings import settings
@@ -92,6 +92,7 @@ def serve(arguments: list[str], *, control: bool, listening: Callable[[str, int]
         ) from None
     command.extract_settings()
     command.setup_logging()
+    logs.setup()  # last: Flower's own replaces what stands
     server = Flower(capp=app, options=command.options, **flower.urls.settings)
     loop = server.io_loop
     signal.signal(signal.SIGTERM, lambda *_: loop.add_callback_from_signal(loop.stop))
@@ -156,10 +157,10 @@ def forget_ended(state: Any, inspected: dict[str, Any]) -> None:
     long_ago = time.time() - FORGET
     for name in {*state.workers, *state.counter, *inspected}:
         worker = state.workers.get(name)
-        if worker is not None and worker.heartbeats:
-            seen = worker.heartbeats[-1]
-        else:  # it has said that it ends, or has only answered an inspection
-            seen = 0 if worker is not None else inspected.get(name, {}).get("timestamp", 0)
+        if worker is None:  # it has only answered an inspection
+            seen = inspected.get(name, {}).get("timestamp", 0)
+        else:  # one that said that it ends has no heartbeats, one that only others spoke of not even a time
+            seen = worker.heartbeats[-1] if worker.heartbeats else getattr(worker, "timestamp", 0)
         if seen < long_ago:
             state.workers.pop(name, None)
             state.counter.pop(name, None)
@@ -234,6 +235,8 @@ def _wait(task: Any) -> float | None:
 def format_task(task: Any) -> Any:
     """Flower's hook: what its pages show of a task, which it hands over as a copy of its own."""
     task.__class__ = ShownTask
+    if task.root_id == task.uuid:  # a job: where a stage has its capability, it has its agent
+        task.args = f"agent {task.args}"
     return task
 
 

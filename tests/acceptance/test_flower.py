@@ -12,7 +12,6 @@ from flower.api import control
 from flower.urls import handlers
 
 from gridq import app as app_module
-from gridq.cli.workers import busy_lanes
 from gridq.client import Client
 from gridq.machine import machine_id
 from gridq.settings import Settings
@@ -150,7 +149,7 @@ def test_every_worker_is_online_by_its_seats_name(shown: FlowerProcess, grid: Wh
 
 def test_queue_lengths_are_the_stages_that_wait(shown: FlowerProcess, grid: WholeGrid) -> None:
     busy = [grid.client.submit(graph(stage("bench_sleep")), {"ms": 60_000}) for _ in range(3)]
-    wait_until(lambda: sum(busy_lanes(grid.client, grid.client.workers()).values()) == 3)
+    wait_until(lambda: grid.client.redis.zcard(grid.client.keys("leases")) == 3)
     wait = [grid.client.submit(graph(stage("bench_echo")), number) for number in range(5)]
     wait_until(lambda: lengths(shown)["bench:any"] == 5)
     listed = {each["name"]: each for each in shown.get("/api/queues/length")["active_queues"]}
@@ -299,6 +298,7 @@ def test_the_pages_in_a_browser(shown: FlowerProcess, grid: WholeGrid, tmp_path:
     one = shown.page(f"/task/{job}.0")
     assert f'href="/task/{job}"' in one
     assert "Revoke" not in one
+    assert "agent default" in shown.page(f"/task/{job}")
     for page in (tasks, workers, broker, one):
         assert CANARY not in page
     shown.page("/tasks", tmp_path / "tasks.png")

@@ -105,11 +105,12 @@ def test_ended_workers_are_forgotten_and_others_kept() -> None:
         "left": [],
     }
     workers = {name: SimpleNamespace(heartbeats=each) for name, each in beats.items()}
+    workers["leaves"] = SimpleNamespace(heartbeats=[], timestamp=now)
     state = SimpleNamespace(workers=dict(workers), counter={name: Counter() for name in (*beats, "gone")})
     inspected: dict[str, Any] = {name: {"timestamp": now} for name in (*beats, "answered")}
     inspected["silent"] = {"timestamp": now - monitor.FORGET - 1}
     monitor.forget_ended(state, inspected)
-    assert set(state.workers) == {"live", "slow"}
+    assert set(state.workers) == {"live", "slow", "leaves"}
     assert set(state.counter) == {"live", "slow"}
     assert set(inspected) == {"live", "slow", "answered"}
 
