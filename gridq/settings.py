@@ -163,6 +163,11 @@ class Settings(BaseSettings):
             return tuple(word for word in value.replace(",", " ").split() if word)
         return value
 
+    @field_validator("key", mode="before")
+    @classmethod
+    def _given(cls, value: object) -> object:
+        return None if value == "" else value  # a variable that is there and empty, as in a container's file
+
     @field_validator("timezone")
     @classmethod
     def _known(cls, value: str) -> str:

@@ -57,8 +57,8 @@ class FakeProfile(Profile):
     - `bench:spend` `{"micro_dollars"?, "tokens_in"?, "tokens_out"?}` → reports that usage, returns the input
     - `bench:die` anything → starts a child that dies: ChildDied
 
-    `probe({"name"?, "lanes"?, "slugs"?})`, or a list of such tables, offers by default one seat, `bench`, of
-    two lanes.
+    `probe({"name"?, "lanes"?, "slugs"?, "budget"?, "requests_per_minute"?})`, or a list of such tables,
+    offers by default one seat, `bench`, of two lanes; a budget is dollars a month.
     """
 
     kind: ClassVar[str] = "bench"
@@ -95,6 +95,8 @@ class FakeProfile(Profile):
                     kind=self.kind,
                     capability=BenchCapability(slugs=seat.get("slugs") or [ANY]).model_dump(),
                     lanes=seat.get("lanes", 2),
+                    budget_micro_dollars=None if "budget" not in seat else round(seat["budget"] * 1_000_000),
+                    requests_per_minute=seat.get("requests_per_minute"),
                     note="runs no model",
                 )
                 for seat in seats

@@ -1,0 +1,249 @@
+"""Keys and quotas on a grid of real processes: who is refused and why, and what wakes by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import gridq
+from gridq import app as app_module
+from gridq import cli, inbox
+from gridq.client import Client
+from gridq.errors import (
+    AgentJobsExceeded,
+    AgentMoneyExceeded,
+    KeyInvalid,
+    KeyMissing,
+    KeyRevoked,
+    QuotaExceeded,
+)
+from gridq.settings import Settings, settings
+from gridq.states import JobState
+from tests.hygiene import keys_without_ttl
+from workers.embedded import EmbeddedServer
+from workers.home import Home
+
+QUOTAS = """\
+[agents.ann]
+monthly_dollars = 0.10
+
+[agents.jobs-only]
+monthly_jobs = 1
+"""
+PAID = {
+    "name": "paid",
+    "implementation": "bench:spend",
+    "input": {"kind": "Any"},
+    "output": {"kind": "Any"},
+    "effects": [{"effect": "Bench"}, {"effect": "Cost", "cents": 4}],
+}
+
+
+@dataclass
+class Grid:
+    client: Client
+    file: Path
+    log: Path
+
+    def write(self, text: str) -> None:
+        """Replace the quotas file, as an editor does."""
+        draft = self.file.with_suffix(".draft")
+        draft.write_text(text)
+        os.replace(draft, self.file)
+
+
+@pytest.fixture(scope="module")
+def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
+    """A router with a quotas file and a bench seat of real processes; this process's client and CLI too."""
+    folder: Path = tmp_path_factory.mktemp("quotas")
+    (folder / "stages").mkdir()
+    (folder / "stages" / "paid.json").write_text(json.dumps(PAID))
+    file = folder / "quotas.toml"
+    file.write_text(QUOTAS)
+    config = Settings(
+        broker_url=server.url, prefix=f"w{secrets.token_hex(3)}:", home=folder / "home", profiles=("bench",),
+        stages_dir=folder / "stages",
+    )  # fmt: skip
+    patch = pytest.MonkeyPatch()
+    for name, value in {
+        "GRIDQ_BROKER_URL": server.url, "GRIDQ_PREFIX": config.prefix, "GRIDQ_HOME": str(config.home),
+        "GRIDQ_PROFILES": "bench", "GRIDQ_STAGES_DIR": str(folder / "stages"), "GRIDQ_QUOTAS": str(file),
+    }.items():  # fmt: skip
+        patch.setenv(name, value)
+    patch.delenv("GRIDQ_KEY", raising=False)
+    settings.cache_clear()
+    inbox.default.cache_clear()
+    app_module.configure(config)
+    env = {"GRIDQ_QUOTAS": str(file), "GRIDQ_STAGES_DIR": str(folder / "stages"), "GRIDQ_DRAIN": "2"}
+    with Home(config, ["bench"], folder=folder / "logs", env=env):
+        client = Client(config=config)
+        yield Grid(client, file, folder / "logs")
+        client.close()
+    patch.undo()
+    settings.cache_clear()
+    inbox.default.cache_clear()
+    for key in client.redis.scan_iter(f"{config.prefix}*", count=1000):
+        client.redis.unlink(key)
+
+
+def graph(*micro: int) -> dict[str, Any]:
+    """Paid stages one after another, each of which uses as much as it is told."""
+    stages = [{"op": "Stage", "id": "paid", "config": {"micro_dollars": used}} for used in micro]
+    return {"root": {"op": "Sequential", "stages": stages} if len(stages) > 1 else stages[0]}
+
+
+def wait_until(true: Any, seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def command(*words: str) -> Any:
+    """A command's JSON."""
+    done = CliRunner().invoke(cli.app, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def account(name: str, what: str = "money") -> dict[str, Any]:
+    accounts = command("quota")["accounts"]
+    return next(found for found in accounts if (found["name"], found["what"]) == (name, what))
+
+
+def test_both_doors_refuse_with_the_same_reason(grid: Grid) -> None:
+    """Nothing of a refused job is queued, and the reason says who, how much and until when."""
+    refused = graph(1, 1, 1)  # estimated at 12 cents
+    with pytest.raises(AgentMoneyExceeded) as direct:
+        grid.client.submit(refused, {}, agent="ann")
+    with pytest.raises(AgentMoneyExceeded) as celery:
+        gridq.run_graph.delay(refused, {}, agent="ann").get(timeout=20)
+    assert direct.value.details == celery.value.details
+    assert direct.value.details["needed"] == 120_000
+    assert direct.value.details["retry_at"] is None  # it alone is more than a month's
+    assert account("ann")["held"] == 0
+
+
+def test_what_runs_is_spent_and_the_next_is_refused_until_the_month_turns(grid: Grid) -> None:
+    before = account("ann")["used"]
+    assert grid.client.run(graph(30_000), {}, 20, agent="ann") == {"micro_dollars": 30_000}
+    assert account("ann")["used"] == before + 30_000
+    grid.client.run(graph(35_000), {}, 20, agent="ann")
+    with pytest.raises(AgentMoneyExceeded) as caught:
+        grid.client.run(graph(35_000), {}, 20, agent="ann")
+    assert caught.value.details["retry_at"] == account("ann")["until"]
+    assert caught.value.details["retry_at"].endswith("01T00:00:00+00:00")
+
+
+def test_jobs_are_counted(grid: Grid) -> None:
+    grid.client.run(graph(0), {}, 20, agent="jobs-only")
+    with pytest.raises(AgentJobsExceeded):
+        grid.client.submit(graph(0), {}, agent="jobs-only")
+
+
+def test_a_changed_file_counts_without_a_restart_and_parked_work_wakes(grid: Grid) -> None:
+    grid.write("[agents.cleo]\nmonthly_dollars = 0.09\n")
+    wait_until(lambda: any(found["name"] == "cleo" for found in command("quota")["accounts"]))
+    job = grid.client.submit(graph(100_000, 1), {}, agent="cleo")  # its first stage uses more than it said
+    wait_until(lambda: account("cleo")["parked"])
+    assert grid.client.status(job) is JobState.RUNNING
+    grid.write("[agents.cleo]\nmonthly_dollars = 1\n")
+    assert grid.client.result(job, 20) == {"micro_dollars": 1}
+    assert not account("cleo")["parked"]
+
+
+def test_a_wrong_file_is_refused_and_told_and_the_old_one_stays(grid: Grid) -> None:
+    grid.write("[agents.dora]\nmonthly_jobs = 0\n")
+    wait_until(lambda: any(found["name"] == "dora" for found in command("quota")["accounts"]))
+    grid.write("[agents.dora]\nmonthly_jobs = 5\nmonthly_joy = 1\n")
+    wait_until(lambda: command("quota")["limits"]["refused"])
+    assert "quotas.toml:3: agents.dora.monthly_joy" in command("quota")["limits"]["refused"]
+    assert "agents.dora.monthly_joy" in logs(grid)
+    assert "agents.dora.monthly_joy" in CliRunner().invoke(cli.app, ["quota"]).stderr
+    with pytest.raises(QuotaExceeded):
+        grid.client.submit(graph(0), {}, agent="dora")
+    grid.write("[agents.dora]\nmonthly_jobs = 5\n")
+    wait_until(lambda: not command("quota")["limits"]["refused"])
+    grid.client.run(graph(0), {}, 20, agent="dora")
+
+
+def test_the_agent_is_the_key_s_and_no_key_is_to_be_seen(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = command("keys", "create", "--agent", "eve")
+    key = made["key"]
+    try:
+        with pytest.raises(KeyMissing):
+            gridq.run_graph.delay(graph(0), {})
+        with pytest.raises(KeyMissing):
+            grid.client.submit(graph(0), {}, agent="eve")
+        with pytest.raises(KeyInvalid):
+            gridq.run_graph.delay(graph(0), {}, key=key[:-4] + "AAAA")
+        by_celery = gridq.run_graph.delay(graph(0), {}, agent="ann", key=key)
+        assert by_celery.get(timeout=20)
+        direct = grid.client.submit(graph(0), {}, agent="ann", key=key)
+        grid.client.result(direct, 20)
+        monkeypatch.setenv("GRIDQ_KEY", key)
+        there = grid.client.config
+        config = Settings(
+            broker_url=grid.client.url, prefix=there.prefix, profiles=("bench",), stages_dir=there.stages_dir
+        )
+        own = Client(config=config)
+        own.run(graph(0), {}, 20)
+        assert account("eve", "jobs")["used"] == 3
+        everything = stored(grid.client)
+        assert key.split("_")[1] in everything
+        assert key.split("_", 2)[2] not in everything
+        assert key not in repr(own.config)
+        assert key.split("_", 2)[2] not in logs(grid)
+        command("keys", "revoke", made["id"])
+        with pytest.raises(KeyRevoked):
+            own.submit(graph(0), {})
+        with pytest.raises(KeyRevoked):
+            gridq.run_graph.delay(graph(0), {}, key=key)
+        own.close()
+    finally:
+        command("keys", "revoke", made["id"], "--forget")
+
+
+def test_a_key_revoked_before_admission_is_refused(grid: Grid) -> None:
+    """The router asks again: what stood in the inbox when its key ended is not run."""
+    made = command("keys", "create", "--agent", "eve")
+    try:
+        about = inbox.default()
+        about.enqueue("late-job", graph(0), {}, celery=True, key=made["key"])
+        command("keys", "revoke", made["id"])
+        with pytest.raises(KeyRevoked):
+            grid.client.result("late-job", 20)
+    finally:
+        command("keys", "revoke", made["id"], "--forget")
+
+
+def test_no_key_of_ours_lives_for_ever(grid: Grid) -> None:
+    assert keys_without_ttl(grid.client.redis, grid.client.config.prefix) == []
+
+
+def logs(grid: Grid) -> str:
+    return "".join(file.read_text(errors="replace") for file in grid.log.rglob("*") if file.is_file())
+
+
+def stored(client: Client) -> str:
+    """Everything in the grid's corner of the server, as text."""
+    redis: Any = client.redis
+    reads = {
+        b"string": redis.get,
+        b"hash": redis.hgetall,
+        b"list": lambda key: redis.lrange(key, 0, -1),
+        b"set": redis.smembers,
+        b"zset": lambda key: redis.zrange(key, 0, -1),
+        b"stream": redis.xrange,
+    }
+    names = list(redis.scan_iter(f"{client.config.prefix}*", count=1000))
+    return "\n".join(f"{name!r} {reads[redis.type(name)](name)!r}" for name in names if redis.exists(name))
