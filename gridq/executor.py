@@ -151,6 +151,11 @@ class Session:
         narration.tell("seat gone", worker=self.worker)
 
     @property
+    def pause_left(self) -> float:
+        """Seconds until the seat comes back from its pause; 0 where it does not pause."""
+        return max(self._paused_until - time.monotonic(), 0.0) if self.paused else 0.0
+
+    @property
     def stopped(self) -> bool:
         """Whether the session has left the grid."""
         return self._renewer.stopped
@@ -213,7 +218,8 @@ class Session:
             with self._lock:
                 self._running[claim.lease] = attempt
             with self._about(attempt):
-                narration.tell("stage taken", wait_ms=claim.wait_ms)
+                if attempt.step.ops:  # else it only puts together what other stages made
+                    narration.tell("stage taken", wait_ms=claim.wait_ms)
                 return attempt.run(lane, until)
         except RedisError as exc:
             log.warning("what came of %s could not be recorded: %s", claim.lease, exc)
@@ -226,9 +232,14 @@ class Session:
 
     def _about(self, attempt: Attempt) -> AbstractContextManager[None]:
         """Within it what is logged says which attempt it is about."""
-        claim, stage = attempt.claim, attempt.step.path
+        claim, step = attempt.claim, attempt.step
         return narration.about(
-            job=claim.job, name=claim.name, stage=stage, attempt=claim.attempt, worker=self.worker
+            job=claim.job,
+            name=claim.name,
+            stage=step.path,
+            runs="+".join(op.name for op in step.ops),
+            attempt=claim.attempt,
+            worker=self.worker,
         )
 
     def _after(self, job: str, ended: str, after: Claim | str, lane: str, until: float) -> Claim | None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, SecretStr, ValidationError
 
 from gridq.errors import ConfigError, GridError, error_from_record, first_fault
-from gridq.graph.nodes import Graph
 from gridq.graph.plan import Plan, dump_step
 from gridq.protocol import Json, Wire
 from gridq.settings import Settings
 from gridq.states import JobState
 from gridq.store import values
+
+if TYPE_CHECKING:
+    from gridq.graph.nodes import Graph
 
 LADDER = (0, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 """The steps, in micro-dollars, that an estimate is rounded up to, so that stages of like cost share a class.
@@ -41,7 +43,7 @@ class JobOptions(Wire):
     session: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9_.:@-]{1,64}$",
-        description="an agent's jobs of one session go to the seat that served the last of them, where it is free",
+        description="an agent's jobs of one session go to the seat that served the last, where it is free",
     )
     stream: bool = Field(False, description="keep the pieces of the answers for `stream`")
 

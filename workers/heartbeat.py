@@ -48,7 +48,8 @@ class Heartbeat:
         self.profile = profile
         self.specs = specs or []
         self.version = version
-        self._started = time.time()
+        self._started = self._since = time.time()
+        self._state = ""
         self._sample: tuple[dict[str, float], str] = ({}, "")
         self._keys = Keys(config.prefix)
         self._repeats = [Repeat("heartbeat", config.heartbeat, self.beat)]
@@ -81,6 +82,10 @@ class Heartbeat:
             state, reason = "degraded", session.paused
         elif unwell:
             state, reason = "degraded", unwell
+        now = time.time()
+        if state != self._state:
+            self._state, self._since = state, now
+        left = 0.0 if session.draining else session.pause_left
         return Advertisement(
             seat=session.seat,
             machine=self.machine,
@@ -92,6 +97,8 @@ class Heartbeat:
             capability=self.capability,
             state=state,
             reason=reason,
+            since=self._since,
+            until=now + left if left else None,
             version=self.version,
             started_at=self._started,
             metrics={"busy": float(session.busy), **metrics},

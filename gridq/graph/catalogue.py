@@ -12,7 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gridq.errors import AmbiguousStage, ConfigError, GraphError, InvalidField, MissingField, UnknownStage
+from gridq.errors import (
+    AmbiguousStage,
+    ConfigError,
+    GraphError,
+    InvalidField,
+    InvalidJson,
+    MissingField,
+    UnknownStage,
+)
 from gridq.graph import effects as effect_rules
 from gridq.graph.canonical import sha256
 from gridq.graph.source import join_path, load_graph
@@ -375,6 +383,11 @@ def load_directory(path: Path, source_of: Callable[[str], str] | None = None) ->
                 if source_of and isinstance(implementation, str) and implementation.startswith("python:"):
                     source = source_of(implementation)
                 specs.append(StageSpec.from_json(item, where, source))
+        except InvalidJson as exc:
+            what = exc.message.removeprefix("The graph ")
+            wanted = {"expected": '{"name": …, "implementation": …}', "fix": "correct it, or move it away"}
+            where = f"{file}: {exc.path}" if exc.path else str(file)
+            raise ConfigError(f"The stage file {file.name} {what}", {"path": where, **wanted}) from None
         except GraphError as exc:
             where = f"{file}: {exc.path}" if exc.path else str(file)
             raise ConfigError(

@@ -336,6 +336,15 @@ def _read(data: Json, path: str, room: int) -> Walk[Node]:
 
 
 def _operator(data: dict[str, Json], path: str) -> type[Node]:
+    if "$ref" in data and "op" not in data:
+        raise InvalidField(
+            f"A graph is one file: {str(data['$ref'])[:80]!r} is not looked up",
+            {
+                "path": below(path, "$ref"),
+                "expected": "the node itself",
+                "fix": "put the node that it means here; one result for several readers is a Let binding",
+            },
+        )
     if "op" not in data:
         raise MissingField(
             "This node has no op",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -136,20 +137,26 @@ def translated(url: str | None = None) -> Iterator[None]:
     >>> with translated():            # doctest: +SKIP
     ...     app.send_task("gridq.run_graph", queue="gridq:router")
     """
-    from celery.exceptions import BackendError
-    from kombu.exceptions import KombuError
-
     try:
         yield
     except GridError:  # WaitTimeout is an OSError too, and no fault of the server
         raise
-    except (faults.RedisError, KombuError, BackendError, OSError) as exc:
+    except (faults.RedisError, OSError) as exc:
         raise translate(exc, url) from exc
-    except RuntimeError as exc:
-        # Celery's result backend says so when it has given up on its own connection.
-        if any(isinstance(fault, faults.RedisError) for fault in _chain(exc)):
+    except Exception as exc:
+        # A RuntimeError is what Celery's result backend raises when it has given up on its own connection.
+        given_up = isinstance(exc, RuntimeError) and any(
+            isinstance(fault, faults.RedisError) for fault in _chain(exc)
+        )
+        if given_up or isinstance(exc, _celerys_faults()):
             raise translate(exc, url) from exc
         raise
+
+
+def _celerys_faults() -> tuple[type[Exception], ...]:
+    """What kombu and Celery raise, as far as they are loaded: a program without them need not load them."""
+    homes = {"kombu.exceptions": "KombuError", "celery.exceptions": "BackendError"}
+    return tuple(getattr(sys.modules[home], name) for home, name in homes.items() if home in sys.modules)
 
 
 def safe_url(url: str) -> str:

@@ -90,3 +90,25 @@ def test_stages_of_a_folder(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["validate", graph, "--stages", str(folder), "--json"])
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["queues"] == {"bench:rare": 1}
+
+
+def test_a_stage_file_that_is_no_json_is_named_with_the_fix(tmp_path: Path) -> None:
+    folder = tmp_path / "stages"
+    folder.mkdir()
+    write(folder / "twice.json", '{"name": "twice",')
+    graph = write(tmp_path / "g.json", '{"root": {"op": "Stage", "id": "join"}}')
+    done = CliRunner().invoke(app, ["validate", graph, "--stages", str(folder)])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: config.invalid: The stage file twice.json is not JSON: ")
+    assert "twice.json: line 1, column 18)" in done.stderr
+    assert "graph" not in done.stderr.replace(str(tmp_path), "")
+    assert "Fix: correct it" in done.stderr
+
+
+def test_a_reference_to_another_file_is_refused_with_the_fix(tmp_path: Path) -> None:
+    text = '{"root": {"op": "Sequential", "stages": [{"$ref": "other.json#/root"}]}}'
+    done = CliRunner().invoke(app, ["validate", write(tmp_path / "g.json", text)])
+    assert done.exit_code == 3
+    assert "A graph is one file: 'other.json#/root' is not looked up" in done.stderr
+    assert 'g.json: root.stages[0]["$ref"])' in done.stderr
+    assert "Fix: put the node that it means here" in done.stderr
