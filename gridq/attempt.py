@@ -174,7 +174,7 @@ class Attempt:
         done: list[Json] = []
         for number, op in enumerate(self.step.ops):
             self._at, self._path = number, op.path
-            narration.now_about(stage=op.path)
+            narration.now_about(stage=op.path, runs=op.name)
             value = evaluate(op.input, job_input, outputs, done)
             done.append(self._operate(op, value))
         output = evaluate(self.step.value, job_input, outputs, done)

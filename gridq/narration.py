@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import pairwise
 
 from gridq.protocol import Json
 
@@ -54,7 +55,7 @@ def recorded(rows: Iterable[Mapping[str, Json]], ended: str) -> None:
     if log.isEnabledFor(logging.INFO):
         for row in rows:
             told = {name: row[name] for name in ("run_ms", "tokens_in", "tokens_out", "micro_dollars")}
-            tell("stage done", stage=row["path"], **told)
+            tell("stage done", stage=row["path"], runs=row["stage"], **told)
         if ended:
             tell("job done")
 
@@ -91,7 +92,12 @@ def _job(about: Fields) -> str:
 
 
 def _stage(about: Fields) -> str:
-    return f"{about.get('name') or about['job'][:8]}/{about['stage']}"
+    """The job's name, the binding or branch that the stage stands in, and what it runs."""
+    place = ""
+    for before, name in pairwise(about["stage"].split(".")):
+        if before in ("bindings", "branches"):
+            place = name.partition("[")[0] + "/"
+    return f"{about.get('name') or about['job'][:8]}/{place}{about['runs']}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -124,8 +130,15 @@ def _again(about: Fields) -> str:
 def _lost(about: Fields) -> str:
     count = about["stages"]
     if count == 1:
-        return "A stage was lost with its worker, and waits for another seat."
-    return f"{count} stages were lost with their workers, and wait for other seats."
+        return "A stage was lost by its worker, and waits for another seat."
+    return f"{count} stages were lost by their workers, and wait for other seats."
+
+
+def _dead(about: Fields) -> str:
+    count = about["workers"]
+    if count == 1:
+        return "A worker is dead: what it ran was lost with it, and waits for another seat."
+    return f"{count} workers are dead: what they ran was lost with them, and waits for other seats."
 
 
 def _live(about: Fields) -> str:
@@ -140,7 +153,7 @@ EVENTS: dict[str, Callable[[Fields], str]] = {
     "job admitted": _admitted,
     "job refused": lambda about: f"{_job(about)} was refused: {about['code']}.",
     "job done": lambda about: f"{_job(about)} is done.",
-    "job failed": lambda about: f"{_job(about)} failed at {about['stage']}: {about['code']}.",
+    "job failed": lambda about: f"{_job(about)} failed at {about['runs']}: {about['code']}.",
     "stage taken": _taken,
     "stage done": _done,
     "stage failed": lambda about: f"{_stage(about)} failed on {about['worker']}: {about['code']}.",
@@ -148,6 +161,7 @@ EVENTS: dict[str, Callable[[Fields], str]] = {
     "stage handed back": lambda about: f"{about['worker']} handed {_stage(about)} back.",
     "stage stopped": lambda about: f"{_stage(about)} was stopped: its job ended, or another seat has it.",
     "stages lost": _lost,
+    "workers dead": _dead,
     "seat live": _live,
     "seat draining": lambda about: f"{about['worker']} takes nothing more.",
     "seat gone": lambda about: f"{about['worker']} has left.",

@@ -27,6 +27,8 @@ class Sweeper:
     def once(self) -> dict[str, int]:
         """One sweep; what it found."""
         found, due = self.scripts.sweep()
+        if found["seats"]:
+            narration.tell("workers dead", workers=found["seats"])
         if found["died"]:
             narration.tell("stages lost", stages=found["died"])
         for job in due:

@@ -74,7 +74,9 @@ def _graph(graph: Json, input: Json = None, **options: Json) -> tuple[Json, Json
     return graph, input, options
 
 
-@app.task(bind=True, base=RunGraph, name=GRAPH_TASK, ignore_result=False)  # type: ignore[untyped-decorator]
+# Without Celery's own events: the scripts tell of the job, and those would show the arguments of a message
+# that was sent past `apply_async`.
+@app.task(bind=True, base=RunGraph, name=GRAPH_TASK, ignore_result=False, send_events=False)  # type: ignore[untyped-decorator]
 def run_graph(self: Any, job: str) -> None:
     """Admit a job. `run_graph.delay(graph, input, **options)` returns an AsyncResult whose `.get()` is the
     graph's answer.
@@ -129,7 +131,7 @@ def _never(*_: Any) -> None:
 
 def _one(name: str, stage: str, field: str, doc: str) -> Any:
     base = type(f"{name.title()}Task", (OneStage,), {"abstract": True, "stage": stage, "field": field})
-    task = app.task(_never, base=base, name=f"gridq.{name}", ignore_result=False)
+    task = app.task(_never, base=base, name=f"gridq.{name}", ignore_result=False, send_events=False)
     task.__doc__ = doc
     return task
 

@@ -15,7 +15,8 @@ from gridq.narration import EVENTS, about, known, now_about, sentence, tell
 ROOT = Path(__file__).parents[2]
 JOB = {"job": "3f2a9c01-7777", "name": "briefing"}
 FULL = {
-    **JOB, "stage": "draft", "agent": "default", "stages": 7, "worker": "cpu@mac", "attempt": 1,
+    **JOB, "stage": "root.body.bindings.draft", "runs": "llm_chat",
+    "workers": 1, "agent": "default", "stages": 7, "worker": "cpu@mac", "attempt": 1,
     "wait_ms": 12.2, "run_ms": 812.4, "tokens_out": 40, "code": "seat.unavailable", "seconds": 60.0,
     "lanes": 2, "queues": ["llm:any", "gpu:cpu"],
 }  # fmt: skip
@@ -26,12 +27,26 @@ FULL = {
     [
         ("job admitted", {}, "Job 3f2a9c01 (briefing) was admitted for agent default: 7 stages."),
         ("job admitted", {"stages": 1, "name": ""}, "Job 3f2a9c01 was admitted for agent default: 1 stage."),
-        ("stage taken", {}, "cpu@mac took briefing/draft (attempt 1) after 12 ms."),
-        ("stage taken", {"wait_ms": 61_000.0}, "cpu@mac took briefing/draft (attempt 1) after 61.0 s."),
-        ("stage done", {}, "briefing/draft answered in 812 ms, 40 tokens."),
-        ("stage done", {"tokens_out": 0, "name": ""}, "3f2a9c01/draft answered in 812 ms."),
-        ("stages lost", {"stages": 1}, "A stage was lost with its worker, and waits for another seat."),
-        ("stages lost", {}, "7 stages were lost with their workers, and wait for other seats."),
+        ("stage taken", {}, "cpu@mac took briefing/draft/llm_chat (attempt 1) after 12 ms."),
+        (
+            "stage taken",
+            {"wait_ms": 61_000.0},
+            "cpu@mac took briefing/draft/llm_chat (attempt 1) after 61.0 s.",
+        ),
+        ("stage done", {}, "briefing/draft/llm_chat answered in 812 ms, 40 tokens."),
+        (
+            "stage done",
+            {"tokens_out": 0, "name": "", "stage": "root"},
+            "3f2a9c01/llm_chat answered in 812 ms.",
+        ),
+        (
+            "stage done",
+            {"stage": "root.branches.a.stages[1]"},
+            "briefing/a/llm_chat answered in 812 ms, 40 tokens.",
+        ),
+        ("workers dead", {}, "A worker is dead: what it ran was lost with it, and waits for another seat."),
+        ("stages lost", {"stages": 1}, "A stage was lost by its worker, and waits for another seat."),
+        ("stages lost", {}, "7 stages were lost by their workers, and wait for other seats."),
         ("seat live", {}, "cpu@mac is live with 2 lanes: llm:any, gpu:cpu."),
     ],
 )

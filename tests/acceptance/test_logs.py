@@ -1,0 +1,284 @@
+"""The logs of a whole grid at its most talkative: they say what happened to whom, and never what was asked or
+with which key.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq import app as app_module
+from gridq import errors, inbox
+from gridq.app import app
+from gridq.client import Client
+from gridq.settings import Settings, settings
+from gridq.store.connection import connect
+from gridq.tasks import run_graph
+from tests.conftest import GridEnv
+from tests.wire_server import WireServer
+from workers.embedded import EmbeddedServer
+from workers.home import Home
+
+pytestmark = pytest.mark.slow
+
+CANARY = "canary" + secrets.token_hex(4)
+"""Stands in every prompt, key, header, query and error, and may stand in no line and no event."""
+
+STAGES = f'''
+import time
+from gridq import stage
+
+@stage(effects="Process", input="Any", output="Any")
+def boom(value):
+    raise RuntimeError("{CANARY} " + str(value))
+
+@stage(effects="Process", input="Any", output="Any")
+def nap(value):
+    time.sleep(60)
+'''
+
+SEATS = """
+[[llm]]
+name = "wire"
+url = "{url}"
+key_env = "WIRE_KEY"
+headers = {{ "x-team" = "{canary}" }}
+allow_loopback = true
+models = [{{ name = "echo" }}]
+
+[[llm]]
+name = "locked"
+url = "{locked}"
+key_env = "LOCKED_KEY"
+allow_loopback = true
+models = [{{ name = "locked" }}]
+"""
+
+
+@dataclass
+class Talkative:
+    """A grid at DEBUG, in JSON, narrated; `published` is what its server handed to any subscriber."""
+
+    home: Home
+    client: Client
+    wire: WireServer
+    folder: Path
+    published: list[bytes] = field(default_factory=list)
+
+    def text(self) -> str:
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
+
+    def lines(self, event: str, **wanted: Any) -> list[dict[str, Any]]:
+        """The lines of an event that have these fields."""
+        parsed = [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
+        return [
+            line for line in parsed if line["event"] == event and wanted.items() <= line.items()
+        ]  # fmt: skip
+
+    def wait_for(self, event: str, **wanted: Any) -> dict[str, Any]:
+        wait_until(lambda: bool(self.lines(event, **wanted)), self.text)
+        return self.lines(event, **wanted)[0]
+
+
+def wait_until(condition: Callable[[], bool], why: Callable[[], str]) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until, why()
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talkative]:
+    folder = tmp_path_factory.mktemp("talkative")
+    (folder / "canary_stages.py").write_text(STAGES)
+    (folder / "home").mkdir()
+    key = f"sk-{CANARY}"
+    patch = pytest.MonkeyPatch()
+    with WireServer(key) as wire, WireServer("another") as locked:
+        seats = SEATS.format(url=wire.url, locked=locked.url, canary=CANARY)
+        (folder / "home" / "seats.toml").write_text(seats)
+        config = Settings(
+            broker_url=server.url, prefix=f"l{secrets.token_hex(3)}:", home=folder / "home",
+            profiles=("llm",), log_level="DEBUG", retry_backoff=0.2,
+        )  # fmt: skip
+        env = {
+            "GRIDQ_LOG": "json", "GRIDQ_LOG_LEVEL": "DEBUG", "GRIDQ_NARRATE": "1", "GRIDQ_DRAIN": "1",
+            "GRIDQ_STAGES": "canary_stages", "PYTHONPATH": str(folder), "WIRE_KEY": key, "LOCKED_KEY": key,
+            "GRIDQ_HTTP_ALLOW": wire.url.split("/")[2],
+        }  # fmt: skip
+        for name, value in {
+            "GRIDQ_BROKER_URL": server.url, "GRIDQ_PREFIX": config.prefix, "GRIDQ_HOME": str(config.home),
+            "GRIDQ_PROFILES": "llm",
+        }.items():  # fmt: skip
+            patch.setenv(name, value)
+        settings.cache_clear()
+        inbox.default.cache_clear()
+        app_module.configure(config)
+        with Home(config, ["local", "wire", "locked"], folder=folder / "logs", env=env) as home:
+            client = Client(config=config)
+            up = Talkative(home, client, wire, folder / "logs")
+            with Watched(up):
+                yield up
+            gc.collect()  # results that nobody holds say goodbye to the server while it is there
+            client.close()
+    patch.undo()
+    settings.cache_clear()
+    inbox.default.cache_clear()
+    for left in client.redis.scan_iter(f"{config.prefix}*", count=1000):
+        client.redis.unlink(left)
+
+
+class Watched:
+    """Within it a monitor of Celery's has events on, and all that is published is kept, but the answers."""
+
+    def __init__(self, up: Talkative) -> None:
+        self.up = up
+        self.stop = threading.Event()
+        self.threads = [threading.Thread(target=act, daemon=True) for act in (self._monitor, self._listen)]
+
+    def __enter__(self) -> None:
+        for thread in self.threads:
+            thread.start()
+        wait_until(lambda: any(b"worker-heartbeat" in data for data in self.up.published), self.up.text)
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(10)
+
+    def _monitor(self) -> None:
+        with app.connection_for_read() as connection:
+            receiver = app.events.Receiver(connection, handlers={"*": lambda event: None})
+            while not self.stop.is_set():
+                app.control.enable_events()  # again and again, as Flower does
+                try:
+                    receiver.capture(limit=20, timeout=0.5, wakeup=False)
+                except TimeoutError:
+                    continue
+
+    def _listen(self) -> None:
+        with connect(self.up.client.url) as client, client.pubsub() as heard:
+            heard.psubscribe("*")
+            while not self.stop.is_set():
+                message = heard.get_message(timeout=0.2)
+                if (
+                    message
+                    and message["type"] == "pmessage"
+                    and b"celery-task-meta-" not in message["channel"]
+                ):
+                    self.up.published.append(message["data"])
+
+
+def stage(name: str, **config: Any) -> dict[str, Any]:
+    return {"root": {"op": "Stage", "id": name, "config": config}, "name": "canaries"}
+
+
+def test_what_happens_is_told_with_whom_it_is_about(grid: Talkative) -> None:
+    graph = stage("llm_complete", model="echo", max_tokens=9, system=CANARY)
+    job = run_graph.delay(graph, {"prompt": f"say {CANARY} twice"})
+    assert CANARY in job.get(timeout=30)
+    admitted = grid.wait_for("job admitted", job=job.id)
+    assert (admitted["name"], admitted["agent"], admitted["stages"]) == ("canaries", "default", 1)
+    assert admitted["sentence"] == f"Job {job.id[:8]} (canaries) was admitted for agent default: 1 stage."
+    worker = grid.client.rows(job.id)[0].worker
+    about = {"job": job.id, "attempt": 1, "worker": worker, "name": "canaries"}
+    taken = grid.wait_for("stage taken", **about)
+    assert taken["sentence"].startswith(f"{worker} took canaries/llm_complete (attempt 1) after ")
+    done = grid.wait_for("stage done", **about, stage=taken["stage"])
+    assert done["tokens_out"] > 0
+    assert done["sentence"].endswith(f" ms, {done['tokens_out']} tokens.")
+    grid.wait_for("job done", **about)
+
+
+def test_failures_are_told_by_their_codes(grid: Talkative) -> None:
+    job = run_graph.delay(stage("boom"), {"prompt": CANARY})
+    with pytest.raises(errors.StageError, match=CANARY):
+        job.get(timeout=30)
+    failed = grid.wait_for("stage failed", job=job.id)
+    assert failed["code"] == "stage.failed"
+    grid.wait_for("job failed", job=job.id, code="stage.failed")
+    wrong = run_graph.delay({"root": {"op": "Stage", "id": CANARY}}, {"prompt": CANARY})
+    with pytest.raises(errors.UnknownStage):
+        wrong.get(timeout=30)
+    assert grid.wait_for("job refused", job=wrong.id)["code"] == "stage.not_found"
+
+
+def test_a_seat_whose_key_is_refused_is_paused_without_a_word_of_the_key(grid: Talkative) -> None:
+    job = grid.client.submit(stage("llm_complete", model="locked"), {"prompt": CANARY})
+    paused = grid.wait_for("seat paused", job=job)
+    assert paused["code"] == "seat.degraded"
+    assert grid.wait_for("stage tried again", job=job)["code"] == "seat.degraded"
+    grid.client.cancel(job)
+
+
+def test_what_is_asked_of_a_url_is_not_told(grid: Talkative) -> None:
+    url = f"{grid.wire.url}/models?key={CANARY}"
+    with pytest.raises(errors.GridError):  # it asks for a key that this stage does not have
+        grid.client.run(
+            {"root": {"op": "Sequential", "stages": [stage("http_get")["root"], stage("http_body")["root"]]}},
+            url, 30,
+        )  # fmt: skip
+
+
+def test_a_message_that_no_task_fits_is_not_shown(grid: Talkative) -> None:
+    app.send_task("no.such.task", args=[CANARY], kwargs={"prompt": CANARY}, queue="gridq:router")
+    app.send_task("gridq.run_graph", args=[CANARY, {"prompt": CANARY}, CANARY], queue="gridq:router")
+    wait_until(lambda: "unregistered task" in grid.text(), grid.text)
+    app.send_task("gridq.complete", kwargs={"prompt": CANARY}, queue="gridq:router")
+    wait_until(lambda: grid.text().count("raised unexpected: TypeError") == 2, grid.text)
+
+
+def test_a_dead_worker_is_told(grid: Talkative) -> None:
+    job = grid.client.submit(stage("nap"), CANARY)
+    grid.wait_for("stage taken", job=job)
+    grid.home.children["local"].kill()
+    told = grid.wait_for("workers dead")["sentence"]
+    assert told == "A worker is dead: what it ran was lost with it, and waits for another seat."
+    grid.client.cancel(job)
+    grid.home.children["local"].wait()
+    grid.home.spawn("local")
+
+
+def test_the_canary_is_nowhere(grid: Talkative) -> None:
+    """Last: every log, every event and whatever Celery printed of all that was done above."""
+    told = grid.text()
+    for event in ("job done", "job failed", "job refused", "seat paused", "workers dead"):
+        assert grid.lines(event), f"{event}: this test looks at too little"
+    assert '"level": "debug"' in told
+    assert CANARY not in told
+    assert grid.client.config.broker_url.get_secret_value().split("@")[0].split(":")[-1] not in told
+    assert any(b"task-succeeded" in data for data in grid.published)
+    found = [data for data in grid.published if CANARY.encode() in data]
+    assert found == [], found[0].decode()
+
+
+@pytest.mark.parametrize(("arguments", "told"), [(("-l", "INFO"), True), ((), False)])
+def test_celerys_own_options_are_heeded(
+    grid_env: GridEnv, tmp_path: Path, arguments: tuple[str, ...], told: bool
+) -> None:
+    """`-l` goes before GRIDQ_LOG_LEVEL, its default does not; `-f` names the file."""
+    log = tmp_path / "router.log"
+    command = ["-A", "gridq.app", "worker", "-Q", "gridq:router", "-c", "1", "-f", str(log), *arguments]
+    env = {**os.environ, **grid_env.environ(), "GRIDQ_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "celery", *command], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as child:
+        wait_until(lambda: grid_env.client.zcard(f"{grid_env.prefix}.seats") == 1, lambda: "not live")
+        child.terminate()
+        assert child.wait(30) in (0, -signal.SIGTERM), "it may not heed the signal yet"
+        assert child.stderr is not None
+        assert child.stderr.read() == b""
+    assert ("[info] seat live worker=" in log.read_text()) == told
