@@ -1,0 +1,122 @@
+"""Many submitters and many lanes, each its own process: together they keep to one limit, to the cent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from gridq.ledger import read
+from tests.conftest import GridEnv
+from tests.unit.store.limits import DAY, limit, turn_at
+from tests.unit.store.plans import Grid, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+SUBMIT = """
+import sys
+from gridq.client import Client
+from gridq.errors import QuotaExceeded
+graph = {"root": {"op": "Stage", "id": "paid"}}
+with Client() as client:
+    client.admission
+    print("ready", flush=True)
+    sys.stdin.readline()
+    said = []
+    for number in range(40):
+        try:
+            client.submit(graph, number, agent=sys.argv[1], wait_for_seat=True)
+            said.append("ok")
+        except QuotaExceeded as exc:
+            said.append(exc.code)
+    print(*said, flush=True)
+"""
+CLAIM = """
+import secrets, sys
+from gridq.settings import settings
+from gridq.store.connection import connect
+from gridq.store.scripts import Claim, Scripts
+scripts = Scripts(connect(), settings())
+print("ready", flush=True)
+sys.stdin.readline()
+said = []
+for _ in range(100):
+    found = scripts.claim("m.a", "i1", sys.argv[1], secrets.token_hex(4))
+    if isinstance(found, Claim):
+        scripts.complete(found.lease, b"1", used=0, rows="[]", seat="m.a", incarnation="i1", lane=sys.argv[1],
+                         nonce=secrets.token_hex(4), go_on=False)
+        said.append("ok")
+    else:
+        said.append(found)
+print(*said, flush=True)
+"""
+PAID = """{"name": "paid", "implementation": "bench:echo", "input": {"kind": "Any"},
+"output": {"kind": "Any"}, "effects": [{"effect": "Bench"}, {"effect": "Cost", "cents": 3}]}"""
+
+
+def together(env: GridEnv, code: str, words: Sequence[str], **more: str) -> Counter[str]:
+    """Run `code` in one process for each of `words`, all let loose at once; what they said, counted."""
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, word], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, **env.environ(), "GRIDQ_PROFILES": "bench", **more},
+        )
+        for word in words
+    ]  # fmt: skip
+    try:
+        for child in children:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+        said: Counter[str] = Counter()
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("\n")
+            child.stdin.flush()
+        for child in children:
+            said.update(child.communicate(timeout=60)[0].split())
+            assert child.returncode == 0
+    finally:
+        for child in children:
+            child.kill()
+    return said
+
+
+def test_a_cent_is_promised_once(grid_env: GridEnv, tmp_path: object) -> None:
+    """Four processes submit for two agents of one team; the team's money fits 50 of their 160 jobs."""
+    (grid_env.settings.home / "paid.json").write_text(PAID)
+    grid = Grid(grid_env.client, grid_env.settings)
+    turn_at(grid, DAY)
+    limit(
+        grid,
+        '[teams.t]\nmonthly_cents = 152\n[agents.ann]\nteam = "t"\nmonthly_jobs = 30\n'
+        '[agents.bob]\nteam = "t"\nmonthly_dollars = 1.20\n',
+    )
+    said = together(
+        grid_env, SUBMIT, ["ann", "ann", "bob", "bob"], GRIDQ_STAGES_DIR=str(grid_env.settings.home)
+    )
+    assert said["ok"] == 50
+    assert said.total() == 160
+    accounts = {(one.name, one.what): one for one in read(grid.client, grid.keys, "UTC").accounts}
+    assert accounts["t", "money"].held == 50 * 30_000
+    assert accounts["ann", "jobs"].spent + accounts["bob", "jobs"].spent == 50 == accounts["t", "jobs"].spent
+    assert accounts["ann", "jobs"].spent <= 30
+    assert accounts["bob", "money"].held <= 1_200_000
+    assert accounts["ann", "money"].held + accounts["bob", "money"].held == 50 * 30_000
+    jobs = [key.decode().rpartition(":")[2] for key in grid.client.scan_iter(grid.keys("job", "*"))]
+    assert len(jobs) == 50
+    for job in jobs:
+        grid.scripts.stop(job, "cancelled", "{}")
+    assert not grid.own() & {"promised", "holds"}
+
+
+def test_requests_a_minute_are_exact_over_lanes_of_several_processes(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    grid.seat(lanes=4, per_minute=37)
+    grid.job(wide(200))
+    said = together(grid_env, CLAIM, ["0", "1", "2", "3"])
+    assert said["ok"] == 37
+    assert said["limited"] == 400 - 37
