@@ -69,7 +69,7 @@ class Deployment:
 
     def __enter__(self) -> Self:
         self.signals.__enter__()
-        self._note()
+        self.note()
         self._control = Control(self.config.home, self.name, self.status)
         return self
 
@@ -95,7 +95,7 @@ class Deployment:
         """Start a part; `about` says what it does or where it is found."""
         self.about[part.name] = about
         self.supervisor.add(part)
-        self._note()
+        self.note()
 
     def add_seat(self, seat: Seat) -> None:
         """Start the worker of one seat."""
@@ -104,11 +104,25 @@ class Deployment:
         self.add(part, "  ".join(seat.queues))
 
     def replace_seat(self, seat: Seat) -> None:
-        """Start the worker of one seat anew, once the one that serves it now has drained."""
+        """Start the worker of one seat, once the one that serves it now, if one does, has drained."""
         part = self.seat_part(seat)
         self._seats[part.name] = seat
         self.about[part.name] = "  ".join(seat.queues)
         self.supervisor.replace(part)
+
+    def seats(self) -> dict[str, Seat]:
+        """The seats that are served, or will be again, by the names of their parts."""
+        children = self.supervisor.children
+        return {
+            name: seat
+            for name, seat in self._seats.items()
+            if name in children and (children[name].stop_by is None or children[name].successor is not None)
+        }
+
+    def configure(self, config: Settings) -> None:
+        """Go on with other settings; parts that run keep theirs."""
+        self.config = config
+        self.keys = Keys(config.prefix)
 
     def seat_part(self, seat: Seat) -> Program:
         """The worker of one seat as a part."""
@@ -123,14 +137,14 @@ class Deployment:
             if came:
                 return came
         self.ready = True
-        self._note()
+        self.note()
         return []
 
     def keep(self, most: float = 3600.0) -> list[int]:
         """Look after the parts for one turn, at most `most` seconds long; the signals that came."""
         came = self.signals.wait(min(most, self.supervisor.next_look()))
         if self.supervisor.look():
-            self._note()
+            self.note()
         return came
 
     def waited_for(self) -> list[str]:
@@ -161,7 +175,7 @@ class Deployment:
         with self._client() as client:
             return {**state, "grid": look_at_grid(client, self.keys)}
 
-    def _note(self) -> None:
+    def note(self) -> None:
         """Write down what runs now."""
         parts = []
         for name, child in self.supervisor.children.items():
@@ -187,7 +201,10 @@ class Deployment:
             "missing": self.missing,
             **self.more,
         }
-        self.record.write(self._state)
+        try:
+            self.record.write(self._state)
+        except OSError as exc:  # a full disk is no reason to stop what runs
+            self.say(f"what runs could not be written down: {exc}")
 
     def _lost(self, part: Part, pid: int) -> None:
         """A part has died: what it had leased is free at once, not only when its lease lapses."""

@@ -8,7 +8,7 @@ and `[local]` with `lanes` for the built-in seat.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,6 +53,21 @@ class Found:
 
     seats: list[Seat] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+
+    def chosen(self, names: Sequence[str]) -> list[Seat]:
+        """The seats called `names`, or all. ConfigError: this machine has no such seat."""
+        known = {seat.name for seat in self.seats}
+        for name in names:
+            if name not in known:
+                raise ConfigError(
+                    f"This machine has no seat {name!r}",
+                    {
+                        "path": "--seat",
+                        "expected": "one of " + ", ".join(seat.name for seat in self.seats),
+                        "reason": "; ".join(self.missing) or "nothing else was found",
+                    },
+                )
+        return [seat for seat in self.seats if not names or seat.name in names]
 
 
 def read_file(home: Path, kinds: set[str]) -> dict[str, Json]:

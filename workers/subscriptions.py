@@ -15,18 +15,8 @@ def choose(found: Found, seat: str | None, asked: Sequence[str]) -> tuple[Seat, 
     `seat` is `--seat`'s name, `asked` the queues of `-Q`. Without `seat`, the one seat there is, or the one
     seat that serves the asked queues; a queue that the seat does not serve is an error.
     """
-    names = [each.name for each in found.seats]
     if seat is not None:
-        chosen = next((each for each in found.seats if each.name == seat), None)
-        if chosen is None:
-            raise ConfigError(
-                f"This machine has no seat {seat!r}",
-                {
-                    "path": "--seat",
-                    "expected": "one of " + ", ".join(names),
-                    "reason": "; ".join(found.missing) or "nothing else was found",
-                },
-            )
+        [chosen] = found.chosen([seat])
     else:
         able = [each for each in found.seats if all(name in each.queues for name in asked)]
         if asked and not able:

@@ -111,7 +111,8 @@ class Supervisor:
             self.add(part)
             return
         child.successor = part
-        self._terminate(child)
+        if child.stop_by is None:
+            self._terminate(child)
 
     def remove(self, name: str) -> None:
         """End the part `name` and forget it."""
@@ -119,7 +120,7 @@ class Supervisor:
         child.successor = None
         if child.process is None:
             del self.children[name]
-        else:
+        elif child.stop_by is None:
             self._terminate(child)
 
     def look(self) -> bool:

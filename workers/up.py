@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,6 @@ from workers.deployment import Deployment
 from workers.embedded import EmbeddedServer, free_port, is_free, remember, remembered
 from workers.probing import find
 from workers.records import already
-from workers.seats import Found, Seat
 
 FLOWER_PORT = 5555
 FLOWER_USER = "gridq"
@@ -79,7 +78,7 @@ def run(
             part = programs.router(grid.config, f"router{number}", grid.logs, grid.environment())
             grid.add(part, "admits jobs, runs pure stages")
         found = find(grid.config, profiles.load(grid.config.profiles))
-        for seat in chosen(found, wanted.seats):
+        for seat in found.chosen(wanted.seats):
             grid.add_seat(seat)
         grid.missing = found.missing
         if wanted.flower:
@@ -90,22 +89,6 @@ def run(
         while not came:
             came = grid.keep()
         say("Stopping: workers finish what they run; the same signal again is quicker")
-
-
-def chosen(found: Found, names: Sequence[str]) -> list[Seat]:
-    """The seats called `names`, or all. ConfigError: this machine has no such seat."""
-    known = {seat.name: seat for seat in found.seats}
-    for name in names:
-        if name not in known:
-            raise ConfigError(
-                f"This machine has no seat {name!r}",
-                {
-                    "path": "--seat",
-                    "expected": "one of " + ", ".join(known),
-                    "reason": "; ".join(found.missing) or "nothing else was found",
-                },
-            )
-    return [seat for seat in found.seats if not names or seat.name in names]
 
 
 def _start_server(grid: Deployment) -> None:
@@ -119,7 +102,7 @@ def _start_server(grid: Deployment) -> None:
         server = remembered(config.home / "server")
         grid.at_end.append(server.stop)
         server.start(LOADING)
-        grid.config = config.model_copy(update={"broker_url": SecretStr(server.url)})
+        grid.configure(config.model_copy(update={"broker_url": SecretStr(server.url)}))
         grid.more["broker_url"] = server.url
         grid.add(ServerPart(server), f"{safe_url(server.url)}, data in {server.folder}")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import demo, grid
+from workers.cli import demo, grid, token, worker
 
 
 def register(app: typer.Typer) -> None:
     """Add this package's commands to `gridq`."""
     app.add_typer(demo.app)
     app.add_typer(grid.app)
+    app.add_typer(worker.app)
+    app.add_typer(token.app)

@@ -1,0 +1,143 @@
+"""`gridq token`: tokens by which other machines join the grid."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from gridq.cli.exits import EXITS, Debug
+from gridq.cli.inputs import AsJson
+from gridq.cli.output import console, echo_json, plain_table
+from gridq.errors import ConfigError, JoinTokenInvalid
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from gridq.store.keys import Keys
+
+app = typer.Typer()
+tokens = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Make and end tokens to join the grid.", epilog=EXITS
+)
+app.add_typer(tokens, name="token")
+
+UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+
+@tokens.command(epilog=EXITS, short_help="Make a token for another machine.")
+def create(
+    *,
+    ttl: Annotated[
+        str, typer.Option("--ttl", metavar="TIME", help="How long it is valid: 30m, 1h, 2d.")
+    ] = "1h",
+    uses: Annotated[int, typer.Option("--uses", min=1, max=10_000, help="How many machines may use it.")] = 1,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Make a token with which the owner of another machine can join it to this grid.
+
+    It holds the server's password and is shown this once; the server keeps a hash of its secret.
+    """
+    from gridq.store.connection import safe_url
+    from workers import tokens as store
+
+    seconds = seconds_of(ttl)
+    with _grid() as (client, keys, url):
+        text, record = store.create(client, keys, url, ttl=seconds, uses=uses)
+    if json:
+        echo_json({**asdict(record), "token": text, "url": safe_url(url)})
+        return
+    typer.echo(text)
+    many = "one machine" if uses == 1 else f"{uses} machines"
+    typer.echo(f"Token {record.id}, valid for {ttl} and {many}; it is not shown again.", err=True)
+    typer.echo(f"On the other machine: gridq join {safe_url(url)} --token @FILE", err=True)
+    if urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost"):
+        port = urlsplit(url).port
+        typer.echo(
+            "This server listens on this machine alone. Another host reaches it through a tunnel, such as "
+            f"ssh -N -L {port}:127.0.0.1:{port} THIS-HOST",
+            err=True,
+        )
+
+
+@tokens.command("list", epilog=EXITS, short_help="Show the tokens that have not expired.")
+def listing(json: AsJson = False, debug: Debug = False) -> None:
+    """Show the tokens that have not expired, by their ids; the tokens themselves cannot be shown again."""
+    import time
+
+    from workers import tokens as store
+    from workers.status import span
+
+    with _grid() as (client, keys, _):
+        found = store.listed(client, keys)
+    if json:
+        echo_json([asdict(record) for record in found])
+        return
+    if not found:
+        typer.echo("There is no join token. To make one: gridq token create", err=True)
+        return
+    table = plain_table("token", "used", "state", "expires in", numbers=("used", "expires in"))
+    for record in found:
+        state = "valid" if record.left else "used up"
+        left = span(record.expires_at - time.time())
+        table.add_row(record.id, f"{record.uses - record.left}/{record.uses}", state, left)
+    console().print(table)
+
+
+@tokens.command(epilog=EXITS, short_help="End a token.")
+def revoke(
+    token_id: Annotated[
+        str,
+        typer.Argument(metavar="TOKEN_ID", help="The token's id, as `list` shows it.", show_default=False),
+    ],
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """End a token. Machines that have joined with it stay in the grid."""
+    from workers import tokens as store
+
+    with _grid() as (client, keys, _):
+        if not store.revoke(client, keys, token_id):
+            raise JoinTokenInvalid(
+                f"There is no join token {token_id!r}",
+                {"path": "TOKEN_ID", "expected": "an id that gridq token list shows"},
+            )
+    if json:
+        echo_json({"revoked": token_id})
+    else:
+        typer.echo(f"Revoked {token_id}")
+
+
+def seconds_of(text: str) -> float:
+    """A time such as `90`, `30m`, `1h` or `2d` in seconds. ConfigError: it is none, or too long."""
+    from workers.tokens import LONGEST
+
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d)?", text.strip())
+    seconds = float(match[1]) * UNITS[match[2] or ""] if match else 0.0
+    if not 1 <= seconds <= LONGEST:
+        raise ConfigError(
+            f"{text!r} is no time that a token may live",
+            {"path": "--ttl", "expected": f"from 1s to {LONGEST / 86_400:g}d, such as 30m, 1h or 2d"},
+        )
+    return seconds
+
+
+@contextmanager
+def _grid() -> Iterator[tuple[Redis, Keys, str]]:
+    """The server, its keys and its URL."""
+    from gridq.settings import settings
+    from gridq.store.connection import check_server, connect, translated
+    from gridq.store.keys import Keys
+
+    config = settings()
+    url = config.broker_url.get_secret_value()
+    with connect(url, name="gridq-token", retry=False) as client:
+        check_server(client)
+        with translated(url):
+            yield client, Keys(config.prefix), url

@@ -1,0 +1,128 @@
+"""`gridq worker` and `gridq join`: this machine's seats in a grid."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gridq.cli.exits import EXITS, Debug
+from gridq.cli.inputs import AsJson
+from gridq.cli.output import echo_json
+from workers.cli.grid import say, show
+
+if TYPE_CHECKING:
+    from workers.seats import Found
+
+app = typer.Typer()
+
+Seats = Annotated[
+    list[str] | None,
+    typer.Option("--seat", metavar="NAME", help="Serve only this seat; repeat for more.", show_default=False),
+]
+
+
+@app.command(epilog=EXITS, short_help="Serve this machine's seats, and keep them served.")
+def worker(*, seat: Seats = None, json: AsJson = False, debug: Debug = False) -> None:
+    """Probe this machine, then run one worker for each seat until Ctrl-C or SIGTERM.
+
+    A worker that ends by itself is started again. SIGTERM lets stages finish, for GRIDQ_DRAIN seconds; SIGHUP
+    reads the settings and seats.toml again and restarts only what has changed.
+    """
+    serve(seat, json)
+
+
+@app.command(epilog=EXITS, short_help="Make this machine part of a grid.")
+def join(
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="The grid's server: redis://HOST:PORT/0.", show_default=False),
+    ],
+    *,
+    token: Annotated[
+        str,
+        typer.Option(
+            "--token",
+            metavar="TOKEN|@FILE|-",
+            help="What gridq token create printed; @FILE or - (stdin) keeps it out of the process list.",
+            show_default=False,
+        ),
+    ],
+    start: Annotated[bool, typer.Option(help="Start gridq worker then.")] = True,
+    seat: Seats = None,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Check that this machine can join the grid at URL, write its configuration, serve its seats.
+
+    Checked are the server, the token, the clock, the versions, the home folder and the machine's id; where
+    one of them is in the way, nothing is written and the token can be used again.
+    """
+    from gridq.settings import settings
+    from workers.joining import join as join_grid
+    from workers.tokens import JoinToken
+
+    home = _home()
+    done = join_grid(url, JoinToken.decode(_text(token)), home, warn=_warn)
+    settings.cache_clear()
+    if json and not start:
+        echo_json(
+            {"server": done.server, "machine": done.machine, "config": str(done.config), "skew_s": done.skew}
+        )
+    elif not json:
+        typer.echo(f"Joined {done.server} as machine {done.machine}; written to {done.config}")
+    if start:
+        serve(seat, json)
+    elif not json:
+        typer.echo("To serve its seats: gridq worker")
+
+
+def serve(names: list[str] | None, json: bool) -> None:
+    """Run `gridq worker`."""
+    from gridq.settings import settings
+    from workers import serving
+    from workers.status import started
+
+    began = time.monotonic()
+
+    def found(seats: Found) -> None:
+        if json:
+            return
+        for each in seats.seats:
+            note = f": {each.offer.note}" if each.offer.note else ""
+            say(f"Found {each.name}, {each.offer.lanes} lanes{note}")
+        for why in seats.missing:
+            say(f"Not found {why}")
+
+    def ready(state: dict[str, Any]) -> None:
+        show(state, json, started(state, time.monotonic() - began))
+
+    serving.run(settings(), names or (), say=say, found=found, ready=ready)
+    say("Stopped, nothing is left running")
+
+
+def _home() -> Path:
+    """The home folder. The other settings may name the very grid that is left, or a file that is to be
+    written anew.
+    """
+    from gridq.settings import settings
+
+    return settings().home
+
+
+def _text(token: str) -> str:
+    """The token itself, the content of `@FILE`, or of stdin for `-`."""
+    from gridq.cli.inputs import read_bytes
+
+    if token == "-":  # noqa: S105 the sign for stdin
+        return sys.stdin.read()
+    if token.startswith("@"):
+        return read_bytes(token[1:], "The token").decode("utf-8", "replace")
+    return token
+
+
+def _warn(line: str) -> None:
+    typer.echo(f"warning: {line}", err=True)
