@@ -27,6 +27,7 @@ from gridq.client import Client
 from gridq.settings import Settings, settings
 from gridq.store.connection import connect
 from gridq.tasks import run_graph
+from tests.acceptance.homes import HomeFolder
 from tests.conftest import GridEnv
 from tests.wire_server import WireServer
 from workers.embedded import EmbeddedServer
@@ -263,6 +264,19 @@ def test_the_canary_is_nowhere(grid: Talkative) -> None:
     assert any(b"task-succeeded" in data for data in grid.published)
     found = [data for data in grid.published if CANARY.encode() in data]
     assert found == [], found[0].decode()
+
+
+def test_up_narrates_into_its_logs(tmp_path: Path) -> None:
+    home = HomeFolder(tmp_path)
+    home.start("up", "--no-flower", "--narrate")
+    try:
+        home.ready()
+        assert home.echo(CANARY) == CANARY
+        log = home.path / "logs" / "bench.log"
+        wait_until(lambda: "graph/bench_echo answered in" in log.read_text(), log.read_text)
+        assert CANARY not in "".join(path.read_text() for path in log.parent.iterdir())
+    finally:
+        home.end()
 
 
 @pytest.mark.parametrize(("arguments", "told"), [(("-l", "INFO"), True), ((), False)])

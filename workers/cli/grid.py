@@ -24,6 +24,21 @@ STATUS_EXITS = (
 app = typer.Typer()
 
 
+def _narrate(wanted: bool) -> bool:
+    if wanted:
+        os.environ["GRIDQ_NARRATE"] = "1"  # for this process's settings and those of all that it starts
+    return wanted
+
+
+Narrate = Annotated[
+    bool,
+    typer.Option(
+        "--narrate", callback=_narrate, help="Tell in the logs, in sentences, what happens to jobs and seats."
+    ),
+]
+"""The option `--narrate` of commands that start programs of the grid."""
+
+
 @app.command(epilog=EXITS, short_help="Start a whole grid on this machine, and keep it running.")
 def up(
     *,
@@ -38,6 +53,7 @@ def up(
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the grid is up; gridq down ends it.")
     ] = False,
+    narrate: Narrate = False,
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 from gridq.cli.exits import EXITS, Debug
 from gridq.cli.inputs import AsJson
 from gridq.cli.output import echo_json
-from workers.cli.grid import say, show
+from workers.cli.grid import Narrate, say, show
 
 if TYPE_CHECKING:
     from workers.seats import Found
@@ -26,7 +26,9 @@ Seats = Annotated[
 
 
 @app.command(epilog=EXITS, short_help="Serve this machine's seats, and keep them served.")
-def worker(*, seat: Seats = None, json: AsJson = False, debug: Debug = False) -> None:
+def worker(
+    *, seat: Seats = None, narrate: Narrate = False, json: AsJson = False, debug: Debug = False
+) -> None:
     """Probe this machine, then run one worker for each seat until Ctrl-C or SIGTERM.
 
     A worker that ends by itself is started again. SIGTERM lets stages finish, for GRIDQ_DRAIN seconds; SIGHUP
