@@ -10,21 +10,33 @@ import typer
 from typer._click.exceptions import UsageError
 from typer.core import TyperGroup
 
-from gridq.errors import BrokerError, ConfigError, GraphError, GridError, JobNotFound, NoLiveSeat, WaitTimeout
+from gridq.errors import (
+    AuthError,
+    BrokerError,
+    ConfigError,
+    GraphError,
+    GridError,
+    JobNotFound,
+    NoLiveSeat,
+    QuotaExceeded,
+    WaitTimeout,
+)
 
 JOB_FAILED = 1
 WRONG_USE = 2
 GRAPH_INVALID = 3
 NO_LIVE_SEAT = 4
 NO_SUCH_JOB = 5
+REFUSED = 6
 TIMED_OUT = 124
 INTERRUPTED = 130
 
 EXITS = (
     "Exit codes: 0 done; 1 the job failed; 2 the command, a setting, the input or the server is at fault; "
     "3 the graph is invalid; 4 no live seat serves what is needed, or is called so; 5 there is no such job; "
-    "124 the time to wait is over; 130 Ctrl-C. With --json stdout holds one JSON document, of an error "
-    '{"error": {…}}; the line for people is on stderr all the same.'
+    "6 refused by a quota or for want of a good API key; 124 the time to wait is over; 130 Ctrl-C. With "
+    '--json stdout holds one JSON document, of an error {"error": {…}}; the line for people is on stderr all '
+    "the same."
 )
 
 _OPTIONS = {"wait_for_seat": "--wait-for-seat"}
@@ -39,6 +51,8 @@ def code_of(exc: GridError) -> int:
         return NO_LIVE_SEAT
     if isinstance(exc, JobNotFound):
         return NO_SUCH_JOB
+    if isinstance(exc, QuotaExceeded | AuthError):
+        return REFUSED
     return TIMED_OUT if isinstance(exc, WaitTimeout) else WRONG_USE
 
 

@@ -26,8 +26,8 @@ def test_used_up_until_the_month_turns() -> None:
     assert str(error) == (
         "quota.agent_money: The agent 'ann' has too little money left for this job (at"
         " agents.ann.monthly_dollars); expected at least $2.00 left; of $10.00 a month $9.00 is used and"
-        " $0.50 held by jobs that run. Fix: raise agents.ann.monthly_dollars in the quotas file, or submit again"
-        " after 2026-12-01T01:00:00+01:00"
+        " $0.50 held by jobs that run. Fix: raise agents.ann.monthly_dollars in the quotas file, or submit"
+        " again after 2026-12-01T01:00:00+01:00"
     )
 
 

@@ -21,6 +21,8 @@ from gridq.cli.exits import EXITS, Commands, Debug, code_of, job_errors, one_lin
         (errors.UnknownStage("x"), 3),
         (errors.InvalidJson("x"), 3),
         (errors.NoLiveSeat("x"), 4),
+        (errors.AgentMoneyExceeded("x"), 6),
+        (errors.KeyMissing("x"), 6),
         (errors.WaitTimeout("x"), 124),
     ],
 )
