@@ -29,6 +29,7 @@ from gridq.store.connection import connect
 from gridq.tasks import run_graph
 from tests.acceptance.homes import HomeFolder
 from tests.conftest import GridEnv
+from tests.flower_process import FlowerProcess
 from tests.wire_server import WireServer
 from workers.embedded import EmbeddedServer
 from workers.home import Home
@@ -251,6 +252,19 @@ def test_a_dead_worker_is_told(grid: Talkative) -> None:
     grid.client.cancel(job)
     grid.home.children["local"].wait()
     grid.home.spawn("local")
+
+
+def test_flower_writes_the_same_lines(grid: Talkative) -> None:
+    env = {"GRIDQ_LOG": "json", "GRIDQ_LOG_LEVEL": "DEBUG"}
+    with FlowerProcess(env) as flower:
+        assert flower.client.get("/tasks", params={"search": CANARY}).status_code == 200
+        assert flower.bare.get("/tasks", auth=("gridq", CANARY)).status_code == 401
+        wait_until(lambda: '"logger": "flower' in flower.said(), flower.said)
+        said = flower.said()
+        assert CANARY not in said
+        assert flower.password not in said
+    lines = [line for line in said.splitlines() if line.startswith("{")]
+    assert all({"at", "level", "event"} <= json.loads(line).keys() for line in lines)
 
 
 def test_the_canary_is_nowhere(grid: Talkative) -> None:
