@@ -235,17 +235,18 @@ class Attempt:
                 narration.tell("seat paused", code=exc.code, seconds=seconds)
             except RedisError as fault:
                 log.warning("seat %s could not say that it pauses: %s", self.session.seat, fault)
-        return self._patiently(lambda: self._report(kind, error, pause))
+        # The code alone is told to monitors and logs: what else an error says may hold a prompt.
+        code = exc.code if isinstance(exc, GridError) and kind != "stage" else error.code
+        return self._patiently(lambda: self._report(kind, error, pause, code))
 
-    def _report(self, kind: str, error: GridError, pause: float = 0.0) -> str:
+    def _report(self, kind: str, error: GridError, pause: float = 0.0, code: str = "") -> str:
         with self._flushing:
             if self._reported:
                 return ""
             self._reported = True
         row = json.dumps(self.rows, separators=(",", ":")) if self.rows and kind != "back" else ""
         told = self._told()
-        reason = error.code if kind == "stage" else error.details.get("reason")
-        code = str(reason or error.code).partition(": ")[0]
+        code = code or error.code
         try:
             ended = self.session.scripts.fail(
                 self.claim.lease,
