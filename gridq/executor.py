@@ -143,12 +143,13 @@ class Session:
         for attempt in left:
             with self._about(attempt):
                 attempt.hand_back()
+        if not self.stopped:
+            narration.tell("seat gone", worker=self.worker)
         self._renewer.stop()
         try:
             self.scripts.leave(self.seat, self.incarnation, "go")
         except RedisError as exc:
             log.warning("seat %s could not say that it goes: %s", self.seat, exc)
-        narration.tell("seat gone", worker=self.worker)
 
     @property
     def pause_left(self) -> float:

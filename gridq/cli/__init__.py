@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from gridq.cli import drain, explain, flower, jobs, keys, queues, quota, run, validate, workers
+from gridq.cli import drain, explain, flower, health, jobs, keys, queues, quota, run, validate, workers
 from gridq.cli.exits import EXITS, Commands, Debug
 
 __all__ = ["app", "main"]
@@ -37,6 +37,7 @@ app.add_typer(jobs.app)
 app.add_typer(queues.app)
 app.add_typer(workers.app)
 app.add_typer(drain.app)
+app.add_typer(health.app)
 
 
 def _version(wanted: bool) -> None:
