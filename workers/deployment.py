@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -21,6 +22,7 @@ from gridq.store.keys import Keys
 from gridq.store.scripts import Scripts
 from workers import programs
 from workers.control import Control
+from workers.embedded import HOST
 from workers.programs import Program
 from workers.records import Record, birth
 from workers.seats import Seat
@@ -70,7 +72,10 @@ class Deployment:
     def __enter__(self) -> Self:
         self.signals.__enter__()
         self.note()
-        self._control = Control(self.config.home, self.name, self.status)
+        try:
+            self._control = Control(self.config.home, self.name, self.status)
+        except OSError as exc:  # a file system without sockets
+            self.say(f"gridq status will be slow: {exc}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -167,6 +172,8 @@ class Deployment:
                 pid = child.process.pid if child.process else None
                 if f"{self.machine}.router-{pid}" not in routers:
                     late.append(name)
+            elif child.part.place == programs.FLOWER and not _listens(self.more["flower"]["port"]):
+                late.append(name)
         return late
 
     def status(self) -> dict[str, Any]:
@@ -221,6 +228,11 @@ class Deployment:
         url = self.config.broker_url.get_secret_value()
         with connect(url, name=f"gridq-{self.name}", timeout=1.0, retry=False) as client:
             yield client
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
 
 
 def release(config: Settings, seat: str, host: str | None = None) -> None:

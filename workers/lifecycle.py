@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import socket
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from gridq import answers, bells, executor, parent, profiles, queues, refusal, s
 from gridq.errors import ConfigError, SeatInUse
 from gridq.events import Monitors
 from gridq.executor import Session
-from gridq.machine import machine_id
+from gridq.machine import host_id, machine_id
 from gridq.profiles import Profile, StageContext
 from gridq.protocol import Json, StageCall
 from gridq.received import revoke_cancels
@@ -70,7 +69,7 @@ class Worker:
             scripts,
             config,
             seat=f"{self.machine}.{seat.name}",
-            host=f"{self.machine}@{socket.gethostname()}:{_boot_id()}",
+            host=host_id(self.machine),
             lanes=lanes,
             queues=serves,
             runner=SeatRunner(seat.profile),
@@ -160,14 +159,6 @@ def _lock(home: Path, seat: str) -> TextIO:
     file.write(str(os.getpid()))
     file.flush()
     return file
-
-
-def _boot_id() -> str:
-    """Which start of which machine this is: a copied home on another machine is not this one."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
 
 
 _worker: list[Worker] = []

@@ -111,7 +111,7 @@ def _start_flower(grid: Deployment) -> None:
     port = FLOWER_PORT if is_free(FLOWER_PORT) else free_port()
     url = f"http://127.0.0.1:{port}"
     password = grid.config.flower_password_file or grid.config.home / "flower-password"
-    grid.more["flower"] = {"url": url, "user": FLOWER_USER, "password_file": str(password)}
+    grid.more["flower"] = {"url": url, "port": port, "user": FLOWER_USER, "password_file": str(password)}
     grid.add(programs.flower(port, grid.logs, grid.environment()), url)
 
 

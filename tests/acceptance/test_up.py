@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.acceptance.homes import HomeFolder, listens, port_of, wait_for
@@ -69,6 +70,22 @@ def test_what_is_killed_comes_back_and_the_grid_goes_on(home: HomeFolder) -> Non
 def _seats(home: HomeFolder) -> list[dict[str, str]]:
     seats: list[dict[str, str]] = home.json("status")["grid"].get("seats", [])
     return seats
+
+
+def test_flower_comes_with_it_and_asks_for_the_password(home: HomeFolder) -> None:
+    up = home.start("up", "--seat", "bench")
+    flower = home.ready()["flower"]
+    assert httpx.get(flower["url"]).status_code == 401
+    login = (flower["user"], Path(flower["password_file"]).read_text().strip())
+    assert httpx.get(flower["url"], auth=login, follow_redirects=True).status_code == 200
+    pid = home.part("flower")["pid"]
+    os.kill(pid, signal.SIGKILL)
+    home.restarted("flower", pid)
+    wait_for(lambda: listens(flower["port"]))
+    up.send_signal(signal.SIGTERM)
+    assert up.wait(30) == 0
+    assert home.processes() == []
+    assert not listens(flower["port"])
 
 
 def test_a_grid_whose_parent_was_killed_leaves_no_process_and_another_can_start(home: HomeFolder) -> None:

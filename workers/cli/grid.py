@@ -111,24 +111,26 @@ def down(
 @app.command(epilog=STATUS_EXITS, short_help="Show what of the grid runs on this machine.")
 def status(json: AsJson = False, debug: Debug = False) -> None:
     """Show the parts that run here, the server, the live seats of the grid and how many jobs there are."""
-    from gridq.home import GRID, WORKER
+    from gridq.home import GRID, WORKER, running
     from workers.control import ask
 
     home = _home()
-    running = [state for name in (GRID, WORKER) if (state := ask(home, name)) is not None]
-    found, url = (running[0]["grid"], running[0]["server"]) if running else _elsewhere()
+    states = [state for name in (GRID, WORKER) if (state := ask(home, name) or running(home, name))]
+    told = next((state for state in states if "grid" in state), None)
+    found, url = (told["grid"], told["server"]) if told else _elsewhere()
     if json:
-        parts = [{name: value for name, value in state.items() if name != "grid"} for state in running]
+        private = ("grid", "broker_url")
+        parts = [{name: value for name, value in s.items() if name not in private} for s in states]
         echo_json({"running": parts, "url": url, "grid": found})
     else:
         from workers import status as texts
 
-        if not running:
+        if not states:
             typer.echo(f"Nothing runs in {home}. To start a grid: gridq up\n")
-        for state in running:
+        for state in states:
             typer.echo(texts.now(state))
         typer.echo(texts.grid(found, url))
-    if not running:
+    if not states:
         raise typer.Exit(NOTHING_RUNS)
 
 
