@@ -175,7 +175,7 @@ def refused(word: str, key_id: str = "") -> AuthError:
             {
                 "path": "GRIDQ_KEY",
                 "expected": "a key that the operator made by `gridq keys create`",
-                "fix": "set GRIDQ_KEY, or submit with key=…",
+                "fix": "set GRIDQ_KEY or GRIDQ_KEY_FILE, or submit with key=…",
             },
         )
     if word == "revoked":

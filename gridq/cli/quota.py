@@ -157,5 +157,5 @@ def _check(name: str, json: bool) -> None:
         echo_json(counts | {"digest": limits.digest})
         return
     typer.echo(
-        f"{name} is right: " + ", ".join(f"{count} {what}" for what, count in counts.items()), err=True
+        f"{name} is right: " + ", ".join(f"{what}: {count}" for what, count in counts.items()), err=True
     )

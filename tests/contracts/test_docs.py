@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
 from gridq.graph.nodes import parse
+from gridq.quotas import parse as parse_quotas
 from gridq.settings import Settings
 from gridq.stages import builtin_specs
 from workers.profiles.gpu.capability import GpuConfig
@@ -40,6 +42,19 @@ def test_every_key_of_the_seats_file_is_documented() -> None:
     for table in (LocalSeat, LlmSeat, GpuConfig, Model, RemoteModel):
         for name in table.model_fields:
             assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), (table.__name__, name)
+
+
+def test_the_quotas_file_of_the_docs_is_right_and_has_every_key() -> None:
+    text = (ROOT / "docs" / "quotas.md").read_text()
+    example = re.search(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert example is not None
+    limits = parse_quotas(example[1], "quotas.toml")
+    assert (set(limits.agents), set(limits.teams)) == ({"ann", "*"}, {"research"})
+    for name in ["team", "dollars", "cents", "jobs", "period"]:
+        assert re.search(rf"`(monthly_|budget_)?{name}`", text), name
+    assert "`requests_per_minute`" in text
+    for cls in (AgentMoneyExceeded, AgentJobsExceeded, TeamMoneyExceeded, TeamJobsExceeded):
+        assert f"`{cls.code}`" in text
 
 
 def test_every_operator_is_documented() -> None:

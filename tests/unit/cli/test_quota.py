@@ -68,7 +68,7 @@ def test_limits_are_lifted(grid_env: GridEnv) -> None:
 def test_a_file_is_checked_before_it_counts(grid_env: GridEnv, tmp_path: Path) -> None:
     file = tmp_path / "q.toml"
     file.write_text(FILE)
-    assert "2 agents, 0 teams, 1 seats" in run("--check", str(file))[1]
+    assert "agents: 2, teams: 0, seats: 1" in run("--check", str(file))[1]
     assert json.loads(run("--check", str(file), "--json")[0])["agents"] == 2
     file.write_text(FILE + "rpm = 3\n")
     err = run("--check", str(file), code=2)[1]
