@@ -120,12 +120,15 @@ def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
         return ""
     running = by_step(view.having(StageState.RUNNING))
     if running:
-        others = f" (and {len(running) - 1} other)" if len(running) > 1 else ""
+        more = len(running) - 1
+        others = f" (and {more} other{'' if more == 1 else 's'})" if more else ""
         return f"{running[0][0].stage}, which runs on {running[0][0].seat}{others}"
     ready = view.having(StageState.READY)
     if not ready:
         return "the delay of a Retry, or the next stage to become ready"
     first = max(ready, key=lambda stage: stage.wait_ms or 0.0)
+    if client.exists(keys("park", view.agent)):
+        return f"money: what the agent {view.agent!r} or its team may spend is used up (gridq quota)"
     return f"a seat of {first.queue} to run {first.stage}: {why(first, live_seats(client, keys))}"
 
 
@@ -144,6 +147,12 @@ def why(stage: StageView, live: list[LiveSeat]) -> str:
     lanes, busy = sum(seat.lanes for seat in ready), sum(seat.busy for seat in ready)
     if busy >= lanes:
         return f"all {lanes} lanes are busy" if lanes > 1 else "its only lane is busy"
+    quick = [seat for seat in ready if seat.rate_until is not None]
+    if len(quick) == len(ready):
+        again = min(seat.rate_until or 0.0 for seat in quick) - time.time()
+        return (
+            f"{quick[0].seat} has made its {quick[0].per_minute} requests of a minute; again in {again:.0f} s"
+        )
     poor = [seat for seat in ready if seat.budget_left is not None and seat.budget_left < stage.cost]
     if len(poor) == len(ready):
         return f"the budget of {' and '.join(seat.seat for seat in poor[:3])} is used up"

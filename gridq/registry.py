@@ -45,8 +45,12 @@ class LiveSeat(Advertisement):
 
     busy: int = 0
     bells: int = 0
+    warm: list[str] = Field(default_factory=list, description="its queues whose model it has loaded")
     budget: int | None = Field(None, description="None: no budget set; 0: a budget of nothing")
     budget_left: int | None = None
+    budget_until: float | None = Field(None, description="when the budget is refilled")
+    per_minute: int | None = Field(None, description="requests in any minute; None: no limit")
+    rate_until: float | None = Field(None, description="until when these are used up; None: they are not")
     stale: bool = False
     obeys: bool = Field(True, description="False: it has yet to heed that an operator drains it, or no more")
 
@@ -79,54 +83,70 @@ def live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveS
     if not names:
         return []
     look = client.pipeline(transaction=False)
+    look.time()
     for seat in names:
-        look.hmget(keys("seat", seat), _RECORD)
+        look.hgetall(keys("seat", seat))
         look.hlen(keys("held", seat))
         look.llen(keys.queue(queues.seat_queue(seat)))
         look.get(keys("ad", seat))
         look.get(keys("drain", seat))
-    replies: list[Any] = look.execute()
-    found = [_seat(seat, replies[at * 5 : at * 5 + 5]) for at, seat in enumerate(names)]
+        look.llen(keys("rate", seat))
+        look.lindex(keys("rate", seat), -1)
+    clock, *replies = look.execute()
+    now = clock[0] + clock[1] / 1e6
+    found = [_seat(seat, now, replies[at * 7 : at * 7 + 7]) for at, seat in enumerate(names)]
     return [seat for seat in found if seat is not None and (routers or seat.kind != ROUTER_KIND)]
 
 
-_RECORD = ["inc", "lanes", "queues", "budget", "left", "draining"]
-
-
-def _seat(seat: str, replies: list[Any]) -> LiveSeat | None:
-    record, busy, bells, text, drain = replies
-    incarnation, lanes, served, budget, left, draining = record
-    if incarnation is None or lanes is None:  # it has gone since
+def _seat(seat: str, now: float, replies: list[Any]) -> LiveSeat | None:
+    record, busy, bells, text, drain, claims, oldest = replies
+    record = {name.decode(): value.decode() for name, value in record.items()}
+    if "inc" not in record or "lanes" not in record:  # it has gone since
         return None
     said = _read(text)
     machine, _, name = seat.partition(".")
     if said is None:
-        serves = (served or b"").decode().split()
+        serves = record.get("queues", "").split()
         said = Advertisement(
             seat=seat,
             machine=machine,
             worker=f"{name}@{machine}",
-            incarnation=incarnation.decode(),
+            incarnation=record["inc"],
             kind=ROUTER_KIND if serves == [queues.PURE] else "",
-            lanes=int(lanes),
+            lanes=int(record["lanes"]),
             queues=serves,
         )
     fields = said.model_dump()
-    fields |= {"lanes": int(lanes), "busy": busy, "bells": bells}
-    fields |= {"stale": text is None and said.kind != ROUTER_KIND}
-    if budget is not None:
-        fields |= {"budget": int(budget), "budget_left": int(left or 0)}
-    fields |= {"obeys": (drain is None) == (draining != b"op") or draining == b"1"}
+    fields |= {"lanes": int(record["lanes"]), "busy": busy, "bells": bells}
+    fields |= {"warm": record.get("warm", "").split(), "stale": text is None and said.kind != ROUTER_KIND}
+    fields |= _limits(record, now, claims, oldest)
+    draining = record.get("draining")
+    fields |= {"obeys": (drain is None) == (draining != "op") or draining == "1"}
     if drain is not None:
-        fields |= {
-            "state": "draining",
-            "reason": "an operator drains it",
-            "since": float(drain),
-            "until": None,
-        }
+        why = {"state": "draining", "reason": "an operator drains it", "since": float(drain), "until": None}
+        fields |= why
     elif draining is not None and said.state == "ready":
         fields |= {"state": "draining", "reason": "it takes nothing more"}
     return LiveSeat(**fields)
+
+
+def _limits(record: dict[str, str], now: float, claims: int, oldest: bytes | None) -> dict[str, Json]:
+    """What the seat may still give: of its machine's ledger and the quotas file's (a g before its fields) the
+    one with less left; the least of their requests a minute.
+    """
+    found: dict[str, Json] = {}
+    ledgers = [(int(float(record[g + "left"])), g) for g in ("", "g") if record.get(g + "left")]
+    if ledgers:
+        left, g = min(ledgers)
+        turn = record.get(g + "turn")
+        found |= {"budget": int(record[g + "budget"]), "budget_left": left}
+        found["budget_until"] = float(turn) / 1000 if turn else None
+    rates = [int(record[name]) for name in ("rpm", "grpm") if record.get(name)]
+    if rates:
+        found["per_minute"] = min(rates)
+        again = now if oldest is None else float(oldest) / 1000 + 60
+        found["rate_until"] = again if claims >= min(rates) and again > now else None
+    return found
 
 
 def _read(text: bytes | str | None) -> Advertisement | None:

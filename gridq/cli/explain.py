@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+PURE = "gridq:pure"
+
 SEATS = 3
 """Seats named in one cell."""
 
@@ -44,7 +46,7 @@ def explain(
     if json:
         echo_json(report)
         return
-    table = plain_table("#", "stage", "after", "queue", "estimate", "who could run it now", gap=1)
+    table = plain_table("#", "stage", "after", "queue", "estimate", "who could", gap=1)
     for step in report["steps"]:
         table.add_row(
             str(step["step"]),
@@ -52,7 +54,7 @@ def explain(
             ",".join(map(str, step["after"])) or "-",
             step["queue"],
             _estimate(step),
-            ", ".join(step["seats"][:SEATS]) + (" …" if len(step["seats"]) > SEATS else "") or "nobody",
+            _who(step),
         )
     console().print(table)
     told = set()
@@ -158,16 +160,13 @@ def _nobody(step: Step, seats: Sequence[LiveSeat], lacking: dict[str, str]) -> s
 
 def _tokens(step: Step, profiles: Mapping[str, Profile]) -> int:
     """What the stages are expected to use beside their input, as far as their config tells."""
-    from gridq import queues
     from gridq.protocol import StageCall
 
-    profile = profiles.get(queues.kind_of(step.queue))
-    if profile is None:
-        return 0
     total = 0
     for op in step.ops:
         call = StageCall(id=op.id, name=op.name, path=op.path, implementation=op.implementation)
-        total += profile.estimate(call, op.input[2] if op.input[0] == "cfg" else {}).tokens
+        value = op.input[2] if op.input[0] == "cfg" else {}
+        total += max((profile.estimate(call, value).tokens for profile in profiles.values()), default=0)
     return total
 
 
@@ -186,6 +185,12 @@ def _names(step: dict[str, Any]) -> str:
     arm = step["arm"]
     only = "" if arm is None else f" (if step {arm['of']} is {'true' if arm['where'] else 'not true'})"
     return (f"{place}/{names}" if place else names) + only
+
+
+def _who(step: dict[str, Any]) -> str:
+    if step["queue"] == PURE:
+        return "a router" if step["seats"] else "nobody"
+    return ", ".join(step["seats"][:SEATS]) + (" …" if len(step["seats"]) > SEATS else "") or "nobody"
 
 
 def _estimate(step: dict[str, Any]) -> str:

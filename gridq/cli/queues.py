@@ -85,19 +85,17 @@ def offered(seats: list[LiveSeat]) -> list[dict[str, Any]]:
             offer["seats"].append(seat.seat)
             offer["lanes"] += seat.lanes
             offer["free"] += seat.free
-            if slug in _models(seat):
-                offer["loads"] = offer["loads"] or "loads" in seat.metrics
-                if f"loaded:{_models(seat)[slug]}" in seat.metrics:
-                    offer["loaded"].append(seat.seat)
+            offer["loads"] = offer["loads"] or ("loads" in seat.metrics and slug in _models(seat))
+            if queue in seat.warm:
+                offer["loaded"].append(seat.seat)
     return [found[queue] for queue in sorted(found)]
 
 
-def _models(seat: LiveSeat) -> dict[str, str]:
-    """The models that a seat describes: their names by the slugs of their queues."""
+def _models(seat: LiveSeat) -> set[str]:
+    """The slugs of the models that a seat describes."""
     from gridq.queues import slug
 
     listed = seat.capability.get("models")
-    names = (
-        [model.get("name") for model in listed if isinstance(model, dict)] if isinstance(listed, list) else []
-    )
-    return {slug(name): name for name in names if isinstance(name, str) and name}
+    models = listed if isinstance(listed, list) else []
+    names = [model.get("name") for model in models if isinstance(model, dict)]
+    return {slug(name) for name in names if isinstance(name, str) and name}

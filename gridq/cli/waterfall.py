@@ -39,13 +39,8 @@ def waterfall(view: JobView, width: int) -> list[str]:
         name = name if len(name) <= column else name[: column - 1] + "…"
         lines.append(f"{name:{column}} {bar} {took(total):>9}")
     hidden = len(timed) - len(shown)
-    scale = f"{took((end - begin) * 1000)}"
-    foot = f"0{scale:>{cells - 1}}"
-    lines.append(
-        f"{'':{column}} {foot}  {WAIT} waits {RUN} runs"
-        if width > column + cells + 20
-        else f"{'':{column}} {foot}"
-    )
+    lines.append(f"{'':{column}} 0{took((end - begin) * 1000):>{cells - 1}}")
+    lines.append(f"{'':{column}} {WAIT} waits  {RUN} runs")
     if hidden:
         lines.append(f"and {hidden} shorter ones")
     return lines

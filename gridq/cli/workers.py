@@ -69,6 +69,8 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
     )
     for seat in seats:
         numbers = [f"{name} {value:g}" for name, value in sorted(seat.metrics.items()) if name != "busy"]
+        if seat.per_minute is not None:
+            numbers.append(f"requests a minute {seat.per_minute}")
         if seat.bells:
             numbers.append(f"bells {seat.bells}")
         table.add_row(
@@ -91,4 +93,6 @@ def state_of(seat: LiveSeat) -> str:
         text += f" until {clock(seat.until)}"
     if seat.reason:
         text += f": {seat.reason}"
+    if seat.rate_until:
+        text += f"; no request until {clock(seat.rate_until)}"
     return text + (" (its worker is silent)" if seat.stale else "")

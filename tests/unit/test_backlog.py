@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,3 +132,33 @@ def test_without_a_router_a_queued_job_says_so(client: Client) -> None:
     assert client.waits_for("j").startswith("a router to admit it: none is live")
     live(client, "m.router-7", "gridq:pure")
     assert client.waits_for("j") == "a router to admit it"
+
+
+def test_the_limits_that_bind_are_those_with_less_left(client: Client) -> None:
+    live(client, "m.a", "bench:any", lanes=4, budget=500, state="ready")
+    record = {"gbudget": 90, "gleft": -5, "gturn": 1_000_000, "rpm": 1, "grpm": 9}
+    client.redis.hset(client.keys("seat", "m.a"), mapping=record)
+    [seat] = client.workers()
+    assert (seat.budget, seat.budget_left, seat.budget_until) == (90, -5, 1000.0)
+    assert (seat.per_minute, seat.rate_until) == (1, None)
+    client.redis.lpush(client.keys("rate", "m.a"), 1)
+    assert client.workers()[0].rate_until is None  # long ago
+    client.redis.expire(client.keys("rate", "m.a"), 60)
+
+
+def test_a_seat_has_made_its_requests_of_the_minute(client: Client) -> None:
+    live(client, "m.a", "bench:any", lanes=4, state="ready")
+    client.redis.hset(client.keys("seat", "m.a"), "rpm", 1)
+    client.submit(echo(), 1)
+    assert not isinstance(client.scripts.claim("m.a", "i-m.a", "one", "nonce"), str)
+    said = waits(client)
+    assert re.search(r"m\.a has made its 1 requests of a minute; again in \d+ s$", said), said
+
+
+def test_an_agent_is_over_its_money(client: Client) -> None:
+    live(client, "m.a", "bench:any", state="ready")
+    client.redis.sadd(client.keys("park", "ann"), "bench:any 0/0|")
+    client.redis.expire(client.keys("park", "ann"), 60)
+    assert waits(client, agent="ann").startswith(
+        "money: what the agent 'ann' or its team may spend is used up"
+    )
