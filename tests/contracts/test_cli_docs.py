@@ -1,0 +1,42 @@
+"""The page about the command line names every command there is, and none that is not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer.main
+
+from gridq import cli
+from gridq.cli import exits
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+
+
+def commands() -> dict[str, object]:
+    cli.load_commands()
+    group = typer.main.get_command(cli.app)
+    return dict(group.commands)  # type: ignore[attr-defined]
+
+
+def test_every_command_has_a_section_and_every_section_a_command() -> None:
+    assert sorted(re.findall(r"^### `gridq (\w+)`$", PAGE, re.M)) == sorted(commands())
+
+
+def test_every_command_of_a_group_is_named() -> None:
+    for name, command in commands().items():
+        section = PAGE.partition(f"### `gridq {name}`")[2].partition("\n### ")[0]
+        for below in getattr(command, "commands", {}):
+            assert f"`{below}`" in section or f"`gridq {name} {below}`" in section, (name, below)
+
+
+def test_every_exit_code_is_explained() -> None:
+    codes = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.M)} == codes | {0}
+    told = {int(code) for code in re.findall(r"(?:: |; )(\d+) ", exits.EXITS)}
+    assert told == codes | {0}
+
+
+def test_what_is_shown_names_no_folder_of_the_machine_it_ran_on() -> None:
+    assert not re.findall(r"(?<![\w.])/(?:tmp|work|root|home)\b", PAGE)
+    assert "gqjoin_" not in PAGE
