@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -12,6 +13,19 @@ from typer.testing import CliRunner
 
 from gridq import cli
 
+OURS = (
+    "run",
+    "validate",
+    "explain",
+    "jobs",
+    "job",
+    "cancel",
+    "workers",
+    "seats",
+    "models",
+    "queues",
+    "drain",
+)
 HEAVY = ("celery", "kombu", "redis", "pydantic", "rich", "httpx", "xllamacpp", "asyncio")
 
 
@@ -28,15 +42,17 @@ finally:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout.splitlines()[-1] == "loaded"
-    for command in ("run", "validate", "workers", "demo", "probe"):
+    for command in (*OURS, "demo", "probe"):
         assert f"\n  {command} " in done.stdout
     assert "Exit codes: 0 done" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "validate", "workers"])
-def test_every_command_tells_its_exit_codes(command: str) -> None:
+@pytest.mark.parametrize("command", OURS)
+def test_every_command_tells_its_exit_codes_and_speaks_json(command: str) -> None:
     done = CliRunner().invoke(cli.app, [command, "--help"])
     assert done.exit_code == 0
+    assert "--json" in done.stdout
+    assert "--debug" in done.stdout
     assert "124 the time to wait is over" in " ".join(done.stdout.split())
 
 
@@ -64,3 +80,26 @@ def test_graph_and_input_cannot_both_be_stdin() -> None:
     done = CliRunner().invoke(cli.app, ["run", "-", "--input", "-"])
     assert done.exit_code == 2
     assert "cannot both come from stdin" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--json", "--nonsense"])
+def test_wrong_use_is_a_document_too_where_json_is_asked_for(option: str) -> None:
+    done = CliRunner().invoke(cli.app, ["jobs", "--nonsense", option])
+    assert done.exit_code == 2
+    assert "No such option: --nonsense" in done.stderr
+    told = json.loads(done.stdout)["error"]["message"] if option == "--json" else done.stdout
+    assert told == ("No such option: --nonsense" if option == "--json" else "")
+
+
+def test_debug_shows_where_an_error_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments in (["--debug", "run", "none.json"], ["run", "none.json", "--debug"]):
+        done = CliRunner().invoke(cli.app, arguments)
+        assert done.exit_code == 2
+        assert "Traceback" in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("error: config.invalid")
+    assert "Traceback" not in CliRunner().invoke(cli.app, ["run", "none.json"]).stderr
+
+
+def test_a_shell_can_be_given_the_completion() -> None:
+    done = CliRunner().invoke(cli.app, ["--help"])
+    assert "--install-completion" in done.stdout
