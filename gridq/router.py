@@ -130,12 +130,12 @@ def current() -> Router | None:
 def start(app: Celery, lanes: int, hostname: str = "") -> Router:
     """Start this process's router: go live, declare the bells, sweep."""
     router = build(app, lanes, hostname)
+    router.limiting.start()  # first: with a wrong quotas file it is no router
     bells.declare(app, router.scripts.client, router.scripts.keys)
     revoke_cancels(router.scripts, partial(answers.write, app, router.scripts))
     router.session.start()
     router.sweeper.start()
     router.governor.start()
-    router.limiting.start()
     executor.attach(router.session)
     _router[:] = [router]
     return router

@@ -25,6 +25,7 @@ from gridq.errors import (
     KeyMissing,
     KeyRevoked,
     QuotaExceeded,
+    WaitTimeout,
 )
 from gridq.settings import Settings, settings
 from gridq.states import JobState
@@ -224,6 +225,32 @@ def test_a_key_revoked_before_admission_is_refused(grid: Grid) -> None:
             grid.client.result("late-job", 20)
     finally:
         command("keys", "revoke", made["id"], "--forget")
+
+
+def test_a_seat_over_its_requests_or_budget_waits_and_wakes_by_itself(grid: Grid) -> None:
+    """Nobody sends a bell: the seat's own renewal finds that the minute, or the window, has turned."""
+    redis, keys = grid.client.redis, grid.client.keys
+    (seat,) = [ad.seat for ad in grid.client.workers()]
+    grid.write(f'[seats."{seat}"]\nrequests_per_minute = 1\n')
+    wait_until(lambda: redis.hget(keys("seat", seat), "grpm") == b"1")
+    redis.delete(keys("rate", seat))
+    grid.client.run(graph(0), {}, 20, agent="fay")
+    waits = grid.client.submit(graph(0), {}, agent="fay")
+    with pytest.raises(WaitTimeout):
+        grid.client.result(waits, 1.5)
+    (before,) = redis.lrange(keys("rate", seat), 0, -1)
+    redis.lset(keys("rate", seat), 0, str(int(before) - 60_000))
+    grid.client.result(waits, 20)
+
+    grid.write(f'[seats."{seat}"]\nbudget_dollars = 0.1\nperiod = "day"\n')
+    wait_until(lambda: redis.hget(keys("seat", seat), "gleft") == b"100000")
+    grid.client.run(graph(100_000), {}, 20, agent="fay")  # all of it
+    assert account(seat, "grid budget")["left"] == 0
+    waits = grid.client.submit(graph(0), {}, agent="fay")
+    with pytest.raises(WaitTimeout):
+        grid.client.result(waits, 1.5)
+    redis.hset(keys("seat", seat), "gturn", 1)  # the day is over
+    grid.client.result(waits, 20)
 
 
 def test_no_key_of_ours_lives_for_ever(grid: Grid) -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gridq import auth
 from gridq.errors import AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
 from gridq.ledger import exceeded, read
 from gridq.limiting import lift, put_in_force
@@ -353,3 +354,43 @@ def test_limits_are_told_with_where_they_come_from(grid: Grid) -> None:
     assert not found.single_tenant
     assert lift(grid.scripts)
     assert not lift(grid.scripts)
+
+
+# -- keys
+
+
+def test_a_key_is_asked_for_as_soon_as_there_is_one(grid: Grid) -> None:
+    grid.seat()
+    assert grid.admit(one()) == ["ok"]
+    made, _ = auth.create(grid.client, grid.keys, "ann", team="t")
+    assert grid.admit(one(), "j8") == ["key", "missing"]
+    assert grid.admit(one(), "j8", key="nobody") == ["key", "unknown"]
+    assert grid.admit(one(), "j8", key=made.id, agent="bob") == ["key", "unknown"]
+    assert "job:j8" not in grid.own()
+    assert grid.admit(one(), "j8", key=made.id) == ["ok"]
+    auth.revoke(grid.client, grid.keys, made.id)
+    assert grid.admit(one(), "j9", key=made.id) == ["key", "revoked"]
+    auth.forget(grid.client, grid.keys, made.id)
+    assert grid.admit(one(), "j9") == ["ok"]
+
+
+def test_a_key_s_team_counts_unless_the_file_names_one(grid: Grid) -> None:
+    grid.seat()
+    made, _ = auth.create(grid.client, grid.keys, "ann", team="key-team")
+    limit(grid, "[teams.key-team]\nmonthly_jobs = 1\n")
+    assert grid.admit(one(), key=made.id) == ["ok"]
+    assert grid.admit(one(), key=made.id)[:3] == ["quota", "team_jobs", "key-team"]
+    limit(grid, '[teams.t]\nmonthly_jobs = 1\n[agents.ann]\nteam = "t"\n[teams.key-team]\nmonthly_jobs = 1\n')
+    assert grid.admit(one(), key=made.id) == ["ok"]
+    assert grid.admit(one(), key=made.id)[:3] == ["quota", "team_jobs", "t"]
+
+
+def test_a_key_ends_by_the_server_s_clock(grid: Grid) -> None:
+    grid.seat()
+    old, _ = auth.create(grid.client, grid.keys, "ann")
+    new, _ = auth.rotate(grid.client, grid.keys, old.id, overlap=3600)
+    assert grid.admit(one(), key=old.id) == ["ok"]
+    assert grid.admit(one(), key=new.id) == ["ok"]
+    record = json.loads(grid.client.hget(grid.keys("keys"), old.id))
+    grid.client.hset(grid.keys("keys"), old.id, json.dumps(record | {"ends": grid.now() - 1}))
+    assert grid.admit(one(), key=old.id) == ["key", "revoked"]
