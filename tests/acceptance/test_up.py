@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gridq.client import Client
+from gridq.settings import Settings
 from tests.acceptance.homes import HomeFolder, listens, port_of, wait_for
 
 pytestmark = pytest.mark.slow
@@ -119,6 +121,19 @@ def test_down_ends_what_runs(home: HomeFolder) -> None:
     assert home.processes() == []
     assert not listens(port)
     assert home("status").returncode == 3
+
+
+def test_a_job_that_was_accepted_goes_on_after_the_grid_was_down(home: HomeFolder) -> None:
+    assert home("up", "--no-flower", "--detach", "--seat", "local").returncode == 0
+    url = home.state("grid")["broker_url"]
+    client = Client(config=Settings(broker_url=url, profiles=("bench",), home=home.path))
+    graph = {"root": {"op": "Stage", "id": "bench_echo"}}
+    job = client.submit(graph, "kept", wait_for_seat=True)
+    assert home("down").returncode == 0
+    home.start("up", "--no-flower")
+    assert home.ready()["broker_url"] == url
+    assert client.result(job, 30) == "kept"
+    client.close()
 
 
 def test_status_tells_parts_server_seats_and_jobs(home: HomeFolder) -> None:
