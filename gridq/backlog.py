@@ -116,8 +116,10 @@ def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
         if any(names.PURE in seat.queues for seat in live_seats(client, keys)):
             return "a router to admit it"
         return "a router to admit it: none is live, start one with celery -A gridq.app worker -Q gridq:router"
-    if view.state is not JobState.RUNNING or not view.stages:
+    if view.state is not JobState.RUNNING:
         return ""
+    if not view.stages:  # too many to be looked at one by one
+        return f"{view.of - view.done} of its {view.of} steps"
     running = by_step(view.having(StageState.RUNNING))
     if running:
         more = len(running) - 1

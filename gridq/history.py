@@ -143,13 +143,13 @@ class JobReader:
             look.lrange(keys("rows", job), -MAX_STEPS, -1)
         head, inbox, about, end, clock, *texts = look.execute()
         view = JobView(job, None, now=clock[0] + clock[1] / 1e6)
-        view.rows = [_row(row) for text in (texts[0] if texts else ()) for row in json.loads(text)]
+        view.rows = _rows(texts[0]) if texts else []
         if end is not None:
             self._ended(view, end, about)
         elif head[2] is not None:
             _fill(view, head)
             view.state = JobState.RUNNING
-            self._running(view, head)
+            self._running(view, head, rows)
         elif inbox[1] is not None:
             view.state = JobState.QUEUED
             options = json.loads(inbox[4] or b"{}")
@@ -171,7 +171,7 @@ class JobReader:
         count, left = int(about[2] or 0), int(about[3] or 0)
         view.done, view.of = (finished, finished) if found.state is JobState.DONE else (count - left, count)
 
-    def _running(self, view: JobView, head: list[bytes | None]) -> None:
+    def _running(self, view: JobView, head: list[bytes | None], rows: bool) -> None:
         count = int(head[2] or 0)
         if not self._count:
             self._read_plan(count)
@@ -179,10 +179,16 @@ class JobReader:
             view.done, view.of = count - int(head[3] or 0), count
             return
         names = [f"{name}:{index}" for name in _FIELDS for index in range(count)]
-        found: list[Any] = self._client.hmget(self._keys("job", self.job), ["n", *names])
+        # The rows once more, of the same instant as the fields: a stage that is done has its row.
+        look = self._client.pipeline(transaction=True)
+        look.hmget(self._keys("job", self.job), ["n", *names])
+        if rows:
+            look.lrange(self._keys("rows", self.job), -MAX_STEPS, -1)
+        found, *texts = look.execute()
+        if texts:
+            view.rows = _rows(texts[0])
         if found[0] is None:  # it ended in between
-            view.state = None
-            again = self.read(rows=bool(view.rows))
+            again = self.read(rows=rows)
             for name in view.__slots__:
                 setattr(view, name, getattr(again, name))
             return
@@ -334,8 +340,8 @@ def worker_of(hold: bytes) -> str:
     return f"{name}@{machine}"
 
 
-def _row(record: dict[str, Json]) -> Row:
-    return Row.model_validate(record)
+def _rows(texts: list[bytes]) -> list[Row]:
+    return [Row.model_validate(row) for text in texts for row in json.loads(text)]
 
 
 def _text(value: bytes | None) -> str:

@@ -57,7 +57,7 @@ def bars(offset: float, wait_ms: float, run_ms: float, whole: float, cells: int)
     if run_ms > 0:
         last = max(last, run_at + 1)
     elif wait_ms > 0:
-        run_at = last = max(run_at, first + 1)
+        run_at = last = max(round((offset + wait_ms / 1000) * scale), first + 1)
     last = min(last, cells)
     return (NOTHING * first + WAIT * (run_at - first) + RUN * (last - run_at)).ljust(cells)[:cells]
 

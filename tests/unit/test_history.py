@@ -104,7 +104,7 @@ def test_a_job_that_failed_keeps_its_error_and_what_ran(grid: LocalGrid) -> None
 
 def test_attempts_that_left_no_record_are_losses(grid: LocalGrid) -> None:
     rows = [{"path": "root", "stage": "s", "queue": "llm:x", "worker": "cpu@m", "attempt": n} for n in (2, 4)]
-    [stage] = history._recorded([history._row(row) for row in rows])
+    [stage] = history._recorded(history._rows([json.dumps(rows).encode()]))
     assert (stage.attempts, stage.losses) == (4, 2)
 
 
