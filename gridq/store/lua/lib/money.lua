@@ -110,7 +110,11 @@ local function spend(job, agent, team, micro)
 end
 
 -- What an agent's being over depends on, beside what it has spent: the window and the limits in force.
-local function mark() return window('month') .. ' ' .. (C('HGET', K .. 'limits', 'v') or '') end
+local marked
+local function mark()
+  if not marked then marked = window('month') .. ' ' .. (C('HGET', K .. 'limits', 'v') or '') end
+  return marked
+end
 
 local function costless(q) return string.sub(q, 1, 6) == 'gridq:' end  -- built-in stages and one's own code cost no money
 

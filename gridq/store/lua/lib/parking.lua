@@ -19,7 +19,7 @@ local function park_all(only)
       for _, agent in ipairs(C('ZRANGE', rdy, 0, -1)) do
         local first = C('ZRANGE', K .. 'w:' .. q .. ':' .. cls .. ':' .. agent, 0, 0)[1] or ''
         local team = C('HGET', jobkey(string.match(first, '^[^:]*')), 'team')
-        if team and (not only or only == team) and over(agent, team) then
+        if team and (only == team or not only and over(agent, team)) then
           C('ZREM', rdy, agent)
           aside(q, cls, agent, team)
         end
@@ -28,7 +28,8 @@ local function park_all(only)
   end
 end
 
--- An agent comes back, level with those served now.
+-- An agent comes back, level with those served now. One bell for each queue: who answers it rings for the next.
+local rung = {}
 local function unpark(agent)
   for _, m in ipairs(C('SMEMBERS', K .. 'park:' .. agent)) do
     local q, cls = string.match(m, '^(%S+) (.*)$')
@@ -41,14 +42,14 @@ local function unpark(agent)
       C('ZADD', rdy, v, agent)
       C('PEXPIRE', rdy, KEEP)
       C('PEXPIRE', vt, KEEP)
-      ring(q)
+      if not rung[q] then ring(q); rung[q] = true end
     end
   end
   C('DEL', K .. 'park:' .. agent)
   C('HDEL', K .. 'parked', agent)
 end
 
--- Bring back whoever is no longer over. What an agent has spent only grows within a window, so there is nothing to look at
+-- Bring back whoever is no longer over, up to 200 at a time. What an agent has spent only grows within a window, so there is nothing to look at
 -- before the window or the limits are others than when it was looked at last.
 local function unpark_due()
   local list, now, back = C('HGETALL', K .. 'parked'), nil, 0
@@ -58,6 +59,7 @@ local function unpark_due()
     if seen ~= now then
       if over(list[i], team) then C('HSET', K .. 'parked', list[i], team .. ' ' .. now)
       else unpark(list[i]); back = back + 1 end
+      if back >= 200 then break end  -- nobody else is served meanwhile: the next sweep goes on
     end
   end
   return back
