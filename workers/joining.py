@@ -52,7 +52,11 @@ def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None])
     """
     check_environment()
     url = with_login(url, token)
-    check_url(url)
+    try:
+        check_url(url)
+    except ConfigError as exc:
+        exc.details["path"] = "URL"
+        raise
     for name in (GRID, WORKER):
         if held(home, name):
             raise already(home, name)

@@ -125,7 +125,7 @@ def test_a_token_is_spent_once_and_says_why_it_is_refused(grid: HomeFolder, mach
 
     assert "join.token: This is not a join token" in join("gqjoin_e30")
     assert "broker.unreachable" in join(token, "redis://127.0.0.1:1/0")
-    assert "This is not the URL of a server" in join(token, "127.0.0.1")
+    assert "This is not the URL of a server (at URL)" in join(token, "127.0.0.1")
     done = machine("join", url_of(grid), "--token", "-", "--no-start", stdin=token)
     assert done.returncode == 0, done.stderr
     before = (machine.path / "config.toml").read_text()
