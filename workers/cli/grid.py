@@ -126,9 +126,7 @@ def status(json: AsJson = False, debug: Debug = False) -> None:
         from workers import status as texts
 
         if not states:
-            typer.echo(
-                f"Nothing runs in {home}. To start a grid: gridq up; to serve this machine's seats: gridq worker\n"
-            )
+            typer.echo(f"Nothing runs in {home}. To start a grid: gridq up; to serve in one: gridq worker\n")
         for state in states:
             typer.echo(texts.now(state))
         typer.echo(texts.grid(found, url))
