@@ -7,7 +7,10 @@ from pydantic import SecretStr
 
 from gridq import auth
 from gridq.errors import ConfigError, KeyInvalid, KeyNotFound, KeyRevoked, KeyScopeMissing
+from gridq.jobs import options_of
+from gridq.settings import Settings, settings
 from gridq.store.keys import Keys
+from gridq.tasks import one_stage
 from tests.conftest import GridEnv
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -125,3 +128,27 @@ def test_forgetting_the_last_opens_the_grid(grid_env: GridEnv) -> None:
     assert not auth.forget(grid_env.client, keys, made[0].id)
     assert auth.forget(grid_env.client, keys, made[1].id)
     assert auth.listing(grid_env.client, keys) == []
+
+
+def test_a_key_among_a_stage_s_arguments_is_the_job_s_and_not_the_stage_s() -> None:
+    graph, _, about = one_stage("llm_complete", "prompt", prompt="x", max_tokens=3, key="gq_0_secret")
+    assert "secret" not in str(graph)
+    options = options_of(about)
+    assert options.key is not None
+    assert "secret" not in repr(options) + options.model_dump_json() + str(options.model_dump())
+
+
+def test_an_empty_variable_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_KEY", "")
+    assert Settings().key is None
+    monkeypatch.setenv("GRIDQ_KEY", "gq_0_secret")
+    assert "secret" not in repr(Settings())
+
+
+def test_a_time_zone_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("GRIDQ_TIMEZONE", "Mars/Olympus")
+        settings.cache_clear()
+        with pytest.raises(ConfigError, match="GRIDQ_TIMEZONE"):
+            settings()
+    settings.cache_clear()
