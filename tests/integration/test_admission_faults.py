@@ -139,5 +139,5 @@ def test_a_server_that_forgot_everything_is_told_of_the_bells_by_a_router_too(ro
     keys = router.scripts.keys
     router.scripts.client.delete(keys("bells"), keys("seats"))
     router.session.renew()
-        assert {"stage", "router"} <= {name.decode() for name in router.scripts.client.hkeys(keys("bells"))}
+    assert {"stage", "router"} <= {name.decode() for name in router.scripts.client.hkeys(keys("bells"))}
     router.session.stop(0)
