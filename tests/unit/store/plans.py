@@ -79,8 +79,15 @@ class Grid:
     ) -> str | None:  # fmt: skip
         """Register a seat; the other host where it is refused."""
         other = self.scripts.register(
-            seat, inc, host=host, lanes=lanes, budget=budget, queues=queues or (ANY,), ttl_ms=ttl_ms,
-            period=period, per_minute=per_minute,
+            seat,
+            inc,
+            host=host,
+            lanes=lanes,
+            budget=budget,
+            queues=queues or (ANY,),
+            ttl_ms=ttl_ms,
+            period=period,
+            per_minute=per_minute,
         )
         if other is None:
             self.budgets[seat] = budget

@@ -54,7 +54,7 @@ class Runner:
             return self._generate(asked, chunks, context, began)
 
     def warm(self) -> list[str]:
-        """The queues whose work would run on a loaded model: of those that serve a queue, the first counts."""
+        """The queues whose work would run on a loaded model: the first that serves a queue counts."""
         first: dict[str, str] = {}
         for model in self._seat.models:
             for queue in llm_queues([model]):
