@@ -125,7 +125,7 @@ def translate(exc: BaseException, url: str | None = None) -> BrokerError:
                 f"The server at {shown} is still loading its data", reason | {"fix": "wait"}
             )
         if isinstance(fault, (faults.ConnectionError, faults.TimeoutError, OSError)):
-            start = "start the server (`gridq up` starts one with a grid), or say where it is: GRIDQ_BROKER_URL"
+            start = "start the server (`gridq up` starts one with a grid), or set GRIDQ_BROKER_URL"
             return BrokerUnreachable(f"Nothing answers at {shown}", reason | {"fix": start})
     return BrokerError(f"The server at {shown} did not do what was asked", {"reason": _one_line(exc)})
 
