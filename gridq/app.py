@@ -32,6 +32,10 @@ class Messaging(AMQP):  # type: ignore[misc]
 def configure(config: Settings) -> None:
     """Point the app at other settings than this process's `settings()`, as tests do."""
     app.conf.update(server_options(config))
+    backend = app._backend
+    if backend is not None:  # its connections go with it: nobody else would close them
+        backend.result_consumer.stop()
+        backend.client.close()
     if app._pool is not None:
         app._pool.force_close_all()
     app._pool = None
