@@ -46,6 +46,8 @@ def machine_id(home: Path) -> str:
                 "fix": "set GRIDQ_HOME to a folder you may write",
             },
         ) from None
+    except UnicodeDecodeError:
+        text = ""
     if not _ID.fullmatch(text):
         raise ConfigError(
             f"{path} holds no machine id",

@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -188,11 +188,13 @@ class _Reader:
         value = table.get(key)
         if value is None or value == "none":
             return None
-        micro = Decimal(value) * unit if _is_number(value) else Decimal(-1)
-        if not (micro.is_finite() and 0 <= micro <= MOST_DOLLARS * 1_000_000):
+        amount = Decimal(value) if _is_number(value) else Decimal("NaN")
+        # Compared before it is multiplied, which of 1e999999 would be an error of its own.
+        if not (amount.is_finite() and 0 <= amount <= MOST_DOLLARS * 1_000_000 // unit):
             self.refuse(
                 (*at, key), f"{key} is no amount", f'a number from 0 to {MOST_DOLLARS} dollars, or "none"'
             )
+        micro = amount * unit
         if micro != micro.to_integral_value():
             self.refuse((*at, key), f"{key} is finer than a micro-dollar", "at most six decimals of a dollar")
         return int(micro)
@@ -233,11 +235,12 @@ class _Reader:
         self.complain(line, ".".join(key), message, {"expected": expected} | ({"fix": fix} if fix else {}))
 
     def complain(self, line: int, key: str, message: str, more: dict[str, str]) -> NoReturn:
-        raise QuotasFileError(message, {"path": f"{self.name}:{line}" + (f": {key}" if key else ""), **more})
+        shown = f": {_printable(key)}" if key else ""
+        raise QuotasFileError(message, {"path": f"{self.name}:{line}{shown}", **more})
 
     def _json(self) -> Any:
         try:
-            data = json.loads(self.text, parse_float=Decimal, parse_constant=Decimal)
+            data = json.loads(self.text, parse_float=_decimal, parse_constant=Decimal)
         except json.JSONDecodeError as exc:
             self.complain(
                 exc.lineno, f"column {exc.colno}", "The quotas file is no JSON", {"reason": exc.msg}
@@ -252,7 +255,7 @@ class _Reader:
 
     def _toml(self) -> Any:
         try:
-            return tomllib.loads(self.text, parse_float=Decimal)
+            return tomllib.loads(self.text, parse_float=_decimal)
         except tomllib.TOMLDecodeError as exc:
             message, _, place = str(exc).partition(" (at ")
             line = re.search(r"line (\d+)", place)
@@ -260,6 +263,19 @@ class _Reader:
             self.complain(number, "", "The quotas file is no TOML", {"reason": message})
         except (ValueError, RecursionError) as exc:
             self.complain(1, "", "The quotas file cannot be read as TOML", {"reason": str(exc)})
+
+
+def _decimal(text: str) -> Decimal:
+    """A number with a point or an exponent; not a number where the exponent is beyond all reason."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return Decimal("NaN")
+
+
+def _printable(key: str) -> str:
+    """A key as it may be logged and sent: half a surrogate pair, which JSON can name, is no text."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in key)
 
 
 def _is_number(value: object) -> bool:

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -314,10 +315,13 @@ def remembered(folder: Path) -> EmbeddedServer:
         with path.open(encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode
             note = json.load(file)
-            port, password = int(note["port"]), str(note["password"])
+            port, password = note["port"], note["password"]
+        # The password becomes a line of the server's configuration and a part of its address.
+        if type(port) is not int or not 0 < port < 1 << 16 or not re.fullmatch(r"[\w-]+", password, re.ASCII):
+            raise ValueError
     except FileNotFoundError:
         return EmbeddedServer(folder, appendonly=True)
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as exc:
         reason = (exc.strerror if isinstance(exc, OSError) else None) or "it holds no port and password"
         raise ConfigError(
             f"{path} cannot be used",

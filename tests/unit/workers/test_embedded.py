@@ -15,7 +15,7 @@ import redis
 from gridq.errors import BrokerUnreachable, ConfigError
 from gridq.store.connection import check_server, connect
 from workers import embedded
-from workers.embedded import EmbeddedServer
+from workers.embedded import ACCESS, EmbeddedServer, remembered
 
 PARENT = """
 import sys, time
@@ -127,3 +127,24 @@ def test_without_a_program_the_error_names_the_package(
     program = tmp_path / "redis-server"
     program.touch(0o700)
     assert embedded.find_server() == os.fspath(program)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        '{"port": 99999, "password": "x"}',
+        '{"port": -5, "password": "x"}',
+        '{"port": 1e400, "password": "x"}',
+        '{"port": 23456, "password": "x\\nbind 0.0.0.0"}',
+        '{"port": 23456, "password": ""}',
+        '{"port": 23456, "password": null}',
+        "[" * 100_000,
+    ],
+)
+def test_a_note_that_is_no_port_and_password_is_one_error(note: str, tmp_path: Path) -> None:
+    """A password with a line break in it would be a line more of the server's configuration."""
+    path = tmp_path / ACCESS
+    path.write_text(note)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="it holds no port and password"):
+        remembered(tmp_path)
