@@ -46,17 +46,21 @@ if guarded and C('EXISTS', K .. 'limits') == 1 then
   if not team then return refuse(refusal) end
   C('HSET', j, 'team', team)
 end
-C('HSET', j, 'agent', agent, 'prio', ARGV[3], 'dl', deadline, 'ttl', ARGV[5], 'in', input, 'ans', ARGV[10], 'n', ARGV[11],
-  'left', ARGV[11], 'at', NOW, 'name', ARGV[14])
-if ARGV[6] == '1' or known[3] then C('HSET', j, 'celery', 1) end
-if ARGV[7] == '1' then C('HSET', j, 'stream', 1) end
-if ARGV[15] ~= '' then C('HSET', j, 'session', ARGV[15]) end
+local fields = {'agent', agent, 'prio', ARGV[3], 'dl', deadline, 'ttl', ARGV[5], 'in', input, 'ans', ARGV[10], 'n', ARGV[11],
+  'left', ARGV[11], 'at', NOW, 'name', ARGV[14]}
+local function note(field, value) fields[#fields + 1], fields[#fields + 2] = field, value end
+if ARGV[6] == '1' or known[3] then note('celery', 1) end
+if ARGV[7] == '1' then note('stream', 1) end
+if ARGV[15] ~= '' then note('session', ARGV[15]) end
+C('HSET', j, unpack(fields))
 for i = 18, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
 C('PEXPIRE', j, deadline - NOW + 3600000)
 C('ZADD', K .. 'deadlines', deadline, job)
 C('ZADD', K .. 'jobs', 'NX', NOW, job)
-C('UNLINK', sub)
-C('ZREM', K .. 'inbox', job)
+if known[1] then
+  C('UNLINK', sub)
+  C('ZREM', K .. 'inbox', job)
+end
 if string.sub(input, 1, 1) == '@' then C('SADD', K .. 'vals:' .. job, string.sub(input, 2)); C('PEXPIRE', K .. 'vals:' .. job, deadline - NOW + 3600000) end
 if watched() then publish(cjson.encode(beginning(job, ARGV[14], agent, ARGV[11]))) end
 for s in words(ARGV[13]) do push(job, s) end

@@ -9,7 +9,7 @@ local lease, output, used, rows, seat, inc, lane, nonce, goon, told = unpack(ARG
 local job, step, rest = parse(lease)
 local j = jobkey(job)
 local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n', 'h:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0',
-  'team', 'agent')
+  'team', 'agent', 'left')
 local result, ended, pure, later = 1, '', {}, {}
 if f[1] ~= rest then
   local charged = settle(lease, free(lease), tonumber(used))  -- a late attempt is the seat's waste, never the agent's
@@ -32,18 +32,22 @@ else
     if over(f[9], f[8]) then park(f[9], f[8]) end
     if all then park_all(f[8]) end
   end
-  C('HSET', j, 'o:' .. step, output, 'dn:' .. step, rest)
-  C('HDEL', j, 'cur:' .. step)
-  if C('RPUSH', K .. 'rows:' .. job, rows) == 1 then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end
+  local left = tonumber(f[10]) - 1
+  local first = C('RPUSH', K .. 'rows:' .. job, rows) == 1
   if string.sub(output, 1, 1) == '@' then
     C('SADD', K .. 'vals:' .. job, string.sub(output, 2))
     C('PEXPIRE', K .. 'vals:' .. job, C('PTTL', j))
   end
   if told ~= '' then publish(told) end
-  if f[6] then skip(job, output == 'true' and f[7] or f[6], pure, later) end
-  release(job, header(job, step, f[5]).dependents, pure, later)
-  if C('HINCRBY', j, 'left', -1) <= 0 then
-    ended = finish(job, 'done', step == f[3] and output or C('HGET', j, 'o:' .. f[3]))
+  if left > 0 then  -- with the last step the job's own keys go, so nothing is noted in them
+    if first then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end
+    C('HSET', j, 'o:' .. step, output, 'dn:' .. step, rest, 'left', left)
+    C('HDEL', j, 'cur:' .. step)
+    if f[6] then left = left - skip(job, output == 'true' and f[7] or f[6], pure, later) end
+    release(job, header(job, step, f[5]).dependents, pure, later)
+  end
+  if left <= 0 then
+    ended = finish(job, 'done', step == f[3] and output or C('HGET', j, 'o:' .. f[3]), 0)
     pure = {}
   end
 end

@@ -98,7 +98,10 @@ for _, job in ipairs(C('ZRANGE', K .. 'deadlines', '-inf', NOW, 'BYSCORE', 'LIMI
     local agent = C('HGET', jobkey(job), 'agent')
     finish(job, 'expired', expired(agent and C('HEXISTS', K .. 'parked', agent) == 1 and PARKED or '{}'))
     r[5] = r[5] + 1
-  elseif C('ZSCORE', K .. 'past', job) == false then C('ZREM', K .. 'jobs', job) end  -- its keys expired: no router looked for long
+  else  -- its keys expired: no router looked for long
+    C('ZREM', K .. 'inbox', job)
+    if C('ZSCORE', K .. 'past', job) == false then C('ZREM', K .. 'jobs', job) end
+  end
   if steps > 5000 then break end  -- long jobs one at a time: nobody else is served meanwhile
 end
 for _, job in ipairs(C('ZRANGE', K .. 'past', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, 10 * most)) do  -- as fast as jobs can end

@@ -302,3 +302,12 @@ def test_a_job_whose_keys_expired_leaves_the_list(grid: Grid) -> None:
     grid.sweep()
     assert not grid.client.exists(grid.keys("jobs"))
     assert grid.claim() == "none"
+
+
+def test_a_submission_whose_keys_expired_leaves_the_inbox(grid: Grid) -> None:
+    """Else it would be rung for again and again, and no router would find it."""
+    grid.enqueue("j1")
+    grid.client.delete(grid.keys("sub", "j1"))
+    grid.age("deadlines", "j1")
+    grid.sweep()
+    assert not grid.client.exists(grid.keys("inbox"), grid.keys("jobs"))

@@ -48,32 +48,34 @@ end
 local function chronicle(job, f, state, left, ttl)
   local key = K .. 'about:' .. job
   C('HSET', key, 'name', f[1] or '', 'agent', f[2] or '', 'n', f[3] or 0, 'at', f[4] or NOW, 'prio', f[5] or 0, 'dl', f[6] or 0,
-    'ended', NOW, 'state', state, 'left', left or 0)
+    'ended', NOW, 'state', state, 'left', left)
   C('PEXPIRE', key, ttl)
-  C('ZADD', K .. 'jobs', 'NX', NOW, job)
   C('ZADD', K .. 'past', NOW + ttl, job)
 end
 
--- The one place where a job gets its final state. payload: a value or link (done), else an error as JSON.
-local function finish(job, state, payload)
-  local j = jobkey(job)
-  local f = C('HMGET', j, 'n', 'left', 'celery', 'ttl', 'stream', 'team')
-  if f[6] then unhold(job) end
-  local about, admitted = C('HMGET', j, 'name', 'agent', 'n', 'at', 'prio', 'dl'), f[1]
-  if f[2] and f[2] ~= '0' then
-    for step = 0, tonumber(f[1]) - 1 do withdraw(job, step) end
+-- The one place where a job gets its final state. payload: a value or link (done), else an error as JSON. left: how many of
+-- its steps have not ended, where the caller has not noted that in the job.
+local function finish(job, state, payload, left)
+  local j, sub = jobkey(job), K .. 'sub:' .. job
+  local fields = {'name', 'agent', 'n', 'at', 'prio', 'dl', 'celery', 'ttl', 'stream'}
+  local f = C('HMGET', j, 'left', 'team', unpack(fields))
+  local admitted = f[5]
+  left = left or tonumber(f[1] or 0)
+  if f[2] then unhold(job) end
+  if left > 0 then
+    for step = 0, tonumber(admitted) - 1 do withdraw(job, step) end
   end
-  local sub = K .. 'sub:' .. job
-  if not f[1] then  -- it never left the inbox
-    f = C('HMGET', sub, 'n', 'left', 'celery', 'ttl', 'stream', 'in')
-    about = C('HMGET', sub, 'name', 'agent', 'n', 'at', 'prio', 'dl')
-    if f[6] then unlink(f[6]) end
+  if not admitted then  -- it never left the inbox
+    f = C('HMGET', sub, 'in', 'team', unpack(fields))
+    if f[1] then unlink(f[1]) end
+    C('ZREM', K .. 'inbox', job)
   end
-  local ttl = tonumber(f[4] or RESULT)
+  local about, celery, stream = {unpack(f, 3, 8)}, f[9], f[11]
+  local ttl = tonumber(f[10] or RESULT)
   C('RPUSH', K .. 'fin:' .. job, state .. '\n' .. payload)
   C('PEXPIRE', K .. 'fin:' .. job, ttl)
   C('PEXPIRE', K .. 'rows:' .. job, ttl)
-  if f[5] then
+  if stream then
     C('XADD', K .. 'str:' .. job, '*', 'end', state)
     C('PEXPIRE', K .. 'str:' .. job, ttl)
   end
@@ -81,13 +83,12 @@ local function finish(job, state, payload)
   for _, v in ipairs(C('SMEMBERS', vals)) do
     if '@' .. v == payload then C('PEXPIRE', K .. 'val:' .. v, ttl) else C('UNLINK', K .. 'val:' .. v) end
   end
-  chronicle(job, about, state, f[2], ttl)
+  chronicle(job, about, state, left, ttl)
   tell_end(job, about[1] or 'graph', about[2], admitted and about[4], state, payload)
   C('UNLINK', j, sub, vals)
   C('ZREM', K .. 'deadlines', job)
-  C('ZREM', K .. 'inbox', job)
-  if f[3] then C('ZADD', K .. 'answers', NOW, job) end
-  return f[3] and 'celery' or 'plain'
+  if celery then C('ZADD', K .. 'answers', NOW, job) end
+  return celery and 'celery' or 'plain'
 end
 
 -- One dependency of each dependent is met; those with none left become ready. Pure ones are handed to `pure` where given:
@@ -102,13 +103,14 @@ local function release(job, dependents, pure, later)
   end
 end
 
--- The arm that was not taken: its steps count as finished, and nothing in it runs.
+-- The arm that was not taken: its steps count as finished, and nothing in it runs. Gives how many they are.
 local function skip(job, list, pure, later)
   local j = jobkey(job)
   local steps = {}
   for s in words(list) do steps[#steps + 1] = s; C('HSET', j, 'k:' .. s, 1) end
   if #steps > 0 then C('HINCRBY', j, 'left', -#steps) end
   for _, s in ipairs(steps) do release(job, header(job, s).dependents, pure, later) end
+  return #steps
 end
 
 -- A scope starts again: every step in it is withdrawn, its epoch raised, its counters set back.

@@ -54,10 +54,10 @@ end
 -- where `later` is given notes in it what is to be rung for.
 local function push(job, step, later)
   local j = jobkey(job)
-  local h = header(job, step)
-  local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step, 'session', 'team')
-  local agent, q = f[1], h.q
+  local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step, 'session', 'team', 'h:' .. step)
   if f[5] then return end
+  local h = header(nil, nil, f[8])
+  local agent, q = f[1], h.q
   -- A class holds what the same seats may take, so that a seat passes over it whole: priority / cost step | excluded seats.
   -- In a queue of too many classes the exclusions of the rest are looked at stage by stage.
   local cls = f[2] .. '/' .. h.cost .. '|' .. (f[3] or '')

@@ -1,26 +1,37 @@
--- Claiming: used by claim and by complete, which goes on with the next stage. uses: base pending jobs
+-- Claiming: used by claim and by complete, which goes on with the next stage. uses: base money budget pending jobs
 
 -- What the claimant needs: {lease, spec, meta, refs, input, value …}; meta = wait_ms stream remaining_ms prio queue agent now_ms name.
 -- A step that was skipped has no output: its place is nil.
-local function give(lease, wait)
-  local job, step = parse(lease)
-  local j = jobkey(job)
-  local f = C('HMGET', j, 's:' .. step, 'stream', 'dl', 'prio', 'agent', 'h:' .. step, 'name')
-  if not f[6] then return nil end  -- the job's keys expired
-  local h = header(job, step, f[6])
-  local meta = wait .. ' ' .. (f[2] or '0') .. ' ' .. (f[3] - NOW) .. ' ' .. f[4] .. ' ' .. h.q .. ' ' .. f[5] .. ' ' .. NOW .. ' ' .. (f[7] or '')
-  local reply = {lease, f[1], meta, h.refs, h.input and C('HGET', j, 'in') or ''}
+local function give(lease, wait, s)
+  local job = parse(lease)
+  local h = header(nil, nil, s.header)
+  local meta = wait .. ' ' .. (s.stream or '0') .. ' ' .. (s.dl - NOW) .. ' ' .. s.prio .. ' ' .. h.q .. ' ' .. s.agent .. ' ' .. NOW .. ' ' .. (s.name or '')
+  local fields = h.input and {'in'} or {}
   if h.refs ~= '-' then
-    for ref in string.gmatch(h.refs, '[^,]+') do reply[#reply + 1] = C('HGET', j, 'o:' .. ref) end
+    for ref in string.gmatch(h.refs, '[^,]+') do fields[#fields + 1] = 'o:' .. ref end
+  end
+  local reply = {lease, s.spec, meta, h.refs}
+  if not h.input then reply[5] = '' end
+  for i = 1, #fields, 2000 do
+    for _, value in ipairs(C('HMGET', jobkey(job), unpack(fields, i, math.min(i + 1999, #fields)))) do reply[#reply + 1] = value end
   end
   return reply
 end
 
-local function open(job, step, seat, lane, nonce, hold)
-  local j = jobkey(job)
-  local rest = (C('HGET', j, 'ep:' .. step) or '0') .. ':' .. C('HINCRBY', j, 'a:' .. step, 1) .. ':' .. nonce
+-- All that a claim reads of a step and its job, but the values it takes; nil where the job's keys expired.
+local function look(job, step)
+  local f = C('HMGET', jobkey(job), 'h:' .. step, 's:' .. step, 'ep:' .. step, 'a:' .. step, 't:' .. step, 'at:' .. step, 'dl',
+    'prio', 'agent', 'name', 'stream', 'session')
+  if not f[1] then return nil end
+  return {header = f[1], spec = f[2], epoch = f[3] or '0', attempts = tonumber(f[4] or 0), ready = f[5], at = f[6], dl = f[7],
+    prio = f[8], agent = f[9], name = f[10], stream = f[11], session = f[12]}
+end
+
+local function open(job, step, seat, lane, nonce, hold, s)
+  local attempt = whole(s.attempts + 1)
+  local rest = s.epoch .. ':' .. attempt .. ':' .. nonce
   local lease = job .. ':' .. step .. ':' .. rest
-  C('HSET', j, 'cur:' .. step, rest, 'st:' .. step, NOW)
+  C('HSET', jobkey(job), 'cur:' .. step, rest, 'st:' .. step, NOW, 'a:' .. step, attempt)
   C('ZADD', K .. 'leases', NOW + LEASE, lease)
   C('HSET', K .. 'who', lease, seat .. ' ' .. lane .. ' ' .. hold)
   if C('HSET', K .. 'held:' .. seat, lane, lease) == 1 then C('PEXPIRE', K .. 'held:' .. seat, KEEP) end
@@ -67,7 +78,10 @@ end
 -- An agent's virtual time, '*': its kind's own. Asked once in a claim, kept in `clock`.
 local function virtual(clock, kind, agent)
   local id = kind .. ' ' .. agent
-  if not clock[id] then clock[id] = tonumber(C('HGET', K .. 'vt:' .. kind, agent) or 0) end
+  if not clock[id] then
+    local times = C('HMGET', K .. 'vt:' .. kind, agent, '*')
+    clock[id], clock[kind .. ' *'] = tonumber(times[1] or 0), tonumber(times[2] or 0)
+  end
   return clock[id]
 end
 
@@ -145,10 +159,10 @@ local function take(seat, inc, lane, nonce)
   if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local mine = C('HGET', K .. 'held:' .. seat, lane)
   if mine then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
-    local reply = C('ZSCORE', K .. 'leases', mine) and give(mine, 0)
-    if reply then
+    local s = C('ZSCORE', K .. 'leases', mine) and look(parse(mine))
+    if s then
       C('ZADD', K .. 'leases', NOW + LEASE, mine)
-      return reply
+      return give(mine, 0, s)
     end
     free(mine)
     C('HDEL', K .. 'held:' .. seat, lane)
@@ -188,18 +202,18 @@ local function take(seat, inc, lane, nonce)
     head(best, seat)
     session_first(best, seat)
     local job, step = string.match(best.step or '', '^([^:]+):(.+)$')
-    local f = job and C('HMGET', jobkey(job), 'dl', 't:' .. step, 'at:' .. step, 'agent', 'session') or {}
-    if f[1] and unpend(job, step, {f[3], f[4]}) then
-      if tonumber(f[1]) > NOW then  -- past its deadline it is only taken out: the sweep ends the job
+    local s = job and look(job, step)
+    if s and unpend(job, step, {s.at, s.agent}) then
+      if tonumber(s.dl) > NOW then  -- past its deadline it is only taken out: the sweep ends the job
         local hold = left < FOREVER and tonumber(best.cost) or 0
-        local lease = open(job, step, seat, lane, nonce, hold)
-        if f[5] then remember_session(f[4], f[5], seat) end
+        local lease = open(job, step, seat, lane, nonce, hold, s)
+        if s.session then remember_session(s.agent, s.session, seat) end
         if hold > 0 then credit(seat, -hold) end
         if rate then count_request(seat, rate) end
         C('HSET', K .. 'vt:' .. best.kind, '*', math.max(best.v, best.system), '*' .. best.q, best.v, best.agent,
           best.v + weight(best.cost))
         if C('EXISTS', K .. 'cls:' .. best.q) == 1 then ring(best.q) end  -- wake one more
-        return give(lease, NOW - tonumber(f[2]))
+        return give(lease, NOW - tonumber(s.ready), s)
       end
     else
       forget(best)
@@ -217,5 +231,6 @@ end
 
 -- A pure step that a completion made ready, taken by the completing lane at once, whatever its seat serves.
 local function take_pure(job, step, seat, lane, nonce)
-  return give(open(job, step, seat, lane, nonce, 0), 0)
+  local s = look(job, step)
+  return give(open(job, step, seat, lane, nonce, 0, s), 0, s)
 end
