@@ -179,8 +179,9 @@ class Deployment:
     def status(self) -> dict[str, Any]:
         """What runs here, and how the grid is; JSON without any secret."""
         state = {name: value for name, value in self._state.items() if name != "broker_url"}
+        url = self.config.broker_url.get_secret_value()
         with self._client() as client:
-            return {**state, "grid": look_at_grid(client, self.keys)}
+            return {**state, "grid": look_at_grid(client, self.keys, url)}
 
     def note(self) -> None:
         """Write down what runs now."""

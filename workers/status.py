@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from gridq.store.keys import Keys
 
 
-def look_at_grid(client: Redis, keys: Keys) -> dict[str, Any]:
-    """The server, the live seats and how many jobs there are, as JSON; `error` in their place where the
-    server does not answer.
+def look_at_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
+    """The server at `url`, the live seats and how many jobs there are, as JSON; `error` in their place where
+    the server does not answer.
     """
     from redis.exceptions import RedisError
 
@@ -37,7 +37,7 @@ def look_at_grid(client: Redis, keys: Keys) -> dict[str, Any]:
             busy.hlen(keys("held", ad.seat))
         lanes = busy.execute()
     except (RedisError, OSError) as exc:
-        return {"error": str(translate(exc))}
+        return {"error": str(translate(exc, url))}
     name = "valkey" if "valkey_version" in server else "redis"
     return {
         "server": {

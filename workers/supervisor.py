@@ -17,7 +17,6 @@ from workers import programs
 
 FIRST_PAUSE = 0.5
 """Seconds until a part that ended is started again, the first time; then twice as long each time."""
-LONGEST_PAUSE = 30.0
 MOST = 5
 """How often a part may end by itself within WINDOW seconds before it is given up."""
 WINDOW = 60.0
@@ -137,6 +136,7 @@ class Supervisor:
                     self._ended(child, _how(child.process))
             elif child.process is not None and child.stop_by is not None and self.clock() > child.stop_by:
                 programs.kill(child.process)
+                self.lost(child.part, child.process.pid)
                 self.say(f"{name} did not end within {child.part.stop_in:g} s and was killed")
                 changed = True
             elif child.state == "restarting" and self.clock() >= child.again_at:
@@ -198,7 +198,7 @@ class Supervisor:
             child.given_up = f"it ended {MOST} times within {WINDOW:g} s; at last it {how}: {words}"
             self.say(f"{name} is given up: {child.given_up}")
             return
-        pause = min(FIRST_PAUSE * 2 ** (len(child.ends) - 1), LONGEST_PAUSE)
+        pause = FIRST_PAUSE * 2 ** (len(child.ends) - 1)
         child.again_at = now + pause
         self.say(f"{name} {how}: {words}; it is started again in {pause:g} s")
 

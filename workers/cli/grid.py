@@ -168,4 +168,4 @@ def _elsewhere() -> tuple[dict[str, Any], str]:
     config = settings()
     url = config.broker_url.get_secret_value()
     with connect(url, name="gridq-status", timeout=2.0, retry=False) as client:
-        return look_at_grid(client, Keys(config.prefix)), safe_url(url)
+        return look_at_grid(client, Keys(config.prefix), url), safe_url(url)

@@ -142,10 +142,12 @@ def test_one_that_is_replaced_ends_first_and_counts_no_restart(world: World) -> 
 def test_one_that_is_removed_and_does_not_end_is_killed(world: World) -> None:
     world.supervisor.add(world.program("a", STUBBORN, stop_in=5.0))
     wait_for((world.folder / "a.log").read_text)
+    pid = world.process("a").pid
     world.supervisor.remove("a")
     assert not world.supervisor.look()
     world.clock.now += 6
     assert world.supervisor.look()
+    assert world.lost == [("a", pid)]
     assert world.said == ["a did not end within 5 s and was killed"]
     world.until_noticed()
     assert world.supervisor.children == {}
