@@ -32,10 +32,17 @@ class Messaging(AMQP):  # type: ignore[misc]
 def configure(config: Settings) -> None:
     """Point the app at other settings than this process's `settings()`, as tests do."""
     app.conf.update(server_options(config))
+    disconnect()
+
+
+def disconnect() -> None:
+    """Close this thread's connections of the app; it makes new ones when it needs them."""
     backend = app._backend
-    if backend is not None:  # its connections go with it: nobody else would close them
+    if backend is not None:
+        # Results of before may outlive it: without a subscription they ask nothing of it when they go.
         backend.result_consumer.stop()
-        backend.client.close()
+        backend.result_consumer._pubsub = None
+        backend.client.connection_pool.disconnect()
     if app._pool is not None:
         app._pool.force_close_all()
     app._pool = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 import redis
 
-from gridq.app import configure
+from gridq.app import configure, disconnect
 from gridq.settings import Settings, settings
 from gridq.store.connection import connect
 from tests.hygiene import keys_without_ttl
@@ -47,6 +47,7 @@ def server() -> Iterator[EmbeddedServer]:
     """One server for the session; a test that kills or stops its server starts its own."""
     with EmbeddedServer() as started:
         yield started
+        disconnect()  # while it is there to be told
 
 
 @pytest.fixture

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from celery import Celery
 
-from gridq.app import Messaging, server_options
+from gridq.app import Messaging, app, configure, server_options
 from gridq.settings import Settings
+from tests.conftest import GridEnv
 
 
 def _app(url: str) -> Celery:
-    app = Celery("test", amqp=Messaging, set_as_current=False)
-    app.conf.update(server_options(Settings(broker_url=url, prefix="p:", result_ttl=60)))
-    return app
+    made = Celery("test", amqp=Messaging, set_as_current=False)
+    made.conf.update(server_options(Settings(broker_url=url, prefix="p:", result_ttl=60)))
+    return made
 
 
 def _connection(url: str) -> dict[str, object]:
@@ -101,3 +104,24 @@ def test_celery_accepts_json_only() -> None:
     assert app.conf.task_default_queue == "gridq:router"
     assert app.conf.worker_prefetch_multiplier == 1
     assert app.conf.task_acks_late is True
+
+
+def test_pointing_the_app_elsewhere_leaves_no_connection_open(grid_env: GridEnv) -> None:
+    """And a result of before may be dropped after it."""
+
+    def connections() -> int:
+        return sum(client["name"] != "tests" for client in grid_env.client.client_list())
+
+    before = connections()
+    app.backend.mark_as_done("job-1", 1)
+    result = app.AsyncResult("job-1")
+    waiting = app.AsyncResult("job-2")
+    waiting.then(lambda _: None)  # it subscribes
+    assert result.get(timeout=5) == 1
+    assert connections() > before
+    configure(grid_env.settings)
+    until = time.monotonic() + 10
+    while connections() > before:  # the server sees them close one by one
+        assert time.monotonic() < until, grid_env.client.client_list()
+    del result, waiting
+    gc.collect()
