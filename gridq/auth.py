@@ -22,6 +22,7 @@ from typing import Any
 
 from pydantic import SecretStr
 from redis import Redis
+from redis.client import Pipeline
 
 from gridq.errors import (
     AuthError,
@@ -33,7 +34,7 @@ from gridq.errors import (
     KeyScopeMissing,
 )
 from gridq.jobs import JobOptions
-from gridq.quotas import NAME
+from gridq.quotas import NAME, NO_TEAM
 from gridq.settings import Settings
 from gridq.store.keys import Keys
 
@@ -75,7 +76,7 @@ def create(
     ConfigError: a name or a scope is none, or the agent's other keys put it into another team.
     """
     for what, name in (("agent", agent), ("team", team)):
-        if name is not None and not NAME.fullmatch(name):
+        if name is not None and (not NAME.fullmatch(name) or (what == "team" and name == NO_TEAM)):
             raise ConfigError(
                 f"{name!r} is no {what}",
                 {"path": f"--{what}", "expected": "1 to 64 letters, digits, '_', '.', '@' or '-'"},
@@ -209,10 +210,18 @@ def _make(agent: str, team: str | None, scopes: tuple[str, ...], now: int) -> tu
 
 def _end(client: Redis, keys: Keys, key_id: str, at: int) -> Key:
     """End a key at `at`, or before where it ends before."""
-    key = _find(client, keys, key_id)
-    ended = replace(key, ends=at if key.ends is None else min(at, key.ends))
-    client.hset(keys("keys"), key_id, ended.dump())
-    return ended
+
+    ended: list[Key] = []
+
+    def once(pipe: Pipeline) -> None:
+        key = _find(pipe, keys, key_id)
+        ended.append(replace(key, ends=at if key.ends is None else min(at, key.ends)))
+        pipe.multi()
+        pipe.hset(keys("keys"), key_id, ended[-1].dump())
+
+    # Again where somebody else wrote in between: what was revoked meanwhile must not come back.
+    client.transaction(once, keys("keys"))
+    return ended[-1]
 
 
 def _find(client: Redis, keys: Keys, key_id: str) -> Key:

@@ -38,8 +38,10 @@ def configured(home: Path) -> dict[str, Any]:
             mode = os.fstat(file.fileno()).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, UnicodeDecodeError) as exc:
+    except (OSError, UnicodeDecodeError, RecursionError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
+        if isinstance(exc, RecursionError):
+            reason = "it is nested too deeply"
         raise ConfigError(f"{path} cannot be read", {"path": str(path), "reason": str(reason)}) from None
     except tomllib.TOMLDecodeError as exc:
         raise ConfigError(f"{path} is not TOML", {"path": str(path), "reason": str(exc)}) from None

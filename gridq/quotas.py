@@ -24,6 +24,9 @@ NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 """What an agent, a team or a seat may be called; an agent's `*` stands for each agent that has no table."""
 
 EVERYONE = "*"
+NO_TEAM = "-"
+"""What stands in place of a team where there is none; a team so called would lose its limits."""
+
 LONGEST = 1_000_000
 """Bytes that a quotas file may have."""
 
@@ -168,6 +171,10 @@ class _Reader:
                 self.refuse(at, "An API key stands in the quotas file", "the agent's name", "revoke that key")
             if not everyone and not NAME.fullmatch(name):
                 self.refuse(at, f"{name!r} is no name", "1 to 64 letters, digits, '_', '.', '@' or '-'")
+            if kind == "teams" and name == NO_TEAM:
+                self.refuse(
+                    at, f"{name!r} is no team's name", "another name", "the grid writes it for no team"
+                )
             if not isinstance(table, dict):
                 self.refuse(at, f"The entry of {name!r} is no table", f"a table such as {_EXAMPLE}")
             self.only(table, at, keys)

@@ -52,7 +52,13 @@ def _left_behind(home: Path) -> dict[str, Any]:
         found = json.loads((home / f"{GRID}.json").read_text("utf-8"))
     except (OSError, ValueError):
         return {"parts": []}
-    return found if isinstance(found, dict) and isinstance(found.get("parts"), list) else {"parts": []}
+    parts = found.get("parts") if isinstance(found, dict) else None
+    return {"parts": [part for part in parts if _is_part(part)] if isinstance(parts, list) else []}
+
+
+def _is_part(part: Any) -> bool:
+    """Whether a record's part is one that this program writes; whatever else stands there is nobody's."""
+    return isinstance(part, dict) and "name" in part and "born" in part and isinstance(part.get("pid"), int)
 
 
 def _alive(state: dict[str, Any]) -> list[dict[str, Any]]:

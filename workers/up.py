@@ -123,11 +123,22 @@ def detached(config: Settings, wanted: Wanted) -> dict[str, Any]:
     if held(config.home, GRID):
         raise already(config.home, GRID)
     log = config.home / "logs" / "up.log"
-    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        out = log.open("wb")
+    except OSError as exc:
+        raise ConfigError(
+            f"The log {log} cannot be written",
+            {
+                "path": str(log),
+                "reason": exc.strerror or str(exc),
+                "fix": "set GRIDQ_HOME to a folder you may write",
+            },
+        ) from None
     command = [sys.executable, "-m", "gridq.cli", "up", f"--routers={wanted.routers}"]
     command += [f"--seat={name}" for name in wanted.seats]
     command.append("--flower" if wanted.flower else "--no-flower")
-    with log.open("wb") as out:
+    with out:
         child = subprocess.Popen(  # noqa: S603 our own program and arguments
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )

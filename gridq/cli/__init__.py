@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gridq.cli import drain, explain, flower, health, jobs, keys, queues, quota, run, validate, workers
-from gridq.cli.exits import EXITS, Commands, Debug
+from gridq.cli.exits import EXITS, WRONG_USE, Commands, Debug
 
 __all__ = ["app", "main"]
 
@@ -74,4 +74,10 @@ def load_commands() -> None:
 def main() -> None:
     """The program `gridq`."""
     load_commands()
-    sys.exit(app(prog_name="gridq"))
+    try:
+        sys.exit(app(prog_name="gridq"))
+    except OSError as exc:  # a full disk behind stdout, which no command has a name for
+        if "--debug" in sys.argv:
+            raise
+        typer.echo(f"error: {exc.strerror or exc}", err=True)
+        sys.exit(WRONG_USE)

@@ -114,15 +114,19 @@ class Commands(TyperGroup):
             if json:
                 tell_json(ConfigError(exc.format_message(), {"path": "command line"}))
             raise
-        except GridError as exc:
+        except (GridError, UnicodeEncodeError) as caught:
+            # Bytes that are no text may name a file, but no job, seat or key: the server's client stumbles.
+            error = caught if isinstance(caught, GridError) else ConfigError(
+                "An argument is not UTF-8 text", {"path": "command line"}
+            )  # fmt: skip
             if debug:
                 import traceback
 
-                traceback.print_exception(exc)
+                traceback.print_exception(caught)
             if json:
-                tell_json(exc)
-            complain(exc)
-            raise typer.Exit(code_of(exc)) from None
+                tell_json(error)
+            complain(error)
+            raise typer.Exit(code_of(error)) from None
 
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from pydantic import SecretStr
 
@@ -63,6 +66,23 @@ def test_a_revoked_key_ends_at_once(grid_env: GridEnv) -> None:
         verify(grid_env, text)
     ended = auth.revoke(grid_env.client, names(grid_env), made.id)
     assert [ended] == auth.listing(grid_env.client, names(grid_env))
+
+
+def test_a_key_that_is_revoked_while_it_is_rotated_stays_revoked(
+    grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, keys = grid_env.client, names(grid_env)
+    made, text = auth.create(client, keys, "ann")
+
+    def amid(key: auth.Key, **changes: Any) -> auth.Key:
+        monkeypatch.setattr(auth, "replace", replace)
+        auth.revoke(client, keys, key.id)
+        return replace(key, **changes)
+
+    monkeypatch.setattr(auth, "replace", amid)
+    auth.rotate(client, keys, made.id, overlap=3600)
+    with pytest.raises(KeyRevoked):
+        verify(grid_env, text)
 
 
 def test_rotation_with_and_without_an_overlap(grid_env: GridEnv) -> None:
@@ -152,3 +172,9 @@ def test_a_time_zone_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConfigError, match="GRIDQ_TIMEZONE"):
             settings()
     settings.cache_clear()
+
+
+def test_a_team_is_not_called_as_none_is(grid_env: GridEnv) -> None:
+    """The scripts write `-` for no team: a team of that name would be under no limit."""
+    with pytest.raises(ConfigError, match="is no team"):
+        auth.create(grid_env.client, names(grid_env), "ann", team="-")

@@ -120,6 +120,7 @@ def test_a_mistake_is_named_by_line_and_key(text: str, line: int, key: str, word
         ('{"ann": 5,\n}', "q.json:2: column 1|q.json:1", "no JSON"),
         ("[1]", "q.json:1", "no table"),
         ('{"ann": NaN}', "q.json:1: ann", "no amount"),
+        ('{"teams": {"-": {}}}', "q.json:1: teams.-", "no team"),
         ('{"ann": 1e999999}', "q.json:1: ann", "no amount"),
         ('{"ann": 1e9999999999999999999}', "q.json:1: ann", "no amount"),
         ('{"agents": {"\\ud800\\u001b": {}}}', "q.json:1: agents.\\ud800\\x1b", "no name"),

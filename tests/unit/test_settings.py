@@ -105,6 +105,7 @@ def test_a_machine_has_settings_of_its_own(home: Path, monkeypatch: pytest.Monke
         ("drain = -1", "config.toml:drain"),
         ('home = "/elsewhere"', "config.toml:home"),
         ("drain", "config.toml"),
+        ("drain = " + "[" * 20_000, "config.toml"),
         ('broker_url = "redis://h:1/0"', "config.toml"),  # others may read it
     ],
 )

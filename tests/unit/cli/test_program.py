@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from gridq import cli
+from tests.conftest import GridEnv
 
 OURS = (
     "run",
@@ -103,3 +105,21 @@ def test_debug_shows_where_an_error_comes_from(monkeypatch: pytest.MonkeyPatch) 
 def test_a_shell_can_be_given_the_completion() -> None:
     done = CliRunner().invoke(cli.app, ["--help"])
     assert "--install-completion" in done.stdout
+
+
+def test_bytes_that_are_no_text_are_one_line(grid_env: GridEnv) -> None:
+    done = CliRunner().invoke(cli.app, ["job", "\udcff\udcfe"])
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "error: config.invalid: An argument is not UTF-8 text (at command line)\n",
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_behind_stdout_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "from gridq.cli import main; main()", "--help"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
