@@ -189,8 +189,8 @@ class Deployment:
         for name, child in self.supervisor.children.items():
             pid = child.process.pid if child.process else None
             born = birth(pid) if pid else None
-            log = str(self.logs / f"{name}.log")
-            parts.append({**child.describe(), "born": born, "about": self.about.get(name, ""), "log": log})
+            more = {"born": born, "about": self.about.get(name, ""), "log": str(child.part.log)}
+            parts.append({**child.describe(), **more})
         url = self.config.broker_url.get_secret_value()
         self._state = {
             "program": self.name,

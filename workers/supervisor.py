@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Protocol
 
 from gridq.errors import GridError
@@ -31,6 +32,10 @@ class Part(Protocol):
     @property
     def place(self) -> int:
         """Its place in the order of the end, lowest first."""
+
+    @property
+    def log(self) -> Path:
+        """The file that its output goes to."""
 
     @property
     def stop_in(self) -> float:

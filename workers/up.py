@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
@@ -46,6 +47,11 @@ class ServerPart:
     name: str = field(default="server", init=False)
     place: int = field(default=programs.SERVER, init=False)
     stop_in: float = field(default=15.0, init=False)
+
+    @property
+    def log(self) -> Path:
+        """Its log stands beside its data."""
+        return self.server.folder / "server.log"
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start it, or start it again with the same address and its data."""

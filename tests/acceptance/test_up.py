@@ -143,6 +143,7 @@ def test_status_tells_parts_server_seats_and_jobs(home: HomeFolder) -> None:
     [up] = told["running"]
     assert [part["name"] for part in up["parts"]] == ["server", "router0", "router1", "bench"]
     assert {part["state"] for part in up["parts"]} == {"running"}
+    assert all(Path(part["log"]).is_file() for part in up["parts"])
     assert told["grid"]["server"]["appendonly"] is True
     assert [seat["queues"] for seat in told["grid"]["seats"]] == [["bench:any"]]
     assert told["grid"]["jobs"] == {"queued": 0, "running": 0}
