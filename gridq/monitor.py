@@ -67,8 +67,7 @@ def fit() -> None:
     ]
     flower.views.Broker = PendingWork
     flower.views.tasks.TASK_COLUMNS.update(args="Capability", kwargs="Stage", wait="Wait")
-    flower.events.EventsState.Task = GridTask
-    flower.events.EventsState.Worker = GridWorker
+    flower.events.EventsState = GridState
     flower.app.Events = GridEvents
     Flower.broker_uri = property(lambda _: safe_url(settings().broker_url.get_secret_value()))
 
@@ -183,6 +182,22 @@ class GridEvents(flower.events.Events):  # type: ignore[misc]
                 time.sleep(1)
 
 
+class GridState(flower.events.EventsState):  # type: ignore[misc]
+    """Flower's state, which counts each start once. What records a stage tells of its start again, for a
+    monitor that has not heard of it: counted too, it would double what a worker is shown to have processed.
+    """
+
+    def event(self, event: dict[str, Any]) -> None:
+        field = _BEGUN.get(event["type"], "")
+        task = self.tasks.get(event.get("uuid")) if field else None
+        if task is None or getattr(task, field) != event["timestamp"]:
+            super().event(event)
+
+
+_BEGUN = {"task-received": "received", "task-started": "started"}
+"""Of an event that tells of a start, the task's field that holds its time."""
+
+
 class GridWorker(Worker):  # type: ignore[misc]
     """A worker that lives by its own heartbeats alone. Celery takes a task's event for one too, and what
     others tell of a dead worker's stages would bring it back to life.
@@ -207,6 +222,9 @@ class GridTask(Task):  # type: ignore[misc]
     def wait(self) -> float | None:
         """Seconds from ready to the last start, or None while it has not started."""
         return _wait(self)
+
+
+GridState.Task, GridState.Worker = GridTask, GridWorker
 
 
 class ShownTask(Task):  # type: ignore[misc]
@@ -276,7 +294,8 @@ class PendingWork:
             {**_length(name, count), "consumers": int(lanes.get(name.encode(), 0))}
             for name, count in zip(names, waiting, strict=True)
         ]
-        return [*listed, _length(queues.ROUTER, inbox)]
+        routers = int(lanes.get(queues.PURE.encode(), 0))
+        return [*listed, {**_length(queues.ROUTER, inbox), "consumers": routers}]
 
 
 def _length(name: str, waiting: int) -> dict[str, Any]:

@@ -96,6 +96,26 @@ def test_a_task_event_is_no_heartbeat() -> None:
     assert worker.alive
 
 
+def test_a_start_that_is_told_twice_counts_once() -> None:
+    state = monitor.GridState()
+    task = {"uuid": "j.0", "hostname": "cpu@m", "pid": 1, "clock": 1, "local_received": 100.0}
+    begun, again = (
+        [
+            {**task, "type": "task-received", "name": "g/s", "timestamp": at, "retries": 0},
+            {**task, "type": "task-started", "timestamp": at + 0.5},
+        ]
+        for at in (100.0, 109.0)
+    )
+    done = {**task, "type": "task-succeeded", "result": "", "runtime": 1.0, "timestamp": 101.5}
+    for event in [*begun, *begun, done, *begun]:
+        state.event(dict(event))
+    assert state.counter["cpu@m"] == {"task-received": 1, "task-started": 1, "task-succeeded": 1}
+    assert state.tasks["j.0"].state == "SUCCESS"
+    for event in again:  # another attempt
+        state.event(dict(event))
+    assert state.counter["cpu@m"]["task-received"] == 2
+
+
 def test_ended_workers_are_forgotten_and_others_kept() -> None:
     now = time.time()
     beats = {
@@ -117,7 +137,7 @@ def test_ended_workers_are_forgotten_and_others_kept() -> None:
 
 def test_queue_lengths_are_stages_that_wait(grid_env: GridEnv) -> None:
     keys, client = Keys(grid_env.prefix), grid_env.client
-    client.hset(keys("lanes"), mapping={"bench:any": 4, "llm:any": 2})
+    client.hset(keys("lanes"), mapping={"bench:any": 4, "llm:any": 2, "gridq:pure": 8})
     client.sadd(keys("queues"), "bench:any", "gpu:cuda-8g")
     client.hset(keys("cls", "bench:any"), mapping={"0/0|": 3, "5/100|m.bench": 4})
     client.hset(keys("cls", "gpu:cuda-8g"), mapping={"0/0|": 1})
@@ -125,9 +145,10 @@ def test_queue_lengths_are_stages_that_wait(grid_env: GridEnv) -> None:
     client.zadd(keys("inbox"), {"a": 1, "b": 2})
     listed = {queue["name"]: queue for queue in asyncio.run(monitor.PendingWork().queues(["seat:m.bench"]))}
     assert {name: queue["messages"] for name, queue in listed.items()} == {
-        "bench:any": 7, "gpu:cuda-8g": 1, "llm:any": 0, "gridq:router": 2,
+        "bench:any": 7, "gpu:cuda-8g": 1, "llm:any": 0, "gridq:pure": 0, "gridq:router": 2,
     }  # fmt: skip
     assert [listed[name]["consumers"] for name in ("bench:any", "gpu:cuda-8g", "llm:any")] == [4, 0, 2]
+    assert listed["gridq:router"]["consumers"] == 8  # a router's lanes do both
 
 
 def test_a_server_that_is_away_is_a_503(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> None:
