@@ -42,6 +42,7 @@ class Program:
     log: Path
     place: int = WORKERS
     stop_in: float = 10.0
+    _before: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start it, in a session of its own: Ctrl-C is for the parent alone."""
@@ -50,6 +51,7 @@ class Program:
             if self.log.stat().st_size > LOG_SIZE:
                 os.replace(self.log, self.log.with_suffix(".log.1"))
         with self.log.open("ab") as log:
+            self._before[0] = log.tell()
             return subprocess.Popen(  # noqa: S603 our own programs and arguments
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -60,10 +62,10 @@ class Program:
             )
 
     def last_words(self) -> str:
-        """The last line of its log."""
+        """The last line that it has written to its log since it was started."""
         try:
             with self.log.open("rb") as file:
-                file.seek(max(0, self.log.stat().st_size - 4096))
+                file.seek(max(self._before[0], self.log.stat().st_size - 4096))
                 lines = file.read().decode("utf-8", "replace").strip().splitlines()
         except OSError:
             lines = []
@@ -153,4 +155,4 @@ def kill(child: subprocess.Popen[bytes]) -> None:
 
 def _celery(config: Settings, *what: str) -> tuple[str, ...]:
     quiet = ("--without-gossip", "--without-mingle", "-l", config.log_level)
-    return (sys.executable, "-m", "celery", *what, *quiet)
+    return (sys.executable, "-m", "celery", "--quiet", *what, *quiet)  # no banner: it would be the last words

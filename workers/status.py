@@ -4,9 +4,11 @@ status` print. No table library: `status` is to be there at once.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,9 +69,8 @@ def started(state: dict[str, Any], seconds: float) -> str:
     head = "The grid is up" if up else "This machine serves the grid"
     lines = [f"{head} after {seconds:.1f} s: machine {state['machine']}, home {state['home']}", ""]
     lines += _parts(state)
-    lines += [f"Not found  {why}" for why in state["missing"]]
-    if state["missing"]:
-        lines.append("")
+    if up and state["missing"]:  # `gridq worker` has told it as it probed
+        lines += [*(f"Not found  {why}" for why in state["missing"]), ""]
     if "flower" in state:
         flower = state["flower"]
         lines.append(
@@ -77,7 +78,7 @@ def started(state: dict[str, Any], seconds: float) -> str:
         )
     lines.append(f"Logs       {state['logs']}")
     if up:
-        lines.append("Use it     gridq run GRAPH.json   in any other shell of this user")
+        lines.append(f"Use it     gridq run GRAPH.json   in any other shell {_that_finds(state['home'])}")
     lines.append(f"Look       gridq status{', gridq workers' if up else ''}")
     pid = state["pid"]
     lines.append(f"Stop       Ctrl-C here, or {'gridq down' if up else f'kill {pid}'}")
@@ -137,6 +138,13 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
         lines.append("  ".join([*cells, last]).rstrip())
     return lines
+
+
+def _that_finds(home: str) -> str:
+    """Which shell finds the grid of `home` without another setting."""
+    if Path(home) == Path.home() / ".gridq":
+        return "of this user"
+    return f"with GRIDQ_HOME={shlex.quote(home)}"
 
 
 def _parts(state: dict[str, Any]) -> list[str]:

@@ -1,11 +1,32 @@
-"""What is said of a grid whose server does not answer."""
+"""What is said of a grid that has started, and of one whose server does not answer."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from workers.embedded import free_port
-from workers.status import look_at_grid
+from workers.status import look_at_grid, started
+
+
+def state(program: str, home: Path) -> dict[str, Any]:
+    return {
+        "program": program, "machine": "vm-1234", "home": str(home), "parts": [],
+        "missing": ["gpu: No NVIDIA GPU"], "logs": str(home / "logs"), "pid": 7,
+    }  # fmt: skip
+
+
+def test_another_shell_is_told_the_home_unless_it_has_it_anyway(tmp_path: Path) -> None:
+    assert "in any other shell of this user" in started(state("grid", Path.home() / ".gridq"), 1.0)
+    text = started(state("grid", tmp_path / "a home"), 1.0)
+    assert f"in any other shell with GRIDQ_HOME='{tmp_path}/a home'" in text
+
+
+def test_gridq_worker_does_not_repeat_what_was_not_found(tmp_path: Path) -> None:
+    assert "Not found  gpu: No NVIDIA GPU" in started(state("grid", tmp_path), 1.0)
+    assert "Not found" not in started(state("worker", tmp_path), 1.0)
 
 
 def test_a_server_that_is_away_is_named_by_its_own_address() -> None:
