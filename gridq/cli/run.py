@@ -107,6 +107,10 @@ def _follow(client: Client, job: str, timeout: float | None, watch: bool, json: 
         if json:
             echo_json({"job": job, "state": str(client.status(job)), "rows": _rows(client, job)})
         raise typer.Exit(INTERRUPTED) from None
+    except typer.Exit:  # it failed, and the line that says why is out
+        if terminal or watch:
+            typer.echo(f"All of it: gridq job {job}", err=True)
+        raise
     if terminal:
         count = len(client.rows(job))
         typer.echo(

@@ -336,9 +336,8 @@ class Catalogue:
         words = {**self._by_alias, **self._by_name}
         lower: dict[str, StageSpec] = {word.lower(): specs[0] for word, specs in words.items()}
         near = [lower[word] for word in difflib.get_close_matches(ref.lower(), lower, 3, 0.5)]
-        near += [self._by_id[full] for full in self._prefixes if full in self._by_id and full[:4] == ref[:4]][
-            :3
-        ]
+        alike = [full for full in self._prefixes if full in self._by_id and full[:4] == ref[:4]]
+        near += [self._by_id[full] for full in alike[:3]]
         candidates = list(dict.fromkeys(f"{spec.name} ({spec.id[:12]})" for spec in near))[:5]
         details: dict[str, Json] = {
             "path": path,
@@ -346,8 +345,9 @@ class Catalogue:
             "candidates": candidates,
             "expected": "a stage's id, a unique prefix of 8 or more of its digits, or its name",
         }
-        if buried:
-            details["reason"] = "the stage was withdrawn (Tombstone)"
+        if buried or not self._by_id:
+            why = "the stage was withdrawn (Tombstone)" if buried else "the catalogue is empty"
+            details["reason"] = why
         if pinning == "both" and (ref in words or ref in self._by_signature):
             spec = (words.get(ref) or self._by_signature[ref])[0]
             details["expected"], details["fix"] = (
@@ -356,8 +356,8 @@ class Catalogue:
             )
         elif near:
             details["fix"] = "use " + " or ".join(dict.fromkeys(repr(spec.name) for spec in near[:3]))
-        elif not self._by_id:
-            details["reason"] = "the catalogue is empty"
+        elif not buried:
+            details["fix"] = "correct the name, or name its module in GRIDQ_STAGES where it is to run"
         return UnknownStage(f"There is no stage {ref!r}", details)
 
 

@@ -150,6 +150,12 @@ def test_a_failed_job_is_code_1_and_names_stage_and_worker(shell: Shell) -> None
     assert error(done).startswith("stage.failed: out of milk (at root.stages[1]) (on bench@")
 
 
+def test_a_watched_job_that_fails_is_named(shell: Shell, client: Client) -> None:
+    done = shell("run", shell.graph(stage("bench_fail")), "--watch")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"All of it: gridq job {client.jobs(1)[0].job}"
+
+
 def test_a_failed_job_as_json(shell: Shell) -> None:
     done = shell("run", shell.graph(stage("bench_fail")), "--json")
     told = json.loads(done.stdout)

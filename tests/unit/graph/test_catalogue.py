@@ -224,6 +224,9 @@ def test_the_nearest_are_named() -> None:
     assert A.id in str(pinned.value.fix)
     with pytest.raises(UnknownStage, match="catalogue is empty"):
         Catalogue().resolve("x")
+    with pytest.raises(UnknownStage) as own:
+        CATALOGUE.resolve("frequent_words")
+    assert "GRIDQ_STAGES" in str(own.value.fix)
 
 
 def test_extended_leaves_the_first_as_it_was() -> None:
