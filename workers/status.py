@@ -63,8 +63,8 @@ def look_at_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def started(state: dict[str, Any], seconds: float) -> str:
-    """What `gridq up` and `gridq worker` show once all is live."""
+def started(state: dict[str, Any], seconds: float, *, here: bool = True) -> str:
+    """What `gridq up` and `gridq worker` show once all is live; `here`: the terminal's Ctrl-C reaches it."""
     up = state["program"] == "grid"
     head = "The grid is up" if up else "This machine serves the grid"
     lines = [f"{head} after {seconds:.1f} s: machine {state['machine']}, home {state['home']}", ""]
@@ -81,7 +81,7 @@ def started(state: dict[str, Any], seconds: float) -> str:
         lines.append(f"Use it     gridq run GRAPH.json   in any other shell {_that_finds(state['home'])}")
     lines.append(f"Look       gridq status{', gridq workers' if up else ''}")
     pid = state["pid"]
-    lines.append(f"Stop       Ctrl-C here, or {'gridq down' if up else f'kill {pid}'}")
+    lines.append(f"Stop       {'Ctrl-C here, or ' if here else ''}{'gridq down' if up else f'kill {pid}'}")
     return "\n".join(lines)
 
 

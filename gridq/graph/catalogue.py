@@ -357,7 +357,9 @@ class Catalogue:
         elif near:
             details["fix"] = "use " + " or ".join(dict.fromkeys(repr(spec.name) for spec in near[:3]))
         elif not buried:
-            details["fix"] = "correct the name, or name its module in GRIDQ_STAGES where it is to run"
+            details["fix"] = (
+                "correct the name; one of your own: GRIDQ_STAGES where it runs, or GRIDQ_STAGES_DIR"
+            )
         return UnknownStage(f"There is no stage {ref!r}", details)
 
 

@@ -72,7 +72,7 @@ def up(
     def ready(state: dict[str, Any]) -> None:
         from workers.status import started
 
-        show(state, json, started(state, time.monotonic() - began))
+        show(state, json, started(state, time.monotonic() - began, here=not detach))
 
     if detach:
         ready(grid.detached(settings(), wanted))

@@ -36,3 +36,8 @@ def test_a_server_that_is_away_is_named_by_its_own_address() -> None:
         error = look_at_grid(client, Keys("t:"), url)["error"]
     assert f"redis://127.0.0.1:{port}/0" in error
     assert "hidden" not in error
+
+
+def test_what_runs_apart_from_the_terminal_is_not_ended_by_ctrl_c(tmp_path: Path) -> None:
+    assert started(state("grid", tmp_path), 1.0).endswith("Stop       Ctrl-C here, or gridq down")
+    assert started(state("grid", tmp_path), 1.0, here=False).endswith("Stop       gridq down")
