@@ -357,9 +357,7 @@ class Catalogue:
         elif near:
             details["fix"] = "use " + " or ".join(dict.fromkeys(repr(spec.name) for spec in near[:3]))
         elif not buried:
-            details["fix"] = (
-                "correct the name; one of your own: GRIDQ_STAGES where it runs, or GRIDQ_STAGES_DIR"
-            )
+            details["fix"] = "correct the name; for one of your own set GRIDQ_STAGES or GRIDQ_STAGES_DIR"
         return UnknownStage(f"There is no stage {ref!r}", details)
 
 
