@@ -122,8 +122,8 @@ class Session:
         self.scripts.leave(self.seat, self.incarnation, "drain")
         self._on_change()
 
-    def drain(self) -> None:
-        """Take nothing more; what runs goes on."""
+    def drain(self) -> bool:
+        """Take nothing more; what runs goes on. Whether the server could be told so."""
         if not self.draining:
             narration.tell("seat draining", worker=self.worker)
         self.draining = True
@@ -131,10 +131,13 @@ class Session:
             self.scripts.leave(self.seat, self.incarnation, "drain")
         except RedisError as exc:
             log.warning("seat %s could not say that it drains: %s", self.seat, exc)
+            return False
+        return True
 
     def stop(self, within: float | None = None) -> None:
         """Drain, wait up to `within` seconds (default GRIDQ_DRAIN), hand back what still runs, and leave."""
-        self.drain()
+        if not self.draining:  # said once: where the server is away, each word takes seconds
+            self.drain()
         until = time.monotonic() + (self.config.drain if within is None else within)
         while self._running and time.monotonic() < until:
             time.sleep(0.02)

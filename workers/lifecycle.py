@@ -108,9 +108,9 @@ class Worker:
 
     def drain(self) -> None:
         """Take nothing more; after GRIDQ_DRAIN seconds hand back what still runs."""
-        self.session.drain()
-        with contextlib.suppress(RedisError):
-            self.heartbeat.beat()
+        if self.session.drain():
+            with contextlib.suppress(RedisError):
+                self.heartbeat.beat()
         threading.Thread(target=self._bound, name="drain", daemon=True).start()
 
     def _bound(self) -> None:

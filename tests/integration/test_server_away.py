@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
+from gridq.executor import Session
 from gridq.settings import Settings
 from gridq.store.connection import connect
-from tests.local_grid import DEFAULT_SEATS, LocalGrid
+from gridq.store.scripts import Scripts
+from tests.local_grid import DEFAULT_SEATS, BenchRunner, LocalGrid
 from workers.embedded import EmbeddedServer
 
 
@@ -29,3 +33,22 @@ def test_a_result_made_while_the_server_was_away_is_recorded_once(tmp_path: Path
             assert grid.client.result(job, timeout=30) == {"items": "kept", "ms": 1500}
             assert [row.attempt for row in grid.client.rows(job)] == [1]
         client.close()
+
+
+def test_a_seat_that_ends_meanwhile_says_once_that_it_drains(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EmbeddedServer(tmp_path / "data") as server:
+        config = Settings(broker_url=server.url, prefix="away:")
+        client = connect(server.url, retry=False)
+        session = Session(
+            Scripts(client, config), config, seat="m.c", host="here", lanes=1, queues=["bench:any"],
+            runner=BenchRunner(),
+        )  # fmt: skip
+        session.register()
+        server.kill()
+        assert not session.drain()
+        session.stop(0)  # each word that nobody hears takes a worker some seconds
+        client.close()
+    said = [record.getMessage().split(" could not say that it ")[-1][:6] for record in caplog.records]
+    assert said == ["drains", "goes: "]
