@@ -140,8 +140,9 @@ def exceeded(reply: Sequence[str], zone: str) -> QuotaExceeded:
     reason = f"of {told(limit)} a month {told(used)} is used and {told(held)} held by jobs that run"
     if not money:
         reason = f"of {limit} jobs a month {used} are used"
+    lacks = "too little money left for this job" if money else "no jobs left this month"
     return _CODES[what](
-        f"The {kind} {name!r} has too little {'money' if money else 'jobs'} left for this job",
+        f"The {kind} {name!r} has {lacks}",
         {
             "path": key,
             "expected": f"at least {told(needed)} left",

@@ -115,7 +115,7 @@ class Worker:
 
     def _bound(self) -> None:
         self.session.stop()
-        threading.Timer(LAST_WORD, _end_now).start()
+        threading.Timer(LAST_WORD, _end_now, [self.session]).start()
 
     def stop(self) -> None:
         """Leave the grid and give back what the profile holds."""
@@ -135,8 +135,9 @@ class Worker:
         self.heartbeat.beat()
 
 
-def _end_now() -> None:  # a thread that never stops would keep the process for ever
-    log.error("a stage did not stop: the worker ends without it")
+def _end_now(session: Session) -> None:  # a thread that never stops would keep the process for ever
+    what = "a stage" if session.busy else "Celery"  # which waits for a server that is away
+    log.error("%s did not stop: the worker ends without it", what)
     os._exit(1)
 
 

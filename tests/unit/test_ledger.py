@@ -40,6 +40,7 @@ def test_only_held_may_come_back_sooner() -> None:
 def test_jobs_and_no_calendar() -> None:
     error = exceeded(["quota", "agent_jobs", "ann", "3", "0", "3", "1", ""], "UTC")
     assert type(error) is AgentJobsExceeded
+    assert error.message == "The agent 'ann' has no jobs left this month"
     assert error.reason == "of 3 jobs a month 3 are used"
     assert error.details["retry_at"] is None
 
