@@ -3,7 +3,8 @@
     python examples/agent.py                  # a graph that needs no model
     python examples/agent.py examples/briefing.json examples/briefing-input.json
 
-All that an agent needs is the grid's address, in GRIDQ_BROKER_URL.
+All that an agent needs is the grid's address, in GRIDQ_BROKER_URL; where `gridq up` runs or the machine has
+joined, not even that.
 """
 
 import json

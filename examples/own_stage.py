@@ -2,7 +2,7 @@
 
 A machine offers the stage to the whole grid; it runs only there, where the module can be imported:
 
-    PYTHONPATH=examples GRIDQ_STAGES=own_stage celery -A workers worker --seat local
+    PYTHONPATH=examples GRIDQ_STAGES=own_stage gridq up      # or: celery -A workers worker --seat local
 
 Then any agent may use it in its graphs, this file too:
 

@@ -70,3 +70,21 @@ def test_every_example_is_json_and_a_graph_or_an_input(path: Path) -> None:
         assert isinstance(json.loads(path.read_text()), dict)
     else:
         parse(path.read_text())
+
+
+def test_the_tour_is_whole_and_gives_nothing_away() -> None:
+    """It is a recording: no folder of the machine, no key, no token and no password stands in it."""
+    text = (ROOT / "docs" / "tour.md").read_text("utf-8")
+    for step in (
+        "gridq up",
+        "gridq join",
+        "gridq run",
+        "gridq cancel",
+        "kill -9",
+        "quota.agent_jobs",
+        "gridq down",
+    ):
+        assert step in text, step
+    assert not re.findall(r"(?<![\w.])/(?:tmp|work|root|home)\b", text)
+    assert not re.findall(r"gq_[0-9a-f]{6,}|gqjoin_|redis://[^ ]*@", text)
+    assert "docs/tour.md" in (ROOT / "README.md").read_text("utf-8")
