@@ -1,6 +1,6 @@
 """The Lua scripts, each called through a typed method.
 
-A script is its own file in `lua/`, joined with the parts of `lua/lib/` that its `uses:` line names and with
+A script is its own file in `lua/`, joined with what it uses of the library (`gridq.store.library`) and with
 the limits as Lua constants. All run atomically in the server; a repeated call (redis-py repeats EVALSHA after
 a lost reply) is harmless by design.
 """
@@ -8,17 +8,16 @@ a lost reply) is harmless by design.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from redis import Redis
 from redis.exceptions import NoScriptError
 
 from gridq.settings import Settings
+from gridq.store import library
 from gridq.store.keys import Keys
 
 NAMES = (
@@ -28,17 +27,10 @@ NAMES = (
 
 
 @cache
-def _file(name: str) -> str:
-    return resources.files("gridq.store").joinpath("lua", name).read_text("utf-8")
-
-
-@cache
 def source(name: str, constants: str) -> str:
     """The whole text of script `name`."""
-    text = _file(name + ".lua")
-    uses = re.search(r"^-- uses: (.*)$", text, re.M)
-    assert uses is not None, f"{name}.lua has no uses line"
-    return constants + "".join(_file(f"lib/{part}.lua") for part in uses[1].split()) + text
+    text = library.text(name)
+    return constants + library.needed(text) + text
 
 
 def constants(config: Settings) -> str:

@@ -6,7 +6,6 @@
 -- gives {'ok'} | {'known'} the job is admitted or ended already; nothing was written: {'noseat', queue …} | {'key', why} |
 --       {'quota', limit, name, used, held, limit, needed, end of the window or ''}
 -- TTL   job:<job> lives to the deadline + an hour
--- uses: base access money budget events pending
 local job, agent = ARGV[1], ARGV[2]
 local j = jobkey(job)
 local over = C('EXISTS', K .. 'fin:' .. job) == 1

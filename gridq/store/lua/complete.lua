@@ -4,7 +4,6 @@
 --       lane, nonce of the next claim, '1' take the next | '0' leave, what monitors are told of it as JSON or ''
 -- gives {1 recorded | 0 recorded before | -1 fenced off | -2 the value is not there, '' | plain | celery (the job ended), next}
 -- A lapsed lease still counts while nobody else has claimed the stage: a paid call is not thrown away.
--- uses: base money budget events pending jobs take parking
 local lease, output, used, rows, seat, inc, lane, nonce, goon, told = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)

@@ -3,7 +3,6 @@
 -- A repeated call adds nothing twice.
 -- gives 1 | 0 fenced off
 -- TTL   str:<job> lives as long as the job, then as long as its result; at most some 10,000 entries
--- uses: base
 local lease, path = ARGV[1], ARGV[2]
 local job, step, rest = parse(lease)
 local j = jobkey(job)

@@ -3,7 +3,6 @@
 --       id of its API key or ''
 -- gives 1 stored | 0 the job is known already (the same id again is no second job) | why its key does not do, nothing stored
 -- TTL   sub:<job> and fin:<job> live to the deadline + an hour and to the result's TTL
--- uses: base access
 local job = ARGV[1]
 local known = C('EXISTS', K .. 'fin:' .. job) == 1
 -- A job that came by the other door is waited for through Celery from now on.

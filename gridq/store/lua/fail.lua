@@ -3,7 +3,6 @@
 --       used, error as JSON, row as JSON or '', seat; what monitors are told of the attempt so far as JSON, the stage's id there and
 --       why it stopped (all '' where none listens)
 -- gives again (it is pending or a Retry starts) | plain | celery (the job failed) | fenced
--- uses: base money budget events pending jobs
 local lease, kind, pause, used, err, row, seat, told, uuid, why = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)

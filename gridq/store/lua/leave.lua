@@ -1,7 +1,6 @@
 -- A seat drains (it takes nothing more, so it counts as nobody who could serve) or goes.
 -- ARGV  seat, incarnation, 'drain' | 'go'
 -- gives 1 | 0 where the incarnation is not the live one
--- uses: base money budget events pending jobs seats
 local seat, inc, how = unpack(ARGV)
 local key = K .. 'seat:' .. seat
 local f = C('HMGET', key, 'inc', 'queues', 'lanes', 'draining')

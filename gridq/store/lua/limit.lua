@@ -4,7 +4,6 @@
 --       money jobs | 's:<seat>' budget period requests-a-minute; '-' = none)
 -- gives 1
 -- TTL   limits lives until it is lifted
--- uses: base money budget events pending parking
 C('DEL', K .. 'limits')
 if ARGV[1] ~= '' then
   C('HSET', K .. 'limits', 'v', ARGV[1], 'about', ARGV[2])

@@ -3,7 +3,6 @@
 --       TTL of the seat's record in ms, name of its Celery worker, what the budget is for (month, week,
 --       day), requests a minute or ''
 -- gives {1} | {0, host} another live worker on another host serves it
--- uses: base money budget events pending jobs seats
 local seat, inc, host, lanes, budget, queues = unpack(ARGV, 1, 6)
 local key = K .. 'seat:' .. seat
 local f = C('HMGET', key, 'inc', 'host', 'lanes', 'queues', 'draining')

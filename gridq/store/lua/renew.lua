@@ -2,7 +2,6 @@
 -- on its way gets one, so a lost bell costs a second at most.
 -- ARGV  seat, incarnation, queues whose model the seat has loaded (space separated), lease …
 -- gives {gone} | the leases that are no longer ours
--- uses: base money budget events pending jobs seats
 local seat, inc = ARGV[1], ARGV[2]
 local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining', 'ttl', 'warm', 'rpm', 'grpm', 'turn', 'gturn')
 if f[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end

@@ -2,7 +2,6 @@
 -- ARGV  most items of each sort
 -- gives {grace, died, seats gone, due, expired, rung, voided, job whose answer is to be written …}
 -- TTL   swept lives as long as a job may
--- uses: base money budget events pending jobs seats parking
 local most = tonumber(ARGV[1])
 
 -- Keep only those excluded seats of a stage for which `keep` holds; true where that let one in.

@@ -1,4 +1,4 @@
--- Who may submit. uses: base
+-- Who may submit.
 
 -- Why a submission by this key is refused: missing (the grid has keys and none came), unknown, revoked; false where it may. The
 -- key's secret was checked by whoever read it; here it must still stand and be that agent's. Second: the key's team or '-'.

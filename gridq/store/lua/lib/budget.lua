@@ -1,4 +1,4 @@
--- What a seat may give: money in a window, requests in a minute. uses: base money
+-- What a seat may give: money in a window, requests in a minute.
 --
 -- A seat may have two ledgers, and both bind: its machine's own (left budget period turn) and the one of the grid's quotas
 -- file, the same fields with a g before them. left = budget - charged - held by its open leases; turn = when it refills.

@@ -1,4 +1,4 @@
--- What Celery's monitors (Flower) are told, as task-* events: only while one listens. uses: base
+-- What Celery's monitors (Flower) are told, as task-* events: only while one listens.
 
 -- The router in whose name jobs are shown, false where no monitor has the routers' events on. Asked once in a script.
 local listener

@@ -1,5 +1,4 @@
--- The life of a job: leases closed, steps finished, skipped, failed, reset; the end. uses: base money budget events
--- pending
+-- The life of a job: leases closed, steps finished, skipped, failed, reset; the end.
 
 -- Close a lease: the lane and the hold come back. Returns the seat and the hold, nil where the lease was not open.
 local function free(lease)

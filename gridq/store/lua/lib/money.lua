@@ -1,5 +1,5 @@
 -- Money and jobs of agents and teams in a month: what they may use, what their running jobs hold, what they have used; and the
--- windows that limits count in. uses: base
+-- windows that limits count in.
 --
 -- Who is a:<agent> or t:<team>. limits: who → its limits ('-': none). spent:<start of the month>: 'money <who>', 'jobs <who>'.
 -- holds: job → agent, team ('-': none) and what it still holds. promised: who → the sum of its holds.

@@ -1,4 +1,4 @@
--- Agents over their money: what they have pending stands aside until the window turns or a limit is raised. uses: base money pending
+-- Agents over their money: what they have pending stands aside until the window turns or a limit is raised.
 
 -- Let what one agent has pending stand aside.
 local function park(agent, team)
@@ -49,8 +49,8 @@ local function unpark(agent)
   C('HDEL', K .. 'parked', agent)
 end
 
--- Bring back whoever is no longer over, up to 200 at a time. What an agent has spent only grows within a window, so there is nothing to look at
--- before the window or the limits are others than when it was looked at last.
+-- Bring back whoever is no longer over, up to 200 at a time. What an agent has spent only grows within a window, so there is
+-- nothing to look at before the window or the limits are others than when it was looked at last.
 local function unpark_due()
   local list, now, back = C('HGETALL', K .. 'parked'), nil, 0
   for i = 1, #list, 2 do

@@ -1,4 +1,4 @@
--- Where ready stages stand, and the bells that wake lanes. uses: base money budget
+-- Where ready stages stand, and the bells that wake lanes.
 
 -- What a claim of this cost moves its agent's virtual time by: one stage, plus one for each cent.
 local function weight(cost) return 1 + tonumber(cost) / 10000 end
@@ -26,9 +26,10 @@ local function preferred(q, session)
   return seats
 end
 
--- Ring for one stage: a preferred seat that is idle, else the best-ranked idle seat's own queue, else the capability's queue, where never more bells stand
--- than lanes listen. A bell is a hint: a seat found busy leaves the idle set and comes back with its next free lane. Where it
--- is known who is excluded and what the stage costs, a seat that could not take it is passed over.
+-- Ring for one stage: a preferred seat that is idle, else the best-ranked idle seat's own queue, else the capability's
+-- queue, where never more bells stand than lanes listen. A bell is a hint: a seat found busy leaves the idle set and comes
+-- back with its next free lane. Where it is known who is excluded and what the stage costs, a seat that could not take it is
+-- passed over.
 local function ring(q, excluded, cost, session)
   local set = K .. 'idle:' .. q
   local seats = {}

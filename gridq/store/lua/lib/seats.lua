@@ -1,4 +1,4 @@
--- Seats that go. uses: base money budget pending jobs
+-- Seats that go.
 
 local function lost(lease, why)
   local seat = free(lease)

@@ -1,6 +1,7 @@
--- Claiming: used by claim and by complete, which goes on with the next stage. uses: base money budget pending jobs
+-- Claiming: used by claim and by complete, which goes on with the next stage.
 
--- What the claimant needs: {lease, spec, meta, refs, input, value …}; meta = wait_ms stream remaining_ms prio queue agent now_ms name.
+-- What the claimant needs: {lease, spec, meta, refs, input, value …}; meta = wait_ms stream remaining_ms prio queue agent
+-- now_ms name.
 -- A step that was skipped has no output: its place is nil.
 local function give(lease, wait, s)
   local job = parse(lease)
