@@ -211,6 +211,7 @@ class Admission:
             session=options.session or "",
             key=key,
             micro_dollars=split.micro_dollars,
+            stages=split.stages,
         )
         if reply[0] == "noseat":
             raise self._no_seat(reply[1])

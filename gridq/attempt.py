@@ -67,7 +67,6 @@ class Attempt:
         self.claim = claim
         self.session = session
         self.started = time.monotonic()
-        self.claimed_at = time.time()
         self.step: Step = load_step(claim.spec)
         self.rows: list[dict[str, Any]] = []
         self.emitted = 0
@@ -215,7 +214,7 @@ class Attempt:
                 "queue": self.claim.queue,
                 "worker": self.session.worker,
                 "attempt": self.claim.attempt,
-                "started": round(self.claim.claimed_ms / 1000 + time.monotonic() - self.started - seconds, 3),
+                "started": round(self._server_time() - seconds, 3),
                 "wait_ms": self.claim.wait_ms if not self.rows else 0,
                 "run_ms": round(seconds * 1000, 3),
                 "tokens_in": usage.tokens_in,
@@ -309,15 +308,19 @@ class Attempt:
         if self._announced:
             return []
         self._announced = True
-        return events.begun(self.claim, self.step, self.session.worker, self.claimed_at)
+        return events.begun(self.claim, self.step, self.session.worker)
 
     def _told(self) -> str:
         """What the recording script publishes of this attempt; empty where no monitor listens."""
         if not self.step.ops or not self.session.monitored:
             return ""
         worker = self.session.worker
-        begun = events.begun(self.claim, self.step, worker, self.claimed_at)
-        return events.text([*begun, *events.succeeded(self.claim, self.rows, worker, time.time())])
+        begun = events.begun(self.claim, self.step, worker)
+        return events.text([*begun, *events.succeeded(self.claim, self.rows, worker, self._server_time())])
+
+    def _server_time(self) -> float:
+        """Now, by the server's clock, as far as the claim told it."""
+        return self.claim.claimed_ms / 1000 + time.monotonic() - self.started
 
     # -- other threads
 

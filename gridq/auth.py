@@ -16,7 +16,7 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from gridq.errors import (
 from gridq.jobs import JobOptions
 from gridq.quotas import NAME, NO_TEAM
 from gridq.settings import Settings
+from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 
 SCOPES = ("submit", "read")
@@ -99,9 +100,10 @@ def create(
                     "fix": f"give the same team, or first `gridq keys revoke {other.id}`",
                 },
             )
-    key, text = _make(agent, team, tuple(dict.fromkeys(scopes)), now)
+    secret = secrets.token_urlsafe(32)
+    key = Key(secrets.token_hex(6), agent, team, tuple(dict.fromkeys(scopes)), digest(secret), now)
     client.hset(keys("keys"), key.id, key.dump())
-    return key, text
+    return key, _text(key, secret)
 
 
 def listing(client: Redis, keys: Keys) -> list[Key]:
@@ -113,7 +115,7 @@ def listing(client: Redis, keys: Keys) -> list[Key]:
 
 def revoke(client: Redis, keys: Keys, key_id: str) -> Key:
     """End a key at once; its record stays, so that the grid goes on asking for keys. KeyNotFound."""
-    return _end(client, keys, key_id, now_ms(client))
+    return _end(client, keys, key_id, now_ms(client))[0]
 
 
 def forget(client: Redis, keys: Keys, key_id: str) -> bool:
@@ -129,13 +131,17 @@ def rotate(client: Redis, keys: Keys, key_id: str, overlap: float = 0.0) -> tupl
     KeyNotFound; KeyRevoked: it has ended already.
     """
     now = now_ms(client)
-    old = _find(client, keys, key_id)
-    if not old.stands(now):
-        raise _revoked(key_id)
-    key, text = _make(old.agent, old.team, old.scopes, now)
-    client.hset(keys("keys"), key.id, key.dump())
-    _end(client, keys, key_id, now + int(overlap * 1000))
-    return key, text
+    secret = secrets.token_urlsafe(32)
+    new_id = secrets.token_hex(6)
+
+    def successor(old: Key) -> Key:
+        if not old.stands(now):
+            raise _revoked(key_id)
+        return Key(new_id, old.agent, old.team, old.scopes, digest(secret), now)
+
+    _, key = _end(client, keys, key_id, now + int(overlap * 1000), successor)
+    assert key is not None
+    return key, _text(key, secret)
 
 
 def verify(client: Redis, keys: Keys, given: SecretStr, scope: str = "submit") -> Key:
@@ -191,37 +197,32 @@ def refused(word: str, key_id: str = "") -> AuthError:
     )
 
 
-def now_ms(client: Redis) -> int:
-    """The server's clock."""
-    seconds, micros = client.time()
-    return int(seconds) * 1000 + int(micros) // 1000
-
-
 def digest(secret: str) -> str:
     """What is stored of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _make(agent: str, team: str | None, scopes: tuple[str, ...], now: int) -> tuple[Key, str]:
-    secret = secrets.token_urlsafe(32)
-    key = Key(secrets.token_hex(6), agent, team, scopes, digest(secret), now)
-    return key, f"gq_{key.id}_{secret}"
+def _text(key: Key, secret: str) -> str:
+    return f"gq_{key.id}_{secret}"
 
 
-def _end(client: Redis, keys: Keys, key_id: str, at: int) -> Key:
-    """End a key at `at`, or before where it ends before."""
-
-    ended: list[Key] = []
+def _end(
+    client: Redis, keys: Keys, key_id: str, at: int, successor: Callable[[Key], Key] | None = None
+) -> tuple[Key, Key | None]:
+    """End a key at `at`, or before where it ends before, and store its successor, both or neither."""
+    written: list[Key] = []
 
     def once(pipe: Pipeline) -> None:
-        key = _find(pipe, keys, key_id)
-        ended.append(replace(key, ends=at if key.ends is None else min(at, key.ends)))
+        old = _find(pipe, keys, key_id)
+        written[:] = [replace(old, ends=at if old.ends is None else min(at, old.ends))]
+        if successor is not None:
+            written.append(successor(old))
         pipe.multi()
-        pipe.hset(keys("keys"), key_id, ended[-1].dump())
+        pipe.hset(keys("keys"), mapping={key.id: key.dump() for key in written})
 
     # Again where somebody else wrote in between: what was revoked meanwhile must not come back.
     client.transaction(once, keys("keys"))
-    return ended[-1]
+    return written[0], written[1] if successor is not None else None
 
 
 def _find(client: Redis, keys: Keys, key_id: str) -> Key:

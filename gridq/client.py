@@ -8,7 +8,6 @@ is an error here and at once.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Generator, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -139,8 +138,7 @@ class Client:
     def rows(self, job: str) -> list[Row]:
         """One line for each stage recorded so far, in the order of their records."""
         with translated(self.url):
-            texts = self.redis.lrange(self.keys("rows", job), 0, -1)
-        return [Row.model_validate(row) for text in texts for row in json.loads(text)]
+            return history.rows(self.redis, self.keys, job)
 
     def view(self, job: str) -> JobView:
         """Where the job and each of its stages stand, or how they went; JobNotFound."""

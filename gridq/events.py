@@ -39,10 +39,11 @@ def uuid_of(claim: Claim, op: int) -> str:
     return f"{claim.job}.{step}.{op}" if op else f"{claim.job}.{step}"
 
 
-def begun(claim: Claim, step: Step, worker: str, at: float) -> list[Event]:
-    """The events of an attempt that was claimed at the time `at`: its stages were received when they became
-    ready.
+def begun(claim: Claim, step: Step, worker: str) -> list[Event]:
+    """The events of an attempt that has begun: its stages were received when they became ready, and started
+    when they were claimed. All times are the server's, as those of what the scripts tell.
     """
+    at = claim.claimed_ms / 1000
     events: list[Event] = []
     for number, op in enumerate(step.ops):
         about = {"uuid": uuid_of(claim, number), "hostname": worker, "pid": os.getpid()}
@@ -64,7 +65,7 @@ def begun(claim: Claim, step: Step, worker: str, at: float) -> list[Event]:
 
 
 def succeeded(claim: Claim, rows: Iterable[Mapping[str, Any]], worker: str, at: float) -> list[Event]:
-    """The events of those stages of an attempt that came to an output."""
+    """The events of those stages of an attempt that came to an output, recorded at the server's time `at`."""
     return [
         {
             "type": "task-succeeded",

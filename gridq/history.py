@@ -340,6 +340,12 @@ def worker_of(hold: bytes) -> str:
     return f"{name}@{machine}"
 
 
+def rows(client: Redis, keys: Keys, job: str) -> list[Row]:
+    """One line for each stage recorded so far, in the order of their records."""
+    texts: Any = client.lrange(keys("rows", job), 0, -1)
+    return _rows(texts)
+
+
 def _rows(texts: list[bytes]) -> list[Row]:
     return [Row.model_validate(row) for text in texts for row in json.loads(text)]
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from redis import Redis
 
-from gridq.auth import now_ms
 from gridq.errors import (
     AgentJobsExceeded,
     AgentMoneyExceeded,
@@ -23,6 +22,7 @@ from gridq.errors import (
     TeamMoneyExceeded,
 )
 from gridq.periods import text_time
+from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 
 MINUTE_MS = 60_000

@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gridq.auth import now_ms
 from gridq.errors import QuotasFileError
 from gridq.periods import calendar
 from gridq.quotas import Limits, load
 from gridq.repeat import Repeat
 from gridq.settings import Settings
+from gridq.store.connection import now_ms
 from gridq.store.scripts import Scripts
 
 log = logging.getLogger(__name__)

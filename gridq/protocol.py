@@ -66,7 +66,9 @@ class SeatOffer(Wire):
     capability: dict[str, Json]
     lanes: int = Field(1, ge=1, le=512)
     exclusive: str | None = None
-    budget_micro_dollars: int | None = Field(None, description="None: no budget set; 0: a budget of nothing")
+    budget_micro_dollars: int | None = Field(
+        None, ge=0, le=10**15, description="None: no budget set; 0: a budget of nothing"
+    )
     budget_period: Literal["month", "week", "day"] = Field("month", description="when the budget refills")
     requests_per_minute: int | None = Field(None, ge=0, description="None: no limit; 0: none at all")
     config: dict[str, Json] = Field(default_factory=dict)

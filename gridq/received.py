@@ -22,9 +22,6 @@ class AdmissionRequest(Request):  # type: ignore[misc]
         """
         return False
 
-    def send_event(self, type: str, **fields: Any) -> None:
-        """Nothing: the scripts tell monitors of the job, whichever way it was submitted."""
-
 
 def revoke_cancels(scripts: Scripts, ended: Callable[[str], None]) -> None:
     """In this worker or router, let Celery's `revoke` (`AsyncResult.revoke()`, Flower's button) cancel a job.

@@ -16,6 +16,7 @@ from redis import Redis
 
 from gridq import queues
 from gridq.protocol import Advertisement, Json
+from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 
 log = logging.getLogger(__name__)
@@ -162,8 +163,7 @@ def _read(text: bytes | str | None) -> Advertisement | None:
 
 def drain(client: Redis, keys: Keys, seat: str) -> None:
     """Let a seat take nothing more, until `undrain`: each renewal of its worker's obeys."""
-    now, _ = client.time()
-    client.set(keys("drain", seat), now, nx=True, px=DRAIN_MS)
+    client.set(keys("drain", seat), now_ms(client) // 1000, nx=True, px=DRAIN_MS)
 
 
 def undrain(client: Redis, keys: Keys, seat: str) -> bool:

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from gridq import registry
 from gridq.machine import host_id, machine_id
 from gridq.settings import Settings
-from gridq.store.connection import connect, safe_url
+from gridq.store.connection import connect, now_ms, safe_url
 from gridq.store.keys import Keys
 from gridq.store.scripts import Scripts
 from workers import programs
@@ -158,8 +158,8 @@ class Deployment:
         try:
             with self._client() as client:
                 live = {ad.seat: ad.started_at for ad in registry.seats(client, self.keys)}
-                now = client.time()[0] * 1000
-                routers = {name.decode() for name in client.zrangebyscore(self.keys("seats"), now, "+inf")}
+                found = client.zrangebyscore(self.keys("seats"), now_ms(client), "+inf")
+                routers = {name.decode() for name in found}
         except RedisError:
             return list(running)
         late = []

@@ -22,6 +22,7 @@ from redis import Redis
 from redis.client import Pipeline
 
 from gridq.errors import JoinTokenInvalid
+from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 
 MARK = "gqjoin_"
@@ -98,7 +99,7 @@ def create(client: Redis, keys: Keys, url: str, *, ttl: float, uses: int) -> tup
         prefix=keys.prefix,
         version=version("gridq"),
     )
-    now = _now(client)
+    now = now_ms(client) / 1000
     expires = now + ttl
     key, index = keys("token", token.id), keys("tokens")
     with client.pipeline(transaction=True) as write:
@@ -115,7 +116,7 @@ def create(client: Redis, keys: Keys, url: str, *, ttl: float, uses: int) -> tup
 def listed(client: Redis, keys: Keys) -> list[TokenRecord]:
     """The tokens that have not expired, also those that are used up, the next to expire first."""
     index: list[tuple[bytes, float]] = client.zrangebyscore(  # type: ignore[assignment]
-        keys("tokens"), f"({_now(client)}", "+inf", withscores=True
+        keys("tokens"), f"({now_ms(client) / 1000}", "+inf", withscores=True
     )
     with client.pipeline(transaction=False) as look:
         for name, _ in index:
@@ -168,8 +169,3 @@ def _check(record: Any, token: JoinToken) -> None:
 def _hash(secret: str) -> str:
     # A secret of 256 random bits cannot be guessed, so a slow hash would add nothing.
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def _now(client: Redis) -> float:
-    seconds, micro = client.time()
-    return seconds + micro / 1_000_000

@@ -56,10 +56,11 @@ def listing(json: AsJson = False, debug: Debug = False) -> None:
     from gridq import auth
     from gridq.periods import text_time
     from gridq.settings import settings
+    from gridq.store.connection import now_ms
 
     zone = settings().timezone
     with _grid() as (client, names):
-        now, found = auth.now_ms(client), auth.listing(client, names)
+        now, found = now_ms(client), auth.listing(client, names)
     if json:
         echo_json([_public(key) | {"active": key.stands(now)} for key in found])
         return
@@ -137,12 +138,12 @@ def _show_once(made: Key, text: str, json: bool) -> None:
 
 
 def _public(key: Key) -> dict[str, Any]:
-    """What may be shown of a key. Times in ms since 1970 on the server's clock."""
+    """What may be shown of a key. Times in seconds since 1970 by the server's clock, as everywhere."""
     return {
         "id": key.id,
         "agent": key.agent,
         "team": key.team,
         "scopes": list(key.scopes),
-        "created": key.created,
-        "ends": key.ends,
+        "created": key.created / 1000,
+        "ends": None if key.ends is None else key.ends / 1000,
     }

@@ -62,6 +62,12 @@ def connect_async(
     )
 
 
+def now_ms(client: redis.Redis) -> int:
+    """The server's clock, in ms since 1970."""
+    seconds, micros = client.time()
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
 def check_server(client: redis.Redis) -> None:
     """Refuse a server that gridq cannot use; called once at the start of every program.
 

@@ -145,7 +145,7 @@ class Scripts:
         self, job: str, *, agent: str, prio: int, deadline_ms: int | None, ttl_ms: int, celery: bool, stream:
         bool, wait: bool, value: bytes, answer: int, steps: int, needs: Sequence[str], ready: Sequence[int],
         fields: Sequence[str | bytes | int], name: str = "graph", session: str = "",
-        key: str = "", micro_dollars: int = 0,
+        key: str = "", micro_dollars: int = 0, stages: int = 0,
     ) -> list[str]:  # fmt: skip
         """Write a plan. `["ok"]`, `["known"]`, or with nothing written `["noseat", queue, …]`,
         `["key", why]`, `["quota", …]`. `key` is the API key's id, `micro_dollars` what the job may cost.
@@ -154,7 +154,7 @@ class Scripts:
             "admit", job, agent, prio, "" if deadline_ms is None else deadline_ms, ttl_ms,
             "1" if celery else "", "1" if stream else "", "1" if wait else "", value, answer, steps,
             " ".join(needs),
-            " ".join(map(str, ready)), name, session, key, micro_dollars, *fields,
+            " ".join(map(str, ready)), name, session, key, micro_dollars, stages, *fields,
         )  # fmt: skip
         return [word.decode() for word in reply]
 

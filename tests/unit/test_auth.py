@@ -102,6 +102,22 @@ def test_rotation_with_and_without_an_overlap(grid_env: GridEnv) -> None:
         verify(grid_env, one)
 
 
+def test_rotating_a_key_that_is_forgotten_meanwhile_makes_none(
+    grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, _ = auth.create(grid_env.client, names(grid_env), "ann")
+    digest = auth.digest
+
+    def forgotten(secret: str) -> str:
+        auth.forget(grid_env.client, names(grid_env), old.id)
+        return digest(secret)
+
+    monkeypatch.setattr(auth, "digest", forgotten)  # called once the old key has been read
+    with pytest.raises(KeyNotFound):
+        auth.rotate(grid_env.client, names(grid_env), old.id)
+    assert auth.listing(grid_env.client, names(grid_env)) == []
+
+
 def test_a_scope_that_a_key_lacks(grid_env: GridEnv) -> None:
     _, text = auth.create(grid_env.client, names(grid_env), "ann", scopes=["read"])
     assert verify(grid_env, text, "read").agent == "ann"

@@ -2,7 +2,7 @@
 -- ARGV  job, agent, prio, deadline in ms from now ('' = the one the inbox knows), result TTL in ms, celery, stream, wait ('1' =
 --       accept without a live seat), input, answer step, steps, queues needed (space separated), ready steps (space
 --       separated), the job's name, its session or '', the id of its API key or '' (the inbox knows its own), what it may cost in
---       micro-dollars, field, value, …
+--       micro-dollars, how many stages it has, field, value, …
 -- gives {'ok'} | {'known'} the job is admitted or ended already; nothing was written: {'noseat', queue …} | {'key', why} |
 --       {'quota', limit, name, used, held, limit, needed, end of the window or ''}
 -- TTL   job:<job> lives to the deadline + an hour
@@ -52,7 +52,7 @@ if ARGV[6] == '1' or known[3] then note('celery', 1) end
 if ARGV[7] == '1' then note('stream', 1) end
 if ARGV[15] ~= '' then note('session', ARGV[15]) end
 C('HSET', j, unpack(fields))
-for i = 18, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
+for i = 19, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
 C('PEXPIRE', j, deadline - NOW + 3600000)
 C('ZADD', K .. 'deadlines', deadline, job)
 C('ZADD', K .. 'jobs', 'NX', NOW, job)
@@ -61,6 +61,6 @@ if known[1] then
   C('ZREM', K .. 'inbox', job)
 end
 if string.sub(input, 1, 1) == '@' then C('SADD', K .. 'vals:' .. job, string.sub(input, 2)); C('PEXPIRE', K .. 'vals:' .. job, deadline - NOW + 3600000) end
-if watched() then publish(cjson.encode(beginning(job, ARGV[14], agent, ARGV[11]))) end
+if watched() then publish(cjson.encode(beginning(job, ARGV[14], agent, ARGV[18]))) end
 for s in words(ARGV[13]) do push(job, s) end
 return {'ok'}

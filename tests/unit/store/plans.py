@@ -103,7 +103,8 @@ class Grid:
         return self.scripts.admit(
             job or f"j{next(self._numbers)}", agent=agent, prio=prio, deadline_ms=deadline_ms, ttl_ms=ttl_ms,
             celery=celery, stream=stream, wait=wait, value=value, answer=given.answer, steps=len(given.steps),
-            needs=needs, ready=ready, fields=fields, name=name, session=session, key=key,
+            stages=sum(len(step.ops) for step in given.steps), needs=needs, ready=ready, fields=fields,
+            name=name, session=session, key=key,
             micro_dollars=sum(made.micro_dollars for made in given.steps),
         )  # fmt: skip
 

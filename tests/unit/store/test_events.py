@@ -30,7 +30,7 @@ def monitor(grid: Grid) -> Iterator[Monitor]:
 
 def told(claim: Claim, **row: object) -> str:
     """What an attempt of `claim` publishes."""
-    events = begun(claim, load_step(claim.spec), "a@m", time.time())
+    events = begun(claim, load_step(claim.spec), "a@m")
     rows = [{"state": "done", "run_ms": 12.5, "tokens_in": 0, "tokens_out": 0, **row}] if row else []
     return text([*events, *succeeded(claim, rows, "a@m", time.time())])
 
@@ -54,7 +54,7 @@ def test_a_stage_and_its_job_are_tasks_with_their_own_ids(grid: Grid, monitor: M
     grid.seat()
     grid.job(one(), "j1", name="briefing")
     job = monitor.task("j1", "STARTED")
-    assert (job.name, job.args, job.kwargs, job.worker.hostname) == ("briefing", "ann", "1 steps", ROUTER)
+    assert (job.name, job.args, job.kwargs, job.worker.hostname) == ("briefing", "ann", "1 stages", ROUTER)
     complete(grid, grid.take(), state="done", tokens_in=3, tokens_out=40)
     stage = monitor.task("j1.0", "SUCCESS")
     assert (stage.name, stage.args, stage.kwargs) == ("briefing/s", "bench:any", "root")
@@ -130,7 +130,7 @@ def test_each_stage_of_a_fused_step_is_a_task(grid: Grid, monitor: Monitor) -> N
     claim = grid.take()
     two = step()
     fused = load_step(claim.spec)
-    events = begun(claim, type(fused)("root", "q", (*two.ops, *two.ops), ["op", 1]), "a@m", 1.0)
+    events = begun(claim, type(fused)("root", "q", (*two.ops, *two.ops), ["op", 1]), "a@m")
     assert [event["uuid"] for event in events] == ["j1.0", "j1.0", "j1.0.1", "j1.0.1"]
 
 

@@ -17,9 +17,9 @@ local function event(kind, uuid, hostname, fields)
   return fields
 end
 
--- A job that begins: its name, its agent, how many steps it has.
-local function beginning(job, name, agent, steps)
-  local shown = {name = name, args = agent, kwargs = steps .. ' steps', retries = 0, root_id = job}
+-- A job that begins: its name, its agent, how many stages it has (nil: nobody knows).
+local function beginning(job, name, agent, stages)
+  local shown = {name = name, args = agent, kwargs = stages and stages .. ' stages' or '', retries = 0, root_id = job}
   return {event('received', job, watched(), shown), event('started', job, watched(), {})}
 end
 
@@ -30,7 +30,7 @@ local function tell_end(job, name, agent, since, state, payload)
   local e = event(ENDS[state] or 'failed', job, watched(), {})
   if state == 'done' then e.runtime, e.result = (NOW - since) / 1000, ''
   else e.exception = string.match(payload, '"code": ?"([^"]*)"') or state end  -- not its message: a prompt may stand in it
-  local list = since and {} or beginning(job, name, agent, 0)
+  local list = since and {} or beginning(job, name, agent)
   list[#list + 1] = e
   publish(cjson.encode(list))
 end
