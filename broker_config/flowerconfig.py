@@ -5,13 +5,13 @@
 What stands on that command line wins over what stands here, this over FLOWER_… in the environment.
 """
 
-from gridq import monitor
+from gridq import login, monitor
 from gridq.settings import settings
 
 monitor.fit()
 
 address = "127.0.0.1"
-basic_auth = [f"{monitor.USER}:{monitor.password(settings())}"]
+basic_auth = [f"{login.USER}:{login.password(settings())}"]
 read_only = True
 
 # What was seen is kept in memory: `gridq jobs` is the history, and Flower's file is a pickle.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,41 @@ WORKER = "worker"
 
 SECRETS = ("broker_url", "broker_password", "key")
 """Settings that make `config.toml` a file for its owner alone."""
+
+
+def folder() -> Path:
+    """GRIDQ_HOME, without the other settings: those may be at fault, and their library takes long to load."""
+    return Path(os.environ.get("GRIDQ_HOME") or Path.home() / ".gridq")
+
+
+def write_private(path: Path, text: str, *, once: bool = False) -> None:
+    """Put `text` into the file `path` at one instant, readable by its owner alone. With `once` a file that is
+    there stays as it is, whoever wrote it.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(text)
+    if not once:
+        os.replace(draft, path)
+        return
+    try:
+        os.link(draft, path)  # atomic, and whoever comes first wins
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+
+
+def unusable(path: Path, exc: OSError, what: str = "") -> ConfigError:
+    """The error of a home folder that cannot be used: `what` cannot be done with `path`."""
+    return ConfigError(
+        what or f"The folder {path} cannot be used",
+        {
+            "path": str(path),
+            "reason": exc.strerror or str(exc),
+            "fix": "set GRIDQ_HOME to a folder you may write",
+        },
+    )
 
 
 def configured(home: Path) -> dict[str, Any]:

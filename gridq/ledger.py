@@ -21,6 +21,7 @@ from gridq.errors import (
     TeamJobsExceeded,
     TeamMoneyExceeded,
 )
+from gridq.money import dollars
 from gridq.periods import text_time
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
@@ -127,12 +128,12 @@ def exceeded(reply: Sequence[str], zone: str) -> QuotaExceeded:
     key = f"{kind}s.{name}.monthly_{'dollars' if money else 'jobs'}"
 
     def told(amount: int) -> str:
-        return f"${dollars(amount)}" if money else str(amount)
+        return dollars(amount) if money else str(amount)
 
     alone = needed > limit
     retry_at = None if alone else text_time(until, zone)
     if alone:
-        fix = f"raise {key} in the quotas file to {dollars(needed) if money else needed} or more"
+        fix = f"raise {key} in the quotas file to {told(needed).removeprefix('$')} or more"
     elif used + needed <= limit:
         fix = "submit again when jobs that run have ended and given back what they hold"
     else:
@@ -155,17 +156,6 @@ def exceeded(reply: Sequence[str], zone: str) -> QuotaExceeded:
             "needed": needed,
         },
     )
-
-
-def dollars(micro: int) -> str:
-    """Micro-dollars as dollars, exactly, with two decimals or as many as it takes.
-
-    >>> dollars(12_500_000), dollars(-1), dollars(0)
-    ('12.50', '-0.000001', '0.00')
-    """
-    whole, rest = divmod(abs(micro), 1_000_000)
-    decimals = f"{rest:06d}".rstrip("0").ljust(2, "0")
-    return f"{'-' if micro < 0 else ''}{whole}.{decimals}"
 
 
 def _people(

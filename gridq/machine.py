@@ -4,13 +4,13 @@ never share a name.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import socket
 from pathlib import Path
 
 from gridq.errors import ConfigError
+from gridq.home import unusable, write_private
 
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
@@ -28,24 +28,10 @@ def machine_id(home: Path) -> str:
                 re.sub(r"[^a-z0-9]+", "-", socket.gethostname().split(".")[0].lower()).strip("-")[:40]
                 or "machine"
             )
-            draft = home / f".machine.{os.getpid()}.{secrets.token_hex(4)}"
-            draft.write_text(f"{host}-{secrets.token_hex(2)}\n")
-            try:
-                os.link(draft, path)  # atomic, and whoever comes first wins
-            except FileExistsError:
-                pass
-            finally:
-                draft.unlink()
+            write_private(path, f"{host}-{secrets.token_hex(2)}\n", once=True)
         text = path.read_text().strip()
     except OSError as exc:
-        raise ConfigError(
-            f"The machine's id cannot be kept in {path}",
-            {
-                "path": str(path),
-                "reason": exc.strerror or str(exc),
-                "fix": "set GRIDQ_HOME to a folder you may write",
-            },
-        ) from None
+        raise unusable(path, exc, f"The machine's id cannot be kept in {path}") from None
     except UnicodeDecodeError:
         text = ""
     if not _ID.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Flower fitted to the grid: its routes, its queue lengths, its workers and its password.
+"""Flower fitted to the grid: its routes, its queue lengths and its workers.
 
 Flower has no plug-ins, but it builds its application from the list `flower.urls.handlers` and its state from
 `flower.events.EventsState`. `fit` changes both before that, so `gridq flower` and Celery's own `celery -A
@@ -8,8 +8,6 @@ gridq.app flower --conf …/flowerconfig.py` are the same.
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -39,13 +37,9 @@ from gridq.store.connection import connect_async, safe_url, translate
 from gridq.store.keys import Keys
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gridq.settings import Settings
 
 log = logging.getLogger(__name__)
-
-USER = "gridq"
 
 FORGET = 15
 """Seconds after which a worker that has ended is shown no more."""
@@ -300,60 +294,3 @@ class PendingWork:
 
 def _length(name: str, waiting: int) -> dict[str, Any]:
     return {"name": name, "messages": waiting, "messages_ready": waiting}
-
-
-def password_file(config: Settings) -> Path:
-    """Where Flower's password stands: GRIDQ_FLOWER_PASSWORD_FILE, else `<home>/flower-password`."""
-    return config.flower_password_file or config.home / "flower-password"
-
-
-def password(config: Settings) -> str:
-    """Flower's password. In `<home>` it is made at the first call, readable by its owner alone.
-
-    ConfigError: the file cannot be read or written or holds no password, or others may read that in `<home>`.
-    """
-    path = password_file(config)
-    own = config.flower_password_file is None
-    try:
-        if own and not path.exists():
-            config.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write_once(path, secrets.token_urlsafe(24) + "\n")
-        mode = path.stat().st_mode
-        text = path.read_text("ascii").strip()
-    except (OSError, ValueError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not ASCII text"
-        raise ConfigError(
-            f"Flower's password cannot be kept in {path}",
-            {
-                "path": str(path),
-                "reason": reason or str(exc),
-                "fix": "name a file that you may read and write",
-            },
-        ) from None
-    if own and mode & 0o077:
-        raise ConfigError(
-            f"Others may read Flower's password in {path}",
-            {"path": str(path), "fix": f"delete it, a new one is made; or chmod 600 {path}"},
-        )
-    if not text or not text.isprintable() or " " in text:
-        raise ConfigError(
-            f"{path} holds no password",
-            {
-                "path": str(path),
-                "expected": "one line of printable characters without a space",
-                "fix": "delete it" if own else "write one",
-            },
-        )
-    return text
-
-
-def _write_once(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(text)
-    try:
-        os.link(draft, path)  # atomic, and whoever comes first wins
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()

@@ -74,6 +74,19 @@ def unrecorded(kind: str, code: str, ended: str) -> None:
             tell("job failed", code=code)
 
 
+def place_of(path: str) -> str:
+    """The name nearest to a stage: of the binding or branch it stands in, empty where there is none.
+
+    >>> place_of("root.body.branches.summary.stages[1].stage")
+    'summary'
+    """
+    found = ""
+    for before, name in pairwise(path.split(".")):
+        if before in ("bindings", "branches"):
+            found = name.partition("[")[0]
+    return found
+
+
 def sentence(event: str, fields: Mapping[str, Json]) -> str | None:
     """An event as a sentence; None where it is not one of the EVENTS, or lacks what its sentence needs."""
     told = EVENTS.get(event)
@@ -93,11 +106,8 @@ def _job(about: Fields) -> str:
 
 def _stage(about: Fields) -> str:
     """The job's name, the binding or branch that the stage stands in, and what it runs."""
-    place = ""
-    for before, name in pairwise(about["stage"].split(".")):
-        if before in ("bindings", "branches"):
-            place = name.partition("[")[0] + "/"
-    return f"{about.get('name') or about['job'][:8]}/{place}{about['runs']}"
+    place = place_of(about["stage"])
+    return f"{about.get('name') or about['job'][:8]}/{f'{place}/' if place else ''}{about['runs']}"
 
 
 def _count(number: int, noun: str) -> str:

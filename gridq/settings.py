@@ -208,7 +208,7 @@ def with_password(url: str, password: str) -> str:
 def _source(field: str) -> str:
     """Where the value of a setting comes from: the variable, or its place in `config.toml`."""
     name = f"GRIDQ_{field.upper()}"
-    home = Path(os.environ.get("GRIDQ_HOME") or Settings.model_fields["home"].default)
+    home = machine_home.folder()
     if name in os.environ or name + FILE in os.environ or field not in machine_home.configured(home):
         return name
     return f"{home / machine_home.CONFIG}:{field}"

@@ -79,15 +79,16 @@ class Deployment:
         return self
 
     def __exit__(self, *_: object) -> None:
-        killed = self.supervisor.stop(self._hurried)
-        if killed:
-            self.say(f"killed, as they did not end in time: {', '.join(killed)}")
-        for act in self.at_end:
-            act()
-        if self._control is not None:
-            self._control.close()
-        self.record.close()
-        self.signals.__exit__()
+        with contextlib.ExitStack() as last:  # whatever fails, the rest is given back all the same
+            last.callback(self.signals.__exit__)
+            last.callback(self.record.close)
+            if self._control is not None:
+                last.callback(self._control.close)
+            for act in reversed(self.at_end):
+                last.callback(act)
+            killed = self.supervisor.stop(self._hurried)
+            if killed:
+                self.say(f"killed, as they did not end in time: {', '.join(killed)}")
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of every part."""

@@ -24,7 +24,7 @@ from typing import Self
 import redis
 
 from gridq.errors import BrokerUnreachable, ConfigError
-from workers.records import write_private
+from gridq.home import write_private
 
 HOST = "127.0.0.1"
 PORT_TRIES = 5

@@ -17,13 +17,13 @@ from redis.exceptions import RedisError
 
 from gridq import registry
 from gridq.errors import ConfigError, JoinRefused
-from gridq.home import CONFIG, GRID, WORKER, configured, held
+from gridq.home import CONFIG, GRID, WORKER, configured, held, unusable, write_private
 from gridq.machine import host_id, machine_id
 from gridq.settings import check_url, with_password
 from gridq.store.connection import check_server, connect, safe_url, translate
 from gridq.store.keys import Keys
 from workers import tokens
-from workers.records import already, write_private
+from workers.records import already
 from workers.tokens import JoinToken
 
 SKEW_WARNED = 2.0
@@ -106,11 +106,7 @@ def check_home(home: Path) -> None:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = home.stat()
     except OSError as exc:
-        reason = exc.strerror or str(exc)
-        raise ConfigError(
-            f"The folder {home} cannot be used",
-            {"path": str(home), "reason": reason, "fix": "set GRIDQ_HOME to a folder you may write"},
-        ) from None
+        raise unusable(home, exc) from None
     if about.st_uid != os.getuid() or not os.access(home, os.W_OK | os.X_OK):
         raise ConfigError(
             f"The folder {home} is not yours to write",

@@ -5,26 +5,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from gridq.errors import AlreadyRunning, ConfigError
-from gridq.home import running
+from gridq.errors import AlreadyRunning
+from gridq.home import running, unusable, write_private
 
 PATIENCE = 1.0
 """Seconds for which a look at the lock by somebody else is waited out."""
-
-
-def write_private(path: Path, text: str) -> None:
-    """Put `text` into the file `path` at one instant, readable by its owner alone."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(text)
-    os.replace(draft, path)
 
 
 class Record:
@@ -39,14 +30,7 @@ class Record:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(home / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
-            raise ConfigError(
-                f"The folder {home} cannot be used",
-                {
-                    "path": str(home),
-                    "reason": exc.strerror or str(exc),
-                    "fix": "set GRIDQ_HOME to a folder you may write",
-                },
-            ) from None
+            raise unusable(home, exc) from None
         end = time.monotonic() + PATIENCE
         while not self._taken():
             if time.monotonic() > end:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gridq.cli.output import span
+
 if TYPE_CHECKING:
     from redis import Redis
 
@@ -33,11 +35,7 @@ def look_at_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
         look.zcard(keys("inbox"))
         look.zcard(keys("deadlines"))
         server, memory, persistence, queued, all_jobs = look.execute()
-        ads = registry.seats(client, keys)
-        busy = client.pipeline(transaction=False)
-        for ad in ads:
-            busy.hlen(keys("held", ad.seat))
-        lanes = busy.execute()
+        seats = registry.live_seats(client, keys, routers=False)
     except (RedisError, OSError) as exc:
         return {"error": str(translate(exc, url))}
     name = "valkey" if "valkey_version" in server else "redis"
@@ -53,11 +51,11 @@ def look_at_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
         },
         "seats": [
             {
-                "seat": ad.seat, "worker": ad.worker, "kind": ad.kind, "lanes": ad.lanes, "busy": held,
-                "state": ad.state, "reason": ad.reason, "queues": ad.queues, "version": ad.version,
-                "since": ad.started_at,
+                "seat": seat.seat, "worker": seat.worker, "kind": seat.kind, "lanes": seat.lanes,
+                "busy": seat.busy, "state": seat.state, "reason": seat.reason, "queues": seat.queues,
+                "version": seat.version, "since": seat.started_at,
             }
-            for ad, held in zip(ads, lanes, strict=True)
+            for seat in seats
         ],
         "jobs": {"queued": queued, "running": max(0, all_jobs - queued)},
     }  # fmt: skip
@@ -118,14 +116,6 @@ def grid(state: dict[str, Any], url: str) -> str:
     if len(rows) > 1:
         return "\n".join([*lines, "", *columns(rows)])
     return "\n".join([*lines, "Seats   none is live"])
-
-
-def span(seconds: float) -> str:
-    """A time span in its largest unit: `45 s`, `3 min`, `5 h`, `12 d`."""
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{max(0, int(seconds))} s"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

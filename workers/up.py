@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from gridq import profiles
+from gridq import login, profiles
 from gridq.errors import ConfigError
-from gridq.home import GRID, held
+from gridq.home import GRID, held, running, unusable
 from gridq.settings import Settings
 from gridq.store.connection import check_server, connect, safe_url
 from workers import programs
@@ -24,8 +24,6 @@ from workers.embedded import EmbeddedServer, free_port, is_free, remember, remem
 from workers.probing import find
 from workers.records import already
 
-FLOWER_PORT = 5555
-FLOWER_USER = "gridq"
 LOADING = 120.0
 """Seconds that a server may take to read its data."""
 
@@ -114,10 +112,10 @@ def _start_server(grid: Deployment) -> None:
 
 
 def _start_flower(grid: Deployment) -> None:
-    port = FLOWER_PORT if is_free(FLOWER_PORT) else free_port()
+    port = login.PORT if is_free(login.PORT) else free_port()
     url = f"http://127.0.0.1:{port}"
-    password = grid.config.flower_password_file or grid.config.home / "flower-password"
-    grid.more["flower"] = {"url": url, "port": port, "user": FLOWER_USER, "password_file": str(password)}
+    password = str(login.password_file(grid.config))
+    grid.more["flower"] = {"url": url, "port": port, "user": login.USER, "password_file": password}
     grid.add(programs.flower(port, grid.logs, grid.environment()), url)
 
 
@@ -133,14 +131,7 @@ def detached(config: Settings, wanted: Wanted) -> dict[str, Any]:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         out = log.open("wb")
     except OSError as exc:
-        raise ConfigError(
-            f"The log {log} cannot be written",
-            {
-                "path": str(log),
-                "reason": exc.strerror or str(exc),
-                "fix": "set GRIDQ_HOME to a folder you may write",
-            },
-        ) from None
+        raise unusable(log, exc, f"The log {log} cannot be written") from None
     command = [sys.executable, "-m", "gridq.cli", "up", f"--routers={wanted.routers}"]
     command += [f"--seat={name}" for name in wanted.seats]
     command.append("--flower" if wanted.flower else "--no-flower")
@@ -149,9 +140,10 @@ def detached(config: Settings, wanted: Wanted) -> dict[str, Any]:
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
     while True:
-        state = ask(config.home, GRID)
-        if state is not None and state["pid"] == child.pid and state["ready"]:
-            return state
+        noted = running(config.home, GRID)
+        if noted is not None and noted["pid"] == child.pid and noted["ready"]:
+            noted.pop("broker_url")  # it holds the password, and what is returned is shown
+            return ask(config.home, GRID) or noted
         if child.poll() is not None:
             lines = log.read_text("utf-8", "replace").strip().splitlines()
             raise ConfigError(

@@ -8,7 +8,7 @@ import typer
 
 from gridq.cli.exits import EXITS, AsJson, Debug
 from gridq.cli.inputs import GraphFile, StagesFolder, of_file, read_graph, with_stages
-from gridq.cli.output import console, dollars, echo_json, plain_table
+from gridq.cli.output import amount, console, echo_json, plain_table
 from gridq.cli.server import client_of
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _nobody(step: Step, seats: Sequence[LiveSeat], lacking: dict[str, str]) -> s
         elif seat.state != "ready":
             reasons.append(f"{seat.seat} is {seat.state}" + (f": {seat.reason}" if seat.reason else ""))
         else:
-            reasons.append(f"{seat.seat} has {dollars(seat.budget_left)} left of its budget")
+            reasons.append(f"{seat.seat} has {amount(seat.budget_left)} left of its budget")
     return "; ".join(reasons[:SEATS])
 
 
@@ -178,7 +178,7 @@ def _retries(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _names(step: dict[str, Any]) -> str:
-    from gridq.cli.live import place_of
+    from gridq.narration import place_of
 
     names = " + ".join(stage["name"] for stage in step["stages"]) or "(only a value)"
     place = place_of(step["path"])
@@ -196,5 +196,5 @@ def _who(step: dict[str, Any]) -> str:
 def _estimate(step: dict[str, Any]) -> str:
     parts = [f"{step['tokens']} tokens"] if step["tokens"] else []
     if step["micro_dollars"]:
-        parts.append(dollars(step["micro_dollars"]))
+        parts.append(amount(step["micro_dollars"]))
     return ", ".join(parts) or "-"

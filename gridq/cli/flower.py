@@ -12,15 +12,11 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gridq.cli.exits import EXITS, INTERRUPTED, Debug
-from gridq.cli.inputs import AsJson
+from gridq.cli.exits import EXITS, INTERRUPTED, AsJson, Debug
 from gridq.cli.output import echo_json
 from gridq.errors import ConfigError
 
 app = typer.Typer()
-
-PORT = 5555
-"""Flower's own port: taken where it is free and no other is asked for."""
 
 
 @app.command(epilog=EXITS, short_help="Show the grid in a browser, with Flower.")
@@ -55,7 +51,7 @@ def flower(
 
     The user is `gridq`; the password stands in the file that is printed at the start.
     """
-    from gridq import parent
+    from gridq import login, parent
     from gridq.settings import settings
     from gridq.store.connection import check_server, connect
 
@@ -65,22 +61,19 @@ def flower(
     with connect(config.broker_url.get_secret_value(), name="gridq-flower", retry=False) as look:
         check_server(look)
 
+    login.password(config)  # told now, and not by Flower in the midst of its options
     from gridq import monitor
-
-    monitor.password(config)  # told now, and not by Flower in the midst of its options
 
     def listening(scheme: str, at: int) -> None:
         own = f"{scheme}://{f'[{address}]' if ':' in address else address}:{at}"
-        url, file = public_url or own, str(monitor.password_file(config))
+        url, file = public_url or own, str(login.password_file(config))
         if json:
-            echo_json(
-                {"url": url, "address": address, "port": at, "user": monitor.USER, "password_file": file}
-            )
+            echo_json({"url": url, "address": address, "port": at, "user": login.USER, "password_file": file})
         else:
             notes = [f"listening at {own}"] if public_url else []
-            notes += [f"port {PORT} is taken"] if port is None and at != PORT else []
+            notes += [f"port {login.PORT} is taken"] if port is None and at != login.PORT else []
             note = f" ({', '.join(notes)})" if notes else ""
-            typer.echo(f"Flower: {url}{note}, user {monitor.USER}, password in {file}")
+            typer.echo(f"Flower: {url}{note}, user {login.USER}, password in {file}")
         if scheme == "http" and not is_loopback(address) and not (public_url or "").startswith("https://"):
             typer.echo(
                 "warning: the password crosses the network unencrypted; put a proxy with TLS before it, or "
@@ -114,7 +107,9 @@ def is_loopback(address: str) -> bool:
 
 
 def _port(address: str) -> int:
-    """PORT, or 0 for any where it is taken."""
+    """Flower's own port, or 0 for any where it is taken."""
+    from gridq.login import PORT
+
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.exits import AsJson
 from gridq.errors import ConfigError, GraphError, InvalidJson
-
-__all__ = [  # noqa: RUF022 as they stand below
-    "STDIN", "GraphFile", "StagesFolder", "AsJson",
-    "read_graph", "of_file", "read_bytes", "read_input", "with_stages",
-]  # fmt: skip
 
 if TYPE_CHECKING:
     from gridq.protocol import Json
@@ -124,3 +119,18 @@ def _fix(text: str) -> str:
     if text[:1].isalpha() and "'" not in text:
         return f"write --input @{text}" if Path(text).is_file() else f"write --input '{json.dumps(text)}'"
     return "correct the JSON there"
+
+
+UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+
+def seconds_of(text: str, option: str, least: float, most: float) -> float:
+    """A time such as `90`, `30m`, `1h` or `2d` in seconds, `least` to `most`. ConfigError: it is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d)?", text.strip())
+    seconds = float(match[1]) * UNITS[match[2] or ""] if match else -1.0
+    if not least <= seconds <= most:
+        raise ConfigError(
+            f"{text!r} is no time for {option}",
+            {"path": option, "expected": f"from {least:g}s to {most / 86_400:g}d, such as 30m, 1h or 2d"},
+        )
+    return seconds

@@ -9,7 +9,7 @@ import typer
 
 from gridq.cli.completion import job_ids, states
 from gridq.cli.exits import EXITS, NO_SUCH_JOB, AsJson, Debug, complain, one_line
-from gridq.cli.output import clock, console, dollars, echo_json, plain_table, span, took
+from gridq.cli.output import amount, clock, console, echo_json, plain_table, span, took
 from gridq.cli.server import client_of, place_of_grid
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def header(view: JobView) -> list[str]:
     tokens_in, tokens_out = (sum(getattr(row, n) for row in view.rows) for n in ("tokens_in", "tokens_out"))
     spent = sum(row.micro_dollars for row in view.rows)
     if tokens_in or tokens_out or spent:
-        lines.append(f"used      {tokens_in} tokens in, {tokens_out} out, {dollars(spent)}")
+        lines.append(f"used      {tokens_in} tokens in, {tokens_out} out, {amount(spent)}")
     return lines
 
 
@@ -175,7 +175,7 @@ _NUMBERS = ("wait", "run", "tokens")
 
 def named(stage: StageView) -> str:
     """A stage's name after the branch or binding it stands in: `summary/llm_chat`."""
-    from gridq.cli.live import place_of
+    from gridq.narration import place_of
 
     place = place_of(stage.path)
     return f"{place}/{stage.stage}" if place else stage.stage

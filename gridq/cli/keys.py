@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.exits import EXITS, Debug
-from gridq.cli.inputs import AsJson
+from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.inputs import seconds_of
 from gridq.cli.output import console, echo_json, plain_table
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 app = typer.Typer()
 keys = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and end API keys.", epilog=EXITS)
 app.add_typer(keys, name="keys")
+
+LONGEST_OVERLAP = 366 * 86_400.0
 
 KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="The key's id, as `list` shows it.")]
 
@@ -103,16 +105,17 @@ def revoke(
 def rotate(
     key_id: KeyId,
     overlap: Annotated[
-        float, typer.Option("--overlap", min=0, metavar="SECONDS", help="How long the old one is still good.")
-    ] = 0.0,
+        str, typer.Option("--overlap", metavar="TIME", help="How long the old one is still good: 30m, 2d.")
+    ] = "0",
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Make a new key for the same agent, team and scopes, shown this once, and end the old one."""
     from gridq import auth
 
+    seconds = seconds_of(overlap, "--overlap", 0, LONGEST_OVERLAP)
     with _grid() as (client, names):
-        made, text = auth.rotate(client, names, key_id, overlap)
+        made, text = auth.rotate(client, names, key_id, seconds)
     _show_once(made, text, json)
 
 

@@ -6,11 +6,11 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from gridq.cli.output import console, span
 from gridq.errors import BrokerError, WaitTimeout
+from gridq.narration import place_of
 from gridq.states import StageState
 
 if TYPE_CHECKING:
@@ -200,20 +200,6 @@ def where_in(step: list[StageView]) -> str:
     shown = " + ".join(names if len(names) < 4 else [*names[:2], "…", names[-1]])
     place = place_of(step[0].path)
     return f"{place}: {shown}" if place else shown
-
-
-def place_of(path: str) -> str:
-    """The name nearest to a stage: of the binding or branch it stands in, empty where there is none.
-
-    >>> place_of("root.body.branches.summary.stages[1].stage")
-    'summary'
-    """
-    found = ""
-    parts = path.split(".")
-    for before, name in pairwise(parts):
-        if before in ("bindings", "branches"):
-            found = name.partition("[")[0]
-    return found
 
 
 def _bar(done: int, of: int, cells: int = 20) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gridq.money import dollars
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -83,13 +85,9 @@ def took(ms: float | None) -> str:
     return f"{ms / 1000:.1f} s" if ms < 60_000 else span(ms / 1000)
 
 
-def dollars(micro_dollars: int | None) -> str:
+def amount(micro_dollars: int | None) -> str:
     """Money: `$1.50`, `$0.000012`; a dash where there is none to tell."""
-    if micro_dollars is None:
-        return "-"
-    text = f"${micro_dollars / 1e6:.6f}".rstrip("0")
-    whole, _, cents = text.partition(".")
-    return f"{whole}.{cents:0<2}"
+    return "-" if micro_dollars is None else dollars(micro_dollars)
 
 
 def clock(at: float) -> str:

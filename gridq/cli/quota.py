@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.exits import EXITS, Debug
-from gridq.cli.inputs import AsJson
+from gridq.cli.exits import EXITS, AsJson, Debug
 from gridq.cli.output import console, echo_json, plain_table
+from gridq.money import dollars
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -104,11 +104,7 @@ def accounts_table(found: Ledger) -> Table:
 
 def amount(account: Account, number: int) -> str:
     """A number of what the account counts: `$12.50` or `100`."""
-    from gridq.ledger import dollars
-
-    if account.what not in ("money", "budget", "grid budget"):
-        return str(number)
-    return f"-${dollars(-number)}" if number < 0 else f"${dollars(number)}"
+    return dollars(number) if account.what in ("money", "budget", "grid budget") else str(number)
 
 
 def as_json(found: Ledger) -> dict[str, Any]:

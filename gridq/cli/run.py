@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.exits import EXITS, INTERRUPTED, Debug, job_errors, tell_json
+from gridq.cli.exits import EXITS, INTERRUPTED, AsJson, Debug, job_errors, tell_json
 from gridq.cli.inputs import (
     STDIN,
-    AsJson,
     GraphFile,
     StagesFolder,
     of_file,

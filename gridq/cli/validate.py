@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gridq.cli.exits import EXITS, Debug
-from gridq.cli.inputs import AsJson, GraphFile, StagesFolder, of_file, read_graph, with_stages
+from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.inputs import GraphFile, StagesFolder, of_file, read_graph, with_stages
 from gridq.cli.output import echo_json
 
 if TYPE_CHECKING:

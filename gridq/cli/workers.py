@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gridq.cli.exits import EXITS, AsJson, Debug
-from gridq.cli.output import clock, console, dollars, echo_json, plain_table, span
+from gridq.cli.output import amount, clock, console, echo_json, plain_table, span
 from gridq.cli.server import client_of, place_of_grid
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
         table.add_row(
             seat.seat,
             f"{seat.busy}/{seat.lanes}",
-            dollars(seat.budget_left),
-            dollars(seat.budget),
+            amount(seat.budget_left),
+            amount(seat.budget),
             state_of(seat),
             "\n".join(numbers),
         )

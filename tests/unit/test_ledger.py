@@ -5,14 +5,21 @@ from __future__ import annotations
 import pytest
 
 from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, TeamMoneyExceeded
-from gridq.ledger import Account, dollars, exceeded, window
+from gridq.ledger import Account, exceeded, window
+from gridq.money import dollars
 
 TURN = "1796083200000"  # 2026-12-01T00:00:00Z
 
 
 @pytest.mark.parametrize(
     ("micro", "text"),
-    [(0, "0.00"), (1, "0.000001"), (1_500_000, "1.50"), (-2_345_600, "-2.3456"), (10**15, "1000000000.00")],
+    [
+        (0, "$0.00"),
+        (1, "$0.000001"),
+        (1_500_000, "$1.50"),
+        (-2_345_600, "-$2.3456"),
+        (10**15, "$1000000000.00"),
+    ],
 )
 def test_dollars_are_exact(micro: int, text: str) -> None:
     assert dollars(micro) == text

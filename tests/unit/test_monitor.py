@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tornado.web import HTTPError
 
-from gridq import monitor
+from gridq import login, monitor
 from gridq.errors import ConfigError
 from gridq.settings import Settings
 from gridq.store.keys import Keys
@@ -23,10 +23,10 @@ from tests.conftest import GridEnv
 
 def test_the_password_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     config = Settings(home=tmp_path / "home")
-    first = monitor.password(config)
+    first = login.password(config)
     assert len(first) >= 24
-    assert monitor.password(config) == first
-    path = monitor.password_file(config)
+    assert login.password(config) == first
+    path = login.password_file(config)
     assert path == tmp_path / "home" / "flower-password"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [each.name for each in path.parent.iterdir()] == ["flower-password"]
@@ -35,7 +35,7 @@ def test_the_password_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> No
 def test_all_who_make_the_password_at_once_get_the_same(tmp_path: Path) -> None:
     config = Settings(home=tmp_path)
     found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(monitor.password(config))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(login.password(config))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -46,17 +46,17 @@ def test_all_who_make_the_password_at_once_get_the_same(tmp_path: Path) -> None:
 
 def test_a_password_that_others_may_read_is_refused(tmp_path: Path) -> None:
     config = Settings(home=tmp_path)
-    monitor.password(config)
-    monitor.password_file(config).chmod(0o640)
+    login.password(config)
+    login.password_file(config).chmod(0o640)
     with pytest.raises(ConfigError, match="chmod 600"):
-        monitor.password(config)
+        login.password(config)
 
 
 def test_a_containers_secret_is_taken_as_it_is(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("from-the-vault\n")
     secret.chmod(0o444)
-    assert monitor.password(Settings(home=tmp_path, flower_password_file=secret)) == "from-the-vault"
+    assert login.password(Settings(home=tmp_path, flower_password_file=secret)) == "from-the-vault"
 
 
 @pytest.mark.parametrize("text", ["", "\n", "two words", "tab\there", "ümlaut"])
@@ -64,12 +64,12 @@ def test_what_is_no_password_is_refused(tmp_path: Path, text: str) -> None:
     secret = tmp_path / "secret"
     secret.write_text(text)
     with pytest.raises(ConfigError):
-        monitor.password(Settings(home=tmp_path, flower_password_file=secret))
+        login.password(Settings(home=tmp_path, flower_password_file=secret))
 
 
 def test_a_secret_that_is_missing_is_refused_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        monitor.password(Settings(home=tmp_path, flower_password_file=tmp_path / "secret"))
+        login.password(Settings(home=tmp_path, flower_password_file=tmp_path / "secret"))
     assert list(tmp_path.iterdir()) == []
 
 

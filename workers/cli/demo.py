@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.exits import EXITS, Debug
-from gridq.cli.inputs import AsJson
+from gridq.cli.exits import EXITS, AsJson, Debug
 from gridq.cli.output import console, echo_json, plain_table
 
 if TYPE_CHECKING:

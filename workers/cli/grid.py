@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gridq.cli.exits import EXITS, Debug
-from gridq.cli.inputs import AsJson
+from gridq.cli.exits import EXITS, AsJson, Debug
 from gridq.cli.output import echo_json
 
 NOTHING_RUNS = 3
@@ -92,10 +90,10 @@ def down(
 
     Where none runs, that is said, and is no error.
     """
-    from gridq.settings import settings
+    from gridq.home import folder
     from workers.down import take_down
 
-    home = settings().home
+    home = folder()
     done = take_down(home, quickly=now)
     if json:
         echo_json(done)
@@ -111,10 +109,10 @@ def down(
 @app.command(epilog=STATUS_EXITS, short_help="Show what of the grid runs on this machine.")
 def status(json: AsJson = False, debug: Debug = False) -> None:
     """Show the parts that run here, the server, the live seats of the grid and how many jobs there are."""
-    from gridq.home import GRID, WORKER, running
+    from gridq.home import GRID, WORKER, folder, running
     from workers.control import ask
 
-    home = _home()
+    home = folder()
     states = [state for name in (GRID, WORKER) if (state := ask(home, name) or running(home, name))]
     told = next((state for state in states if "grid" in state), None)
     found, url = (told["grid"], told["server"]) if told else _elsewhere()
@@ -151,11 +149,6 @@ def show(state: dict[str, Any], json: bool, text: str) -> None:
             typer.echo(f"\n{text}\n")
     except OSError:
         return
-
-
-def _home() -> Path:
-    """GRIDQ_HOME without the settings, whose library alone takes as long to load as `status` may take."""
-    return Path(os.environ.get("GRIDQ_HOME") or Path.home() / ".gridq")
 
 
 def _elsewhere() -> tuple[dict[str, Any], str]:

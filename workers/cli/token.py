@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -11,10 +10,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gridq.cli.exits import EXITS, Debug
-from gridq.cli.inputs import AsJson
-from gridq.cli.output import console, echo_json, plain_table
-from gridq.errors import ConfigError, JoinTokenInvalid
+from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.inputs import seconds_of
+from gridq.cli.output import console, echo_json, plain_table, span
+from gridq.errors import JoinTokenInvalid
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -26,8 +25,6 @@ tokens = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Make and end tokens to join the grid.", epilog=EXITS
 )
 app.add_typer(tokens, name="token")
-
-UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 @tokens.command(epilog=EXITS, short_help="Make a token for another machine.")
@@ -47,7 +44,7 @@ def create(
     from gridq.store.connection import safe_url
     from workers import tokens as store
 
-    seconds = seconds_of(ttl)
+    seconds = seconds_of(ttl, "--ttl", 1, store.LONGEST)
     with _grid() as (client, keys, url):
         text, record = store.create(client, keys, url, ttl=seconds, uses=uses)
     if json:
@@ -72,7 +69,6 @@ def listing(json: AsJson = False, debug: Debug = False) -> None:
     import time
 
     from workers import tokens as store
-    from workers.status import span
 
     with _grid() as (client, keys, _):
         found = store.listed(client, keys)
@@ -112,20 +108,6 @@ def revoke(
         echo_json({"revoked": token_id})
     else:
         typer.echo(f"Revoked {token_id}")
-
-
-def seconds_of(text: str) -> float:
-    """A time such as `90`, `30m`, `1h` or `2d` in seconds. ConfigError: it is none, or too long."""
-    from workers.tokens import LONGEST
-
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d)?", text.strip())
-    seconds = float(match[1]) * UNITS[match[2] or ""] if match else 0.0
-    if not 1 <= seconds <= LONGEST:
-        raise ConfigError(
-            f"{text!r} is no time that a token may live",
-            {"path": "--ttl", "expected": f"from 1s to {LONGEST / 86_400:g}d, such as 30m, 1h or 2d"},
-        )
-    return seconds
 
 
 @contextmanager

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.exits import EXITS, Debug
-from gridq.cli.inputs import AsJson
+from gridq.cli.exits import EXITS, AsJson, Debug
 from gridq.cli.output import echo_json
 from workers.cli.grid import Narrate, say, show
 
@@ -63,11 +61,12 @@ def join(
     Checked are the server, the token, the clock, the versions, the home folder and the machine's id; where
     one of them is in the way, nothing is written and the token can be used again.
     """
+    from gridq.home import folder
     from gridq.settings import settings
     from workers.joining import join as join_grid
     from workers.tokens import JoinToken
 
-    home = _home()
+    home = folder()
     done = join_grid(url, JoinToken.decode(_text(token)), home, warn=_warn)
     settings.cache_clear()
     if json and not start:
@@ -104,15 +103,6 @@ def serve(names: list[str] | None, json: bool) -> None:
 
     serving.run(settings(), names or (), say=say, found=found, ready=ready)
     say("Stopped, nothing is left running")
-
-
-def _home() -> Path:
-    """The home folder. The other settings may name the very grid that is left, or a file that is to be
-    written anew.
-    """
-    from gridq.settings import settings
-
-    return settings().home
 
 
 def _text(token: str) -> str:

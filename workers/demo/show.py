@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from gridq.cli.exits import job_errors
-from gridq.cli.live import drawn, place_of, told, wait
+from gridq.cli.live import drawn, told, wait
 from gridq.cli.output import console, echo_answer, plain_table
 from gridq.cli.validate import examine
 from gridq.client import Client
 from gridq.errors import GridError
+from gridq.narration import place_of
 from gridq.protocol import Json, Row
 from gridq.settings import Settings, settings
 from workers.demo.grid import PROFILES, SEATS, check_model, chosen_engine, demo_grid

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from gridq import login
 from gridq.cli import flower
 from gridq.errors import ConfigError
 
@@ -44,6 +45,6 @@ def test_a_port_that_is_taken_gives_way_to_a_free_one(monkeypatch: pytest.Monkey
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        monkeypatch.setattr(flower, "PORT", taken.getsockname()[1])
+        monkeypatch.setattr(login, "PORT", taken.getsockname()[1])
         assert flower._port("127.0.0.1") == 0
-    assert flower._port("127.0.0.1") == flower.PORT
+    assert flower._port("127.0.0.1") == login.PORT

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gridq.cli.output import clock, dollars, echo_answer, echo_json, shortened, span, took
+from gridq.cli.output import amount, clock, echo_answer, echo_json, shortened, span, took
 from gridq.cli.workers import full_table, seats_table, state_of
 from gridq.registry import LiveSeat
 
@@ -99,10 +99,10 @@ def test_durations(ms: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("micro", "text"),
-    [(None, "-"), (0, "$0.00"), (1_500_000, "$1.50"), (12, "$0.000012"), (-5, "$-0.000005")],
+    [(None, "-"), (0, "$0.00"), (1_500_000, "$1.50"), (12, "$0.000012"), (-5, "-$0.000005")],
 )
 def test_money(micro: int | None, text: str) -> None:
-    assert dollars(micro) == text
+    assert amount(micro) == text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from gridq.errors import ConfigError, JoinRefused, JoinTokenInvalid
 from gridq.store.keys import Keys
 from tests.conftest import GridEnv
 from workers import joining, tokens
-from workers.cli.token import seconds_of
 from workers.tokens import JoinToken
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -122,14 +121,3 @@ def test_the_machines_configuration_keeps_what_stood_there(tmp_path: Path) -> No
         "prefix": "x:",
     }  # fmt: skip
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("1h", 3600), ("1.5 d", 129_600)])
-def test_a_time(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "h", "0", "-1h", "1w", "31d", "nan"])
-def test_no_time(text: str) -> None:
-    with pytest.raises(ConfigError):
-        seconds_of(text)
