@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gridq import app as app_module
-from gridq import inbox
 from gridq.client import Client
-from gridq.settings import Settings, settings
+from gridq.settings import Settings
+from tests.pointed import pointed_at
 from workers.embedded import EmbeddedServer
 from workers.home import Home
 
@@ -62,21 +61,8 @@ def whole_grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory)
         "GRIDQ_RETRY_BACKOFF": "0.2",
         "GRIDQ_DRAIN": "2",
     }
-    patch = pytest.MonkeyPatch()
-    for name, value in {
-        "GRIDQ_BROKER_URL": server.url, "GRIDQ_PREFIX": config.prefix, "GRIDQ_HOME": str(config.home),
-        "GRIDQ_PROFILES": "bench",
-    }.items():  # fmt: skip
-        patch.setenv(name, value)
-    settings.cache_clear()
-    inbox.default.cache_clear()
-    app_module.configure(config)
-    with Home(config, ["local", "bench"], folder=folder / "logs", env=env) as home:
-        client = Client(config=config)
+    with (
+        pointed_at(config) as client,
+        Home(config, ["local", "bench"], folder=folder / "logs", env=env) as home,
+    ):
         yield WholeGrid(config, client, home)
-        client.close()
-    patch.undo()
-    settings.cache_clear()
-    inbox.default.cache_clear()
-    for key in client.redis.scan_iter(f"{config.prefix}*", count=1000):
-        client.redis.unlink(key)

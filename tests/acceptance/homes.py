@@ -29,6 +29,20 @@ def wait_for(what: Callable[[], T], seconds: float = 40.0) -> T:
     return found
 
 
+def processes(folder: Path) -> list[str]:
+    """The command lines of the processes whose environment or arguments name `folder`; none without /proc."""
+    mark = str(folder).encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes()
+            if mark in command or mark in (entry / "environ").read_bytes():
+                found.append(command.replace(b"\0", b" ").decode("utf-8", "replace")[:200])
+        except OSError:  # it ended, or is another user's
+            continue
+    return [command for command in found if command]
+
+
 class HomeFolder:
     """A home folder with the bench profile, and the programs of it, whose only setting is GRIDQ_HOME."""
 
@@ -123,16 +137,7 @@ class HomeFolder:
 
     def processes(self) -> list[str]:
         """The command lines of the processes whose environment or arguments name the home."""
-        mark = str(self.folder).encode()
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (entry / "cmdline").read_bytes()
-                if mark in command or mark in (entry / "environ").read_bytes():
-                    found.append(command.replace(b"\0", b" ").decode("utf-8", "replace")[:200])
-            except OSError:  # it ended, or is another user's
-                continue
-        return [command for command in found if command]
+        return processes(self.folder)
 
     def end(self) -> None:
         """End what still runs of what was started, and wait for its children to follow."""

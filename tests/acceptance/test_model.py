@@ -9,11 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 import gridq
-from gridq import app as app_module
-from gridq import errors, inbox
-from gridq.client import Client
-from gridq.settings import Settings, settings
+from gridq import errors
+from gridq.settings import Settings
 from tests.acceptance.conftest import WholeGrid
+from tests.pointed import pointed_at
 from workers.embedded import EmbeddedServer
 from workers.home import Home
 
@@ -27,20 +26,8 @@ def model_grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory)
     config = Settings(
         broker_url=server.url, prefix=f"m{secrets.token_hex(3)}:", home=folder / "home", profiles=("gpu",)
     )
-    patch = pytest.MonkeyPatch()
-    patch.setenv("GRIDQ_BROKER_URL", server.url)
-    patch.setenv("GRIDQ_PREFIX", config.prefix)
-    patch.setenv("GRIDQ_HOME", str(config.home))
-    settings.cache_clear()
-    inbox.default.cache_clear()
-    app_module.configure(config)
-    with Home(config, ["cpu"], folder=folder / "logs") as home:
-        client = Client(config=config)
+    with pointed_at(config) as client, Home(config, ["cpu"], folder=folder / "logs") as home:
         yield WholeGrid(config, client, home)
-        client.close()
-    patch.undo()
-    settings.cache_clear()
-    inbox.default.cache_clear()
 
 
 pytestmark = pytest.mark.usefixtures("model_grid")

@@ -15,7 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 import gridq
-from gridq import app as app_module
 from gridq import cli, inbox
 from gridq.client import Client
 from gridq.errors import (
@@ -27,9 +26,10 @@ from gridq.errors import (
     QuotaExceeded,
     WaitTimeout,
 )
-from gridq.settings import Settings, settings
+from gridq.settings import Settings
 from gridq.states import JobState
 from tests.hygiene import keys_without_ttl
+from tests.pointed import pointed_at
 from workers.embedded import EmbeddedServer
 from workers.home import Home
 
@@ -74,26 +74,9 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
         broker_url=server.url, prefix=f"w{secrets.token_hex(3)}:", home=folder / "home", profiles=("bench",),
         stages_dir=folder / "stages",
     )  # fmt: skip
-    patch = pytest.MonkeyPatch()
-    for name, value in {
-        "GRIDQ_BROKER_URL": server.url, "GRIDQ_PREFIX": config.prefix, "GRIDQ_HOME": str(config.home),
-        "GRIDQ_PROFILES": "bench", "GRIDQ_STAGES_DIR": str(folder / "stages"), "GRIDQ_QUOTAS": str(file),
-    }.items():  # fmt: skip
-        patch.setenv(name, value)
-    patch.delenv("GRIDQ_KEY", raising=False)
-    settings.cache_clear()
-    inbox.default.cache_clear()
-    app_module.configure(config)
     env = {"GRIDQ_QUOTAS": str(file), "GRIDQ_STAGES_DIR": str(folder / "stages"), "GRIDQ_DRAIN": "2"}
-    with Home(config, ["bench"], folder=folder / "logs", env=env):
-        client = Client(config=config)
+    with pointed_at(config, env) as client, Home(config, ["bench"], folder=folder / "logs", env=env):
         yield Grid(client, file, folder / "logs")
-        client.close()
-    patch.undo()
-    settings.cache_clear()
-    inbox.default.cache_clear()
-    for key in client.redis.scan_iter(f"{config.prefix}*", count=1000):
-        client.redis.unlink(key)
 
 
 def graph(*micro: int) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import itertools
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -14,13 +13,13 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from gridq import bells
 from gridq.app import app
 from gridq.ledger import Account, read
 from gridq.store.scripts import Claim
+from tests import machines
 from tests.conftest import GridEnv
 from tests.invariants import broken
 from tests.unit.store.limits import DAY, limit, parked, turn, turn_at
@@ -207,13 +206,4 @@ class Ledgers(RuleBasedStateMachine):
 def test_any_order_of_calls(grid_env: GridEnv) -> None:
     """A cent is promised once, what is promised comes back, and who is over stands aside: at any moment."""
     numbers = itertools.count()
-    run_state_machine_as_test(
-        lambda: Ledgers(grid_env, next(numbers)),  # type: ignore[arg-type]
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=False,
-        ),
-    )
+    machines.run(lambda: Ledgers(grid_env, next(numbers)))

@@ -7,7 +7,6 @@ import itertools
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -15,7 +14,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from gridq import bells
@@ -23,6 +21,7 @@ from gridq.app import app
 from gridq.graph.plan import Arms, Plan, Scope, Step
 from gridq.queues import PURE
 from gridq.store.scripts import Claim
+from tests import machines
 from tests.conftest import GridEnv
 from tests.hygiene import keys_without_ttl
 from tests.invariants import broken
@@ -371,13 +370,4 @@ class Protocol(RuleBasedStateMachine):
 def test_any_order_of_calls(grid_env: GridEnv) -> None:
     """Stages run once, budgets add up, and every step is in one place, whatever is called when."""
     numbers = itertools.count()
-    run_state_machine_as_test(
-        lambda: Protocol(grid_env, next(numbers)),  # type: ignore[arg-type]
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=False,
-        ),
-    )
+    machines.run(lambda: Protocol(grid_env, next(numbers)))

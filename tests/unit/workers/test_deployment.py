@@ -1,11 +1,19 @@
-"""What a dead child held is free at once, and only what it held."""
+"""What a dead child held is free at once, and only what it held; what a deployment took it gives back."""
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
+
+import pytest
+
 from gridq import queues
+from gridq.home import GRID, held
+from gridq.settings import Settings
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
-from workers.deployment import release
+from workers.control import ask
+from workers.deployment import Deployment, release
 
 
 def _live(env: GridEnv, seat: str) -> bool:
@@ -37,3 +45,21 @@ def test_a_router_is_known_by_its_name_alone(grid_env: GridEnv) -> None:
     _register(grid_env, "m.router-7", "host:7")
     release(grid_env.settings, "m.router-7")
     assert not _live(grid_env, "m.router-7")
+
+
+def test_whatever_fails_at_the_end_the_rest_is_given_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    said: list[str] = []
+
+    def broken() -> None:
+        raise OSError("no more disk")
+
+    with (
+        pytest.raises(OSError, match="no more disk"),
+        Deployment(Settings(home=tmp_path), GRID, said.append) as grid,
+    ):
+        grid.at_end += [broken, lambda: said.append("the second too")]
+    assert said == ["the second too"]
+    assert not held(tmp_path, GRID)
+    assert ask(tmp_path, GRID) is None
+    assert signal.getsignal(signal.SIGTERM) is before

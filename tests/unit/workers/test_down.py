@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from gridq.errors import ConfigError
 from gridq.settings import Settings
+from workers.cli.grid import app
 from workers.down import take_down
 from workers.up import Wanted, detached
 
@@ -25,3 +27,10 @@ def test_a_log_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("")
     with pytest.raises(ConfigError, match=r"up\.log cannot be written"):
         detached(Settings(home=tmp_path), Wanted())
+
+
+def test_a_broken_configuration_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.toml").write_text("drain = [")
+    monkeypatch.setenv("GRIDQ_HOME", str(tmp_path))
+    done = CliRunner().invoke(app, ["down"])
+    assert (done.exit_code, done.stdout) == (0, f"No gridq up runs in {tmp_path}\n")
