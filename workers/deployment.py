@@ -68,6 +68,7 @@ class Deployment:
         self._seats: dict[str, Seat] = {}
         self._state: dict[str, Any] = {}
         self._control: Control | None = None
+        self._came: list[int] = []
 
     def __enter__(self) -> Self:
         self.signals.__enter__()
@@ -148,10 +149,18 @@ class Deployment:
 
     def keep(self, most: float = 3600.0) -> list[int]:
         """Look after the parts for one turn, at most `most` seconds long; the signals that came."""
-        came = self.signals.wait(min(most, self.supervisor.next_look()))
+        patience = 0.0 if self._came else min(most, self.supervisor.next_look())
+        came, self._came = [*self._came, *self.signals.wait(patience)], []
         if self.supervisor.look():
             self.note()
         return came
+
+    def ending(self) -> bool:
+        """Whether a signal has come that is to end it, for one who is busy with something else; `keep` gives
+        it all the same.
+        """
+        self._came += self.signals.wait(0)
+        return any(number in ENDING for number in self._came)
 
     def waited_for(self) -> list[str]:
         """The names of the parts that run but are not live yet."""

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -139,11 +140,11 @@ class EmbeddedServer:
         """The server's process; it is started and ended here alone."""
         return self._child
 
-    def start(self, timeout: float = 10.0) -> Self:
+    def start(self, timeout: float = 10.0, cancelled: Callable[[], bool] = lambda: False) -> Self:
         """Start the server and return once it answers.
 
         ConfigError: no program, or another server uses `folder`. BrokerUnreachable: no answer within
-        `timeout`.
+        `timeout`, or before `cancelled()`; nothing is left running then.
         """
         if self.pid:
             return self
@@ -156,7 +157,7 @@ class EmbeddedServer:
                 if not fixed:
                     self.port = free_port()
                 self._spawn(program)
-                if self._answers(end):
+                if self._answers(end, cancelled):
                     return self
                 if fixed or attempt == PORT_TRIES - 1 or "in use" not in self.log_end():
                     break
@@ -267,11 +268,11 @@ class EmbeddedServer:
             # By the standard input: a password has no place in a process list or on the disk.
             pipe.write(self._config())
 
-    def _answers(self, end: float) -> bool:
+    def _answers(self, end: float, cancelled: Callable[[], bool] = lambda: False) -> bool:
         with redis.Redis.from_url(
             self.url, socket_timeout=1, protocol=2, driver_info=None, retry=None
         ) as client:
-            while time.monotonic() < end and self.pid:
+            while time.monotonic() < end and self.pid and not cancelled():
                 try:
                     client.ping()
                     return True

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from gridq import login, profiles
-from gridq.errors import ConfigError
+from gridq.errors import BrokerUnreachable, ConfigError
 from gridq.home import GRID, held, running, unusable
 from gridq.settings import Settings
 from gridq.store.connection import check_server, connect, safe_url
@@ -78,6 +78,8 @@ def run(
     with Deployment(config, GRID, say) as grid:
         say(f"Starting the grid of {config.home}")
         _start_server(grid)
+        if grid.ending():  # while the server read its data
+            return
         for number in range(wanted.routers):
             part = programs.router(grid.config, f"router{number}", grid.logs, grid.environment())
             grid.add(part, "admits jobs, runs pure stages")
@@ -105,7 +107,12 @@ def _start_server(grid: Deployment) -> None:
     else:
         server = remembered(config.home / "server")
         grid.at_end.append(server.stop)
-        server.start(LOADING)
+        try:
+            server.start(LOADING, grid.ending)
+        except BrokerUnreachable:
+            if grid.ending():
+                return
+            raise
         grid.configure(config.model_copy(update={"broker_url": SecretStr(server.url)}))
         grid.more["broker_url"] = server.url
         grid.add(ServerPart(server), f"{safe_url(server.url)}, data in {server.folder}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ from gridq import queues
 from gridq.home import GRID, held
 from gridq.settings import Settings
 from gridq.store.scripts import Scripts
+from tests.acceptance.homes import processes
 from tests.conftest import GridEnv
+from workers import embedded, up
 from workers.control import ask
 from workers.deployment import Deployment, release
 
@@ -63,3 +67,22 @@ def test_whatever_fails_at_the_end_the_rest_is_given_back(tmp_path: Path) -> Non
     assert not held(tmp_path, GRID)
     assert ask(tmp_path, GRID) is None
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_ends_gridq_up_while_its_server_reads_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "slow-server"
+    slow.write_text("#!/bin/sh\nexec sleep 100\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(embedded, "find_server", lambda: slow)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGTERM]).start()
+
+    up.run(Settings(home=tmp_path / "home"), up.Wanted(), say=say, ready=lambda state: pytest.fail("ready"))
+    assert said == [f"Starting the grid of {tmp_path / 'home'}"]
+    assert not held(tmp_path / "home", GRID)
+    assert not [line for line in processes(tmp_path) if "sleep" in line]
