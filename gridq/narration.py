@@ -138,17 +138,14 @@ def _again(about: Fields) -> str:
 
 
 def _lost(about: Fields) -> str:
-    count = about["stages"]
-    if count == 1:
-        return "A stage was lost by its worker, and waits for another seat."
-    return f"{count} stages were lost by their workers, and wait for other seats."
+    what = f"{about.get('name') or about['job'][:8]}/{place_of(about['stage']) or about['stage']}"
+    then = "waits for another seat" if about["again"] else "is not tried again: its job failed"
+    return f"{what} (attempt {about['attempt']}) was lost with {about['worker']}, and {then}."
 
 
 def _dead(about: Fields) -> str:
     count = about["workers"]
-    if count == 1:
-        return "A worker is dead: what it ran was lost with it, and waits for another seat."
-    return f"{count} workers are dead: what they ran was lost with them, and waits for other seats."
+    return "A worker is dead." if count == 1 else f"{count} workers are dead."
 
 
 def _live(about: Fields) -> str:
@@ -170,7 +167,7 @@ EVENTS: dict[str, Callable[[Fields], str]] = {
     "stage tried again": _again,
     "stage handed back": lambda about: f"{about['worker']} handed {_stage(about)} back.",
     "stage stopped": lambda about: f"{_stage(about)} was stopped: its job ended, or another seat has it.",
-    "stages lost": _lost,
+    "stage lost": _lost,
     "workers dead": _dead,
     "seat live": _live,
     "seat draining": lambda about: f"{about['worker']} takes nothing more.",

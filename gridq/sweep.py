@@ -26,11 +26,13 @@ class Sweeper:
 
     def once(self) -> dict[str, int]:
         """One sweep; what it found."""
-        found, due = self.scripts.sweep()
+        found, due, losses = self.scripts.sweep()
         if found["seats"]:
             narration.tell("workers dead", workers=found["seats"])
-        if found["died"]:
-            narration.tell("stages lost", stages=found["died"])
+        for loss in losses:
+            job, _, _, attempt, _ = loss.lease.split(":")
+            about = {"job": job, "name": loss.name, "stage": loss.path, "worker": loss.worker}
+            narration.tell("stage lost", **about, attempt=int(attempt), again=loss.after == "again")
         for job in due:
             self.answer(job)
         return found

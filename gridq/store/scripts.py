@@ -74,6 +74,19 @@ class Claim:
         return int(self.lease.split(":")[3])
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An attempt that was lost with its worker: where the stage stands in the graph of the job called `name`,
+    and what came of it: `again`, or `plain` or `celery` where it was the job's last chance.
+    """
+
+    lease: str
+    worker: str
+    path: str
+    name: str
+    after: str
+
+
 def read_claim(reply: Sequence[Any]) -> Claim | str:
     """The claim in a script's reply, or its word for why there is none: none, full, gone, draining, limited,
     again."""
@@ -234,11 +247,15 @@ class Scripts:
         """
         return bool(self.call("emit", lease, path, "" if before is None else before, *pieces))
 
-    def sweep(self, most: int = 200) -> tuple[dict[str, int], list[str]]:
-        """One sweep: what was found of each sort, and the jobs whose Celery answer is to be written."""
-        reply = self.call("sweep", most)
+    def sweep(self, most: int = 200) -> tuple[dict[str, int], list[str], list[Loss]]:
+        """One sweep: what was found of each sort, the jobs whose Celery answer is to be written, and the
+        attempts that were lost.
+        """
+        *counts, due, lost = self.call("sweep", most)
         sorts = ("grace", "died", "seats", "due", "expired", "rung", "voided")
-        return dict(zip(sorts, reply[:7], strict=True)), [job.decode() for job in reply[7:]]
+        words = [word.decode() for word in lost]
+        losses = [Loss(*words[at : at + 5]) for at in range(0, len(words), 5)]
+        return dict(zip(sorts, counts, strict=True)), [job.decode() for job in due], losses
 
     def limit(self, digest: str, about: str, fields: Mapping[str, str]) -> None:
         """Put limits in force in place of those before; an empty digest lifts them all."""

@@ -232,8 +232,13 @@ def test_a_dead_worker_is_told(grid: Talkative) -> None:
     job = grid.client.submit(stage("nap"), CANARY)
     grid.wait_for("stage taken", job=job)
     grid.home.children["local"].kill()
-    told = grid.wait_for("workers dead")["sentence"]
-    assert told == "A worker is dead: what it ran was lost with it, and waits for another seat."
+    grid.wait_for("workers dead")
+    told = grid.wait_for("stage lost", job=job)
+    assert (told["stage"], told["attempt"], told["again"]) == ("root", 1, True)
+    assert told["worker"].startswith("local@")
+    assert told["sentence"].endswith(
+        f"(attempt 1) was lost with {told['worker']}, and waits for another seat."
+    )
     grid.client.cancel(job)
     grid.home.children["local"].wait()
     grid.home.spawn("local")
@@ -255,7 +260,7 @@ def test_flower_writes_the_same_lines(grid: Talkative) -> None:
 def test_the_canary_is_nowhere(grid: Talkative) -> None:
     """Last: every log, every event and whatever Celery printed of all that was done above."""
     told = grid.text()
-    for event in ("job done", "job failed", "job refused", "seat paused", "workers dead"):
+    for event in ("job done", "job failed", "job refused", "seat paused", "workers dead", "stage lost"):
         assert grid.lines(event), f"{event}: this test looks at too little"
     assert '"level": "debug"' in told
     assert CANARY not in told

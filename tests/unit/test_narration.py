@@ -18,7 +18,7 @@ FULL = {
     **JOB, "stage": "root.body.bindings.draft", "runs": "llm_chat",
     "workers": 1, "agent": "default", "stages": 7, "worker": "cpu@mac", "attempt": 1,
     "wait_ms": 12.2, "run_ms": 812.4, "tokens_out": 40, "code": "seat.unavailable", "seconds": 60.0,
-    "lanes": 2, "queues": ["llm:any", "gpu:cpu"],
+    "lanes": 2, "queues": ["llm:any", "gpu:cpu"], "again": True,
 }  # fmt: skip
 
 
@@ -44,9 +44,18 @@ FULL = {
             {"stage": "root.branches.a.stages[1]"},
             "briefing/a/llm_chat answered in 812 ms, 40 tokens.",
         ),
-        ("workers dead", {}, "A worker is dead: what it ran was lost with it, and waits for another seat."),
-        ("stages lost", {"stages": 1}, "A stage was lost by its worker, and waits for another seat."),
-        ("stages lost", {}, "7 stages were lost by their workers, and wait for other seats."),
+        ("workers dead", {}, "A worker is dead."),
+        ("workers dead", {"workers": 2}, "2 workers are dead."),
+        (
+            "stage lost",
+            {"stage": "root.branches.a.stages[1]", "again": True},
+            "briefing/a (attempt 1) was lost with cpu@mac, and waits for another seat.",
+        ),
+        (
+            "stage lost",
+            {"stage": "root", "again": False},
+            "briefing/root (attempt 1) was lost with cpu@mac, and is not tried again: its job failed.",
+        ),
         ("seat live", {}, "cpu@mac is live with 2 lanes: llm:any, gpu:cpu."),
     ],
 )

@@ -1,6 +1,7 @@
 -- Find what nobody else looks at; run twice a second by every router, each item atomic, so it needs no lock.
 -- ARGV  most items of each sort
--- gives {grace, died, seats gone, due, expired, rung, voided, job whose answer is to be written …}
+-- gives {grace, died, seats gone, due, expired, rung, voided, {job whose answer is to be written …}, {of each lost lease: lease,
+--       worker, path, job's name, what came of it …}}
 -- TTL   swept lives as long as a job may
 local most = tonumber(ARGV[1])
 
@@ -124,8 +125,7 @@ for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
   end
   if #classes > 0 then ring(q) elseif C('LLEN', P .. q) == 0 then C('SREM', K .. 'queues', q) end
 end
-for _, job in ipairs(C('ZRANGE', K .. 'answers', '-inf', NOW - 300, 'BYSCORE', 'LIMIT', 0, most)) do
-  C('ZADD', K .. 'answers', NOW, job)
-  r[#r + 1] = job
-end
+local answers = C('ZRANGE', K .. 'answers', '-inf', NOW - 300, 'BYSCORE', 'LIMIT', 0, most)
+for _, job in ipairs(answers) do C('ZADD', K .. 'answers', NOW, job) end
+r[8], r[9] = answers, losses
 return r

@@ -6,6 +6,7 @@ import pytest
 
 from gridq.queues import PURE, ROUTER
 from gridq.states import JobState
+from gridq.store.scripts import Loss
 from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -25,7 +26,7 @@ def test_a_room_that_goes_dark_is_forgotten_in_one_sweep(grid: Grid) -> None:
         grid.seat(f"m.s{number}")
     for number in range(150):
         grid.client.zadd(grid.keys("seats"), {f"m.s{number}": 1})
-    found, _ = grid.scripts.sweep()
+    found, _, _ = grid.scripts.sweep()
     assert found["seats"] == 150
     assert not grid.client.exists(grid.keys("lanes"), grid.keys("seats"))
 
@@ -311,3 +312,12 @@ def test_a_submission_whose_keys_expired_leaves_the_inbox(grid: Grid) -> None:
     grid.age("deadlines", "j1")
     grid.sweep()
     assert not grid.client.exists(grid.keys("inbox"), grid.keys("jobs"))
+
+
+def test_what_was_lost_is_told_with_its_worker_and_place(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1", name="briefing")
+    claim = grid.take()
+    grid.age("leases", claim.lease)
+    assert grid.sweep()[2] == [Loss(claim.lease, "m.a", "root", "briefing", "again")]
+    assert grid.sweep()[2] == []

@@ -1,11 +1,15 @@
 -- Seats that go.
 
+-- Of each lease that was lost in this call: lease, worker, path, job's name, what came of it (again | plain | celery).
+local losses = {}
+
 local function lost(lease, why)
   local seat = free(lease)
   if not seat then return 0 end
   remember(lease, seat, 0)
   local job, step = parse(lease)
   if C('EXISTS', jobkey(job)) == 0 then return 0 end
+  local name = C('HGET', jobkey(job), 'name')
   C('HINCRBY', K .. 'losses', 'n', 1)
   C('PEXPIRE', K .. 'losses', KEEP)
   -- What the job ends with if this was the last loss; where its first token is out, the only one.
@@ -16,6 +20,9 @@ local function lost(lease, why)
     details = {reason = why, worker = seat, path = header(job, step).path}}
   local after = attempt_failed(job, step, seat, 'lost', 0, cjson.encode(record))
   tell_stop(after == 'again' and 'retried' or 'failed', job .. '.' .. step, seat, 'lost: ' .. why)
+  for _, word in ipairs({lease, C('HGET', K .. 'seat:' .. seat, 'worker') or seat, record.details.path, name or '', after}) do
+    losses[#losses + 1] = word
+  end
   return 1
 end
 
