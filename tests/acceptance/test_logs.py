@@ -295,6 +295,8 @@ def test_celerys_own_options_are_heeded(
         [sys.executable, "-m", "celery", *command], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as child:
         wait_until(lambda: grid_env.client.zcard(f"{grid_env.prefix}.seats") == 1, lambda: "not live")
+        if told:  # it is told once it is so
+            wait_until(lambda: "[info] seat live worker=" in log.read_text(), log.read_text)
         child.terminate()
         assert child.wait(30) in (0, -signal.SIGTERM), "it may not heed the signal yet"
         assert child.stderr is not None

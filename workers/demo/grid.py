@@ -13,6 +13,7 @@ from types import FrameType
 
 from pydantic import SecretStr
 
+from gridq.cli.exits import SIGNALLED
 from gridq.errors import ConfigError, ModelFileError
 from gridq.settings import Settings, settings
 from workers.embedded import EmbeddedServer
@@ -84,7 +85,7 @@ def _ended_by_signals() -> Iterator[None]:
     """Within it SIGTERM and SIGHUP end the program as an exception, so that what was started is stopped."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        raise SystemExit(SIGNALLED + number)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:

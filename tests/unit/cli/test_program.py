@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -123,3 +124,31 @@ def test_a_full_disk_behind_stdout_is_one_line() -> None:
             stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)])
+def test_a_signal_that_strikes_a_finalizer_is_not_lost(number: signal.Signals, code: int) -> None:
+    program = f"""
+import os, signal, sys, time
+from gridq.cli import heed_signals
+
+class Struck:
+    def __del__(self):
+        os.kill(os.getpid(), {int(number)})
+        for _ in range(1000):
+            pass
+
+def end(number, frame):
+    raise SystemExit(128 + number)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, end)
+heed_signals()
+Struck()
+time.sleep(20)
+print("lost")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=15, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, "")
