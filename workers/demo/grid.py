@@ -13,7 +13,7 @@ from types import FrameType
 
 from pydantic import SecretStr
 
-from gridq.cli.exits import SIGNALLED
+from gridq.cli.interrupts import SIGNALLED
 from gridq.errors import ConfigError, ModelFileError
 from gridq.settings import Settings, settings
 from workers.embedded import EmbeddedServer

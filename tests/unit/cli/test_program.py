@@ -130,7 +130,7 @@ def test_a_full_disk_behind_stdout_is_one_line() -> None:
 def test_a_signal_that_strikes_a_finalizer_is_not_lost(number: signal.Signals, code: int) -> None:
     program = f"""
 import os, signal, sys, time
-from gridq.cli import heed_signals
+from gridq.cli.interrupts import heed_signals
 
 class Struck:
     def __del__(self):
