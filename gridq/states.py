@@ -12,11 +12,12 @@
 | stage state | moved there by |
 |---|---|
 | waiting | admission; a Retry that starts again |
-| ready | the script that finished what it waited for |
+| ready | the script that finished what it waited for; an operator who releases it (`quarantine`) |
 | running | a seat's claim |
 | done | its completion |
 | skipped | the gate of the Branch arm that was not taken |
-| failed | its failure |
+| quarantined | the second death of its runner's child (`fail`), until it is released, dropped or its time is over |
+| failed | its failure; an operator who drops it (`quarantine`), the sweep at the end of its quarantine |
 """
 
 from __future__ import annotations
@@ -43,4 +44,5 @@ class StageState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     SKIPPED = "skipped"
+    QUARANTINED = "quarantined"
     FAILED = "failed"
