@@ -16,7 +16,7 @@
 | running | a seat's claim |
 | done | its completion |
 | skipped | the gate of the Branch arm that was not taken |
-| quarantined | the second death of its runner's child (`fail`), until it is released, dropped or its time is over |
+| quarantined | the second death of its runner's child (`fail`); left by a release, a drop or its time's end |
 | failed | its failure; an operator who drops it (`quarantine`), the sweep at the end of its quarantine |
 """
 
