@@ -8,7 +8,7 @@ STAMP := $(VENV)/.setup-done
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench lint check
+.PHONY: help setup demo test bench lint check states
 
 help: ## print these lines
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ lint: $(STAMP) ## format, lint, type and import rules, without the tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+states: $(STAMP) ## write docs/states.md anew from gridq/states.py
+	@$(BIN)/python -m gridq.diagram > docs/states.md
 
 check: lint test ## everything that a change must pass
 
