@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from gridq.errors.auth import AuthError, KeyInvalid, KeyMissing, KeyNotFound, KeyRevoked, KeyScopeMissing
 from gridq.errors.base import GridError, error_from_record
-from gridq.errors.broker import BrokerError, BrokerIsCluster, BrokerRefused, BrokerTooOld, BrokerUnreachable
+from gridq.errors.broker import (
+    BrokerError,
+    BrokerEvicts,
+    BrokerIsCluster,
+    BrokerRefused,
+    BrokerTooOld,
+    BrokerUnreachable,
+    GridFull,
+    SchemaMismatch,
+)
 from gridq.errors.graph import (
     AmbiguousStage,
     CapabilityConflict,
@@ -24,10 +33,20 @@ from gridq.errors.graph import (
     UnknownOperator,
     UnknownStage,
 )
-from gridq.errors.job import DeadlineExceeded, JobCancelled, JobNotFound, NotAdmitted, WaitTimeout
+from gridq.errors.job import (
+    AmbiguousJob,
+    DeadlineExceeded,
+    IdempotencyConflict,
+    JobCancelled,
+    JobNotFound,
+    NotAdmitted,
+    QueueTimeout,
+    WaitTimeout,
+)
 from gridq.errors.program import (
     AlreadyRunning,
     ConfigError,
+    GridBusy,
     JoinRefused,
     JoinTokenInvalid,
     StartTimeout,
@@ -65,10 +84,12 @@ __all__ = [
     "AgentJobsExceeded",
     "AgentMoneyExceeded",
     "AlreadyRunning",
+    "AmbiguousJob",
     "AmbiguousStage",
     "AttemptsExhausted",
     "AuthError",
     "BrokerError",
+    "BrokerEvicts",
     "BrokerIsCluster",
     "BrokerRefused",
     "BrokerTooOld",
@@ -80,8 +101,11 @@ __all__ = [
     "GraphCycle",
     "GraphError",
     "GraphTooLarge",
+    "GridBusy",
     "GridError",
+    "GridFull",
     "HostNotAllowed",
+    "IdempotencyConflict",
     "InputTooLarge",
     "InvalidField",
     "InvalidJson",
@@ -99,8 +123,10 @@ __all__ = [
     "NoLiveSeat",
     "NotAdmitted",
     "OutputTooLarge",
+    "QueueTimeout",
     "QuotaExceeded",
     "QuotasFileError",
+    "SchemaMismatch",
     "SeatDegraded",
     "SeatError",
     "SeatInUse",

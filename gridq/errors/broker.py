@@ -33,3 +33,27 @@ class BrokerIsCluster(BrokerError):
     """The broker is a Redis Cluster, which Celery's transport cannot use."""
 
     code = "broker.is_cluster"
+
+
+class BrokerEvicts(BrokerError):
+    """The broker throws away what it holds when its memory is full: jobs would be lost without a word."""
+
+    code = "broker.evicts"
+
+
+class SchemaMismatch(BrokerError):
+    """The grid's data are of another schema than this program's: another version of gridq runs it.
+
+    `details`: `grid`, the schema of the data there, `program`, this one's.
+    """
+
+    code = "broker.schema"
+
+
+class GridFull(GridError):
+    """The broker's memory is nearly used up: no new job is taken until those that run have made room.
+
+    `details`: `used` and `limit` in bytes, `retry_after` in seconds.
+    """
+
+    code = "grid.full"
