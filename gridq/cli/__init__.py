@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from gridq.cli import drain, explain, flower, health, jobs, keys, queues, quota, run, validate, workers
+from gridq.cli import audit, drain, explain, flower, health, jobs, keys, queues, quota, run, validate, workers
 from gridq.cli.exits import EXITS, WRONG_USE, Commands, Debug
 from gridq.cli.interrupts import heed_signals
 
@@ -39,6 +39,7 @@ app.add_typer(queues.app)
 app.add_typer(workers.app)
 app.add_typer(drain.app)
 app.add_typer(health.app)
+app.add_typer(audit.app)
 
 
 def _version(wanted: bool) -> None:

@@ -23,6 +23,7 @@ from gridq.errors import (
 )
 
 JOB_FAILED = 1
+BREACH = 1
 WRONG_USE = 2
 GRAPH_INVALID = 3
 NO_LIVE_SEAT = 4
@@ -32,11 +33,11 @@ TIMED_OUT = 124
 INTERRUPTED = 130
 
 EXITS = (
-    "Exit codes: 0 done; 1 the job failed; 2 the command, a setting, the input or the server is at fault; "
-    "3 the graph is invalid; 4 no live seat serves what is needed, or is called so; 5 there is no such job; "
-    "6 refused by a quota or for want of a good API key; 124 the time to wait is over; 130 Ctrl-C. With "
-    '--json stdout holds one JSON document, of an error {"error": {…}}; the line for people is on stderr all '
-    "the same."
+    "Exit codes: 0 done; 1 the job failed, or an audit found a breach; 2 the command, a setting, the input "
+    "or the server is at fault; 3 the graph is invalid; 4 no live seat serves what is needed, or is called "
+    "so; 5 there is no such job; 6 refused by a quota or for want of a good API key; 124 the time to wait is "
+    'over; 130 Ctrl-C. With --json stdout holds one JSON document, of an error {"error": {…}}; the line for '
+    "people is on stderr all the same."
 )
 
 _OPTIONS = {"wait_for_seat": "--wait-for-seat"}

@@ -40,6 +40,12 @@ class AlreadyRunning(GridError):
     code = "program.running"
 
 
+class GridBusy(GridError):
+    """More runs in the grid than can be looked at all at one instant."""
+
+    code = "grid.busy"
+
+
 def first_fault(exc: ValidationError) -> tuple[str, str]:
     """(the field at fault as `a.0.b`, empty for the whole; why) of the first fault that pydantic found."""
     first = exc.errors()[0]

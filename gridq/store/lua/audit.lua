@@ -1,0 +1,50 @@
+-- Read, at one instant, all that must fit together. Nothing is written.
+-- ARGV  how many running jobs there may be at most
+-- gives {own key without its prefix, its items …} of each key that counts: of a job without its plan, and of its outputs that
+--       they are there; {} where more jobs run, for nobody is served meanwhile. Before them {'', now in ms}
+local C = redis.call
+if C('ZCARD', K .. 'deadlines') > tonumber(ARGV[1]) then return {} end
+local SCORED = {leases = true, delays = true, deadlines = true, inbox = true, answers = true, jobs = true, past = true}
+local READ = {hash = 'HGETALL', set = 'SMEMBERS', zset = 'ZRANGE'}
+local WHOLE = {who = true, held = true, seat = true, cls = true, holds = true, promised = true, parked = true, sub = true,
+  queues = true, park = true, w = true, rdy = true, quarantine = true}
+local clock = C('TIME')
+local found, seen, cursor = {{'', clock[1] * 1000 + math.floor(clock[2] / 1000)}}, {}, '0'
+
+local function job(key)  -- its plan (h, s) and its values are long
+  local kept, fields = {}, C('HGETALL', key)
+  for i = 1, #fields, 2 do
+    local sort = string.match(fields[i], '^(%a+):')
+    if fields[i] ~= 'in' and sort ~= 's' and sort ~= 'h' then
+      kept[#kept + 1] = fields[i]
+      kept[#kept + 1] = sort == 'o' and '' or fields[i + 1]
+    end
+  end
+  return kept
+end
+
+repeat
+  local some = C('SCAN', cursor, 'MATCH', K .. '*', 'COUNT', 1000)
+  cursor = some[1]
+  for _, key in ipairs(some[2]) do
+    local name = string.sub(key, #K + 1)
+    local kind = string.match(name, '^[^:]*')
+    if not seen[name] then
+      seen[name] = true
+      local items
+      if kind == 'job' then items = job(key)
+      elseif kind == 'sub' then items = C('HMGET', key, 'agent', 'at')
+      elseif kind == 'fin' then items = {C('LLEN', key), string.match(C('LINDEX', key, 0), '^[^\n]*')}
+      elseif SCORED[kind] then items = C('ZRANGE', key, 0, -1, 'WITHSCORES')
+      elseif WHOLE[kind] then
+        local sort = C('TYPE', key).ok
+        items = sort == 'zset' and C('ZRANGE', key, 0, -1) or C(READ[sort], key)
+      end
+      if items then
+        table.insert(items, 1, name)
+        found[#found + 1] = items
+      end
+    end
+  end
+until cursor == '0'
+return found
