@@ -5,11 +5,9 @@ from the file that `GRIDQ_<NAME>_FILE` names, or else from what stands under GRI
 from __future__ import annotations
 
 import os
-import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl, quote, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
@@ -17,8 +15,8 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from gridq import home as machine_home
 from gridq.errors import ConfigError, first_fault
+from gridq.urls import check_url, with_password
 
-SCHEMES = ("redis", "rediss", "unix")
 LOOPBACK = "redis://127.0.0.1:6379/0"
 FILE = "_FILE"
 
@@ -119,7 +117,13 @@ class Settings(BaseSettings):
     stage_timeout: float = Field(600.0, gt=0)
     max_attempts: int = Field(3, ge=1)
     max_losses: int = Field(10, ge=1)
-    retry_backoff: float = Field(2.0, ge=0)
+    retry_backoff: float = Field(2.0, ge=0, le=24 * 3600.0)
+    quarantine: float = Field(
+        300.0,
+        ge=0,
+        le=7 * 24 * 3600.0,
+        description="for how long an operator may save a stage that killed its runner twice",
+    )
     affinity: float = Field(
         2.0, ge=0, description="for how long work is passed over for work whose model or session is at hand"
     )
@@ -195,16 +199,6 @@ def _plain(value: object) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value or "")
 
 
-def with_password(url: str, password: str) -> str:
-    """`url` with `password` for its login; unchanged where it holds a password already, or is no URL."""
-    scheme, found, rest = url.partition("://")
-    place = re.match(r"[^/?#]*", rest)
-    login, at, _ = (place.group() if place else "").rpartition("@")
-    if not found or ":" in login:
-        return url
-    return f"{scheme}://{login}:{quote(password, safe='')}@{rest[len(login + at) :]}"
-
-
 def _source(field: str) -> str:
     """Where the value of a setting comes from: the variable, or its place in `config.toml`."""
     name = f"GRIDQ_{field.upper()}"
@@ -212,44 +206,3 @@ def _source(field: str) -> str:
     if name in os.environ or name + FILE in os.environ or field not in machine_home.configured(home):
         return name
     return f"{home / machine_home.CONFIG}:{field}"
-
-
-def check_url(url: str) -> None:
-    """ConfigError where `url` is not that of a server. It never shows the URL: a password may stand in it,
-    and where the URL is malformed nobody can tell where.
-    """
-    reason = _url_fault(url)
-    if reason:
-        raise ConfigError(
-            "This is not the URL of a server",
-            {
-                "path": "GRIDQ_BROKER_URL",
-                "reason": reason,
-                "expected": "redis://:password@host:port/0, rediss://… or unix:///path/of/socket",
-                "fix": "correct it; in a password, / ? # @ and : are written %2F %3F %23 %40 and %3A",
-            },
-        )
-
-
-def _url_fault(url: str) -> str:
-    """What is wrong with a server's URL, in words that hold nothing of it; empty where nothing is."""
-    if not url.startswith(tuple(f"{scheme}://" for scheme in SCHEMES)):
-        return "it does not begin with " + ", ".join(f"{scheme}://" for scheme in SCHEMES)
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return "its host or its port cannot be read"
-    if parts.scheme == "unix":
-        if not parts.path:
-            return "it names no socket"
-    elif port == 0:
-        return "its port is 0"
-    elif not re.fullmatch(r"/?|/[0-9]+/?", parts.path):
-        return "what follows the host and the port is not the number of a database"
-    if "#" in url:
-        return "it holds a #"
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if not (value.isdecimal() if name == "db" else name.startswith("ssl_")):
-            return "what follows its ? is neither db=<number> nor ssl_…"
-    return ""

@@ -19,9 +19,9 @@ from gridq import registry
 from gridq.errors import ConfigError, JoinRefused
 from gridq.home import CONFIG, GRID, WORKER, configured, held, unusable, write_private
 from gridq.machine import host_id, machine_id
-from gridq.settings import check_url, with_password
 from gridq.store.connection import check_server, connect, safe_url, translate
 from gridq.store.keys import Keys
+from gridq.urls import check_url, with_password
 from workers import tokens
 from workers.records import already
 from workers.tokens import JoinToken

@@ -24,7 +24,8 @@ from gridq.errors import (
     BrokerUnreachable,
     GridError,
 )
-from gridq.settings import check_url, settings
+from gridq.settings import settings
+from gridq.urls import check_url
 
 MINIMUM = {"redis": (7, 0), "valkey": (7, 2)}
 """The oldest servers with the script and ACL features that gridq uses."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gridq.errors import ConfigError
-from gridq.settings import Settings, settings, with_password
+from gridq.settings import Settings, settings
+from gridq.urls import with_password
 
 
 @pytest.fixture(autouse=True)
