@@ -30,6 +30,7 @@ from gridq.profiles import load
 from gridq.received import revoke_cancels
 from gridq.settings import settings
 from gridq.store import values
+from gridq.store.capacity import check_kept
 from gridq.store.connection import check_server, connect
 from gridq.store.scripts import Scripts
 from gridq.sweep import Sweeper
@@ -95,6 +96,8 @@ def build(app: Celery, lanes: int, hostname: str = "") -> Router:
     config = settings()
     client = connect(name="gridq-router")
     check_server(client)
+    if shortcoming := check_kept(client):
+        log.warning(shortcoming)
     scripts = Scripts(client, config)
     name = f"{machine_id(config.home)}.router-{os.getpid()}"
     worker = hostname or f"router@{name.partition('.')[0]}"

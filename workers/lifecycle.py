@@ -25,6 +25,7 @@ from gridq.profiles import Profile, StageContext
 from gridq.protocol import Json, StageCall
 from gridq.received import revoke_cancels
 from gridq.settings import Settings, settings
+from gridq.store.capacity import check_kept
 from gridq.store.connection import check_server, connect
 from gridq.store.scripts import Scripts
 from workers.heartbeat import Heartbeat
@@ -58,6 +59,8 @@ class Worker:
     def __init__(self, app: Celery, config: Settings, seat: Seat, serves: Sequence[str], lanes: int) -> None:
         client = connect(name=f"gridq-{seat.name}")
         check_server(client)
+        if shortcoming := check_kept(client):
+            log.warning(shortcoming)
         scripts = Scripts(client, config)
         self.app = app
         self.config = config

@@ -16,6 +16,7 @@ from gridq import login, profiles
 from gridq.errors import BrokerUnreachable, ConfigError
 from gridq.home import GRID, held, running, unusable
 from gridq.settings import Settings
+from gridq.store.capacity import check_kept
 from gridq.store.connection import check_server, connect, safe_url
 from workers import programs
 from workers.control import ask
@@ -103,6 +104,7 @@ def _start_server(grid: Deployment) -> None:
     if "broker_url" in config.model_fields_set:
         with connect(config.broker_url.get_secret_value(), name="gridq-up", retry=False) as look:
             check_server(look)
+            check_kept(look)
         grid.more["broker_url"] = config.broker_url.get_secret_value()
     else:
         server = remembered(config.home / "server")

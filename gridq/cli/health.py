@@ -25,17 +25,20 @@ def health(
 ) -> None:
     """Check that a router or a worker that runs with this home folder is live: the server renews its lease.
 
-    A process that hangs is not, though it still runs. Exit code 4 where none is.
+    A process that hangs is not, though it still runs. Exit code 4 where none is. A server that evicts is an
+    error, one without an append-only file is told of.
     """
     from gridq.cli.server import client_of
     from gridq.errors import NoLiveSeat
     from gridq.machine import machine_id
     from gridq.settings import settings
+    from gridq.store.capacity import check_kept
 
     config = settings()
     machine = machine_id(config.home)
     with client_of(config) as client:
         look = client.redis.pipeline(transaction=False)
+        shortcoming = check_kept(client.redis)
         look.time()
         look.zrange(client.keys("seats"), 0, -1, withscores=True)
         (seconds, micros), found = look.execute()
@@ -50,6 +53,8 @@ def health(
             {"path": str(config.home), "fix": "look at its log, and start it again"},
         )
     if json:
-        echo_json({"machine": machine, "live": sorted(live)})
+        echo_json({"machine": machine, "live": sorted(live), "server": shortcoming})
     else:
         typer.echo("live: " + ", ".join(sorted(live)))
+        if shortcoming:
+            typer.echo(f"server: {shortcoming}")

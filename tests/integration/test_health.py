@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from gridq import queues
 from gridq.cli import app
 from gridq.machine import machine_id
+from gridq.store.capacity import NOT_KEPT
 from tests.conftest import GridEnv
 from tests.local_grid import LocalGrid
 
@@ -23,10 +24,13 @@ def test_what_runs_here_is_live(grid_env: GridEnv) -> None:
     machine = machine_id(grid_env.settings.home)
     seats = {f"{machine}.local": [queues.LOCAL], "elsewhere.router": [queues.PURE]}
     with LocalGrid(grid_env.client, grid_env.settings, seats):
-        assert health() == (0, f"live: {machine}.local\n")
+        assert health() == (0, f"live: {machine}.local\nserver: {NOT_KEPT}\n")
         assert health("--seat", "local")[0] == 0
         code, out = health("--json")
-        assert (code, json.loads(out)) == (0, {"machine": machine, "live": [f"{machine}.local"]})
+        assert (code, json.loads(out)) == (
+            0,
+            {"machine": machine, "live": [f"{machine}.local"], "server": NOT_KEPT},
+        )
         code, out = health("--seat", "cpu")
         assert code == 4
         assert f"{machine}.cpu is not live" in out

@@ -1,0 +1,108 @@
+"""Whether the server keeps what it accepts, and the gate that closes when its memory is nearly used up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import count, islice
+
+import pytest
+import redis
+
+from gridq.errors import BrokerEvicts
+from gridq.store.capacity import FULL, NOT_KEPT, STANDS_MS, UNKNOWN, Gate, check_kept, full
+from gridq.store.connection import connect
+from gridq.store.keys import Keys
+from workers.embedded import EmbeddedServer
+
+LIMIT = 20_000_000
+LINE = "x" * 10_000
+
+
+@pytest.fixture
+def small() -> Iterator[redis.Redis]:
+    """A server of its own with little memory."""
+    with EmbeddedServer(maxmemory=LIMIT) as server, connect(server.url) as client:
+        yield client
+
+
+def _fill(client: redis.Redis, share: float) -> None:
+    """Use the server's memory up to a share of its limit."""
+    numbers = count()
+    while client.info("memory")["used_memory"] < share * LIMIT:
+        pipe = client.pipeline(transaction=False)
+        for number in islice(numbers, 20):
+            pipe.set(f"fill:{number}", LINE)
+        pipe.execute(raise_on_error=False)
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_a_server_that_evicts_is_refused_with_the_fix(small: redis.Redis, policy: str) -> None:
+    small.config_set("maxmemory-policy", policy)
+    with pytest.raises(BrokerEvicts) as caught:
+        check_kept(small)
+    assert policy in caught.value.message
+    assert "maxmemory-policy noeviction" in str(caught.value.fix)
+
+
+def test_a_server_without_a_log_is_told_of_in_one_line(small: redis.Redis) -> None:
+    assert check_kept(small) == NOT_KEPT
+    assert "\n" not in NOT_KEPT
+    with EmbeddedServer(appendonly=True) as server, connect(server.url) as client:
+        assert check_kept(client) is None
+
+
+def test_where_the_acl_forbids_to_ask_nothing_is_refused(small: redis.Redis) -> None:
+    small.acl_setuser("narrow", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info", "-config"])
+    small.config_set("maxmemory-policy", "allkeys-lru")
+    port = small.connection_pool.connection_kwargs["port"]
+    with connect(f"redis://narrow:x@127.0.0.1:{port}/0") as client:
+        assert check_kept(client) == UNKNOWN
+
+
+def test_the_gate_closes_at_its_share_and_opens_by_itself(
+    small: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = Keys("gq:")
+    gate = Gate(small, keys)
+    assert not gate.look()
+    assert not small.exists(keys("full"))
+    _fill(small, FULL)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert gate.look()
+    assert len(caplog.messages) == 1, "told once"
+    note = small.get(keys("full"))
+    assert isinstance(note, bytes)
+    error = full(note.decode())
+    assert error.details["limit"] == LIMIT
+    assert FULL * LIMIT <= error.details["used"] <= LIMIT
+    assert error.details["retry_after"] > 0
+    assert 0 < small.pttl(keys("full")) <= STANDS_MS
+    for key in small.scan_iter("fill:*", count=1000):
+        small.delete(key)
+    assert not gate.look()
+    assert not small.exists(keys("full"))
+
+
+def test_a_server_without_a_limit_is_never_full(small: redis.Redis) -> None:
+    small.config_set("maxmemory", 0)
+    assert not Gate(small, Keys("gq:")).look()
+
+
+def test_a_gate_that_may_not_ask_says_so_once(small: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+    small.acl_setuser("narrow", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info"])
+    port = small.connection_pool.connection_kwargs["port"]
+    with connect(f"redis://narrow:x@127.0.0.1:{port}/0") as client:
+        gate = Gate(client, Keys("gq:"))
+        with caplog.at_level(logging.WARNING):
+            assert not gate.look()
+            assert not gate.look()
+    assert caplog.messages == [UNKNOWN]
+
+
+def test_a_gate_stands_at_the_very_end_of_memory(small: redis.Redis) -> None:
+    """The note that the grid is full may itself be refused: then the server refuses what is new."""
+    _fill(small, 0.9)
+    small.config_set("maxmemory", small.info("memory")["used_memory"] - 1_000_000)
+    assert Gate(small, Keys("gq:")).look()
