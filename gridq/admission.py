@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from gridq import auth, ledger, narration, queues, registry, stages
+from gridq import auth, idempotency, ledger, narration, queues, registry, stages
 from gridq.errors import CapabilityConflict, InvalidField, NoLiveSeat, UnknownCapability, UnknownStage
 from gridq.graph.catalogue import Catalogue, StageSpec, load_directory
 from gridq.graph.compile import Placement, compile_plan
@@ -20,6 +20,7 @@ from gridq.graph.nodes import Graph, parse
 from gridq.graph.plan import Plan
 from gridq.graph.types import Type
 from gridq.graph.validate import validate
+from gridq.idempotency import Body
 from gridq.jobs import JobOptions, deadline_ms, name_of, plan_fields
 from gridq.matching import Wanted, unfit, wanted
 from gridq.profiles import Profile, demand_of
@@ -177,12 +178,14 @@ class Admission:
         celery: bool = False,
         deadline: bool = True,
         key: str = "",
-    ) -> bool:
-        """Write the job; False where it was admitted or ended before.
+        body: Body | None = None,
+    ) -> str:
+        """Write the job; its id, or that of the job which has its idempotency key already.
 
         `deadline` False keeps the one that the inbox holds. `key` is the id of a key that was verified.
-        NoLiveSeat, QuotaExceeded, AuthError: nothing was written.
+        NoLiveSeat, QuotaExceeded, AuthError, IdempotencyConflict: nothing was written.
         """
+        body = body or Body()
         fields = split.fields
         name = options.name or split.name
         if split.wanted:
@@ -212,6 +215,8 @@ class Admission:
             key=key,
             micro_dollars=split.micro_dollars,
             stages=split.stages,
+            idempotency=body.key,
+            body=body.digest,
         )
         if reply[0] == "noseat":
             raise self._no_seat(reply[1])
@@ -219,10 +224,14 @@ class Admission:
             raise auth.refused(reply[1], key)
         if reply[0] == "quota":
             raise ledger.exceeded(reply, self._zone())
+        if reply[0] == "conflict":
+            raise idempotency.conflict(reply[1], keyed=reply[1] != job)
+        if reply[0] == "same":
+            return reply[1]
         if reply[0] != "ok":
-            return False
+            return job
         narration.tell("job admitted", job=job, name=name, agent=options.agent, stages=split.stages)
-        return True
+        return job
 
     def _zone(self) -> str:
         """The time zone of the routers' calendar, in which a refusal says when the window turns."""

@@ -62,20 +62,28 @@ class Client:
         """Admit a graph with its input; the job's id.
 
         `graph` is JSON text or a dict, `input` any JSON value, `options` those of JobOptions; the same `job`
-        again is no second job. GraphError: the graph is wrong. NoLiveSeat: nobody serves what it needs.
-        QuotaExceeded, AuthError: it may not be run. Nothing is queued then.
+        again is no second job, and the same `idempotency_key` of one agent gives the job that has it.
+        GraphError: the graph is wrong. NoLiveSeat: nobody serves what it needs. QuotaExceeded, AuthError: it
+        may not be run. IdempotencyConflict: the id or the key was used for another body. Nothing is queued
+        then.
         """
-        from gridq import auth
+        from gridq import auth, idempotency
         from gridq.inbox import graph_text, keep_long
 
         with translated(self.url):
             about, key = auth.identify(self.redis, self.keys, self.config, options_of(options))
         value = values.encode(input, limit=self.config.max_value, what="input", path="input")
-        split = self.admission.split(graph_text(graph, self.config))
+        text = graph_text(graph, self.config)
+        body = idempotency.body_of(text, value, about, fresh=job is None)
+        with translated(self.url):  # what runs already needs no catalogue and no seat
+            earlier = idempotency.earlier(self.redis, self.keys, body, verified=bool(key))
+        if earlier is not None:
+            return earlier
+        split = self.admission.split(text)
         job = check_id(job or new_id())
         with translated(self.url):
-            self.admission.admit(job, split, keep_long(self.scripts, job, value, about), about, key=key)
-        return job
+            value = keep_long(self.scripts, job, value, about)
+            return self.admission.admit(job, split, value, about, key=key, body=body)
 
     def result(self, job: str, timeout: float | None = None) -> Json:
         """The answer of a job, waited for up to `timeout` seconds (None: for ever).

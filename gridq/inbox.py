@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from gridq import auth
+from gridq import auth, idempotency
 from gridq.errors import InputTooLarge, ValueNotJson
 from gridq.graph.nodes import parse
 from gridq.jobs import JobOptions, deadline_ms, options_of
@@ -25,17 +25,21 @@ class Inbox:
         self.config = config
 
     def enqueue(
-        self, job: str, graph: Json, value: Json = None, *, celery: bool = False, **options: Json
-    ) -> bool:
-        """Store a job for admission; False where its id is known already. The graph is not looked into.
+        self, job: str, graph: Json, value: Json = None, *, celery: bool = False, fresh: bool = False,
+        **options: Json,
+    ) -> str:  # fmt: skip
+        """Store a job for admission; its id, or that of the job which has its idempotency key already. The
+        graph is not looked into. `fresh`: the id was made just now, nobody else can have it.
 
-        InputTooLarge, ValueNotJson, ConfigError, AuthError: nothing was stored.
+        InputTooLarge, ValueNotJson, ConfigError, AuthError, IdempotencyConflict: nothing was stored.
         """
         with translated():
             about, key = auth.identify(
                 self.scripts.client, self.scripts.keys, self.config, options_of(options)
             )
         data = values.encode(value, limit=self.config.max_value, what="input", path="input")
+        text = graph_text(graph, self.config)
+        body = idempotency.body_of(text, data, about, fresh=fresh)
         with translated():
             stored = self.scripts.enqueue(
                 job,
@@ -44,14 +48,21 @@ class Inbox:
                 ttl_ms=int(self.config.result_ttl * 1000),
                 celery=celery,
                 stream=about.stream,
-                graph=graph_text(graph, self.config),
+                graph=text,
                 value=keep_long(self.scripts, job, data, about),
                 options=about.model_dump_json(exclude_defaults=True).encode(),
                 key=key,
+                idempotency=body.key,
+                body=body.digest,
             )
-        if isinstance(stored, str):
-            raise auth.refused(stored, key)
-        return stored
+        match stored:
+            case ["same", other]:
+                return other
+            case ["conflict", other]:
+                raise idempotency.conflict(other, keyed=other != job)
+            case [word]:
+                raise auth.refused(word, key)
+        return job
 
 
 @cache

@@ -39,6 +39,11 @@ class JobOptions(Wire):
     deadline: Annotated[float, Field(gt=0)] | None = Field(
         None, description="seconds from now; None: GRIDQ_DEADLINE"
     )
+    queue_timeout: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="seconds that a stage may stand ready with nobody taking it; then the job expires. None: "
+        "to the deadline",
+    )
     wait_for_seat: bool = Field(False, description="accept the job though no live seat serves what it needs")
     session: str | None = Field(
         None,
@@ -47,6 +52,12 @@ class JobOptions(Wire):
     )
     stream: bool = Field(False, description="keep the pieces of the answers for `stream`")
 
+    idempotency_key: str | None = Field(
+        None,
+        exclude=True,
+        pattern=r"^[ -~]{1,255}$",
+        description="the same key and body are the same job, as long as its result is kept",
+    )
     key: SecretStr | None = Field(
         None, exclude=True, description="the submitter's API key; None: GRIDQ_KEY. It is stored nowhere"
     )
@@ -86,6 +97,12 @@ def name_of(graph: Graph, plan: Plan) -> str:
 def deadline_ms(about: JobOptions, config: Settings) -> int:
     """The job's time to its deadline, never more than the operator allows."""
     return int(min(about.deadline or config.deadline, config.max_deadline) * 1000)
+
+
+def queue_timeout_ms(about: JobOptions, config: Settings) -> int | None:
+    """How long a stage may stand ready; None: without a limit of its own."""
+    seconds = about.queue_timeout
+    return None if seconds is None else max(int(min(seconds, config.max_deadline) * 1000), 1)
 
 
 def new_id() -> str:

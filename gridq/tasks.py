@@ -45,8 +45,8 @@ class GraphTask(Task):  # type: ignore[misc]
         """Store the job, then send its id. Takes Celery's own options, but those in NOT_FOR_JOBS; raises
         GridError at once where the call is wrong.
 
-        InputTooLarge, ValueNotJson, ConfigError: nothing was stored. BrokerUnreachable: it may have been
-        stored; the same `task_id` again is safe.
+        InputTooLarge, ValueNotJson, ConfigError, IdempotencyConflict: nothing was stored. BrokerUnreachable:
+        it may have been stored; the same `task_id` or `idempotency_key` again is safe.
         """
         for name in NOT_FOR_JOBS.keys() & options.keys():
             if options[name]:
@@ -55,7 +55,9 @@ class GraphTask(Task):  # type: ignore[misc]
                 )
         graph, value, about = self.graph_of(*(args or ()), **(kwargs or {}))
         job = check_id(task_id or new_id())
-        inbox.default().enqueue(job, graph, value, celery=True, **about)
+        first = inbox.default().enqueue(job, graph, value, celery=True, fresh=task_id is None, **about)
+        if first != job:
+            return self.AsyncResult(first)
         with translated():
             return run_graph.send_bell(job, options)
 

@@ -11,6 +11,25 @@ class DeadlineExceeded(GridError):
     code = "job.deadline"
 
 
+class QueueTimeout(GridError):
+    """A stage, or the job itself before its admission, waited for longer than the job's `queue_timeout`.
+
+    `details`: `path` of the stage (empty: no router admitted the job), `queue`, `seconds`, `reason`: why
+    nobody took it, as far as the grid knows.
+    """
+
+    code = "job.queue_timeout"
+
+
+class IdempotencyConflict(GridError):
+    """Another body (graph, input, options) was submitted under this idempotency key or this id before.
+
+    `details`: `job`, the id of the job that has it.
+    """
+
+    code = "job.idempotency_conflict"
+
+
 class NotAdmitted(GridError):
     """A fault of gridq itself kept a job from being admitted; the router's log has its traceback."""
 
@@ -27,6 +46,12 @@ class JobNotFound(GridError):
     """No such job, or its result has expired."""
 
     code = "job.not_found"
+
+
+class AmbiguousJob(GridError):
+    """Several jobs' ids begin with what was given."""
+
+    code = "job.ambiguous"
 
 
 class WaitTimeout(GridError, TimeoutError):

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 
 FILES = (
-    "base", "money", "budget", "access", "events", "pending", "jobs", "seats", "take", "parking",
+    "base", "money", "budget", "access", "idempotency", "events", "pending", "jobs", "seats", "take", "parking",
 )  # fmt: skip
 """The files of lua/lib/, each of which uses only those before it."""
 

@@ -134,10 +134,11 @@ class Scripts:
 
     def enqueue(
         self, job: str, *, agent: str, deadline_ms: int, ttl_ms: int, celery: bool, stream: bool, graph:
-        bytes, value: bytes, options: bytes, key: str = "",
-    ) -> bool | str:  # fmt: skip
-        """Put a job into the inbox; False where its id is known already. Where its API key (by its id) does
-        not do, the word why: `missing`, `unknown` or `revoked`.
+        bytes, value: bytes, options: bytes, key: str = "", idempotency: str = "", body: str = "",
+    ) -> bool | list[str]:  # fmt: skip
+        """Put a job into the inbox; False where its id is known already. Nothing is stored where the reply is
+        a list: `["missing"]`, `["unknown"]` or `["revoked"]` its API key (by its id), `["same", job]` or
+        `["conflict", job]`. `idempotency` names the idempotency key, `body` is the body's digest.
         """
         reply: int | bytes = self.call(
             "enqueue",
@@ -152,22 +153,24 @@ class Scripts:
             options,
             key,
         )
-        return reply.decode() if isinstance(reply, bytes) else bool(reply)
+        return [word.decode() for word in reply] if isinstance(reply, list) else bool(reply)
 
     def admit(
         self, job: str, *, agent: str, prio: int, deadline_ms: int | None, ttl_ms: int, celery: bool, stream:
         bool, wait: bool, value: bytes, answer: int, steps: int, needs: Sequence[str], ready: Sequence[int],
         fields: Sequence[str | bytes | int], name: str = "graph", session: str = "",
-        key: str = "", micro_dollars: int = 0, stages: int = 0,
+        key: str = "", micro_dollars: int = 0, stages: int = 0, idempotency: str = "", body: str = "",
     ) -> list[str]:  # fmt: skip
         """Write a plan. `["ok"]`, `["known"]`, or with nothing written `["noseat", queue, …]`,
-        `["key", why]`, `["quota", …]`. `key` is the API key's id, `micro_dollars` what the job may cost.
+        `["key", why]`, `["quota", …]`, `["same", job]`, `["conflict", job]`. `key` is the API key's id,
+        `micro_dollars` what the job may cost; `idempotency` and `body` as for `enqueue`.
         """
         reply = self.call(
             "admit", job, agent, prio, "" if deadline_ms is None else deadline_ms, ttl_ms,
             "1" if celery else "", "1" if stream else "", "1" if wait else "", value, answer, steps,
             " ".join(needs),
-            " ".join(map(str, ready)), name, session, key, micro_dollars, stages, *fields,
+            " ".join(map(str, ready)), name, session, key, micro_dollars, stages,
+            idempotency, body, *fields,
         )  # fmt: skip
         return [word.decode() for word in reply]
 
@@ -188,6 +191,8 @@ class Scripts:
         budget: int | None,
         queues: Sequence[str],
         ttl_ms: int,
+            idempotency,
+            body,
         worker: str = "",
         period: str = "month",
         per_minute: int | None = None,

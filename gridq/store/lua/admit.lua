@@ -2,24 +2,34 @@
 -- ARGV  job, agent, prio, deadline in ms from now ('' = the one the inbox knows), result TTL in ms, celery, stream, wait ('1' =
 --       accept without a live seat), input, answer step, steps, queues needed (space separated), ready steps (space
 --       separated), the job's name, its session or '', the id of its API key or '' (the inbox knows its own), what it may cost in
---       micro-dollars, how many stages it has, field, value, …
--- gives {'ok'} | {'known'} the job is admitted or ended already; nothing was written: {'noseat', queue …} | {'key', why} |
---       {'quota', limit, name, used, held, limit, needed, end of the window or ''}
--- TTL   job:<job> lives to the deadline + an hour
+--       micro-dollars, how many stages it has, its idempotency key as <agent>:<digest> or '', the digest of its body or '' (the
+--       inbox knows its own), field, value, …
+-- gives {'ok'} | {'known'} the job is admitted or ended already, or will be; nothing was written: {'noseat', queue …} |
+--       {'key', why} | {'quota', limit, name, used, held, limit, needed, end of the window or ''} | {'same', job that has the
+--       idempotency key} | {'conflict', job that has the key, or the id, with another body}
+-- TTL   job:<job> and idem:<key> live to the deadline + an hour, the latter with the job's end to its result's TTL
 local job, agent = ARGV[1], ARGV[2]
 local j = jobkey(job)
 local over = C('EXISTS', K .. 'fin:' .. job) == 1
+local sub = K .. 'sub:' .. job
+local input, idem, body = ARGV[9], ARGV[19], ARGV[20]
 if over or C('EXISTS', j) == 1 then
   C('ZREM', K .. 'inbox', job)
-  if over then unlink(ARGV[9]) end
+  if C('HGET', j, 'in') ~= input then unlink(input) end
+  if other_body(job, body) then return {'conflict', job} end
   return {'known'}
 end
-local sub = K .. 'sub:' .. job
-local input = ARGV[9]
 local deadline = tonumber(ARGV[4])
 if deadline then deadline = NOW + deadline end
-local known = C('HMGET', sub, 'dl', 'in', 'celery', 'key')
-if known[1] then deadline, input = tonumber(known[1]), known[2] end
+local known = C('HMGET', sub, 'dl', 'in', 'celery', 'key', 'idem', 'body')
+if known[1] then
+  if ARGV[4] ~= '' then  -- it came by the other door before: a router admits it, with the graph and the input it came with
+    if known[2] ~= input then unlink(input) end
+    if other_body(job, body) then return {'conflict', job} end
+    return {'known'}
+  end
+  deadline, input, idem, body = tonumber(known[1]), known[2], known[5] or '', known[6] or ''
+end
 if not deadline then return {'known'} end  -- it has left the inbox and ended, so long ago that its answer is gone too
 local function refuse(reply)
   if not known[1] then unlink(input) end
@@ -31,6 +41,10 @@ if guarded then
   local fault
   fault, team = key_fault(known[1] and (known[4] or '') or ARGV[16], agent)
   if fault then return refuse({'key', fault}) end
+end
+if not known[1] then
+  local first, differs = keyed(idem, body)
+  if first then return refuse({differs and 'conflict' or 'same', first}) end
 end
 if ARGV[8] ~= '1' then
   local none = {'noseat'}
@@ -51,8 +65,13 @@ local function note(field, value) fields[#fields + 1], fields[#fields + 2] = fie
 if ARGV[6] == '1' or known[3] then note('celery', 1) end
 if ARGV[7] == '1' then note('stream', 1) end
 if ARGV[15] ~= '' then note('session', ARGV[15]) end
+if body ~= '' then note('body', body) end
+if idem ~= '' then
+  note('idem', idem)
+  C('SET', K .. 'idem:' .. idem, job .. ' ' .. body, 'PX', deadline - NOW + 3600000)
+end
 C('HSET', j, unpack(fields))
-for i = 19, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
+for i = 21, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
 C('PEXPIRE', j, deadline - NOW + 3600000)
 C('ZADD', K .. 'deadlines', deadline, job)
 C('ZADD', K .. 'jobs', 'NX', NOW, job)

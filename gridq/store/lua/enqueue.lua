@@ -1,31 +1,48 @@
 -- Put a submitted job into the inbox, where it is looked at until a router has admitted it.
 -- ARGV  job, agent, deadline in ms from now, result TTL in ms, celery ('1' or ''), stream ('1' or ''), graph, input, options,
---       id of its API key or ''
--- gives 1 stored | 0 the job is known already (the same id again is no second job) | why its key does not do, nothing stored
--- TTL   sub:<job> and fin:<job> live to the deadline + an hour and to the result's TTL
-local job = ARGV[1]
-local known = C('EXISTS', K .. 'fin:' .. job) == 1
+--       id of its API key or '', its idempotency key as <agent>:<digest> or '', the digest of its body or ''
+-- gives 1 stored | 0 the job is known already (the same id again is no second job); nothing stored: {why its key does not do} |
+--       {'same', job that has the idempotency key} | {'conflict', job that has the key, or the id, with another body}
+-- TTL   sub:<job> and idem:<key> live to the deadline + an hour, with the job's end to its result's TTL
+local job, celery, value, idem, body = ARGV[1], ARGV[5] == '1', ARGV[8], ARGV[11], ARGV[12]
+local sub = K .. 'sub:' .. job
+
 -- A job that came by the other door is waited for through Celery from now on.
-if ARGV[5] == '1' then
-  if known then C('ZADD', K .. 'answers', NOW, job) end
-  for _, key in ipairs({K .. 'sub:' .. job, jobkey(job)}) do if C('EXISTS', key) == 1 then C('HSET', key, 'celery', 1) end end
+local function await(id)
+  if not celery then return end
+  if C('EXISTS', K .. 'fin:' .. id) == 1 then C('ZADD', K .. 'answers', NOW, id) end
+  for _, key in ipairs({K .. 'sub:' .. id, jobkey(id)}) do if C('EXISTS', key) == 1 then C('HSET', key, 'celery', 1) end end
 end
-if known then
-  unlink(ARGV[8])  -- the caller has just written a value that nobody will read
+
+if C('EXISTS', K .. 'fin:' .. job, sub, jobkey(job)) > 0 then
+  -- The caller has just written a value that nobody will read, but where the first call's reply was lost.
+  if C('HGET', sub, 'in') ~= value and C('HGET', jobkey(job), 'in') ~= value then unlink(value) end
+  if other_body(job, body) then return {'conflict', job} end
+  await(job)
   return 0
 end
-if C('EXISTS', K .. 'sub:' .. job, jobkey(job)) > 0 then return 0 end
 local fault = key_fault(ARGV[10], ARGV[2])
 if fault then
-  unlink(ARGV[8])
-  return fault
+  unlink(value)
+  return {fault}
 end
-local sub = K .. 'sub:' .. job
+local first, differs = keyed(idem, body)
+if first then
+  unlink(value)
+  if differs then return {'conflict', first} end
+  await(first)
+  return {'same', first}
+end
 C('HSET', sub, 'agent', ARGV[2], 'dl', NOW + ARGV[3], 'ttl', ARGV[4], 'graph', ARGV[7], 'in', ARGV[8], 'options', ARGV[9],
   'at', NOW)
-if ARGV[5] == '1' then C('HSET', sub, 'celery', 1) end
+if celery then C('HSET', sub, 'celery', 1) end
 if ARGV[10] ~= '' then C('HSET', sub, 'key', ARGV[10]) end
 if ARGV[6] == '1' then C('HSET', sub, 'stream', 1) end
+if body ~= '' then C('HSET', sub, 'body', body) end
+if idem ~= '' then
+  C('HSET', sub, 'idem', idem)
+  C('SET', K .. 'idem:' .. idem, job .. ' ' .. body, 'PX', ARGV[3] + 3600000)
+end
 C('PEXPIRE', sub, ARGV[3] + 3600000)
 C('ZADD', K .. 'deadlines', NOW + ARGV[3], job)
 C('ZADD', K .. 'inbox', NOW + 2000, job)

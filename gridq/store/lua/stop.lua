@@ -5,4 +5,7 @@ local job = ARGV[1]
 if C('EXISTS', K .. 'fin:' .. job) == 1 then return 'over' end
 if C('EXISTS', jobkey(job), K .. 'sub:' .. job) == 0 then return 'unknown' end
 if ARGV[4] == '1' and C('EXISTS', jobkey(job)) == 1 then return 'over' end
-return finish(job, ARGV[2], ARGV[3])
+local idem = ARGV[4] == '1' and C('HGET', K .. 'sub:' .. job, 'idem')
+local ended = finish(job, ARGV[2], ARGV[3])
+if idem then C('DEL', K .. 'idem:' .. idem) end  -- what was refused may come again
+return ended

@@ -44,7 +44,7 @@ local function withdraw(job, step)  -- whatever the step is doing, it stops
 end
 
 -- What is kept of an ended job, for as long as its result.
-local function chronicle(job, f, state, left, ttl)
+local function chronicle(job, f, state, left, ttl, body)
   local key = K .. 'about:' .. job
   C('HSET', key, 'name', f[1] or '', 'agent', f[2] or '', 'n', f[3] or 0, 'at', f[4] or NOW, 'prio', f[5] or 0, 'dl', f[6] or 0,
     'ended', NOW, 'state', state, 'left', left)
@@ -52,11 +52,12 @@ local function chronicle(job, f, state, left, ttl)
   C('ZADD', K .. 'past', NOW + ttl, job)
 end
 
+  if body then C('HSET', key, 'body', body) end
 -- The one place where a job gets its final state. payload: a value or link (done), else an error as JSON. left: how many of
 -- its steps have not ended, where the caller has not noted that in the job.
 local function finish(job, state, payload, left)
   local j, sub = jobkey(job), K .. 'sub:' .. job
-  local fields = {'name', 'agent', 'n', 'at', 'prio', 'dl', 'celery', 'ttl', 'stream'}
+  local fields = {'name', 'agent', 'n', 'at', 'prio', 'dl', 'celery', 'ttl', 'stream', 'body', 'idem'}
   local f = C('HMGET', j, 'left', 'team', unpack(fields))
   local admitted = f[5]
   left = left or tonumber(f[1] or 0)
@@ -69,7 +70,7 @@ local function finish(job, state, payload, left)
     if f[1] then unlink(f[1]) end
     C('ZREM', K .. 'inbox', job)
   end
-  local about, celery, stream = {unpack(f, 3, 8)}, f[9], f[11]
+  local about, celery, stream, body, idem = {unpack(f, 3, 8)}, f[9], unpack(f, 11, 13)
   local ttl = tonumber(f[10] or RESULT)
   C('RPUSH', K .. 'fin:' .. job, state .. '\n' .. payload)
   C('PEXPIRE', K .. 'fin:' .. job, ttl)
@@ -82,7 +83,8 @@ local function finish(job, state, payload, left)
   for _, v in ipairs(C('SMEMBERS', vals)) do
     if '@' .. v == payload then C('PEXPIRE', K .. 'val:' .. v, ttl) else C('UNLINK', K .. 'val:' .. v) end
   end
-  chronicle(job, about, state, left, ttl)
+  chronicle(job, about, state, left, ttl, body)
+  if idem then C('PEXPIRE', K .. 'idem:' .. idem, ttl) end
   tell_end(job, about[1] or 'graph', about[2], admitted and about[4], state, payload)
   C('UNLINK', j, sub, vals)
   C('ZREM', K .. 'deadlines', job)

@@ -1,0 +1,20 @@
+-- One body under one id, and one job under one idempotency key.
+--
+-- A job that was submitted under an id or a key of its submitter's own has the digest of its body in its field `body`, under a
+-- key also `idem`: <agent>:<digest of the key>. idem:<that>: 'job digest'.
+
+-- Whether a known job was submitted with another body, as far as both have a digest ('' or false: none).
+local function other_body(job, digest)
+  if digest == '' then return false end
+  for _, key in ipairs({jobkey(job), K .. 'sub:' .. job, K .. 'about:' .. job}) do
+    local known = C('HGET', key, 'body')
+    if known then return known ~= digest end
+  end
+  return false
+end
+
+-- The job that an agent submitted under this key before; second: whether with another body. nil where there is none.
+local function keyed(idem, digest)
+  local job, known = string.match(idem ~= '' and C('GET', K .. 'idem:' .. idem) or '', '^(%S+) (%S+)$')
+  return job, known ~= digest
+end
