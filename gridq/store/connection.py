@@ -12,9 +12,7 @@ from urllib.parse import urlsplit
 import redis
 import redis.asyncio
 from redis import exceptions as faults
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
-from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from gridq.errors import (
     BrokerError,
@@ -25,31 +23,44 @@ from gridq.errors import (
     GridError,
 )
 from gridq.settings import settings
-from gridq.urls import check_url
+from gridq.store import sentinel
+from gridq.store.retrying import AsyncPatient, Patient
+from gridq.urls import SENTINELS, check_url, sentinels
 
 MINIMUM = {"redis": (7, 0), "valkey": (7, 2)}
 """The oldest servers with the script and ACL features that gridq uses."""
 
 CONNECT_TIMEOUT = 5.0
-RETRIES = 8
-_LOST = (faults.ConnectionError, faults.TimeoutError)
+PATIENCE = 5.0
+"""Seconds for which a command is tried again where its connection is lost: it outlives a server's restart."""
 
 
 def connect(
-    url: str | None = None, *, name: str = "", timeout: float = 10, retry: bool = True
+    url: str | None = None,
+    *,
+    name: str = "",
+    timeout: float = 10,
+    retry: bool = True,
+    patience: float = PATIENCE,
+    most: int | None = None,
 ) -> redis.Redis:
     """A client of the server at `url` (default `GRIDQ_BROKER_URL`); nothing is sent before its first command.
 
     `name` is shown by `CLIENT LIST`. No command waits longer than `timeout` seconds for its answer. With
-    `retry` a lost connection is made again and the command sent again for about five seconds, which outlives
-    a restart of the server: a script may so run twice and must be written for it. Without it a command is
-    tried twice, at once.
+    `retry` a lost connection is made again and the command sent again for about `patience` seconds: a script
+    may so run twice and must be written for it. Without it a command is tried twice, at once. `most`: no more
+    connections at once; who needs another one waits as long as for a server that does not answer.
     """
     url = _url(url)
-    backoff = ExponentialWithJitterBackoff(cap=1.0, base=0.05) if retry else NoBackoff()
-    return redis.Redis.from_url(
-        url, **_options(url, name, timeout), retry=_Retry(backoff, RETRIES if retry else 1, _LOST)
-    )
+    options = _options(url, name, timeout) | {"retry": Patient(patience if retry else 0)}
+    bounds: dict[str, Any] = {"max_connections": most, "timeout": CONNECT_TIMEOUT} if most else {}
+    found = sentinels(url)
+    if found is not None:
+        pool = sentinel.pool(found, options, **bounds)
+    else:
+        kind = redis.BlockingConnectionPool if most else redis.ConnectionPool
+        pool = kind.from_url(url, **bounds, **options)
+    return redis.Redis.from_pool(pool)
 
 
 def connect_async(
@@ -57,10 +68,24 @@ def connect_async(
 ) -> redis.asyncio.Redis:
     """The same as `connect` for asyncio."""
     url = _url(url)
-    backoff = ExponentialWithJitterBackoff(cap=1.0, base=0.05) if retry else NoBackoff()
-    return redis.asyncio.Redis.from_url(
-        url, **_options(url, name, timeout), retry=_AsyncRetry(backoff, RETRIES if retry else 1, _LOST)
-    )
+    options = _options(url, name, timeout) | {"retry": AsyncPatient(PATIENCE if retry else 0)}
+    found = sentinels(url)
+    if found is not None:
+        return redis.asyncio.Redis.from_pool(sentinel.async_pool(found, options))
+    return redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool.from_url(url, **options))
+
+
+def hurry(client: redis.Redis, timeout: float) -> None:
+    """From now on wait at most `timeout` seconds for the server, and try a command no longer: a program that
+    ends has no time for a server that is away.
+    """
+    pool = client.connection_pool
+    wanted: dict[str, Any] = {"socket_timeout": timeout, "retry": Patient(0)}
+    if "path" not in pool.connection_kwargs:
+        wanted["socket_connect_timeout"] = timeout
+    pool.connection_kwargs.update(wanted)
+    pool.disconnect(inuse_connections=False)
+    pool.reset()
 
 
 def now_ms(client: redis.Redis) -> int:
@@ -127,6 +152,9 @@ def translate(exc: BaseException, url: str | None = None) -> BrokerError:
         if "CERTIFICATE" in text or "SSL" in text:
             fix = {"fix": "name the CA that signed the server's certificate: ?ssl_ca_certs=/path/ca.pem"}
             return BrokerUnreachable(f"No trusted TLS connection to {shown}", reason | fix)
+        if isinstance(fault, MasterNotFoundError) and "Error" not in str(fault):
+            fix = {"fix": "name the primary as the sentinels do (SENTINEL MASTERS), or wait for a fail-over"}
+            return BrokerUnreachable(f"The sentinels at {shown} know no primary", reason | fix)
         if isinstance(fault, faults.BusyLoadingError):
             return BrokerUnreachable(
                 f"The server at {shown} is still loading its data", reason | {"fix": "wait"}
@@ -178,26 +206,6 @@ def safe_url(url: str) -> str:
     return f"{parts.scheme}://{user}@{host}{parts.path}" if user else f"{parts.scheme}://{host}{parts.path}"
 
 
-class _Retry(Retry):
-    """A wrong password stays wrong: redis-py counts it as a connection error and would go on asking."""
-
-    def call_with_retry(
-        self, do: Any, fail: Any, is_retryable: Any = None, with_failure_count: bool = False
-    ) -> Any:
-        return super().call_with_retry(do, fail, is_retryable or _may_pass, with_failure_count)
-
-
-class _AsyncRetry(AsyncRetry):
-    async def call_with_retry(
-        self, do: Any, fail: Any, is_retryable: Any = None, *more: Any, **names: Any
-    ) -> Any:
-        return await super().call_with_retry(do, fail, is_retryable or _may_pass, *more, **names)
-
-
-def _may_pass(exc: Exception) -> bool:
-    return not isinstance(exc, (faults.AuthenticationError, faults.AuthorizationError))
-
-
 def _url(url: str | None) -> str:
     url = settings().broker_url.get_secret_value() if url is None else url
     check_url(url)
@@ -222,10 +230,16 @@ def _options(url: str, name: str, timeout: float) -> dict[str, Any]:
 
 
 def _address(client: redis.Redis) -> str:
-    at = client.connection_pool.connection_kwargs
+    pool = client.connection_pool
+    at = pool.connection_kwargs
+    if isinstance(pool, SentinelConnectionPool):
+        asked = [each.connection_pool.connection_kwargs for each in pool.sentinel_manager.sentinels]
+        hosts = ",".join(f"{each['host']}:{each['port']}" for each in asked)
+        scheme = SENTINELS[issubclass(pool.connection_class, redis.SSLConnection)]
+        return f"{scheme}://{hosts}/{pool.service_name}/{at.get('db', 0)}"
     if "path" in at:
         return f"unix://{at['path']}"
-    scheme = "rediss" if issubclass(client.connection_pool.connection_class, redis.SSLConnection) else "redis"
+    scheme = "rediss" if issubclass(pool.connection_class, redis.SSLConnection) else "redis"
     return f"{scheme}://{at.get('host', 'localhost')}:{at.get('port', 6379)}/{at.get('db', 0)}"
 
 

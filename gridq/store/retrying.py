@@ -1,0 +1,70 @@
+"""How long a command is tried again where its connection is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from redis import exceptions as faults
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import AbstractBackoff, ExponentialWithJitterBackoff, NoBackoff
+from redis.retry import Retry
+
+LOST = (faults.ConnectionError, faults.TimeoutError, faults.ReadOnlyError)
+"""What a new connection may mend. A primary that has become a replica is left too: its name, or the
+sentinels, may lead to the new one."""
+
+
+class Patient(Retry):
+    """Tries a command again for `patience` seconds, and in any case once: a connection that was closed
+    meanwhile shows it only when it is used.
+
+    redis-py's own counts its tries, each of which may wait for a socket's whole time-out.
+    """
+
+    def __init__(self, patience: float) -> None:
+        super().__init__(_backoff(patience), -1, LOST)
+        self.patience = patience
+
+    def call_with_retry(
+        self, do: Any, fail: Any, is_retryable: Any = None, with_failure_count: bool = False
+    ) -> Any:
+        again = is_retryable or _judge(self.patience, command=with_failure_count)
+        return super().call_with_retry(do, fail, again, with_failure_count)
+
+
+class AsyncPatient(AsyncRetry):
+    """The same for asyncio."""
+
+    def __init__(self, patience: float) -> None:
+        super().__init__(_backoff(patience), -1, LOST)
+        self.patience = patience
+
+    async def call_with_retry(
+        self, do: Any, fail: Any, is_retryable: Any = None, with_failure_count: bool = False
+    ) -> Any:
+        again = is_retryable or _judge(self.patience, command=with_failure_count)
+        return await super().call_with_retry(do, fail, again, with_failure_count)
+
+
+def _backoff(patience: float) -> AbstractBackoff:
+    return ExponentialWithJitterBackoff(cap=1.0, base=0.05) if patience else NoBackoff()
+
+
+def _judge(patience: float, *, command: bool) -> Callable[[Exception], bool]:
+    """Whether to try again after a fault. redis-py counts the failures of a command's tries, not of those to
+    connect within them: these get no second try of their own where time is up.
+    """
+    until = time.monotonic() + patience
+    once_more = command
+
+    def again(exc: Exception) -> bool:
+        nonlocal once_more
+        # A wrong password stays wrong: redis-py counts it as a connection error and would go on asking.
+        if isinstance(exc, (faults.AuthenticationError, faults.AuthorizationError)):
+            return False
+        first, once_more = once_more, False
+        return first or time.monotonic() < until
+
+    return again
