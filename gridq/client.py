@@ -23,7 +23,7 @@ from gridq.registry import LiveSeat
 from gridq.settings import Settings, settings
 from gridq.states import JobState
 from gridq.store import values
-from gridq.store.connection import check_server, connect, connect_async, translated
+from gridq.store.connection import check_server, connect, connect_async, connect_to_submit, translated
 from gridq.store.scripts import Scripts
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Client:
     def __init__(self, url: str | None = None, *, config: Settings | None = None) -> None:
         self.config = config or settings()
         self.url = url or self.config.broker_url.get_secret_value()
-        self.redis = connect(self.url, name="gridq-client", timeout=BLOCK * 2)
-        self.scripts = Scripts(self.redis, self.config)
+        self.redis = connect(self.url, name="gridq-client", timeout=BLOCK * 2)  # waits for jobs, patiently
+        self.scripts = Scripts(connect_to_submit(self.url, name="gridq-client"), self.config)
         self.keys = self.scripts.keys
         self._admission: Admission | None = None
 
@@ -52,9 +52,8 @@ class Client:
             from gridq.admission import Admission
             from gridq.profiles import load
 
-            # Asked without patience: a server that is not there is an error now, not after the retries.
-            with connect(self.url, name="gridq-check", retry=False) as once, translated(self.url):
-                check_server(once)
+            with translated(self.url):
+                check_server(self.scripts.client)
             self._admission = Admission(self.scripts, self.config, load(self.config.profiles))
         return self._admission
 
@@ -71,7 +70,7 @@ class Client:
         from gridq.inbox import graph_text, keep_long
 
         with translated(self.url):
-            about, key = auth.identify(self.redis, self.keys, self.config, options_of(options))
+            about, key = auth.identify(self.scripts.client, self.keys, self.config, options_of(options))
         value = values.encode(input, limit=self.config.max_value, what="input", path="input")
         text = graph_text(graph, self.config)
         body = idempotency.body_of(text, value, about, fresh=job is None)
@@ -199,6 +198,7 @@ class Client:
 
     def close(self) -> None:
         self.redis.close()
+        self.scripts.client.close()
 
     def _ask(self, commands: Commands) -> Any:
         """The replies of `commands`, of several at one instant; of one its reply alone."""

@@ -9,11 +9,11 @@ from functools import cache
 from gridq import auth, idempotency
 from gridq.errors import InputTooLarge, ValueNotJson
 from gridq.graph.nodes import parse
-from gridq.jobs import JobOptions, deadline_ms, options_of
+from gridq.jobs import JobOptions, deadline_ms, options_of, queue_timeout_ms
 from gridq.protocol import Json
 from gridq.settings import Settings, settings
 from gridq.store import values
-from gridq.store.connection import connect, translated
+from gridq.store.connection import connect_to_submit, translated
 from gridq.store.scripts import Scripts
 
 
@@ -54,6 +54,7 @@ class Inbox:
                 key=key,
                 idempotency=body.key,
                 body=body.digest,
+                queue_timeout_ms=queue_timeout_ms(about, self.config),
             )
         match stored:
             case ["same", other]:
@@ -68,7 +69,7 @@ class Inbox:
 @cache
 def default() -> Inbox:
     """This process's inbox of the grid that the settings name."""
-    return Inbox(Scripts(connect(name="gridq-submit", retry=False), settings()), settings())
+    return Inbox(Scripts(connect_to_submit(name="gridq-submit"), settings()), settings())
 
 
 def graph_text(graph: Json, config: Settings) -> bytes:

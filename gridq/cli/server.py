@@ -26,10 +26,10 @@ def client_of(config: Settings) -> Iterator[Client]:
     back, which the client itself does.
     """
     from gridq.client import Client
-    from gridq.store.connection import check_server, connect
+    from gridq.store.connection import CONNECT_TIMEOUT, check_server, connect
 
     url = config.broker_url.get_secret_value()
-    with connect(url, name="gridq-cli", retry=False) as look:
+    with connect(url, name="gridq-cli", timeout=CONNECT_TIMEOUT, retry=False) as look:
         check_server(look)
     client = Client(config=config)
     try:

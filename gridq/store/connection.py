@@ -34,6 +34,9 @@ CONNECT_TIMEOUT = 5.0
 PATIENCE = 5.0
 """Seconds for which a command is tried again where its connection is lost: it outlives a server's restart."""
 
+SUBMITTERS = 64
+"""Connections of one client that submits; more threads than that wait for one another."""
+
 
 def connect(
     url: str | None = None,
@@ -61,6 +64,13 @@ def connect(
         kind = redis.BlockingConnectionPool if most else redis.ConnectionPool
         pool = kind.from_url(url, **bounds, **options)
     return redis.Redis.from_pool(pool)
+
+
+def connect_to_submit(url: str | None = None, *, name: str) -> redis.Redis:
+    """A client for what is told at once where the server is away: it tries for about a second, waits no
+    longer for an answer than for a connection, and opens few connections however many threads share it.
+    """
+    return connect(url, name=name, timeout=CONNECT_TIMEOUT, patience=1.0, most=SUBMITTERS)
 
 
 def connect_async(
@@ -221,7 +231,6 @@ def _options(url: str, name: str, timeout: float) -> dict[str, Any]:
         "driver_info": None,
         "decode_responses": False,
         "socket_timeout": timeout,
-        "health_check_interval": 10,
         "client_name": re.sub(r"[^!-~]", "_", name or "gridq"),
     }
     if not url.startswith("unix:"):
