@@ -32,8 +32,9 @@ CORE_EFFECTS = frozenset(
 class StageContext:
     """What a running stage may use: where its tokens go, when it must stop, what it reports.
 
-    `deadline` is in seconds of `time.monotonic()`. `emit` takes a piece of the answer as it is made.
-    `cancelled` is set when the result is no longer wanted: a runner looks at it (or waits on it) at least
+    `attempt` counts how often the stage was begun, this time included: an outside system can tell a repeated
+    call by it. `deadline` is in seconds of `time.monotonic()`. `emit` takes a piece of the answer as it is
+    made. `cancelled` is set when the result is no longer wanted: a runner looks at it (or waits on it) at least
     each second and then calls `check`.
     """
 
@@ -41,10 +42,12 @@ class StageContext:
         self,
         *,
         job: str = "",
+        attempt: int = 1,
         deadline: float | None = None,
         emit: Callable[[Json], None] | None = None,
     ) -> None:
         self.job = job
+        self.attempt = attempt
         self.deadline = deadline
         self.cancelled = threading.Event()
         self.usage = Usage()

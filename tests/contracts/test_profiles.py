@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gridq.profiles import installed
 from gridq.testing import FakeProfile, ProfileConformance
+from workers.chaos.profile import ChaosProfile
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.llm import LlmProfile
 
@@ -17,6 +18,10 @@ class TestBench(ProfileConformance):
     wrong_effects = ({"effect": "Bench", "slug": 3}, {"effect": "Bench", "slug": ""})
     capabilities = ({}, {"slugs": ["fast"]}, {"slugs": ["slow"]})
     served = ((0,), (0, 1), (0,))
+
+
+class TestChaos(TestBench):
+    profile = ChaosProfile
 
 
 class TestLlm(ProfileConformance):
@@ -76,5 +81,5 @@ class TestGpu(ProfileConformance):
 
 
 def test_the_suite_runs_over_every_installed_profile():
-    tested = {TestBench.profile, TestLlm.profile, TestGpu.profile}
+    tested = {TestBench.profile, TestChaos.profile, TestLlm.profile, TestGpu.profile}
     assert {point.load() for point in installed().values()} == tested

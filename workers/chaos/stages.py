@@ -1,0 +1,20 @@
+"""The chaos grid's stages of one's own: any machine's `local` seat runs them."""
+
+from __future__ import annotations
+
+from gridq.profiles import StageContext
+from gridq.protocol import Json
+from gridq.stages import stage
+from workers.chaos.witness import work
+
+
+@stage
+def chaos_local(value: Json, context: StageContext) -> Json:
+    """A witnessed stage."""
+    return work(value, context)
+
+
+@stage(timeout=0.5)
+def chaos_slow(value: Json, context: StageContext) -> Json:
+    """A witnessed stage that may take half a second."""
+    return work(value, context)
