@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import secrets
 import threading
 import time
@@ -14,23 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from gridq import events, narration
-from gridq.errors import (
-    AttemptsExhausted,
-    ChildDied,
-    GridError,
-    JobCancelled,
-    ModelFileError,
-    SeatDegraded,
-    SeatError,
-    StageQuarantined,
-    StageTimeout,
-    StreamCut,
-)
+from gridq.errors import GridError, JobCancelled, SeatDegraded, SeatError, StageTimeout, StreamCut
 from gridq.graph.plan import Op, Step, evaluate, load_step
 from gridq.profiles import StageContext
 from gridq.protocol import Effect, Json, StageCall, Usage
 from gridq.store import values
 from gridq.store.scripts import Claim
+from gridq.verdict import CUT, Verdict, judge, seconds_of
 
 if TYPE_CHECKING:
     from gridq.executor import Session
@@ -42,19 +31,16 @@ T = TypeVar("T")
 FLUSH = 0.05
 """Seconds between two writes to a job's stream."""
 
-GRACE = 2.0
-"""Seconds that a stage over its time may take to stop before it is reported without it."""
+GRACE = 1.0
+"""Seconds that a stage which is over its time or cancelled may take to stop before its lane goes on without
+it.
+"""
 
 AWAY = 300.0
 """Seconds past its time for which a result is kept while the server is away."""
 
 DEGRADED = 60.0
 """Seconds for which a seat that is logged out takes nothing."""
-
-LONGEST = 24 * 3600.0
-"""Seconds that a seat may be left alone at most, whatever its provider says."""
-
-_CUT = "The answer broke off after it had begun"
 
 Runner = Callable[[StageCall, Json, StageContext], Json]
 """What runs one stage on this seat: the built-in stages, or the seat's profile."""
@@ -70,6 +56,7 @@ class Attempt:
         self.step: Step = load_step(claim.spec)
         self.rows: list[dict[str, Any]] = []
         self.emitted = 0
+        self.lane = ""
         self._context: StageContext | None = None
         self._pieces: list[str] = []
         self._flushed = 0.0
@@ -92,6 +79,7 @@ class Attempt:
 
     def run(self, lane: str, until: float) -> tuple[str, Claim | str]:
         """('' or how the job ended, the lane's next claim or the word why there is none)."""
+        self.lane = lane
         try:
             output = self._output()
         except BaseException as exc:  # a runner's SystemExit is as much a failure as any other
@@ -130,7 +118,7 @@ class Attempt:
                 incarnation=session.incarnation,
                 lane=lane,
                 nonce=nonce,
-                go_on=time.monotonic() < until and not session.draining and not session.paused,
+                go_on=session.goes_on(lane, until),
                 long=long,
                 long_ttl_ms=max(self.claim.remaining_ms, 0) + 3_600_000,
                 told=told,
@@ -181,7 +169,10 @@ class Attempt:
 
     def _operate(self, op: Op, value: Json) -> Json:
         context = StageContext(
-            job=self.claim.job, deadline=self.deadline, emit=self._emit if self.claim.stream else None
+            job=self.claim.job,
+            attempt=self.claim.attempt,
+            deadline=self.deadline,
+            emit=self._emit if self.claim.stream else None,
         )
         self._context = context
         if self._why:
@@ -214,6 +205,7 @@ class Attempt:
                 "queue": self.claim.queue,
                 "worker": self.session.worker,
                 "attempt": self.claim.attempt,
+                **self._went_wrong(),
                 "started": round(self._server_time() - seconds, 3),
                 "wait_ms": self.claim.wait_ms if not self.rows else 0,
                 "run_ms": round(seconds * 1000, 3),
@@ -224,11 +216,18 @@ class Attempt:
             }
         )
 
+    def _went_wrong(self) -> dict[str, int]:
+        """How attempts before this one ended without an output, as far as they did."""
+        claim = self.claim
+        counts = {"failures": claim.failures, "losses": claim.losses, "deaths": claim.deaths}
+        return {name: count for name, count in counts.items() if count}
+
     def _failed(self, exc: BaseException) -> str:
         """Report why there is no output; how the job ended, if it did."""
-        kind, error, pause = self._judge(exc)
+        found = self._judge(exc)
+        kind, error, pause = found.kind, found.error, found.pause
         if isinstance(exc, SeatDegraded) and not self._why:
-            seconds = _seconds(exc.details.get("retry_after"), DEGRADED) or DEGRADED
+            seconds = seconds_of(exc.details.get("retry_after")) or DEGRADED
             try:
                 self.session.pause(seconds, exc.message)
                 narration.tell("seat paused", code=exc.code, seconds=seconds)
@@ -265,35 +264,21 @@ class Attempt:
         narration.unrecorded(kind, code, ended)
         return ended if ended in ("celery", "plain") else ""
 
-    def _judge(self, exc: BaseException) -> tuple[str, GridError, float]:
-        """(kind of failure, the error if it is the last, seconds in which this seat is not asked again)."""
+    def _judge(self, exc: BaseException) -> Verdict:
         place = {"path": self._path, "worker": self.session.worker, "attempt": self.claim.attempt}
         if self._why == "timeout":
-            return "stage", self._timeout(), 0.0
+            return Verdict("stage", self._timeout())
         if isinstance(exc, JobCancelled) or self._why:
-            return "back", JobCancelled("The stage was stopped", place), 0.0
+            return Verdict("back", JobCancelled("The stage was stopped", place))
         if not isinstance(exc, GridError):
             log.error("stage %s on %s: %s", self._path, self.session.seat, type(exc).__name__)
-            exc = SeatError("The seat's runner failed", {"reason": f"{type(exc).__name__}: {exc}"})
-        why = f"{exc.code}: {exc.message}" + (f": {exc.reason}" if exc.reason else "")
-        if isinstance(exc, SeatError) and self.emitted:
-            # Part of the answer is out: a second try would repeat it.
-            return "stage", StreamCut(_CUT, {**place, "reason": why}), 0.0
-        if isinstance(exc, ChildDied) and exc.details.get("alone", True):
-            text = "The stage killed the process that ran it, twice"
-            return "died", StageQuarantined(text, {**exc.details, **place, "reason": why}), 0.0
-        if isinstance(exc, SeatError):
-            pause = _seconds(exc.details.get("retry_after"), self.session.config.retry_backoff)
-            final: GridError = AttemptsExhausted(
-                "Every attempt failed for reasons of its seats", {**exc.details, **place, "reason": why}
-            )
-            if isinstance(exc, ModelFileError):  # the operator mends the file, whatever else was tried
-                final = ModelFileError(exc.message, {**exc.details, **place})
-            if isinstance(exc, ChildDied):  # others ran in it too: whose fault it was cannot be told
-                return "lost", final, 0.0
-            return "seat", final, pause
-        exc.details = {**exc.details, **place}
-        return "stage", exc, 0.0
+        return judge(
+            exc,
+            place,
+            emitted=self.emitted > 0,
+            failures=self.claim.failures,
+            backoff=self.session.config.retry_backoff,
+        )
 
     def _timeout(self) -> StageTimeout:
         seconds = round(self.deadline - self.started, 1)
@@ -333,20 +318,24 @@ class Attempt:
         self._cancel("back")
         # Only a stage whose first token is out ends with it: any other is run again.
         error = StreamCut(
-            _CUT, {"path": self._path, "worker": self.session.worker, "reason": "the worker stopped"}
+            CUT, {"path": self._path, "worker": self.session.worker, "reason": "the worker stopped"}
         )
         self._report("back", error)
 
     def tick(self) -> None:
-        """Each beat: write pieces that wait, and end what overruns its time."""
+        """A few times a second: write pieces that wait, end what overruns its time, leave what does not stop
+        to itself.
+        """
         self.flush()
         now = time.monotonic()
         if now > self.deadline and not self._why:
             self._cancel("timeout")
-        if self._why == "timeout" and self._cancelled_at is not None and now > self._cancelled_at + GRACE:
-            # Its code does not stop: the job need not wait for it.
+        stuck = self._cancelled_at is not None and now > self._cancelled_at + GRACE
+        if stuck and self._why == "timeout":  # the job need not wait for it
             ended = self._report("stage", self._timeout())
             self.session.ended(ended, self.claim.job)
+        if stuck and self._why != "back":
+            self.session.abandon(self)
 
     def _cancel(self, why: str) -> None:
         if not self._why:
@@ -385,12 +374,3 @@ class Attempt:
             self._pieces.clear()
         if not kept:
             self._cancel("lost")
-
-
-def _seconds(told: object, default: float) -> float:
-    """A time that a profile told; `default` where it is none."""
-    try:
-        seconds = float(told)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return default
-    return default if math.isnan(seconds) else min(max(seconds, 0.0), LONGEST)

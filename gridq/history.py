@@ -36,9 +36,11 @@ class StageView:
     `step` numbers what is claimed as one: pure stages that stand side by side share it; None where the plan
     is gone with its job. `seat` is who runs or ran it, as `cpu@machine`; `queue` is where it waits or waited.
     `wait_ms` is the time from ready to claimed; None where it is not known. `attempts` counts the claims;
-    `losses` those that ended unrecorded: their worker died or handed the stage back. `excluded`: seats that
-    are left out, for now after a failure, or for good as they lack something. `cost` is what its claim will
-    reserve, in micro-dollars, known while it waits.
+    `failures` those that failed by their seats' fault, `losses` those that were lost with their worker,
+    `deaths` those that killed the process that ran them: since it, or a Retry around it, started last. Of a
+    stage in quarantine `until` is when that ends. `excluded`: seats that are left out, for now after a
+    failure, or for good as they lack something. `cost` is what its claim will reserve, in micro-dollars,
+    known while it waits.
     """
 
     path: str
@@ -48,7 +50,10 @@ class StageView:
     seat: str = ""
     step: int | None = None
     attempts: int = 0
+    failures: int = 0
     losses: int = 0
+    deaths: int = 0
+    until: float | None = None
     started: float | None = None
     wait_ms: float | None = None
     run_ms: float | None = None
@@ -167,6 +172,8 @@ class JobReader:
         if found.state is not JobState.DONE:
             view.error = values.decode(found.payload)
         view.stages = list(_recorded(view.rows))
+        if view.error is not None:
+            _counted(view.stages, view.error.get("details") or {})
         finished = sum(stage.state is StageState.DONE for stage in view.stages)
         count, left = int(about[2] or 0), int(about[3] or 0)
         view.done, view.of = (finished, finished) if found.state is JobState.DONE else (count - left, count)
@@ -227,7 +234,8 @@ class JobReader:
 
 
 _HEAD = ["name", "agent", "n", "left", "at", "prio", "dl"]
-_FIELDS = ("dn", "k", "cur", "at", "t", "st", "a", "x")
+_FIELDS = ("dn", "k", "cur", "at", "t", "st", "a", "x", "q", "f", "l", "d")
+_COUNTS = {"attempts": "a", "failures": "f", "losses": "l", "deaths": "d"}
 
 
 def _fill(view: JobView, head: list[bytes | None]) -> None:
@@ -241,6 +249,8 @@ def _state(one: dict[str, bytes | None], hold: str | None) -> StageState:
         return StageState.SKIPPED
     if one["dn"] is not None:
         return StageState.DONE
+    if one["q"] is not None:
+        return StageState.QUARANTINED
     if hold is not None:
         return StageState.RUNNING
     return StageState.WAITING if one["at"] is None else StageState.READY
@@ -251,18 +261,20 @@ def _then(stage: StageView, recorded: StageView | None) -> None:
     if recorded is not None:
         for name in ("seat", "started", "wait_ms", "run_ms", "tokens_in", "tokens_out", "micro_dollars"):
             setattr(stage, name, getattr(recorded, name))
-        stage.attempts, stage.losses = recorded.attempts, recorded.losses
 
 
 def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: float) -> None:
     """What the job's own fields say of it."""
-    stage.attempts = max(stage.attempts, int(one["a"] or 0))
+    for name, field_ in _COUNTS.items():
+        setattr(stage, name, int(one[field_] or 0))
     ready, started = _seconds(one["t"]), _seconds(one["st"])
     if stage.state is StageState.RUNNING:
         stage.seat, stage.started = hold or "", started
         stage.run_ms = None if started is None else max(now - started, 0) * 1000
         if ready is not None and started is not None:
             stage.wait_ms = max(started - ready, 0) * 1000
+    elif one["q"] is not None:
+        _quarantined(stage, one["q"])
     elif stage.state is StageState.READY:
         stage.started = stage.run_ms = None
         stage.wait_ms = None if ready is None else max(now - ready, 0) * 1000
@@ -270,13 +282,30 @@ def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: 
         stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _text(one["at"])))
 
 
+def _quarantined(stage: StageView, told: bytes) -> None:
+    """Where it was last, and until when an operator may act."""
+    until, _, error = told.partition(b" ")
+    details = json.loads(error)["details"]
+    stage.seat, stage.until = str(details.get("worker") or stage.seat), _seconds(until)
+    stage.started = stage.run_ms = stage.wait_ms = None
+
+
+def _counted(stages: list[StageView], details: dict[str, Json]) -> None:
+    """What the error of a job says of the stage that failed, which counts its last attempt too."""
+    for stage in stages:
+        if stage.path == details.get("path"):
+            for name in _COUNTS:
+                told = details.get(name)  # a stage's own error may say anything
+                setattr(stage, name, max(getattr(stage, name), told if isinstance(told, int) else 0))
+
+
 def _recorded(rows: Iterable[Row]) -> Iterator[StageView]:
     """One view for each stage of which something was recorded, as it was recorded last."""
-    last: dict[str, tuple[Row, int]] = {}
+    last: dict[str, Row] = {}
     for row in rows:
-        _, count = last.pop(row.path, (row, 0))
-        last[row.path] = row, count + 1
-    for row, count in last.values():
+        last.pop(row.path, None)  # in the order of the last records
+        last[row.path] = row
+    for row in last.values():
         yield StageView(
             row.path,
             row.stage,
@@ -284,7 +313,9 @@ def _recorded(rows: Iterable[Row]) -> Iterator[StageView]:
             StageState(row.state),
             row.worker,
             attempts=row.attempt,
-            losses=max(row.attempt - count, 0),
+            failures=row.failures,
+            losses=row.losses,
+            deaths=row.deaths,
             started=row.started or None,
             wait_ms=row.wait_ms,
             run_ms=row.run_ms,

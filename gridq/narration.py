@@ -66,6 +66,8 @@ def unrecorded(kind: str, code: str, ended: str) -> None:
         tell("stage stopped")
     elif kind == "back":
         tell("stage handed back")
+    elif ended == "quarantined":
+        tell("stage quarantined", code=code)
     elif kind != "stage" and ended == "again":
         tell("stage tried again", code=code)
     else:
@@ -133,6 +135,18 @@ def _done(about: Fields) -> str:
     return f"{_stage(about)} answered in {_ms(about['run_ms'])}{spoken}."
 
 
+def _quarantined(about: Fields) -> str:
+    return (
+        f"{_stage(about)} killed the process that ran it again, on {about['worker']}, and stands in "
+        "quarantine: see gridq quarantine."
+    )
+
+
+def _dropped(about: Fields) -> str:
+    place = place_of(about["stage"]) or about["stage"]
+    return f"{_job(about)} failed at {place}, whose quarantine was over: {about['code']}."
+
+
 def _again(about: Fields) -> str:
     return f"{_stage(about)} met a fault of {about['worker']} ({about['code']}), and waits for another seat."
 
@@ -165,6 +179,8 @@ EVENTS: dict[str, Callable[[Fields], str]] = {
     "stage done": _done,
     "stage failed": lambda about: f"{_stage(about)} failed on {about['worker']}: {about['code']}.",
     "stage tried again": _again,
+    "stage quarantined": _quarantined,
+    "stage dropped": _dropped,
     "stage handed back": lambda about: f"{about['worker']} handed {_stage(about)} back.",
     "stage stopped": lambda about: f"{_stage(about)} was stopped: its job ended, or another seat has it.",
     "stage lost": _lost,

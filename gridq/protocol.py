@@ -123,6 +123,9 @@ class Row(Wire):
     queue: str
     worker: str
     attempt: int = 1
+    failures: int = Field(0, description="attempts before it that failed by their seats' fault")
+    losses: int = Field(0, description="attempts before it that were lost with their worker")
+    deaths: int = Field(0, description="attempts before it that killed the process that ran them")
     started: float = Field(0.0, description="seconds since 1970 by the server's clock; 0: not known")
     wait_ms: float = 0.0
     run_ms: float = 0.0

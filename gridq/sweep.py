@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gridq import narration
+from gridq.errors import StageQuarantined
 from gridq.repeat import Repeat
 from gridq.settings import Settings
 from gridq.store.scripts import Scripts
@@ -26,13 +27,16 @@ class Sweeper:
 
     def once(self) -> dict[str, int]:
         """One sweep; what it found."""
-        found, due, losses = self.scripts.sweep()
+        found, due, losses, dropped = self.scripts.sweep()
         if found["seats"]:
             narration.tell("workers dead", workers=found["seats"])
         for loss in losses:
             job, _, _, attempt, _ = loss.lease.split(":")
             about = {"job": job, "name": loss.name, "stage": loss.path, "worker": loss.worker}
             narration.tell("stage lost", **about, attempt=int(attempt), again=loss.after == "again")
+        for drop in dropped:
+            about = {"job": drop.job, "name": drop.name, "stage": drop.path}
+            narration.tell("stage dropped", **about, code=StageQuarantined.code)
         for job in due:
             self.answer(job)
         return found

@@ -50,6 +50,7 @@ PERMANENT = (
     "jobs",  # sorted set: jobs by submission, until their result expires
     "past",  # sorted set: ended jobs by the end of their result's life
     "inbox",  # sorted set: jobs to be admitted
+    "quarantine",  # sorted set: stages that killed their runners, until when an operator may act
     "delays",  # sorted set: Retry delays and back-offs by due time
     "answers",  # sorted set: ended jobs whose Celery result is not written yet
     "holds",  # hash: running job → its agent, team and what it still holds of their money

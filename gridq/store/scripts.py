@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import Redis
 from redis.exceptions import NoScriptError
@@ -22,7 +22,7 @@ from gridq.store.keys import Keys
 
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
-    "limit",
+    "limit", "quarantine",
 )  # fmt: skip
 
 
@@ -43,13 +43,17 @@ def constants(config: Settings) -> str:
         f"local LEASE, GAP = {config.lease_ms}, {config.lease_ms - config.renew_ms}\n"
         f"local RESULT, KEEP = {int(config.result_ttl * 1000)}, {keep}\n"
         f"local MAXATT, MAXLOSS, AGE, HOLD = {config.max_attempts}, {config.max_losses}, {age}, {hold}\n"
+        f"local QUARANTINE = {int(config.quarantine * 1000)}\n"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One stage as a claim gives it. `spec` is the step as JSON; `values` the stored outputs of `refs` (None
-    where skipped); `remaining_ms` the time to the job's deadline."""
+    where skipped); `remaining_ms` the time to the job's deadline. `failures`, `losses` and `deaths` count the
+    attempts before that failed by their seats' fault, that were lost with their worker, and that killed the
+    process that ran them.
+    """
 
     lease: str
     spec: bytes
@@ -60,6 +64,9 @@ class Claim:
     queue: str
     agent: str
     claimed_ms: int
+    failures: int
+    losses: int
+    deaths: int
     name: str
     refs: tuple[int, ...]
     input: bytes
@@ -87,13 +94,34 @@ class Loss:
     after: str
 
 
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A stage whose time in quarantine was over: its job, called `name`, has failed."""
+
+    job: str
+    name: str
+    path: str
+
+
+class Swept(NamedTuple):
+    """What one sweep came upon: how many items of each sort, the jobs whose Celery answer is to be written,
+    the attempts that were lost, the stages whose quarantine was over.
+    """
+
+    found: dict[str, int]
+    due: list[str]
+    losses: list[Loss]
+    dropped: list[Drop]
+
+
 def read_claim(reply: Sequence[Any]) -> Claim | str:
     """The claim in a script's reply, or its word for why there is none: none, full, gone, draining, limited,
     again."""
     if len(reply) == 1:
         word: str = reply[0].decode()
         return word
-    wait, stream, remaining, prio, queue, agent, now, name = reply[2].decode().split(" ", 7)
+    meta = reply[2].decode().split(" ", 10)
+    wait, stream, remaining, prio, queue, agent, now, failures, losses, deaths, name = meta
     refs = () if reply[3] == b"-" else tuple(int(ref) for ref in reply[3].split(b","))
     return Claim(
         lease=reply[0].decode(),
@@ -105,11 +133,20 @@ def read_claim(reply: Sequence[Any]) -> Claim | str:
         queue=queue,
         agent=agent,
         claimed_ms=int(now),
+        failures=int(failures),
+        losses=int(losses),
+        deaths=int(deaths),
         name=name,
         refs=refs,
         input=reply[4],
         values=tuple(reply[5:]),
     )
+
+
+def _groups(words: Sequence[bytes], size: int) -> list[list[str]]:
+    """A flat reply's words, `size` of them at a time."""
+    told = [word.decode() for word in words]
+    return [told[at : at + size] for at in range(0, len(told), size)]
 
 
 class Scripts:
@@ -238,7 +275,7 @@ class Scripts:
         self, lease: str, kind: str, *, pause_ms: int, used: int, error: str, row: str, seat: str,
         told: str = "", uuid: str = "", why: str = "",
     ) -> str:  # fmt: skip
-        """End an attempt without an output: `again`, `plain`, `celery` or `fenced`.
+        """End an attempt without an output: `again`, `quarantined`, `plain`, `celery` or `fenced`.
 
         `told`: events for Celery's monitors; `uuid` and `why` of the one that says how the stage stopped.
         """
@@ -252,15 +289,23 @@ class Scripts:
         """
         return bool(self.call("emit", lease, path, "" if before is None else before, *pieces))
 
-    def sweep(self, most: int = 200) -> tuple[dict[str, int], list[str], list[Loss]]:
-        """One sweep: what was found of each sort, the jobs whose Celery answer is to be written, and the
-        attempts that were lost.
+    def quarantine(self, verb: str, job: str, step: int, by: str) -> str:
+        """`release` a stage in quarantine, or `drop` it, in the name of `by`: `released`; `plain` or `celery`
+        (dropped: the job has failed); `before` (it was released before), `not` (it stands in none), `over`
+        (the job has ended) or `unknown` (there is no such job).
         """
-        *counts, due, lost = self.call("sweep", most)
+        word: str = self.call("quarantine", verb, job, step, by).decode()
+        return word
+
+    def sweep(self, most: int = 200) -> Swept:
+        """One sweep, of at most so many items of each sort."""
+        *counts, due, lost, over = self.call("sweep", most)
         sorts = ("grace", "died", "seats", "due", "expired", "rung", "voided")
-        words = [word.decode() for word in lost]
-        losses = [Loss(*words[at : at + 5]) for at in range(0, len(words), 5)]
-        return dict(zip(sorts, counts, strict=True)), [job.decode() for job in due], losses
+        found = dict(zip(sorts, counts, strict=True))
+        losses = [Loss(*words) for words in _groups(lost, 5)]
+        return Swept(
+            found, [job.decode() for job in due], losses, [Drop(*words) for words in _groups(over, 3)]
+        )
 
     def limit(self, digest: str, about: str, fields: Mapping[str, str]) -> None:
         """Put limits in force in place of those before; an empty digest lifts them all."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from gridq import history
-from gridq.errors import ConfigError, GridError, JobNotFound
+from gridq.errors import AttemptsExhausted, ConfigError, GridError, JobNotFound
 from gridq.history import JobView, StageView, by_step
 from gridq.inbox import Inbox
 from gridq.states import JobState, StageState
@@ -102,10 +102,16 @@ def test_a_job_that_failed_keeps_its_error_and_what_ran(grid: LocalGrid) -> None
     assert (view.done, view.of) == (1, 3)
 
 
-def test_attempts_that_left_no_record_are_losses(grid: LocalGrid) -> None:
-    rows = [{"path": "root", "stage": "s", "queue": "llm:x", "worker": "cpu@m", "attempt": n} for n in (2, 4)]
-    [stage] = history._recorded(history._rows([json.dumps(rows).encode()]))
-    assert (stage.attempts, stage.losses) == (4, 2)
+def test_a_failed_job_still_shows_how_its_attempts_ended(grid: LocalGrid) -> None:
+    job = grid.client.submit({"root": seq(stage("bench_echo"), stage("bench_seat_fail"))}, {"times": 9})
+    with pytest.raises(AttemptsExhausted) as caught:
+        grid.client.result(job, 20)
+    counted = {name: caught.value.details.get(name) for name in ("attempts", "failures", "losses")}
+    assert counted == {"attempts": 3, "failures": 3, "losses": None}
+    view = grid.client.view(job)
+    failed = one(view, StageState.FAILED)
+    assert (failed.attempts, failed.failures, failed.losses, failed.deaths) == (3, 3, 0, 0)
+    assert [row.failures for row in view.rows if row.state == "failed"] == [0, 1, 2]
 
 
 def test_a_job_in_the_inbox_is_queued(grid: LocalGrid) -> None:

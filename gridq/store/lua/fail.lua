@@ -2,7 +2,7 @@
 -- ARGV  lease, kind (stage: the stage's own fault, it fails for good | seat | died | lost | back), pause in ms, micro-dollars
 --       used, error as JSON, row as JSON or '', seat; what monitors are told of the attempt so far as JSON, the stage's id there and
 --       why it stopped (all '' where none listens)
--- gives again (it is pending or a Retry starts) | plain | celery (the job failed) | fenced
+-- gives again (it is pending or a Retry starts) | quarantined | plain | celery (the job failed) | fenced
 local lease, kind, pause, used, err, row, seat, told, uuid, why = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)
@@ -17,5 +17,5 @@ if row ~= '' and C('RPUSH', K .. 'rows:' .. job, row) == 1 then C('PEXPIRE', K .
 local after
 if kind == 'stage' then after = failed(job, step, err)
 else after = attempt_failed(job, step, seat, kind, tonumber(pause), err) end
-if uuid ~= '' then tell_stop(after == 'again' and 'retried' or 'failed', uuid, seat, why) end
+if uuid ~= '' then tell_stop((after == 'again' or after == 'quarantined') and 'retried' or 'failed', uuid, seat, why) end
 return after

@@ -1,7 +1,7 @@
 -- Find what nobody else looks at; run twice a second by every router, each item atomic, so it needs no lock.
 -- ARGV  most items of each sort
 -- gives {grace, died, seats gone, due, expired, rung, voided, {job whose answer is to be written …}, {of each lost lease: lease,
---       worker, path, job's name, what came of it …}}
+--       worker, path, job's name, what came of it …}, {of each stage whose quarantine was over: job, job's name, path …}}
 -- TTL   swept lives as long as a job may
 local most = tonumber(ARGV[1])
 
@@ -85,7 +85,17 @@ for _, m in ipairs(C('ZRANGE', K .. 'delays', '-inf', NOW, 'BYSCORE', 'LIMIT', 0
     readmit(job, n, function(s) return s ~= what end)
   end
 end
-local steps = 0
+local steps, dropped = 0, {}
+for _, m in ipairs(C('ZRANGE', K .. 'quarantine', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
+  local job, step = string.match(m, '^([^:]+):(.+)$')
+  local f = C('HMGET', jobkey(job), 'n', 'name')
+  steps = steps + (tonumber(f[1]) or 1)
+  local path = f[1] and header(job, step).path
+  if drop(job, step, 'nobody: its time was over') then
+    for _, word in ipairs({job, f[2] or '', path}) do dropped[#dropped + 1] = word end
+  else C('ZREM', K .. 'quarantine', m) end  -- its job's keys expired unseen
+  if steps > 5000 then break end
+end
 local function expired(details)
   return '{"error":"DeadlineExceeded","code":"job.deadline","message":"The job was not finished by its deadline","details":' .. details .. '}'
 end
@@ -127,5 +137,5 @@ for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
 end
 local answers = C('ZRANGE', K .. 'answers', '-inf', NOW - 300, 'BYSCORE', 'LIMIT', 0, most)
 for _, job in ipairs(answers) do C('ZADD', K .. 'answers', NOW, job) end
-r[8], r[9] = answers, losses
+r[8], r[9], r[10] = answers, losses, dropped
 return r

@@ -11,7 +11,7 @@ import redis
 from gridq.graph.plan import Arms, Op, Plan, Scope, Step
 from gridq.jobs import End, plan_fields
 from gridq.settings import Settings
-from gridq.store.scripts import Claim, Loss, Scripts
+from gridq.store.scripts import Claim, Scripts, Swept
 
 ANY = "bench:any"
 HOUR = 3_600_000
@@ -174,7 +174,7 @@ class Grid:
         seconds, micros = self.client.time()
         return int(seconds) * 1000 + int(micros) // 1000
 
-    def sweep(self, most: int = 200) -> tuple[dict[str, int], list[str], list[Loss]]:
+    def sweep(self, most: int = 200) -> Swept:
         """One sweep, with the last one just before it."""
         self.client.set(self.keys("swept"), self.now(), px=HOUR)
         return self.scripts.sweep(most)

@@ -121,8 +121,9 @@ def test_three_attempts_and_the_job_has_failed(grid: Grid) -> None:
 
 def test_two_dead_children_and_it_is_in_quarantine(grid: Grid) -> None:
     job = grid.job(one())
-    assert _fail_on_each(grid, "died", 2) == ["again", "plain"]
-    assert _state(grid, job) is JobState.FAILED
+    assert _fail_on_each(grid, "died", 2) == ["again", "quarantined"]
+    assert _state(grid, job) is None
+    assert grid.pending() == []
 
 
 def test_ten_lost_leases_and_no_more(grid: Grid) -> None:

@@ -26,7 +26,7 @@ def test_a_room_that_goes_dark_is_forgotten_in_one_sweep(grid: Grid) -> None:
         grid.seat(f"m.s{number}")
     for number in range(150):
         grid.client.zadd(grid.keys("seats"), {f"m.s{number}": 1})
-    found, _, _ = grid.scripts.sweep()
+    found = grid.scripts.sweep().found
     assert found["seats"] == 150
     assert not grid.client.exists(grid.keys("lanes"), grid.keys("seats"))
 

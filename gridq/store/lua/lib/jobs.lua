@@ -34,8 +34,12 @@ end
 
 local function withdraw(job, step)  -- whatever the step is doing, it stops
   unpend(job, step)
-  local cur = C('HGET', jobkey(job), 'cur:' .. step)
-  local lease = cur and job .. ':' .. step .. ':' .. cur
+  local f = C('HMGET', jobkey(job), 'cur:' .. step, 'q:' .. step)
+  if f[2] then
+    C('HDEL', jobkey(job), 'q:' .. step)
+    C('ZREM', K .. 'quarantine', job .. ':' .. step)
+  end
+  local lease = f[1] and job .. ':' .. step .. ':' .. f[1]
   local seat = lease and free(lease)
   if seat then
     remember(lease, seat, 0)
@@ -156,16 +160,51 @@ local function failed(job, step, err)
   return finish(job, 'failed', err)
 end
 
+-- An error's record, as compact JSON with its details last, with more in these. Text in text: Lua cannot read JSON and write
+-- it again as it was.
+local function detailed(err, more)
+  if string.sub(err, -2) ~= '}}' or more == '' then return err end
+  return string.sub(err, 1, -3) .. (string.sub(err, -3) == '{}}' and '' or ',') .. more .. '}}'
+end
+
+-- The same with how often its step was claimed, and how that went, as far as it went wrong.
+local function counted(job, step, err)
+  local f, more = C('HMGET', jobkey(job), 'a:' .. step, 'f:' .. step, 'l:' .. step, 'd:' .. step), {}
+  for i, name in ipairs({'attempts', 'failures', 'losses', 'deaths'}) do
+    if f[i] then more[#more + 1] = '"' .. name .. '":' .. f[i] end
+  end
+  return detailed(err, table.concat(more, ','))
+end
+
+-- A stage that may kill whoever runs it stands aside, in no pending set, until an operator says what becomes of it or its time
+-- is over. No Retry starts it again: its next try would kill the next worker.
+local function isolate(job, step, err)
+  if QUARANTINE == 0 then return finish(job, 'failed', counted(job, step, err)) end
+  C('HSET', jobkey(job), 'q:' .. step, NOW + QUARANTINE .. ' ' .. err)
+  C('ZADD', K .. 'quarantine', NOW + QUARANTINE, job .. ':' .. step)
+  return 'quarantined'
+end
+
+-- A stage in quarantine is given up, and its job fails. `by`: who said so. Gives what finish gives, nil where it stands in none.
+local function drop(job, step, by)
+  local err = string.match(C('HGET', jobkey(job), 'q:' .. step) or '', '^%S+ (.*)$')
+  if not err then return nil end
+  tell_stop('failed', job .. '.' .. step, 'an operator', 'stage.quarantined')
+  return finish(job, 'failed', detailed(counted(job, step, err), '"dropped_by":' .. cjson.encode(by)))
+end
+
 -- An attempt ended without a result through no fault of the stage. kind: seat (counts to MAXATT, the seat excluded for
 -- `pause` ms), lost (its lease lapsed: counts to MAXLOSS), died (the runner's own child died: twice is quarantine), back
--- (handed back: nothing counts). A seat that lost it or whose child died is excluded for a while. Returns again | celery |
--- plain.
+-- (handed back: nothing counts). A seat that lost it or whose child died is excluded for a while. Returns again | quarantined |
+-- celery | plain.
 local LIMITS = {seat = {'f:', MAXATT}, lost = {'l:', MAXLOSS}, died = {'d:', 2}}
 local function attempt_failed(job, step, seat, kind, pause, err)
   local j = jobkey(job)
   local limit = LIMITS[kind]
-  if limit and C('HINCRBY', j, limit[1] .. step, 1) >= limit[2] then return failed(job, step, err) end
-  if C('HEXISTS', j, 'em:' .. step) == 1 then return failed(job, step, err) end  -- its first token is out: no second try
+  local last = limit and C('HINCRBY', j, limit[1] .. step, 1) >= limit[2]
+  local out = C('HEXISTS', j, 'em:' .. step) == 1  -- its first token is out: no second try
+  if last and kind == 'died' and not out then return isolate(job, step, err) end
+  if last or out then return failed(job, step, counted(job, step, err)) end
   if limit and seat then
     local x = C('HGET', j, 'x:' .. step) or ''
     if not has(x, seat) then C('HSET', j, 'x:' .. step, x == '' and seat or x .. ',' .. seat) end

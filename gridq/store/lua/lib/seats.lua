@@ -14,13 +14,12 @@ local function lost(lease, why)
   C('PEXPIRE', K .. 'losses', KEEP)
   -- What the job ends with if this was the last loss; where its first token is out, the only one.
   local cut = C('HEXISTS', jobkey(job), 'em:' .. step) == 1
-  local record = {error = cut and 'StreamCut' or 'AttemptsExhausted',
-    code = cut and 'stage.stream_cut' or 'stage.attempts_exhausted',
-    message = cut and 'The answer broke off after it had begun' or 'The stage lost every seat that ran it',
-    details = {reason = why, worker = seat, path = header(job, step).path}}
-  local after = attempt_failed(job, step, seat, 'lost', 0, cjson.encode(record))
+  local record = cut and '{"error":"StreamCut","code":"stage.stream_cut","message":"The answer broke off after it had begun"'
+    or '{"error":"AttemptsExhausted","code":"stage.attempts_exhausted","message":"The stage lost every seat that ran it"'
+  local details = {reason = why, worker = seat, path = header(job, step).path}
+  local after = attempt_failed(job, step, seat, 'lost', 0, record .. ',"details":' .. cjson.encode(details) .. '}')
   tell_stop(after == 'again' and 'retried' or 'failed', job .. '.' .. step, seat, 'lost: ' .. why)
-  for _, word in ipairs({lease, C('HGET', K .. 'seat:' .. seat, 'worker') or seat, record.details.path, name or '', after}) do
+  for _, word in ipairs({lease, C('HGET', K .. 'seat:' .. seat, 'worker') or seat, details.path, name or '', after}) do
     losses[#losses + 1] = word
   end
   return 1

@@ -1,12 +1,13 @@
 -- Claiming: used by claim and by complete, which goes on with the next stage.
 
 -- What the claimant needs: {lease, spec, meta, refs, input, value …}; meta = wait_ms stream remaining_ms prio queue agent
--- now_ms name.
+-- now_ms failures losses deaths name.
 -- A step that was skipped has no output: its place is nil.
 local function give(lease, wait, s)
   local job = parse(lease)
   local h = header(nil, nil, s.header)
-  local meta = wait .. ' ' .. (s.stream or '0') .. ' ' .. (s.dl - NOW) .. ' ' .. s.prio .. ' ' .. h.q .. ' ' .. s.agent .. ' ' .. NOW .. ' ' .. (s.name or '')
+  local meta = wait .. ' ' .. (s.stream or '0') .. ' ' .. (s.dl - NOW) .. ' ' .. s.prio .. ' ' .. h.q .. ' ' .. s.agent .. ' ' .. NOW .. ' ' .. s.fails .. ' '
+    .. s.losses .. ' ' .. s.deaths .. ' ' .. (s.name or '')
   local fields = h.input and {'in'} or {}
   if h.refs ~= '-' then
     for ref in string.gmatch(h.refs, '[^,]+') do fields[#fields + 1] = 'o:' .. ref end
@@ -22,10 +23,10 @@ end
 -- All that a claim reads of a step and its job, but the values it takes; nil where the job's keys expired.
 local function look(job, step)
   local f = C('HMGET', jobkey(job), 'h:' .. step, 's:' .. step, 'ep:' .. step, 'a:' .. step, 't:' .. step, 'at:' .. step, 'dl',
-    'prio', 'agent', 'name', 'stream', 'session')
+    'prio', 'agent', 'name', 'stream', 'session', 'f:' .. step, 'l:' .. step, 'd:' .. step)
   if not f[1] then return nil end
   return {header = f[1], spec = f[2], epoch = f[3] or '0', attempts = tonumber(f[4] or 0), ready = f[5], at = f[6], dl = f[7],
-    prio = f[8], agent = f[9], name = f[10], stream = f[11], session = f[12]}
+    prio = f[8], agent = f[9], name = f[10], stream = f[11], session = f[12], fails = f[13] or '0', losses = f[14] or '0', deaths = f[15] or '0'}
 end
 
 local function open(job, step, seat, lane, nonce, hold, s)

@@ -1,0 +1,19 @@
+-- An operator's word about a stage in quarantine: run it again as if it had killed nobody yet, or give it up.
+-- ARGV  verb (release | drop), job, step, who says so
+-- gives released | plain | celery (dropped: the job failed) | before (it was released before) | not (it stands in no quarantine) |
+--       over (the job has ended) | unknown (there is no such job)
+local verb, job, step, by = unpack(ARGV)
+local j = jobkey(job)
+local f = C('HMGET', j, 'q:' .. step, 'rl:' .. step, 'x:' .. step, 'u:' .. step, 'n')
+if not f[5] then return C('EXISTS', K .. 'fin:' .. job) == 1 and 'over' or 'unknown' end
+if not f[1] then return verb == 'release' and f[2] and 'before' or 'not' end
+if verb == 'drop' then return drop(job, step, by) end
+C('ZREM', K .. 'quarantine', job .. ':' .. step)
+C('HDEL', j, 'q:' .. step, 'd:' .. step, 'x:' .. step)
+C('HSET', j, 'rl:' .. step, by)
+if f[4] then C('HSET', j, 'x:' .. step, f[4]) end
+for s in string.gmatch(f[3] or '', '[^,]+') do
+  C('ZREM', K .. 'delays', 'x:' .. job .. ':' .. step .. ':' .. s, 'l:' .. job .. ':' .. step .. ':' .. s)
+end
+push(job, step)
+return 'released'

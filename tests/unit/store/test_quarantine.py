@@ -1,0 +1,258 @@
+"""quarantine.lua, and whatever else takes a stage into quarantine or out of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridq.graph.plan import Plan, Scope
+from gridq.states import JobState
+from gridq.store.scripts import Claim, Drop
+from tests.conftest import GridEnv
+from tests.unit.store.plans import Grid, one, plan, step, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def _in_quarantine(grid: Grid) -> list[str]:
+    return [member.decode() for member in grid.client.zrange(grid.keys("quarantine"), 0, -1)]
+
+
+def _step_0(grid: Grid, seat: str) -> Claim:
+    """A seat's claim of step 0; what else it is given goes back."""
+    grid.seat(seat, lanes=3)
+    claims = [grid.claim(seat, lane=str(lane)) for lane in range(2)]
+    found = [claim for claim in claims if isinstance(claim, Claim)]
+    for claim in found[:]:
+        if claim.lease.split(":")[1] != "0":
+            grid.fail(claim, "back")
+            found.remove(claim)
+    return found[0]
+
+
+def _poison(grid: Grid, job: str) -> None:
+    """Let the job's step 0 kill a child on each of two seats."""
+    for seat in ("m.a", "m.b"):
+        grid.fail(_step_0(grid, seat), "died")
+    assert _in_quarantine(grid) == [f"{job}:0"]
+
+
+def _details(grid: Grid, job: str) -> dict[str, Any]:
+    error = grid.ended(job).error()
+    assert error is not None
+    return error.details
+
+
+def _retried() -> Plan:
+    """Two steps side by side in a Retry of three tries, one that joins them."""
+    scope = Scope("root", None, 3, 0, ((0, 0), (1, 0), (2, 2)))
+    return plan(step(scope=0), step(scope=0), step(0, 1, scope=0), scopes=[scope])
+
+
+def test_the_job_goes_on_beside_it(grid: Grid) -> None:
+    job = grid.job(wide(2))
+    _poison(grid, job)
+    assert grid.pending() == [f"{job}:1"]
+    grid.done(grid.take("m.a"))
+    assert grid.end(job) is None
+    assert grid.claim("m.a") == "none"
+
+
+def test_a_released_stage_is_run_again_by_anybody(grid: Grid) -> None:
+    job = grid.job(one())
+    _poison(grid, job)
+    assert grid.scripts.quarantine("release", job, 0, "ann") == "released"
+    assert _in_quarantine(grid) == []
+    assert (grid.field(job, "d:0"), grid.field(job, "x:0")) == (None, None)
+    assert grid.client.zcard(grid.keys("delays")) == 0
+    assert grid.classes() == {"0/0|": 1}
+    assert grid.done(grid.take("m.a")) == "plain"
+
+
+def test_a_released_stage_has_its_two_deaths_again(grid: Grid) -> None:
+    job = grid.job(one())
+    _poison(grid, job)
+    grid.scripts.quarantine("release", job, 0, "ann")
+    assert grid.fail(grid.take("m.a"), "died") == "again"
+    assert grid.fail(grid.take("m.b"), "died") == "quarantined"
+    assert grid.scripts.quarantine("release", job, 0, "ann") == "released"
+
+
+def test_a_seat_that_lacks_something_stays_left_out(grid: Grid) -> None:
+    job = grid.job(one())
+    grid.client.hset(grid.keys("job", job), "u:0", "m.small")
+    _poison(grid, job)
+    grid.scripts.quarantine("release", job, 0, "ann")
+    assert grid.field(job, "x:0") == "m.small"
+    assert grid.classes() == {"0/0|m.small": 1}
+
+
+def test_it_rings_for_what_it_releases(grid: Grid) -> None:
+    job = grid.job(one())
+    _poison(grid, job)
+    grid.clear("seat:m.a", "seat:m.b", "bench:any")
+    grid.scripts.quarantine("release", job, 0, "ann")
+    assert grid.bells("seat:m.a") + grid.bells("seat:m.b") == 1
+
+
+def test_a_dropped_stage_ends_its_job(grid: Grid) -> None:
+    job = grid.job(wide(2), celery=True)
+    _poison(grid, job)
+    assert grid.scripts.quarantine("drop", job, 0, 'an "odd" \\ name') == "celery"
+    assert grid.ended(job).state is JobState.FAILED
+    details = _details(grid, job)
+    assert (details["attempts"], details["deaths"], details["dropped_by"]) == (2, 2, 'an "odd" \\ name')
+    assert _in_quarantine(grid) == []
+    assert grid.pending() == []
+
+
+def test_no_retry_catches_a_drop(grid: Grid) -> None:
+    job = grid.job(_retried())
+    _poison(grid, job)
+    assert grid.scripts.quarantine("drop", job, 0, "ann") == "plain"
+    assert grid.ended(job).state is JobState.FAILED
+
+
+def test_repeated_words_change_nothing(grid: Grid) -> None:
+    job = grid.job(one())
+    assert grid.scripts.quarantine("release", job, 0, "ann") == "not"
+    assert grid.scripts.quarantine("drop", job, 0, "ann") == "not"
+    _poison(grid, job)
+    assert grid.scripts.quarantine("release", job, 0, "ann") == "released"
+    assert grid.scripts.quarantine("release", job, 0, "ann") == "before"
+    assert grid.scripts.quarantine("drop", job, 0, "ann") == "not"
+    assert grid.pending() == [f"{job}:0"]
+    grid.done(grid.take("m.a"))
+    for verb in ("release", "drop"):
+        assert grid.scripts.quarantine(verb, job, 0, "ann") == "over"
+        assert grid.scripts.quarantine(verb, "nope", 0, "ann") == "unknown"
+
+
+def test_its_time_is_over(grid: Grid) -> None:
+    job = grid.job(_retried(), name="briefing", celery=True)
+    _poison(grid, job)
+    assert grid.sweep().dropped == []
+    grid.age("quarantine", f"{job}:0")
+    assert grid.sweep().dropped == [Drop(job, "briefing", "root")]
+    assert _in_quarantine(grid) == []
+    assert "time" in _details(grid, job)["dropped_by"]
+    assert grid.client.zscore(grid.keys("answers"), job) is not None
+    assert grid.sweep().dropped == []
+
+
+def test_its_time_is_the_setting_s(grid: Grid) -> None:
+    job = grid.job(one())
+    _poison(grid, job)
+    left = grid.client.zscore(grid.keys("quarantine"), f"{job}:0") - grid.now()
+    assert 290_000 < left <= 300_000
+
+
+def test_quarantines_are_ended_in_batches(grid: Grid) -> None:
+    grid.seat("m.a", lanes=5)
+    grid.seat("m.b", lanes=5)
+    jobs = [grid.job(one()) for _ in range(5)]
+    for seat in ("m.a", "m.b"):
+        for claim in [grid.take(seat, lane=str(lane)) for lane in range(5)]:
+            grid.fail(claim, "died")
+    assert len(_in_quarantine(grid)) == 5
+    for job in jobs:
+        grid.age("quarantine", f"{job}:0")
+    assert [len(grid.sweep(2).dropped) for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_what_is_left_of_a_job_whose_keys_expired_is_taken_out(grid: Grid) -> None:
+    grid.client.zadd(grid.keys("quarantine"), {"gone:0": 1})
+    assert grid.sweep().dropped == []
+    assert _in_quarantine(grid) == []
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline", "sibling"])
+def test_the_job_s_end_takes_it_out(grid: Grid, how: str) -> None:
+    job = grid.job(wide(2))
+    _poison(grid, job)
+    if how == "cancel":
+        assert grid.scripts.stop(job, "cancelled", "{}") == "plain"
+    elif how == "deadline":
+        grid.age("deadlines", job)
+        assert grid.sweep().found["expired"] == 1
+    else:
+        assert grid.fail(grid.take("m.a"), "stage") == "plain"
+    assert _in_quarantine(grid) == []
+    assert grid.scripts.quarantine("release", job, 0, "ann") == "over"
+
+
+def test_a_retry_that_starts_again_takes_it_out(grid: Grid) -> None:
+    job = grid.job(_retried())
+    _poison(grid, job)
+    assert grid.fail(grid.take("m.a"), "stage") == "again"
+    assert _in_quarantine(grid) == []
+    assert grid.pending() == [f"{job}:0", f"{job}:1"]
+    assert grid.scripts.quarantine("release", job, 0, "ann") == "not"
+
+
+def test_a_late_report_of_a_lapsed_attempt_takes_it_in(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b")
+    job = grid.job(one())
+    grid.fail(grid.take("m.a"), "died")
+    late = grid.take("m.b")
+    grid.lapse(late)
+    assert grid.pending() == [f"{job}:0"]
+    assert grid.fail(late, "died") == "quarantined"
+    assert grid.pending() == []
+    assert grid.complete(late)[0] == -1
+    assert grid.fail(late, "died") == "fenced"
+
+
+def test_a_stage_whose_first_token_is_out_is_not_saved(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b")
+    job = grid.job(one(), stream=True)
+    grid.fail(grid.take("m.a"), "died")
+    claim = grid.take("m.b")
+    grid.scripts.emit(claim.lease, "root", ["1"])
+    assert grid.fail(claim, "died") == "plain"
+    assert grid.ended(job).state is JobState.FAILED
+
+
+def test_without_a_time_it_fails_at_once_and_no_retry_catches_it(grid_env: GridEnv, grid: Grid) -> None:
+    none = Grid(grid_env.client, grid_env.settings.model_copy(update={"quarantine": 0.0}))
+    job = none.job(_retried())
+    for seat, word in (("m.a", "again"), ("m.b", "plain")):
+        assert none.fail(_step_0(none, seat), "died") == word
+    assert _details(none, job)["deaths"] == 2
+
+
+# -- told apart --------------------------------------------------------------------------------------------
+
+
+def test_a_claim_knows_how_those_before_it_ended(grid: Grid) -> None:
+    for seat in ("m.a", "m.b", "m.c", "m.d"):
+        grid.seat(seat)
+    grid.job(one())
+    grid.fail(grid.take("m.a"), "seat")
+    grid.lapse(grid.take("m.b"))
+    grid.fail(grid.take("m.c"), "died")
+    last = grid.take("m.d")
+    assert (last.attempt, last.failures, last.losses, last.deaths) == (4, 1, 1, 1)
+
+
+def test_the_last_error_counts_them(grid: Grid) -> None:
+    for seat in ("m.a", "m.b", "m.c", "m.d"):
+        grid.seat(seat)
+    job = grid.job(one())
+    grid.lapse(grid.take("m.a"))
+    for seat in ("m.b", "m.c", "m.d"):
+        grid.fail(grid.take(seat), "seat")
+    assert _details(grid, job) == {"attempts": 4, "failures": 3, "losses": 1}
+
+
+def test_lost_attempts_are_counted_in_the_last_error(grid: Grid) -> None:
+    grid.seat()
+    job = grid.job(one())
+    for _ in range(10):
+        grid.lapse(grid.take())
+        grid.sweep()
+    details = _details(grid, job)
+    assert (details["attempts"], details["losses"], details["path"]) == (10, 10, "root")
