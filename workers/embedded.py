@@ -98,7 +98,8 @@ class EmbeddedServer:
 
     `folder` keeps its log and, with `appendonly`, its data; without one a temporary folder is used and
     removed at `stop`. `port` 0 takes a free one at the first start, an empty `password` a random one.
-    `maxmemory` is in bytes, 0 for no limit; nothing is ever evicted. `start` it from a thread that lives as
+    `maxmemory` is in bytes, 0 for no limit; nothing is ever evicted. With `fsync` "always" no answered write
+    is lost, with "everysec" up to a second of them may be. `start` it from a thread that lives as
     long as the server shall: Linux ties the child to the thread. After `kill` or `stop`, `start` brings it
     back with the same URL.
 
@@ -114,12 +115,14 @@ class EmbeddedServer:
         password: str = "",
         appendonly: bool = False,
         maxmemory: int = 0,
+        fsync: str = "everysec",
     ) -> None:
         self._given = folder
         self.folder = folder or Path()
         self.port = port
         self.appendonly = appendonly
         self.maxmemory = maxmemory
+        self.fsync = fsync
         self.password = password or secrets.token_urlsafe(32)
         self._child: subprocess.Popen[bytes] | None = None
         self._pipe = -1
@@ -226,7 +229,7 @@ class EmbeddedServer:
             f'dir "{self.folder.resolve()}"',
             'save ""',
             f"appendonly {'yes' if self.appendonly else 'no'}",
-            "appendfsync everysec",
+            f"appendfsync {self.fsync}",
             f"maxmemory {self.maxmemory}",
             "maxmemory-policy noeviction",
             "daemonize no",
