@@ -36,6 +36,19 @@ def test_a_fenced_attempt_adds_nothing(grid: Grid) -> None:
     assert _pieces(grid, "j1") == []
 
 
+def test_nor_does_one_whose_lease_has_lapsed(grid: Grid) -> None:
+    """The stage is pending again: whoever claims it would add its own answer to the one that had begun."""
+    grid.seat()
+    grid.seat("m.b")
+    grid.job(one(), "j1", stream=True)
+    old = grid.take()
+    grid.lapse(old)
+    assert not grid.scripts.emit(old.lease, "root", ['"a"'], 0)
+    new = grid.take("m.b")
+    assert grid.scripts.emit(new.lease, "root", ['"b"'], 0)
+    assert _pieces(grid, "j1") == [b'"b"']
+
+
 @pytest.mark.parametrize("kind", ["seat", "died", "back"])
 def test_after_the_first_token_there_is_no_second_try(grid: Grid, kind: str) -> None:
     grid.seat()
