@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -61,9 +62,14 @@ def test_an_unknown_model_is_refused_naming_the_closest() -> None:
         gridq.complete.delay(prompt="hi", model="smollm3-135m-instruct").get(timeout=20)
 
 
+def completion(max_tokens: int) -> dict[str, Any]:
+    """Greedy: how long the answer is must not be left to chance."""
+    config = {"model": MODEL, "max_tokens": max_tokens, "temperature": 0}
+    return {"root": {"op": "Stage", "id": "llm_complete", "config": config}}
+
+
 def test_tokens_come_one_by_one(model_grid: WholeGrid) -> None:
-    graph = {"root": {"op": "Stage", "id": "llm_complete", "config": {"model": MODEL, "max_tokens": 24}}}
-    job = model_grid.client.submit(graph, {"prompt": "Once upon a time"}, stream=True)
+    job = model_grid.client.submit(completion(24), {"prompt": "Once upon a time"}, stream=True)
     pieces = [piece.value for piece in model_grid.client.stream(job, timeout=60)]
     assert len(pieces) > 5
     assert "".join(pieces) == model_grid.client.result(job)
@@ -71,8 +77,7 @@ def test_tokens_come_one_by_one(model_grid: WholeGrid) -> None:
 
 def test_cancel_frees_the_lane_while_it_generates(model_grid: WholeGrid) -> None:
     client = model_grid.client
-    graph = {"root": {"op": "Stage", "id": "llm_complete", "config": {"model": MODEL, "max_tokens": 1500}}}
-    job = client.submit(graph, {"prompt": "Count to a million: 1, 2, 3,"}, stream=True)
+    job = client.submit(completion(1500), {"prompt": "Count to a million: 1, 2, 3,"}, stream=True)
     next(client.stream(job, timeout=60))
     assert client.cancel(job)
     busy = next(ad.seat for ad in client.workers() if ad.kind == "gpu")
