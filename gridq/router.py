@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from gridq import answers, bells, executor, narration, parent, queues, refusal, stages
 from gridq.admission import Admission
-from gridq.errors import GridError, NotAdmitted
+from gridq.errors import GridError, GridFull, NotAdmitted, SchemaMismatch
 from gridq.events import Monitors
 from gridq.executor import Session
 from gridq.governor.telemetry import Governor
@@ -69,6 +69,8 @@ class Router:
             options = options_of(json.loads(about))
             split = self.admission.split(values.read(self.scripts.client, self.scripts.keys, graph))
             self.admission.admit(job, split, b"", options, celery=celery, deadline=False)
+        except (GridFull, SchemaMismatch):
+            return False  # it was taken when there was room, and waits where it is
         except GridError as exc:
             return self._refuse(job, exc)
         except (RedisError, OSError):
@@ -133,6 +135,7 @@ def current() -> Router | None:
 def start(app: Celery, lanes: int, hostname: str = "") -> Router:
     """Start this process's router: go live, declare the bells, sweep."""
     router = build(app, lanes, hostname)
+    router.scripts.adopt()  # before anything is written
     router.limiting.start()  # first: with a wrong quotas file it is no router
     bells.declare(app, router.scripts.client, router.scripts.keys)
     revoke_cancels(router.scripts, partial(answers.write, app, router.scripts))

@@ -101,6 +101,7 @@ class Worker:
 
     def start(self) -> None:
         """Open the profile, declare the bells, go live, advertise."""
+        self.session.scripts.adopt()  # before anything is written
         if self.seat.profile is not None and self.seat.capability is not None:
             self.seat.profile.open(self.seat.capability, self.seat.offer.config)
         bells.declare(self.app, self._client, self.session.scripts.keys)

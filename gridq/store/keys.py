@@ -29,10 +29,12 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `rate:<seat>` | list: the times of a seat's last claims | 2 min |
 | `token:<id>` | hash: a join token: its secret hashed, how often it may be used | as the token |
 | `tokens` | sorted set: join tokens by expiry | as the last of them |
+| `full` | bytes used and maxmemory, while the server's memory is nearly used up | 5 s |
+| `upgrade` | since when a program of a newer schema asks to start, when it asked last | two leases |
 | `swept` `losses` | the last sweep; counters | the longest deadline + 1 h |
 
 The permanent ones are few, each one key for the whole grid or one for each capability; all but `bells`,
-`bellno`, `calendar` and what the operator sets (`limits`, `keys`) empty themselves.
+`bellno`, `calendar`, `schema` and what the operator sets (`limits`, `keys`) empty themselves.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ PERMANENT = (
     "limits",  # hash: the limits in force, by agent, team and seat
     "calendar",  # hash: when windows turn
     "keys",  # hash: API keys by id, their secrets hashed
+    "schema",  # the number of the data's form: who of two versions may work here
     "bells",  # hash: the message templates
     "bellno",  # counter: the bells' ids
 )

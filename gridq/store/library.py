@@ -11,7 +11,8 @@ from functools import cache
 from importlib import resources
 
 FILES = (
-    "base", "money", "budget", "access", "idempotency", "events", "pending", "jobs", "seats", "take", "parking",
+    "base", "gate", "money", "budget", "access", "idempotency", "events", "pending", "jobs", "seats", "take",
+    "parking", "lateness",
 )  # fmt: skip
 """The files of lua/lib/, each of which uses only those before it."""
 

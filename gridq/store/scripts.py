@@ -14,23 +14,29 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from redis import Redis
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from gridq.settings import Settings
-from gridq.store import library
+from gridq.store import library, schema
 from gridq.store.keys import Keys
 
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
-    "limit", "quarantine",
+    "limit", "quarantine", "adopt", "keep",
 )  # fmt: skip
+
+NEW = ("enqueue", "admit")
+"""The scripts that take something new. A server whose memory is used up refuses them before their first
+write; all others go on, for they end what was begun and give memory back.
+"""
 
 
 @cache
 def source(name: str, constants: str) -> str:
     """The whole text of script `name`."""
     text = library.text(name)
-    return constants + library.needed(text) + text
+    flags = "" if name in NEW else "#!lua flags=allow-oom\n"
+    return flags + constants + library.needed(text) + text
 
 
 def constants(config: Settings) -> str:
@@ -39,6 +45,7 @@ def constants(config: Settings) -> str:
     keep = int((config.max_deadline + 3600) * 1000)
     age = int(config.batch_age * 1000)
     return (
+        f"local SCHEMA = '{schema.SCHEMA}'\n"
         f"local P, K = '{config.prefix}', '{config.prefix}.'\n"
         f"local LEASE, GAP = {config.lease_ms}, {config.lease_ms - config.renew_ms}\n"
         f"local RESULT, KEEP = {int(config.result_ttl * 1000)}, {keep}\n"
@@ -163,11 +170,25 @@ class Scripts:
         self.shas = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in self.sources.items()}  # noqa: S324 the server's own name for it
 
     def call(self, name: str, *args: str | bytes | int | float) -> Any:
-        """Run script `name`; where the server has forgotten it (a restart), load it again."""
+        """Run script `name`; where the server has forgotten it (a restart), load it again.
+
+        SchemaMismatch, GridFull: the script refused to begin.
+        """
         try:
-            return self.client.evalsha(self.shas[name], 0, *args)
-        except NoScriptError:
-            return self.client.eval(self.sources[name], 0, *args)
+            try:
+                return self.client.evalsha(self.shas[name], 0, *args)
+            except NoScriptError:
+                return self.client.eval(self.sources[name], 0, *args)
+        except ResponseError as exc:
+            error = schema.refusal(exc)
+            if error is None:
+                raise
+            raise error from None
+
+    def adopt(self) -> None:
+        """Start a program of the grid: SchemaMismatch where another version is at work here."""
+        config = self.config
+        schema.adopt(lambda: self.call("adopt"), config.lease_ms, config.renew_ms)
 
     def enqueue(
         self, job: str, *, agent: str, deadline_ms: int, ttl_ms: int, celery: bool, stream: bool, graph:
@@ -271,6 +292,25 @@ class Scripts:
         reply = [word.decode() for word in self.call("renew", seat, incarnation, loaded, *leases)]
         return None if reply == ["gone"] else reply
 
+    def fenced(self, leases: Sequence[str]) -> list[str]:
+        """Those of `leases` that no longer count: their job has ended, or their stage has gone on without
+        them. Plain reads, in one round trip where all leases are open.
+        """
+        scores: Any = self.client.zmscore(self.keys("leases"), list(leases))
+        closed = [lease for lease, score in zip(leases, scores, strict=True) if score is None]
+        if not closed:
+            return []
+        look = self.client.pipeline(transaction=False)
+        for lease in closed:
+            job, step, _ = lease.split(":", 2)
+            look.hget(self.keys("job", job), f"cur:{step}")
+        current = [b"" if rest is None else rest for rest in look.execute()]
+        return [
+            lease
+            for lease, rest in zip(closed, current, strict=True)
+            if lease.split(":", 2)[2] != rest.decode()
+        ]
+
     def fail(
         self, lease: str, kind: str, *, pause_ms: int, used: int, error: str, row: str, seat: str,
         told: str = "", uuid: str = "", why: str = "",
@@ -329,7 +369,10 @@ class Scripts:
             both.set(self.keys("val", output[1:].decode()), long, px=long_ttl_ms)
             both.evalsha(self.shas["complete"], 0, *args)
             written, reply = both.execute(raise_on_error=False)
-            if isinstance(written, Exception):
+            if isinstance(written, OutOfMemoryError) and reply[0] == -2:
+                self.call("keep", output[1:].decode(), long, long_ttl_ms)
+                reply = self.call("complete", *args)
+            elif isinstance(written, Exception):
                 raise written
             if isinstance(reply, NoScriptError):
                 reply = self.call("complete", *args)

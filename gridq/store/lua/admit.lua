@@ -6,14 +6,18 @@
 --       inbox knows its own), field, value, …
 -- gives {'ok'} | {'known'} the job is admitted or ended already, or will be; nothing was written: {'noseat', queue …} |
 --       {'key', why} | {'quota', limit, name, used, held, limit, needed, end of the window or ''} | {'same', job that has the
---       idempotency key} | {'conflict', job that has the key, or the id, with another body}
+--       idempotency key} | {'conflict', job that has the key, or the id, with another body} | an error SCHEMA or FULL (lib/gate.lua)
 -- TTL   job:<job> and idem:<key> live to the deadline + an hour, the latter with the job's end to its result's TTL
 local job, agent = ARGV[1], ARGV[2]
 local j = jobkey(job)
-local over = C('EXISTS', K .. 'fin:' .. job) == 1
+local other, full = gate()
+if other then
+  unlink(ARGV[9])
+  return other
+end
 local sub = K .. 'sub:' .. job
 local input, idem, body = ARGV[9], ARGV[19], ARGV[20]
-if over or C('EXISTS', j) == 1 then
+if C('EXISTS', K .. 'fin:' .. job, j) > 0 then
   C('ZREM', K .. 'inbox', job)
   if C('HGET', j, 'in') ~= input then unlink(input) end
   if other_body(job, body) then return {'conflict', job} end
@@ -46,6 +50,7 @@ if not known[1] then
   local first, differs = keyed(idem, body)
   if first then return refuse({differs and 'conflict' or 'same', first}) end
 end
+if full then return refuse(full) end  -- what stands in the inbox waits there
 if ARGV[8] ~= '1' then
   local none = {'noseat'}
   for q in words(ARGV[12]) do

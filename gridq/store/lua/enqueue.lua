@@ -2,9 +2,15 @@
 -- ARGV  job, agent, deadline in ms from now, result TTL in ms, celery ('1' or ''), stream ('1' or ''), graph, input, options,
 --       id of its API key or '', its idempotency key as <agent>:<digest> or '', the digest of its body or ''
 -- gives 1 stored | 0 the job is known already (the same id again is no second job); nothing stored: {why its key does not do} |
---       {'same', job that has the idempotency key} | {'conflict', job that has the key, or the id, with another body}
+--       {'same', job that has the idempotency key} | {'conflict', job that has the key, or the id, with another body} | an error
+--       SCHEMA or FULL (lib/gate.lua)
 -- TTL   sub:<job> and idem:<key> live to the deadline + an hour, with the job's end to its result's TTL
 local job, celery, value, idem, body = ARGV[1], ARGV[5] == '1', ARGV[8], ARGV[11], ARGV[12]
+local other, full = gate()
+if other then
+  unlink(value)
+  return other
+end
 local sub = K .. 'sub:' .. job
 
 -- A job that came by the other door is waited for through Celery from now on.
@@ -32,6 +38,10 @@ if first then
   if differs then return {'conflict', first} end
   await(first)
   return {'same', first}
+end
+if full then
+  unlink(value)
+  return full
 end
 C('HSET', sub, 'agent', ARGV[2], 'dl', NOW + ARGV[3], 'ttl', ARGV[4], 'graph', ARGV[7], 'in', ARGV[8], 'options', ARGV[9],
   'at', NOW)

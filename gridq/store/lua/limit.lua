@@ -2,8 +2,10 @@
 -- when they register.
 -- ARGV  digest ('' = no limits at all), what is told of them as JSON, field, value … ('a:<agent>' team money jobs | 't:<team>'
 --       money jobs | 's:<seat>' budget period requests-a-minute; '-' = none)
--- gives 1
+-- gives 1 | an error SCHEMA
 -- TTL   limits lives until it is lifted
+local other = other_schema(C('GET', K .. 'schema'))
+if other then return other end
 C('DEL', K .. 'limits')
 if ARGV[1] ~= '' then
   C('HSET', K .. 'limits', 'v', ARGV[1], 'about', ARGV[2])

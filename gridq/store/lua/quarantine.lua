@@ -1,7 +1,9 @@
 -- An operator's word about a stage in quarantine: run it again as if it had killed nobody yet, or give it up.
 -- ARGV  verb (release | drop), job, step, who says so
 -- gives released | plain | celery (dropped: the job failed) | before (it was released before) | not (it stands in no quarantine) |
---       over (the job has ended) | unknown (there is no such job)
+--       over (the job has ended) | unknown (there is no such job) | an error SCHEMA
+local other = other_schema(C('GET', K .. 'schema'))
+if other then return other end
 local verb, job, step, by = unpack(ARGV)
 local j = jobkey(job)
 local f = C('HMGET', j, 'q:' .. step, 'rl:' .. step, 'x:' .. step, 'u:' .. step, 'n')

@@ -2,7 +2,9 @@
 -- ARGV  seat, incarnation, host (which start of which machine), lanes, budget in micro-dollars or '', queues (space separated),
 --       TTL of the seat's record in ms, name of its Celery worker, what the budget is for (month, week,
 --       day), requests a minute or ''
--- gives {1} | {0, host} another live worker on another host serves it
+-- gives {1} | {0, host} another live worker on another host serves it | an error SCHEMA
+local other = other_schema(C('GET', K .. 'schema'))
+if other then return other end
 local seat, inc, host, lanes, budget, queues = unpack(ARGV, 1, 6)
 local key = K .. 'seat:' .. seat
 local f = C('HMGET', key, 'inc', 'host', 'lanes', 'queues', 'draining')

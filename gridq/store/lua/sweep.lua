@@ -3,6 +3,8 @@
 -- gives {grace, died, seats gone, due, expired, rung, voided, {job whose answer is to be written …}, {of each lost lease: lease,
 --       worker, path, job's name, what came of it …}, {of each stage whose quarantine was over: job, job's name, path …}}
 -- TTL   swept lives as long as a job may
+local other = other_schema(C('GET', K .. 'schema'))
+if other then return other end
 local most = tonumber(ARGV[1])
 
 -- Keep only those excluded seats of a stage for which `keep` holds; true where that let one in.

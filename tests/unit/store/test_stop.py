@@ -10,7 +10,7 @@ from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
-STAY = {"bells", "bellno", "lanes", "queues", "seats", "seat:m.a", "serve:bench:any", "vt:bench"}
+STAY = {"schema", "bells", "bellno", "lanes", "queues", "seats", "seat:m.a", "serve:bench:any", "vt:bench"}
 """What a grid with one seat has anyway."""
 
 
@@ -48,7 +48,7 @@ def test_the_end_is_set_once(grid: Grid) -> None:
 
 def test_an_unknown_job(grid: Grid) -> None:
     assert grid.scripts.stop("nobody", "cancelled", "{}") == "unknown"
-    assert grid.own() == {"bells"}
+    assert grid.own() == {"bells", "schema"}
 
 
 def test_what_a_stopped_attempt_used_is_charged_to_its_seat_once(grid: Grid) -> None:

@@ -1,0 +1,197 @@
+"""Two versions of the scripts on one server: the same schema, or one of them is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from gridq.errors import SchemaMismatch
+from gridq.settings import Settings
+from gridq.store import schema, scripts
+from gridq.store.scripts import Scripts
+from tests.conftest import GridEnv
+from tests.unit.store.plans import Grid, one
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def of_version(number: int, client: Redis, config: Settings) -> Scripts:
+    """The scripts as a gridq of that schema has them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema, "SCHEMA", number)
+        return Scripts(client, config)
+
+
+@pytest.fixture
+def newer(grid: Grid) -> Scripts:
+    return of_version(schema.SCHEMA + 1, grid.client, grid.config)
+
+
+@pytest.fixture
+def older(grid: Grid) -> Scripts:
+    return of_version(schema.SCHEMA - 1, grid.client, grid.config)
+
+
+def _register(which: Scripts, seat: str = "m.new") -> None:
+    which.register(seat, "i1", host="h1", lanes=1, budget=None, queues=["bench:any"], ttl_ms=3_600_000)
+
+
+def _enqueue(which: Scripts, value: bytes = b"1") -> Any:
+    return which.enqueue(
+        "j9", agent="ann", deadline_ms=3_600_000, ttl_ms=60_000, celery=False, stream=False, graph=b"{}",
+        value=value, options=b"{}",
+    )  # fmt: skip
+
+
+def _admit(which: Scripts, value: bytes = b"1") -> list[str]:
+    made = Grid(which.client, which.config)
+    made.scripts = which
+    return made.admit(one(), "j9", value=value)
+
+
+BEGINNINGS = {
+    "enqueue": _enqueue,
+    "admit": _admit,
+    "register": _register,
+    "stop": lambda which: which.stop("j1", "cancelled", "{}"),
+    "sweep": lambda which: which.sweep(),
+    "limit": lambda which: which.limit("", "", {}),
+    "adopt": lambda which: which.call("adopt"),
+}
+
+
+def state(grid: Grid) -> dict[str, Any]:
+    """All keys of the grid but the note of who asked to start."""
+    return {name: grid.client.dump(f"{grid.keys.own}{name}") for name in grid.own() if name != "upgrade"}
+
+
+@pytest.mark.parametrize("name", BEGINNINGS)
+@pytest.mark.parametrize("version", ["newer", "older"])
+def test_another_version_is_refused_and_writes_nothing(
+    grid: Grid, name: str, version: str, request: pytest.FixtureRequest
+) -> None:
+    other: Scripts = request.getfixturevalue(version)
+    grid.seat()
+    grid.job(one(), "j1")
+    before = state(grid)
+    with pytest.raises(SchemaMismatch) as caught:
+        BEGINNINGS[name](other)
+    assert caught.value.details["grid"] == schema.SCHEMA
+    assert (caught.value.details["seats"], caught.value.details["jobs"]) == (1, 1)
+    assert state(grid) == before
+    grid.done(grid.take())
+
+
+def test_one_of_the_same_schema_works_beside_it(grid: Grid) -> None:
+    other = of_version(schema.SCHEMA, grid.client, grid.config)
+    grid.seat()
+    _register(other)
+    assert _admit(other) == ["ok"]
+    other.sweep()
+
+
+@pytest.mark.parametrize("begin", [_enqueue, _admit, _register])
+def test_the_first_on_an_empty_grid_says_which(grid: Grid, begin: Any) -> None:
+    begin(grid.scripts)
+    assert grid.client.get(grid.keys("schema")) == str(schema.SCHEMA).encode()
+
+
+def test_a_newer_one_starts_where_nothing_lives(grid: Grid, newer: Scripts) -> None:
+    grid.seat()
+    grid.job(one())
+    grid.done(grid.take())
+    grid.scripts.leave("m.a", "i1", "go")
+    newer.adopt()
+    _register(newer)
+    with pytest.raises(SchemaMismatch, match="install the version") as caught:
+        grid.seat("m.b")
+    assert caught.value.details["grid"] == schema.SCHEMA + 1
+    newer.leave("m.new", "i1", "go")
+    with pytest.raises(SchemaMismatch):
+        grid.seat("m.b")
+    assert grid.client.get(grid.keys("schema")) == str(schema.SCHEMA + 1).encode(), "lowered"
+    grid.client.delete(grid.keys("schema"))
+
+
+@pytest.mark.parametrize("where", ["inbox", "pending", "running"])
+def test_a_job_of_the_older_is_ended_by_the_older(grid: Grid, newer: Scripts, where: str) -> None:
+    grid.seat()
+    if where == "inbox":
+        grid.enqueue("j1")
+    else:
+        grid.job(one(), "j1")
+    if where == "running":
+        grid.take()
+    grid.scripts.leave("m.a", "i1", "go")
+    with pytest.raises(SchemaMismatch, match="finish its jobs"):
+        newer.adopt()
+
+
+def test_seats_that_were_killed_are_waited_for(grid_env: GridEnv) -> None:
+    config = grid_env.settings.model_copy(update={"lease_ms": 300, "renew_ms": 100})
+    grid = Grid(grid_env.client, config)
+    newer = of_version(schema.SCHEMA + 1, grid.client, config)
+    grid.seat()
+    newer.adopt()
+    assert grid.client.get(grid.keys("schema")) == str(schema.SCHEMA + 1).encode()
+
+
+def test_a_seat_that_could_not_renew_is_no_dead_one(grid: Grid, newer: Scripts) -> None:
+    """The server was away: every lease has lapsed, and each holder may renew in a moment."""
+    grid.seat()
+    grid.age("seats", "m.a")
+    with pytest.raises(SchemaMismatch):
+        newer.call("adopt")
+    since, _ = grid.client.get(grid.keys("upgrade")).split()
+    # A lease later, but with a gap: the server may have been away again.
+    gap = int(since) - grid.config.lease_ms
+    grid.client.set(grid.keys("upgrade"), f"{gap} {gap}", px=60_000)
+    with pytest.raises(SchemaMismatch):
+        newer.call("adopt")
+    # A lease later, having asked all the time.
+    grid.client.set(grid.keys("upgrade"), f"{gap} {grid.now()}", px=60_000)
+    assert grid.scripts.renew("m.a", "i1", []) == []
+    with pytest.raises(SchemaMismatch):
+        newer.call("adopt")
+    grid.age("seats", "m.a")
+    assert newer.call("adopt") == 1
+    assert grid.scripts.renew("m.a", "i1", []) == [], "it may: its incarnation is still there"
+    with pytest.raises(SchemaMismatch):
+        grid.seat()
+
+
+def test_a_worker_that_slept_through_an_upgrade_gets_nothing(grid: Grid, newer: Scripts) -> None:
+    grid.seat()
+    grid.job(one(), "j1")
+    claim = grid.take()
+    grid.scripts.stop("j1", "cancelled", "{}")
+    grid.scripts.leave("m.a", "i1", "go")
+    newer.adopt()
+    _register(newer)
+    assert _admit(newer) == ["ok"]
+    before = state(grid)
+    assert grid.scripts.renew("m.a", "i1", [claim.lease]) is None
+    assert grid.claim() == "gone"
+    assert grid.complete(claim, b"@j1:0:1", long=b"x" * 100_000)[0] in (0, -1)
+    assert grid.fail(claim) == "fenced"
+    assert not grid.scripts.emit(claim.lease, "root", ['"x"'])
+    after = state(grid)
+    ours = {name for name in before if not name.startswith("late:") and name != "bellno"}  # a bell is a hint
+    assert {name for name in ours if after[name] != before[name]} == set()
+    newer.stop("j9", "cancelled", "{}")
+
+
+@pytest.mark.parametrize("begin", [_enqueue, _admit])
+def test_nobody_reads_the_long_input_of_what_is_refused(grid: Grid, newer: Scripts, begin: Any) -> None:
+    grid.seat()
+    grid.client.set(grid.keys("val", "j9:in"), b"x" * 70_000, px=60_000)
+    with pytest.raises(SchemaMismatch):
+        begin(newer, b"@j9:in")
+    assert not grid.client.exists(grid.keys("val", "j9:in"))
+
+
+def test_every_script_is_one_that_begins_or_one_that_goes_on() -> None:
+    asked = {name for name in scripts.NAMES if "SCHEMA " in scripts.source(name, "")}
+    assert asked == {*BEGINNINGS, "quarantine"}
