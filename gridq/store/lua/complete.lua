@@ -11,8 +11,9 @@ local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n', 'h:' .. step,
   'team', 'agent', 'left')
 local result, ended, pure, later = 1, '', {}, {}
 if f[1] ~= rest then
-  local charged = settle(lease, free(lease), tonumber(used))  -- a late attempt is the seat's waste, never the agent's
-  if charged then remember(lease, charged, used) end
+  local by = free(lease)
+  local charged = settle(lease, by, tonumber(used))  -- a late attempt is the seat's waste, never the agent's
+  if by then remember(lease, by, used) end
   local ended_by_it = not f[4] and not charged  -- the job is gone, and this lease was not taken from its seat
   result = (f[2] == rest or ended_by_it) and 0 or -1
   if string.sub(output, 1, 1) == '@' and f[2] ~= rest then  -- the caller has just written a value that nobody will read

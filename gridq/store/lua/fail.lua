@@ -7,8 +7,8 @@ local lease, kind, pause, used, err, row, seat, told, uuid, why = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)
 local by = free(lease)
-local charged = settle(lease, by, tonumber(used))
-if charged then remember(lease, charged, used) end
+settle(lease, by, tonumber(used))
+if by then remember(lease, by, used) end
 if told ~= '' then publish(told) end
 if C('HGET', j, 'cur:' .. step) ~= rest then return 'fenced' end
 if not by then unpend(job, step) end

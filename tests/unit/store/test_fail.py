@@ -164,6 +164,19 @@ def test_a_repeated_call_counts_and_charges_once(grid: Grid) -> None:
     assert grid.client.llen(grid.keys("rows", job)) == 1
 
 
+def test_an_earlier_report_that_comes_again_takes_nothing_back(grid: Grid) -> None:
+    """An attempt hands its stage back, runs on for a while and says so; the first call is sent once more."""
+    grid.seat(budget=50_000)
+    grid.job(one(cost=900))
+    claim = grid.take()
+    assert grid.fail(claim, "back", used=40) == "again"
+    for used in (90, 40, 90):
+        assert grid.fail(claim, "back", used=used) == "fenced"
+        assert grid.left() == 49_910
+        assert grid.complete(claim, used=used)[0] == -1
+        assert grid.left() == 49_910
+
+
 def test_the_repeat_of_the_call_that_ended_the_job(grid: Grid) -> None:
     grid.seat(budget=50_000)
     grid.job(one(cost=900), "j1", celery=True)

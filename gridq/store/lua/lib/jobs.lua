@@ -22,13 +22,16 @@ local function remember(lease, seat, charged)
 end
 
 -- Charge what an attempt used: to the seat that held its lease (`by`, nil where it was closed before). Gives the seat, nil
--- where all was settled before.
+-- where all was settled before. What it used only grows: an earlier report that comes again takes nothing back.
 local function settle(lease, by, used)
   if by then charge(by, used); return by end
   local late = C('GET', K .. 'late:' .. lease)
   if not late then return nil end
   local seat, charged = string.match(late, '^(%S+) (%S+)$')
-  charge(seat, used - charged)
+  if used > tonumber(charged) then
+    charge(seat, used - charged)
+    C('SET', K .. 'late:' .. lease, seat .. ' ' .. used, 'KEEPTTL')
+  end
   return seat
 end
 
