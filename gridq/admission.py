@@ -21,7 +21,7 @@ from gridq.graph.plan import Plan
 from gridq.graph.types import Type
 from gridq.graph.validate import validate
 from gridq.idempotency import Body
-from gridq.jobs import JobOptions, deadline_ms, name_of, plan_fields
+from gridq.jobs import JobOptions, deadline_ms, name_of, plan_fields, queue_timeout_ms
 from gridq.matching import Wanted, unfit, wanted
 from gridq.profiles import Profile, demand_of
 from gridq.protocol import Effect
@@ -217,6 +217,7 @@ class Admission:
             stages=split.stages,
             idempotency=body.key,
             body=body.digest,
+            queue_timeout_ms=queue_timeout_ms(options, self.config),
         )
         if reply[0] == "noseat":
             raise self._no_seat(reply[1])

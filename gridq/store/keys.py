@@ -12,7 +12,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `str:<job>` | stream: pieces of the answers | as its job, then as the result |
 | `about:<job>` | hash: an ended job's name, agent, times, state | as the result |
 | `fin:<job>` | list of one: final state and answer or error | the result's TTL (default 1 h) |
-| `idem:<agent>:…` | an idempotency key (hashed): its job, its body's digest | as its job, then as the result |
+| `idem:<agent>:…` | an idempotency key (hashed): its job, the body's digest | as its job, then the result |
 | `cls:…` `rdy:…` `w:…` | a capability's pending set | empty themselves; else the longest deadline + 1 h |
 | `vt:<kind>` | hash: virtual time of each agent | the same |
 | `seat:<seat>` | hash: incarnation, lanes, budget, queues | 40 days after it was last live (routers: 1 h) |

@@ -193,12 +193,13 @@ class Scripts:
     def enqueue(
         self, job: str, *, agent: str, deadline_ms: int, ttl_ms: int, celery: bool, stream: bool, graph:
         bytes, value: bytes, options: bytes, key: str = "", idempotency: str = "", body: str = "",
+        queue_timeout_ms: int | None = None,
     ) -> bool | list[str]:  # fmt: skip
         """Put a job into the inbox; False where its id is known already. Nothing is stored where the reply is
         a list: `["missing"]`, `["unknown"]` or `["revoked"]` its API key (by its id), `["same", job]` or
         `["conflict", job]`. `idempotency` names the idempotency key, `body` is the body's digest.
         """
-        reply: int | bytes = self.call(
+        reply: int | list[bytes] = self.call(
             "enqueue",
             job,
             agent,
@@ -210,6 +211,9 @@ class Scripts:
             value,
             options,
             key,
+            idempotency,
+            body,
+            "" if queue_timeout_ms is None else queue_timeout_ms,
         )
         return [word.decode() for word in reply] if isinstance(reply, list) else bool(reply)
 
@@ -218,6 +222,7 @@ class Scripts:
         bool, wait: bool, value: bytes, answer: int, steps: int, needs: Sequence[str], ready: Sequence[int],
         fields: Sequence[str | bytes | int], name: str = "graph", session: str = "",
         key: str = "", micro_dollars: int = 0, stages: int = 0, idempotency: str = "", body: str = "",
+        queue_timeout_ms: int | None = None,
     ) -> list[str]:  # fmt: skip
         """Write a plan. `["ok"]`, `["known"]`, or with nothing written `["noseat", queue, …]`,
         `["key", why]`, `["quota", …]`, `["same", job]`, `["conflict", job]`. `key` is the API key's id,
@@ -228,7 +233,7 @@ class Scripts:
             "1" if celery else "", "1" if stream else "", "1" if wait else "", value, answer, steps,
             " ".join(needs),
             " ".join(map(str, ready)), name, session, key, micro_dollars, stages,
-            idempotency, body, *fields,
+            idempotency, body, "" if queue_timeout_ms is None else queue_timeout_ms, *fields,
         )  # fmt: skip
         return [word.decode() for word in reply]
 
@@ -249,8 +254,6 @@ class Scripts:
         budget: int | None,
         queues: Sequence[str],
         ttl_ms: int,
-            idempotency,
-            body,
         worker: str = "",
         period: str = "month",
         per_minute: int | None = None,

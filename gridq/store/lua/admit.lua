@@ -3,7 +3,7 @@
 --       accept without a live seat), input, answer step, steps, queues needed (space separated), ready steps (space
 --       separated), the job's name, its session or '', the id of its API key or '' (the inbox knows its own), what it may cost in
 --       micro-dollars, how many stages it has, its idempotency key as <agent>:<digest> or '', the digest of its body or '' (the
---       inbox knows its own), field, value, …
+--       inbox knows its own), for how long a stage may stand ready in ms or '', field, value, …
 -- gives {'ok'} | {'known'} the job is admitted or ended already, or will be; nothing was written: {'noseat', queue …} |
 --       {'key', why} | {'quota', limit, name, used, held, limit, needed, end of the window or ''} | {'same', job that has the
 --       idempotency key} | {'conflict', job that has the key, or the id, with another body} | an error SCHEMA or FULL (lib/gate.lua)
@@ -25,13 +25,14 @@ if C('EXISTS', K .. 'fin:' .. job, j) > 0 then
 end
 local deadline = tonumber(ARGV[4])
 if deadline then deadline = NOW + deadline end
-local known = C('HMGET', sub, 'dl', 'in', 'celery', 'key', 'idem', 'body')
+local known = C('HMGET', sub, 'dl', 'in', 'celery', 'key', 'idem', 'body', 'qt', 'at')
 if known[1] then
   if ARGV[4] ~= '' then  -- it came by the other door before: a router admits it, with the graph and the input it came with
     if known[2] ~= input then unlink(input) end
     if other_body(job, body) then return {'conflict', job} end
     return {'known'}
   end
+  if known[7] and known[8] + known[7] <= NOW then return {'known'} end  -- it stood here for too long: the sweep ends it
   deadline, input, idem, body = tonumber(known[1]), known[2], known[5] or '', known[6] or ''
 end
 if not deadline then return {'known'} end  -- it has left the inbox and ended, so long ago that its answer is gone too
@@ -70,19 +71,21 @@ local function note(field, value) fields[#fields + 1], fields[#fields + 2] = fie
 if ARGV[6] == '1' or known[3] then note('celery', 1) end
 if ARGV[7] == '1' then note('stream', 1) end
 if ARGV[15] ~= '' then note('session', ARGV[15]) end
+if ARGV[21] ~= '' then note('qt', ARGV[21]) end
 if body ~= '' then note('body', body) end
 if idem ~= '' then
   note('idem', idem)
   C('SET', K .. 'idem:' .. idem, job .. ' ' .. body, 'PX', deadline - NOW + 3600000)
 end
 C('HSET', j, unpack(fields))
-for i = 21, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
+for i = 22, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
 C('PEXPIRE', j, deadline - NOW + 3600000)
 C('ZADD', K .. 'deadlines', deadline, job)
 C('ZADD', K .. 'jobs', 'NX', NOW, job)
 if known[1] then
   C('UNLINK', sub)
   C('ZREM', K .. 'inbox', job)
+  if known[7] then C('ZREM', K .. 'delays', 'i:' .. job .. ':0:0') end
 end
 if string.sub(input, 1, 1) == '@' then C('SADD', K .. 'vals:' .. job, string.sub(input, 2)); C('PEXPIRE', K .. 'vals:' .. job, deadline - NOW + 3600000) end
 if watched() then publish(cjson.encode(beginning(job, ARGV[14], agent, ARGV[18]))) end

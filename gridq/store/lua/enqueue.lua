@@ -1,6 +1,7 @@
 -- Put a submitted job into the inbox, where it is looked at until a router has admitted it.
 -- ARGV  job, agent, deadline in ms from now, result TTL in ms, celery ('1' or ''), stream ('1' or ''), graph, input, options,
---       id of its API key or '', its idempotency key as <agent>:<digest> or '', the digest of its body or ''
+--       id of its API key or '', its idempotency key as <agent>:<digest> or '', the digest of its body or '',
+--       for how long it may stand here, and a stage of it ready, in ms or ''
 -- gives 1 stored | 0 the job is known already (the same id again is no second job); nothing stored: {why its key does not do} |
 --       {'same', job that has the idempotency key} | {'conflict', job that has the key, or the id, with another body} | an error
 --       SCHEMA or FULL (lib/gate.lua)
@@ -49,6 +50,10 @@ if celery then C('HSET', sub, 'celery', 1) end
 if ARGV[10] ~= '' then C('HSET', sub, 'key', ARGV[10]) end
 if ARGV[6] == '1' then C('HSET', sub, 'stream', 1) end
 if body ~= '' then C('HSET', sub, 'body', body) end
+if ARGV[13] ~= '' then
+  C('HSET', sub, 'qt', ARGV[13])
+  C('ZADD', K .. 'delays', NOW + ARGV[13], 'i:' .. job .. ':0:0')
+end
 if idem ~= '' then
   C('HSET', sub, 'idem', idem)
   C('SET', K .. 'idem:' .. idem, job .. ' ' .. body, 'PX', ARGV[3] + 3600000)

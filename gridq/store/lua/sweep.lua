@@ -74,6 +74,7 @@ else
   end
   for _, l in ipairs(C('ZRANGE', K .. 'leases', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do r[2] = r[2] + lost(l, 'its lease lapsed') end
 end
+local steps = 0
 for _, m in ipairs(C('ZRANGE', K .. 'delays', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
   C('ZREM', K .. 'delays', m)
   r[4] = r[4] + 1
@@ -85,9 +86,21 @@ for _, m in ipairs(C('ZRANGE', K .. 'delays', '-inf', NOW, 'BYSCORE', 'LIMIT', 0
     end
   elseif kind == 'x' or (kind == 'l' and not backing_off(job, n, what)) then  -- the seat may try again
     readmit(job, n, function(s) return s ~= what end)
+  elseif kind == 'q' then  -- a stage stood ready for too long, where nobody has claimed it since
+    local f = C('HMGET', j, 'h:' .. n, 'ep:' .. n, 'a:' .. n, 'dn:' .. n, 'x:' .. n, 'qt', 'agent', 'n')
+    if f[1] and not f[4] and what == (f[2] or '0') .. '.' .. (f[3] or '0') then
+      local h = header(nil, nil, f[1])
+      finish(job, 'expired', queue_timeout(h.path, h.q, f[6], unclaimed(h.q, f[5] or '', h.cost, f[7])))
+      r[5], steps = r[5] + 1, steps + f[8]
+    end
+  elseif kind == 'i' and C('EXISTS', K .. 'sub:' .. job) == 1 then  -- no router admitted it in time
+    finish(job, 'expired', queue_timeout('', 'gridq:router', C('HGET', K .. 'sub:' .. job, 'qt'), 'no router came to it',
+      'start a router: celery -A gridq.app worker -Q gridq:router'))
+    r[5] = r[5] + 1
   end
+  if steps > 5000 then break end  -- long jobs one at a time: nobody else is served meanwhile
 end
-local steps, dropped = 0, {}
+local dropped = {}
 for _, m in ipairs(C('ZRANGE', K .. 'quarantine', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
   local job, step = string.match(m, '^([^:]+):(.+)$')
   local f = C('HMGET', jobkey(job), 'n', 'name')
@@ -98,23 +111,18 @@ for _, m in ipairs(C('ZRANGE', K .. 'quarantine', '-inf', NOW, 'BYSCORE', 'LIMIT
   else C('ZREM', K .. 'quarantine', m) end  -- its job's keys expired unseen
   if steps > 5000 then break end
 end
-local function expired(details)
-  return '{"error":"DeadlineExceeded","code":"job.deadline","message":"The job was not finished by its deadline","details":' .. details .. '}'
-end
-local PARKED = '{"reason":"its agent or team was over its money, so its stages stood aside","fix":"raise the limit, or wait until the month turns"}'
 for _, job in ipairs(C('ZRANGE', K .. 'deadlines', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
   C('ZREM', K .. 'deadlines', job)
   unhold(job)  -- where its keys expired unseen, nobody else gives it back
   steps = steps + (tonumber(C('HGET', jobkey(job), 'n')) or 1)
   if C('EXISTS', jobkey(job), K .. 'sub:' .. job) > 0 then
-    local agent = C('HGET', jobkey(job), 'agent')
-    finish(job, 'expired', expired(agent and C('HEXISTS', K .. 'parked', agent) == 1 and PARKED or '{}'))
+    finish(job, 'expired', past_deadline(job))
     r[5] = r[5] + 1
   else  -- its keys expired: no router looked for long
     C('ZREM', K .. 'inbox', job)
     if C('ZSCORE', K .. 'past', job) == false then C('ZREM', K .. 'jobs', job) end
   end
-  if steps > 5000 then break end  -- long jobs one at a time: nobody else is served meanwhile
+  if steps > 5000 then break end
 end
 for _, job in ipairs(C('ZRANGE', K .. 'past', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, 10 * most)) do  -- as fast as jobs can end
   C('ZREM', K .. 'past', job)

@@ -55,26 +55,30 @@ local function chronicle(job, f, state, left, ttl, body)
   local key = K .. 'about:' .. job
   C('HSET', key, 'name', f[1] or '', 'agent', f[2] or '', 'n', f[3] or 0, 'at', f[4] or NOW, 'prio', f[5] or 0, 'dl', f[6] or 0,
     'ended', NOW, 'state', state, 'left', left)
+  if body then C('HSET', key, 'body', body) end
   C('PEXPIRE', key, ttl)
   C('ZADD', K .. 'past', NOW + ttl, job)
 end
 
-  if body then C('HSET', key, 'body', body) end
 -- The one place where a job gets its final state. payload: a value or link (done), else an error as JSON. left: how many of
 -- its steps have not ended, where the caller has not noted that in the job.
 local function finish(job, state, payload, left)
   local j, sub = jobkey(job), K .. 'sub:' .. job
-  local fields = {'name', 'agent', 'n', 'at', 'prio', 'dl', 'celery', 'ttl', 'stream', 'body', 'idem'}
+  local fields = {'name', 'agent', 'n', 'at', 'prio', 'dl', 'celery', 'ttl', 'stream', 'body', 'idem', 'qt'}
   local f = C('HMGET', j, 'left', 'team', unpack(fields))
   local admitted = f[5]
   left = left or tonumber(f[1] or 0)
   if f[2] then unhold(job) end
   if left > 0 then
-    for step = 0, tonumber(admitted) - 1 do withdraw(job, step) end
+    for step = 0, tonumber(admitted) - 1 do
+      withdraw(job, step)
+      if f[14] then C('ZREM', K .. 'delays', timer(job, step, unpack(C('HMGET', j, 'ep:' .. step, 'a:' .. step)))) end
+    end
   end
   if not admitted then  -- it never left the inbox
     f = C('HMGET', sub, 'in', 'team', unpack(fields))
     if f[1] then unlink(f[1]) end
+    if f[14] then C('ZREM', K .. 'delays', 'i:' .. job .. ':0:0') end
     C('ZREM', K .. 'inbox', job)
   end
   local about, celery, stream, body, idem = {unpack(f, 3, 8)}, f[9], unpack(f, 11, 13)

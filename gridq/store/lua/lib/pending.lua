@@ -51,12 +51,18 @@ local function ring(q, excluded, cost, session)
   return 0
 end
 
+-- What ends a job whose stage stands ready for longer than its queue timeout: an entry of `delays`, of this epoch and this many
+-- claims, so a stage that is ready again counts anew, and one that only changes its class does not.
+local function timer(job, step, epoch, claims) return 'q:' .. job .. ':' .. step .. ':' .. (epoch or '0') .. '.' .. (claims or '0') end
+
 -- Make a stage ready. It keeps its first ready time, so one that comes back is not put behind the backlog. Rings for it, or
 -- where `later` is given notes in it what is to be rung for.
 local function push(job, step, later)
   local j = jobkey(job)
-  local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step, 'session', 'team', 'h:' .. step)
+  local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step, 'session', 'team', 'h:' .. step, 'qt',
+    'ep:' .. step, 'a:' .. step)
   if f[5] then return end
+  if f[9] then C('ZADD', K .. 'delays', 'NX', NOW + f[9], timer(job, step, f[10], f[11])) end
   local h = header(nil, nil, f[8])
   local agent, q = f[1], h.q
   -- A class holds what the same seats may take, so that a seat passes over it whole: priority / cost step | excluded seats.

@@ -23,10 +23,10 @@ end
 -- All that a claim reads of a step and its job, but the values it takes; nil where the job's keys expired.
 local function look(job, step)
   local f = C('HMGET', jobkey(job), 'h:' .. step, 's:' .. step, 'ep:' .. step, 'a:' .. step, 't:' .. step, 'at:' .. step, 'dl',
-    'prio', 'agent', 'name', 'stream', 'session', 'f:' .. step, 'l:' .. step, 'd:' .. step)
+    'prio', 'agent', 'name', 'stream', 'session', 'f:' .. step, 'l:' .. step, 'd:' .. step, 'qt')
   if not f[1] then return nil end
   return {header = f[1], spec = f[2], epoch = f[3] or '0', attempts = tonumber(f[4] or 0), ready = f[5], at = f[6], dl = f[7],
-    prio = f[8], agent = f[9], name = f[10], stream = f[11], session = f[12], fails = f[13] or '0', losses = f[14] or '0', deaths = f[15] or '0'}
+    prio = f[8], agent = f[9], name = f[10], stream = f[11], session = f[12], fails = f[13] or '0', losses = f[14] or '0', deaths = f[15] or '0', timeout = f[16]}
 end
 
 local function open(job, step, seat, lane, nonce, hold, s)
@@ -155,6 +155,15 @@ local function forget(c)  -- the job of the chosen entry is gone (its keys expir
   if C('EXISTS', w) == 0 then C('ZREM', K .. 'rdy:' .. c.q .. ':' .. c.cls, c.agent) end
 end
 
+-- Whether a stage has waited for longer than its job lets it; if not, its timer is stopped.
+local function outwaited(job, step, s)
+  if not s.timeout then return false end
+  local entry = timer(job, step, s.epoch, s.attempts)
+  if tonumber(C('ZSCORE', K .. 'delays', entry) or FOREVER) <= NOW then return true end
+  C('ZREM', K .. 'delays', entry)
+  return false
+end
+
 -- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, limited, again.
 local function take(seat, inc, lane, nonce)
   local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'left', 'queues', 'draining', 'warm', 'gleft', 'rpm', 'grpm', 'turn', 'gturn')
@@ -206,7 +215,7 @@ local function take(seat, inc, lane, nonce)
     local job, step = string.match(best.step or '', '^([^:]+):(.+)$')
     local s = job and look(job, step)
     if s and unpend(job, step, {s.at, s.agent}) then
-      if tonumber(s.dl) > NOW then  -- past its deadline it is only taken out: the sweep ends the job
+      if tonumber(s.dl) > NOW and not outwaited(job, step, s) then  -- else it is only taken out: the sweep ends the job
         local hold = left < FOREVER and tonumber(best.cost) or 0
         local lease = open(job, step, seat, lane, nonce, hold, s)
         if s.session then remember_session(s.agent, s.session, seat) end

@@ -1,0 +1,73 @@
+-- Why a stage was not done in time, as far as the server knows: nobody took it, or its job's deadline passed.
+
+-- The live seats that serve a queue, of very many some; asked once in a script.
+local serving = {}
+local function seats_of(q)
+  if not serving[q] then
+    local list = {}
+    for _, seat in ipairs(C('SRANDMEMBER', K .. 'serve:' .. q, 64)) do
+      local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'left', 'gleft', 'rpm', 'grpm')
+      local rate = least(f[4], f[5])
+      list[#list + 1] = {seat = seat, lanes = tonumber(f[1] or 0), busy = C('HLEN', K .. 'held:' .. seat),
+        left = least(f[2], f[3]) or FOREVER, hasty = rate ~= nil and spent_rate(seat, rate)}
+    end
+    serving[q] = list
+  end
+  return serving[q]
+end
+
+-- In words, and what would help. `x`: the seats that the stage's attempts excluded.
+local function unclaimed(q, x, cost, agent)
+  if not costless(q) and C('HEXISTS', K .. 'parked', agent) == 1 then
+    return 'its agent or team was over its money, so its stages stood aside', 'raise the limit, or wait until the month turns'
+  end
+  local able, lanes, free, solvent, patient = 0, 0, 0, 0, 0
+  local seats = seats_of(q)
+  if not seats[1] then return 'no live seat serves it and takes work', 'start a worker that serves it' end
+  for _, s in ipairs(seats) do
+    if not has(x, s.seat) then
+      able, lanes = able + 1, lanes + s.lanes
+      if s.busy < s.lanes then
+        free = free + 1
+        if s.left >= tonumber(cost) then
+          solvent = solvent + 1
+          if not s.hasty then patient = patient + 1 end
+        end
+      end
+    end
+  end
+  if able == 0 then return 'the seats that serve it failed it or lack what it needs', 'look at its attempts: gridq job' end
+  if free == 0 then return 'all lanes of its seats were busy (' .. lanes .. ')', 'add a seat, or allow a longer queue_timeout' end
+  if solvent == 0 then return 'the budgets of the seats that serve it are used up', 'raise one, or wait until it refills' end
+  if patient == 0 then return 'its seats had made their requests of the minute', 'add a seat, or allow a longer queue_timeout' end
+  return 'a seat that serves it was free and did not look', 'see whether its worker is well: gridq workers'
+end
+
+-- The error of a job of which a stage, or the job itself in the inbox (path ''), waited for `ms`.
+local function queue_timeout(path, q, ms, reason, fix)
+  local what = path == '' and 'The job stood in the inbox' or 'A stage stood ready in ' .. q
+  return cjson.encode({error = 'QueueTimeout', code = 'job.queue_timeout',
+    message = what .. ' for ' .. ms / 1000 .. ' s and nobody took it',
+    details = {path = path, queue = q, seconds = ms / 1000, reason = reason, fix = fix}})
+end
+
+-- The error of a job whose deadline has passed, with the first of its stages that runs or stands ready, of very many some.
+local function past_deadline(job)
+  local f = C('HMGET', jobkey(job), 'at', 'dl', 'n', 'agent')
+  if not f[3] then f = C('HMGET', K .. 'sub:' .. job, 'at', 'dl') end
+  local details = {path = '', seconds = (f[2] - f[1]) / 1000, reason = not f[3] and 'no router had admitted it' or nil}
+  for step = 0, math.min(tonumber(f[3] or 0), 100) - 1 do
+    local s = C('HMGET', jobkey(job), 'h:' .. step, 'at:' .. step, 'cur:' .. step, 'x:' .. step)
+    local h = header(nil, nil, s[1])
+    local who = s[3] and string.match(C('HGET', K .. 'who', job .. ':' .. step .. ':' .. s[3]) or '', '^%S+')
+    if who then
+      details.path, details.reason = h.path, 'it was running on ' .. who
+      break
+    elseif s[2] then
+      details.path, details.reason, details.fix = h.path, unclaimed(h.q, s[4] or '', h.cost, f[4])
+      break
+    end
+  end
+  return cjson.encode({error = 'DeadlineExceeded', code = 'job.deadline',
+    message = 'The job was not finished by its deadline', details = details})
+end

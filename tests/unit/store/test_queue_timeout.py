@@ -1,0 +1,237 @@
+"""A job whose stage stands ready for longer than its queue timeout expires, whoever looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridq.errors import GridError
+from gridq.graph.plan import Scope
+from gridq.states import JobState
+from tests.unit.store.limits import limit
+from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, plan, step, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+MINUTE = 60_000
+
+
+def timers(grid: Grid) -> list[str]:
+    """The entries that may end a job."""
+    found = [entry.decode() for entry in grid.client.zrange(grid.keys("delays"), 0, -1)]
+    return [entry for entry in found if entry[0] in "qi"]
+
+
+def over(grid: Grid) -> None:
+    """Let every timer that runs be over, and sweep."""
+    for entry in timers(grid):
+        grid.age("delays", entry)
+    grid.sweep()
+
+
+def error(grid: Grid, job: str) -> GridError:
+    end = grid.ended(job)
+    assert end.state is JobState.EXPIRED
+    found = end.error()
+    assert found is not None
+    return found
+
+
+def test_it_counts_from_when_the_stage_became_ready(grid: Grid) -> None:
+    grid.seat()
+    grid.job(chain(2), "j1", queue_timeout_ms=MINUTE)
+    due: float = grid.client.zscore(grid.keys("delays"), "q:j1:0:0.0")
+    assert 0 < due - grid.now() <= MINUTE
+    first = grid.take()
+    assert timers(grid) == []  # it was taken
+    grid.done(first)
+    assert timers(grid) == ["q:j1:1:0.0"]
+    over(grid)
+    assert error(grid, "j1").code == "job.queue_timeout"
+    assert grid.pending() == []
+    assert timers(grid) == []
+
+
+def test_the_error_names_stage_queue_seconds_and_why(grid: Grid) -> None:
+    grid.job(one(), "j1", queue_timeout_ms=1500)
+    over(grid)
+    found = error(grid, "j1")
+    assert found.details == {
+        "path": "root",
+        "queue": ANY,
+        "seconds": 1.5,
+        "reason": "no live seat serves it and takes work",
+        "fix": "start a worker that serves it",
+    }
+    assert "1.5 s" in str(found)
+
+
+def reason(grid: Grid, **options: Any) -> str:
+    grid.job(one(cost=options.pop("cost", 0)), "late", queue_timeout_ms=MINUTE, **options)
+    over(grid)
+    return str(error(grid, "late").reason)
+
+
+def test_why_all_lanes_are_busy(grid: Grid) -> None:
+    grid.seat(lanes=1)
+    grid.job(one(), "j1")
+    grid.take()
+    assert reason(grid) == "all lanes of its seats were busy (1)"
+
+
+def test_why_it_is_excluded(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1", queue_timeout_ms=MINUTE)
+    grid.fail(grid.take(), "seat", pause_ms=HOUR)
+    over(grid)
+    assert error(grid, "j1").reason == "the seats that serve it failed it or lack what it needs"
+
+
+def test_why_the_budget_is_used_up(grid: Grid) -> None:
+    grid.seat(budget=10)
+    assert reason(grid, cost=900) == "the budgets of the seats that serve it are used up"
+
+
+def test_why_the_rate_is_used_up(grid: Grid) -> None:
+    grid.seat(lanes=2, per_minute=1)
+    grid.job(one(), "j1")
+    grid.take()
+    assert reason(grid) == "its seats had made their requests of the minute"
+
+
+def test_why_its_agent_is_over_its_money(grid: Grid) -> None:
+    grid.seat()
+    limit(grid, "[agents.ann]\nmonthly_cents = 1")
+    grid.job(one(cost=500), "j1", queue_timeout_ms=MINUTE)
+    limit(grid, "[agents.ann]\nmonthly_cents = 0")
+    over(grid)
+    assert "over its money" in str(error(grid, "j1").reason)
+
+
+def test_why_nobody_looked(grid: Grid) -> None:
+    grid.seat()
+    assert reason(grid) == "a seat that serves it was free and did not look"
+
+
+def test_a_stage_that_comes_back_counts_anew(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1", queue_timeout_ms=MINUTE)
+    claim = grid.take()
+    grid.lapse(claim)
+    assert timers(grid) == ["q:j1:0:0.1"]
+    due: float = grid.client.zscore(grid.keys("delays"), "q:j1:0:0.1")
+    assert due > grid.now()
+    grid.wait_over()
+    assert error(grid, "j1").code == "job.queue_timeout"
+
+
+def test_a_change_of_class_is_no_new_beginning(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b", inc="i2")
+    grid.job(one(), "j1", queue_timeout_ms=MINUTE)
+    grid.fail(grid.take("m.a"), "seat", pause_ms=MINUTE)
+    before: float = grid.client.zscore(grid.keys("delays"), "q:j1:0:0.1")
+    grid.age("delays", "x:j1:0:m.a")
+    grid.sweep()
+    assert list(grid.classes()) == ["0/0|"]
+    assert grid.client.zscore(grid.keys("delays"), "q:j1:0:0.1") == before
+
+
+def test_a_retry_that_starts_again_counts_anew(grid: Grid) -> None:
+    grid.seat()
+    given = plan(step(scope=0), scopes=[Scope("root", None, 3, MINUTE, ((0, 0),))])
+    grid.job(given, "j1", queue_timeout_ms=1000)
+    assert grid.fail(grid.take(), "stage") == "again"
+    assert timers(grid) == []  # it waits for the delay of the Retry, and is not ready
+    grid.wait_over()
+    assert timers(grid) == ["q:j1:0:1.1"]
+
+
+def test_a_running_stage_is_not_meant(grid: Grid) -> None:
+    grid.seat()
+    grid.job(wide(2), "j1", queue_timeout_ms=MINUTE)
+    claim = grid.take()
+    # As if the timer had been left behind.
+    grid.client.zadd(grid.keys("delays"), {"q:j1:0:0.0": 1})
+    grid.sweep()
+    assert grid.end("j1") is None
+    assert grid.complete(claim)[0] == 1
+    grid.client.zadd(grid.keys("delays"), {"q:j1:0:0.1": 1})
+    grid.sweep()
+    assert grid.end("j1") is None
+
+
+def test_what_was_ready_for_too_long_is_not_begun_any_more(grid: Grid) -> None:
+    """No router sweeps for a while: the stage must not begin long after its time."""
+    grid.seat()
+    grid.job(one(), "j1", queue_timeout_ms=MINUTE)
+    grid.age("delays", "q:j1:0:0.0")
+    assert grid.claim() == "none"
+    grid.sweep()
+    assert error(grid, "j1").code == "job.queue_timeout"
+
+
+def test_a_job_that_no_router_admits_expires(grid: Grid) -> None:
+    assert grid.enqueue("j1", queue_timeout_ms=1000)
+    assert timers(grid) == ["i:j1:0:0"]
+    over(grid)
+    found = error(grid, "j1")
+    assert (found.code, found.details["queue"], found.path) == ("job.queue_timeout", "gridq:router", "")
+    assert grid.client.zrange(grid.keys("answers"), 0, -1) == [b"j1"]
+
+
+def test_a_router_that_comes_too_late_leaves_it_to_the_sweep(grid: Grid) -> None:
+    grid.seat()
+    grid.enqueue("j1", queue_timeout_ms=1000)
+    grid.client.hset(grid.keys("sub", "j1"), "at", 1)
+    assert grid.admit(one(), "j1", deadline_ms=None, queue_timeout_ms=1000) == ["known"]
+    over(grid)
+    assert error(grid, "j1").code == "job.queue_timeout"
+
+
+def test_nothing_is_left_when_the_job_ends(grid: Grid) -> None:
+    grid.seat()
+    grid.enqueue("j1", queue_timeout_ms=MINUTE)
+    assert grid.admit(wide(5), "j1", deadline_ms=None, queue_timeout_ms=MINUTE) == ["ok"]
+    assert len(timers(grid)) == 5
+    grid.take()
+    assert len(timers(grid)) == 4
+    grid.scripts.stop("j1", "cancelled", "{}")
+    assert timers(grid) == []
+    grid.enqueue("j2", queue_timeout_ms=MINUTE)
+    grid.scripts.stop("j2", "cancelled", "{}")
+    assert timers(grid) == []
+
+
+def test_a_job_without_the_option_has_no_timer(grid: Grid) -> None:
+    grid.job(wide(3), "j1")
+    grid.enqueue("j2")
+    assert timers(grid) == []
+    assert not grid.client.exists(grid.keys("delays"))
+
+
+def test_a_sweep_ends_so_many_and_goes_on_with_the_next(grid: Grid) -> None:
+    for number in range(7):
+        grid.job(one(), f"j{number}", queue_timeout_ms=MINUTE)
+    for entry in timers(grid):
+        grid.age("delays", entry)
+    assert grid.sweep(5)[0]["expired"] == 5
+    assert grid.sweep(5)[0]["expired"] == 2
+
+
+@pytest.mark.parametrize("steps", [1, 200])
+def test_the_deadline_says_what_was_not_done(grid: Grid, steps: int) -> None:
+    grid.seat(lanes=1)
+    grid.job(wide(steps), "j1")
+    grid.job(chain(2), "j2")
+    grid.enqueue("j3", deadline_ms=5000)
+    grid.take()
+    for job in ("j1", "j2", "j3"):
+        grid.age("deadlines", job)
+    grid.sweep()
+    running, waiting, queued = error(grid, "j1"), error(grid, "j2"), error(grid, "j3")
+    assert {one.code for one in (running, waiting, queued)} == {"job.deadline"}
+    assert (running.path, running.reason) == ("root", "it was running on m.a")
+    assert (waiting.path, waiting.details["seconds"]) == ("root", HOUR / 1000)
+    assert queued.reason == "no router had admitted it"
