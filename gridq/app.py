@@ -4,16 +4,44 @@ from __future__ import annotations
 
 import threading
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from celery import Celery
 from celery.app.amqp import AMQP
-from kombu import Exchange
+from kombu import Connection, Exchange
 
 from gridq import logs
 from gridq.settings import Settings
+from gridq.urls import Sentinels, sentinels
 
 TRANSPORT = "gridq.transport:Transport"
+SENTINEL_TRANSPORT = "gridq.transport:SentinelTransport"
+SOCKET = {
+    "socket_timeout": 10.0,
+    "socket_connect_timeout": 5.0,
+    "socket_keepalive": True,
+    "health_check_interval": 10,
+}
+"""How Celery's connections wait."""
+
+
+class Link(Connection):  # type: ignore[misc]
+    """A connection of Celery's. Kombu's pauses between two tries to connect grow to half a minute, for which
+    a worker would stay deaf after its server has come back.
+    """
+
+    def ensure_connection(
+        self,
+        errback: Any = None,
+        max_retries: int | None = None,
+        interval_start: float = 0.5,
+        interval_step: float = 0.5,
+        interval_max: float = 3,
+        **named: Any,
+    ) -> Any:
+        return super().ensure_connection(
+            errback, max_retries, interval_start, interval_step, interval_max, **named
+        )
 
 
 class Messaging(AMQP):  # type: ignore[misc]
@@ -23,6 +51,7 @@ class Messaging(AMQP):  # type: ignore[misc]
     each queue, neither of which would ever expire, and two round trips less at the first publish.
     """
 
+    Connection = Link
     default_exchange = Exchange("", "direct")
 
     def autoexchange(self, name: str) -> Exchange:
@@ -53,14 +82,12 @@ def disconnect() -> None:
 
 def server_options(config: Settings) -> dict[str, Any]:
     """The Celery settings that follow from gridq's own: the server, the prefix and the results' life."""
+    found = sentinels(config.broker_url.get_secret_value())
+    if found is not None:
+        return _of_sentinels(config, found)
     url = urlsplit(config.broker_url.get_secret_value())
     query = dict(parse_qsl(url.query))
-    socket: dict[str, Any] = {
-        "socket_timeout": 10.0,
-        "socket_connect_timeout": 5.0,
-        "socket_keepalive": True,
-        "health_check_interval": 10,
-    }
+    socket: dict[str, Any] = dict(SOCKET)
     if url.scheme == "unix":
         database = query.get("db", "0")
         login = url.netloc[: url.netloc.rfind("@") + 1]
@@ -74,6 +101,31 @@ def server_options(config: Settings) -> dict[str, Any]:
             secure.setdefault("ssl_cert_reqs", "CERT_REQUIRED")
         broker = f"{url.scheme}://{url.netloc}/{query.get('db') or url.path.strip('/') or '0'}"
         broker = backend = f"{broker}?{urlencode(secure)}" if secure else broker
+    return _options(config, broker, backend, socket)
+
+
+def _of_sentinels(config: Settings, found: Sentinels) -> dict[str, Any]:
+    """The same where sentinels say which server is the primary. Flower takes redis:// alone, so the URL names
+    the first of them, and the transport gets all.
+    """
+    from gridq.store.sentinel import asking, certificates
+
+    login = ":".join(quote(part or "", safe="") for part in (found.user, found.password))
+    login = f"{login}@" if found.password else ""
+    hosts = [f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in found.hosts]
+    broker = f"redis://{login}{hosts[0]}/{found.db}"
+    backend = ";".join(f"sentinel://{login}{host}/{found.db}" for host in hosts)
+    watched = {"master_name": found.name, "sentinel_kwargs": asking(found)}
+    made = _options(config, broker, backend, {**SOCKET, **watched, "sentinels": found.hosts})
+    made["broker_transport"] = SENTINEL_TRANSPORT
+    made["result_backend_transport_options"] |= watched
+    if found.ssl is not None:
+        made["broker_use_ssl"] = made["redis_backend_use_ssl"] = certificates(found.ssl)
+    return made
+
+
+def _options(config: Settings, broker: str, backend: str, socket: dict[str, Any]) -> dict[str, Any]:
+    """The settings that all servers share; `socket` are options of the broker's connections."""
     return {
         "broker_url": broker,
         "broker_transport": TRANSPORT,
@@ -106,6 +158,6 @@ def server_options(config: Settings) -> dict[str, Any]:
     }
 
 
-app = Celery("gridq", amqp=Messaging)
+app = Celery("gridq", amqp=Messaging, control="gridq.control:JobControl")
 app.config_from_object("broker_config.celeryconfig")
 logs.connect()

@@ -18,15 +18,31 @@ ASKED = 2.0
 """Seconds that one sentinel may take to answer before the next is asked."""
 
 
-class BoundedSentinelPool(SentinelConnectionPool, redis.BlockingConnectionPool):
+class Pool(SentinelConnectionPool):
+    """redis-py's, whose connections to the sentinels end with those to the server."""
+
+    def close(self) -> None:
+        super().close()
+        self.sentinel_manager.close()
+
+
+class BoundedPool(Pool, redis.BlockingConnectionPool):
     """At most `max_connections`; whoever needs one more waits up to `timeout` seconds."""
+
+
+class AsyncPool(asynchronous.SentinelConnectionPool):
+    """As `Pool`."""
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self.sentinel_manager.aclose()
 
 
 def pool(found: Sentinels, options: Mapping[str, Any], **bounds: Any) -> redis.ConnectionPool:
     """A pool of connections to the primary. `options` are redis-py's of a connection; `bounds`, where there
     are some, those of a BlockingConnectionPool.
     """
-    kind = BoundedSentinelPool if bounds else SentinelConnectionPool
+    kind = BoundedPool if bounds else Pool
     manager = Sentinel(  # type: ignore[no-untyped-call]
         found.hosts, sentinel_kwargs=asking(found), **_login(found), **options
     )
@@ -42,7 +58,9 @@ def async_pool(found: Sentinels, options: Mapping[str, Any]) -> redis.asyncio.Co
     manager = asynchronous.Sentinel(  # type: ignore[no-untyped-call]
         found.hosts, sentinel_kwargs=asked, **_login(found), **options
     )
-    made: redis.asyncio.ConnectionPool = manager.master_for(found.name, **secure(found)).connection_pool
+    made: redis.asyncio.ConnectionPool = manager.master_for(
+        found.name, connection_pool_class=AsyncPool, **secure(found)
+    ).connection_pool
     return made
 
 
@@ -68,10 +86,16 @@ def secure(found: Sentinels) -> dict[str, Any]:
     """redis-py's options for TLS, none without it."""
     if found.ssl is None:
         return {}
-    options: dict[str, Any] = {"ssl": True, **found.ssl}
-    if options.get("ssl_check_hostname") is not None:
-        options["ssl_check_hostname"] = options["ssl_check_hostname"].lower() in ("true", "1", "yes")
-    return options
+    return {"ssl": True, **certificates(found.ssl)}
+
+
+def certificates(options: Mapping[str, str]) -> dict[str, Any]:
+    """The ssl_… options of a URL as redis-py wants them; certificates are verified unless they say no."""
+    made: dict[str, Any] = {"ssl_cert_reqs": "required", **options}
+    made["ssl_cert_reqs"] = made["ssl_cert_reqs"].lower().removeprefix("cert_")
+    if "ssl_check_hostname" in made:
+        made["ssl_check_hostname"] = made["ssl_check_hostname"].lower() in ("true", "1", "yes")
+    return made
 
 
 def _login(found: Sentinels) -> dict[str, Any]:

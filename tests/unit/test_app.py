@@ -125,3 +125,18 @@ def test_pointing_the_app_elsewhere_leaves_no_connection_open(grid_env: GridEnv)
         assert time.monotonic() < until, grid_env.client.client_list()
     del result, waiting
     gc.collect()
+
+
+def test_sentinels_are_options_of_the_transport_and_the_url_stays_one_that_flower_takes() -> None:
+    made = _app("sentinels://u:p%40@a,b:2/main/3?sentinel_password=s&ssl_ca_certs=%2Fca.pem")
+    assert made.conf.broker_url == "redis://u:p%40@a:26379/3"
+    transport = made.connection_for_write().transport
+    assert (type(transport).__module__, type(transport).__name__) == ("gridq.transport", "SentinelTransport")
+    options = made.conf.broker_transport_options
+    assert (options["sentinels"], options["master_name"]) == ((("a", 26379), ("b", 2)), "main")
+    assert (options["sentinel_kwargs"]["password"], options["sentinel_kwargs"]["ssl"]) == ("s", True)
+    assert made.conf.broker_use_ssl == {"ssl_ca_certs": "/ca.pem", "ssl_cert_reqs": "required"}
+    backend = made.backend.connparams
+    assert [(host["host"], host["port"]) for host in backend["hosts"]] == [("a", 26379), ("b", 2)]
+    assert (backend["db"], backend["username"], backend["password"]) == (3, "u", "p@")
+    assert "SentinelManagedSSLConnection" in str(backend["connection_class"])

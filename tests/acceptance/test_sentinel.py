@@ -1,0 +1,95 @@
+"""A grid whose server is found by sentinels: its primary dies or is demoted, and the grid goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridq.client import AsyncClient, Client
+from gridq.monitor import PendingWork
+from gridq.settings import Settings
+from gridq.store.connection import check_server, connect
+from gridq.tasks import run_graph
+from tests.acceptance.homes import GRIDQ, wait_for
+from tests.pointed import pointed_at
+from tests.sentinels import Watched
+from workers.home import Home
+
+pytestmark = pytest.mark.slow
+
+ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
+SLEEP = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 3000}}}
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    with Watched(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def grid(watched: Watched, tmp_path: Path) -> Iterator[Client]:
+    """Two routers and a bench seat of two lanes that know only the sentinels."""
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "seats.toml").write_text("[bench]\nlanes = 2\n")
+    config = Settings(
+        broker_url=watched.url, prefix="s:", home=tmp_path / "home", profiles=("bench",), drain=2
+    )
+    with (
+        pointed_at(config, {"GRIDQ_DRAIN": "2"}) as client,
+        Home(config, ["bench"], routers=2, folder=tmp_path / "logs"),
+    ):
+        yield client
+
+
+def every_door(client: Client, config: Settings) -> None:
+    """One job through each door, and its answer by each way."""
+
+    async def asynchronous() -> object:
+        async with AsyncClient(config=config) as other:
+            return await other.run(ECHO, "async", timeout=60)
+
+    assert client.run(ECHO, "client", timeout=60) == "client"
+    assert run_graph.delay(ECHO, "celery").get(timeout=60) == "celery"
+    assert asyncio.run(asynchronous()) == "async"
+
+
+def test_a_fail_over_loses_no_job_and_stops_no_program(grid: Client, watched: Watched) -> None:
+    every_door(grid, grid.config)
+    jobs = [grid.submit(SLEEP, number) for number in range(4)]
+    delayed = run_graph.delay(SLEEP, "celery")
+    wait_for(lambda: sum(seat.busy for seat in grid.workers()) == 2)
+    old = watched.primary
+    old.settle()
+    old.kill()
+    wait_for(lambda: watched.primary is not old, 60)
+    for number, job in enumerate(jobs):
+        assert grid.result(job, timeout=60) == {"items": number, "ms": 3000}
+        assert [row.attempt for row in grid.rows(job)] == [1], "nobody was declared dead"
+    assert delayed.get(timeout=60) == {"items": "celery", "ms": 3000}
+    every_door(grid, grid.config)
+
+    # The old primary comes back as a replica, and an operator changes them back: both live on, and whoever
+    # talks to the demoted one is told READONLY or is cut off.
+    old.start()
+    wait_for(lambda: not old.is_primary, 60)
+    job = grid.submit(SLEEP, "meanwhile")
+    watched.primary.settle()  # what is not there yet, a fail-over loses: docs/deploy.md
+    watched.fail_over()
+    assert watched.primary is old
+    assert grid.result(job, timeout=60) == {"items": "meanwhile", "ms": 3000}
+    every_door(grid, grid.config)
+
+
+def test_the_other_programs_know_sentinels_too(grid: Client, watched: Watched) -> None:
+    with connect(watched.url) as client:
+        check_server(client)
+    said = subprocess.run([*GRIDQ, "health"], capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0, said.stderr
+    assert "live: " in said.stdout
+    lengths = {queue["name"]: queue for queue in asyncio.run(PendingWork().queues())}
+    assert lengths["bench:any"]["consumers"] == 2
