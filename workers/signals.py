@@ -5,7 +5,12 @@ from __future__ import annotations
 import select
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Self
+
+from gridq.cli.interrupts import SIGNALLED
 
 
 class Signals:
@@ -43,3 +48,18 @@ class Signals:
         except BlockingIOError:
             return []
         return [number for number in came if number in self.numbers]
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Within it SIGTERM and SIGHUP end the program as an exception, so that what was started is stopped."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(SIGNALLED + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

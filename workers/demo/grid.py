@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 
 from pydantic import SecretStr
 
-from gridq.cli.interrupts import SIGNALLED
 from gridq.errors import ConfigError, ModelFileError
 from gridq.settings import Settings, settings
 from workers.embedded import EmbeddedServer
 from workers.home import Home
 from workers.profiles.gpu import engines
+from workers.signals import ended_by_signals
 from workers.wires.models import catalogue
 
 MODEL = "smollm2-135m-instruct"
@@ -59,7 +57,7 @@ def demo_grid(engine: str, *, keep: bool) -> Iterator[tuple[Settings, Path]]:
     failed = True
     try:
         with ExitStack() as stack:
-            stack.enter_context(_ended_by_signals())
+            stack.enter_context(ended_by_signals())
             server = stack.enter_context(EmbeddedServer(folder / "server"))
             config = settings().model_copy(
                 update={
@@ -78,18 +76,3 @@ def demo_grid(engine: str, *, keep: bool) -> Iterator[tuple[Settings, Path]]:
     finally:
         if not keep and not failed:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Within it SIGTERM and SIGHUP end the program as an exception, so that what was started is stopped."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(SIGNALLED + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

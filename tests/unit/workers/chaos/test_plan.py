@@ -1,0 +1,79 @@
+"""What chaos plans: the same from the same seed, and with the outcome that the graphs' meaning gives."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from gridq.admission import compile_text, local_catalogue
+from gridq.errors import ConfigError
+from gridq.graph.nodes import parse
+from gridq.profiles import load
+from gridq.settings import Settings
+from tests.reference import Reference, StageFailed
+from workers.chaos import plan
+from workers.chaos.graphs import Maker
+from workers.chaos.witness import ORDERS, answer
+
+CONFIG = Settings(profiles=("chaos",), stages=("workers.chaos.stages",))
+CATALOGUE = local_catalogue(CONFIG, load(CONFIG.profiles))
+
+
+class Calls:
+    """Runs stages as a grid without faults does: each call is the next attempt."""
+
+    def __init__(self) -> None:
+        self.attempts: dict[str, int] = {}
+
+    def __call__(self, implementation: str, value: Any, path: str) -> Any:
+        if implementation == "builtin:format_json":
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        orders = value[ORDERS]
+        self.attempts[path] = self.attempts.get(path, 0) + 1
+        if orders.get("fail") or self.attempts[path] <= orders.get("flaky", 0) or orders["ms"] == 5000:
+            raise StageFailed(path)
+        return answer(value)
+
+
+@pytest.mark.parametrize("failing", [0.0, 0.15])
+def test_the_outcome_is_that_of_the_graphs_meaning(failing: float) -> None:
+    maker = Maker(random.Random(int(failing * 100)))
+    seen = set()
+    for _ in range(150):
+        made = maker.make(failing=failing)
+        outcome = Reference(CATALOGUE, Calls()).outcome(parse(made.graph).root, made.input)
+        assert set(made.outcome.errors) == outcome.errors
+        if not outcome.failed:
+            assert made.outcome.value == outcome.value
+        seen.add(bool(outcome.errors))
+        compile_text(json.dumps(made.graph), CATALOGUE, CONFIG, load(CONFIG.profiles))
+    assert seen == ({False} if not failing else {False, True})
+
+
+def test_every_operator_is_there_and_each_stage_has_an_id_of_its_own() -> None:
+    made = plan.make(1000, 5, 60, ())
+    text = json.dumps([job.made.graph for job in made.jobs])
+    for op in ("Sequential", "Parallel", "Branch", "Retry", "Fanout", "Merge", "Let", "Const"):
+        assert f'"op": "{op}"' in text
+    for job in made.jobs:
+        assert len(set(job.made.stages.values())) == len(job.made.stages)
+    assert 1000 <= made.stages < 1100
+
+
+def test_the_same_seed_gives_the_same_plan_and_another_another() -> None:
+    one, same, other = (plan.make(300, seed, 30, plan.chosen("all")) for seed in (7, 7, 8))
+    assert one == same
+    assert one.jobs[0].id != other.jobs[0].id
+    assert plan.make(300, 7, 30, ("kill",)).jobs == one.jobs, "other faults are no other jobs"
+    assert {fault.kind for fault in plan.make(300, 7, 30, ("kill",)).faults} == {"kill"}
+
+
+def test_faults_are_called_by_name() -> None:
+    assert plan.chosen("cut, kill") == ("kill", "cut")
+    assert plan.chosen("all") == tuple(plan.FAULTS)
+    assert plan.chosen("none") == ()
+    with pytest.raises(ConfigError, match="flood"):
+        plan.chosen("kill,flood")

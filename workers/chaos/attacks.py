@@ -1,0 +1,214 @@
+"""Faults done to a grid, one after the other, and undone when their time is over."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from redis.exceptions import RedisError
+
+from gridq.errors import GridError
+from workers.chaos import clock
+from workers.chaos.grid import ChaosGrid, Part
+from workers.chaos.plan import Fault
+from workers.chaos.proxy import Proxy
+
+DAY = 86_400.0
+CLIENT = "client"
+SERVER = "server"
+
+
+class Attacker:
+    """Does the faults of a plan to a grid. Everything runs on the caller's thread, in `tick`.
+
+    `tell(text)` gets a line for each fault as it happens.
+    """
+
+    def __init__(self, grid: ChaosGrid, faults: list[Fault], tell: Callable[[str], None]) -> None:
+        self.grid = grid
+        self.tell = tell
+        self.counts: Counter[str] = Counter()
+        self._faults = faults
+        self._next = 0
+        self._undo: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = itertools.count()
+        self._down = False
+        self._admin = grid.direct()
+
+    def tick(self, elapsed: float) -> None:
+        """Undo what is over and do what is due, `elapsed` seconds after the beginning."""
+        self._undo_until(time.monotonic())
+        while self._next < len(self._faults) and self._faults[self._next].at <= elapsed:
+            fault = self._faults[self._next]
+            self._next += 1
+            hit = self._do(fault)
+            if hit:
+                self.counts[fault.kind] += 1
+                lasts = "" if fault.seconds == 0 else f" for {fault.seconds:g} s"
+                self.tell(f"{elapsed:7.1f} s  {fault.kind:15}{hit.replace('@', lasts)}")
+
+    def end(self) -> None:
+        """Undo everything: no fault goes on."""
+        self._next = len(self._faults)
+        self._undo_until(math.inf)
+        self.grid.resume_all()
+        self._admin.close()
+
+    def _undo_until(self, now: float) -> None:
+        while self._undo and self._undo[0][0] <= now:
+            heapq.heappop(self._undo)[2]()
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._undo, (time.monotonic() + seconds, next(self._number), act))
+
+    def _do(self, fault: Fault) -> str:
+        """What was hit, `@` where its time is to be told; empty where there was nothing to hit."""
+        act: Callable[[Fault], str] = getattr(self, "_" + fault.kind.replace("-", "_"))
+        return act(fault)
+
+    # -- whom it hits
+
+    def _running(self) -> list[Part]:
+        return [part for part in self.grid.parts.values() if part.running]
+
+    def _one(self, fault: Fault) -> Part | None:
+        parts = self._running()
+        return parts[int(fault.pick * len(parts))] if parts else None
+
+    def _link(self, fault: Fault) -> tuple[str, Proxy]:
+        """A proxy: a part's, or that of the programs that submit."""
+        links = [(part.name, part.proxy) for part in self.grid.parts.values() if not part.gone]
+        links.append((CLIENT, self.grid.client_proxy))
+        return links[int(fault.pick * len(links))]
+
+    def _kill_part(self, part: Part, seconds: float) -> str:
+        like = [other for other in self.grid.parts.values() if other.sort == part.sort and not other.gone]
+        if math.isinf(seconds) and len(like) < 3:  # two of each sort stay
+            seconds = 6.0
+        self.grid.kill(part)
+        if math.isinf(seconds):
+            part.gone = True
+            return f"{part.name} for good"
+        part.due = time.monotonic() + seconds
+        return f"{part.name} for {seconds:g} s"
+
+    # -- faults
+
+    def _kill(self, fault: Fault) -> str:
+        part = self._one(fault)
+        return self._kill_part(part, fault.seconds) if part else ""
+
+    def _machine(self, fault: Fault) -> str:
+        part = self._one(fault)
+        hit = [other for other in self._running() if part and other.machine == part.machine]
+        return ", ".join([self._kill_part(other, fault.seconds) for other in hit])
+
+    def _stop(self, fault: Fault) -> str:
+        parts = [part for part in self._running() if part.ending is None]
+        chosen = int(fault.pick * (len(parts) + 1))
+        if chosen < len(parts):
+            part = parts[chosen]
+            child = part.child
+            self.grid.signal(part, signal.SIGSTOP)
+
+            def go_on() -> None:
+                if part.child is child:
+                    self.grid.signal(part, signal.SIGCONT)
+
+            self._later(fault.seconds, go_on)
+            return part.name + "@"
+        pid = self.grid.server.pid
+        if pid is None:
+            return ""
+        os.kill(pid, signal.SIGSTOP)
+        self._later(
+            fault.seconds, lambda: os.kill(pid, signal.SIGCONT) if self.grid.server.pid == pid else None
+        )
+        return SERVER + "@"
+
+    def _drain(self, fault: Fault) -> str:
+        part = self._one(fault)
+        if part is None or part.ending is not None:
+            return ""
+        self.grid.drain(part)
+        return part.name
+
+    def _server_restart(self, fault: Fault) -> str:
+        return self._stop_server(fault, kill=False)
+
+    def _server_kill(self, fault: Fault) -> str:
+        return self._stop_server(fault, kill=True)
+
+    def _stop_server(self, fault: Fault, *, kill: bool) -> str:
+        if self._down:
+            return ""
+        self._down = True
+        self.grid.stop_server(kill=kill)
+
+        def bring_back() -> None:
+            self.grid.server.start()
+            self._down = False
+
+        self._later(fault.seconds, bring_back)
+        return SERVER + "@"
+
+    def _cut(self, fault: Fault) -> str:
+        name, proxy = self._link(fault)
+        reset = fault.size < 0.5
+        proxy.cut(reset=reset)
+        return f"{name} by {'RST' if reset else 'FIN'}"
+
+    def _blackhole(self, fault: Fault) -> str:
+        name, proxy = self._link(fault)
+        forget = fault.size < 0.6
+        proxy.blackhole(True)
+        self._later(fault.seconds, lambda: proxy.blackhole(False, forget=forget))
+        return f"{name}@" + (", then forgotten" if forget else "")
+
+    def _delay(self, fault: Fault) -> str:
+        name, proxy = self._link(fault)
+        proxy.delay = round(0.002 + fault.size * 0.1, 3)
+
+        def quick() -> None:
+            proxy.delay = 0.0
+
+        self._later(fault.seconds, quick)
+        return f"{name} by {proxy.delay * 1000:.0f} ms@"
+
+    def _clock(self, fault: Fault) -> str:
+        machines = sorted({part.machine for part in self.grid.parts.values()})
+        machine = machines[int(fault.pick * len(machines))]
+        seconds = round((fault.size * 2 - 1) ** 3 * DAY, 1)
+        clock.shift(self.grid.clock_file(machine), seconds)
+        return f"{machine} by {seconds:+g} s"
+
+    def _client_kill(self, fault: Fault) -> str:
+        return self._ask(self._kill_clients, "every connection")
+
+    def _kill_clients(self) -> None:
+        for sort in ("normal", "pubsub"):
+            self._admin.execute_command("CLIENT", "KILL", "TYPE", sort)  # type: ignore[no-untyped-call]
+
+    def _script_flush(self, fault: Fault) -> str:
+        return self._ask(self._admin.script_flush, SERVER)
+
+    def _ask(self, act: Callable[[], object], hit: str) -> str:
+        """Have the server do it, where it can be asked now."""
+        if self._down:
+            return ""
+        try:
+            act()
+        except (RedisError, GridError, OSError):
+            return ""
+        return hit
+
+    def _quota(self, fault: Fault) -> str:
+        self.grid.allow_poor(False)
+        self._later(fault.seconds + 3.0, lambda: self.grid.allow_poor(True))  # a router looks each 2 s
+        return "the agent poor has no money@"

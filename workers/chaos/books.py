@@ -1,0 +1,150 @@
+"""What the grid has recorded of a run, as plain data: ends, rows, attempts that came to nothing, money.
+
+How attempts are counted. Each claim of a step raises its attempt, so the attempts of a step are 1, 2, 3, …
+An attempt ends in one of two ways. It is recorded: its rows stand in the job's history, and nothing else
+tells of it. Or it comes to nothing, be it lost with its worker, handed back, failed, fenced off, or withdrawn
+with its job: then `late:<lease>` remembers it, with its seat and what was charged for it. So for each step
+
+    attempts recorded + attempts that came to nothing = 1, 2, … without a gap, none in both
+
+and a run that the outside witness saw must be of one of them: the runs beyond those recorded are the extra
+ones, and each has its own recorded attempt that came to nothing. An attempt that nobody ran (its worker died
+before it began) is one that came to nothing without a run; a run without an attempt, or two of one attempt,
+break the rule.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis import Redis
+
+from gridq.admission import compile_text, local_catalogue
+from gridq.errors import GridError
+from gridq.graph.plan import Step
+from gridq.jobs import End
+from gridq.profiles import load
+from gridq.protocol import Json
+from gridq.settings import Settings
+from gridq.states import JobState
+from gridq.store import values
+from gridq.store.keys import Keys
+
+BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One recorded line of a job's history."""
+
+    path: str
+    attempt: int
+    worker: str
+    state: str
+    micro_dollars: int
+
+
+@dataclass(slots=True)
+class Record:
+    """All that is kept of one job. `lost`: step → attempt → (seat, micro-dollars charged) of the attempts
+    that came to nothing; `ends`: how many there are.
+    """
+
+    state: JobState | None = None
+    value: Json = None
+    error: GridError | None = None
+    ends: int = 0
+    admitted: bool = False
+    rows: list[Row] = field(default_factory=list)
+    lost: dict[int, dict[int, tuple[str, int]]] = field(default_factory=lambda: defaultdict(dict))
+
+    def recorded(self, step: int, path: str) -> list[int]:
+        """The attempts of a step that were recorded, by the rows of its first stage."""
+        lost = self.lost.get(step, {})
+        return [row.attempt for row in self.rows if row.path == path and row.attempt not in lost]
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The whole grid's: records by job, what agents have spent, what seats have been charged."""
+
+    records: dict[str, Record]
+    spent: dict[str, int]
+    charged: dict[str, int]
+    losses: int
+
+
+def read(client: Redis, keys: Keys, jobs: Iterable[str], budget: int) -> Books:
+    """Read everything. `budget` is what each bench seat has, in micro-dollars."""
+    names = list(jobs)
+    records = {job: Record() for job in names}
+    for at in range(0, len(names), BATCH):
+        some = names[at : at + BATCH]
+        look = client.pipeline(transaction=False)
+        for job in some:
+            look.lrange(keys("fin", job), 0, -1)
+            look.lrange(keys("rows", job), 0, -1)
+            look.hget(keys("about", job), "n")
+        replies: list[Any] = look.execute()
+        for number, job in enumerate(some):
+            ends, rows, count = replies[number * 3 : number * 3 + 3]
+            records[job].admitted = int(count or 0) > 0
+            records[job].rows = [_row(row) for text in rows for row in json.loads(text)]
+            _end(client, keys, records[job], ends)
+    _lost(client, keys, records)
+    charged = {}
+    for raw in client.scan_iter(f"{keys('seat', '*')}", count=1000):
+        left: Any = client.hget(raw, "left")
+        if left is not None:
+            charged[raw.decode()[len(keys("seat", "")) :]] = budget - int(left)
+    spent: dict[str, int] = defaultdict(int)
+    for raw in client.scan_iter(keys("spent", "*"), count=1000):
+        found: Any = client.hgetall(raw)
+        for name, value in found.items():
+            spent[name.decode()] += int(value)
+    losses: Any = client.hget(keys("losses"), "n")
+    return Books(records, dict(spent), charged, int(losses or 0))
+
+
+def _row(row: dict[str, Any]) -> Row:
+    return Row(row["path"], row["attempt"], row["worker"], row["state"], row["micro_dollars"])
+
+
+def _end(client: Redis, keys: Keys, record: Record, ends: list[bytes]) -> None:
+    record.ends = len(ends)
+    if ends:
+        end = End.read(ends[0])
+        record.state, record.error = end.state, end.error()
+        if record.error is None:
+            record.value = values.decode(values.read(client, keys, end.payload))
+
+
+def _lost(client: Redis, keys: Keys, records: dict[str, Record]) -> None:
+    head = len(keys("late", ""))
+    found: list[bytes] = list(client.scan_iter(keys("late", "*"), count=1000))
+    for at in range(0, len(found), 1000):
+        some = found[at : at + 1000]
+        replies: Any = client.mget(some)
+        for raw, value in zip(some, replies, strict=True):
+            job, step, _, attempt, _ = raw.decode()[head:].split(":")
+            if job in records and value is not None:
+                seat, charged = value.decode().split(" ")
+                records[job].lost[int(step)][int(attempt)] = (seat, int(float(charged)))
+
+
+class Plans:
+    """The steps of graphs, as every router splits them."""
+
+    def __init__(self, config: Settings) -> None:
+        self.config = config
+        self.profiles = load(config.profiles)
+        self.catalogue = local_catalogue(config, self.profiles)
+
+    def steps(self, graph: Json) -> tuple[Step, ...]:
+        """The steps of one graph."""
+        text = json.dumps(graph)
+        return compile_text(text, self.catalogue, self.config, self.profiles)[2].steps

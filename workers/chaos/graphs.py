@@ -1,0 +1,210 @@
+"""Graphs from a seed, each with what must come of it, known from how it was made.
+
+A graph is made from the top with the value that enters each node in hand, so its answer, or the stages of
+which one must fail it, is worked out while it grows. The rules are those of docs/graphs.md; nothing here
+asks the engine or its plans.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gridq.graph.nodes import below
+from gridq.protocol import Json
+from workers.chaos.profile import CENTS
+from workers.chaos.witness import ORDERS, answer
+
+Node = dict[str, Any]
+LONG = 70_000
+"""Characters of an answer that has a key of its own in the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A node's answer, or the paths of the stages of which one fails it, with the errors' codes."""
+
+    value: Any = None
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A graph, its input, what must come of it, and its witnessed stages: their ids → their paths."""
+
+    graph: dict[str, Json]
+    input: Json
+    outcome: Outcome
+    stages: dict[str, str]
+    spends: bool
+
+
+class Maker:
+    """Makes graphs out of one source of chance. Each stage's id is its own within its graph."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self._stages: dict[str, str] = {}
+        self._spends = False
+        self._failing = 0.0
+
+    def make(self, *, failing: float = 0.0, paid: bool = False, slow: bool = False) -> Made:
+        """A graph of any shape. `failing`: how likely each stage is to fail for good; `paid`: its stages cost
+        money; `slow`: it takes seconds.
+        """
+        self._stages, self._spends, self._failing, self._slow = {}, paid, failing, slow
+        value: Json = self.chance.choice([None, 7, "text", [1, 2], {"a": 1, "b": [True]}])
+        shape = self.chance.choices(
+            [self.chain, self.wide, self.fan, self.mixture, self.deep, self.single], [4, 3, 3, 6, 1, 3]
+        )[0]
+        root, outcome = shape(value, "root")
+        return Made(
+            {"description": "chaos", "version": "0.1.0", "root": root}, value, outcome, self._stages, paid
+        )
+
+    # -- shapes
+
+    def single(self, value: Any, path: str) -> tuple[Node, Outcome]:
+        return self.stage(value, path)
+
+    def chain(self, value: Any, path: str, longest: int = 12) -> tuple[Node, Outcome]:
+        return self.sequence(value, path, self.chance.randint(2, longest), 0)
+
+    def wide(self, value: Any, path: str) -> tuple[Node, Outcome]:
+        return self.parallel(value, path, self.chance.randint(4, 24), 0)
+
+    def fan(self, value: Any, path: str) -> tuple[Node, Outcome]:
+        return self.fanout(value, path, self.chance.randint(4, 32), 0)
+
+    def mixture(self, value: Any, path: str) -> tuple[Node, Outcome]:
+        return self.node(value, path, 3)
+
+    def deep(self, value: Any, path: str) -> tuple[Node, Outcome]:
+        """A small node below many operators."""
+        return self.node(value, path, self.chance.randint(5, 7), narrow=True)
+
+    def node(self, value: Any, path: str, depth: int, narrow: bool = False) -> tuple[Node, Outcome]:
+        if depth <= 0:
+            return self.leaf(value, path)
+        width = 1 if narrow else self.chance.randint(2, 3)
+        kinds = [self.sequence, self.parallel, self.fanout, self.merge, self.let]
+        kind = self.chance.randrange(len(kinds) + 2)
+        if kind < len(kinds):
+            return kinds[kind](value, path, width, depth - 1)
+        return (self.branch if kind == len(kinds) else self.retry)(value, path, depth - 1)
+
+    # -- operators
+
+    def sequence(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
+        nodes, outcome = [], Outcome(value)
+        for i in range(width):
+            node, after = self.node(outcome.value, below(path, "stages", i), depth, width == 1)
+            nodes.append(node)
+            outcome = outcome if outcome.errors else after
+        return {"op": "Sequential", "stages": nodes}, outcome
+
+    def parallel(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
+        branches, parts = {}, {}
+        for name in (f"b{i}" for i in range(width)):
+            given = value[name] if isinstance(value, dict) and name in value else value
+            branches[name], parts[name] = self.node(given, below(path, "branches", name), depth, width == 1)
+        return {"op": "Parallel", "branches": branches}, _together(parts)
+
+    def fanout(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
+        source, given = self.leaf(value, below(path, "source"))
+        targets, parts = [], {}
+        for i in range(width):
+            node, parts[str(i)] = self.node(given.value, below(path, "targets", i), depth, width == 1)
+            targets.append(node)
+        both = _together(parts)
+        outcome = given if given.errors else both if both.errors else Outcome(list(both.value.values()))
+        return {"op": "Fanout", "source": source, "targets": targets}, outcome
+
+    def merge(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
+        sources, parts = [], {}
+        for i in range(width):
+            given = value.get(f"source_{i}") if isinstance(value, dict) else value
+            node, parts[f"source_{i}"] = self.node(given, below(path, "sources", i), depth, width == 1)
+            sources.append(node)
+        both = _together(parts)
+        target, after = self.leaf(both.value, below(path, "target"))
+        return {"op": "Merge", "sources": sources, "target": target}, both if both.errors else after
+
+    def let(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
+        bindings, parts = {}, {}
+        for name in (f"v{i}" for i in range(width)):
+            bindings[name], parts[name] = self.node(value, below(path, "bindings", name), depth, width == 1)
+        bound = _together(parts)
+        outer = value if isinstance(value, dict) else {}
+        given = None if bound.errors else {**outer, **bound.value}
+        body, after = self.leaf(given, below(path, "body"))
+        return {"op": "Let", "bindings": bindings, "body": body}, bound if bound.errors else after
+
+    def branch(self, value: Any, path: str, depth: int) -> tuple[Node, Outcome]:
+        say = self.chance.random() < 0.5
+        predicate, test = self.stage(value, below(path, "predicate"), say=say)
+        yes, if_true = self.node(value, below(path, "if_true"), depth, True)
+        no, if_false = self.node(value, below(path, "if_false"), depth, True)
+        node = {"op": "Branch", "predicate": predicate, "if_true": yes, "if_false": no}
+        return node, test if test.errors else if_true if test.value is True else if_false
+
+    def retry(self, value: Any, path: str, depth: int) -> tuple[Node, Outcome]:
+        """Some stages, then one that fails at first: it takes as many tries as it may fail, and one."""
+        times = self.chance.randint(0, 2)
+        inner = below(path, "stage")
+        first, outcome = self.node(value, below(inner, "stages", 0), depth, True)
+        last, after = self.stage(outcome.value, below(inner, "stages", 1), flaky=times)
+        node: Node = {
+            "op": "Retry",
+            "stage": {"op": "Sequential", "stages": [first, last]},
+            "max_attempts": times + 1,
+        }
+        if self.chance.random() < 0.5:
+            node["delay_ms"] = self.chance.choice([1, 50, 400])
+        return node, outcome if outcome.errors else after
+
+    # -- leaves
+
+    def leaf(self, value: Any, path: str) -> tuple[Node, Outcome]:
+        what = self.chance.random()
+        if what < 0.06:
+            constant = self.chance.choice([None, 3, "c", {"b0": 1, "source_1": [2]}])
+            return {"op": "Const", "value": constant}, Outcome(constant)
+        if what < 0.16:  # pure: a router runs it, and no witness sees it
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            return {"op": "Stage", "id": "format_json"}, Outcome(text)
+        return self.stage(value, path)
+
+    def stage(self, value: Any, path: str, **orders: Json) -> tuple[Node, Outcome]:
+        chance = self.chance
+        name = f"s{len(self._stages)}"
+        self._stages[name] = path
+        ms = chance.choices([0, chance.randint(5, 60), chance.randint(100, 500), 1500], [5, 8, 4, 1])[0]
+        orders = {"id": name, "ms": ms * (3 if self._slow else 1), **orders}
+        kind = "chaos_seat" if self._spends or chance.random() < 0.55 else "chaos_local"
+        if kind == "chaos_seat":
+            orders["spend"] = chance.choice([0, 100, round(CENTS * 10_000)])
+        if chance.random() < 0.05:
+            orders["seat"] = chance.randint(1, 2)
+        if "say" not in orders and chance.random() < 0.03:
+            orders["size"] = LONG
+        errors = {}
+        if chance.random() < self._failing:
+            if chance.random() < 0.2:
+                kind, errors = "chaos_slow", {path: "stage.timeout"}
+                orders["ms"] = 5000
+                orders.pop("spend", None)
+            else:
+                orders["fail"], errors = True, {path: "stage.failed"}
+        given = value if isinstance(value, dict) else {"items": value}
+        node = {"op": "Stage", "id": kind, "config": {ORDERS: orders}}
+        return node, Outcome(errors=errors) if errors else Outcome(answer({**given, ORDERS: orders}))
+
+
+def _together(parts: dict[str, Outcome]) -> Outcome:
+    """Of nodes that run side by side: any of their errors, else the record of their values."""
+    errors = {path: code for part in parts.values() for path, code in part.errors.items()}
+    return Outcome(errors=errors) if errors else Outcome({name: part.value for name, part in parts.items()})

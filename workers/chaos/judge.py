@@ -1,0 +1,253 @@
+"""The audit after a run: what each job should have come to, what each attempt left, and every sum."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gridq.audit import Check
+from gridq.errors import GridError
+from gridq.graph.plan import Step
+from gridq.settings import Settings
+from gridq.states import JobState
+from workers.chaos.books import Books, Plans, Record
+from workers.chaos.plan import Job
+from workers.chaos.submitting import Submitted
+from workers.chaos.witness import Run
+
+EXHAUSTED = "stage.attempts_exhausted"
+CODES = {JobState.CANCELLED: "job.cancelled"}
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The rules, each with what breaks it, and the sums that go into the table."""
+
+    checks: list[Check] = field(default_factory=list)
+    states: Counter[str] = field(default_factory=Counter)
+    runs: int = 0
+    extra: int = 0
+    recorded: int = 0
+    nothing: int = 0
+    """Attempts that came to nothing."""
+    codes: Counter[str] = field(default_factory=Counter)
+
+
+class Judge:
+    """Judges one run. `answer(job)` gives what Celery's backend says: (state, value or error)."""
+
+    def __init__(
+        self,
+        books: Books,
+        submitted: dict[str, Submitted],
+        runs: list[Run],
+        config: Settings,
+        answer: Callable[[str], tuple[str, Any]],
+    ) -> None:
+        self.books = books
+        self.submitted = submitted
+        self.config = config
+        self.answer = answer
+        self.verdict = Verdict(runs=len(runs))
+        self.runs: dict[str, list[Run]] = defaultdict(list)
+        for run in runs:
+            self.runs[run.job].append(run)
+        plans = Plans(config)
+        self.steps = {job: plans.steps(state.job.made.graph) for job, state in submitted.items()}
+
+    def judge(self) -> Verdict:
+        """Apply every rule."""
+        rules: list[tuple[str, Callable[[Submitted, Record], list[str]]]] = [
+            ("each job has one final state, and it is the right one", self._ended),
+            ("Celery's backend says the same", self._answered),
+            ("each stage's effect is recorded once", self._once),
+            ("each attempt is recorded or came to nothing, one of them", self._attempts),
+            ("each run seen is of one attempt; each extra run matches one that came to nothing",
+             self._witnessed),
+        ]  # fmt: skip
+        for name, rule in rules:
+            found = [
+                line for job, state in self.submitted.items() for line in rule(state, self.books.records[job])
+            ]
+            self.verdict.checks.append(Check(name, tuple(found)))
+        self.verdict.checks.append(Check("agents have spent what was recorded", tuple(self._agents())))
+        self.verdict.checks.append(
+            Check("seats are charged what was recorded, and the waste", tuple(self._seats()))
+        )
+        return self.verdict
+
+    # -- jobs
+
+    def _ended(self, state: Submitted, record: Record) -> list[str]:
+        job = state.job
+        wrong = list(state.wrong)
+        if not state.accepted:
+            self.verdict.states["refused" if state.refused else "not submitted"] += 1
+            if record.ends:
+                wrong.append(f"{job.id} was refused and has ended {record.state}")
+            return wrong + ([] if state.refused else [f"{job.id} was not submitted in time"])
+        self.verdict.states[str(record.state or "lost")] += 1
+        if record.ends != 1:
+            return [*wrong, f"{job.id} has {record.ends} final states"]
+        return wrong + self._right(job, record)
+
+    def _right(self, job: Job, record: Record) -> list[str]:
+        """Why the end of a job is not one that it may have."""
+        expected = job.made.outcome
+        if record.error is None:
+            if expected.errors:
+                return [
+                    f"{job.id} should have failed by {dict(expected.errors)}, it gave {record.value!r:.80}"
+                ]
+            if record.value != expected.value:
+                return [f"{job.id} should have given {expected.value!r:.80}, it gave {record.value!r:.80}"]
+            return []
+        code, path = record.error.code, str(record.error.details.get("path"))
+        self.verdict.codes[code] += 1
+        if code in job.may or (path in expected.errors and expected.errors[path] == code):
+            return []
+        most = max((len(attempts) for attempts in record.lost.values()), default=0)
+        if code == EXHAUSTED and most >= self.config.max_losses:
+            return []
+        return [f"{job.id} ended by {code} at {path}: {record.error}, which nothing explains"]
+
+    def _answered(self, state: Submitted, record: Record) -> list[str]:
+        if not (state.accepted and state.job.celery and record.ends):
+            return []
+        told, result = self.answer(state.job.id)
+        if record.error is None:
+            right = told == "SUCCESS" and result == record.value
+        else:
+            right = told in ("FAILURE", "REVOKED") and (
+                not isinstance(result, GridError) or result.code == record.error.code
+            )
+        return [] if right else [f"{state.job.id} is {record.state}, Celery says {told} {result!r:.80}"]
+
+    # -- stages
+
+    def _once(self, state: Submitted, record: Record) -> list[str]:
+        job = state.job.id
+        twice = Counter((row.path, row.attempt) for row in record.rows)
+        wrong = [
+            f"{job}: {path} attempt {number} has {n} rows" for (path, number), n in twice.items() if n > 1
+        ]
+        for number, step in enumerate(self.steps[job]):
+            if not step.ops:
+                continue
+            times = len(record.recorded(number, step.ops[0].path))
+            self.verdict.recorded += times
+            if times > 1 and step.scope is None:
+                wrong.append(f"{job}: {step.path} is recorded {times} times")
+            if times == 0 and record.state is JobState.DONE and step.guard is None:
+                wrong.append(f"{job} is done and {step.path} is not recorded")
+        return wrong
+
+    def _attempts(self, state: Submitted, record: Record) -> list[str]:
+        job = state.job.id
+        wrong = []
+        for number, step in enumerate(self.steps[job]):
+            lost = set(record.lost.get(number, {}))
+            self.verdict.nothing += len(lost)
+            wrong += [
+                f"{job}: attempt {row.attempt} of {row.path} is recorded and came to nothing"
+                for row in record.rows
+                if len(step.ops) == 1 and row.path == step.ops[0].path
+                if row.attempt in lost and row.state == "done"
+            ]
+            if step.ops:  # of a step without stages no history is kept
+                known = lost | set(record.recorded(number, step.ops[0].path))
+                missing = sorted(set(range(1, max(known, default=0) + 1)) - known)
+                wrong += [f"{job}: nothing is known of attempt {each} of {step.path}" for each in missing]
+        return wrong
+
+    def _witnessed(self, state: Submitted, record: Record) -> list[str]:
+        job = state.job
+        number = {op.path: (n, step) for n, step in enumerate(self.steps[job.id]) for op in step.ops}
+        wrong = []
+        seen: dict[int, Counter[int]] = defaultdict(Counter)
+        for run in self.runs[job.id]:
+            step, _ = number[job.made.stages[run.stage]]
+            seen[step][run.attempt] += 1
+        witnessed: dict[int, Step] = {number[path][0]: number[path][1] for path in job.made.stages.values()}
+        for step, found in witnessed.items():
+            recorded = set(record.recorded(step, found.ops[0].path))
+            lost = set(record.lost.get(step, {}))
+            for attempt, times in seen[step].items():
+                self.verdict.extra += times - (attempt in recorded)
+                if times > 1:
+                    wrong.append(f"{job.id}: attempt {attempt} of {found.path} ran {times} times")
+                if attempt not in recorded | lost:
+                    wrong.append(
+                        f"{job.id}: {found.path} ran as attempt {attempt}, of which nothing is known"
+                    )
+            wrong += [
+                f"{job.id}: attempt {attempt} of {found.path} is recorded and was never run"
+                for attempt in sorted(recorded - seen[step].keys())
+            ]
+        return wrong
+
+    # -- money
+
+    def _agents(self) -> list[str]:
+        used: Counter[str] = Counter()
+        jobs: Counter[str] = Counter()
+        for job, state in self.submitted.items():
+            record, agent = self.books.records[job], str(state.job.options["agent"])
+            jobs[agent] += record.admitted
+            for row, _ in self._settled(job, record):
+                used[agent] += row.micro_dollars
+        spent = self.books.spent
+        wrong = []
+        for agent in sorted(jobs):
+            if spent.get(f"money a:{agent}", 0) != used[agent]:
+                wrong.append(
+                    f"{agent} has spent {spent.get(f'money a:{agent}', 0)}, recorded are {used[agent]}"
+                )
+            if spent.get(f"jobs a:{agent}", 0) != jobs[agent]:
+                wrong.append(
+                    f"{agent} has {spent.get(f'jobs a:{agent}', 0)} jobs, admitted are {jobs[agent]}"
+                )
+        return wrong
+
+    def _seats(self) -> list[str]:
+        used: Counter[str] = Counter()
+        for job, record in self.books.records.items():
+            for row, _ in self._settled(job, record):
+                seat, _, machine = row.worker.partition("@")
+                used[f"{machine}.{seat}"] += row.micro_dollars
+            for attempts in record.lost.values():
+                for seat, charged in attempts.values():
+                    used[seat] += charged
+        return [
+            f"{seat} is charged {charged}, recorded and wasted are {used[seat]}"
+            for seat, charged in sorted(self.books.charged.items())
+            if charged != used[seat]
+        ]
+
+    def _settled(self, job: str, record: Record) -> list[tuple[Any, int]]:
+        """The rows of recorded attempts, each with its step."""
+        number = {op.path: n for n, step in enumerate(self.steps[job]) for op in step.ops}
+        return [
+            (row, number[row.path])
+            for row in record.rows
+            if row.attempt not in record.lost.get(number[row.path], {})
+        ]
+
+
+def recovery(runs: list[Run], deaths: list[tuple[int, int]]) -> list[float]:
+    """Seconds from the death of each program to the next run of each stage that it was running."""
+    starts: dict[tuple[str, str], list[int]] = defaultdict(list)
+    by_pid: dict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        starts[run.job, run.stage].append(run.begun)
+        by_pid[run.pid].append(run)
+    found = []
+    for at, pid in deaths:
+        for run in by_pid[pid]:
+            if run.begun <= at and not run.ended:
+                after = [begun for begun in starts[run.job, run.stage] if begun > at]
+                if after:
+                    found.append((min(after) - at) / 1000)
+    return sorted(found)

@@ -1,0 +1,173 @@
+"""The plan of one run: jobs and faults, all of it from a seed. The same seed and size give the same plan."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass, field
+
+from gridq.errors import ConfigError
+from gridq.protocol import Json
+from workers.chaos.graphs import Made, Maker
+
+FAULTS = {
+    "kill": "kill -9 of a worker or a router, started again after a while or never",
+    "machine": "kill -9 of every program of a machine at once",
+    "stop": "SIGSTOP of a worker, a router or the server, SIGCONT after a while",
+    "drain": "SIGTERM of a worker or a router, started again once it has ended",
+    "server-restart": "the server is ended and started again",
+    "server-kill": "kill -9 of the server, started again with what its append-only file holds",
+    "cut": "every connection of a program is closed, by FIN or RST",
+    "blackhole": "a program's packets are dropped for a while, without a word",
+    "delay": "each packet of a program takes some ms",
+    "clock": "a machine's clock jumps, by up to a day",
+    "client-kill": "CLIENT KILL of every connection",
+    "script-flush": "the server forgets the scripts",
+    "quota": "an agent's money is used up for a while",
+}
+"""Name → what happens."""
+
+_WEIGHTS = {
+    "kill": 6, "machine": 1, "stop": 5, "drain": 3, "server-restart": 1, "server-kill": 1, "cut": 5,
+    "blackhole": 4, "delay": 3, "clock": 2, "client-kill": 2, "script-flush": 2, "quota": 2,
+}  # fmt: skip
+
+EVERY = 1.2
+"""Seconds between two faults, on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job: what is submitted, when, by which door, and what is done to it.
+
+    `at`, `cancel` and `again` are seconds: from the beginning of the run, and from its submission; None:
+    never. `again`: it is submitted a second time, under the same id.
+    """
+
+    id: str
+    made: Made
+    options: dict[str, Json]
+    at: float
+    celery: bool = False
+    cancel: float | None = None
+    again: float | None = None
+    may: frozenset[str] = frozenset()
+    """Codes of errors that may end it although nothing in its graph fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: `at` seconds after the beginning, for `seconds` (inf: for good), of the part that `pick` (0
+    to 1) names among those that it can hit; `size` (0 to 1) says how much, where that counts.
+    """
+
+    at: float
+    kind: str
+    pick: float
+    seconds: float
+    size: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Jobs and faults, each in the order of their times, over `seconds`."""
+
+    seed: int
+    seconds: float
+    jobs: list[Job]
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def stages(self) -> int:
+        """How many witnessed stages the jobs have between them, the arms of branches not taken included."""
+        return sum(len(job.made.stages) for job in self.jobs)
+
+
+def chosen(names: str) -> tuple[str, ...]:
+    """The faults that a list such as `kill,cut` names; `all`, `none`. ConfigError: there is no such fault."""
+    if names in ("all", "none", ""):
+        return tuple(FAULTS) if names == "all" else ()
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in FAULTS:
+            raise ConfigError(
+                f"There is no fault {name!r}",
+                {"path": "--faults", "expected": "all, none, or some of " + ", ".join(FAULTS)},
+            )
+    return tuple(name for name in FAULTS if name in wanted)
+
+
+def make(stages: int, seed: int, seconds: float, faults: tuple[str, ...]) -> Plan:
+    """Jobs of at least `stages` stages, submitted over `seconds`, and faults of the kinds `faults` all the
+    while.
+    """
+    # Two sources of chance: other faults are no other jobs.
+    jobs = _jobs(random.Random(f"jobs {seed}"), stages, seconds)  # noqa: S311 no secret: a plan to repeat
+    return Plan(seed, seconds, jobs, _faults(random.Random(f"faults {seed}"), seconds, faults))  # noqa: S311
+
+
+def _jobs(chance: random.Random, stages: int, seconds: float) -> list[Job]:
+    maker = Maker(chance)
+    drafts = []
+    total = 0
+    while total < stages:
+        sort = chance.choices(
+            ["plain", "failing", "cancelled", "late", "waiting", "poor"], [60, 10, 10, 6, 4, 10]
+        )[0]
+        made = maker.make(
+            failing=0.12 if sort == "failing" else 0.0,
+            paid=sort == "poor",
+            slow=sort in ("cancelled", "late"),
+        )
+        if not made.stages:
+            continue
+        drafts.append((sort, made, total))
+        total += len(made.stages)
+    return [_job(chance, sort, made, seconds * before / total) for sort, made, before in drafts]
+
+
+def _job(chance: random.Random, sort: str, made: Made, at: float) -> Job:
+    options: dict[str, Json] = {"agent": chance.choice(["ann", "ben"]), "wait_for_seat": True}
+    may: set[str] = set()
+    cancel = None
+    if chance.random() < 0.3:
+        options["priority"] = "batch"
+    if chance.random() < 0.2:
+        options["session"] = f"s{chance.randrange(5)}"
+    if sort == "cancelled":
+        cancel = chance.choice([0.0, chance.uniform(0, 1), chance.uniform(0, 6)])
+        may = {"job.cancelled"}
+    elif sort == "late":
+        options["deadline"] = round(chance.uniform(0.5, 6), 2)
+        may = {"job.deadline"}
+    elif sort == "waiting":
+        options["queue_timeout"] = round(chance.uniform(0.5, 6), 2)
+        may = {"job.queue_timeout"}
+    elif sort == "poor":
+        options["agent"] = "poor"
+        may = {"quota.agent_money"}
+    return Job(
+        id=str(uuid.UUID(int=chance.getrandbits(128), version=4)),
+        made=made,
+        options=options,
+        at=round(at, 3),
+        celery=chance.random() < 0.4,
+        cancel=cancel,
+        again=chance.uniform(0, 8) if chance.random() < 0.15 else None,
+        may=frozenset(may),
+    )
+
+
+def _faults(chance: random.Random, seconds: float, kinds: tuple[str, ...]) -> list[Fault]:
+    made: list[Fault] = []
+    at = 2.0
+    while kinds and at < seconds:
+        kind = chance.choices(kinds, [_WEIGHTS[name] for name in kinds])[0]
+        lasts = chance.choice([chance.uniform(0.1, 1), chance.uniform(1, 4), chance.uniform(4, 9)])
+        if kind in ("kill", "machine") and chance.random() < 0.05:
+            lasts = float("inf")
+        elif kind in ("server-restart", "server-kill"):
+            lasts = min(lasts, 4.0)
+        made.append(Fault(round(at, 2), kind, chance.random(), round(lasts, 2), chance.random()))
+        at += chance.expovariate(1 / EVERY)
+    return made

@@ -1,0 +1,160 @@
+"""The agents of a chaos run: they submit, submit again, cancel, and never give up before the run does."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gridq.app import configure
+from gridq.client import Client
+from gridq.errors import BrokerError, GridError, JobNotFound, QuotaExceeded
+from gridq.inbox import Inbox
+from gridq.settings import Settings
+from gridq.store.connection import translated
+from gridq.store.scripts import Scripts
+from workers.chaos.plan import Job, Plan
+
+log = logging.getLogger(__name__)
+
+AGAIN = 0.3
+"""Seconds until a call that did not reach the server is made again."""
+
+
+@dataclass
+class Submitted:
+    """What became of the calls for one job, as its agent saw it."""
+
+    job: Job
+    accepted: bool = False
+    refused: str = ""
+    """The code of the error that refused it."""
+    calls: int = 0
+    wrong: list[str] = field(default_factory=list)
+    """Errors that no call should have had."""
+
+
+class Agents:
+    """Threads that make the calls of a plan at their times, through one connection that may fail."""
+
+    def __init__(self, plan: Plan, config: Settings, *, threads: int = 4) -> None:
+        from gridq.tasks import run_graph
+
+        configure(config)
+        self.submitted = {job.id: Submitted(job) for job in plan.jobs}
+        self._client = Client(config=config)
+        self._run_graph = run_graph
+        self._inbox = Inbox(Scripts(self._client.redis, config), config)
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = itertools.count()
+        self._lock = threading.Condition()
+        self._ending = False
+        self._open = 0
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(threads)]
+        self.began = 0.0
+        self._plan = plan
+
+    def start(self) -> None:
+        """Begin: the plan's times count from now."""
+        self.began = time.monotonic()
+        for job in self._plan.jobs:
+            self._at(self.began + job.at, lambda job=job: self._first(job))  # type: ignore[misc]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def busy(self) -> int:
+        """How many calls are still to be made or under way."""
+        return len(self._calls) + self._open
+
+    def stop(self) -> None:
+        """Make no further call."""
+        with self._lock:
+            self._ending = True
+            self._calls.clear()
+            self._lock.notify_all()
+        for thread in self._threads:
+            thread.join(30)
+        self._client.close()
+
+    def _at(self, when: float, call: Callable[[], None]) -> None:
+        with self._lock:
+            heapq.heappush(self._calls, (when, next(self._number), call))
+            self._lock.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                while not self._ending and (not self._calls or self._calls[0][0] > time.monotonic()):
+                    self._lock.wait(0.1)
+                if self._ending:
+                    return
+                call = heapq.heappop(self._calls)[2]
+                self._open += 1
+            try:
+                call()
+            finally:
+                with self._lock:
+                    self._open -= 1
+
+    def _first(self, job: Job) -> None:
+        self._submit(job)
+        now = time.monotonic()
+        if job.cancel is not None:
+            self._at(now + job.cancel, lambda: self._cancel(job))
+        if job.again is not None:
+            self._at(now + job.again, lambda: self._submit(job))
+
+    def _submit(self, job: Job) -> None:
+        """Submit the job until the server has said what becomes of it."""
+        state = self.submitted[job.id]
+
+        def call() -> None:
+            state.calls += 1
+            if job.celery:
+                self._inbox.enqueue(job.id, job.made.graph, job.made.input, celery=True, **job.options)
+                state.accepted = True
+                with translated():
+                    self._run_graph.send_bell(job.id, {})
+            else:
+                self._client.submit(job.made.graph, job.made.input, job=job.id, **job.options)
+                state.accepted = True
+
+        self._until_answered(state, call, "submit")
+
+    def _cancel(self, job: Job) -> None:
+        state = self.submitted[job.id]
+
+        def call() -> None:
+            try:
+                self._client.cancel(job.id)
+            except JobNotFound:
+                if state.accepted:
+                    raise
+
+        self._until_answered(state, call, "cancel")
+
+    def _until_answered(self, state: Submitted, call: Callable[[], None], what: str) -> None:
+        while not self._ending:
+            try:
+                call()
+                return
+            except BrokerError as exc:
+                log.info("%s of %s: %s", what, state.job.id, exc)
+                time.sleep(AGAIN)
+            except QuotaExceeded as exc:
+                state.refused = exc.code
+                if exc.code not in state.job.may:
+                    state.wrong.append(f"{what} of {state.job.id}: {exc}")
+                return
+            except GridError as exc:
+                state.wrong.append(f"{what} of {state.job.id}: {exc.code}: {exc}")
+                return
+            except Exception as exc:
+                log.exception("%s of %s", what, state.job.id)
+                state.wrong.append(f"{what} of {state.job.id}: {type(exc).__name__}: {exc}")
+                return
