@@ -120,6 +120,9 @@ def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
         return ""
     if not view.stages:  # too many to be looked at one by one
         return f"{view.of - view.done} of its {view.of} steps"
+    isolated = view.having(StageState.QUARANTINED)
+    if isolated:  # whatever else runs, the job cannot end without an operator
+        return _operator(isolated[0])
     running = by_step(view.having(StageState.RUNNING))
     if running:
         more = len(running) - 1
@@ -132,6 +135,14 @@ def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
     if client.exists(keys("park", view.agent)):
         return f"money: what the agent {view.agent!r} or its team may spend is used up (gridq quota)"
     return f"a seat of {first.queue} to run {first.stage}: {why(first, live_seats(client, keys))}"
+
+
+def _operator(stage: StageView) -> str:
+    until = time.strftime("%H:%M", time.localtime(stage.until or 0))
+    return (
+        f"an operator: stage {stage.stage} killed the process that ran it twice, at last on worker "
+        f"{stage.seat}; until {until} (gridq quarantine)"
+    )
 
 
 def why(stage: StageView, live: list[LiveSeat]) -> str:

@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from gridq import backlog, history, registry
+from gridq import backlog, history, quarantine, registry
 from gridq.awaiting import BLOCK, Commands, Piece, look, not_found, pieces, the_end
 from gridq.backlog import QueueView
 from gridq.errors import ConfigError, JobCancelled, WaitTimeout
 from gridq.history import JobSummary, JobView
 from gridq.jobs import End, check_id, new_id, options_of
 from gridq.protocol import Json, Row
+from gridq.quarantine import Quarantined
 from gridq.registry import LiveSeat
 from gridq.settings import Settings, settings
 from gridq.states import JobState
@@ -132,6 +133,29 @@ class Client:
         if word == "unknown":
             raise not_found(job)
         return word != "over"
+
+    def quarantined(self) -> list[Quarantined]:
+        """The stages in quarantine, of all jobs: each killed the process that ran it, twice."""
+        with translated(self.url):
+            return quarantine.listing(self.redis, self.keys)
+
+    def release(self, job: str, stage: str | int, by: str = "an operator") -> bool:
+        """Have a stage in quarantine run again, as if it had killed nobody yet; False where it was released
+        before.
+
+        `stage` is its path in the graph, or the number of its step; `by` is who says so. JobNotFound;
+        NotQuarantined: it stands in no quarantine.
+        """
+        with translated(self.url):
+            return quarantine.act(self.scripts, "release", job, stage, by)
+
+    def drop(self, job: str, stage: str | int, by: str = "an operator") -> bool:
+        """Give up a stage in quarantine: its job fails with StageQuarantined. False where that is so already.
+
+        The arguments and errors are those of `release`.
+        """
+        with translated(self.url):
+            return quarantine.act(self.scripts, "drop", job, stage, by)
 
     def status(self, job: str) -> JobState | None:
         """The job's state; None where there is no such job (any more)."""

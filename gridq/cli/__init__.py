@@ -11,7 +11,21 @@ from typing import Annotated
 
 import typer
 
-from gridq.cli import audit, drain, explain, flower, health, jobs, keys, queues, quota, run, validate, workers
+from gridq.cli import (
+    audit,
+    drain,
+    explain,
+    flower,
+    health,
+    jobs,
+    keys,
+    quarantine,
+    queues,
+    quota,
+    run,
+    validate,
+    workers,
+)
 from gridq.cli.exits import EXITS, WRONG_USE, Commands, Debug
 from gridq.cli.interrupts import heed_signals
 
@@ -35,6 +49,7 @@ app.add_typer(flower.app)
 app.add_typer(validate.app)
 app.add_typer(explain.app)
 app.add_typer(jobs.app)
+app.add_typer(quarantine.app)
 app.add_typer(queues.app)
 app.add_typer(workers.app)
 app.add_typer(drain.app)

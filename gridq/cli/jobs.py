@@ -163,12 +163,22 @@ def stages_table(view: JobView) -> Table:
             took(stage.wait_ms) if stage.wait_ms is not None else "",
             took(stage.run_ms) if stage.run_ms is not None else "",
             f"{stage.tokens_in}+{stage.tokens_out}" if stage.tokens_in or stage.tokens_out else "",
-            f"{stage.attempts}{f' ({stage.losses} lost)' if stage.losses else ''}"
-            if stage.attempts > 1
-            else "",
+            tries(stage),
         )
     return table
 
+
+def tries(stage: StageView) -> str:
+    """`4 (1 failed, 1 lost, 1 died)`: the attempts, where there were several, and those that went wrong."""
+    counts = ((stage.failures, "failed"), (stage.losses, "lost"), (stage.deaths, "died"))
+    wrong = ", ".join(f"{count} {what}" for count, what in counts if count)
+    if not wrong:
+        return str(stage.attempts) if stage.attempts > 1 else ""
+    return f"{stage.attempts} ({wrong})"
+
+
+COUNTED = ("attempts", "failures", "losses", "deaths")
+"""What an error says of the attempts of its stage."""
 
 _NUMBERS = ("wait", "run", "tokens")
 
@@ -190,10 +200,14 @@ def error_lines(record: dict[str, Any]) -> list[str]:
         ("worker", "on"),
         ("reason", "because"),
         ("expected", "expected"),
+        ("dropped_by", "by"),
         ("fix", "fix"),
     ):
         if details.get(key):
             lines.append(f"{label:9} {one_line(str(details[key]))}")
+    counts = [f"{details[name]} {name}" for name in COUNTED if isinstance(details.get(name), int)]
+    if counts:
+        lines.append(f"{'after':9} {', '.join(counts)}")
     return lines
 
 

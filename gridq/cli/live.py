@@ -175,8 +175,13 @@ def picture(job: JobView, seconds: float, width: int, waits_for: str = "") -> Re
     from gridq.history import by_step
 
     running, ready = by_step(job.having(StageState.RUNNING)), by_step(job.having(StageState.READY))
+    isolated = by_step(job.having(StageState.QUARANTINED))
     head = f"{job.done}/{job.of} stages" if job.of else str(job.state or "ended")
     lines = [Text(f"{_bar(job.done, job.of)}{head}  {seconds:.1f} s", style="bold")]
+    lines += [
+        Text(f"  ! {where_in(step)}  in quarantine, last on {step[0].seat}", style="red")
+        for step in isolated[:LINES]
+    ]
     for step in (running + ready)[:LINES]:
         runs = step[0].state is StageState.RUNNING
         where = f"on {step[0].seat}" if runs else f"waits for {step[0].queue}"
@@ -184,7 +189,7 @@ def picture(job: JobView, seconds: float, width: int, waits_for: str = "") -> Re
     hidden = len(running) + len(ready) - LINES
     if hidden > 0:
         lines.append(Text(f"  and {hidden} more", style="dim"))
-    if job.stages and not running and not ready:
+    if job.stages and not running and not ready and not isolated:
         lines.append(Text("  · between two stages", style="dim"))
     for line in lines:
         line.truncate(width, overflow="ellipsis")

@@ -40,6 +40,7 @@ from gridq.errors.job import (
     JobCancelled,
     JobNotFound,
     NotAdmitted,
+    NotQuarantined,
     QueueTimeout,
     WaitTimeout,
 )
@@ -122,6 +123,7 @@ __all__ = [
     "ModelFileError",
     "NoLiveSeat",
     "NotAdmitted",
+    "NotQuarantined",
     "OutputTooLarge",
     "QueueTimeout",
     "QuotaExceeded",

@@ -54,6 +54,12 @@ class AmbiguousJob(GridError):
     code = "job.ambiguous"
 
 
+class NotQuarantined(GridError):
+    """The stage that an operator names stands in no quarantine."""
+
+    code = "stage.not_quarantined"
+
+
 class WaitTimeout(GridError, TimeoutError):
     """The caller's own waiting time passed; the job goes on."""
 

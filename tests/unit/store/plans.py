@@ -97,7 +97,7 @@ class Grid:
         self, given: Plan, job: str | None = None, *, agent: str = "ann", prio: int = 0, celery: bool = False,
         stream: bool = False, wait: bool = True, value: bytes = b'"x"', deadline_ms: int | None = HOUR,
         ttl_ms: int = HOUR, name: str = "graph", session: str = "", key: str = "",
-        queue_timeout_ms: int | None = None,
+        queue_timeout_ms: int | None = None, idempotency: str = "", body: str = "",
     ) -> list[str]:  # fmt: skip
         """Admit a plan, its cost the sum of its steps'; the script's reply."""
         fields, ready, needs = plan_fields(given)
@@ -105,7 +105,8 @@ class Grid:
             job or f"j{next(self._numbers)}", agent=agent, prio=prio, deadline_ms=deadline_ms, ttl_ms=ttl_ms,
             celery=celery, stream=stream, wait=wait, value=value, answer=given.answer, steps=len(given.steps),
             stages=sum(len(step.ops) for step in given.steps), needs=needs, ready=ready, fields=fields,
-            name=name, session=session, key=key, queue_timeout_ms=queue_timeout_ms,
+            name=name, session=session, key=key, queue_timeout_ms=queue_timeout_ms, idempotency=idempotency,
+            body=body,
             micro_dollars=sum(made.micro_dollars for made in given.steps),
         )  # fmt: skip
 
@@ -117,11 +118,13 @@ class Grid:
 
     def enqueue(self, job: str, *, agent: str = "ann", deadline_ms: int = HOUR, ttl_ms: int = HOUR,
         celery: bool = True, stream: bool = False, value: bytes = b'"x"', queue_timeout_ms: int | None = None,
+        idempotency: str = "", body: str = "",
     ) -> bool | list[str]:  # fmt: skip
         """Put a job into the inbox."""
         return self.scripts.enqueue(
             job, agent=agent, deadline_ms=deadline_ms, ttl_ms=ttl_ms, celery=celery, stream=stream,
             graph=b"{}", value=value, options=b"{}", queue_timeout_ms=queue_timeout_ms,
+            idempotency=idempotency, body=body,
         )  # fmt: skip
 
     def claim(self, seat: str = "m.a", lane: str = "0", inc: str = "i1", nonce: str = "") -> Claim | str:

@@ -1,0 +1,110 @@
+"""`gridq quarantine`: stages that killed what ran them twice, and what an operator says of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from gridq.cli.completion import job_ids
+from gridq.cli.exits import EXITS, AsJson, Debug, one_line
+from gridq.cli.output import clock, console, echo_json, plain_table
+from gridq.cli.server import client_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gridq.quarantine import Quarantined
+
+app = typer.Typer()
+quarantine = typer.Typer(
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    short_help="Show stages in quarantine; release or drop one.",
+    epilog=EXITS,
+)
+app.add_typer(quarantine, name="quarantine")
+
+Job = Annotated[
+    str, typer.Argument(metavar="JOB", help="The job's id.", autocompletion=job_ids, show_default=False)
+]
+Stage = Annotated[
+    str,
+    typer.Argument(
+        metavar="STAGE", help="The stage's path as shown, or its step's number.", show_default=False
+    ),
+]
+
+
+@quarantine.callback()
+def listing(ctx: typer.Context, json: AsJson = False, debug: Debug = False) -> None:
+    """Show the stages that killed the process that ran them twice. Nobody runs them until an operator
+    releases or drops them; after GRIDQ_QUARANTINE seconds they are dropped. The rest of their jobs goes on.
+    """
+    from gridq.settings import settings
+
+    if ctx.invoked_subcommand is not None:
+        return
+    with client_of(settings()) as client:
+        found = client.quarantined()
+    if json:
+        echo_json([stage.to_json() for stage in found])
+        return
+    if not found:
+        typer.echo("No stage is in quarantine.", err=True)
+        return
+    console().print(table_of(found))
+
+
+def table_of(found: list[Quarantined]) -> Table:
+    """One row for each stage in quarantine."""
+    table = plain_table("job", "name", "stage", "queue", "deaths", "last on", "until", "because", gap=1)
+    table.columns[0].no_wrap = True
+    for stage in found:
+        table.add_row(
+            stage.job,
+            stage.name,
+            stage.path,
+            stage.queue,
+            str(stage.deaths),
+            stage.worker,
+            clock(stage.until),
+            one_line(stage.reason),
+        )
+    return table
+
+
+@quarantine.command(epilog=EXITS, short_help="Run a stage again.")
+def release(job: Job, stage: Stage, json: AsJson = False, debug: Debug = False) -> None:
+    """Run a stage in quarantine again, as if it had killed nobody yet: once its cause is mended."""
+    _act("release", job, stage, json)
+
+
+@quarantine.command(epilog=EXITS, short_help="Give a stage up: its job fails.")
+def drop(job: Job, stage: Stage, json: AsJson = False, debug: Debug = False) -> None:
+    """Give a stage in quarantine up: its job fails at once, whatever Retry stands around the stage."""
+    _act("drop", job, stage, json)
+
+
+def _act(verb: Literal["release", "drop"], job: str, stage: str, json: bool) -> None:
+    from gridq.settings import settings
+
+    with client_of(settings()) as client:
+        act = client.release if verb == "release" else client.drop
+        now = act(job, stage, _who())
+    outcome = "released" if verb == "release" else "dropped"
+    if json:
+        echo_json({"job": job, "stage": stage, "outcome": outcome, "before": not now})
+    else:
+        typer.echo(f"{job}  {stage}  {outcome}{'' if now else ' before'}")
+
+
+def _who() -> str:
+    """Who gives the word, as `user@host`."""
+    import getpass
+    import socket
+
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"an operator on {socket.gethostname()}"

@@ -1,0 +1,196 @@
+"""A stage that kills whatever runs it: what becomes of it, its job and the workers, and who may say so."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pytest
+from typer.testing import CliRunner
+
+from gridq import cli, queues
+from gridq.backlog import waits_for
+from gridq.errors import ChildDied, JobNotFound, NotQuarantined, StageQuarantined
+from gridq.profiles import StageContext
+from gridq.protocol import Json, StageCall
+from gridq.quarantine import Quarantined
+from gridq.states import JobState, StageState
+from tests.builders import parallel, retry, seq, stage
+from tests.conftest import GridEnv
+from tests.local_grid import BenchRunner, LocalGrid
+
+T = TypeVar("T")
+
+POISON = parallel(bad=stage("bench_die"), good=stage("bench_echo"))
+SEATS: dict[str, Sequence[str]] = {
+    "m.router": [queues.PURE], "m.a": ["bench:any"], "m.b": ["bench:any"], "m.c": ["bench:any"],
+}  # fmt: skip
+
+
+class Deadly(BenchRunner):
+    """`bench_die` kills its child as often as `deaths` says; what it ran on is counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deaths = 1_000_000
+        self.died: list[str] = []
+
+    def __call__(self, call: StageCall, value: Json, context: StageContext) -> Json:
+        if call.implementation != "bench:die":
+            return super().__call__(call, value, context)
+        if len(self.died) < self.deaths:
+            self.died.append(call.path)
+            raise ChildDied("The stage's child process ended with 3", {"path": call.path})
+        return "alive"
+
+
+@pytest.fixture
+def runner() -> Deadly:
+    return Deadly()
+
+
+@pytest.fixture
+def grid(grid_env: GridEnv, runner: Deadly) -> Iterator[LocalGrid]:
+    config = grid_env.settings.model_copy(update={"profiles": ("bench",), "sweep_ms": 50})
+    with LocalGrid(grid_env.client, config, SEATS, runner=runner) as started:
+        yield started
+
+
+def until(look: Callable[[], T], true: Callable[[T], object] = bool) -> T:
+    end = time.monotonic() + 20
+    while not true(found := look()):
+        assert time.monotonic() < end, found
+        time.sleep(0.01)
+    return found
+
+
+def quarantined(grid: LocalGrid) -> Quarantined:
+    [found] = until(grid.client.quarantined)
+    return found
+
+
+def told(*arguments: str) -> Any:
+    done = CliRunner().invoke(cli.app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_it_kills_two_and_no_more_and_its_job_goes_on(grid: LocalGrid, runner: Deadly) -> None:
+    job = grid.client.submit({"root": POISON}, 1, name="briefing")
+    found = quarantined(grid)
+    assert (found.job, found.name, found.path, found.stage) == (
+        job,
+        "briefing",
+        "root.branches.bad",
+        "bench_die",
+    )
+    assert (found.queue, found.attempts, found.deaths) == ("bench:any", 2, 2)
+    assert re.fullmatch(r"[abc]@m|m\.[abc]", found.worker)
+    assert "ended with 3" in found.reason
+    view = until(lambda: grid.client.view(job), lambda view: view.done == 1)
+    assert view.state is JobState.RUNNING
+    [aside] = view.having(StageState.QUARANTINED)
+    assert (aside.path, aside.attempts, aside.deaths, aside.losses) == ("root.branches.bad", 2, 2, 0)
+    assert aside.until == pytest.approx(found.until)
+    words = waits_for(grid.client.redis, grid.client.keys, view)
+    assert re.match(
+        rf"an operator: stage bench_die killed the process that ran it twice, at last on worker "
+        rf"{re.escape(found.worker)}; until \d\d:\d\d", words,
+    )  # fmt: skip
+    assert len(runner.died) == 2
+    assert grid.client.cancel(job)
+    assert grid.client.quarantined() == []
+
+
+def test_an_operator_releases_it_once_its_cause_is_mended(grid: LocalGrid, runner: Deadly) -> None:
+    job = grid.client.submit({"root": POISON}, 1)
+    quarantined(grid)
+    runner.deaths = 2
+    assert grid.client.release(job, "root.branches.bad", "ann")
+    assert grid.client.result(job, 20) == {"bad": "alive", "good": 1}
+    row = next(
+        row for row in grid.client.rows(job) if row.path == "root.branches.bad" and row.state == "done"
+    )
+    assert (row.attempt, row.deaths) == (3, 0)
+    with pytest.raises(NotQuarantined, match="the job is done"):
+        grid.client.release(job, "root.branches.bad")
+
+
+def test_an_operator_drops_it(grid: LocalGrid, runner: Deadly) -> None:
+    job = grid.client.submit({"root": retry(POISON, 5)}, 1)
+    found = quarantined(grid)
+    assert grid.client.drop(job, found.step, "ann@desk")
+    with pytest.raises(StageQuarantined) as caught:
+        grid.client.result(job, 20)
+    details = caught.value.details
+    counted = {name: details.get(name) for name in ("attempts", "deaths", "losses", "failures")}
+    assert counted == {"attempts": 2, "deaths": 2, "losses": None, "failures": None}
+    assert (details["path"], details["dropped_by"]) == ("root.stage.branches.bad", "ann@desk")
+    assert details["worker"] == found.worker
+    assert len(runner.died) == 2
+    [failed] = grid.client.view(job).having(StageState.FAILED)
+    assert (failed.attempts, failed.deaths) == (2, 2)
+    assert not grid.client.drop(job, found.step)
+    assert not grid.client.drop(job, found.path)
+
+
+def test_what_stands_in_no_quarantine_is_said_so(grid: LocalGrid) -> None:
+    with pytest.raises(JobNotFound):
+        grid.client.release("nope", 0)
+    waits = grid.client.submit({"root": stage("bench_echo", slug="rare")}, 1, wait_for_seat=True)
+    with pytest.raises(NotQuarantined, match="it is ready"):
+        grid.client.drop(waits, "root")
+    with pytest.raises(NotQuarantined, match="no such stage"):
+        grid.client.release(waits, "root.else")
+    bad = grid.client.submit({"root": POISON}, 1)
+    quarantined(grid)
+    with pytest.raises(NotQuarantined) as caught:
+        grid.client.release(bad, "root.branches.good")
+    assert caught.value.expected == "one of root.branches.bad"
+    for job in (waits, bad):
+        grid.client.cancel(job)
+
+
+def test_it_is_given_up_when_its_time_is_over(grid_env: GridEnv, runner: Deadly) -> None:
+    update = {"profiles": ("bench",), "sweep_ms": 50, "quarantine": 0.2}
+    config = grid_env.settings.model_copy(update=update)
+    seats = LocalGrid(grid_env.client, config, SEATS, runner=runner)
+    with seats as grid, pytest.raises(StageQuarantined, match="twice"):
+        grid.client.run({"root": retry(POISON, 5)}, 1, timeout=20)
+    assert len(runner.died) == 2
+
+
+def test_a_chain_behind_it_goes_on_once_it_is_released(grid: LocalGrid, runner: Deadly) -> None:
+    runner.deaths = 2
+    job = grid.client.submit({"root": seq(stage("bench_die"), stage("bench_echo"))}, 1)
+    quarantined(grid)
+    assert grid.client.release(job, 0)
+    assert grid.client.result(job, 20) == "alive"
+
+
+def test_the_command_shows_releases_and_drops(grid: LocalGrid, runner: Deadly) -> None:
+    assert told("quarantine") == []
+    jobs = [grid.client.submit({"root": POISON}, n) for n in range(2)]
+    until(grid.client.quarantined, lambda found: len(found) == 2)
+    shown = CliRunner().invoke(cli.app, ["quarantine"], env={"COLUMNS": "300"})
+    assert all(job in shown.stdout for job in jobs)
+    assert "root.branches.bad" in shown.stdout
+    assert {each["job"] for each in told("quarantine")} == set(jobs)
+    assert "quarantined" in CliRunner().invoke(cli.app, ["job", jobs[0]], env={"COLUMNS": "300"}).stdout
+    runner.deaths = 0
+    one = {"job": jobs[0], "stage": "root.branches.bad"}
+    assert told("quarantine", "release", *one.values()) == {**one, "outcome": "released", "before": False}
+    assert grid.client.result(jobs[0], 20)
+    other = {"job": jobs[1], "stage": "root.branches.bad", "outcome": "dropped"}
+    assert told("quarantine", "drop", jobs[1], "root.branches.bad") == {**other, "before": False}
+    assert told("quarantine", "drop", jobs[1], "root.branches.bad") == {**other, "before": True}
+    shown = CliRunner().invoke(cli.app, ["job", jobs[1]], env={"COLUMNS": "300"})
+    assert "2 (2 died)" in shown.stdout
+    assert "after     2 attempts, 2 deaths" in shown.stdout
+    for arguments, code in ((("release", "nope", "0"), 5), (("release", jobs[1], "root.branches.bad"), 2)):
+        done = CliRunner().invoke(cli.app, ["quarantine", *arguments, "--json"])
+        assert done.exit_code == code
+        assert json.loads(done.stdout)["error"]["code"] in ("job.not_found", "stage.not_quarantined")

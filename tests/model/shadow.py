@@ -1,0 +1,156 @@
+"""Who should have been charged what: added up from the calls alone, then compared with the server."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from gridq.store.scripts import Claim, read_claim
+from tests.unit.store.plans import Grid
+
+TEAM = "team"
+
+
+class Shadow:
+    """The books as they must be. `limits` are the micro-dollars of an agent or of TEAM; None: no limits."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.seats: dict[str, str] = {}  # lease → who ran it
+        self.charged: dict[str, int] = {}  # lease → what its seat paid for it
+        self.recorded: Counter[str] = Counter()  # job:step:epoch
+        self.settled: set[str] = set()
+        self.rows: dict[str, list[str]] = defaultdict(list)
+        self.pieces: dict[str, list[str]] = defaultdict(list)
+        self.streamed: dict[str, str] = {}  # job:step:epoch → the attempt whose first token is out
+        self.limits: dict[str, int | None] | None = None
+        self.agents: dict[str, str] = {}  # jobs under limits
+        self.holds: dict[str, int] = {}
+        self.spent: Counter[str] = Counter()
+        self.celery: set[str] = set()
+        self.unanswered: set[str] = set()
+        self.keys: dict[str, tuple[str, str]] = {}  # idempotency key → its job, the body
+
+    def after(self, script: str, args: tuple[Any, ...], reply: Any) -> None:
+        """Take what a call did."""
+        if script == "claim":
+            self._claimed(str(args[0]), reply)
+        elif script == "complete":
+            self._completed(args, reply)
+        elif script == "fail":
+            lease, used, row = args[0], int(args[3]), args[5]
+            self._charge(lease, used)
+            if reply != b"fenced" and row:
+                self.rows[lease.split(":")[0]].append(row)
+        elif script == "emit" and reply:
+            self._emitted(args)
+
+    def may(self, agent: str, micro: int) -> bool:
+        """Whether a job of this cost is to be admitted."""
+        for name in (agent, TEAM):
+            limit = (self.limits or {}).get(name)
+            if limit is not None and self.spent[name] + self.promised(name) + max(micro, 1) > limit:
+                return False
+        return True
+
+    def admitted(self, job: str, agent: str, micro: int, *, celery: bool, key: str, body: str) -> None:
+        if celery:
+            self.celery.add(job)
+        if key:
+            self.keys[key] = job, body
+        if self.limits is not None:
+            self.agents[job] = agent
+            if micro:
+                self.holds[job] = micro
+
+    def promised(self, name: str) -> int:
+        return sum(hold for job, hold in self.holds.items() if name in (self.agents[job], TEAM))
+
+    def ended(self, job: str) -> None:
+        self.holds.pop(job, None)
+        if job in self.celery:
+            self.unanswered.add(job)
+
+    def wrong(self, budgets: dict[str, int | None]) -> list[str]:
+        """What the server's books say else than these."""
+        client, keys = self.grid.client, self.grid.keys
+        wrong = [f"{stage} is recorded {n} times" for stage, n in self.recorded.items() if n > 1]
+        look = client.pipeline(transaction=True)
+        look.hgetall(keys("who"))
+        look.hgetall(keys("holds"))
+        look.hgetall(keys("spent", "0"))
+        look.zrange(keys("answers"), 0, -1)
+        for seat in budgets:
+            look.hget(keys("seat", seat), "left")
+        who, holds, spent, answers, *left = look.execute()
+        held: Counter[str] = Counter()
+        for by in who.values():
+            seat, _, hold = by.decode().split(" ")
+            held[seat] += int(hold)
+        paid: Counter[str] = Counter()
+        for lease, used in self.charged.items():
+            paid[self.seats[lease]] += used
+        for (seat, budget), found in zip(budgets.items(), left, strict=True):
+            if budget is not None and int(found) + held[seat] + paid[seat] != budget:
+                wrong.append(f"{seat}: {found} left, {held[seat]} held, {paid[seat]} used of {budget}")
+        found = {job.decode(): int(hold.split()[2]) for job, hold in holds.items()}
+        if found != self.holds:
+            wrong.append(f"jobs hold {found}, and should {self.holds}")
+        money = {name.decode()[8:]: int(n) for name, n in spent.items() if name.startswith(b"money ")}
+        if money != {name: n for name, n in self.spent.items() if name in money or n}:
+            wrong.append(f"spent {money}, recorded {dict(self.spent)}")
+        due = {job.decode() for job in answers}
+        if due != self.unanswered:
+            wrong.append(f"answers due {due}, and should be {self.unanswered}")
+        return wrong
+
+    def recorded_wrong(self, job: str) -> list[str]:
+        """What an ended job's rows and stream hold else than these."""
+        client, keys = self.grid.client, self.grid.keys
+        rows = [row.decode() for row in client.lrange(keys("rows", job), 0, -1)]
+        stream = [
+            fields[b"piece"].decode() for _, fields in client.xrange(keys("str", job)) if b"piece" in fields
+        ]
+        wrong = [f"{job}: rows {rows}, and should be {self.rows[job]}"] if rows != self.rows[job] else []
+        if stream != self.pieces[job]:
+            wrong.append(f"{job}: pieces {stream}, and should be {self.pieces[job]}")
+        return wrong
+
+    # -- the calls
+
+    def _claimed(self, seat: str, reply: Any) -> None:
+        claim = read_claim(reply)
+        if isinstance(claim, Claim):
+            self.seats.setdefault(claim.lease, seat)
+            first = self.streamed.get(claim.lease.rsplit(":", 2)[0], claim.lease)
+            assert first == claim.lease, f"{claim.lease} runs again what {first} has begun to answer"
+
+    def _completed(self, args: tuple[Any, ...], reply: Any) -> None:
+        lease, used, rows = args[0], int(args[2]), args[3]
+        result = reply[0]
+        if result != -2:
+            self._charge(lease, used)
+        if result == 1:
+            job = lease.split(":")[0]
+            self.settled.add(lease)
+            self.recorded[lease.rsplit(":", 2)[0]] += 1
+            self.rows[job].append(rows)
+            if job in self.agents:
+                for name in (self.agents[job], TEAM):
+                    self.spent[name] += used
+                if job in self.holds:
+                    self.holds[job] -= min(used, self.holds[job])
+                    if not self.holds[job]:
+                        del self.holds[job]
+        self._claimed(str(args[4]), reply[2])
+
+    def _charge(self, lease: str, used: int) -> None:
+        """An attempt is charged the most that it said, until it is recorded."""
+        if lease not in self.settled and lease in self.seats:
+            self.charged[lease] = max(used, self.charged.get(lease, 0))
+
+    def _emitted(self, args: tuple[Any, ...]) -> None:
+        lease = args[0]
+        self.streamed.setdefault(lease.rsplit(":", 2)[0], lease)
+        told = self.pieces[lease.split(":")[0]]
+        told += [piece for piece in args[3:] if piece not in told]

@@ -1,0 +1,185 @@
+"""The first half of the model: a grid, its books, and all that submitters, routers and operators do."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from gridq import bells
+from gridq.app import app
+from gridq.states import JobState, StageState
+from tests.conftest import GridEnv
+from tests.model.shadow import TEAM, Shadow
+from tests.model.trees import Builder, Tree, trees
+from tests.model.watcher import Watcher
+from tests.unit.store.limits import limit
+from tests.unit.store.plans import Grid
+
+AGAIN = (
+    "claim", "complete", "fail", "emit", "renew", "register", "leave", "stop", "enqueue", "admit",
+    "quarantine",
+)  # fmt: skip
+"""What redis-py sends again where the reply was lost."""
+
+agents = st.sampled_from(["ann", "bob"])
+amounts = st.sampled_from([None, 0, 5_000, 20_000, 1_000_000])
+timeouts = st.sampled_from([None, None, None, 5_000])
+keys = st.sampled_from(["", "", "", "one", "two"])
+bodies = st.sampled_from(["b1", "b1", "b2"])
+
+
+class Submitting(RuleBasedStateMachine):
+    """One grid and a few jobs. `call` stands before every script: what it moved and whom it charged is looked
+    at.
+    """
+
+    def __init__(self, env: GridEnv, number: int) -> None:
+        super().__init__()
+        config = env.settings.model_copy(update={"prefix": f"{env.prefix}{number}."})
+        self.grid = Grid(env.client, config)
+        bells.declare(app, self.grid.client, self.grid.keys)
+        self.watcher, self.shadow = Watcher(self.grid), Shadow(self.grid)
+        self.calls: list[tuple[str, tuple[Any, ...], Any]] = []
+        self._call, self.grid.scripts.call = self.grid.scripts.call, self.call  # type: ignore[method-assign]
+        self.numbers = itertools.count(1)
+        self.over: set[str] = set()
+
+    def call(self, script: str, *args: Any) -> Any:
+        reply = self._call(script, *args)
+        self.watcher.after(script, args, reply)
+        self.shadow.after(script, args, reply)
+        for job, state in self.watcher.jobs.items():
+            if state.final and job not in self.over:
+                self.over.add(job)
+                self.shadow.ended(job)
+        if script in AGAIN:
+            self.calls.append((script, args, reply))
+        return reply
+
+    # -- submitters and routers ------------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.live()) < 4)
+    @rule(
+        tree=trees, agent=agents, prio=st.integers(0, 1), celery=st.booleans(), stream=st.booleans(),
+        timeout=timeouts, key=keys, body=bodies,
+    )  # fmt: skip
+    def admit(
+        self, tree: Tree, agent: str, prio: int, celery: bool, stream: bool, timeout: int | None, key: str,
+        body: str,
+    ) -> None:  # fmt: skip
+        about = {"idempotency": f"{agent}:{key}", "body": body} if key else {}
+        job = f"j{next(self.numbers)}"
+        self.admitted(
+            tree, job, agent, prio=prio, celery=celery, stream=stream, queue_timeout_ms=timeout, **about
+        )
+
+    def admitted(self, tree: Tree, job: str, agent: str, **options: Any) -> bool:
+        plan = Builder(tree).plan()
+        cost = sum(step.micro_dollars for step in plan.steps)
+        key, body = options.get("idempotency", ""), options.get("body", "")
+        if key in self.shadow.keys:
+            first, other = self.shadow.keys[key]
+            expected = ["same" if other == body else "conflict", first]
+            assert self.grid.admit(plan, job, agent=agent, **options) == expected
+            return False
+        may = self.shadow.may(agent, cost)
+        if may:  # before the call: in it the books are compared
+            self.shadow.admitted(job, agent, cost, celery=options.get("celery", False), key=key, body=body)
+        reply = self.grid.admit(plan, job, agent=agent, **options)
+        assert reply[0] == ("ok" if may else "quota")
+        if may:
+            assert self.grid.admit(plan, job, agent=agent, **options) == ["known"]
+        return may
+
+    @rule(agent=agents, timeout=timeouts, key=keys, body=bodies)
+    def enqueue(self, agent: str, timeout: int | None, key: str, body: str) -> None:
+        name = f"q{next(self.numbers)}"
+        about = {"idempotency": f"{agent}:{key}", "body": body} if key else {}
+        known = self.shadow.keys.get(about.get("idempotency", ""))
+        reply = self.grid.enqueue(name, agent=agent, queue_timeout_ms=timeout, **about)
+        if known is not None:
+            first, other = known
+            assert reply == ["same" if other == body else "conflict", first]
+            if other == body:  # whoever asks is answered, also where it has ended
+                self.shadow.celery.add(first)
+                if first in self.over:
+                    self.shadow.unanswered.add(first)
+            return
+        assert reply is True
+        self.shadow.celery.add(name)
+        if key:
+            self.shadow.keys[about["idempotency"]] = name, body
+        assert self.grid.enqueue(name, agent=agent, queue_timeout_ms=timeout, **about) is False
+
+    @precondition(lambda self: self.queued() and len(self.live()) < 4)
+    @rule(data=st.data(), tree=trees)
+    def take_in(self, data: st.DataObject, tree: Tree) -> None:
+        """A router admits or refuses what stands in the inbox."""
+        job = data.draw(st.sampled_from(self.queued()))
+        agent = self.grid.client.hget(self.grid.keys("sub", job), "agent").decode()
+        if not self.admitted(tree, job, agent, deadline_ms=None):
+            assert self.grid.scripts.stop(job, "failed", "{}", inbox_only=True) == "celery"
+            self.shadow.keys = {key: of for key, of in self.shadow.keys.items() if of[0] != job}
+
+    @precondition(lambda self: self.live() or self.queued())
+    @rule(data=st.data(), expire=st.booleans())
+    def stop(self, data: st.DataObject, expire: bool) -> None:
+        job = data.draw(st.sampled_from([*self.live(), *self.queued()]))
+        if expire:
+            self.grid.age("deadlines", job)
+            self.grid.sweep()
+        else:
+            assert self.grid.scripts.stop(job, "cancelled", "{}") in ("plain", "celery")
+            assert self.grid.scripts.stop(job, "cancelled", "{}") == "over"
+
+    @precondition(lambda self: self.shadow.unanswered)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        """The answer is written to Celery's backend."""
+        job = data.draw(st.sampled_from(sorted(self.shadow.unanswered)))
+        assert self.grid.client.zrem(self.grid.keys("answers"), job)
+        self.shadow.unanswered.remove(job)
+
+    # -- operators -------------------------------------------------------------------------------------------
+
+    @rule(ann=amounts, team=amounts, lifted=st.booleans())
+    def limit(self, ann: int | None, team: int | None, lifted: bool) -> None:
+        """Other limits are put in force, or all are lifted."""
+        self.shadow.limits = None if lifted else {"ann": ann, "bob": None, TEAM: team}
+        if lifted:
+            self.grid.scripts.limit("", "", {})
+            return
+        dollars = {name: '"none"' if n is None else n / 1_000_000 for name, n in self.shadow.limits.items()}
+        text = f"[teams.{TEAM}]\nmonthly_dollars = {dollars[TEAM]}\n"
+        for name in ("ann", "bob"):
+            text += f'[agents.{name}]\nteam = "{TEAM}"\nmonthly_dollars = {dollars[name]}\n'
+        limit(self.grid, text)
+
+    @precondition(lambda self: self.isolated())
+    @rule(data=st.data(), verb=st.sampled_from(["release", "drop", "nothing"]))
+    def quarantine(self, data: st.DataObject, verb: str) -> None:
+        job, step = data.draw(st.sampled_from(self.isolated()))
+        if verb == "nothing":
+            self.grid.age("quarantine", f"{job}:{step}")
+            self.grid.sweep()
+            assert self.watcher.jobs[job] is JobState.FAILED
+            return
+        said = [self.grid.scripts.quarantine(verb, job, int(step), "op") for _ in range(2)]
+        if verb == "release":
+            assert said == ["released", "before"]
+        else:
+            assert said == ["celery" if job in self.shadow.celery else "plain", "over"]
+
+    # -- what is known ---------------------------------------------------------------------------------------
+
+    def live(self) -> list[str]:
+        return [job for job, state in self.watcher.jobs.items() if state is JobState.RUNNING]
+
+    def queued(self) -> list[str]:
+        return [job for job, state in self.watcher.jobs.items() if state is JobState.QUEUED]
+
+    def isolated(self) -> list[tuple[str, str]]:
+        return [at for at, state in self.watcher.stages.items() if state is StageState.QUARANTINED]
