@@ -182,7 +182,7 @@ class Maker:
         chance = self.chance
         name = f"s{len(self._stages)}"
         self._stages[name] = path
-        ms = chance.choices([0, chance.randint(5, 60), chance.randint(100, 500), 1500], [5, 8, 4, 1])[0]
+        ms = chance.choices([0, chance.randint(5, 60), chance.randint(100, 800), 2000], [4, 6, 6, 2])[0]
         orders = {"id": name, "ms": ms * (3 if self._slow else 1), **orders}
         kind = "chaos_seat" if self._spends or chance.random() < 0.55 else "chaos_local"
         if kind == "chaos_seat":

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -62,7 +62,6 @@ class Part:
     """When it was told to end, monotonic."""
     due: float | None = None
     """When it is started again, monotonic."""
-    starts: int = field(default=0)
 
     @property
     def running(self) -> bool:
@@ -98,6 +97,7 @@ class ChaosGrid:
         self._machines = [f"m{number + 1}" for number in range(machines)]
         self._routers = [f"r{number + 1}" for number in range(routers)]
         self._proxies: list[Proxy] = []
+        self._groups: list[int] = []
 
     # -- life
 
@@ -128,7 +128,7 @@ class ChaosGrid:
         return self
 
     def stop(self) -> list[str]:
-        """End every program, then the server; the names of those that had to be killed, or still run."""
+        """End every program, then the server; in words, which had to be killed and what is left."""
         self.resume_all()
         killed = []
         for sort in (("bench", "local"), ("router",)):
@@ -138,7 +138,9 @@ class ChaosGrid:
         for proxy in self._proxies:
             proxy.close()
         self.server.stop()
-        return killed + [part.name for part in self.parts.values() if part.running]
+        return [f"{name} had to be killed" for name in killed] + [
+            f"processes of group {pid} are left" for pid in self._groups if _exists(pid)
+        ]
 
     def direct(self) -> redis.Redis:
         """A client of the server itself, past every proxy."""
@@ -156,8 +158,8 @@ class ChaosGrid:
     def spawn(self, part: Part) -> None:
         """Start a part (again)."""
         part.child = part.program.start()
+        self._groups.append(part.child.pid)
         part.due = part.ending = None
-        part.starts += 1
 
     def kill(self, part: Part) -> None:
         """Kill a part as a power cut would."""
@@ -279,3 +281,13 @@ _KEPT = {
     "GRIDQ_PARENT_SECONDS",
 }
 """What a child is told of this process's own settings: a chaos grid has the defaults."""
+
+
+def _exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # its number is somebody else's by now
+        return False
+    return True

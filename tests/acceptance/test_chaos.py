@@ -1,0 +1,40 @@
+"""The bounded chaos run: one seed that is always the same, one that never is."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+
+import pytest
+
+from tests.acceptance.homes import GRIDQ
+from workers.chaos import plan
+
+
+def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*GRIDQ, "chaos", *arguments, "--json"], capture_output=True, text=True, timeout=500, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(520)
+@pytest.mark.parametrize("seed", [20, None], ids=["fixed", "random"])
+def test_nothing_is_lost_and_nothing_happens_twice(seed: int | None) -> None:
+    chosen = secrets.randbelow(1_000_000) if seed is None else seed
+    print(f"seed {chosen}")
+    done = chaos("--stages", "300", "--seed", str(chosen), "--seconds", "60", "--machines", "2")
+    told = json.loads(done.stdout)
+    assert done.returncode == 0, [check for check in told["checks"] if check["breaches"]]
+    assert not any(check["breaches"] for check in told["checks"])
+    assert told["stages"] >= 300
+    assert told["runs"] > 0
+    assert sum(told["faults"].values()) > 20
+    assert told["logs"] is None
+
+
+def test_a_fault_that_there_is_not_is_said_at_once() -> None:
+    done = chaos("--faults", "flood")
+    assert done.returncode == 2
+    assert all(name in done.stderr for name in plan.FAULTS)
