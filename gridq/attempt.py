@@ -64,7 +64,7 @@ class Attempt:
         self._path = self.step.path
         self._at = 0  # which of its operations runs
         self._why = ""  # lost, back, timeout: why the context was cancelled
-        self._reported = False
+        self._reported: int | None = None  # what it was said to have used, where it was reported
         self._announced = False
         self._micro = 0
         self._cancelled_at: float | None = None
@@ -193,6 +193,7 @@ class Attempt:
             context.check()
             state = "done"
         finally:
+            self._context = None
             self._row(op, context.usage, time.monotonic() - begun, state)
         return output
 
@@ -238,19 +239,22 @@ class Attempt:
         return self._patiently(lambda: self._report(kind, error, pause, code))
 
     def _report(self, kind: str, error: GridError, pause: float = 0.0, code: str = "") -> str:
+        context = self._context
+        used = self._micro + (context.usage.micro_dollars if context is not None else 0)
         with self._flushing:
-            if self._reported:
+            again = self._reported is not None
+            if self._reported is not None and used <= self._reported:
                 return ""
-            self._reported = True
+            self._reported = used
         row = json.dumps(self.rows, separators=(",", ":")) if self.rows and kind != "back" else ""
-        told = self._told()
+        told = "" if again else self._told()
         code = code or error.code
         try:
             ended = self.session.scripts.fail(
                 self.claim.lease,
                 kind,
                 pause_ms=int(pause * 1000),
-                used=self._micro,
+                used=used,
                 error=error.to_json(),
                 row=row,
                 seat=self.session.seat,
@@ -259,9 +263,10 @@ class Attempt:
                 why=code,
             )
         except BaseException:
-            self._reported = False
+            self._reported = None
             raise
-        narration.unrecorded(kind, code, ended)
+        if not again:
+            narration.unrecorded(kind, code, ended)
         return ended if ended in ("celery", "plain") else ""
 
     def _judge(self, exc: BaseException) -> Verdict:
@@ -341,9 +346,10 @@ class Attempt:
         if not self._why:
             self._why = why
             self._cancelled_at = time.monotonic()
-        if self._context is not None:
+        context = self._context
+        if context is not None:
             # On a thread of its own: what a profile does then must not delay a renewal.
-            threading.Thread(target=self._context.cancel, name="cancel", daemon=True).start()
+            threading.Thread(target=context.cancel, name="cancel", daemon=True).start()
 
     # -- the stream
 

@@ -7,6 +7,7 @@ again, for as long as there is work or the lane's linger time is over.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import threading
@@ -27,6 +28,11 @@ from gridq.settings import Settings
 from gridq.store.scripts import Claim, Scripts
 
 log = logging.getLogger(__name__)
+
+LOOKS = 4
+"""How often a seat that runs something looks, between two renewals, for what was cancelled or is over its
+time.
+"""
 
 
 class Session:
@@ -83,7 +89,9 @@ class Session:
         self._numbers = count(lanes)
         self._running: dict[str, Attempt] = {}
         self._lock = threading.Lock()
+        self._abandoned: set[str] = set()  # lanes whose thread is kept by code that does not stop
         self._renewer = Repeat(f"renew {seat}", config.renew_ms / 1000, self.renew)
+        self._watcher = Repeat(f"watch {seat}", config.renew_ms / 1000 / LOOKS, self.look)
 
     # -- life
 
@@ -92,6 +100,7 @@ class Session:
         self.register()
         narration.tell("seat live", worker=self.worker, lanes=self.lanes, queues=list(self.queues))
         self._renewer.start()
+        self._watcher.start()
 
     def register(self) -> None:
         """Make the seat live, or say again what it is. SeatInUse: as at `start`."""
@@ -148,6 +157,7 @@ class Session:
                 attempt.hand_back()
         if not self.stopped:
             narration.tell("seat gone", worker=self.worker)
+        self._watcher.stop()
         self._renewer.stop()
         try:
             self.scripts.leave(self.seat, self.incarnation, "go")
@@ -193,11 +203,39 @@ class Session:
                     # before: it lapses instead, and is counted as lost.
                     number = next(self._numbers)
                     return
+                if lane in self._abandoned:  # another thread goes on in its place
+                    self.ended(attempt[0], claim.job)
+                    return
                 claim = self._after(claim.job, *attempt, lane, until)
         except (ConnectionError, TimeoutError) as exc:  # a bell was lost: the sweep rings again
             log.warning("a lane of %s could not go on: %s", self.seat, exc)
         finally:
-            self._free.append(number)
+            if lane in self._abandoned:
+                self._abandoned.discard(lane)
+            else:
+                self._free.append(number)
+
+    def goes_on(self, lane: str, until: float) -> bool:
+        """Whether `lane` takes another stage after the one it has."""
+        return time.monotonic() < until and not (self.draining or self.paused or lane in self._abandoned)
+
+    def abandon(self, attempt: Attempt) -> None:
+        """An attempt that no longer counts does not stop: its lane goes on without it, on a thread that
+        stands in until that code returns.
+        """
+        with self._lock:
+            if self._running.pop(attempt.claim.lease, None) is None:
+                return
+            self._abandoned.add(attempt.lane)
+        log.warning("%s does not stop: its lane goes on without it", attempt.step.path)
+        self._free.append(next(self._numbers))
+        threading.Thread(target=self._stand_in, args=(attempt.lane,), name="stand-in", daemon=True).start()
+
+    def _stand_in(self, lane: str) -> None:
+        """Look for work as a bell would, for a lane whose own thread cannot."""
+        while lane in self._abandoned and not self.stopped:
+            self.work()
+            time.sleep(self._watcher.seconds)
 
     def claim(self, lane: str) -> Claim | None:
         """The next stage for `lane`, or None where there is none for this seat."""
@@ -258,7 +296,7 @@ class Session:
     # -- renewal
 
     def renew(self) -> None:
-        """One beat: renew seat and leases, stop what was lost or has overrun its time."""
+        """One beat: renew seat and leases, stop what was lost."""
         with self._lock:
             running = dict(self._running)
         lost = self.scripts.renew(self.seat, self.incarnation, list(running), self._warm())
@@ -272,14 +310,27 @@ class Session:
             self._on_change()
         for lease in lost:
             running[lease].lose()
+        if self._monitors is not None and self._monitors.listen:
+            self._monitors.beat([event for attempt in running.values() for event in attempt.announce()])
+        if not (self.draining or self.paused):
+            self.watchdog.look()
+
+    def look(self) -> None:
+        """Between renewals: stop what was cancelled, end what has overrun its time. Idle it asks nothing."""
+        with self._lock:
+            running = dict(self._running)
+        if not running:
+            return
         for attempt in running.values():
             try:
                 with self._about(attempt):
                     attempt.tick()
             except RedisError as exc:  # the others' time is looked at all the same
                 log.warning("seat %s: %s", self.seat, exc)
-        if self._monitors is not None and self._monitors.listen:
-            self._monitors.beat([event for attempt in running.values() for event in attempt.announce()])
+        with contextlib.suppress(RedisError):  # the next renewal tells of it
+            for lease in self.scripts.fenced(list(running)):
+                if lease in self._running:
+                    running[lease].lose()
 
     def _again(self) -> None:
         """The server does not know the seat as live: go live again, and say everything again."""

@@ -24,7 +24,8 @@ class AdmissionRequest(Request):  # type: ignore[misc]
 
 
 def revoke_cancels(scripts: Scripts, ended: Callable[[str], None]) -> None:
-    """In this worker or router, let Celery's `revoke` (`AsyncResult.revoke()`, Flower's button) cancel a job.
+    """In this worker or router, let Celery's `revoke` from elsewhere (another app, Flower's button) cancel
+    a job.
 
     Celery's own would write REVOKED for a job that goes on. `ended(job)` writes a job's answer.
     """

@@ -15,6 +15,7 @@ from gridq.graph.catalogue import StageSpec
 from gridq.profiles import StageContext
 from gridq.protocol import Effect, Json
 from gridq.settings import settings
+from gridq.stages import children
 from gridq.stages.awaiting import drive
 
 PREFIX = "python:"
@@ -221,13 +222,17 @@ def resolve(implementation: str) -> PythonStage:
 
 
 def call_python(implementation: str, value: Json, context: StageContext) -> object:
-    """What the function returns for `value`. StageError: it raised; its type and message are the reason."""
+    """What the function returns for `value`. StageError: it raised; its type and message are the reason.
+
+    The processes that it started are killed where `context` is cancelled.
+    """
     entry = resolve(implementation)
     extra = {"context": context} if entry.takes_context else {}
     try:
-        if inspect.iscoroutinefunction(entry.function):
-            return drive(entry.function(value, **extra), context)
-        return entry.function(value, **extra)
+        with children.ending_with(context):
+            if inspect.iscoroutinefunction(entry.function):
+                return drive(entry.function(value, **extra), context)
+            return entry.function(value, **extra)
     except GridError:
         raise
     except (Exception, SystemExit) as exc:

@@ -10,7 +10,7 @@ import pytest
 from gridq import auth, inbox
 from gridq.admission import Admission
 from gridq.client import Client
-from gridq.errors import ConfigError, IdempotencyConflict, InvalidField, JobCancelled, NoLiveSeat
+from gridq.errors import AuthError, ConfigError, IdempotencyConflict, InvalidField, JobCancelled, NoLiveSeat
 from gridq.idempotency import Body, body_of
 from gridq.inbox import Inbox
 from gridq.jobs import JobOptions
@@ -144,5 +144,5 @@ def test_who_has_no_api_key_is_told_nothing_of_the_job(client: Client) -> None:
     assert client.submit(ECHO, 1, key=key, idempotency_key="k") == job
     for send in (client.submit, Inbox(client.scripts, client.config).enqueue):
         args = ("j2", ECHO, 1) if send != client.submit else (ECHO, 1)
-        with pytest.raises(auth.AuthError):
-            send(*args, agent="ann", idempotency_key="k", wait_for_seat=True)  # type: ignore[operator]
+        with pytest.raises(AuthError):
+            send(*args, agent="ann", idempotency_key="k", wait_for_seat=True)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def enqueue(grid: Grid, job: str, key: str = "ann:k", body: str = "b", **more: Any) -> bool | list[str]:
-    given = {"agent": "ann", "deadline_ms": HOUR, "ttl_ms": 5000, "celery": False, "stream": False,
+    given: dict[str, Any] = {"agent": "ann", "deadline_ms": HOUR, "ttl_ms": 5000, "celery": False, "stream": False,
              "graph": b"{}", "value": b"1", "options": b"{}"} | more  # fmt: skip
     return grid.scripts.enqueue(job, idempotency=key, body=body, **given)
 

@@ -1,0 +1,319 @@
+"""A cancel is durable, is seen wherever the job stands, and stops what runs or leaves it behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import redis
+
+from gridq import errors, inbox, stages
+from gridq.admission import Admission
+from gridq.app import app
+from gridq.client import Client
+from gridq.ledger import read
+from gridq.limiting import put_in_force
+from gridq.profiles import StageContext
+from gridq.protocol import Json, StageCall, Usage
+from gridq.quotas import parse
+from gridq.settings import Settings
+from gridq.states import JobState
+from gridq.store.connection import connect
+from gridq.tasks import run_graph
+from gridq.testing import FakeProfile
+from tests.builders import retry, seq, stage
+from tests.conftest import GridEnv
+from tests.local_grid import BenchRunner, LocalGrid
+from tests.wire_server import WireServer
+from workers.embedded import EmbeddedServer
+from workers.profiles.llm import LlmProfile
+from workers.profiles.llm.capability import LlmCapability
+
+ECHO = {"root": stage("bench_echo")}
+SLEEP = {"root": stage("bench_sleep", ms=60_000)}
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.005)
+
+
+class Told(BenchRunner):
+    """Does `act` in place of a stage, where it is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act: Callable[[Json, StageContext], Json] | None = None
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        if self.act is None:
+            return super().__call__(stage, value, context)
+        act, self.act = self.act, None
+        return act(value, context)
+
+
+class OneLane:
+    """A grid of one bench seat with one lane; its runner does what it is told."""
+
+    def __init__(self, grid: LocalGrid, runner: Told) -> None:
+        self.grid = grid
+        self.runner = runner
+        self.client = grid.client
+        self.session = grid.sessions["m.a"]
+        self.redis: Any = grid.scripts.client
+        self.keys = grid.scripts.keys
+
+    def held(self) -> int:
+        return int(self.redis.hlen(self.keys("held", "m.a")))
+
+    def running(self, graph: dict[str, Any] = SLEEP, value: Json = None, **options: Any) -> str:
+        """A job whose stage runs."""
+        job = self.client.submit(graph, value, **options)
+        wait_until(self.held)
+        return job
+
+
+def grid_of(server: EmbeddedServer, prefix: str, **settings: Any) -> tuple[redis.Redis, Settings]:
+    config = Settings(broker_url=server.url, prefix=prefix, profiles=(), retry_backoff=0.05, **settings)
+    return connect(server.url), config
+
+
+@pytest.fixture
+def lane(server: EmbeddedServer) -> Iterator[OneLane]:
+    client, config = grid_of(server, "cancel:", sweep_ms=50, lease_ms=2000, renew_ms=200)
+    runner = Told()
+    seats: dict[str, Sequence[str]] = {"m.a": ["bench:any"]}
+    with LocalGrid(client, config, seats, lanes=1, runner=runner) as grid:
+        grid.client._admission = Admission(grid.scripts, config, {"bench": FakeProfile()})
+        yield OneLane(grid, runner)
+    for key in client.scan_iter("cancel:*", count=1000):
+        client.unlink(key)
+    client.close()
+
+
+def cancelled(lane: OneLane, job: str) -> None:
+    with pytest.raises(errors.JobCancelled):
+        lane.client.result(job, timeout=20)
+    assert lane.client.status(job) is JobState.CANCELLED
+
+
+def test_a_running_stage_is_stopped_between_two_renewals(lane: OneLane) -> None:
+    lane.session._renewer.stop()  # the seat lives for a lease yet
+    stopped = threading.Event()
+
+    def act(value: Json, context: StageContext) -> Json:
+        context.on_cancel(stopped.set)
+        context.cancelled.wait(60)
+        context.check()
+        return value
+
+    lane.runner.act = act
+    job = lane.running(ECHO)
+    assert lane.client.cancel(job)
+    assert stopped.wait(20)
+    cancelled(lane, job)
+
+
+def test_an_idle_seat_asks_nothing_between_renewals(lane: OneLane) -> None:
+    def looks() -> int:
+        return int(lane.redis.info("commandstats").get("cmdstat_zmscore", {"calls": 0})["calls"])
+
+    before = looks()
+    for _ in range(10):
+        lane.session.look()
+    assert looks() == before
+    job = lane.running()
+    wait_until(lambda: looks() > before)
+    lane.client.cancel(job)
+
+
+def test_while_it_waits_for_a_lane(lane: OneLane) -> None:
+    first, second = lane.running(), lane.client.submit(ECHO, 1)
+    assert lane.client.cancel(second)
+    cancelled(lane, second)
+    assert lane.client.cancel(first)
+    assert lane.client.run(ECHO, 2, timeout=20) == 2
+
+
+def test_between_two_stages_and_in_the_delay_of_a_retry(lane: OneLane) -> None:
+    graph = {"root": seq(stage("bench_echo"), retry(stage("bench_fail"), 3, delay_ms=60_000))}
+    job = lane.client.submit(graph, {})
+    wait_until(
+        lambda: any(entry.startswith(b"r:") for entry in lane.redis.zrange(lane.keys("delays"), 0, -1))
+    )
+    assert lane.client.cancel(job)
+    cancelled(lane, job)
+    assert not lane.redis.exists(lane.keys("job", job))
+
+
+def test_what_has_ended_stays_as_it_is(lane: OneLane) -> None:
+    job = lane.client.submit(ECHO, 1)
+    assert lane.client.result(job, timeout=20) == 1
+    assert lane.client.cancel(job) is False
+    assert lane.client.result(job) == 1
+    with pytest.raises(errors.JobNotFound):
+        lane.client.cancel("nobody")
+
+
+def test_nothing_is_emitted_after_it(lane: OneLane) -> None:
+    go_on, ended = threading.Event(), threading.Event()
+
+    def act(value: Json, context: StageContext) -> Json:
+        context.emit("before")
+        go_on.wait(20)
+        for number in range(5):
+            context._emit(number)  # type: ignore[misc]  # past the context's own look
+        ended.set()
+        return "all the same"
+
+    lane.runner.act = act
+    job = lane.running(ECHO, stream=True)
+    wait_until(lambda: lane.redis.exists(lane.keys("str", job)))
+    assert lane.client.cancel(job)
+    go_on.set()
+    assert ended.wait(20)
+    assert lane.client.run(ECHO, 1, timeout=20) == 1  # the lane has come to the end of it
+    entries = [fields for _, fields in lane.redis.xrange(lane.keys("str", job))]
+    assert [entry.get(b"piece") for entry in entries] == [b'"before"', None]
+    assert entries[-1] == {b"end": b"cancelled"}
+    assert lane.client.rows(job) == []
+
+
+def test_code_that_does_not_stop_is_left_behind(lane: OneLane) -> None:
+    """Its lane goes on; there are as many lanes as before when it ends at last."""
+    release = threading.Event()
+    ended = threading.Event()
+
+    def act(value: Json, context: StageContext) -> Json:
+        release.wait(60)
+        ended.set()
+        return "late"
+
+    lane.runner.act = act
+    job = lane.running(ECHO)
+    assert lane.client.cancel(job)
+    cancelled(lane, job)
+    assert [lane.client.run(ECHO, n, timeout=20) for n in range(3)] == [0, 1, 2]
+    assert not ended.is_set()
+    release.set()
+    assert ended.wait(20)
+    wait_until(lambda: not lane.session._abandoned)
+    assert [lane.client.run(ECHO, n, timeout=20) for n in range(3)] == [0, 1, 2]
+    wait_until(lambda: len(lane.session._free) == 1)
+    assert lane.client.status(job) is JobState.CANCELLED
+
+
+def test_a_stage_over_its_time_that_does_not_stop_fails_and_is_left_behind(lane: OneLane) -> None:
+    release = threading.Event()
+
+    def act(value: Json, context: StageContext) -> Json:
+        context.report(Usage(micro_dollars=300))
+        release.wait(60)
+        context.report(Usage(micro_dollars=900))
+        return "late"
+
+    config = lane.session.config.model_copy(update={"stage_timeout": 0.3})
+    lane.session.config = config
+    lane.redis.hset(lane.keys("seat", "m.a"), mapping={"budget": 10_000, "left": 10_000})
+    lane.runner.act = act
+    job = lane.client.submit(ECHO, 1)
+    with pytest.raises(errors.StageTimeout) as caught:
+        lane.client.result(job, timeout=20)
+    assert (caught.value.code, caught.value.path) == ("stage.timeout", "root")
+    assert lane.client.run(ECHO, 2, timeout=20) == 2
+
+    def left() -> int:
+        return int(lane.redis.hget(lane.keys("seat", "m.a"), "left"))
+
+    assert left() == 10_000 - 300  # as far as it was known
+    release.set()
+    wait_until(lambda: left() == 10_000 - 900)
+
+
+def test_a_queue_timeout_a_stage_timeout_and_a_deadline_are_told_apart(lane: OneLane) -> None:
+    busy = lane.running()
+    with pytest.raises(errors.QueueTimeout) as queue:
+        lane.client.run(ECHO, 1, timeout=20, queue_timeout=0.2)
+    with pytest.raises(errors.DeadlineExceeded) as deadline:
+        lane.client.run(ECHO, 1, timeout=20, deadline=0.2)
+    lane.client.cancel(busy)
+    lane.session.config = lane.session.config.model_copy(update={"stage_timeout": 0.2})
+    with pytest.raises(errors.StageTimeout) as stage_timeout:
+        lane.client.run(SLEEP, timeout=20)
+    codes = [caught.value.code for caught in (queue, deadline, stage_timeout)]
+    assert codes == ["job.queue_timeout", "job.deadline", "stage.timeout"]
+    assert queue.value.details["seconds"] == deadline.value.details["seconds"] == 0.2
+    assert queue.value.details["queue"] == "bench:any"
+    assert queue.value.reason == "all lanes of its seats were busy (1)"
+    assert [caught.value.path for caught in (queue, deadline, stage_timeout)] == ["root"] * 3
+
+
+def test_revoke_needs_no_worker_and_no_router(grid_env: GridEnv) -> None:
+    """Celery's own is a broadcast, which is lost where nobody listens."""
+    inbox.default.cache_clear()
+    with Client(config=grid_env.settings) as client:
+        waits, by_control, ended = (run_graph.delay(ECHO, n) for n in range(3))
+        waits.revoke()
+        with pytest.raises(errors.JobCancelled, match="revoked"):
+            waits.get(timeout=5)
+        app.control.revoke([by_control.id, "nobody"])
+        assert client.status(by_control.id) is JobState.CANCELLED
+        client.scripts.stop(ended.id, "failed", errors.StageError("no").to_json())
+        ended.revoke(terminate=True)
+        assert client.status(ended.id) is JobState.FAILED
+        waits.revoke()
+        for result in (waits, by_control, ended):
+            result.forget()
+    inbox.default.cache_clear()
+
+
+class SeatAtEndpoint:
+    """Runs model stages at an endpoint, all else as the bench does."""
+
+    def __init__(self, url: str) -> None:
+        self.profile = LlmProfile()
+        model = {"name": "metered", "families": ["talk"], "price_in": 1.0, "price_out": 10.0}
+        self.capability = LlmCapability.model_validate({"host": "h", "models": [model]})
+        seat = {"name": "main", "url": url, "models": [model], "allow_loopback": True}
+        self.profile.open(self.capability, seat)
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        if stage.implementation.startswith("builtin:"):
+            return stages.run_builtin(stage, value, context)
+        return self.profile.run(stage, value, context)
+
+
+def test_a_models_answer_is_broken_off_and_what_it_cost_is_the_seats_waste(server: EmbeddedServer) -> None:
+    client, config = grid_of(server, "cancelwire:", sweep_ms=50, lease_ms=2000, renew_ms=200)
+    with WireServer() as wire:
+        runner = SeatAtEndpoint(wire.url)
+        with LocalGrid(client, config, {"m.llm": ["llm:metered", "llm:any"]}, lanes=1, runner=runner) as grid:
+            put_in_force(grid.scripts, parse("[agents.ann]\nmonthly_dollars = 1", "q.toml"), "a test")
+            grid.client._admission = Admission(grid.scripts, config, {"llm": LlmProfile()})
+            keys = grid.scripts.keys
+            client.hset(keys("seat", "m.llm"), mapping={"budget": 1_000_000, "left": 1_000_000})
+            job = grid.client.submit(
+                {"root": stage("llm_complete", prompt="hello")}, agent="ann", stream=True
+            )  # fmt: skip
+            next(iter(grid.client.stream(job, timeout=20)))
+            assert grid.client.cancel(job)
+            assert wire.disconnected.wait(20)
+
+            def left() -> int:
+                return int(client.hget(keys("seat", "m.llm"), "left") or 0)
+
+            wait_until(lambda: left() < 1_000_000)
+            spent = 1_000_000 - left()
+            assert spent >= 100 + 10  # a hundred tokens in, and one out
+            assert spent % 10 == 0
+            accounts = {(one.name, one.what): one for one in read(client, keys, "UTC").accounts}
+            assert accounts["ann", "money"].spent == accounts["ann", "money"].held == 0
+        runner.profile.close()
+    for key in client.scan_iter("cancelwire:*", count=1000):
+        client.unlink(key)
+    client.close()
