@@ -112,13 +112,14 @@ class Drop:
 
 class Swept(NamedTuple):
     """What one sweep came upon: how many items of each sort, the jobs whose Celery answer is to be written,
-    the attempts that were lost, the stages whose quarantine was over.
+    the attempts that were lost, the stages whose quarantine was over, and whether more is due.
     """
 
     found: dict[str, int]
     due: list[str]
     losses: list[Loss]
     dropped: list[Drop]
+    more: bool
 
 
 def read_claim(reply: Sequence[Any]) -> Claim | str:
@@ -340,15 +341,14 @@ class Scripts:
         word: str = self.call("quarantine", verb, job, step, by).decode()
         return word
 
-    def sweep(self, most: int = 200) -> Swept:
-        """One sweep, of at most so many items of each sort."""
-        *counts, due, lost, over = self.call("sweep", most)
+    def sweep(self, most: int = 200, answers: int | None = None) -> Swept:
+        """One sweep, of at most so many items of each sort, and of so many answers."""
+        *counts, due, lost, over, more = self.call("sweep", most, most if answers is None else answers)
         sorts = ("grace", "died", "seats", "due", "expired", "rung", "voided")
         found = dict(zip(sorts, counts, strict=True))
         losses = [Loss(*words) for words in _groups(lost, 5)]
-        return Swept(
-            found, [job.decode() for job in due], losses, [Drop(*words) for words in _groups(over, 3)]
-        )
+        dropped = [Drop(*words) for words in _groups(over, 3)]
+        return Swept(found, [job.decode() for job in due], losses, dropped, bool(more))
 
     def limit(self, digest: str, about: str, fields: Mapping[str, str]) -> None:
         """Put limits in force in place of those before; an empty digest lifts them all."""

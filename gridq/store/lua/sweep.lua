@@ -1,7 +1,8 @@
 -- Find what nobody else looks at; run twice a second by every router, each item atomic, so it needs no lock.
--- ARGV  most items of each sort
+-- ARGV  most items of each sort, most answers
 -- gives {grace, died, seats gone, due, expired, rung, voided, {job whose answer is to be written …}, {of each lost lease: lease,
---       worker, path, job's name, what came of it …}, {of each stage whose quarantine was over: job, job's name, path …}}
+--       worker, path, job's name, what came of it …}, {of each stage whose quarantine was over: job, job's name, path …},
+--       1 where of some sort more is due than was looked at, else 0}
 -- TTL   swept lives as long as a job may
 local other = other_schema(C('GET', K .. 'schema'))
 if other then return other end
@@ -56,7 +57,16 @@ local function void(q, cls, look)
   return seen, voided
 end
 
-local r = {0, 0, 0, 0, 0, 0, 0}
+local r, more = {0, 0, 0, 0, 0, 0, 0}, 0
+
+-- What is due in a sorted set of times, up to so many.
+local function due(set, limit, by)
+  if limit < 1 then return {} end
+  local found = C('ZRANGE', K .. set, '-inf', by or NOW, 'BYSCORE', 'LIMIT', 0, limit)
+  if #found >= limit then more = 1 end
+  return found
+end
+
 local last = tonumber(C('GET', K .. 'swept') or NOW)
 C('SET', K .. 'swept', NOW, 'PX', KEEP)
 if NOW - last > GAP or NOW < last - GAP then
@@ -66,16 +76,16 @@ if NOW - last > GAP or NOW < last - GAP then
   end
 else
   local closed = 0  -- as many as make up the bound with their leases: a machine room that goes dark is soon forgotten
-  for _, s in ipairs(C('ZRANGE', K .. 'seats', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
+  for _, s in ipairs(due('seats', most)) do
     closed = closed + 1 + C('HLEN', K .. 'held:' .. s)
     gone(s, 'the worker is dead')
     r[3] = r[3] + 1
-    if closed >= most then break end
+    if closed >= most then more = 1; break end
   end
-  for _, l in ipairs(C('ZRANGE', K .. 'leases', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do r[2] = r[2] + lost(l, 'its lease lapsed') end
+  for _, l in ipairs(due('leases', most)) do r[2] = r[2] + lost(l, 'its lease lapsed') end
 end
 local steps = 0
-for _, m in ipairs(C('ZRANGE', K .. 'delays', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
+for _, m in ipairs(due('delays', most)) do
   C('ZREM', K .. 'delays', m)
   r[4] = r[4] + 1
   local kind, job, n, what = string.match(m, '^(%a):([^:]+):(%d+):(.+)$')
@@ -98,10 +108,10 @@ for _, m in ipairs(C('ZRANGE', K .. 'delays', '-inf', NOW, 'BYSCORE', 'LIMIT', 0
       'start a router: celery -A gridq.app worker -Q gridq:router'))
     r[5] = r[5] + 1
   end
-  if steps > 5000 then break end  -- long jobs one at a time: nobody else is served meanwhile
+  if steps > 5000 then more = 1; break end  -- long jobs one at a time: nobody else is served meanwhile
 end
 local dropped = {}
-for _, m in ipairs(C('ZRANGE', K .. 'quarantine', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
+for _, m in ipairs(due('quarantine', most)) do
   local job, step = string.match(m, '^([^:]+):(.+)$')
   local f = C('HMGET', jobkey(job), 'n', 'name')
   steps = steps + (tonumber(f[1]) or 1)
@@ -109,9 +119,9 @@ for _, m in ipairs(C('ZRANGE', K .. 'quarantine', '-inf', NOW, 'BYSCORE', 'LIMIT
   if drop(job, step, 'nobody: its time was over') then
     for _, word in ipairs({job, f[2] or '', path}) do dropped[#dropped + 1] = word end
   else C('ZREM', K .. 'quarantine', m) end  -- its job's keys expired unseen
-  if steps > 5000 then break end
+  if steps > 5000 then more = 1; break end
 end
-for _, job in ipairs(C('ZRANGE', K .. 'deadlines', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
+for _, job in ipairs(due('deadlines', most)) do
   C('ZREM', K .. 'deadlines', job)
   unhold(job)  -- where its keys expired unseen, nobody else gives it back
   steps = steps + (tonumber(C('HGET', jobkey(job), 'n')) or 1)
@@ -122,18 +132,21 @@ for _, job in ipairs(C('ZRANGE', K .. 'deadlines', '-inf', NOW, 'BYSCORE', 'LIMI
     C('ZREM', K .. 'inbox', job)
     if C('ZSCORE', K .. 'past', job) == false then C('ZREM', K .. 'jobs', job) end
   end
-  if steps > 5000 then break end
+  if steps > 5000 then more = 1; break end
 end
-for _, job in ipairs(C('ZRANGE', K .. 'past', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, 10 * most)) do  -- as fast as jobs can end
+for _, job in ipairs(due('past', 10 * most)) do  -- as fast as jobs can end
   C('ZREM', K .. 'past', job)
   C('ZREM', K .. 'jobs', job)
 end
-unpark_due()
-local lanes = math.max(1, tonumber(C('HGET', K .. 'lanes', 'gridq:pure') or 0))
-for _, job in ipairs(C('ZRANGE', K .. 'inbox', '-inf', NOW, 'BYSCORE', 'LIMIT', 0, most)) do
+if unpark_due() >= 200 then more = 1 end
+-- A job waits until the routers' queue has room, so that whose message still stands in it gets no second one, and until the
+-- server has memory for its plan.
+local message = C('HGET', K .. 'bells', 'router')
+local room = message and C('EXISTS', K .. 'full') == 0 and most - C('LLEN', P .. 'gridq:router') or 0
+for _, job in ipairs(due('inbox', room)) do
   C('ZADD', K .. 'inbox', NOW + 2000, job)
-  local message = string.gsub(C('HGET', K .. 'bells', 'router') or '', '@@(%u+)@@', {ID = job})
-  if message ~= '' and C('LLEN', P .. 'gridq:router') < 8 * lanes then C('LPUSH', P .. 'gridq:router', message); r[6] = r[6] + 1 end
+  C('LPUSH', P .. 'gridq:router', (string.gsub(message, '@@(%u+)@@', {ID = job})))
+  r[6] = r[6] + 1
 end
 for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
   local classes, look = C('HKEYS', K .. 'cls:' .. q), most
@@ -145,7 +158,8 @@ for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
   end
   if #classes > 0 then ring(q) elseif C('LLEN', P .. q) == 0 then C('SREM', K .. 'queues', q) end
 end
-local answers = C('ZRANGE', K .. 'answers', '-inf', NOW - 300, 'BYSCORE', 'LIMIT', 0, most)
+if r[7] >= most then more = 1 end
+local answers = due('answers', tonumber(ARGV[2]), NOW - 300)
 for _, job in ipairs(answers) do C('ZADD', K .. 'answers', NOW, job) end
-r[8], r[9], r[10] = answers, losses, dropped
+r[8], r[9], r[10], r[11] = answers, losses, dropped, more
 return r

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ def _admit(which: Scripts, value: bytes = b"1") -> list[str]:
     return made.admit(one(), "j9", value=value)
 
 
-BEGINNINGS = {
+BEGINNINGS: dict[str, Callable[[Scripts], Any]] = {
     "enqueue": _enqueue,
     "admit": _admit,
     "register": _register,

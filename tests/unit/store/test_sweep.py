@@ -228,8 +228,20 @@ def test_the_routers_queue_does_not_fill_up(grid: Grid) -> None:
     for number in range(20):
         grid.enqueue(f"j{number}")
         grid.age("inbox", f"j{number}")
-    assert grid.sweep()[0]["rung"] == 8
+    assert grid.sweep(8).found["rung"] == 8
+    assert grid.sweep(8).found["rung"] == 0
     assert grid.bells(ROUTER) == 8
+    grid.clear(ROUTER)  # routers have come to them: the next are rung for
+    assert grid.sweep(200).found["rung"] == 12
+
+
+def test_jobs_in_the_inbox_wait_while_the_server_is_full(grid: Grid) -> None:
+    grid.enqueue("j1")
+    grid.age("inbox", "j1")
+    grid.client.set(grid.keys("full"), "9 10", px=60_000)
+    assert grid.sweep().found["rung"] == 0
+    grid.client.delete(grid.keys("full"))
+    assert grid.sweep().found["rung"] == 1
 
 
 def test_due_answers_come_again_until_they_are_written(grid: Grid) -> None:

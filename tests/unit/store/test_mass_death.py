@@ -1,0 +1,160 @@
+"""Very much is due at once, of one sort or of all: batch after batch within a turn of the sweeper, each of
+them bounded, and no sort waits for another.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gridq.sweep import BATCH, Sweeper
+from tests.unit.store.plans import ANY, HOUR, Grid, one, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+MANY = 1000
+
+
+class Watched(Sweeper):
+    """A sweeper that notes what each call of the script found; the last sweep is always one just before."""
+
+    def __init__(self, grid: Grid, answer: Callable[[str], None] = lambda job: None) -> None:
+        super().__init__(grid.scripts, grid.config, answer)
+        self.batches: list[dict[str, int]] = []
+        sweep = grid.scripts.sweep
+
+        def noting(*args: Any) -> Any:
+            swept = sweep(*args)
+            self.batches.append(swept.found)
+            return swept
+
+        self.scripts = _Noting(noting)  # type: ignore[assignment]
+
+
+class _Noting:
+    def __init__(self, sweep: Callable[..., Any]) -> None:
+        self.sweep = sweep
+
+
+def fill(grid: Grid, seats: int, lanes: int) -> list[str]:
+    """Seats whose every lane has a stage; their names."""
+    names = [f"m.s{number}" for number in range(seats)]
+    for number in range(seats * lanes // 50):
+        grid.job(wide(50), f"job{number}")
+    for name in names:
+        grid.seat(name, lanes=lanes)
+        for lane in range(lanes):
+            grid.take(name, lane=str(lane))
+    assert grid.client.zcard(grid.keys("leases")) == seats * lanes
+    return names
+
+
+def die(grid: Grid, *sets: str) -> None:
+    """All that stands in these sets of times is due now."""
+    for name in sets:
+        members = grid.client.zrange(grid.keys(name), 0, -1)
+        grid.client.zadd(grid.keys(name), dict.fromkeys(members, 1))
+    grid.client.set(grid.keys("swept"), grid.now(), px=HOUR)
+
+
+@pytest.mark.parametrize(("seats", "lanes"), [(1000, 1), (50, 20)])
+def test_a_thousand_leases_that_lapse_at_once_are_back_in_one_turn(
+    grid: Grid, seats: int, lanes: int
+) -> None:
+    fill(grid, seats, lanes)
+    die(grid, "leases", "seats")
+    sweeper = Watched(grid)
+    found = sweeper.once()
+    assert found["seats"] == seats
+    assert int(grid.client.hget(grid.keys("losses"), "n")) == MANY
+    assert not grid.client.exists(grid.keys("leases"), grid.keys("who"), grid.keys("seats"))
+    assert len(grid.pending()) == MANY
+    assert all(batch["died"] <= BATCH and batch["seats"] <= BATCH for batch in sweeper.batches)
+    assert len(sweeper.batches) <= MANY * 2 / BATCH + 1
+    grid.seat("m.new", lanes=MANY)
+    for lane in range(MANY):
+        grid.take("m.new", lane=str(lane))
+
+
+def test_leases_that_lapse_while_their_seats_live(grid: Grid) -> None:
+    fill(grid, 50, 20)
+    die(grid, "leases")
+    sweeper = Watched(grid)
+    assert sweeper.once()["died"] == MANY
+    assert len(sweeper.batches) == MANY / BATCH + 1
+    assert sweeper.once()["died"] == 0
+    assert len(grid.pending()) == MANY
+
+
+def test_any_number_of_routers_share_the_work(grid: Grid) -> None:
+    fill(grid, 50, 20)
+    die(grid, "leases")
+    found: list[dict[str, int]] = []
+    sweepers = [Watched(grid) for _ in range(4)]
+    threads = [threading.Thread(target=lambda each=each: found.append(each.once())) for each in sweepers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(each["died"] for each in found) == MANY
+    assert len(grid.pending()) == MANY
+
+
+def test_no_sort_waits_for_another(grid: Grid) -> None:
+    """Of each sort more is due than a batch takes: the first batch takes of each, and the turn takes all."""
+    number = BATCH + 50
+    fill(grid, 10, number // 10)
+    for job in range(number):
+        grid.enqueue(f"queued{job}", celery=False)
+        grid.enqueue(f"late{job}", celery=True)
+        grid.job(one(queue="bench:nobody"), f"out{job}", celery=True)
+        grid.scripts.stop(f"out{job}", "cancelled", "{}")
+    for job in range(number):
+        grid.client.zadd(grid.keys("deadlines"), {f"late{job}": 1})
+        grid.client.zadd(grid.keys("delays"), {f"l:out{job}:0:m.s0": 1})
+    die(grid, "leases", "inbox", "answers", "past")
+    answered: Counter[str] = Counter()
+    sweeper = Watched(grid, lambda job: answered.update([job]))
+    found = sweeper.once()
+    first = sweeper.batches[0]
+    assert all(first[sort] == BATCH for sort in ("died", "due", "expired", "rung")), first
+    assert (found["died"], found["expired"], found["due"]) == (number, number, number)
+    assert grid.client.zcount(grid.keys("past"), "-inf", grid.now()) == 0
+    assert found["rung"] == BATCH, "the routers' queue has room for so many"
+    sweeper.start()
+    try:
+        while len(answered) < BATCH:
+            threading.Event().wait(0.01)
+    finally:
+        sweeper.stop()
+    assert max(answered.values()) == 1
+    grid.clear(ANY, "gridq:router")
+
+
+def test_a_result_backend_that_hangs_keeps_no_lease_from_being_swept(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1", celery=True)
+    grid.scripts.stop("j1", "cancelled", "{}")
+    grid.job(one(), "j2")
+    grid.take()
+    die(grid, "answers")
+    asked, back = threading.Event(), threading.Event()
+
+    def hang(job: str) -> None:
+        asked.set()
+        back.wait()
+
+    sweeper = Watched(grid, hang)
+    sweeper.start()
+    try:
+        assert asked.wait(30)
+        grid.age("leases", grid.client.zrange(grid.keys("leases"), 0, 0)[0].decode())
+        while not grid.pending():
+            threading.Event().wait(0.01)
+    finally:
+        back.set()
+        sweeper.stop()
