@@ -182,6 +182,30 @@ def test_the_job_s_end_takes_it_out(grid: Grid, how: str) -> None:
     assert grid.scripts.quarantine("release", job, 0, "ann") == "over"
 
 
+def test_a_deadline_names_the_stage_that_stood_in_quarantine(grid: Grid) -> None:
+    job = grid.job(one())
+    _poison(grid, job)
+    grid.age("deadlines", job)
+    grid.sweep()
+    details = _details(grid, job)
+    assert details["path"] == "root"
+    assert "quarantine" in details["reason"]
+
+
+def test_a_queue_timeout_is_none_of_a_quarantine_s_business(grid: Grid) -> None:
+    grid.seat("m.a")
+    grid.seat("m.b")
+    job = grid.job(one(), queue_timeout_ms=60_000)
+    grid.fail(grid.take("m.a"), "died")
+    late = grid.take("m.b")
+    grid.lapse(late)  # it stands ready again, and its time runs
+    grid.fail(late, "died")
+    grid.wait_over()
+    assert grid.end(job) is None
+    grid.scripts.quarantine("release", job, 0, "ann")
+    assert [m for m in grid.client.zrange(grid.keys("delays"), 0, -1) if m.startswith(b"q:")]
+
+
 def test_a_retry_that_starts_again_takes_it_out(grid: Grid) -> None:
     job = grid.job(_retried())
     _poison(grid, job)

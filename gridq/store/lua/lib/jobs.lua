@@ -188,6 +188,7 @@ end
 local function isolate(job, step, err)
   if QUARANTINE == 0 then return finish(job, 'failed', counted(job, step, err)) end
   C('HSET', jobkey(job), 'q:' .. step, NOW + QUARANTINE .. ' ' .. err)
+  C('ZREM', K .. 'delays', timer(job, step, unpack(C('HMGET', jobkey(job), 'ep:' .. step, 'a:' .. step))))  -- it waits for no seat
   C('ZADD', K .. 'quarantine', NOW + QUARANTINE, job .. ':' .. step)
   return 'quarantined'
 end

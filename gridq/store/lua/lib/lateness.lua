@@ -57,11 +57,15 @@ local function past_deadline(job)
   if not f[3] then f = C('HMGET', K .. 'sub:' .. job, 'at', 'dl') end
   local details = {path = '', seconds = (f[2] - f[1]) / 1000, reason = not f[3] and 'no router had admitted it' or nil}
   for step = 0, math.min(tonumber(f[3] or 0), 100) - 1 do
-    local s = C('HMGET', jobkey(job), 'h:' .. step, 'at:' .. step, 'cur:' .. step, 'x:' .. step)
+    local s = C('HMGET', jobkey(job), 'h:' .. step, 'at:' .. step, 'cur:' .. step, 'x:' .. step, 'q:' .. step)
     local h = header(nil, nil, s[1])
     local who = s[3] and string.match(C('HGET', K .. 'who', job .. ':' .. step .. ':' .. s[3]) or '', '^%S+')
     if who then
       details.path, details.reason = h.path, 'it was running on ' .. who
+      break
+    elseif s[5] then
+      details.path, details.reason = h.path, 'it stood in quarantine: it had killed the process that ran it, twice'
+      details.fix = 'look at quarantined stages while there is time: gridq quarantine'
       break
     elseif s[2] then
       details.path, details.reason, details.fix = h.path, unclaimed(h.q, s[4] or '', h.cost, f[4])
