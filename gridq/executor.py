@@ -26,6 +26,7 @@ from gridq.events import Monitors
 from gridq.repeat import Repeat
 from gridq.settings import Settings
 from gridq.store.scripts import Claim, Scripts
+from gridq.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class Session:
         self.period = period
         self.per_minute = per_minute
         self.incarnation = secrets.token_hex(8)
+        self.watchdog = Watchdog(lanes)  # it only counts, until another is set
         self.draining = False
         self.paused = ""  # why the seat takes nothing for a while, empty where it does
         self._paused_until = 0.0
@@ -312,6 +314,8 @@ class Session:
             running[lease].lose()
         if self._monitors is not None and self._monitors.listen:
             self._monitors.beat([event for attempt in running.values() for event in attempt.announce()])
+        if not (self.draining or self.paused):
+            self.watchdog.look()
         if not (self.draining or self.paused):
             self.watchdog.look()
 

@@ -10,7 +10,8 @@ import json
 import logging
 import os
 import socket
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from redis.exceptions import RedisError
 
 from gridq import answers, bells, executor, narration, parent, queues, refusal, stages
 from gridq.admission import Admission
+from gridq.ending import Ending
 from gridq.errors import GridError, GridFull, NotAdmitted, SchemaMismatch
 from gridq.events import Monitors
 from gridq.executor import Session
@@ -34,8 +36,13 @@ from gridq.store.capacity import check_kept
 from gridq.store.connection import check_server, connect
 from gridq.store.scripts import Scripts
 from gridq.sweep import Sweeper
+from gridq.transport import hang_up
+from gridq.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
+
+ADMITTED = 100
+"""Jobs that a router takes from the inbox at once where no message tells it of them."""
 
 RECORD_TTL = 3600.0
 """A router's seat has a new name at each start: its record need not live long."""
@@ -52,6 +59,11 @@ class Router:
     sweeper: Sweeper
     governor: Governor
     limiting: Limiting
+    ending: Ending = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ending = Ending(self.session)
+        self._admits = threading.Lock()
 
     def admit(self, job: str) -> bool:
         """Admit one job of the inbox, or end it with the error that says why not. True where a pure stage is
@@ -80,6 +92,18 @@ class Router:
             reason = f"{type(exc).__name__}: {exc}"[:200]
             return self._refuse(job, NotAdmitted("gridq could not split this graph", {"reason": reason}))
         return queues.PURE in split.needs
+
+    def work(self) -> None:
+        """Without Celery: admit what stands in the inbox, then run pure stages."""
+        if self._admits.acquire(blocking=False):  # one thread of several
+            try:
+                inbox = self.scripts.keys("inbox")
+                waiting: list[bytes] = self.scripts.client.zrange(inbox, 0, ADMITTED - 1)  # type: ignore[assignment]
+                for job in waiting:
+                    self.admit(job.decode())
+            finally:
+                self._admits.release()
+        self.session.work()
 
     def _refuse(self, job: str, error: GridError) -> bool:
         """End a job that stands in the inbox: what another router has admitted meanwhile goes on."""
@@ -119,9 +143,19 @@ def build(app: Celery, lanes: int, hostname: str = "") -> Router:
     )
     admission = Admission(scripts, config, load(config.profiles))
     sweeper = Sweeper(scripts, config, partial(answers.write, app, scripts))
-    return Router(
+    router = Router(
         app, scripts, admission, session, sweeper, Governor(client, scripts.keys), Limiting(scripts, config)
     )
+    own = [scripts.keys.queue(queue) for queue in (queues.seat_queue(name), queues.ROUTER)]
+    session.watchdog = Watchdog(
+        lanes,
+        config.watchdog,
+        waits=lambda: any(client.llen(queue) for queue in own),
+        work=router.work,
+        reconnect=hang_up,
+        give_up=router.ending.stuck,
+    )
+    return router
 
 
 _router: list[Router] = []
@@ -171,10 +205,16 @@ def _after_setup(instance: Any = None, **_: Any) -> None:
     app.amqp.queues.select_add(queues.PURE)
 
 
+@signals.worker_ready.connect  # type: ignore[untyped-decorator]
+def _ready(**_: Any) -> None:
+    if _router:
+        _router[0].ending.heed()
+
+
 @signals.worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _shutting_down(**_: Any) -> None:
     if _router:
-        _router[0].session.drain()
+        _router[0].ending.signalled()
 
 
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]

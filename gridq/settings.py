@@ -106,6 +106,11 @@ class Settings(BaseSettings):
         1.0, ge=0, description="how long a lane goes on taking stages before it returns to Celery"
     )
     drain: float = Field(20.0, ge=0, le=24 * 3600.0)
+    watchdog: float = Field(
+        60.0,
+        ge=0,
+        description="after which a worker or router ends whose Celery takes no message; 0: never",
+    )
 
     max_value: int = Field(8 * 1024 * 1024, ge=1024)
     inline_value: int = Field(64 * 1024, ge=0)

@@ -90,8 +90,11 @@ def run_graph(self: Any, job: str) -> None:
     # copies its traceback twice: several ms of its time and 0.2 MB for each job.
     self.request.ignore_result = True
     here = router.current()
-    if here is not None and here.admit(job):
-        here.session.work()
+    if here is None:
+        return
+    with here.session.watchdog.taking():
+        if here.admit(job):
+            here.session.work()
 
 
 @app.task(name=STAGE_TASK, ignore_result=True, send_events=False)  # type: ignore[untyped-decorator]
@@ -99,7 +102,8 @@ def run_stage() -> None:
     """A bell: look for stages to run on this worker's seat."""
     session = executor.current()
     if session is not None:
-        session.work()
+        with session.watchdog.taking():
+            session.work()
 
 
 class OneStage(GraphTask):

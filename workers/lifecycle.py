@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
-import threading
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
@@ -14,9 +12,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from celery import Celery, signals
-from redis.exceptions import RedisError
 
 from gridq import answers, bells, executor, parent, profiles, queues, refusal, stages
+from gridq.ending import Ending
 from gridq.errors import ConfigError, SeatInUse
 from gridq.events import Monitors
 from gridq.executor import Session
@@ -28,15 +26,14 @@ from gridq.settings import Settings, settings
 from gridq.store.capacity import check_kept
 from gridq.store.connection import check_server, connect
 from gridq.store.scripts import Scripts
+from gridq.transport import hang_up
+from gridq.watchdog import Watchdog
 from workers.heartbeat import Heartbeat
 from workers.probing import find
 from workers.seats import Seat
 from workers.subscriptions import choose
 
 log = logging.getLogger(__name__)
-
-LAST_WORD = 5.0
-"""Seconds after the drain's end until a worker whose stage does not stop ends all the same."""
 
 
 class SeatRunner:
@@ -97,6 +94,16 @@ class Worker:
             specs=stages.load_modules(config.stages) if seat.profile is None and config.stages else [],
             version=version("gridq"),
         )
+        self.ending = Ending(self.session, told=self.heartbeat.beat, leave=self._leave)
+        own = scripts.keys.queue(queues.seat_queue(self.session.seat))
+        self.session.watchdog = Watchdog(
+            lanes,
+            config.watchdog,
+            waits=lambda: client.llen(own) > 0,
+            work=self.session.work,
+            reconnect=hang_up,
+            give_up=self.ending.stuck,
+        )
         self._client = client
 
     def start(self) -> None:
@@ -110,21 +117,13 @@ class Worker:
         self.heartbeat.start()
         executor.attach(self.session)
 
-    def drain(self) -> None:
-        """Take nothing more; after GRIDQ_DRAIN seconds hand back what still runs."""
-        if self.session.drain():
-            with contextlib.suppress(RedisError):
-                self.heartbeat.beat()
-        threading.Thread(target=self._bound, name="drain", daemon=True).start()
-
-    def _bound(self) -> None:
-        self.session.stop()
-        threading.Timer(LAST_WORD, _end_now, [self.session]).start()
-
     def stop(self) -> None:
-        """Leave the grid and give back what the profile holds."""
+        """Leave the grid and give back what the profile holds. What runs without Celery may finish first."""
         executor.attach(None)
-        self.session.stop(0)
+        self.session.stop()
+        self._leave()
+
+    def _leave(self) -> None:
         self.heartbeat.stop()
         if self.seat.profile is not None:
             self.seat.profile.close()
@@ -137,12 +136,6 @@ class Worker:
         """The server had forgotten this seat (a new server, a lost file): say everything again."""
         bells.declare(self.app, self._client, self.session.scripts.keys)
         self.heartbeat.beat()
-
-
-def _end_now(session: Session) -> None:  # a thread that never stops would keep the process for ever
-    what = "a stage" if session.busy else "Celery"  # which waits for a server that is away
-    log.error("%s did not stop: the worker ends without it", what)
-    os._exit(1)
 
 
 def _lock(home: Path, seat: str) -> TextIO:
@@ -214,9 +207,14 @@ def _after_setup(**_: Any) -> None:
             _worker[0].start()
 
 
+def _ready(**_: Any) -> None:
+    if _worker:
+        _worker[0].ending.heed()
+
+
 def _shutting_down(**_: Any) -> None:
     if _worker:
-        _worker[0].drain()
+        _worker[0].ending.signalled()
 
 
 def _shutdown(**_: Any) -> None:
@@ -229,5 +227,6 @@ def connect_signals() -> None:
     signals.celeryd_init.connect(_before_init, weak=False)
     signals.worker_init.connect(_init, weak=False)
     signals.celeryd_after_setup.connect(_after_setup, weak=False)
+    signals.worker_ready.connect(_ready, weak=False)
     signals.worker_shutting_down.connect(_shutting_down, weak=False)
     signals.worker_shutdown.connect(_shutdown, weak=False)

@@ -1,0 +1,99 @@
+"""Celery's consumer hangs while gridq's own connections are well: the process lives, and takes nothing.
+
+A proxy that swallows everything stands between Celery and the server; gridq goes past it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gridq.client import Client
+from gridq.settings import Settings
+from gridq.tasks import run_graph
+from tests.acceptance.homes import wait_for
+from tests.pointed import pointed_at
+from workers.chaos.proxy import Proxy
+from workers.embedded import EmbeddedServer
+from workers.home import Home
+
+pytestmark = pytest.mark.slow
+
+ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
+SLEEP = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 60_000}}}
+
+
+@dataclass
+class Grid:
+    client: Client
+    home: Home
+    proxy: Proxy
+
+    def said(self, name: str) -> str:
+        return (self.home.folder / f"{name}.log").read_text()
+
+
+@contextmanager
+def grid(folder: Path, server: EmbeddedServer, **env: str) -> Iterator[Grid]:
+    """A router and a bench seat whose Celery reaches the server by a proxy, and nothing else does."""
+    (folder / "home").mkdir(mode=0o700)
+    (folder / "home" / "seats.toml").write_text("[bench]\nlanes = 2\n")
+    config = Settings(
+        broker_url=server.url,
+        prefix=f"stuck{secrets.token_hex(3)}:",
+        home=folder / "home",
+        profiles=("bench",),
+        drain=1,
+    )
+    with ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(("127.0.0.1", server.port)))
+        client = stack.enter_context(pointed_at(config))
+        by_proxy = server.url.replace(f":{server.port}/", f":{proxy.port}/")
+        more = {"CELERY_BROKER_URL": by_proxy, "GRIDQ_DRAIN": "1", **env}
+        home = stack.enter_context(Home(config, ["bench"], folder=folder / "logs", env=more))
+        stack.callback(proxy.blackhole, False)
+        yield Grid(client, home, proxy)
+
+
+def test_work_goes_on_though_celery_takes_nothing(tmp_path: Path, server: EmbeddedServer) -> None:
+    with grid(tmp_path, server, GRIDQ_WATCHDOG="0") as stuck:
+        assert run_graph.delay(ECHO, "well").get(timeout=30) == "well"
+        stuck.proxy.blackhole(True)
+        for number in range(3):
+            assert stuck.client.run(ECHO, number, timeout=60) == number, "the worker's bells"
+            assert run_graph.delay(ECHO, number).get(timeout=60) == number, "and the router's"
+        for name in ("bench", "router0"):
+            assert stuck.said(name).count("Celery has taken no message") == 1
+            assert stuck.home.children[name].poll() is None
+        stuck.proxy.blackhole(False)
+        wait_for(
+            lambda: all("brings messages again" in stuck.said(name) for name in ("bench", "router0")), 60
+        )
+        assert run_graph.delay(ECHO, "well").get(timeout=30) == "well"
+
+
+def test_who_stays_stuck_hands_back_and_ends_to_be_started_anew(
+    tmp_path: Path, server: EmbeddedServer
+) -> None:
+    with grid(tmp_path, server, GRIDQ_WATCHDOG="6") as stuck:
+        stuck.proxy.blackhole(True)
+        job = stuck.client.submit(SLEEP, 1)
+        waiting = run_graph.delay(ECHO, 2)
+        wait_for(lambda: all(child.poll() is not None for child in stuck.home.children.values()), 60)
+        assert {child.poll() for child in stuck.home.children.values()} == {os.EX_TEMPFAIL}
+        for name in ("bench", "router0"):
+            assert stuck.said(name).count("this process ends, to be started anew") == 1
+        [stage] = stuck.client.view(job).stages
+        assert stage.state == "ready", "it was handed back"
+        assert not stuck.client.seats(), "and they have said that they go"
+        stuck.proxy.blackhole(False)
+        stuck.home.start()
+        wait_for(lambda: [stage.attempt for stage in stuck.client.view(job).stages] == [2])
+        assert waiting.get(timeout=30) == 2
+        stuck.client.cancel(job)
