@@ -39,7 +39,6 @@ class Made:
     input: Json
     outcome: Outcome
     stages: dict[str, str]
-    spends: bool
 
 
 class Maker:
@@ -61,9 +60,7 @@ class Maker:
             [self.chain, self.wide, self.fan, self.mixture, self.deep, self.single], [4, 3, 3, 6, 1, 3]
         )[0]
         root, outcome = shape(value, "root")
-        return Made(
-            {"description": "chaos", "version": "0.1.0", "root": root}, value, outcome, self._stages, paid
-        )
+        return Made({"description": "chaos", "version": "0.1.0", "root": root}, value, outcome, self._stages)
 
     # -- shapes
 

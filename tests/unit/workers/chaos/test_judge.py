@@ -1,0 +1,131 @@
+"""The audit after a chaos run finds what is wrong: a good run's books are spoilt in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gridq.errors import AttemptsExhausted, DeadlineExceeded, JobCancelled, StageError
+from gridq.settings import Settings
+from gridq.states import JobState
+from workers.chaos.books import Books, Record, Row
+from workers.chaos.graphs import Made, Outcome
+from workers.chaos.judge import Judge, Verdict, recovery
+from workers.chaos.plan import Job
+from workers.chaos.submitting import Submitted
+from workers.chaos.witness import ORDERS, Run
+
+CONFIG = Settings(profiles=("chaos",), stages=("workers.chaos.stages",))
+
+
+class Case:
+    """A job of two stages, one after the other; the second was lost once, and what it used then is waste."""
+
+    def __init__(self) -> None:
+        stages = [
+            {"op": "Stage", "id": "chaos_seat", "config": {ORDERS: {"id": name}}} for name in ("s0", "s1")
+        ]
+        graph: Any = {
+            "description": "x",
+            "version": "0.1.0",
+            "root": {"op": "Sequential", "stages": stages},
+        }
+        self.paths = {"s0": "root.stages[0]", "s1": "root.stages[1]"}
+        made = Made(graph, None, Outcome("right"), self.paths)
+        self.state = Submitted(Job("j", made, {"agent": "ann"}, 0.0, celery=True), accepted=True)
+        self.record = Record(JobState.DONE, "right", None, 1, True)
+        self.record.rows = [self.row("s0", 1), self.row("s1", 2)]
+        self.record.lost[1] = {1: ("m1.bench", 30)}
+        self.books = Books({"j": self.record}, {"money a:ann": 200, "jobs a:ann": 1}, {"m1.bench": 230}, 1)
+        self.runs = [Run("j", "s0", 1, 7, 10, 20), Run("j", "s1", 1, 7, 30), Run("j", "s1", 2, 8, 3030, 3040)]
+        self.celery: tuple[str, Any] = ("SUCCESS", "right")
+
+    def row(self, stage: str, attempt: int, state: str = "done") -> Row:
+        return Row(self.paths[stage], attempt, "bench@m1", state, 100)
+
+    def verdict(self) -> Verdict:
+        judge = Judge(self.books, {"j": self.state}, self.runs, CONFIG, lambda job: self.celery)
+        return judge.judge()
+
+    def told(self) -> list[str]:
+        return [line for check in self.verdict().checks for line in check.breaches]
+
+    def end(self, state: JobState, error: Any, *may: str) -> None:
+        """The job ended otherwise, and may end by `may`."""
+        old = self.state.job
+        self.state.job = Job("j", old.made, old.options, 0.0, celery=True, may=frozenset(may))
+        self.record.state, self.record.error, self.record.value = state, error, None
+        self.celery = ("FAILURE", error)
+
+
+def test_good_books_are_in_order() -> None:
+    case = Case()
+    assert case.told() == []
+    verdict = case.verdict()
+    assert (verdict.runs, verdict.extra, verdict.recorded, verdict.nothing) == (3, 1, 2, 1)
+
+
+def test_an_attempt_that_nobody_ran_is_no_breach() -> None:
+    case = Case()
+    del case.runs[1]
+    assert case.told() == []
+
+
+def say_of(state: Submitted, *, accepted: bool, refused: str) -> None:
+    state.accepted, state.refused = accepted, refused
+
+
+SPOILT: dict[str, Callable[[Case], object]] = {
+    "has 0 final states": lambda case: setattr(case.record, "ends", 0),
+    "has 2 final states": lambda case: setattr(case.record, "ends", 2),
+    "should have given 'right'": lambda case: setattr(case.record, "value", "wrong"),
+    "which nothing explains": lambda case: case.end(JobState.FAILED, StageError("no", {"path": "root"})),
+    "by job.deadline": lambda case: case.end(JobState.EXPIRED, DeadlineExceeded("late"), "job.cancelled"),
+    "by stage.attempts_exhausted": lambda case: case.end(
+        JobState.FAILED, AttemptsExhausted("too few losses")
+    ),
+    "Celery says PENDING": lambda case: setattr(case, "celery", ("PENDING", None)),
+    "Celery says SUCCESS": lambda case: setattr(case, "celery", ("SUCCESS", "wrong")),
+    "was refused and has ended": lambda case: say_of(case.state, accepted=False, refused="quota.agent_money"),
+    "was not submitted": lambda case: setattr(case.state, "accepted", False),
+    "a wrong answer to a call": lambda case: case.state.wrong.append("a wrong answer to a call"),
+    "is recorded 2 times": lambda case: case.record.rows.append(case.row("s1", 3)),
+    "has 2 rows": lambda case: case.record.rows.append(case.row("s1", 2)),
+    "root.stages[0] is not recorded": lambda case: case.record.rows.pop(0),
+    "nothing is known of attempt 1": lambda case: case.record.lost.clear(),
+    "recorded and came to nothing": lambda case: case.record.rows.append(case.row("s1", 1)),
+    "ran 2 times": lambda case: case.runs.append(Run("j", "s1", 2, 9, 50, 60)),
+    "of which nothing is known": lambda case: case.runs.append(Run("j", "s0", 2, 9, 50, 60)),
+    "was never run": lambda case: case.runs.pop(0),
+    "ann has spent 300": lambda case: case.books.spent.update({"money a:ann": 300}),
+    "ann has 2 jobs": lambda case: case.books.spent.update({"jobs a:ann": 2}),
+    "m1.bench is charged 200": lambda case: case.books.charged.update({"m1.bench": 200}),
+}
+
+
+@pytest.mark.parametrize("says", SPOILT)
+def test_what_is_spoilt_is_found(says: str) -> None:
+    case = Case()
+    SPOILT[says](case)
+    assert says in " | ".join(case.told())
+
+
+def test_errors_that_the_faults_or_the_agents_explain_are_none() -> None:
+    case = Case()
+    case.end(JobState.CANCELLED, JobCancelled("so"), "job.cancelled")
+    assert case.told() == []
+    case = Case()
+    case.end(JobState.FAILED, AttemptsExhausted("lost too often"))
+    case.record.rows.pop()
+    case.record.lost[1] = dict.fromkeys(range(1, 11), ("m1.bench", 0))
+    case.books.spent["money a:ann"] = 100
+    case.books.charged["m1.bench"] = 100
+    case.runs = case.runs[:1]
+    assert case.told() == []
+
+
+def test_recovery_is_from_the_kill_to_the_next_run_of_what_it_ran() -> None:
+    case = Case()
+    assert recovery(case.runs, [(40, 7), (5000, 8)]) == [2.99]
