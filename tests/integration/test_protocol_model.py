@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant
 
 from gridq.queues import PURE
 from gridq.store.scripts import Claim, read_claim
@@ -18,7 +18,7 @@ from tests import machines
 from tests.conftest import GridEnv
 from tests.hygiene import keys_without_ttl
 from tests.invariants import broken
-from tests.model.submitting import Submitting
+from tests.model.submitting import Submitting, act
 from tests.model.trees import ONE, TWO, Tree, trees
 
 SEATS = {"m.a": (2, 1_000_000, (ONE, TWO)), "m.b": (1, 50_000, (ONE,)), "m.c": (1, None, (TWO, PURE))}
@@ -52,47 +52,50 @@ class Protocol(Submitting):
 
     # -- seats -----------------------------------------------------------------------------------------------
 
-    @rule(seat=seats, same=st.booleans(), host=st.sampled_from(["h1", "h1", "h2"]))
-    def register(self, seat: str, same: bool, host: str) -> None:
+    @act(
+        6,
+        seat=seats,
+        what=st.sampled_from(
+            ["new", "new", "same", "moved", "silent", "renew", "drain", "go", "stop", "back"]
+        ),
+    )
+    def at_a_seat(self, seat: str, what: str) -> None:
+        """Its worker starts, moves, dies, renews, drains, goes; an operator drains it or puts it back."""
+        if what in ("new", "same", "moved"):
+            self.register(seat, same=what == "same", host="h2" if what == "moved" else "h1")
+        elif what == "silent":
+            self.grid.client.zadd(self.grid.keys("seats"), {seat: 1}, xx=True)
+        elif what in ("drain", "go"):
+            self.grid.scripts.leave(seat, self.incarnations[seat], what)
+        elif what == "stop":
+            self.grid.client.set(self.grid.keys("drain", seat), "1", ex=1000)
+        elif what == "back":
+            self.grid.client.delete(self.grid.keys("drain", seat))
+        if what in ("renew", "stop", "back"):
+            self.renew(seat)
+
+    def register(self, seat: str, *, same: bool, host: str) -> None:
         lanes, budget, queues = SEATS[seat]
         inc = self.incarnations[seat] if same else f"i{next(self.numbers)}"
         if self.grid.seat(seat, *queues, inc=inc, host=host, lanes=lanes, budget=budget) is None:
             self.incarnations[seat] = inc
 
-    @rule(seat=seats)
-    def die(self, seat: str) -> None:
-        self.grid.client.zadd(self.grid.keys("seats"), {seat: 1}, xx=True)
-
-    @rule(seat=seats)
     def renew(self, seat: str) -> None:
         mine = [lease for lease in self.leases if self.grid.holders[lease][0] == seat]
         lost = self.grid.scripts.renew(seat, self.incarnations[seat], mine)
         if lost is not None:
             assert set(mine) - set(lost) == set(self.grid.held(seat).values())
 
-    @rule(seat=seats, how=st.sampled_from(["drain", "go"]))
-    def leave(self, seat: str, how: str) -> None:
-        self.grid.scripts.leave(seat, self.incarnations[seat], how)
-
-    @rule(seat=seats, drained=st.booleans())
-    def operate(self, seat: str, drained: bool) -> None:
-        """An operator drains a seat or puts it back; its next renewal obeys."""
-        if drained:
-            self.grid.client.set(self.grid.keys("drain", seat), "1", ex=1000)
-        else:
-            self.grid.client.delete(self.grid.keys("drain", seat))
-        self.renew(seat)
-
     # -- attempts --------------------------------------------------------------------------------------------
 
-    @rule(used=st.integers(0, 3_000))
+    @act(6, used=st.integers(0, 3_000))
     def fill(self, used: int) -> None:
         """Every lane takes what it can."""
         for seat, (lanes, _, _) in SEATS.items():
             for lane in range(lanes):
                 self.claim(seat, lane, used, old=False)
 
-    @rule(seat=seats, lane=st.integers(0, 1), used=st.integers(0, 3_000), old=st.booleans())
+    @act(3, seat=seats, lane=st.integers(0, 1), used=st.integers(0, 3_000), old=st.booleans())
     def claim(self, seat: str, lane: int, used: int, old: bool) -> None:
         inc = "old" if old else self.incarnations[seat]
         before = self.grid.held(seat).get(str(lane))
@@ -102,8 +105,13 @@ class Protocol(Submitting):
             assert before in (None, found.lease)
             self.keep(found, used)
 
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data(), output=st.sampled_from([b"true", b"false", b"1", b"@"]), go_on=st.booleans())
+    @act(
+        4,
+        lambda self: self.leases,
+        data=None,
+        output=st.sampled_from([b"true", b"false", b"1", b"@"]),
+        go_on=st.booleans(),
+    )
     def complete(self, data: st.DataObject, output: bytes, go_on: bool) -> None:
         lease = data.draw(self.some_lease())
         if output == b"@":
@@ -138,9 +146,10 @@ class Protocol(Submitting):
             self.grid.holders[found.lease] = seat, inc, lane
             self.keep(found, 100)
 
-    @precondition(lambda self: self.leases)
-    @rule(
-        data=st.data(),
+    @act(
+        4,
+        lambda self: self.leases,
+        data=None,
         kind=st.sampled_from(["seat", "seat", "stage", "died", "lost", "back"]),
         pause=st.sampled_from([0, 1000]),
         twice=st.booleans(),
@@ -154,8 +163,45 @@ class Protocol(Submitting):
             self.used[lease] += more  # it went on for a while after it had been handed back
             assert self.grid.fail(lease, kind, pause_ms=pause, used=self.used[lease], row=row) == "fenced"
 
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data(), pieces=st.integers(1, 2), twice=st.booleans())
+    @act(
+        8,
+        lambda self: self.open(),
+        data=None,
+        outputs=st.lists(st.sampled_from([b"true", b"false"]), min_size=1, max_size=8),
+    )
+    def go_on(self, data: st.DataObject, outputs: list[bytes]) -> None:
+        """Nothing goes wrong for a while."""
+        for output in outputs:
+            self.fill(10)
+            if not self.open():
+                break
+            lease = data.draw(st.sampled_from(self.open()))
+            self.completed(lease, self.outputs.setdefault(lease, output), go_on=output == b"true")
+
+    @act(
+        4, lambda self: self.open(), data=None, kind=st.sampled_from(["seat", "died", "lost", "lapse", "new"])
+    )
+    def again_and_again(self, data: st.DataObject, kind: str) -> None:
+        """One stage meets the same fault wherever it runs."""
+        lease = data.draw(st.sampled_from(self.open()))
+        stage = lease.rsplit(":", 2)[0]
+        for _ in range(4):
+            seat = self.grid.holders[lease][0]
+            if kind == "lapse":
+                self.grid.age("leases", lease)
+                self.grid.sweep()
+            elif kind == "new" and seat in SEATS:
+                self.register(seat, same=False, host="h1")
+            else:
+                self.grid.fail(lease, kind, used=self.used[lease], row=f"{kind} {lease}")
+            self.grid.wait_over()
+            self.fill(5)
+            found = [held for held in self.open() if held.startswith(f"{stage}:")]
+            if not found:
+                break
+            lease = found[0]
+
+    @act(1, lambda self: self.leases, data=None, pieces=st.integers(1, 2), twice=st.booleans())
     def emit(self, data: st.DataObject, pieces: int, twice: bool) -> None:
         lease = data.draw(self.some_lease())
         told = [f'"{lease} {next(self.numbers)}"' for _ in range(pieces)]
@@ -165,8 +211,7 @@ class Protocol(Submitting):
             if twice:
                 assert self.grid.scripts.emit(lease, "root", told, before)
 
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data(), swept=st.booleans())
+    @act(4, lambda self: self.leases, data=None, swept=st.booleans())
     def lapse(self, data: st.DataObject, swept: bool) -> None:
         lease = data.draw(self.some_lease())
         self.grid.client.zadd(self.grid.keys("leases"), {lease: 1}, xx=True)
@@ -175,7 +220,7 @@ class Protocol(Submitting):
 
     # -- the grid --------------------------------------------------------------------------------------------
 
-    @rule(over=st.booleans(), gap=st.booleans())
+    @act(3, over=st.booleans(), gap=st.booleans())
     def sweep(self, over: bool, gap: bool) -> None:
         if over:
             self.grid.wait_over()
@@ -187,14 +232,13 @@ class Protocol(Submitting):
         else:
             self.grid.sweep()
 
-    @rule()
+    @act(1)
     def forget(self) -> None:
         """A server that starts again knows no script and no connection."""
         self.grid.client.script_flush()
         self.grid.client.connection_pool.disconnect()
 
-    @precondition(lambda self: self.calls)
-    @rule(data=st.data())
+    @act(4, lambda self: self.calls, data=None)
     def again(self, data: st.DataObject) -> None:
         """A reply was lost: the same call once more, though others have acted since."""
         script, args, before = data.draw(st.sampled_from(self.calls[-12:]))
@@ -239,6 +283,8 @@ class Protocol(Submitting):
         for _ in range(400):
             if not self.live():
                 break
+            for job, step in self.isolated():
+                assert grid.scripts.quarantine("release", job, int(step), "op") == "released"
             grid.wait_over()
             grid.seat("m.z", ONE, TWO, PURE)
             for lease in list(grid.held("m.z").values()):
@@ -274,10 +320,12 @@ class Protocol(Submitting):
 
     # -- what is known ---------------------------------------------------------------------------------------
 
+    def open(self) -> list[str]:
+        return [lease for seat in SEATS for lease in sorted(self.grid.held(seat).values())]
+
     def some_lease(self) -> st.SearchStrategy[str]:
         """Mostly an open one, at times one that is over."""
-        held = [lease for seat in SEATS for lease in sorted(self.grid.held(seat).values())]
-        return st.sampled_from(held * 2 + self.leases[-6:])
+        return st.sampled_from(self.open() * 2 + self.leases[-6:])
 
     def keep(self, claim: Claim, used: int) -> None:
         if claim.lease not in self.used:

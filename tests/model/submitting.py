@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from gridq import bells
 from gridq.app import app
@@ -17,6 +18,8 @@ from tests.model.trees import Builder, Tree, trees
 from tests.model.watcher import Watcher
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import Grid
+
+T = TypeVar("T", bound=Callable[..., None])
 
 AGAIN = (
     "claim", "complete", "fail", "emit", "renew", "register", "leave", "stop", "enqueue", "admit",
@@ -31,6 +34,16 @@ keys = st.sampled_from(["", "", "", "one", "two"])
 bodies = st.sampled_from(["b1", "b1", "b2"])
 
 
+def act(weight: int, when: Callable[[Any], object] = lambda self: True, **given: Any) -> Callable[[T], T]:
+    """Mark what may happen: how often beside others, when, with which arguments; `data` lets it draw more."""
+
+    def mark(method: T) -> T:
+        method.act = weight, when, given  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
 class Submitting(RuleBasedStateMachine):
     """One grid and a few jobs. `call` stands before every script: what it moved and whom it charged is looked
     at.
@@ -38,7 +51,7 @@ class Submitting(RuleBasedStateMachine):
 
     def __init__(self, env: GridEnv, number: int) -> None:
         super().__init__()
-        config = env.settings.model_copy(update={"prefix": f"{env.prefix}{number}."})
+        config = env.settings.model_copy(update={"prefix": f"{env.prefix}{number}.", "max_losses": 3})
         self.grid = Grid(env.client, config)
         bells.declare(app, self.grid.client, self.grid.keys)
         self.watcher, self.shadow = Watcher(self.grid), Shadow(self.grid)
@@ -46,6 +59,19 @@ class Submitting(RuleBasedStateMachine):
         self._call, self.grid.scripts.call = self.grid.scripts.call, self.call  # type: ignore[method-assign]
         self.numbers = itertools.count(1)
         self.over: set[str] = set()
+        marked = {name: getattr(getattr(type(self), name), "act", None) for name in dir(type(self))}
+        self.acts: dict[str, Any] = {name: about for name, about in marked.items() if about}
+
+    @rule(data=st.data())
+    def anything(self, data: st.DataObject) -> None:
+        """One of the acts. Hypothesis gives each rule the same weight and leaves some out in each run."""
+        weights = {name: weight for name, (weight, when, _) in self.acts.items() if when(self)}
+        name = data.draw(st.sampled_from([name for name, weight in weights.items() for _ in range(weight)]))
+        given = {
+            argument: data if argument == "data" else data.draw(strategy, argument)
+            for argument, strategy in self.acts[name][2].items()
+        }
+        getattr(self, name)(**given)
 
     def call(self, script: str, *args: Any) -> Any:
         reply = self._call(script, *args)
@@ -61,10 +87,9 @@ class Submitting(RuleBasedStateMachine):
 
     # -- submitters and routers ------------------------------------------------------------------------------
 
-    @precondition(lambda self: len(self.live()) < 4)
-    @rule(
-        tree=trees, agent=agents, prio=st.integers(0, 1), celery=st.booleans(), stream=st.booleans(),
-        timeout=timeouts, key=keys, body=bodies,
+    @act(
+        4, lambda self: len(self.live()) < 4, tree=trees, agent=agents, prio=st.integers(0, 1),
+        celery=st.booleans(), stream=st.booleans(), timeout=timeouts, key=keys, body=bodies,
     )  # fmt: skip
     def admit(
         self, tree: Tree, agent: str, prio: int, celery: bool, stream: bool, timeout: int | None, key: str,
@@ -94,7 +119,19 @@ class Submitting(RuleBasedStateMachine):
             assert self.grid.admit(plan, job, agent=agent, **options) == ["known"]
         return may
 
-    @rule(agent=agents, timeout=timeouts, key=keys, body=bodies)
+    @act(2, data=None, what=st.sampled_from(["enqueue", "take in", "stop", "answer"]))
+    def other(self, data: st.DataObject, what: str) -> None:
+        """One of what happens more rarely."""
+        if what == "take in" and self.queued() and len(self.live()) < 4:
+            self.take_in(data.draw(st.sampled_from(self.queued())), data.draw(trees))
+        elif what == "stop" and (self.live() or self.queued()):
+            job = data.draw(st.sampled_from([*self.live(), *self.queued()]))
+            self.stop(job, expire=data.draw(st.booleans()))
+        elif what == "answer" and self.shadow.unanswered:
+            self.answer(data.draw(st.sampled_from(sorted(self.shadow.unanswered))))
+        elif what == "enqueue":
+            self.enqueue(*(data.draw(one) for one in (agents, timeouts, keys, bodies)))
+
     def enqueue(self, agent: str, timeout: int | None, key: str, body: str) -> None:
         name = f"q{next(self.numbers)}"
         about = {"idempotency": f"{agent}:{key}", "body": body} if key else {}
@@ -114,20 +151,14 @@ class Submitting(RuleBasedStateMachine):
             self.shadow.keys[about["idempotency"]] = name, body
         assert self.grid.enqueue(name, agent=agent, queue_timeout_ms=timeout, **about) is False
 
-    @precondition(lambda self: self.queued() and len(self.live()) < 4)
-    @rule(data=st.data(), tree=trees)
-    def take_in(self, data: st.DataObject, tree: Tree) -> None:
+    def take_in(self, job: str, tree: Tree) -> None:
         """A router admits or refuses what stands in the inbox."""
-        job = data.draw(st.sampled_from(self.queued()))
         agent = self.grid.client.hget(self.grid.keys("sub", job), "agent").decode()
         if not self.admitted(tree, job, agent, deadline_ms=None):
             assert self.grid.scripts.stop(job, "failed", "{}", inbox_only=True) == "celery"
             self.shadow.keys = {key: of for key, of in self.shadow.keys.items() if of[0] != job}
 
-    @precondition(lambda self: self.live() or self.queued())
-    @rule(data=st.data(), expire=st.booleans())
-    def stop(self, data: st.DataObject, expire: bool) -> None:
-        job = data.draw(st.sampled_from([*self.live(), *self.queued()]))
+    def stop(self, job: str, *, expire: bool) -> None:
         if expire:
             self.grid.age("deadlines", job)
             self.grid.sweep()
@@ -135,17 +166,14 @@ class Submitting(RuleBasedStateMachine):
             assert self.grid.scripts.stop(job, "cancelled", "{}") in ("plain", "celery")
             assert self.grid.scripts.stop(job, "cancelled", "{}") == "over"
 
-    @precondition(lambda self: self.shadow.unanswered)
-    @rule(data=st.data())
-    def answer(self, data: st.DataObject) -> None:
+    def answer(self, job: str) -> None:
         """The answer is written to Celery's backend."""
-        job = data.draw(st.sampled_from(sorted(self.shadow.unanswered)))
         assert self.grid.client.zrem(self.grid.keys("answers"), job)
         self.shadow.unanswered.remove(job)
 
     # -- operators -------------------------------------------------------------------------------------------
 
-    @rule(ann=amounts, team=amounts, lifted=st.booleans())
+    @act(1, ann=amounts, team=amounts, lifted=st.booleans())
     def limit(self, ann: int | None, team: int | None, lifted: bool) -> None:
         """Other limits are put in force, or all are lifted."""
         self.shadow.limits = None if lifted else {"ann": ann, "bob": None, TEAM: team}
@@ -158,8 +186,7 @@ class Submitting(RuleBasedStateMachine):
             text += f'[agents.{name}]\nteam = "{TEAM}"\nmonthly_dollars = {dollars[name]}\n'
         limit(self.grid, text)
 
-    @precondition(lambda self: self.isolated())
-    @rule(data=st.data(), verb=st.sampled_from(["release", "drop", "nothing"]))
+    @act(3, lambda self: self.isolated(), data=None, verb=st.sampled_from(["release", "drop", "nothing"]))
     def quarantine(self, data: st.DataObject, verb: str) -> None:
         job, step = data.draw(st.sampled_from(self.isolated()))
         if verb == "nothing":
