@@ -12,8 +12,10 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from gridq import backlog, history, quarantine, registry
-from gridq.awaiting import BLOCK, Commands, Piece, look, not_found, pieces, the_end
+from redis.exceptions import OutOfMemoryError
+
+from gridq import backlog, history, prefixes, quarantine, registry
+from gridq.awaiting import BLOCK, FULL_PAUSE, Commands, Piece, is_wait, look, not_found, pieces, the_end
 from gridq.backlog import QueueView
 from gridq.errors import ConfigError, JobCancelled, WaitTimeout
 from gridq.history import JobSummary, JobView
@@ -156,6 +158,14 @@ class Client:
         """
         with translated(self.url):
             return quarantine.act(self.scripts, "drop", job, stage, by)
+
+    def find(self, given: str) -> str:
+        """The id of the job that is meant by an id or by the beginning of one, four characters at least.
+
+        JobNotFound; AmbiguousJob: several begin so.
+        """
+        with translated(self.url):
+            return prefixes.find(self.redis, self.keys, given)
 
     def status(self, job: str) -> JobState | None:
         """The job's state; None where there is no such job (any more)."""

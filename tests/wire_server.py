@@ -16,11 +16,11 @@ KEY = "sk-test-0123456789"
 class WireServer:
     """Start it with `with WireServer() as server`; `server.url` is the base URL.
 
-    Models: `echo` says the last message's words back, one piece a word; `slow` goes on for ever, `metered` too
-    and says what it has used so far; `silent` takes the request and says nothing; `status-<n>` refuses (with
-    `retry_after`); `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends what is not
-    JSON; `error-event` and `error-late` put an error into the stream; `ragged` sends its bytes in odd lumps;
-    `whole` ignores `stream`; `tools` calls a function.
+    Models: `echo` says the last message's words back, one piece a word; `slow` goes on for ever, `metered`
+    too and says what it has used so far; `silent` takes the request and says nothing; `status-<n>` refuses
+    (with `retry_after`); `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends what is
+    not JSON; `error-event` and `error-late` put an error into the stream; `ragged` sends its bytes in odd
+    lumps; `whole` ignores `stream`; `tools` calls a function.
     """
 
     def __init__(self, key: str | None = None) -> None:

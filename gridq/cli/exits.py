@@ -40,7 +40,11 @@ EXITS = (
     "people is on stderr all the same."
 )
 
-_OPTIONS = {"wait_for_seat": "--wait-for-seat"}
+_OPTIONS = {
+    "wait_for_seat": "--wait-for-seat",
+    "queue_timeout": "--queue-timeout",
+    "idempotency key": "--idempotency-key",
+}
 """Options of a job whose name errors mention, and what the command line calls them."""
 
 

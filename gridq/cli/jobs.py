@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gridq.cli.completion import job_ids, states
-from gridq.cli.exits import EXITS, NO_SUCH_JOB, AsJson, Debug, complain, one_line
+from gridq.cli.exits import EXITS, AsJson, Debug, code_of, complain, one_line
 from gridq.cli.output import amount, clock, console, echo_json, plain_table, span, took
 from gridq.cli.server import client_of, place_of_grid
 
@@ -75,7 +75,13 @@ def jobs_table(found: list[JobSummary]) -> Table:
 @app.command(epilog=EXITS, short_help="Show one job: its stages and where their time went.")
 def job(
     id: Annotated[
-        str, typer.Argument(metavar="ID", help="The job's id.", autocompletion=job_ids, show_default=False)
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="The job's id, or the beginning of it.",
+            autocompletion=job_ids,
+            show_default=False,
+        ),
     ],
     json: AsJson = False,
     debug: Debug = False,
@@ -87,6 +93,7 @@ def job(
     from gridq.settings import settings
 
     with client_of(settings()) as client:
+        id = client.find(id)
         view = client.view(id)
         waits_for = client.waits_for(id)
     if json:
@@ -215,26 +222,33 @@ def error_lines(record: dict[str, Any]) -> list[str]:
 def cancel(
     ids: Annotated[
         list[str],
-        typer.Argument(metavar="ID…", help="The jobs' ids.", autocompletion=job_ids, show_default=False),
+        typer.Argument(
+            metavar="ID…",
+            help="The jobs' ids, or the beginnings of them.",
+            autocompletion=job_ids,
+            show_default=False,
+        ),
     ],
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Cancel jobs: what runs of them is stopped, what waits is dropped. One that has ended stays as it is.
 
-    Every id is tried; exit code 5 where one of them is not known.
+    Every id is tried; exit code 5 where one of them is not known, 2 where one is the beginning of several.
     """
-    from gridq.errors import JobNotFound
+    from gridq.errors import AmbiguousJob, JobNotFound
     from gridq.settings import settings
 
     told: dict[str, str] = {}
-    unknown: list[JobNotFound] = []
+    unknown: list[JobNotFound | AmbiguousJob] = []
     with client_of(settings()) as client:
-        for id in ids:
+        for given in ids:
+            id = given
             try:
+                id = client.find(given)
                 told[id] = "cancelled" if client.cancel(id) else "ended before"
-            except JobNotFound as exc:
-                told[id] = "unknown"
+            except (JobNotFound, AmbiguousJob) as exc:
+                told[id] = "unknown" if isinstance(exc, JobNotFound) else "ambiguous"
                 unknown.append(exc)
             if told[id] == "ended before":
                 told[id] = f"ended before: {client.status(id) or 'gone'}"
@@ -246,4 +260,4 @@ def cancel(
     for error in unknown:
         complain(error)
     if unknown:
-        raise typer.Exit(NO_SUCH_JOB)
+        raise typer.Exit(max(map(code_of, unknown)))

@@ -19,6 +19,7 @@ from gridq.cli.inputs import (
     of_file,
     read_graph,
     read_input,
+    seconds_of,
     with_stages,
 )
 from gridq.cli.output import echo_answer, echo_json
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from gridq.protocol import Json
 
 app = typer.Typer()
+
+WEEK = 7 * 86_400.0
 
 
 @app.command(epilog=EXITS, short_help="Run a graph and print its answer.")
@@ -61,6 +64,24 @@ def run(
     wait_for_seat: Annotated[
         bool, typer.Option("--wait-for-seat", help="Accept the job though no live seat serves what it needs.")
     ] = False,
+    queue_timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--queue-timeout",
+            metavar="TIME",
+            help="The job expires where a stage stands ready for longer: 90, 30m, 1h.",
+            show_default=False,
+        ),
+    ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(
+            "--idempotency-key",
+            metavar="KEY",
+            help="The same key, graph and input are the same job, as long as its result is kept.",
+            show_default=False,
+        ),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show progress on stderr though it is no terminal.")
     ] = False,
@@ -78,11 +99,19 @@ def run(
         raise ConfigError(
             "Graph and input cannot both come from stdin", {"path": "--input", "fix": "put one into a file"}
         )
+    seconds = None if queue_timeout is None else seconds_of(queue_timeout, "--queue-timeout", 0.001, WEEK)
     text = read_graph(graph)
     value = read_input(input)
     with client_of(with_stages(settings(), stages)) as client:
         with of_file(graph):
-            job = client.submit(text, value, wait_for_seat=wait_for_seat, **_named(graph))
+            job = client.submit(
+                text,
+                value,
+                wait_for_seat=wait_for_seat,
+                queue_timeout=seconds,
+                idempotency_key=idempotency_key,
+                **_named(graph),
+            )
         _follow(client, job, timeout, watch, json)
 
 

@@ -15,9 +15,11 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def enqueue(grid: Grid, job: str, key: str = "ann:k", body: str = "b", **more: Any) -> bool | list[str]:
-    given: dict[str, Any] = {"agent": "ann", "deadline_ms": HOUR, "ttl_ms": 5000, "celery": False, "stream": False,
-             "graph": b"{}", "value": b"1", "options": b"{}"} | more  # fmt: skip
-    return grid.scripts.enqueue(job, idempotency=key, body=body, **given)
+    given: dict[str, Any] = {
+        "agent": "ann", "deadline_ms": HOUR, "ttl_ms": 5000, "celery": False, "stream": False,
+        "graph": b"{}", "value": b"1", "options": b"{}",
+    }  # fmt: skip
+    return grid.scripts.enqueue(job, idempotency=key, body=body, **given | more)
 
 
 def admit(grid: Grid, job: str, key: str = "ann:k", body: str = "b", **more: Any) -> list[str]:
