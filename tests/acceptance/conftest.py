@@ -17,6 +17,9 @@ from workers.home import Home
 
 STAGES = '''
 import os
+import subprocess
+import sys
+import time
 from gridq import stage
 
 @stage(effects=["Process"], input="Any", output="Any")
@@ -27,6 +30,29 @@ def pid(value):
 @stage(effects=["Process"], input="Any", output="Any")
 def boom(value):
     raise RuntimeError("it went boom")
+
+@stage(effects=["Process"], input="Any", output="Any", timeout=1)
+def stubborn(value):
+    """Heeds nothing until the file called `value` is there."""
+    while not os.path.exists(value):
+        time.sleep(0.05)
+    return "at last"
+
+SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(120)"]
+START = (
+    "import subprocess, sys; child = subprocess.Popen(sys.argv[2:]); "
+    "open(sys.argv[1], 'w').write(f'{child.pid} '); child.wait()"
+)
+
+@stage(effects=["Process"], input="Any", output="Any")
+def family(value):
+    """Starts a child which starts one too, and waits; the file called `value` holds their ids."""
+    made = subprocess.Popen([sys.executable, "-c", START, value, *SLEEP], start_new_session=True)
+    while not os.path.exists(value) or not os.path.getsize(value):
+        time.sleep(0.05)
+    with open(value, "a") as file:
+        file.write(f"{made.pid}\\n")
+    return made.wait()
 '''
 
 

@@ -1,0 +1,163 @@
+"""Deadline, queue timeout, stage timeout and cancel on a grid of real processes: where code does not stop,
+where a worker stands still.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gridq
+from gridq import errors
+from gridq.app import app
+from gridq.states import JobState
+from tests.acceptance.conftest import WholeGrid
+
+pytestmark = pytest.mark.usefixtures("whole_grid")
+
+
+def graph(name: str, **config: Any) -> dict[str, Any]:
+    node: dict[str, Any] = {"op": "Stage", "id": name}
+    return {"root": {**node, "config": config} if config else node}
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@contextmanager
+def stopped(grid: WholeGrid, part: str) -> Iterator[None]:
+    """Within it a child of the grid stands still."""
+    grid.home.children[part].send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        grid.home.children[part].send_signal(signal.SIGCONT)
+
+
+def held(grid: WholeGrid, name: str) -> int:
+    """How many stages the seat called `name` has."""
+    (seat,) = [seat for seat in grid.client.seats() if seat.seat.endswith(f".{name}")]
+    return seat.busy
+
+
+def test_by_every_door_a_stage_that_nobody_takes_expires(whole_grid: WholeGrid) -> None:
+    nobody = graph("bench_echo", slug="nobody")
+    options: dict[str, Any] = {"wait_for_seat": True, "queue_timeout": 0.3}
+    with pytest.raises(errors.QueueTimeout) as by_celery:
+        gridq.run_graph.delay(nobody, 1, **options).get(timeout=30)
+    with pytest.raises(errors.QueueTimeout) as by_client:
+        whole_grid.client.run(nobody, 1, timeout=30, **options)
+    for caught in (by_celery, by_client):
+        assert caught.value.code == "job.queue_timeout"
+        assert caught.value.details["queue"] == "bench:nobody"
+        assert caught.value.details["seconds"] == 0.3
+        assert caught.value.path == "root"
+        assert caught.value.reason == "no live seat serves it and takes work"
+
+
+def test_a_stage_that_heeds_nothing_is_left_behind_and_its_lanes_go_on(
+    whole_grid: WholeGrid, tmp_path: Path
+) -> None:
+    client, release = whole_grid.client, tmp_path / "release"
+    jobs = [client.submit(graph("stubborn"), str(release)) for _ in range(4)]  # as many as there are lanes
+    for job in jobs:
+        with pytest.raises(errors.StageTimeout) as caught:
+            client.result(job, timeout=30)
+        assert (caught.value.code, caught.value.path) == ("stage.timeout", "root")
+        assert "longer than 1" in caught.value.message
+    try:
+        found = [client.submit(graph("pid")) for _ in range(8)]
+        assert len({client.result(job, timeout=30) for job in found}) == 1
+    finally:
+        release.touch()
+    assert [client.status(job) for job in jobs] == [JobState.FAILED] * 4
+    found = [client.submit(graph("pid")) for _ in range(8)]
+    assert len({client.result(job, timeout=30) for job in found}) == 1
+
+
+def test_a_worker_that_stands_still_past_the_stages_time(whole_grid: WholeGrid, tmp_path: Path) -> None:
+    job = whole_grid.client.submit(graph("stubborn"), str(tmp_path / "never"))
+    wait_until(lambda: held(whole_grid, "local") == 1)
+    with stopped(whole_grid, "local"):  # its lease lapses, and the stage waits for a seat
+        wait_until(lambda: whole_grid.client.redis.zcard(whole_grid.client.keys("leases")) == 0)
+    with pytest.raises(errors.StageTimeout):
+        whole_grid.client.result(job, timeout=30)
+    (tmp_path / "never").touch()
+    assert whole_grid.client.run(graph("pid"), timeout=30, wait_for_seat=True)
+
+
+def test_a_worker_that_stands_still_for_good_does_not_keep_the_job(
+    whole_grid: WholeGrid, tmp_path: Path
+) -> None:
+    job = whole_grid.client.submit(graph("stubborn"), str(tmp_path / "never"), queue_timeout=0.5)
+    wait_until(lambda: held(whole_grid, "local") == 1)
+    with stopped(whole_grid, "local"), pytest.raises(errors.QueueTimeout):
+        whole_grid.client.result(job, timeout=30)
+    (tmp_path / "never").touch()
+    assert whole_grid.client.run(graph("pid"), timeout=30, wait_for_seat=True)
+    assert whole_grid.client.status(job) is JobState.EXPIRED
+
+
+def test_a_deadline_is_kept_while_a_worker_stands_still(whole_grid: WholeGrid, tmp_path: Path) -> None:
+    job = whole_grid.client.submit(graph("stubborn"), str(tmp_path / "never"), deadline=0.8)
+    wait_until(lambda: held(whole_grid, "local") == 1)
+    with stopped(whole_grid, "local"), pytest.raises(errors.DeadlineExceeded) as caught:
+        whole_grid.client.result(job, timeout=30)
+    assert caught.value.path == "root"
+    assert str(caught.value.reason).startswith("it was running on ")
+    (tmp_path / "never").touch()
+    assert whole_grid.client.run(graph("pid"), timeout=30, wait_for_seat=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which thread started a child")
+def test_a_cancel_takes_a_stages_children_along(whole_grid: WholeGrid, tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    job = gridq.run_graph.delay(graph("family"), str(file))
+    wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
+    pids = file.read_text().split()
+    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+    job.revoke()
+    with pytest.raises(errors.JobCancelled):
+        job.get(timeout=30)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    wait_until(lambda: held(whole_grid, "local") == 0)
+
+
+def test_a_revoke_is_kept_while_the_router_stands_still(whole_grid: WholeGrid) -> None:
+    with stopped(whole_grid, "router0"):
+        job = gridq.run_graph.delay(graph("bench_echo"), 1)
+        app.control.revoke(job.id)
+        with pytest.raises(errors.JobCancelled, match="revoked"):
+            job.get(timeout=10)
+    assert gridq.run_graph.delay(graph("bench_echo"), 2).get(timeout=30) == 2
+    assert whole_grid.client.status(job.id) is JobState.CANCELLED
+    assert whole_grid.client.rows(job.id) == []
+
+
+def test_one_key_is_one_job_by_both_doors(whole_grid: WholeGrid) -> None:
+    first = gridq.run_graph.delay(graph("pid"), 1, idempotency_key="a key")
+    assert whole_grid.client.submit(graph("pid"), 1, idempotency_key="a key") == first.id
+    again = gridq.run_graph.delay(graph("pid"), 1, idempotency_key="a key")
+    assert (again.id, again.get(timeout=30)) == (first.id, first.get(timeout=30))
+    assert whole_grid.client.submit(graph("pid"), 1, idempotency_key="a key") == first.id
+    assert len(whole_grid.client.rows(first.id)) == 1
+    with pytest.raises(errors.IdempotencyConflict):
+        gridq.run_graph.delay(graph("pid"), 2, idempotency_key="a key")
+
+
+def test_a_key_is_free_again_where_a_router_refused_its_job(whole_grid: WholeGrid) -> None:
+    nobody = graph("bench_echo", slug="nobody")
+    with pytest.raises(errors.NoLiveSeat):
+        gridq.run_graph.delay(nobody, 1, idempotency_key="k").get(timeout=30)
+    assert gridq.run_graph.delay(graph("bench_echo"), 2, idempotency_key="k").get(timeout=30) == 2
