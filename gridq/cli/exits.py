@@ -73,10 +73,9 @@ def complain(exc: GridError) -> None:
 
 def in_our_words(exc: GridError) -> GridError:
     """`exc`, naming the command line's options where it names a job's."""
-    fix = exc.fix
     for name, option in _OPTIONS.items():
-        if fix and option not in fix:
-            exc.details["fix"] = fix.replace(name, option)
+        if exc.fix and option not in exc.fix:
+            exc.details["fix"] = exc.fix.replace(name, option)
     return exc
 
 
