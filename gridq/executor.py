@@ -90,6 +90,7 @@ class Session:
         self._free = deque(range(lanes))
         self._numbers = count(lanes)
         self._running: dict[str, Attempt] = {}
+        self._recorded = self._told = 0  # stages that were recorded; how many of them the server knows of
         self._lock = threading.Lock()
         self._abandoned: set[str] = set()  # lanes whose thread is kept by code that does not stop
         self._renewer = Repeat(f"renew {seat}", config.renew_ms / 1000, self.renew)
@@ -297,14 +298,23 @@ class Session:
 
     # -- renewal
 
+    def note_recorded(self) -> None:
+        """One more stage was recorded: with the next renewal it speaks for the seat."""
+        with self._lock:
+            self._recorded += 1
+
     def renew(self) -> None:
         """One beat: renew seat and leases, stop what was lost."""
         with self._lock:
             running = dict(self._running)
-        lost = self.scripts.renew(self.seat, self.incarnation, list(running), self._warm())
+            recorded = self._recorded
+        told = None if recorded == self._told else recorded
+        lost = self.scripts.renew(self.seat, self.incarnation, list(running), self._warm(), told)
         if lost is None:
             self._again()
             lost = []
+        else:
+            self._told = recorded
         if self.paused and not self.draining and time.monotonic() >= self._paused_until:
             self.paused = ""
             self.register()
@@ -314,8 +324,6 @@ class Session:
             running[lease].lose()
         if self._monitors is not None and self._monitors.listen:
             self._monitors.beat([event for attempt in running.values() for event in attempt.announce()])
-        if not (self.draining or self.paused):
-            self.watchdog.look()
         if not (self.draining or self.paused):
             self.watchdog.look()
 

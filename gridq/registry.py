@@ -18,6 +18,7 @@ from gridq import queues
 from gridq.protocol import Advertisement, Json
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
+from gridq.store.reliability import reliability
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,9 @@ class LiveSeat(Advertisement):
     budget_until: float | None = Field(None, description="when the budget is refilled")
     per_minute: int | None = Field(None, description="requests in any minute; None: no limit")
     rate_until: float | None = Field(None, description="until when these are used up; None: they are not")
+    reliability: float = Field(
+        1.0, description="the part of its attempts that comes to something, the latest counting most; 0 to 1"
+    )
     stale: bool = False
     obeys: bool = Field(True, description="False: it has yet to heed that an operator drains it, or no more")
 
@@ -121,6 +125,7 @@ def _seat(seat: str, now: float, replies: list[Any]) -> LiveSeat | None:
     fields |= {"lanes": int(record["lanes"]), "busy": busy, "bells": bells}
     fields |= {"warm": record.get("warm", "").split(), "stale": text is None and said.kind != ROUTER_KIND}
     fields |= _limits(record, now, claims, oldest)
+    fields["reliability"] = round(reliability(record.get("rel"), now * 1000), 3)
     draining = record.get("draining")
     fields |= {"obeys": (drain is None) == (draining != "op") or draining == "1"}
     if drain is not None:

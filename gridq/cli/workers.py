@@ -71,6 +71,8 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
         numbers = [f"{name} {value:g}" for name, value in sorted(seat.metrics.items()) if name != "busy"]
         if seat.per_minute is not None:
             numbers.append(f"requests a minute {seat.per_minute}")
+        if seat.reliability < 0.995:
+            numbers.append(f"reliability {seat.reliability:.2f}")
         if seat.bells:
             numbers.append(f"bells {seat.bells}")
         table.add_row(

@@ -1,4 +1,4 @@
-"""The governor's eyes and hand: reads the live seats' ledgers, writes `rank:<queue>`, on a thread of the
+"""The governor's eyes and hand: reads the live seats' records, ranks them for each queue, on a thread of the
 router.
 """
 
@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis import Redis
-
 from gridq.governor.ranking import SeatShare, rank
 from gridq.repeat import Repeat
-from gridq.store.keys import Keys
+from gridq.store.reliability import reliability
+from gridq.store.scripts import Scripts
 
 EVERY = 5.0
 """Seconds between two rankings."""
@@ -21,9 +20,9 @@ TTL_MS = 60_000
 class Governor:
     """Ranks the live seats until `stop`. Any number may run side by side: they write the same."""
 
-    def __init__(self, client: Redis, keys: Keys) -> None:
-        self.client = client
-        self.keys = keys
+    def __init__(self, scripts: Scripts) -> None:
+        self.scripts = scripts
+        self._ranked: set[str] = set()
         self._repeat = Repeat("governor", EVERY, self.once)
 
     def start(self) -> None:
@@ -33,33 +32,35 @@ class Governor:
         self._repeat.stop()
 
     def once(self) -> None:
-        """Read, rank, write. Only queues with a seat that has a budget are written: elsewhere all tie."""
-        seats = self._read()
-        limited = {queue for seat in seats if seat.budget is not None for queue in seat.queues}
-        pipe = self.client.pipeline(transaction=False)
-        for queue, ranks in rank(seats).items():
-            if queue in limited:
-                key = self.keys("rank", queue)
-                pipe.zadd(key, dict(ranks))
-                pipe.pexpire(key, TTL_MS)
-        pipe.execute()
+        """Read, rank, write. Of queues whose seats all tie only those are written that were ranked before."""
+        ranked = rank(self._read())
+        apart = {queue for queue, ranks in ranked.items() if len(set(ranks.values())) > 1}
+        for queue in (apart | self._ranked) & ranked.keys():
+            self.scripts.rank(queue, ranked[queue], TTL_MS)
+        self._ranked = apart
 
     def _read(self) -> list[SeatShare]:
-        found: list[Any] = self.client.zrange(self.keys("seats"), 0, -1)
+        client, keys = self.scripts.client, self.scripts.keys
+        found: list[Any] = client.zrange(keys("seats"), 0, -1)
         names = [name.decode() for name in found]
-        pipe = self.client.pipeline(transaction=False)
+        pipe = client.pipeline(transaction=False)
+        pipe.time()
         for name in names:
-            pipe.hmget(self.keys("seat", name), "queues", "left", "budget", "gleft", "gbudget")
-        return [_share(name, fields) for name, fields in zip(names, pipe.execute(), strict=True)]
+            pipe.hmget(keys("seat", name), "queues", "rel", "left", "budget", "gleft", "gbudget")
+        (seconds, micros), *replies = pipe.execute()
+        now = seconds * 1000 + micros / 1000
+        return [_share(name, fields, now) for name, fields in zip(names, replies, strict=True)]
 
 
-def _share(name: str, fields: list[Any]) -> SeatShare:
+def _share(name: str, fields: list[Any], now_ms: float) -> SeatShare:
     """A seat by the tighter of its two ledgers: its machine's own and the grid's."""
-    queues, *ledgers = fields
+    queues, rel, *ledgers = fields
+    known = reliability(rel, now_ms)
     served = tuple((queues or b"").decode().split())
     pairs = [
         (int(left), int(budget)) for left, budget in (ledgers[:2], ledgers[2:]) if None not in (left, budget)
     ]
     if not pairs:
-        return SeatShare(name, served)
-    return SeatShare(name, served, *min(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] else 0.0))
+        return SeatShare(name, served, reliability=known)
+    left, budget = min(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] else 0.0)
+    return SeatShare(name, served, left, budget, known)

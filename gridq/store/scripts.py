@@ -19,10 +19,11 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 from gridq.settings import Settings
 from gridq.store import library, schema
 from gridq.store.keys import Keys
+from gridq.store.reliability import HALF_LIFE_MS
 
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
-    "limit", "quarantine", "adopt", "keep",
+    "limit", "quarantine", "rank", "adopt", "keep",
 )  # fmt: skip
 
 NEW = ("enqueue", "admit")
@@ -50,7 +51,7 @@ def constants(config: Settings) -> str:
         f"local LEASE, GAP = {config.lease_ms}, {config.lease_ms - config.renew_ms}\n"
         f"local RESULT, KEEP = {int(config.result_ttl * 1000)}, {keep}\n"
         f"local MAXATT, MAXLOSS, AGE, HOLD = {config.max_attempts}, {config.max_losses}, {age}, {hold}\n"
-        f"local QUARANTINE = {int(config.quarantine * 1000)}\n"
+        f"local QUARANTINE, HALFLIFE = {int(config.quarantine * 1000)}, {HALF_LIFE_MS}\n"
     )
 
 
@@ -287,13 +288,20 @@ class Scripts:
         return read_claim(self.call("claim", seat, incarnation, lane, nonce))
 
     def renew(
-        self, seat: str, incarnation: str, leases: Sequence[str], warm: Iterable[str] = ()
+        self,
+        seat: str,
+        incarnation: str,
+        leases: Sequence[str],
+        warm: Iterable[str] = (),
+        recorded: int | None = None,
     ) -> list[str] | None:
         """Renew the seat and its leases: the lost ones, or None where the server does not know this
-        incarnation as live. `warm`: the queues whose model the seat has loaded.
+        incarnation as live. `warm`: the queues whose model the seat has loaded; `recorded`: how many stages
+        this incarnation has recorded in all, None where it has told so before.
         """
         loaded = " ".join(sorted(warm))
-        reply = [word.decode() for word in self.call("renew", seat, incarnation, loaded, *leases)]
+        told = "" if recorded is None else recorded
+        reply = [word.decode() for word in self.call("renew", seat, incarnation, loaded, told, *leases)]
         return None if reply == ["gone"] else reply
 
     def fenced(self, leases: Sequence[str]) -> list[str]:
@@ -349,6 +357,10 @@ class Scripts:
         losses = [Loss(*words) for words in _groups(lost, 5)]
         dropped = [Drop(*words) for words in _groups(over, 3)]
         return Swept(found, [job.decode() for job in due], losses, dropped, bool(more))
+
+    def rank(self, queue: str, ranks: Mapping[str, int], ttl_ms: int) -> None:
+        """Rank the seats of a queue, 0 the best, for so long."""
+        self.call("rank", queue, ttl_ms, *(word for pair in ranks.items() for word in pair))
 
     def limit(self, digest: str, about: str, fields: Mapping[str, str]) -> None:
         """Put limits in force in place of those before; an empty digest lifts them all."""

@@ -22,6 +22,7 @@ elseif f[3] ~= lanes or f[4] ~= queues then
 end
 C('HSET', key, 'inc', inc, 'host', host, 'lanes', lanes, 'queues', queues, 'ttl', ARGV[7], 'worker', ARGV[8])
 C('HDEL', key, 'draining')
+if f[1] ~= inc then C('HDEL', key, 'oks') end
 -- No budget and a budget of nothing differ.
 set_budget(seat, '', budget == '' and '-' or budget, ARGV[9])
 if ARGV[10] == '' then C('HDEL', key, 'rpm') else C('HSET', key, 'rpm', ARGV[10]) end

@@ -34,7 +34,7 @@ def test_the_governor_ranks_by_the_seats_own_ledgers(grid_env: GridEnv) -> None:
     for seat, budget in (("m.rich", 1000), ("m.poor", 1000), ("m.free", None)):
         scripts.register(seat, "i", host="h", lanes=1, budget=budget, queues=["llm:any"], ttl_ms=60_000)
     grid_env.client.hincrby(scripts.keys("seat", "m.poor"), "left", -900)
-    Governor(grid_env.client, scripts.keys).once()
+    Governor(scripts).once()
     ranked = grid_env.client.zrange(scripts.keys("rank", "llm:any"), 0, -1)
     assert ranked == [b"m.free", b"m.rich", b"m.poor"]
 

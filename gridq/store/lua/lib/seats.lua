@@ -7,6 +7,7 @@ local function lost(lease, why)
   local seat = free(lease)
   if not seat then return 0 end
   remember(lease, seat, 0)
+  tally(seat, 0, 1)
   local job, step = parse(lease)
   if C('EXISTS', jobkey(job)) == 0 then return 0 end
   local name = C('HGET', jobkey(job), 'name')
