@@ -159,5 +159,10 @@ def _options(config: Settings, broker: str, backend: str, socket: dict[str, Any]
 
 
 app = Celery("gridq", amqp=Messaging, control="gridq.control:JobControl")
+app.loader.override_backends = {
+    "redis": "gridq.results:Backend",
+    "rediss": "gridq.results:Backend",
+    "sentinel": "gridq.results:SentinelBackend",
+}
 app.config_from_object("broker_config.celeryconfig")
 logs.connect()
