@@ -57,6 +57,11 @@ class GraphTask(Task):  # type: ignore[misc]
         job = check_id(task_id or new_id())
         first = inbox.default().enqueue(job, graph, value, celery=True, fresh=task_id is None, **about)
         if first != job:
+            if options.get("group_id"):  # Celery would wait for the id that it has given to this one
+                raise ConfigError(
+                    f"The job {first} has this idempotency key already, and a group waits for ids of its own",
+                    {"path": "idempotency_key", "job": first, "fix": "submit it outside of the group"},
+                )
             return self.AsyncResult(first)
         with translated():
             return run_graph.send_bell(job, options)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from celery import group
 
 from gridq import auth, inbox
 from gridq.admission import Admission
@@ -146,3 +147,9 @@ def test_who_has_no_api_key_is_told_nothing_of_the_job(client: Client) -> None:
         args = ("j2", ECHO, 1) if send != client.submit else (ECHO, 1)
         with pytest.raises(AuthError):
             send(*args, agent="ann", idempotency_key="k", wait_for_seat=True)
+
+
+def test_in_a_group_a_key_that_is_taken_is_an_error_and_no_wait_for_ever(client: Client) -> None:
+    job = run_graph.delay(ECHO, 1, idempotency_key="k").id
+    with pytest.raises(ConfigError, match=job):
+        group([run_graph.s(ECHO, 1, idempotency_key="k")]).apply_async()

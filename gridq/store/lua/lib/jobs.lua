@@ -35,8 +35,8 @@ local function settle(lease, by, used)
   return seat
 end
 
-local function withdraw(job, step)  -- whatever the step is doing, it stops
-  unpend(job, step)
+local function withdraw(job, step)  -- whatever the step is doing, it stops; true where it was pending
+  local waited = unpend(job, step)
   local f = C('HMGET', jobkey(job), 'cur:' .. step, 'q:' .. step)
   if f[2] then
     C('HDEL', jobkey(job), 'q:' .. step)
@@ -48,6 +48,7 @@ local function withdraw(job, step)  -- whatever the step is doing, it stops
     remember(lease, seat, 0)
     tell_stop('revoked', job .. '.' .. step, seat)
   end
+  return waited
 end
 
 -- What is kept of an ended job, for as long as its result.
@@ -71,8 +72,7 @@ local function finish(job, state, payload, left)
   if f[2] then unhold(job) end
   if left > 0 then
     for step = 0, tonumber(admitted) - 1 do
-      withdraw(job, step)
-      if f[14] then C('ZREM', K .. 'delays', timer(job, step, unpack(C('HMGET', j, 'ep:' .. step, 'a:' .. step)))) end
+      if withdraw(job, step) and f[14] then C('ZREM', K .. 'delays', timer(job, step, unpack(C('HMGET', j, 'ep:' .. step, 'a:' .. step)))) end
     end
   end
   if not admitted then  -- it never left the inbox
