@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -153,3 +155,19 @@ def test_in_a_group_a_key_that_is_taken_is_an_error_and_no_wait_for_ever(client:
     job = run_graph.delay(ECHO, 1, idempotency_key="k").id
     with pytest.raises(ConfigError, match=job):
         group([run_graph.s(ECHO, 1, idempotency_key="k")]).apply_async()
+
+
+def test_many_at_once_by_both_doors_are_one_job(client: Client) -> None:
+    begin = threading.Barrier(8)
+
+    def send(number: int) -> str:
+        begin.wait(10)
+        if number % 2:
+            return client.submit(ECHO, 1, idempotency_key="k", wait_for_seat=True)
+        return Inbox(client.scripts, client.config).enqueue(
+            f"j{number}", ECHO, 1, idempotency_key="k", wait_for_seat=True
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        (job,) = set(pool.map(send, range(8)))
+    assert [one.job for one in client.jobs()] == [job]
