@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from redis.exceptions import OutOfMemoryError
 
 from gridq import backlog, history, prefixes, quarantine, registry
+from gridq.absence import Absence
 from gridq.awaiting import BLOCK, FULL_PAUSE, Commands, Piece, is_wait, look, not_found, pieces, the_end
 from gridq.backlog import QueueView
 from gridq.errors import ConfigError, JobCancelled, WaitTimeout
@@ -93,14 +94,14 @@ class Client:
         Raises the GridError that ended the job; WaitTimeout where the time passed (the job goes on), with
         what it waits for; JobNotFound.
         """
-        end = self._follow(the_end(self.keys, job, timeout))
+        end = self._follow(the_end(self.keys, job, timeout), timeout)
         if end is None:
             raise self._too_long(job, timeout)
         return self._answer(end)
 
     def wait(self, job: str, timeout: float) -> bool:
         """Whether the job has ended, or does within `timeout` seconds. JobNotFound."""
-        return self._follow(the_end(self.keys, job, timeout)) is not None
+        return self._follow(the_end(self.keys, job, timeout), timeout) is not None
 
     def run(self, graph: Json, input: Json = None, timeout: float | None = None, **options: Json) -> Json:
         """`submit` and `result` in one."""
@@ -124,7 +125,7 @@ class Client:
                 yield step
                 reply = None
             elif step:
-                reply = self._ask(step)
+                reply = Absence(timeout).ask(self._ask, step)
             else:
                 raise self._too_long(job, timeout)
 
@@ -244,16 +245,16 @@ class Client:
                 together.execute_command(*command)  # type: ignore[no-untyped-call]
             return together.execute()
 
-    def _follow(self, steps: Generator[Commands, Any, T]) -> T:
+    def _follow(self, steps: Generator[Commands, Any, T], timeout: float | None) -> T:
         """Send what `steps` asks for until it has its result."""
-        reply: Any = None
+        reply, away = None, Absence(timeout)
         while True:
             try:
                 commands = steps.send(reply)
             except StopIteration as stop:
                 value: T = stop.value
                 return value
-            reply = self._ask(commands)
+            reply = away.ask(self._ask, commands)
 
     def _answer(self, end: End) -> Json:
         error = end.error()
@@ -286,7 +287,7 @@ class AsyncClient:
     async def result(self, job: str, timeout: float | None = None) -> Json:
         """As Client.result."""
         steps = the_end(self.sync.keys, job, timeout)
-        reply: Any = None
+        reply, away = None, Absence(timeout)
         while True:
             try:
                 commands = steps.send(reply)
@@ -294,7 +295,7 @@ class AsyncClient:
                 if stop.value is None:
                     raise await asyncio.to_thread(self.sync._too_long, job, timeout) from None
                 return await asyncio.to_thread(self.sync._answer, stop.value)
-            reply = await self._ask(commands)
+            reply = await away.ask_async(self._ask, commands)
 
     async def run(
         self, graph: Json, input: Json = None, timeout: float | None = None, **options: Json
@@ -316,7 +317,7 @@ class AsyncClient:
                 yield step
                 reply = None
             elif step:
-                reply = await self._ask(step)
+                reply = await Absence(timeout).ask_async(self._ask, step)
             else:
                 raise await asyncio.to_thread(self.sync._too_long, job, timeout)
 

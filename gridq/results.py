@@ -1,8 +1,8 @@
 """Celery's result backend for who waits with `.get()`: it outlives its server, and a connection that is dead
 without a word.
 
-Celery's own subscribes to a channel and waits for its message. Where the server is away it gives up after some
-tries, however long the caller would wait, and where the connection is dead without a word it waits for ever.
+Celery's own subscribes to a channel and waits for its message. Where the server is away it gives up after a
+few tries, however long the caller would wait; where the connection is dead without a word it waits for ever.
 """
 
 from __future__ import annotations
