@@ -249,6 +249,8 @@ class Protocol(Submitting):
         reply = self.grid.scripts.call(script, *args)
         if script == "claim":
             self.take_on(read_claim(reply), *args[:3])
+        elif script == "register" and reply[0] == 1:
+            self.incarnations[args[0]] = args[1]
         elif script == "complete":
             self.take_on(read_claim(reply[2]), *args[4:7])
         if script in REPEATED:
