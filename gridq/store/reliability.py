@@ -20,5 +20,5 @@ def reliability(told: bytes | str | None, now_ms: float) -> float:
     if not told:
         return 1.0
     good, bad, at = map(float, told.split())
-    fade = 0.5 ** (max(now_ms - at, 0.0) / HALF_LIFE_MS)
+    fade: float = 0.5 ** (max(now_ms - at, 0.0) / HALF_LIFE_MS)
     return (good * fade + PRIOR) / ((good + bad) * fade + PRIOR)
