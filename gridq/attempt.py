@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from gridq import events, narration
-from gridq.errors import GridError, JobCancelled, SeatDegraded, SeatError, StageTimeout, StreamCut
+from gridq.errors import (
+    DeadlineExceeded,
+    GridError,
+    JobCancelled,
+    SeatDegraded,
+    SeatError,
+    StageTimeout,
+    StreamCut,
+)
 from gridq.graph.plan import Op, Step, evaluate, load_step
 from gridq.profiles import StageContext
 from gridq.protocol import Effect, Json, StageCall, Usage
@@ -71,9 +79,11 @@ class Attempt:
         limits = [op.timeout or session.config.stage_timeout for op in self.step.ops] or [
             session.config.stage_timeout
         ]
-        # A second past the job's own deadline: that one is the sweep's to enforce, and its error names the
-        # job, not the stage.
-        self.deadline = self.started + min(sum(limits), max(claim.remaining_ms, 0) / 1000 + 1)
+        # A second past the job's own deadline: it is the sweep's to enforce, and its error names the job.
+        left = max(claim.remaining_ms, 0) / 1000 + 1
+        self.deadline = self.started + min(sum(limits), left)
+        self._for_job = left < sum(limits)
+        self._made = False  # its output is there, to be recorded
 
     # -- the lane's thread
 
@@ -84,6 +94,7 @@ class Attempt:
             output = self._output()
         except BaseException as exc:  # a runner's SystemExit is as much a failure as any other
             return self._failed(exc), "failed"
+        self._made = True
         session = self.session
         try:
             self._patiently(self._write_pieces)
@@ -272,8 +283,9 @@ class Attempt:
 
     def _judge(self, exc: BaseException) -> Verdict:
         place = {"path": self._path, "worker": self.session.worker, "attempt": self.claim.attempt}
-        if self._why == "timeout":
-            return Verdict("stage", self._timeout())
+        late = isinstance(exc, StageTimeout) and self._for_job and time.monotonic() >= self.deadline
+        if self._why == "timeout" or late:
+            return self._timeout()
         if isinstance(exc, JobCancelled) or self._why:
             return Verdict("back", JobCancelled("The stage was stopped", place))
         if not isinstance(exc, GridError):
@@ -286,11 +298,15 @@ class Attempt:
             backoff=self.session.config.retry_backoff,
         )
 
-    def _timeout(self) -> StageTimeout:
+    def _timeout(self) -> Verdict:
+        """It ran for too long: the stage's fault, but not where it was the job whose time was over. Then it
+        is handed back, for the sweep to end the job as soon as there is one.
+        """
+        place = {"path": self._path, "worker": self.session.worker}
+        if self._for_job:
+            return Verdict("back", DeadlineExceeded("The job was not finished by its deadline", place))
         seconds = round(self.deadline - self.started, 1)
-        return StageTimeout(
-            f"The stage ran longer than {seconds} s", {"path": self._path, "worker": self.session.worker}
-        )
+        return Verdict("stage", StageTimeout(f"The stage ran longer than {seconds} s", place))
 
     # -- what monitors are told
 
@@ -334,11 +350,12 @@ class Attempt:
         """
         self.flush()
         now = time.monotonic()
-        if now > self.deadline and not self._why:
+        if now > self.deadline and not self._why and not self._made:
             self._cancel("timeout")
         stuck = self._cancelled_at is not None and now > self._cancelled_at + GRACE
         if stuck and self._why == "timeout":  # the job need not wait for it
-            ended = self._report("stage", self._timeout())
+            found = self._timeout()
+            ended = self._report(found.kind, found.error)
             self.session.ended(ended, self.claim.job)
         if stuck and self._why != "back":
             self.session.abandon(self)

@@ -67,7 +67,7 @@ def chaos(
         typer.echo(text, err=True)
 
     tell(
-        f"Seed {chosen}: {len(plan.jobs)} jobs, {plan.stages} stages, {len(plan.faults)} faults in {lasts:g} s"
+        f"Seed {chosen}: {len(plan.jobs)} jobs, {plan.stages} stages, {len(plan.faults)} faults, {lasts:g} s"
     )
     tell(f"Again:  gridq chaos --stages {stages} --seed {chosen} --seconds {lasts:g} --faults {faults} "
          f"--machines {machines} --routers {routers}")  # fmt: skip

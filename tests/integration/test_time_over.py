@@ -1,0 +1,93 @@
+"""Time is over: whose time it was, and what the stage had made by then, decides what it means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from redis.exceptions import ConnectionError
+
+from gridq.attempt import Attempt
+from gridq.executor import Session
+from gridq.profiles import StageContext
+from gridq.protocol import Json, StageCall
+from gridq.states import JobState
+from gridq.store.scripts import Claim
+from tests.builders import stage
+from tests.conftest import GridEnv
+from tests.integration.test_cancel import wait_until
+from tests.local_grid import BenchRunner, LocalGrid
+
+ECHO: Json = {"root": stage("bench_echo")}
+
+
+class Doing(BenchRunner):
+    """Does `act` in place of every stage."""
+
+    act: Callable[[StageContext], Json]
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        return self.act(context)
+
+
+@pytest.fixture
+def grid(grid_env: GridEnv) -> LocalGrid:
+    """A grid that nothing sweeps and nothing renews, but what the test does."""
+    config = grid_env.settings.model_copy(update={"profiles": ("bench",)})
+    made = LocalGrid(grid_env.client, config, {"m.a": ["bench:any"]}, lanes=1, runner=Doing())
+    made.sessions["m.a"].register()
+    return made
+
+
+def running(session: Session) -> Attempt:
+    (attempt,) = session._running.values()
+    return attempt
+
+
+def over(attempt: Attempt) -> None:
+    """The attempt's time is over, and so is the grace after it."""
+    attempt.deadline = time.monotonic() - 1
+    attempt.tick()
+    if attempt._cancelled_at is not None:
+        attempt._cancelled_at = 0
+    attempt.tick()
+
+
+def test_a_job_whose_deadline_passes_while_nobody_sweeps_expires_by_the_next_sweep(grid: LocalGrid) -> None:
+    session = grid.sessions["m.a"]
+
+    def act(context: StageContext) -> Json:
+        attempt = running(session)
+        attempt.deadline = time.monotonic() - 1
+        attempt.tick()
+        assert context.cancelled.wait(10)
+        context.check()
+        return None
+
+    session.runner.act = act  # type: ignore[attr-defined]
+    job = grid.client.submit(ECHO, 1, deadline=0.3)
+    session.work()
+    assert grid.client.status(job) is JobState.RUNNING, "it is no fault of the stage"
+    wait_until(lambda: grid.sweeper.once() and grid.client.status(job) is JobState.EXPIRED)
+
+
+def test_what_was_made_in_time_counts_though_it_is_recorded_late(
+    grid: LocalGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = grid.sessions["m.a"]
+    session.runner.act = lambda context: "made"  # type: ignore[attr-defined]
+    complete = session.scripts.complete
+    calls = []
+
+    def away(*args: object, **more: object) -> tuple[int, str, Claim | str]:
+        calls.append(args)
+        if len(calls) == 1:
+            over(running(session))
+            raise ConnectionError("away")
+        return complete(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session.scripts, "complete", away)
+    job = grid.client.submit(ECHO, 1)
+    session.work()
+    assert grid.client.result(job, 1) == "made"
