@@ -19,6 +19,9 @@ from gridq.store.keys import Keys
 BLOCK = 5.0
 """Seconds for which one blocking command waits: less than the socket's time-out."""
 
+FULL_PAUSE = 0.2
+"""Seconds between two looks where the server has no memory left and so refuses the command that blocks."""
+
 Commands = list[tuple[Any, ...]]
 """Commands of the server, each its name and its arguments: several are done at one instant."""
 
@@ -29,6 +32,13 @@ class Piece:
 
     path: str
     value: Json
+
+
+def is_wait(commands: Commands) -> bool:
+    """Whether this is the command that blocks until a job's end is there: the same as no answer where the
+    server's memory is used up and it is refused.
+    """
+    return commands[0][0] == "BLMOVE"
 
 
 def look(keys: Keys, job: str) -> Commands:

@@ -8,6 +8,7 @@ is an error here and at once.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -239,7 +240,13 @@ class Client:
         """The replies of `commands`, of several at one instant; of one its reply alone."""
         with translated(self.url):
             if len(commands) == 1:
-                return self.redis.execute_command(*commands[0])  # type: ignore[no-untyped-call]
+                try:
+                    return self.redis.execute_command(*commands[0])  # type: ignore[no-untyped-call]
+                except OutOfMemoryError:
+                    if not is_wait(commands):
+                        raise
+                    time.sleep(FULL_PAUSE)
+                    return None
             together = self.redis.pipeline(transaction=True)
             for command in commands:
                 together.execute_command(*command)  # type: ignore[no-untyped-call]
@@ -350,7 +357,13 @@ class AsyncClient:
     async def _ask(self, commands: Commands) -> Any:
         with translated(self.sync.url):
             if len(commands) == 1:
-                return await self.redis.execute_command(*commands[0])  # type: ignore[no-untyped-call]
+                try:
+                    return await self.redis.execute_command(*commands[0])  # type: ignore[no-untyped-call]
+                except OutOfMemoryError:
+                    if not is_wait(commands):
+                        raise
+                    await asyncio.sleep(FULL_PAUSE)
+                    return None
             together = self.redis.pipeline(transaction=True)
             for command in commands:
                 together.execute_command(*command)

@@ -1,0 +1,123 @@
+"""A server whose memory is used up by a backlog: new jobs are refused with a reason, running ones finish, and it
+recovers by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from gridq.app import configure
+from gridq.client import Client
+from gridq.errors import BrokerRefused, GridError, GridFull
+from gridq.inbox import Inbox
+from gridq.settings import Settings, settings
+from gridq.store.capacity import FULL
+from gridq.store.connection import connect
+from gridq.store.scripts import Scripts
+from tests.conftest import GridEnv
+from tests.local_grid import LocalGrid
+from workers.embedded import EmbeddedServer
+
+LIMIT = 20_000_000
+TEXT = "x" * 10_000
+ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
+
+
+@pytest.fixture
+def config(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    """Settings of a grid on a server of its own with little memory, where answers are kept for a second."""
+    with EmbeddedServer(maxmemory=LIMIT) as server:
+        monkeypatch.setenv("GRIDQ_BROKER_URL", server.url)
+        monkeypatch.setenv("GRIDQ_PROFILES", "bench")
+        monkeypatch.setenv("GRIDQ_RESULT_TTL", "1")
+        monkeypatch.setenv("GRIDQ_SWEEP_MS", "50")
+        settings.cache_clear()
+        configure(settings())
+        yield settings()
+
+
+@pytest.fixture
+def own(config: Settings) -> Iterator[redis.Redis]:
+    with connect(config.broker_url.get_secret_value()) as client:
+        yield client
+
+
+def _until_refused(submit: Callable[[], object]) -> GridError:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            submit()
+        except GridError as exc:
+            return exc
+    raise AssertionError("it was never refused")
+
+
+def test_a_backlog_fills_the_grid_and_running_jobs_empty_it(config: Settings, own: redis.Redis) -> None:
+    inbox = Inbox(Scripts(own, config), config)
+    with Client(config=config) as client:
+        jobs: list[str] = []
+
+        def submit() -> None:
+            jobs.append(client.submit(ECHO, TEXT, wait_for_seat=True))
+
+        with LocalGrid(own, config, {}):  # nobody runs anything, one sweeps
+            error = _until_refused(submit)
+            assert isinstance(error, GridFull), error
+            assert error.details["limit"] == LIMIT
+            assert error.details["used"] >= FULL * LIMIT
+            assert "maxmemory" in str(error.fix)
+            with pytest.raises(GridFull):
+                inbox.enqueue("0" * 32, ECHO, TEXT, celery=True)
+            assert client.status("0" * 32) is None
+        assert len(jobs) > 500
+        with LocalGrid(own, config, {"m.a": ["bench:any"]}):
+            _until_refused_no_more(submit)
+            assert client.result(jobs[-1], 60) == TEXT
+
+
+def _until_refused_no_more(submit: Callable[[], object]) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            submit()
+            return
+        except GridFull:
+            time.sleep(0.02)
+    raise AssertionError("it was never taken")
+
+
+def test_without_any_memory_left_what_runs_ends_and_what_is_new_is_refused(
+    config: Settings, own: redis.Redis
+) -> None:
+    """Every write that would need memory is refused by the server from here on, but those of jobs that run."""
+    with Client(config=config) as client:
+        values = {"short": "x", "long": "x" * 100_000}
+        jobs = {name: client.submit(ECHO, value, wait_for_seat=True) for name, value in values.items()}
+        chain = {"op": "Sequential", "stages": [ECHO["root"], {"op": "Stage", "id": "bench_echo"}]}
+        jobs["chain"] = client.submit({"root": chain}, "x" * 100_000, wait_for_seat=True)
+        streamed = client.submit(
+            {"root": {"op": "Stage", "id": "bench_tokens"}}, {"n": 3}, wait_for_seat=True, stream=True
+        )
+        late = client.submit(ECHO, 1, wait_for_seat=True, deadline=0.2)
+        cancelled = client.submit(ECHO, 2, wait_for_seat=True)
+        own.config_set("maxmemory", 1)
+        assert client.cancel(cancelled)
+        with pytest.raises(GridError, match="job.deadline"), LocalGrid(own, config, {}):
+            client.result(late, 30)
+        before = own.dbsize()
+        with pytest.raises(BrokerRefused, match="out of memory"):
+            client.submit(ECHO, "x", wait_for_seat=True)
+        with pytest.raises(BrokerRefused, match="out of memory"):
+            Inbox(Scripts(own, config), config).enqueue("0" * 32, ECHO, TEXT, celery=True)
+        assert own.dbsize() == before, "half of a job was written"
+        with LocalGrid(own, config, {"m.a": ["bench:any"]}):
+            for name, job in jobs.items():
+                assert client.result(job, 60) == values.get(name, "x" * 100_000)
+            assert len(list(client.stream(streamed, 60))) == 3
+            own.config_set("maxmemory", LIMIT)
+            assert client.run(ECHO, 3, 60) == 3
