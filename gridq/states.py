@@ -58,7 +58,7 @@ JOBS: Mapping[JobState, str] = {
     JobState.DONE: "its last stage is recorded",
     JobState.FAILED: "its graph was refused, or a stage failed and no Retry caught it",
     JobState.CANCELLED: "its caller did not want it any more",
-    JobState.EXPIRED: "it had not ended by its deadline, or nobody took a stage of it within its queue timeout",
+    JobState.EXPIRED: "it had not ended by its deadline, or nobody took a stage within its queue timeout",
 }
 
 STAGES: Mapping[StageState, str] = {
