@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from typer.testing import CliRunner
 
-from gridq import cli, queues
+from gridq import cli, history, queues
 from gridq.backlog import waits_for
 from gridq.errors import ChildDied, JobNotFound, NotQuarantined, StageQuarantined
 from gridq.profiles import StageContext
@@ -152,6 +152,19 @@ def test_what_stands_in_no_quarantine_is_said_so(grid: LocalGrid) -> None:
     assert caught.value.expected == "one of root.branches.bad"
     for job in (waits, bad):
         grid.client.cancel(job)
+
+
+def test_a_stage_of_a_plan_that_is_too_large_to_be_read(
+    grid: LocalGrid, runner: Deadly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MAX_STEPS", 1)
+    job = grid.client.submit({"root": POISON}, 1)
+    quarantined(grid)
+    with pytest.raises(NotQuarantined, match="no such stage, or is too large"):
+        grid.client.release(job, "root.branches.good")
+    runner.deaths = 2
+    assert grid.client.release(job, "root.branches.bad")
+    assert grid.client.result(job, 20) == {"bad": "alive", "good": 1}
 
 
 def test_it_is_given_up_when_its_time_is_over(grid_env: GridEnv, runner: Deadly) -> None:

@@ -215,6 +215,14 @@ def test_a_retry_that_starts_again_takes_it_out(grid: Grid) -> None:
     assert grid.scripts.quarantine("release", job, 0, "ann") == "not"
 
 
+def test_a_retry_forgets_a_release_too(grid: Grid) -> None:
+    job = grid.job(_retried())
+    _poison(grid, job)
+    grid.scripts.quarantine("release", job, 0, "ann")
+    assert grid.fail(_step_0(grid, "m.a"), "stage") == "again"
+    assert grid.scripts.quarantine("release", job, 0, "ann") == "not"
+
+
 def test_a_late_report_of_a_lapsed_attempt_takes_it_in(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")

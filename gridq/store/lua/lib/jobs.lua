@@ -134,7 +134,8 @@ local function reset(job, r, pushed)
     withdraw(job, s)
     local f = C('HMGET', j, 'o:' .. s, 'k:' .. s)
     if f[1] or f[2] then again = again + 1 end
-    C('HDEL', j, 'o:' .. s, 'k:' .. s, 'dn:' .. s, 'cur:' .. s, 'f:' .. s, 'l:' .. s, 'd:' .. s, 'x:' .. s, 't:' .. s, 'em:' .. s)
+    C('HDEL', j, 'o:' .. s, 'k:' .. s, 'dn:' .. s, 'cur:' .. s, 'f:' .. s, 'l:' .. s, 'd:' .. s, 'x:' .. s, 't:' .. s, 'em:' .. s,
+      'rl:' .. s)
     local unfit = C('HGET', j, 'u:' .. s)
     if unfit then C('HSET', j, 'x:' .. s, unfit) end
     C('HSET', j, 'p:' .. s, count)
@@ -197,7 +198,7 @@ end
 local function drop(job, step, by)
   local err = string.match(C('HGET', jobkey(job), 'q:' .. step) or '', '^%S+ (.*)$')
   if not err then return nil end
-  tell_stop('failed', job .. '.' .. step, 'an operator', 'stage.quarantined')
+  tell_stop('failed', job .. '.' .. step, watched(), 'stage.quarantined')
   return finish(job, 'failed', detailed(counted(job, step, err), '"dropped_by":' .. cjson.encode(by)))
 end
 
