@@ -1,0 +1,193 @@
+"""The server, or the way to it, is away for a while: whoever works, admits or waits comes back by itself,
+nobody is declared dead for it, and no stage is lost or run twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import redis
+
+from gridq.client import AsyncClient, Client
+from gridq.protocol import Json
+from gridq.settings import Settings
+from gridq.tasks import run_graph
+from tests.acceptance.homes import wait_for
+from tests.pointed import pointed_at
+from workers.chaos.proxy import Proxy
+from workers.embedded import EmbeddedServer
+from workers.home import Home
+
+pytestmark = pytest.mark.slow
+
+STAGES = '''
+import os, time
+from gridq import stage
+
+@stage(effects=["Process"], input="Any", output="Any")
+def noted(value):
+    """Run for a while, and leave a trace outside the server."""
+    handle = os.open(os.environ["NOTES"], os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+    os.write(handle, f"{value}\\n".encode())
+    os.close(handle)
+    time.sleep(float(os.environ["SECONDS"]))
+    return value
+'''
+
+NOTED = {"root": {"op": "Stage", "id": "noted"}}
+TWICE = {"root": {"op": "Sequential", "stages": [NOTED["root"], {"op": "Stage", "id": "bench_echo"}]}}
+TOKENS = {"root": {"op": "Stage", "id": "bench_tokens"}}
+SECONDS = 3.0
+"""How long a stage runs: the fault comes meanwhile."""
+
+
+@dataclass
+class Grid:
+    """Router, `local` and `bench` that reach the server by the proxy, as does the client."""
+
+    server: EmbeddedServer
+    proxy: Proxy
+    client: Client
+    home: Home
+    direct: redis.Redis
+    notes: Path
+
+    def noted(self) -> list[str]:
+        return sorted(self.notes.read_text().split()) if self.notes.exists() else []
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Iterator[Grid]:
+    (tmp_path / "own_stages.py").write_text(STAGES)
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "seats.toml").write_text("[bench]\nlanes = 4\n[local]\nlanes = 4\n")
+    notes = tmp_path / "notes"
+    with ExitStack() as stack:
+        server = stack.enter_context(EmbeddedServer(tmp_path / "data", appendonly=True))
+        proxy = stack.enter_context(Proxy(("127.0.0.1", server.port)))
+        config = Settings(
+            broker_url=server.url.replace(f":{server.port}/", f":{proxy.port}/"),
+            prefix=f"away{secrets.token_hex(3)}:",
+            home=tmp_path / "home",
+            profiles=("bench",),
+            drain=1,
+        )
+        env = {
+            "GRIDQ_STAGES": "own_stages",
+            "PYTHONPATH": str(tmp_path),
+            "GRIDQ_DRAIN": "1",
+            "NOTES": str(notes),
+            "SECONDS": str(SECONDS),
+        }
+        client = stack.enter_context(pointed_at(config, env))
+        home = Home(config, ["local", "bench"], folder=tmp_path / "logs", env=env)
+        stack.enter_context(home)
+        direct = stack.enter_context(redis.Redis(port=server.port, password=server.password))
+        yield Grid(server, proxy, client, home, direct, notes)
+
+
+class Waits(threading.Thread):
+    """Waits for a job in one of the ways there are."""
+
+    def __init__(self, way: Callable[[], Json]) -> None:
+        super().__init__(daemon=True)
+        self.way = way
+        self.found: Json = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.found = self.way()
+        except Exception as exc:
+            self.found = repr(exc)
+
+
+def restart(grid: Grid) -> None:
+    grid.server.stop()
+    grid.server.start()
+
+
+def kill(grid: Grid) -> None:
+    time.sleep(1.1)  # the journal reaches the disk each second: what was told within it would be forgotten
+    grid.server.kill()
+    time.sleep(5)  # longer than a lease
+    grid.server.start()
+
+
+def away(grid: Grid) -> None:
+    time.sleep(1.1)
+    grid.server.kill()
+    time.sleep(30)
+    grid.server.start()
+
+
+def swallow(grid: Grid) -> None:
+    """What is sent vanishes, on connections that stand and on new ones; then they are found to be dead."""
+    grid.proxy.blackhole(True)
+    time.sleep(8)
+    grid.proxy.blackhole(False)
+
+
+def stall(grid: Grid) -> None:
+    """The same for longer than any time-out, and then all goes on where it stopped."""
+    grid.proxy.blackhole(True)
+    time.sleep(14)
+    grid.proxy.blackhole(False, forget=False)
+
+
+def cut(grid: Grid) -> None:
+    for reset in (True, False) * 3:
+        grid.proxy.cut(reset=reset)
+        time.sleep(0.3)
+
+
+def client_kill(grid: Grid) -> None:
+    for _ in range(10):
+        for kind in ("normal", "pubsub"):
+            grid.direct.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("fault", [restart, kill, away, swallow, stall, cut, client_kill])
+def test_all_come_back_and_nothing_is_lost_or_doubled(grid: Grid, fault: Callable[[Grid], None]) -> None:
+    client = grid.client
+
+    async def asynchronous(job: str) -> Json:
+        async with AsyncClient(config=client.config) as other:
+            return await other.result(job, timeout=120)
+
+    assert client.run(TWICE, "before", timeout=60) == "before"
+    jobs = {name: client.submit(TWICE, name) for name in ("result", "async")}
+    delayed = run_graph.delay(TWICE, "get")
+    tokens = client.submit(TOKENS, {"n": 20, "ms": 200}, stream=True)
+    waits = [
+        Waits(lambda: client.result(jobs["result"], timeout=120)),
+        Waits(lambda: asyncio.run(asynchronous(jobs["async"]))),
+        Waits(lambda: delayed.get(timeout=120)),
+        Waits(lambda: "".join(str(piece.value) for piece in client.stream(tokens, timeout=120))),
+    ]
+    wait_for(lambda: len(grid.noted()) == 4 and sum(seat.busy for seat in client.workers()) >= 4)
+    fault(grid)
+    for thread in waits:
+        thread.join(120)
+    assert [thread.found for thread in waits] == [
+        "result",
+        "async",
+        "get",
+        "".join(f"token{number} " for number in range(20)),
+    ]
+    assert grid.noted() == ["async", "before", "get", "result"], "each ran once"
+    for job in (*jobs.values(), delayed.id, tokens):
+        assert {row.attempt for row in client.rows(job)} == {1}, "nobody was declared dead"
+    # And by Celery's own ways, not only by the watchdog's.
+    assert client.run(TWICE, "after", timeout=60) == "after"
+    assert run_graph.delay(TWICE, "after").get(timeout=60) == "after"
+    assert all(child.poll() is None for child in grid.home.children.values())
