@@ -38,7 +38,7 @@ def is_wait(commands: Commands) -> bool:
     """Whether this is the command that blocks until a job's end is there: the same as no answer where the
     server's memory is used up and it is refused.
     """
-    return commands[0][0] == "BLMOVE"
+    return str(commands[0][0]) == "BLMOVE"
 
 
 def look(keys: Keys, job: str) -> Commands:

@@ -1,12 +1,11 @@
-"""A server whose memory is used up by a backlog: new jobs are refused with a reason, running ones finish, and it
-recovers by itself.
+"""A server whose memory is used up by a backlog: new jobs are refused with a reason, running ones finish, and
+it recovers by itself.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import redis
@@ -94,7 +93,7 @@ def _until_refused_no_more(submit: Callable[[], object]) -> None:
 def test_without_any_memory_left_what_runs_ends_and_what_is_new_is_refused(
     config: Settings, own: redis.Redis
 ) -> None:
-    """Every write that would need memory is refused by the server from here on, but those of jobs that run."""
+    """Every write that would need memory is refused from here on, but those of jobs that run."""
     with Client(config=config) as client:
         values = {"short": "x", "long": "x" * 100_000}
         jobs = {name: client.submit(ECHO, value, wait_for_seat=True) for name, value in values.items()}
@@ -107,7 +106,7 @@ def test_without_any_memory_left_what_runs_ends_and_what_is_new_is_refused(
         cancelled = client.submit(ECHO, 2, wait_for_seat=True)
         own.config_set("maxmemory", 1)
         assert client.cancel(cancelled)
-        with pytest.raises(GridError, match="job.deadline"), LocalGrid(own, config, {}):
+        with pytest.raises(GridError, match=r"job\.deadline"), LocalGrid(own, config, {}):
             client.result(late, 30)
         before = own.dbsize()
         with pytest.raises(BrokerRefused, match="out of memory"):
