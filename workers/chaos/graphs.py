@@ -21,6 +21,7 @@ from workers.chaos.witness import ORDERS, answer
 Node = dict[str, Any]
 LONG = 70_000
 """Characters of an answer that has a key of its own in the server."""
+ALWAYS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,14 @@ class Maker:
         self._spends = False
         self._failing = 0.0
 
-    def make(self, *, failing: float = 0.0, paid: bool = False, slow: bool = False) -> Made:
+    def make(
+        self, *, failing: float = 0.0, paid: bool = False, slow: bool = False, streamed: bool = False
+    ) -> Made:
         """A graph of any shape. `failing`: how likely each stage is to fail for good; `paid`: its stages cost
-        money; `slow`: it takes seconds.
+        money; `slow`: it takes seconds; `streamed`: its stages emit pieces, so that no lost one is repeated.
         """
         self._stages, self._spends, self._failing, self._slow = {}, paid, failing, slow
+        self._streamed = streamed
         value: Json = self.chance.choice([None, 7, "text", [1, 2], {"a": 1, "b": [True]}])
         shape = self.chance.choices(
             [self.chain, self.wide, self.fan, self.mixture, self.deep, self.single], [4, 3, 3, 6, 1, 3]
@@ -150,7 +154,7 @@ class Maker:
 
     def retry(self, value: Any, path: str, depth: int) -> tuple[Node, Outcome]:
         """Some stages, then one that fails at first: it takes as many tries as it may fail, and one."""
-        times = self.chance.randint(0, 2)
+        times = 0 if self._streamed else self.chance.randint(0, 2)
         inner = below(path, "stage")
         first, outcome = self.node(value, below(inner, "stages", 0), depth, True)
         last, after = self.stage(outcome.value, below(inner, "stages", 1), flaky=times)
@@ -184,18 +188,26 @@ class Maker:
         kind = "chaos_seat" if self._spends or chance.random() < 0.55 else "chaos_local"
         if kind == "chaos_seat":
             orders["spend"] = chance.choice([0, 100, round(CENTS * 10_000)])
-        if chance.random() < 0.05:
+        if self._streamed:
+            orders["emit"] = chance.randint(1, 3)
+        elif chance.random() < 0.05:
             orders["seat"] = chance.randint(1, 2)
+        elif chance.random() < 0.02:
+            orders["die"] = 1
         if "say" not in orders and chance.random() < 0.03:
             orders["size"] = LONG
         errors = {}
         if chance.random() < self._failing:
-            if chance.random() < 0.2:
-                kind, errors = "chaos_slow", {path: "stage.timeout"}
+            how = chance.choices(["stage.failed", "stage.timeout", "stage.quarantined"], [6, 2, 1])[0]
+            errors = {path: how}
+            if how == "stage.failed":
+                orders["fail"] = True
+            elif how == "stage.quarantined":
+                orders["die"] = ALWAYS
+            else:
+                kind = "chaos_slow"
                 orders["ms"] = 5000
                 orders.pop("spend", None)
-            else:
-                orders["fail"], errors = True, {path: "stage.failed"}
         given = value if isinstance(value, dict) else {"items": value}
         node = {"op": "Stage", "id": kind, "config": {ORDERS: orders}}
         return node, Outcome(errors=errors) if errors else Outcome(answer({**given, ORDERS: orders}))

@@ -34,6 +34,8 @@ BUDGET = 1_000_000
 START = 120.0
 """Seconds within which the grid must be live."""
 DRAIN = 2.0
+QUARANTINE = 4.0
+"""Seconds after which a stage in quarantine has failed: no operator looks."""
 END = 60.0
 """Seconds that a part may take to end by SIGTERM while faults go on."""
 
@@ -150,7 +152,12 @@ class ChaosGrid:
         """The settings of a program that reaches the server through `proxy`."""
         url = f"redis://:{self.server.password}@{HOST}:{proxy.port}/0"
         return Settings(
-            broker_url=SecretStr(url), prefix=self.prefix, home=home, profiles=PROFILES, stages=STAGES
+            broker_url=SecretStr(url),
+            prefix=self.prefix,
+            home=home,
+            profiles=PROFILES,
+            stages=STAGES,
+            quarantine=QUARANTINE,
         )
 
     # -- what can be done to it
@@ -255,6 +262,7 @@ class ChaosGrid:
         } | {
             "GRIDQ_STAGES": ",".join(STAGES),
             "GRIDQ_DRAIN": str(DRAIN),
+            "GRIDQ_QUARANTINE": str(QUARANTINE),
             "GRIDQ_QUOTAS": str(self.quotas) if sort == "router" else "",
             "GRIDQ_NARRATE": "1" if sort == "router" else "0",
             "PYTHONPATH": os.pathsep.join(filter(None, [hook, os.environ.get("PYTHONPATH", "")])),

@@ -112,12 +112,14 @@ def _jobs(chance: random.Random, stages: int, seconds: float) -> list[Job]:
     total = 0
     while total < stages:
         sort = chance.choices(
-            ["plain", "failing", "cancelled", "late", "waiting", "poor"], [60, 10, 10, 6, 4, 10]
+            ["plain", "failing", "cancelled", "late", "waiting", "poor", "streamed"],
+            [56, 10, 10, 6, 4, 10, 4],
         )[0]
         made = maker.make(
             failing=0.12 if sort == "failing" else 0.0,
             paid=sort == "poor",
             slow=sort in ("cancelled", "late"),
+            streamed=sort == "streamed",
         )
         if not made.stages:
             continue
@@ -146,6 +148,8 @@ def _job(chance: random.Random, sort: str, made: Made, at: float) -> Job:
     elif sort == "poor":
         options["agent"] = "poor"
         may = {"quota.agent_money"}
+    elif sort == "streamed":
+        options["stream"] = True
     return Job(
         id=str(uuid.UUID(int=chance.getrandbits(128), version=4)),
         made=made,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gridq.errors import SeatUnavailable, StageError, StageTimeout
+from gridq.errors import ChildDied, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles import StageContext
 from gridq.protocol import Json, Usage
 
@@ -42,7 +42,8 @@ def work(value: Json, context: StageContext) -> Json:
     """Note the run, do what the input's orders say, and answer with a digest of the whole input.
 
     Orders: `id` of the stage; `ms` that it takes; `flaky` n: the first n attempts fail; `fail`: all do;
-    `seat` n: the seat is to blame for the first n; `say`: the answer; `size`: the answer is so many
+    `seat` n: the seat is to blame for the first n; `die` n: the first n kill what runs them; `emit` n: so
+    many pieces go to the job's stream; `say`: the answer; `size`: the answer is so many
     characters longer; `spend`: micro-dollars that are used. So the answer of a graph tells whether each of
     its stages got what it should.
     """
@@ -51,7 +52,11 @@ def work(value: Json, context: StageContext) -> Json:
     _note("+", about)
     try:
         context.report(Usage(micro_dollars=orders.get("spend", 0)))
+        for number in range(orders.get("emit", 0)):
+            context.emit(f"{orders['id']} {number}")
         _wait(orders.get("ms", 0) / 1000, context)
+        if context.attempt <= orders.get("die", 0):
+            raise ChildDied("The stage was told to kill what runs it")
         if context.attempt <= orders.get("seat", 0):
             raise SeatUnavailable("The seat was told to be away", {"retry_after": 0.2})
         if orders.get("fail") or context.attempt <= orders.get("flaky", 0):

@@ -33,7 +33,12 @@ class Calls:
             return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         orders = value[ORDERS]
         self.attempts[path] = self.attempts.get(path, 0) + 1
-        if orders.get("fail") or self.attempts[path] <= orders.get("flaky", 0) or orders["ms"] == 5000:
+        if (
+            orders.get("fail")
+            or self.attempts[path] <= orders.get("flaky", 0)
+            or orders["ms"] == 5000
+            or orders.get("die", 0) > 1
+        ):
             raise StageFailed(path)
         return answer(value)
 
