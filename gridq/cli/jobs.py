@@ -184,8 +184,8 @@ def tries(stage: StageView) -> str:
     return f"{stage.attempts} ({wrong})"
 
 
-COUNTED = ("attempts", "failures", "losses", "deaths")
-"""What an error says of the attempts of its stage."""
+COUNTED = {"attempts": "attempt", "failures": "failure", "losses": "loss", "deaths": "death"}
+"""What an error says of the attempts of its stage, and one of each."""
 
 _NUMBERS = ("wait", "run", "tokens")
 
@@ -212,7 +212,8 @@ def error_lines(record: dict[str, Any]) -> list[str]:
     ):
         if details.get(key):
             lines.append(f"{label:9} {one_line(str(details[key]))}")
-    counts = [f"{details[name]} {name}" for name in COUNTED if isinstance(details.get(name), int)]
+    known = {name: details[name] for name in COUNTED if isinstance(details.get(name), int)}
+    counts = [f"{count} {COUNTED[name] if count == 1 else name}" for name, count in known.items()]
     if counts:
         lines.append(f"{'after':9} {', '.join(counts)}")
     return lines

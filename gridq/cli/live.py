@@ -15,6 +15,7 @@ from gridq.states import StageState
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
     from gridq.client import Client
     from gridq.history import JobView, StageView
@@ -178,18 +179,12 @@ def picture(job: JobView, seconds: float, width: int, waits_for: str = "") -> Re
     isolated = by_step(job.having(StageState.QUARANTINED))
     head = f"{job.done}/{job.of} stages" if job.of else str(job.state or "ended")
     lines = [Text(f"{_bar(job.done, job.of)}{head}  {seconds:.1f} s", style="bold")]
-    lines += [
-        Text(f"  ! {where_in(step)}  in quarantine, last on {step[0].seat}", style="red")
-        for step in isolated[:LINES]
-    ]
-    for step in (running + ready)[:LINES]:
-        runs = step[0].state is StageState.RUNNING
-        where = f"on {step[0].seat}" if runs else f"waits for {step[0].queue}"
-        lines.append(Text(f"  {'▶' if runs else '·'} {where_in(step)}  {where}", style="" if runs else "dim"))
-    hidden = len(running) + len(ready) - LINES
+    every = isolated + running + ready
+    lines += [_line(step) for step in every[:LINES]]
+    hidden = len(every) - LINES
     if hidden > 0:
         lines.append(Text(f"  and {hidden} more", style="dim"))
-    if job.stages and not running and not ready and not isolated:
+    if job.stages and not every:
         lines.append(Text("  · between two stages", style="dim"))
     for line in lines:
         line.truncate(width, overflow="ellipsis")
@@ -197,6 +192,19 @@ def picture(job: JobView, seconds: float, width: int, waits_for: str = "") -> Re
         parts = textwrap.wrap(f"It waits for {waits_for}", max(width - 4, 20))
         lines += [Text(f"    {part}", style="yellow") for part in parts]
     return Text("\n").join(lines)
+
+
+def _line(step: list[StageView]) -> Text:
+    """Where the stages that are claimed as one stand, and who has them or is waited for."""
+    from rich.text import Text
+
+    where = where_in(step)
+    match step[0].state:
+        case StageState.QUARANTINED:
+            return Text(f"  ! {where}  in quarantine, last on {step[0].seat}", style="red")
+        case StageState.RUNNING:
+            return Text(f"  ▶ {where}  on {step[0].seat}")
+    return Text(f"  · {where}  waits for {step[0].queue}", style="dim")
 
 
 def where_in(step: list[StageView]) -> str:

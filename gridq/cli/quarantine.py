@@ -75,15 +75,20 @@ def table_of(found: list[Quarantined]) -> Table:
 
 
 @quarantine.command(epilog=EXITS, short_help="Run a stage again.")
-def release(job: Job, stage: Stage, json: AsJson = False, debug: Debug = False) -> None:
+def release(ctx: typer.Context, job: Job, stage: Stage, json: AsJson = False, debug: Debug = False) -> None:
     """Run a stage in quarantine again, as if it had killed nobody yet: once its cause is mended."""
-    _act("release", job, stage, json)
+    _act("release", job, stage, json or _json_before(ctx))
 
 
 @quarantine.command(epilog=EXITS, short_help="Give a stage up: its job fails.")
-def drop(job: Job, stage: Stage, json: AsJson = False, debug: Debug = False) -> None:
+def drop(ctx: typer.Context, job: Job, stage: Stage, json: AsJson = False, debug: Debug = False) -> None:
     """Give a stage in quarantine up: its job fails at once, whatever Retry stands around the stage."""
-    _act("drop", job, stage, json)
+    _act("drop", job, stage, json or _json_before(ctx))
+
+
+def _json_before(ctx: typer.Context) -> bool:
+    """Whether `--json` stands before the name of the command."""
+    return ctx.parent is not None and bool(ctx.parent.params.get("json"))
 
 
 def _act(verb: Literal["release", "drop"], job: str, stage: str, json: bool) -> None:

@@ -195,7 +195,8 @@ def test_the_command_shows_releases_and_drops(grid: LocalGrid, runner: Deadly) -
     assert "quarantined" in CliRunner().invoke(cli.app, ["job", jobs[0]], env={"COLUMNS": "300"}).stdout
     runner.deaths = 0
     one = {"job": jobs[0], "stage": "root.branches.bad"}
-    assert told("quarantine", "release", *one.values()) == {**one, "outcome": "released", "before": False}
+    before = CliRunner().invoke(cli.app, ["quarantine", "--json", "release", *one.values()])
+    assert json.loads(before.stdout) == {**one, "outcome": "released", "before": False}
     assert grid.client.result(jobs[0], 20)
     other = {"job": jobs[1], "stage": "root.branches.bad", "outcome": "dropped"}
     assert told("quarantine", "drop", jobs[1], "root.branches.bad") == {**other, "before": False}

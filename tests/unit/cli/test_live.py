@@ -119,6 +119,15 @@ def test_a_picture_fits_the_width_and_names_no_more_than_it_can() -> None:
     assert lines[-1] == "  and 12 more"
 
 
+def test_a_picture_shows_first_what_an_operator_must_see_to() -> None:
+    stages = [StageView(f"root.{i}", f"s{i}", "llm:x", StageState.RUNNING, "cpu@m", step=i) for i in range(9)]
+    stages.append(StageView("root.9", "bad", "llm:x", StageState.QUARANTINED, "gpu0@m", step=9))
+    lines = drawing(JobView("j", JobState.RUNNING, of=10, stages=stages), 60).splitlines()
+    assert lines[1] == "  ! bad  in quarantine, last on gpu0@m"
+    assert len(lines) == 10
+    assert lines[-1] == "  and 2 more"
+
+
 def test_a_picture_says_why_nothing_runs() -> None:
     view = JobView("j", JobState.RUNNING, of=1, stages=[StageView("root", "a", "llm:x", StageState.READY)])
     screen = Console(file=io.StringIO(), width=40)
