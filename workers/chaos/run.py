@@ -79,15 +79,19 @@ def run(
     not be started, or its server not be started again; the error's `path` names the logs.
     """
     folder = Path(tempfile.mkdtemp(prefix="gridq-chaos-"))
-    result = None
+    spare = True
     try:
         result = _run(plan, folder, machines, routers, tell)
-        result.folder = folder if keep or result.broken else None
+        spare = keep or result.broken
+    except (KeyboardInterrupt, SystemExit):
+        spare = keep
+        raise
     finally:
-        if result is not None and result.folder is None:
+        if not spare:
             shutil.rmtree(folder, ignore_errors=True)
-        elif result is None:
+        else:
             tell(f"The logs are in {folder}")
+    result.folder = folder if spare else None
     return result
 
 

@@ -63,8 +63,6 @@ def show(result: Result) -> None:
     console().print(table(result))
     typer.echo("")
     show_checks(result.checks)
-    if result.folder is not None:
-        typer.echo(f"\nLogs    {result.folder}")
 
 
 def as_json(result: Result) -> dict[str, Any]:
