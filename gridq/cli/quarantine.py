@@ -26,7 +26,13 @@ quarantine = typer.Typer(
 app.add_typer(quarantine, name="quarantine")
 
 Job = Annotated[
-    str, typer.Argument(metavar="JOB", help="The job's id.", autocompletion=job_ids, show_default=False)
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="The job's id, or the beginning of it.",
+        autocompletion=job_ids,
+        show_default=False,
+    ),
 ]
 Stage = Annotated[
     str,
@@ -96,6 +102,7 @@ def _act(verb: Literal["release", "drop"], job: str, stage: str, json: bool) -> 
 
     with client_of(settings()) as client:
         act = client.release if verb == "release" else client.drop
+        job = client.find(job)
         now = act(job, stage, _who())
     outcome = "released" if verb == "release" else "dropped"
     if json:

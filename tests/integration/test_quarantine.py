@@ -195,7 +195,8 @@ def test_the_command_shows_releases_and_drops(grid: LocalGrid, runner: Deadly) -
     assert "quarantined" in CliRunner().invoke(cli.app, ["job", jobs[0]], env={"COLUMNS": "300"}).stdout
     runner.deaths = 0
     one = {"job": jobs[0], "stage": "root.branches.bad"}
-    before = CliRunner().invoke(cli.app, ["quarantine", "--json", "release", *one.values()])
+    beginning = [jobs[0][:8], "root.branches.bad"]
+    before = CliRunner().invoke(cli.app, ["quarantine", "--json", "release", *beginning])
     assert json.loads(before.stdout) == {**one, "outcome": "released", "before": False}
     assert grid.client.result(jobs[0], 20)
     other = {"job": jobs[1], "stage": "root.branches.bad", "outcome": "dropped"}
