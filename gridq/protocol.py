@@ -100,6 +100,9 @@ class Advertisement(Wire):
     version: str = ""
     started_at: float = 0.0
     metrics: dict[str, float] = Field(default_factory=dict)
+    timeouts: dict[str, float] = Field(
+        default_factory=dict, description="seconds, as read back at the worker's start: see gridq.timeouts"
+    )
 
 
 class StageCall(Wire):

@@ -48,6 +48,7 @@ class Heartbeat:
         self.profile = profile
         self.specs = specs or []
         self.version = version
+        self.timeouts: dict[str, float] = {}
         self._started = self._since = time.time()
         self._state = ""
         self._sample: tuple[dict[str, float], str] = ({}, "")
@@ -102,6 +103,7 @@ class Heartbeat:
             version=self.version,
             started_at=self._started,
             metrics={"busy": float(session.busy), **metrics},
+            timeouts=self.timeouts,
         )
 
     def beat(self) -> None:

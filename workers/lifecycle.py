@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from celery import Celery, signals
 
-from gridq import answers, bells, executor, parent, profiles, queues, refusal, stages
+from gridq import answers, bells, executor, parent, profiles, queues, refusal, stages, timeouts
 from gridq.ending import Ending
 from gridq.errors import ConfigError, SeatInUse
 from gridq.events import Monitors
@@ -114,6 +114,9 @@ class Worker:
         bells.declare(self.app, self._client, self.session.scripts.keys)
         revoke_cancels(self.session.scripts, partial(answers.write, self.app, self.session.scripts))
         self.session.start()
+        self.heartbeat.timeouts = timeouts.in_effect(
+            self.app, self.session.scripts, self.config, self.session.seat
+        )
         self.heartbeat.start()
         executor.attach(self.session)
 

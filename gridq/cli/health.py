@@ -26,8 +26,10 @@ def health(
     """Check that a router or a worker that runs with this home folder is live: the server renews its lease.
 
     A process that hangs is not, though it still runs. Exit code 4 where none is. A server that evicts is an
-    error, one without an append-only file is told of.
+    error, one without an append-only file is told of. With `--json` the timeouts are shown that are in effect
+    at each worker, as it read them back at its start.
     """
+    from gridq import registry
     from gridq.cli.server import client_of
     from gridq.errors import NoLiveSeat
     from gridq.machine import machine_id
@@ -42,6 +44,7 @@ def health(
         look.time()
         look.zrange(client.keys("seats"), 0, -1, withscores=True)
         (seconds, micros), found = look.execute()
+        ads = {ad.seat: ad.timeouts for ad in registry.seats(client.redis, client.keys)}
     now = seconds * 1000 + micros / 1000
     here = [name.decode() for name, until in found if until > now]
     live = [name for name in here if name.partition(".")[0] == machine]
@@ -53,7 +56,8 @@ def health(
             {"path": str(config.home), "fix": "look at its log, and start it again"},
         )
     if json:
-        echo_json({"machine": machine, "live": sorted(live), "server": shortcoming})
+        timeouts = {name: ads[name] for name in sorted(live) if ads.get(name)}
+        echo_json({"machine": machine, "live": sorted(live), "server": shortcoming, "timeouts": timeouts})
     else:
         typer.echo("live: " + ", ".join(sorted(live)))
         if shortcoming:

@@ -29,7 +29,7 @@ def test_what_runs_here_is_live(grid_env: GridEnv) -> None:
         code, out = health("--json")
         assert (code, json.loads(out)) == (
             0,
-            {"machine": machine, "live": [f"{machine}.local"], "server": NOT_KEPT},
+            {"machine": machine, "live": [f"{machine}.local"], "server": NOT_KEPT, "timeouts": {}},
         )
         code, out = health("--seat", "cpu")
         assert code == 4
