@@ -1,0 +1,231 @@
+"""What people report of task queues on Redis, tried on a grid of real processes.
+
+docs/guarantees.md lists all of it, with the tests that stand elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import gridq
+from gridq import errors
+from gridq.app import app
+from gridq.cli import app as cli
+from gridq.settings import Settings
+from gridq.settings import settings as own_settings
+from gridq.states import JobState, StageState
+from tests.acceptance.conftest import WholeGrid
+from tests.pointed import pointed_at
+from workers.embedded import EmbeddedServer
+from workers.home import Home
+
+STAGES = '''
+import os, time
+from gridq import stage
+
+def note(folder, line):
+    handle = os.open(os.path.join(folder, "witness"), os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+    os.write(handle, (line + "\\n").encode())
+    os.close(handle)
+
+@stage(effects=["Process"], input="Any", output="Any")
+def slow(value):
+    """Notes that it runs, runs for `seconds`, notes that it has ended."""
+    note(value["folder"], "start")
+    time.sleep(value["seconds"])
+    note(value["folder"], "end")
+    return "done"
+
+@stage(effects=["Process"], input="Any", output="Any")
+def deadly(value):
+    """Ends the process that runs it, as a machine without memory does."""
+    note(value["folder"], "start")
+    os._exit(9)
+
+@stage(effects=["Process"], input="Any", output="Any")
+def broken(value):
+    raise ValueError("it cannot be done")
+'''
+
+LEASE = 1.0
+
+
+@pytest.fixture(scope="module")
+def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
+    """Router, `local` and `bench`, with leases of a second."""
+    folder: Path = tmp_path_factory.mktemp("field")
+    (folder / "field_stages.py").write_text(STAGES)
+    (folder / "home").mkdir()
+    config = Settings(
+        broker_url=server.url,
+        prefix=f"f{secrets.token_hex(3)}:",
+        home=folder / "home",
+        profiles=("bench",),
+        lease_ms=int(LEASE * 1000),
+        renew_ms=300,
+        sweep_ms=200,
+        max_losses=3,
+    )
+    env = {
+        "GRIDQ_STAGES": "field_stages", "PYTHONPATH": str(folder), "GRIDQ_LEASE_MS": "1000",
+        "GRIDQ_RENEW_MS": "300", "GRIDQ_SWEEP_MS": "200", "GRIDQ_MAX_LOSSES": "3", "GRIDQ_DRAIN": "10",
+        "GRIDQ_HEARTBEAT": "1",
+    }  # fmt: skip
+    with (
+        pointed_at(config) as client,
+        Home(config, ["local", "bench"], folder=folder / "logs", env=env) as home,
+    ):
+        yield WholeGrid(config, client, home)
+
+
+def stage(name: str, **config: Any) -> dict[str, Any]:
+    node: dict[str, Any] = {"op": "Stage", "id": name}
+    return {**node, "config": config} if config else node
+
+
+def run(root: dict[str, Any], value: Any, **options: Any) -> Any:
+    return gridq.run_graph.delay({"root": root}, value, **options)
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def witness(folder: Path) -> list[str]:
+    file = folder / "witness"
+    return file.read_text().split() if file.exists() else []
+
+
+def incarnation(grid: WholeGrid, name: str) -> Any:
+    """Of the live seat called `name`; None where none is live."""
+    client = grid.client
+    names = [
+        seat for seat in client.redis.zrange(client.keys("seats"), 0, -1) if seat.endswith(name.encode())
+    ]
+    return client.redis.hget(client.keys("seat", names[0].decode()), "inc") if names else None
+
+
+def again(grid: WholeGrid, name: str) -> None:
+    """Start a child anew, once the one before has ended, and wait until its seat is live."""
+    grid.home.children[name].wait(20)
+    before = incarnation(grid, name)
+    grid.home.spawn(name)
+    wait_until(lambda: incarnation(grid, name) not in (None, before))
+
+
+def test_a_stage_longer_than_every_timeout_of_a_message_runs_once(grid: WholeGrid, tmp_path: Path) -> None:
+    """celery 5935, 5306: it was delivered again after the visibility timeout, and ran twice."""
+    job = run(stage("slow"), {"folder": str(tmp_path), "seconds": 4 * LEASE})
+    assert job.get(timeout=30) == "done"
+    assert witness(tmp_path) == ["start", "end"]
+    assert [row.attempt for row in grid.client.rows(job.id)] == [1]
+
+
+def test_what_a_killed_worker_ran_is_back_within_its_lease(grid: WholeGrid) -> None:
+    """celery 3541: kill -9 of a worker lost the task. Nobody starts it anew: the lease alone tells."""
+    client = grid.client
+    job = run(stage("bench_sleep", ms=3000), 1)
+    wait_until(lambda: client.view(job.id).having(StageState.RUNNING))
+    grid.home.children["bench"].kill()
+    wait_until(lambda: client.view(job.id).having(StageState.READY), 10 * LEASE)
+    again(grid, "bench")
+    job.get(timeout=30)
+    assert [row.attempt for row in client.rows(job.id)] == [2]
+
+
+def test_a_stage_that_kills_its_worker_ends_in_a_clear_state_and_kills_no_more(
+    grid: WholeGrid, tmp_path: Path
+) -> None:
+    """celery 1628: it was acknowledged and forgotten, or killed one worker after the other."""
+    job = run(stage("deadly"), {"folder": str(tmp_path)})
+    while grid.client.status(job.id) in (JobState.QUEUED, JobState.RUNNING):
+        child = grid.home.children["local"]
+        wait_until(lambda child=child: child.poll() is not None or grid.client.status(job.id).final)  # type: ignore[misc]
+        if child.poll() is not None:
+            again(grid, "local")
+    with pytest.raises((errors.AttemptsExhausted, errors.StageQuarantined)) as caught:
+        job.get(timeout=20)
+    assert caught.value.path == "root"
+    assert len(witness(tmp_path)) == grid.config.max_losses
+    assert run(stage("slow"), {"folder": str(tmp_path / ".."), "seconds": 0}).get(timeout=20) == "done"
+
+
+def test_what_has_ended_is_not_run_again_by_a_shutdown_before_its_message_is_acknowledged(
+    grid: WholeGrid, tmp_path: Path
+) -> None:
+    """celery 3802. The message of a stage is acknowledged when its lane looks for no more work."""
+    job = run(stage("slow"), {"folder": str(tmp_path), "seconds": 1.5})
+    wait_until(lambda: witness(tmp_path))
+    child = grid.home.children["local"]
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(30) == 0
+    again(grid, "local")
+    assert job.get(timeout=20) == "done"
+    assert run(stage("slow"), {"folder": str(tmp_path), "seconds": 0}).get(timeout=20) == "done"
+    assert witness(tmp_path) == ["start", "end"] * 2
+
+
+def test_a_failure_in_a_chain_in_a_parallel_part_fails_the_job_in_time(
+    grid: WholeGrid, tmp_path: Path
+) -> None:
+    """celery 6220: whoever waited for a chord of chains waited for ever."""
+    chain = {"op": "Sequential", "stages": [stage("bench_echo"), stage("broken"), stage("bench_echo")]}
+    both = {"op": "Parallel", "branches": {"good": stage("bench_echo"), "bad": chain}}
+    job = run({"op": "Sequential", "stages": [both, stage("bench_echo")]}, 1)
+    with pytest.raises(errors.StageError) as caught:
+        job.get(timeout=10)
+    assert caught.value.path == "root.stages[0].branches.bad.stages[1]"
+    assert "it cannot be done" in str(caught.value)
+    assert grid.client.status(job.id) is JobState.FAILED
+
+
+def test_a_cancel_that_no_worker_heard_holds_when_one_comes(grid: WholeGrid, tmp_path: Path) -> None:
+    """celery 7529, hatchet 1010: a revoke is kept by the workers that hear it, by nobody where none does."""
+    grid.home.children["local"].send_signal(signal.SIGTERM)
+    assert grid.home.children["local"].wait(30) == 0
+    job = run(stage("slow"), {"folder": str(tmp_path), "seconds": 0}, wait_for_seat=True)
+    wait_until(lambda: grid.client.status(job.id) is JobState.RUNNING)
+    assert grid.client.cancel(job.id)
+    again(grid, "local")
+    assert run(stage("slow"), {"folder": str(tmp_path), "seconds": 0}).get(timeout=20) == "done"
+    assert witness(tmp_path) == ["start", "end"], "the other alone"
+    with pytest.raises(errors.JobCancelled):
+        job.get(timeout=10)
+
+
+def test_the_timeouts_in_effect_are_read_back_and_shown(
+    grid: WholeGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """celery 9339: a timeout that was set was not the one in effect, and nothing told so."""
+    for name, value in {
+        "BROKER_URL": grid.config.broker_url.get_secret_value(), "PREFIX": grid.config.prefix,
+        "HOME": str(grid.config.home), "PROFILES": "bench",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"GRIDQ_{name}", value)
+    own_settings.cache_clear()
+    try:
+        done = CliRunner().invoke(cli, ["health", "--json"])
+    finally:
+        own_settings.cache_clear()
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.stdout)["timeouts"]
+    (bench,) = [told for seat, told in shown.items() if seat.endswith(".bench")]
+    options = app.conf.broker_transport_options
+    assert bench["message"] == options["socket_timeout"]
+    assert bench["command"] > 0
+    assert bench["result"] > 0
+    assert bench["redelivery"] == 0
+    assert 0.5 * LEASE <= bench["lease"] <= LEASE, "not the default"
+    assert (bench["renew"], bench["drain"]) == (0.3, 10)
