@@ -28,6 +28,22 @@ def test_seats_are_ranked_for_each_queue_they_serve() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("left", "reliability", "worth"),
+    [(100, 1.0, 1.0), (50, 0.5, 0.25), (0, 1.0, 0.0), (100, 0.0, 0.0), (100, 0.98, 1.0), (100, 0.97, 0.95)],
+)
+def test_a_seat_is_worth_what_is_left_of_it_times_its_reliability_in_steps(
+    left: int, reliability: float, worth: float
+) -> None:
+    assert SeatShare("s", (), left, 100, reliability).worth == pytest.approx(worth)
+
+
+def test_a_poor_seat_that_works_goes_before_a_rich_one_that_does_not() -> None:
+    poor, broken = SeatShare("poor", ("q",), 40, 100), SeatShare("broken", ("q",), 90, 100, 0.25)
+    ranked = rank([poor, broken])["q"]
+    assert ranked["poor"] < ranked["broken"]
+
+
 @pytest.mark.usefixtures("key_hygiene")
 def test_the_governor_ranks_by_the_seats_own_ledgers(grid_env: GridEnv) -> None:
     scripts = Scripts(grid_env.client, grid_env.settings)

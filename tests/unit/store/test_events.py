@@ -90,6 +90,18 @@ def test_a_stage_lost_with_its_worker_is_retried(grid: Grid, monitor: Monitor) -
     assert retried["exception"] == "lost: its lease lapsed"
 
 
+def test_a_stage_in_quarantine_is_to_be_tried_again_until_it_is_dropped(grid: Grid, monitor: Monitor) -> None:
+    grid.job(one(), "j1")
+    for seat in ("m.a", "m.b"):
+        grid.seat(seat)
+        fail(grid, grid.take(seat), "died", '{"code":"stage.quarantined"}')
+    assert monitor.task("j1.0", "RETRY").name == "graph/s"
+    assert grid.scripts.quarantine("drop", "j1", 0, "ann") == "plain"
+    stage = monitor.task("j1.0", "FAILURE")
+    assert (stage.exception, stage.worker.hostname) == ("stage.quarantined", ROUTER)
+    assert monitor.task("j1", "FAILURE").exception == "stage.quarantined"
+
+
 def test_a_cancelled_job_and_its_running_stages_are_revoked(grid: Grid, monitor: Monitor) -> None:
     grid.seat(lanes=2)
     grid.job(wide(3), "j1")
