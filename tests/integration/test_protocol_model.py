@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from tests import machines
 from tests.conftest import GridEnv
 from tests.hygiene import keys_without_ttl
 from tests.invariants import broken
-from tests.model.submitting import Submitting, act
+from tests.model.submitting import Submitting, act, picks
 from tests.model.trees import ONE, TWO, Tree, trees
+from tests.unit.store.plans import HOUR
 
 SEATS = {"m.a": (2, 1_000_000, (ONE, TWO)), "m.b": (1, 50_000, (ONE,)), "m.c": (1, None, (TWO, PURE))}
 """Lanes, budget and queues."""
@@ -108,12 +110,12 @@ class Protocol(Submitting):
     @act(
         4,
         lambda self: self.leases,
-        data=None,
+        pick=picks,
         output=st.sampled_from([b"true", b"false", b"1", b"@"]),
         go_on=st.booleans(),
     )
-    def complete(self, data: st.DataObject, output: bytes, go_on: bool) -> None:
-        lease = data.draw(self.some_lease())
+    def complete(self, pick: random.Random, output: bytes, go_on: bool) -> None:
+        lease = pick.choice(self.some_lease())
         if output == b"@":
             output += lease.encode()
         output = self.outputs.setdefault(lease, output)
@@ -149,14 +151,14 @@ class Protocol(Submitting):
     @act(
         4,
         lambda self: self.leases,
-        data=None,
+        pick=picks,
         kind=st.sampled_from(["seat", "seat", "stage", "died", "lost", "back"]),
-        pause=st.sampled_from([0, 1000]),
+        pause=st.sampled_from([0, HOUR]),
         twice=st.booleans(),
         more=st.sampled_from([0, 50]),
     )
-    def fail(self, data: st.DataObject, kind: str, pause: int, twice: bool, more: int) -> None:
-        lease = data.draw(self.some_lease())
+    def fail(self, pick: random.Random, kind: str, pause: int, twice: bool, more: int) -> None:
+        lease = pick.choice(self.some_lease())
         row = f"{kind} {lease}"
         self.grid.fail(lease, kind, pause_ms=pause, used=self.used[lease], row=row)
         if twice:
@@ -166,24 +168,27 @@ class Protocol(Submitting):
     @act(
         8,
         lambda self: self.open(),
-        data=None,
+        pick=picks,
         outputs=st.lists(st.sampled_from([b"true", b"false"]), min_size=1, max_size=8),
     )
-    def go_on(self, data: st.DataObject, outputs: list[bytes]) -> None:
+    def go_on(self, pick: random.Random, outputs: list[bytes]) -> None:
         """Nothing goes wrong for a while."""
         for output in outputs:
             self.fill(10)
             if not self.open():
                 break
-            lease = data.draw(st.sampled_from(self.open()))
+            lease = pick.choice(self.open())
             self.completed(lease, self.outputs.setdefault(lease, output), go_on=output == b"true")
 
     @act(
-        4, lambda self: self.open(), data=None, kind=st.sampled_from(["seat", "died", "lost", "lapse", "new"])
+        4,
+        lambda self: self.open(),
+        pick=picks,
+        kind=st.sampled_from(["seat", "died", "lost", "lapse", "new"]),
     )
-    def again_and_again(self, data: st.DataObject, kind: str) -> None:
+    def again_and_again(self, pick: random.Random, kind: str) -> None:
         """One stage meets the same fault wherever it runs."""
-        lease = data.draw(st.sampled_from(self.open()))
+        lease = pick.choice(self.open())
         stage = lease.rsplit(":", 2)[0]
         for _ in range(4):
             seat = self.grid.holders[lease][0]
@@ -201,9 +206,9 @@ class Protocol(Submitting):
                 break
             lease = found[0]
 
-    @act(1, lambda self: self.leases, data=None, pieces=st.integers(1, 2), twice=st.booleans())
-    def emit(self, data: st.DataObject, pieces: int, twice: bool) -> None:
-        lease = data.draw(self.some_lease())
+    @act(1, lambda self: self.leases, pick=picks, pieces=st.integers(1, 2), twice=st.booleans())
+    def emit(self, pick: random.Random, pieces: int, twice: bool) -> None:
+        lease = pick.choice(self.some_lease())
         told = [f'"{lease} {next(self.numbers)}"' for _ in range(pieces)]
         before = self.emitted.get(lease, 0)
         if self.grid.scripts.emit(lease, "root", told, before):
@@ -211,9 +216,9 @@ class Protocol(Submitting):
             if twice:
                 assert self.grid.scripts.emit(lease, "root", told, before)
 
-    @act(4, lambda self: self.leases, data=None, swept=st.booleans())
-    def lapse(self, data: st.DataObject, swept: bool) -> None:
-        lease = data.draw(self.some_lease())
+    @act(4, lambda self: self.leases, pick=picks, swept=st.booleans())
+    def lapse(self, pick: random.Random, swept: bool) -> None:
+        lease = pick.choice(self.some_lease())
         self.grid.client.zadd(self.grid.keys("leases"), {lease: 1}, xx=True)
         if swept:
             self.grid.sweep()
@@ -238,10 +243,10 @@ class Protocol(Submitting):
         self.grid.client.script_flush()
         self.grid.client.connection_pool.disconnect()
 
-    @act(4, lambda self: self.calls, data=None)
-    def again(self, data: st.DataObject) -> None:
+    @act(4, lambda self: self.calls, pick=picks)
+    def again(self, pick: random.Random) -> None:
         """A reply was lost: the same call once more, though others have acted since."""
-        script, args, before = data.draw(st.sampled_from(self.calls[-12:]))
+        script, args, before = pick.choice(self.calls[-12:])
         if script == "admit" and before[0] != b"ok":
             return  # it was refused: another call may well be admitted
         if script == "complete":
@@ -325,9 +330,9 @@ class Protocol(Submitting):
     def open(self) -> list[str]:
         return [lease for seat in SEATS for lease in sorted(self.grid.held(seat).values())]
 
-    def some_lease(self) -> st.SearchStrategy[str]:
-        """Mostly an open one, at times one that is over."""
-        return st.sampled_from(self.open() * 2 + self.leases[-6:])
+    def some_lease(self) -> list[str]:
+        """To pick from: mostly open ones, some that are over."""
+        return self.open() * 2 + self.leases[-6:]
 
     def keep(self, claim: Claim, used: int) -> None:
         if claim.lease not in self.used:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gridq.graph.plan import Arms, Plan, Scope, Step
 from gridq.queues import PURE
-from tests.unit.store.plans import step
+from tests.unit.store.plans import HOUR, step
 
 ONE, TWO = "bench:one", "bench:two"
 
@@ -25,14 +25,14 @@ def _trees(children: st.SearchStrategy[tuple[object, ...]]) -> st.SearchStrategy
         st.tuples(st.just("seq"), some),
         st.tuples(st.just("par"), some),
         st.tuples(st.just("if"), st.none() | children, st.none() | children),
-        st.tuples(st.just("retry"), st.integers(1, 3), st.sampled_from([0, 1000]), children),
+        st.tuples(st.just("retry"), st.integers(1, 3), st.sampled_from([0, HOUR]), children),
     )
 
 
 _retried = st.tuples(
     st.just("retry"),
     st.integers(2, 3),
-    st.sampled_from([0, 1000]),
+    st.sampled_from([0, HOUR]),
     _trees(st.recursive(_leaf, _trees, max_leaves=4)),
 )
 trees = st.one_of(_retried, st.recursive(_leaf, _trees, max_leaves=6))
