@@ -101,8 +101,13 @@ class Attacker:
     # -- faults
 
     def _kill(self, fault: Fault) -> str:
-        part = self._one(fault)
-        return self._kill_part(part, fault.seconds) if part else ""
+        return self._kill_one(fault, [part for part in self._running() if part.sort != "router"])
+
+    def _router_kill(self, fault: Fault) -> str:
+        return self._kill_one(fault, [part for part in self._running() if part.sort == "router"])
+
+    def _kill_one(self, fault: Fault, parts: list[Part]) -> str:
+        return self._kill_part(parts[int(fault.pick * len(parts))], fault.seconds) if parts else ""
 
     def _machine(self, fault: Fault) -> str:
         part = self._one(fault)

@@ -11,7 +11,8 @@ from gridq.protocol import Json
 from workers.chaos.graphs import Made, Maker
 
 FAULTS = {
-    "kill": "kill -9 of a worker or a router, started again after a while or never",
+    "kill": "kill -9 of a worker, started again after a while or never",
+    "router-kill": "kill -9 of a router, started again after a while or never",
     "machine": "kill -9 of every program of a machine at once",
     "stop": "SIGSTOP of a worker, a router or the server, SIGCONT after a while",
     "drain": "SIGTERM of a worker or a router, started again once it has ended",
@@ -28,8 +29,8 @@ FAULTS = {
 """Name → what happens."""
 
 _WEIGHTS = {
-    "kill": 6, "machine": 1, "stop": 5, "drain": 3, "server-restart": 1, "server-kill": 1, "cut": 5,
-    "blackhole": 4, "delay": 3, "clock": 2, "client-kill": 2, "script-flush": 2, "quota": 2,
+    "kill": 6, "router-kill": 2, "machine": 1, "stop": 5, "drain": 3, "server-restart": 1, "server-kill": 1,
+    "cut": 5, "blackhole": 4, "delay": 3, "clock": 2, "client-kill": 2, "script-flush": 2, "quota": 2,
 }  # fmt: skip
 
 EVERY = 1.2
@@ -168,7 +169,7 @@ def _faults(chance: random.Random, seconds: float, kinds: tuple[str, ...]) -> li
     while kinds and at < seconds:
         kind = chance.choices(kinds, [_WEIGHTS[name] for name in kinds])[0]
         lasts = chance.choice([chance.uniform(0.1, 1), chance.uniform(1, 4), chance.uniform(4, 9)])
-        if kind in ("kill", "machine") and chance.random() < 0.05:
+        if kind in ("kill", "router-kill", "machine") and chance.random() < 0.05:
             lasts = float("inf")
         elif kind in ("server-restart", "server-kill"):
             lasts = min(lasts, 4.0)
