@@ -12,6 +12,7 @@ from kombu import Connection, Exchange
 
 from gridq import logs
 from gridq.settings import Settings
+from gridq.store.keepalive import KEEPALIVE
 from gridq.urls import Sentinels, sentinels
 
 TRANSPORT = "gridq.transport:Transport"
@@ -19,7 +20,7 @@ SENTINEL_TRANSPORT = "gridq.transport:SentinelTransport"
 SOCKET = {
     "socket_timeout": 10.0,
     "socket_connect_timeout": 5.0,
-    "socket_keepalive": True,
+    **KEEPALIVE,
     "health_check_interval": 10,
 }
 """How Celery's connections wait."""

@@ -24,6 +24,7 @@ from gridq.errors import (
 )
 from gridq.settings import settings
 from gridq.store import sentinel
+from gridq.store.keepalive import KEEPALIVE
 from gridq.store.retrying import AsyncPatient, Patient
 from gridq.urls import SENTINELS, check_url, sentinels
 
@@ -234,7 +235,7 @@ def _options(url: str, name: str, timeout: float) -> dict[str, Any]:
         "client_name": re.sub(r"[^!-~]", "_", name or "gridq"),
     }
     if not url.startswith("unix:"):
-        options |= {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_keepalive": True}
+        options |= {"socket_connect_timeout": CONNECT_TIMEOUT, **KEEPALIVE}
     return options
 
 

@@ -22,7 +22,17 @@ from gridq.errors import (
     ConfigError,
     GridError,
 )
-from gridq.store.connection import check_server, connect, connect_async, safe_url, translate, translated
+from gridq.store.connection import (
+    check_server,
+    connect,
+    connect_async,
+    hurry,
+    safe_url,
+    translate,
+    translated,
+)
+from gridq.store.retrying import Patient
+from workers.chaos.proxy import Proxy
 from workers.embedded import EmbeddedServer, free_port
 
 
@@ -281,3 +291,64 @@ def test_kombu_errors_mean_what_their_cause_means() -> None:
     assert isinstance(fail(redis.AuthenticationError("invalid password")), BrokerRefused)
     assert isinstance(fail(redis.ConnectionError("refused")), BrokerUnreachable)
     assert isinstance(translate(redis.ResponseError("WRONGTYPE"), "redis://host/0"), BrokerError)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no such option")
+def test_what_nobody_acknowledges_is_given_up_within_a_lease(server: EmbeddedServer) -> None:
+    with connect(server.url) as client:
+        client.ping()
+        connection = client.connection_pool.get_connection()
+        found = connection._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        client.connection_pool.release(connection)
+    assert 0 < found <= 3000
+
+
+def test_patience_is_measured_in_seconds() -> None:
+    """Where nobody listens a client tries as often as fits into its patience."""
+    with connect("redis://127.0.0.1:1/0", patience=0.5) as client, pytest.raises(redis.ConnectionError):
+        client.ping()
+    tried: list[Exception] = []
+    retry = Patient(0.5)
+    with pytest.raises(redis.ConnectionError):
+        retry.call_with_retry(_refused, tried.append)
+    assert len(tried) > 2
+    tried.clear()
+    with pytest.raises(redis.ConnectionError):
+        Patient(0).call_with_retry(_refused, lambda exc, _: tried.append(exc), with_failure_count=True)
+    assert len(tried) == 1, "a command is tried twice all the same"
+
+
+def _refused() -> None:
+    raise redis.ConnectionError("refused")
+
+
+def test_a_primary_that_became_a_replica_is_left(tmp_path: Path) -> None:
+    """A name, an address or a proxy may lead to the new one: its READONLY makes the client connect anew."""
+    with (
+        EmbeddedServer(tmp_path / "a", password="shared") as old,
+        EmbeddedServer(tmp_path / "b", password="shared") as new,
+        Proxy(("127.0.0.1", old.port)) as proxy,
+        connect(f"redis://:shared@127.0.0.1:{proxy.port}/0") as client,
+        connect(new.url) as there,
+    ):
+        client.set("where", "old", px=60_000)
+        client.replicaof("127.0.0.1", str(new.port))
+        proxy.address = ("127.0.0.1", new.port)
+        client.set("where", "new", px=60_000)
+        assert there.get("where") == b"new"
+
+
+def test_a_client_in_a_hurry_waits_no_longer_than_told(tmp_path: Path) -> None:
+    with (
+        EmbeddedServer(tmp_path / "a", password="shared") as there,
+        Proxy(("127.0.0.1", there.port)) as proxy,
+        connect(f"redis://:shared@127.0.0.1:{proxy.port}/0") as client,
+    ):
+        client.ping()
+        hurry(client, 0.2)
+        client.ping()
+        proxy.blackhole(True)
+        with pytest.raises(redis.TimeoutError):
+            client.ping()
+        proxy.blackhole(False)
+        client.ping()
