@@ -6,9 +6,9 @@ import socket
 from typing import Any
 
 UNHEARD = 3000
-"""ms for which data that was sent may stay unacknowledged. When a silent network comes back, TCP goes on with
-its next retransmission, which may be as long again as the silence was; a new connection is there sooner, and a
-lease of three seconds does not wait. A server that is only slow acknowledges all the same."""
+"""ms for which data that was sent may stay unacknowledged. When a silent network comes back, TCP goes on
+with its next retransmission, which may be as far off again as the silence was long; a new connection is there
+sooner, and a lease of three seconds does not wait. A server that is only slow acknowledges all the same."""
 
 _OPTIONS = {"TCP_USER_TIMEOUT": UNHEARD, "TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
