@@ -1,0 +1,23 @@
+"""docs/guarantees.md names tests that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_test_that_the_guarantees_name_is_there() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", text)
+    assert len(named) > 30
+    for file, test in named:
+        found = [path.read_text() for path in (ROOT / "tests").rglob(file)]
+        assert any(f"def {test}(" in code for code in found), f"{file}::{test}"
+
+
+def test_every_program_that_they_name_is_there() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    for path in re.findall(r"`((?:benchmarks|tests)/[\w/]+\.py)`", text):
+        assert (ROOT / path).is_file(), path
