@@ -10,6 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -101,7 +102,21 @@ class Attacker:
     # -- faults
 
     def _kill(self, fault: Fault) -> str:
-        return self._kill_one(fault, [part for part in self._running() if part.sort != "router"])
+        """A worker whose like is live elsewhere: what it ran can be run at once. Where that cannot be asked,
+        any.
+        """
+        workers = [part for part in self._running() if part.sort != "router"]
+        try:
+            found: Any = self._admin.zrange(self.grid.keys("seats"), 0, -1)
+        except (RedisError, OSError):
+            return self._kill_one(fault, workers)
+        live = {name.decode() for name in found}
+        spare = [
+            part
+            for part in workers
+            if any(like.name in live for like in workers if like.sort == part.sort and like is not part)
+        ]
+        return self._kill_one(fault, spare)
 
     def _router_kill(self, fault: Fault) -> str:
         return self._kill_one(fault, [part for part in self._running() if part.sort == "router"])

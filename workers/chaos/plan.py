@@ -33,7 +33,7 @@ _WEIGHTS = {
     "cut": 5, "blackhole": 4, "delay": 3, "clock": 2, "client-kill": 2, "script-flush": 2, "quota": 2,
 }  # fmt: skip
 
-EVERY = 1.2
+EVERY = 1.5
 """Seconds between two faults, on average."""
 
 
@@ -98,13 +98,14 @@ def chosen(names: str) -> tuple[str, ...]:
     return tuple(name for name in FAULTS if name in wanted)
 
 
-def make(stages: int, seed: int, seconds: float, faults: tuple[str, ...]) -> Plan:
+def make(stages: int, seed: int, seconds: float, faults: tuple[str, ...], every: float = EVERY) -> Plan:
     """Jobs of at least `stages` stages, submitted over `seconds`, and faults of the kinds `faults` all the
-    while.
+    while, on average one each `every` seconds.
     """
     # Two sources of chance: other faults are no other jobs.
     jobs = _jobs(random.Random(f"jobs {seed}"), stages, seconds)  # noqa: S311 no secret: a plan to repeat
-    return Plan(seed, seconds, jobs, _faults(random.Random(f"faults {seed}"), seconds, faults))  # noqa: S311
+    chance = random.Random(f"faults {seed}")  # noqa: S311
+    return Plan(seed, seconds, jobs, _faults(chance, seconds, faults, every))
 
 
 def _jobs(chance: random.Random, stages: int, seconds: float) -> list[Job]:
@@ -163,7 +164,7 @@ def _job(chance: random.Random, sort: str, made: Made, at: float) -> Job:
     )
 
 
-def _faults(chance: random.Random, seconds: float, kinds: tuple[str, ...]) -> list[Fault]:
+def _faults(chance: random.Random, seconds: float, kinds: tuple[str, ...], every: float) -> list[Fault]:
     made: list[Fault] = []
     at = 2.0
     while kinds and at < seconds:
@@ -174,5 +175,5 @@ def _faults(chance: random.Random, seconds: float, kinds: tuple[str, ...]) -> li
         elif kind in ("server-restart", "server-kill"):
             lasts = min(lasts, 4.0)
         made.append(Fault(round(at, 2), kind, chance.random(), round(lasts, 2), chance.random()))
-        at += chance.expovariate(1 / EVERY)
+        at += chance.expovariate(1 / every)
     return made

@@ -37,6 +37,9 @@ def chaos(
             show_default=False,
         ),
     ] = None,
+    every: Annotated[
+        float, typer.Option("--every", min=0.1, help="Seconds between two faults, on average.")
+    ] = 1.5,
     machines: Annotated[
         int, typer.Option("--machines", min=1, max=20, help="Machines, with two seats each.")
     ] = 3,
@@ -61,7 +64,7 @@ def chaos(
     kinds = plans.chosen(faults)
     chosen = secrets.randbelow(1_000_000) if seed is None else seed
     lasts = max(SHORTEST, stages / STAGES_A_SECOND) if seconds is None else seconds
-    plan = plans.make(stages, chosen, lasts, kinds)
+    plan = plans.make(stages, chosen, lasts, kinds, every)
 
     def tell(text: str) -> None:
         typer.echo(text, err=True)
@@ -70,7 +73,7 @@ def chaos(
         f"Seed {chosen}: {len(plan.jobs)} jobs, {plan.stages} stages, {len(plan.faults)} faults, {lasts:g} s"
     )
     tell(f"Again:  gridq chaos --stages {stages} --seed {chosen} --seconds {lasts:g} --faults {faults} "
-         f"--machines {machines} --routers {routers}")  # fmt: skip
+         f"--every {every:g} --machines {machines} --routers {routers}")  # fmt: skip
     tell(f"It takes {longest(lasts):.0f} s at most")
     with ended_by_signals():
         result = run(plan, machines=machines, routers=routers, keep=keep, tell=tell)
