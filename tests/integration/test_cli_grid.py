@@ -205,16 +205,16 @@ def test_a_shell_completes_jobs_and_seats(shell: Shell, client: Client) -> None:
     assert job in completed("gridq job ")
 
 
-def test_a_stage_that_kills_what_runs_it_waits_for_an_operator(shell: Shell) -> None:
-    graph = shell.graph({"op": "Retry", "stage": stage("bench_die"), "max_attempts": 5})
-    gone = shell("run", graph, "--timeout", "8")
-    assert gone.returncode == 124
-    assert "it waits for an operator: stage bench_die killed the process that ran it twice" in gone.stderr
+def test_a_stage_that_kills_what_runs_it_waits_for_an_operator(shell: Shell, client: Client) -> None:
+    job = client.submit({"root": {"op": "Retry", "stage": stage("bench_die"), "max_attempts": 5}}, 1)
+    until(client.quarantined)
+    shown = shell("job", job[:8]).stdout
+    assert "waits for an operator: stage bench_die killed the process that ran it twice" in shown
     (aside,) = told(shell, "quarantine")
-    assert (aside["path"], aside["deaths"]) == ("root.stage", 2)
+    assert (aside["job"], aside["path"], aside["deaths"]) == (job, "root.stage", 2)
     released = shell("quarantine", "release", aside["job"], aside["path"])
     assert released.stdout == f"{aside['job']}  root.stage  released\n"
-    until(lambda: [each["attempts"] for each in told(shell, "quarantine")] == [4])
+    until(lambda: [each.attempts for each in client.quarantined()] == [4])
     assert told(shell, "quarantine", "drop", aside["job"], str(aside["step"]))["outcome"] == "dropped"
     failed = told(shell, "job", aside["job"])
     assert failed["error"]["code"] == "stage.quarantined"
