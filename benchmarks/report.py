@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.measure import Measured, Ratio
+from benchmarks.measure import Figure, Measured, Ratio
 from benchmarks.scripts import Table
 
 PAGE = Path(__file__).with_name("RESULTS.md")
@@ -17,7 +17,8 @@ HEAD = """\
 # Measured: gridq beside bare Celery
 
 Made by `make bench` (`python -m benchmarks`) on {date} UTC in {seconds} s. One group alone:
-`python -m benchmarks chain`, or `fanin`, `onestage`, `scripts`, `memory`.
+`python -m benchmarks chain`, or `fanin`, `onestage`, `scripts`, `memory`, `backlog`. Apart, at the end of
+this page: `make recovery` (a killed worker, the first design's criteria), `make soak` (mixed load).
 
 - Machine: {machine}; load {load:.1f} when it began (above {cores} of others, the
   times and the 99th percentiles above all say more of them than of gridq)
@@ -50,7 +51,7 @@ def page(
     figures = [each for each in found if not isinstance(each, Ratio)]
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     lines = HEAD.format(
-        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
+        date=_now(),
         seconds=round(seconds),
         machine=machine(),
         load=load,
@@ -64,13 +65,44 @@ def page(
             f"| {ratio.name} | {sides} | {ratio.goal_text} × | **{ratio.ratio:.2f}** | {ratio.verdict} |"
         )
     lines += ["", "| gridq alone | measured | goal | |", "|---|---|---|---|"]
-    for figure in figures:
-        lines.append(
-            f"| {figure.name} | {figure.value:.4g} {figure.unit} | {figure.goal_text} | {figure.verdict} |"
-        )
+    lines += [_row(figure) for figure in figures]
     if table is not None:
         lines += [*SCRIPTS.splitlines(), "", *table.lines()]
     return "\n".join(lines) + "\n"
+
+
+APART = "\n## Measured apart\n"
+
+
+def apart(page: str) -> str:
+    """What a page says of the groups that run apart; a whole run keeps it."""
+    _, mark, rest = page.partition(APART)
+    return mark + rest
+
+
+def with_apart(page: str, group: str, measured: Sequence[Measured], load: float) -> str:
+    """The page with the figures of a group that ran apart in place of those before."""
+    main, _, rest = page.partition(APART)
+    parts = {text.partition("\n")[0]: text for text in rest.split("\n### ")[1:]}
+    lines = [
+        group,
+        "",
+        f"`python -m benchmarks {group}` on {_now()} UTC; load {load:.1f} when it began.",
+        "",
+        "| gridq alone | measured | goal | |",
+        "|---|---|---|---|",
+        *(_row(each) for each in measured if not isinstance(each, Ratio)),
+    ]
+    parts[group] = "\n".join(lines) + "\n"
+    return main + APART + "".join(f"\n### {text}" for _, text in sorted(parts.items()))
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
+
+
+def _row(figure: Figure) -> str:
+    return f"| {figure.name} | {figure.value:.4g} {figure.unit} | {figure.goal_text} | {figure.verdict} |"
 
 
 def machine() -> str:

@@ -169,21 +169,33 @@ class State:
     @contextmanager
     def timing(self) -> Iterator[Times]:
         """The µs of each call of each script within the block, filled in at its end."""
-        times: Times = defaultdict(list)
-        self.store.config_set("slowlog-max-len", 200_000)
-        self.store.slowlog_reset()
-        self.store.config_set("slowlog-log-slower-than", 0)
-        try:
+        with timing(self.store, self.scripts) as (times,):
             yield times
-        finally:
-            self.store.config_set("slowlog-log-slower-than", -1)
-        names = {sha.encode(): name for name, sha in self.scripts.shas.items()}
-        entries: Any = self.store.slowlog_get(200_000)
-        for entry in entries:
-            words = entry["command"].split(b" ", 2)
-            if len(words) > 1 and words[1] in names:
-                times[names[words[1]]].append(float(entry["duration"]))
-        self.store.slowlog_reset()
+
+
+@contextmanager
+def timing(store: Redis, *grids: Scripts) -> Iterator[tuple[Times, ...]]:
+    """The µs of each call of each script of several grids on one server, filled in at the block's end."""
+    found: tuple[Times, ...] = tuple(defaultdict(list) for _ in grids)
+    store.config_set("slowlog-max-len", 200_000)
+    store.slowlog_reset()
+    store.config_set("slowlog-log-slower-than", 0)
+    try:
+        yield found
+    finally:
+        store.config_set("slowlog-log-slower-than", -1)
+    names = {
+        sha.encode(): (name, times)
+        for scripts, times in zip(grids, found, strict=True)
+        for name, sha in scripts.shas.items()
+    }
+    entries: Any = store.slowlog_get(200_000)
+    for entry in entries:
+        words = entry["command"].split(b" ", 2)
+        if len(words) > 1 and words[1] in names:
+            name, times = names[words[1]]
+            times[name].append(float(entry["duration"]))
+    store.slowlog_reset()
 
 
 def run(
@@ -191,7 +203,7 @@ def run(
 ) -> tuple[Table, list[Measured]]:
     """The table and its figures."""
     table = Table(sizes)
-    with _undisturbed(sides.server.pid):
+    with undisturbed(sides.server.pid):
         for size in sizes:
             for measure in (_open, _classes, _behind, _behind_classes, _ranked):
                 state = State(sides, f"{measure.__name__.strip('_')}-{size}")
@@ -204,7 +216,7 @@ def run(
 
 
 @contextmanager
-def _undisturbed(server: int | None) -> Iterator[None]:
+def undisturbed(server: int | None) -> Iterator[None]:
     """Let the server go first, where this user may: what is timed is its work, not its wait for a core."""
     before = os.getpriority(os.PRIO_PROCESS, server or 0)
     try:

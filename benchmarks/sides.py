@@ -43,7 +43,7 @@ def memory_of(pid: int) -> float:
 
 
 @contextmanager
-def _environment(values: dict[str, str]) -> Iterator[Settings]:
+def environment(values: dict[str, str]) -> Iterator[Settings]:
     """gridq's settings and app in this process point at the benchmark's own server."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
@@ -84,7 +84,7 @@ class Sides:
             home.mkdir()
             (home / "seats.toml").write_text(f"[bench]\nlanes = {LANES}\n")
             self.config = stack.enter_context(
-                _environment(
+                environment(
                     {
                         "GRIDQ_BROKER_URL": self.server.url,
                         "GRIDQ_PREFIX": "gq:",

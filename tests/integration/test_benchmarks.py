@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks import chain, fanin, memory, onestage, report, scripts
+from benchmarks import backlog, chain, criteria, fanin, memory, onestage, recovery, report, scripts, soak
 from benchmarks.measure import Figure, Ratio, alternate, percentile
 from benchmarks.sides import Sides
 
@@ -24,6 +24,7 @@ def test_chain(sides: Sides) -> None:
         "chain of 3 stages, 100 KB, time per hop",
     ]
     for each in found:
+        assert isinstance(each, Ratio)
         assert each.line().endswith(f" {each.ours / each.theirs:.2f}")
 
 
@@ -59,6 +60,57 @@ def test_memory_sees_the_keys_of_jobs(sides: Sides, monkeypatch: pytest.MonkeyPa
     idle, router, worker, left = (each.value for each in found if isinstance(each, Figure))
     assert min(idle, router, worker) > 20
     assert left > 0, "their time is not over"
+
+
+def test_backlog_is_of_as_many_jobs_as_it_says(sides: Sides) -> None:
+    found = backlog.run(sides, jobs=300, samples=5)
+    assert len(found) == 1 + len(backlog.CALLS) + 1 + 2
+    assert isinstance(found[0], Figure)
+    assert 500 < found[0].value < 4096
+    assert not list(sides.store.scan_iter("bench-*")), "a corner was left"
+
+
+@pytest.mark.slow
+def test_recovery_measures_each_stage_of_the_killed() -> None:
+    found = recovery.run(kills=1)
+    assert all(isinstance(each, Figure) and each.value > 0 for each in found)
+
+
+@pytest.mark.slow
+def test_criteria_answer_every_request_though_a_worker_is_killed() -> None:
+    failed, *_, again = criteria.run(workers=2, minutes=0.1, a_minute=60)
+    assert isinstance(failed, Figure)
+    assert failed.value == 0
+    assert isinstance(again, Figure)
+    assert again.value > 0
+
+
+@pytest.mark.slow
+def test_soak_ends_each_job_as_its_sort_does() -> None:
+    *slopes, keys, wrong = soak.run(minutes=0.05, sample=0.2)
+    assert len(slopes) == 3
+    assert isinstance(wrong, Figure)
+    assert wrong.value == 0
+    assert isinstance(keys, Figure)
+
+
+def test_a_slope_is_that_of_the_second_half() -> None:
+    rises = [(float(at), 50.0 + at) for at in range(10)]
+    level = [(float(at), 60.0) for at in range(10, 20)]
+    assert soak.slope(rises + level) == 0
+    assert round(soak.slope(level + [(at + 10.0, mb) for at, mb in rises])) == 3600
+
+
+def test_figures_measured_apart_stay_beside_a_whole_run() -> None:
+    first = report.with_apart("# Page\n", "soak", [Figure("slope", 1.0, "MB/h", 2)], 0.1)
+    both = report.with_apart(first, "recovery", [Figure("kill", 2.5, "s", 3.5)], 0.1)
+    again = report.with_apart(both, "soak", [Figure("slope", 1.5, "MB/h", 2)], 0.1)
+    assert again.count("### ") == 2
+    assert "1.5 MB/h" in again
+    assert "1 MB/h" not in again
+    assert again.index("### recovery") < again.index("### soak")
+    assert report.apart("# Page\n") == ""
+    assert "# New\n" + report.apart(again) == again.replace("# Page", "# New")
 
 
 def test_sides_take_turns() -> None:

@@ -1,0 +1,130 @@
+"""A grid of its own for one measurement: a server, routers, and bench seats as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.sides import environment
+from gridq.client import Client
+from gridq.protocol import Json
+from gridq.store.connection import connect, now_ms
+from workers import programs
+from workers.embedded import EmbeddedServer
+from workers.home import Home
+
+READY = 120.0
+
+
+class BenchGrid:
+    """One server, one router and bench seats, as a context.
+
+    Each seat's worker is a child of this process that nobody starts again; with `supervised` they are those
+    of one `gridq worker`, which does.
+    """
+
+    def __init__(self, seats: int, lanes: int, *, supervised: bool = False, appendonly: bool = False) -> None:
+        self.names = [f"seat{number}" for number in range(seats)]
+        self.lanes = lanes
+        self.supervised = supervised
+        self.appendonly = appendonly
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gridq-bench-")))
+            data = self.folder / "data" if self.appendonly else None
+            self.server = stack.enter_context(EmbeddedServer(data, appendonly=self.appendonly))
+            home = self.folder / "home"
+            home.mkdir(mode=0o700)
+            seats = [f'[[bench]]\nname = "{name}"\nlanes = {self.lanes}\n' for name in self.names]
+            (home / "seats.toml").write_text("".join(seats))
+            self.config = stack.enter_context(
+                environment(
+                    {
+                        "GRIDQ_BROKER_URL": self.server.url,
+                        "GRIDQ_PREFIX": "gq:",
+                        "GRIDQ_HOME": str(home),
+                        "GRIDQ_PROFILES": "bench",
+                        "GRIDQ_RESULT_TTL": "30",
+                    }
+                )
+            )
+            self.store = connect(self.server.url, name="bench")
+            stack.callback(self.store.close)
+            served = [] if self.supervised else self.names
+            self.home = Home(self.config, served, folder=self.folder / "logs")
+            stack.callback(self.home.stop, 5.0)
+            self.home.start(READY)
+            if self.supervised:
+                self._supervise(stack)
+            self.client = Client(self.server.url, config=self.config)
+            stack.callback(self.client.close)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _supervise(self, stack: ExitStack) -> None:
+        with (self.folder / "worker.log").open("wb") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "gridq.cli", "worker"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=programs.environment(self.config),
+            )
+        stack.callback(programs.end, [(child, 15.0)])
+        self.wait_for_seats()
+
+    def wait_for_seats(self) -> None:
+        """Return once every seat is live."""
+        until = time.monotonic() + READY
+        while self.live() < len(self.names):
+            if time.monotonic() > until:
+                raise RuntimeError(f"not all seats came live; read {self.folder}")
+            time.sleep(0.05)
+
+    def live(self) -> int:
+        """How many bench seats are live."""
+        return self.store.scard(self.key("serve", "bench:any"))
+
+    def key(self, *parts: str) -> str:
+        return self.config.prefix + "." + ":".join(parts)
+
+    def sleep(self, ms: int, **options: Json) -> str:
+        """The id of a job whose stage takes so long."""
+        graph = {"root": {"op": "Stage", "id": "bench_sleep"}}
+        return self.client.submit(graph, {"ms": ms}, **options)
+
+    def holders(self) -> dict[str, list[str]]:
+        """Seat's name → the jobs whose stage it runs now."""
+        found: dict[str, list[str]] = {name: [] for name in self.names}
+        leases: Any = self.store.hgetall(self.key("who"))
+        for lease, who in leases.items():
+            found[who.decode().split(" ")[0].partition(".")[2]].append(lease.decode().split(":")[0])
+        return found
+
+    def kill(self, name: str) -> int:
+        """Kill the worker of a seat as a power cut would; the server's time in ms just before."""
+        if self.supervised:
+            about = json.loads((self.config.home / "worker.json").read_text())
+            pid = next(part["pid"] for part in about["parts"] if part["name"] == name)
+        else:
+            pid = self.home.children[name].pid
+        at = now_ms(self.store)
+        os.kill(pid, signal.SIGKILL)
+        return at
+
+    def claimed(self, job: str) -> tuple[int, int]:
+        """How often a job's only stage was claimed, and when last, by the server's clock in ms."""
+        attempts, at = self.store.hmget(self.key("job", job), "a:0", "st:0")
+        return int(attempts or 0), int(at or 0)

@@ -1,0 +1,155 @@
+"""Mixed load for half an hour: what routers, workers and the server hold must not grow.
+
+Jobs by both doors, chains and fan-ins, long values, streams, failures, cancels and deadlines, and one worker
+killed each two minutes. Memory is sampled each few seconds; printed is the slope of a straight line through
+the samples of the second half, when caches are full, in MB an hour. `make soak` or `python -m benchmarks
+soak`; MINUTES in the environment changes its length.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Sequence
+from statistics import linear_regression
+from typing import Any
+
+from benchmarks.grids import BenchGrid
+from benchmarks.measure import Figure, Measured
+from benchmarks.sides import memory_of
+from gridq.errors import GridError
+from gridq.protocol import Json
+
+MINUTES = 30.0
+SAMPLE = 5.0
+AT_ONCE = 40
+"""Jobs that are under way at a time."""
+
+SLOPE = 12.0
+"""MB an hour that a process may seem to grow: what a line through half an hour cannot tell from none."""
+
+EXPIRY = 40.0
+"""Seconds until results have expired, and what the server may take to drop them."""
+
+
+def run(*, minutes: float | None = None, sample: float = SAMPLE) -> list[Measured]:
+    """The slopes, what was done, and the keys left."""
+    minutes = float(os.environ.get("MINUTES", MINUTES)) if minutes is None else minutes
+    with BenchGrid(2, 4, appendonly=True) as grid:
+        load = Load(grid)
+        pids = {"router": grid.home.children["router0"].pid, "worker": grid.home.children["seat0"].pid}
+        samples: dict[str, list[tuple[float, float]]] = {"router": [], "worker": [], "server": []}
+        began = time.monotonic()
+        next_sample = killed = 0.0
+        while (at := time.monotonic() - began) < minutes * 60:
+            load.step()
+            if at >= next_sample:
+                next_sample += sample
+                for name, pid in pids.items():
+                    samples[name].append((at, memory_of(pid)))
+                samples["server"].append((at, _server(grid)))
+            if at - killed > 120:  # the other worker: the sampled one lives through all of it
+                killed = at
+                grid.kill("seat1")
+                grid.home.children["seat1"].wait()
+                grid.home.spawn("seat1")
+        load.finish()
+        time.sleep(EXPIRY if minutes >= 1 else 0)
+        left = load.keys_left() if minutes >= 1 else 0
+    found: list[Measured] = [
+        Figure(f"{name} under mixed load, growth of memory in {minutes:g} min", slope(points), "MB/h", SLOPE)
+        for name, points in samples.items()
+    ]
+    found.append(Figure(f"keys of {load.done:,} jobs left after {minutes:g} min", left, "keys", 0))
+    found.append(Figure(f"jobs of {load.done:,} that did not end as they should", load.wrong, "jobs", 0))
+    return found
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """MB an hour, of a line through the second half of (seconds, MB)."""
+    half = points[len(points) // 2 :]
+    if len(half) < 2:
+        return 0.0
+    return linear_regression([at for at, _ in half], [mb for _, mb in half]).slope * 3600
+
+
+class Load:
+    """Jobs of all sorts, a bounded number of them under way; each must end as its sort does."""
+
+    def __init__(self, grid: BenchGrid) -> None:
+        self.grid = grid
+        self.random = random.Random(4)  # the same load each time
+        self.under_way: deque[tuple[str, str]] = deque()
+        self.ids: set[str] = set()
+        self.done = 0
+        self.wrong = 0
+
+    def step(self) -> None:
+        """One more job; where enough are under way, the end of the oldest."""
+        if len(self.under_way) >= AT_ONCE:
+            self._end()
+        kind = self.random.choice(list(KINDS))
+        graph, value, options, _ = KINDS[kind]
+        if kind == "routed":
+            from gridq.tasks import run_graph
+
+            job = run_graph.delay(graph, value, **options).id
+        else:
+            job = self.grid.client.submit(graph, value, **options)
+        if kind == "cancelled":
+            self.grid.client.cancel(job)
+        self.ids.add(job)
+        self.under_way.append((kind, job))
+
+    def finish(self) -> None:
+        while self.under_way:
+            self._end()
+
+    def keys_left(self) -> int:
+        """Keys of the server that name one of the jobs."""
+        names = (key.decode() for key in self.grid.store.scan_iter("*", count=5_000))
+        return sum(1 for name in names if any(part in self.ids for part in name.split(":")))
+
+    def _end(self) -> None:
+        kind, job = self.under_way.popleft()
+        client = self.grid.client
+        try:
+            if kind == "streamed":
+                for _ in client.stream(job, 60):
+                    pass
+            client.result(job, 60)
+            code = "done"
+        except GridError as exc:
+            code = exc.code
+        self.done += 1
+        self.wrong += code not in KINDS[kind][3]
+
+
+def _stage(name: str, **more: Json) -> Json:
+    return {"op": "Stage", "id": f"bench_{name}", **more}
+
+
+CHAIN = {"op": "Sequential", "stages": [_stage("echo") for _ in range(10)]}
+WIDE = {"op": "Parallel", "branches": {f"b{number}": _stage("echo") for number in range(20)}}
+CUT = ("done", "stage.stream_cut")
+"""A stream whose worker is killed after its first piece is not begun again."""
+
+KINDS: dict[str, tuple[Json, Json, dict[str, Json], Sequence[str]]] = {
+    "one": ({"root": _stage("echo")}, "x" * 500, {}, ["done"]),
+    "routed": ({"root": _stage("echo")}, "x" * 500, {}, ["done"]),
+    "chain": ({"root": CHAIN}, "x" * 500, {}, ["done"]),
+    "wide": ({"root": WIDE}, {f"b{number}": number for number in range(20)}, {}, ["done"]),
+    "long": ({"root": CHAIN}, "x" * 100_000, {}, ["done"]),
+    "streamed": ({"root": _stage("tokens")}, {"n": 20}, {"stream": True}, CUT),
+    "failed": ({"root": _stage("fail")}, {"message": "so it was"}, {}, ["stage.failed"]),
+    "cancelled": ({"root": _stage("sleep")}, {"ms": 200}, {}, ["done", "job.cancelled"]),
+    "late": ({"root": _stage("sleep")}, {"ms": 60_000}, {"deadline": 0.5}, ["job.deadline"]),
+}
+"""Of each sort: graph, input, options, the ways in which it may end."""
+
+
+def _server(grid: BenchGrid) -> float:
+    memory: Any = grid.store.info("memory")
+    return int(memory["used_memory"]) / 1e6
