@@ -22,7 +22,7 @@ LAST_WORD = 5.0
 AT_ONCE = 1.0
 """The same after a second signal, and how long the server may then take to hear of it."""
 
-HEARS = 5.0
+HEARS = 2.0
 """Seconds that the server may take to hear that the process drains."""
 
 STUCK = os.EX_TEMPFAIL
@@ -81,7 +81,8 @@ class Ending:
     def _drain(self) -> None:
         client = self.session.scripts.client
         hurry(client, HEARS)
-        if self.session.drain():
+        heard = self.session.drain()
+        if heard:
             try:
                 self._told()
             except RedisError as exc:
@@ -89,7 +90,8 @@ class Ending:
         if not self.session.busy:
             hurry(client, AT_ONCE)
         self.session.stop()
-        self._after(LAST_WORD)
+        # Where the server is away Celery may wait for it, and has nothing to lose.
+        self._after(LAST_WORD if heard or self.session.busy else AT_ONCE)
 
     def _at_once(self) -> None:
         hurry(self.session.scripts.client, AT_ONCE)

@@ -91,7 +91,8 @@ def hurry(client: redis.Redis, timeout: float) -> None:
     ends has no time for a server that is away.
     """
     pool = client.connection_pool
-    wanted: dict[str, Any] = {"socket_timeout": timeout, "retry": Patient(0)}
+    pool.connection_kwargs["retry"].patience.seconds = 0.0
+    wanted: dict[str, Any] = {"socket_timeout": timeout}
     if "path" not in pool.connection_kwargs:
         wanted["socket_connect_timeout"] = timeout
     pool.connection_kwargs.update(wanted)

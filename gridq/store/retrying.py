@@ -16,6 +16,18 @@ LOST = (faults.ConnectionError, faults.TimeoutError, faults.ReadOnlyError)
 sentinels, may lead to the new one."""
 
 
+class Patience:
+    """Seconds, which all connections of a pool share though redis-py copies what holds them: they may be
+    shortened while somebody is trying.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __deepcopy__(self, memo: object) -> Patience:
+        return self
+
+
 class Patient(Retry):
     """Tries a command again for `patience` seconds, and in any case once: a connection that was closed
     meanwhile shows it only when it is used.
@@ -25,7 +37,7 @@ class Patient(Retry):
 
     def __init__(self, patience: float) -> None:
         super().__init__(_backoff(patience), -1, LOST)
-        self.patience = patience
+        self.patience = Patience(patience)
 
     def call_with_retry(
         self, do: Any, fail: Any, is_retryable: Any = None, with_failure_count: bool = False
@@ -39,7 +51,7 @@ class AsyncPatient(AsyncRetry):
 
     def __init__(self, patience: float) -> None:
         super().__init__(_backoff(patience), -1, LOST)
-        self.patience = patience
+        self.patience = Patience(patience)
 
     async def call_with_retry(
         self, do: Any, fail: Any, is_retryable: Any = None, with_failure_count: bool = False
@@ -52,11 +64,11 @@ def _backoff(patience: float) -> AbstractBackoff:
     return ExponentialWithJitterBackoff(cap=1.0, base=0.05) if patience else NoBackoff()
 
 
-def _judge(patience: float, *, command: bool) -> Callable[[Exception], bool]:
+def _judge(patience: Patience, *, command: bool) -> Callable[[Exception], bool]:
     """Whether to try again after a fault. redis-py counts the failures of a command's tries, not of those to
     connect within them: these get no second try of their own where time is up.
     """
-    until = time.monotonic() + patience
+    began = time.monotonic()
     once_more = command
 
     def again(exc: Exception) -> bool:
@@ -65,6 +77,6 @@ def _judge(patience: float, *, command: bool) -> Callable[[Exception], bool]:
         if isinstance(exc, (faults.AuthenticationError, faults.AuthorizationError)):
             return False
         first, once_more = once_more, False
-        return first or time.monotonic() < until
+        return first or time.monotonic() - began < patience.seconds
 
     return again
