@@ -1,0 +1,180 @@
+"""Every move that the tables of gridq.states allow is made, one after the other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gridq import bells
+from gridq.app import app
+from gridq.queues import PURE
+from gridq.store.scripts import Claim
+from tests.conftest import GridEnv
+from tests.invariants import broken
+from tests.model.trees import ONE, Builder, Tree
+from tests.model.watcher import EVERY, Watcher
+from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step
+
+STOPS = ("fail", "sweep", "leave", "register")
+"""How an attempt can end without an output."""
+
+
+class Walk(Grid):
+    """A grid on which a stage may be lost twice, with seats that come as they are needed."""
+
+    def __init__(self, env: GridEnv) -> None:
+        super().__init__(env.client, env.settings.model_copy(update={"max_losses": 2}))
+        bells.declare(app, self.client, self.keys)
+        self.watcher = Watcher(self)
+        self.seats = itertools.count(1)
+        self._call, self.scripts.call = self.scripts.call, self.call  # type: ignore[method-assign]
+
+    def call(self, script: str, *args: Any) -> Any:
+        reply = self._call(script, *args)
+        self.watcher.after(script, args, reply)
+        return reply
+
+    def by_another(self, queue: str = "bench:any") -> Claim:
+        """What a seat that never served before takes in a queue."""
+        seat = f"m.s{next(self.seats)}"
+        self.seat(seat, queue)
+        return self.take(seat)
+
+    def deadly(self, queue: str) -> None:
+        """A stage kills two children."""
+        for _ in range(2):
+            self.fail(self.by_another(queue), "died")
+
+    def end_by(self, how: str, claim: Claim, kind: str = "stage") -> None:
+        """End an attempt by one of STOPS."""
+        seat = self.holders[claim.lease][0]
+        if how == "fail":
+            self.fail(claim, kind)
+        elif how == "sweep":
+            self.lapse(claim)
+        elif how == "leave":
+            self.scripts.leave(seat, "i1", "go")
+        else:
+            self.seat(seat, "bench:none", inc="i2")
+
+
+@pytest.fixture
+def walk(grid_env: GridEnv) -> Walk:
+    return Walk(grid_env)
+
+
+def leaf(name: str) -> Tree:
+    return ("stage", f"bench:{name}", 0)
+
+
+def retried(walk: Walk, how: str) -> None:
+    """A Retry whose stages stand in every state there is starts again."""
+    after = ("par", [("if", leaf("arm"), leaf("other")), leaf("ready"), leaf("deadly2"), leaf("failing")])
+    tree = ("retry", 3, 0, ("par", [
+        ("seq", [leaf("done"), after]), leaf("running"), leaf("lapsed"), leaf("deadly"),
+        ("retry", 2, HOUR, leaf("delayed")),
+    ]))  # fmt: skip
+    job = walk.job(Builder(tree).plan())
+    for queue in ("bench:done", ONE, "bench:arm"):
+        walk.done(walk.by_another(queue), b"true")
+    walk.by_another("bench:running")
+    walk.lapse(walk.by_another("bench:lapsed"))
+    walk.deadly("bench:deadly")
+    walk.deadly("bench:deadly2")
+    walk.fail(walk.by_another("bench:delayed"), "stage")
+    if how != "fail":
+        walk.lapse(walk.by_another("bench:failing"))
+    walk.end_by(how, walk.by_another("bench:failing"))
+    assert walk.field(job, "try:0") == "1"
+    assert walk.scripts.stop(job, "cancelled", "{}") == "plain"
+
+
+def lost_for_good(walk: Walk, how: str) -> None:
+    job = walk.job(one())
+    walk.end_by(how, walk.by_another(), "lost")
+    walk.end_by(how, walk.by_another(), "lost")
+    assert walk.ended(job).state == "failed"
+
+
+def inbox(walk: Walk) -> None:
+    for job in ("q1", "q2", "q3", "q4"):
+        walk.enqueue(job)
+    walk.admit(one(), "q1", deadline_ms=None)
+    walk.scripts.stop("q2", "failed", "{}", inbox_only=True)
+    walk.scripts.stop("q3", "cancelled", "{}")
+    walk.age("deadlines", "q4")
+    walk.age("deadlines", "q1")
+    walk.sweep()
+
+
+def late(walk: Walk) -> None:
+    """What an attempt whose lease has lapsed says still counts, until somebody else claims the stage."""
+    for end in (
+        walk.done, lambda claim: walk.fail(claim, "stage"),
+        lambda claim: walk.fail(claim, "back"), lambda claim: walk.by_another(),
+    ):  # fmt: skip
+        job = walk.job(one())
+        claim = walk.by_another()
+        walk.lapse(claim)
+        end(claim)
+        walk.scripts.stop(job, "cancelled", "{}")
+    job = walk.job(one())
+    walk.fail(walk.by_another(), "died")
+    claim = walk.by_another()
+    walk.lapse(claim)
+    assert walk.fail(claim, "died") == "quarantined"
+    walk.scripts.stop(job, "cancelled", "{}")
+    job = walk.job(one())
+    walk.lapse(walk.by_another())
+    walk.scripts.stop(job, "cancelled", "{}")
+
+
+def going_on(walk: Walk) -> None:
+    """A lane that completes takes the next stage, a pure one before it could be pending, a lapsed one too."""
+    walk.job(chain(2))
+    _, _, second = walk.complete(walk.by_another(), go_on=True)
+    assert isinstance(second, Claim)
+    walk.done(second)
+    walk.job(plan(step(), step(0, queue=PURE)))
+    _, _, pure = walk.complete(walk.by_another(), go_on=True)
+    assert isinstance(pure, Claim)
+    walk.fail(pure, "back")
+    walk.done(walk.by_another(PURE))
+    walk.job(one(queue="bench:x"))
+    walk.lapse(walk.by_another("bench:x"))
+    walk.job(one(queue="bench:y"))
+    first = walk.by_another("bench:y")
+    walk.seat(walk.holders[first.lease][0], "bench:y", "bench:x")  # it serves that queue too from now on
+    _, _, again = walk.complete(first, go_on=True)
+    assert isinstance(again, Claim)
+    walk.done(again)
+
+
+def quarantined(walk: Walk) -> None:
+    for how in ("release", "drop", "nothing"):
+        job = walk.job(one(queue=f"bench:{how}"))
+        walk.deadly(f"bench:{how}")
+        if how == "nothing":
+            walk.age("quarantine", f"{job}:0")
+            walk.sweep()
+        else:
+            walk.scripts.quarantine(how, job, 0, "op")
+        walk.scripts.stop(job, "cancelled", "{}")
+
+
+def test_each_move_of_the_tables_is_made(walk: Walk) -> None:
+    scenes: list[Callable[[Walk], None]] = [inbox, late, going_on, quarantined]
+    for scene in scenes:
+        scene(walk)
+        assert not broken(walk.client, walk.keys)
+    for how in STOPS:
+        retried(walk, how)
+        lost_for_good(walk, how)
+        assert not broken(walk.client, walk.keys)
+    missing = sorted(
+        f"{what}: {before} -> {after} by {by}" for what, before, after, by in EVERY - walk.watcher.seen
+    )
+    assert not missing, "\n".join(missing)
