@@ -57,6 +57,20 @@ local function void(q, cls, look)
   return seen, voided
 end
 
+-- Stages whose job's keys expired unseen: of one agent in one class, another each time, as many as come first.
+local function clear(q, classes)
+  local cls = classes[NOW % #classes + 1]
+  local rdy = K .. 'rdy:' .. q .. ':' .. cls
+  local from = NOW % math.max(C('ZCARD', rdy), 1)
+  local agent = C('ZRANGE', rdy, from, from)[1]
+  for _ = 1, agent and most or 0 do
+    local first = C('ZRANGE', K .. 'w:' .. q .. ':' .. cls .. ':' .. agent, 0, 0)[1]
+    if first and C('EXISTS', jobkey(string.match(first, '^[^:]+'))) == 1 then break end
+    forget({q = q, cls = cls, agent = agent, step = first})
+    if not first then break end
+  end
+end
+
 local r, more = {0, 0, 0, 0, 0, 0, 0}, 0
 
 -- What is due in a sorted set of times, up to so many.
@@ -156,7 +170,7 @@ for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
       look, r[7] = look - seen, r[7] + voided
     end
   end
-  if #classes > 0 then ring(q) elseif C('LLEN', P .. q) == 0 then C('SREM', K .. 'queues', q) end
+  if #classes > 0 then clear(q, classes); ring(q) elseif C('LLEN', P .. q) == 0 then C('SREM', K .. 'queues', q) end
 end
 if r[7] >= most then more = 1 end
 local answers = due('answers', tonumber(ARGV[2]), NOW - 300)

@@ -317,6 +317,42 @@ def test_a_job_whose_keys_expired_leaves_the_list(grid: Grid) -> None:
     assert grid.claim() == "none"
 
 
+def test_the_stages_of_a_job_whose_keys_expired_stand_nowhere(grid: Grid) -> None:
+    """Though no seat is there that would come upon them."""
+    for number in range(3):
+        grid.job(wide(4), f"j{number}")
+        grid.client.delete(grid.keys("job", f"j{number}"))
+        grid.age("deadlines", f"j{number}")
+    grid.job(one(), "there")
+    assert grid.sweep()
+    assert grid.classes() == {"0/0|": 1}
+    assert grid.pending() == ["there:0"]
+    grid.clear(ANY)
+
+
+def test_the_money_that_a_job_holds_comes_back_though_its_keys_expired(grid: Grid) -> None:
+    grid.scripts.limit("v1", "{}", {"a:ann": "- 1000 -"})
+    grid.job(one(cost=900), "j1")
+    assert grid.client.hget(grid.keys("promised"), "a:ann") == b"900"
+    grid.client.delete(grid.keys("job", "j1"))
+    grid.age("deadlines", "j1")
+    grid.sweep()
+    assert not grid.client.exists(grid.keys("promised"), grid.keys("holds"))
+
+
+def test_nothing_of_a_dead_incarnation_is_left_but_its_seat_s_record(grid: Grid) -> None:
+    grid.seat("m.a", lanes=2)
+    grid.scripts.renew("m.a", "i1", [], [ANY])
+    grid.job(wide(2))
+    grid.take()
+    grid.age("seats", "m.a")
+    grid.sweep()
+    assert not grid.client.exists(grid.keys.queue("seat:m.a"))
+    assert {name for name in grid.own() if name.endswith(":m.a")} == {"seat:m.a"}
+    sets = [name for name in grid.own() if grid.client.type(grid.keys.own + name) == b"zset"]
+    assert [name for name in sets if grid.client.zscore(grid.keys.own + name, "m.a") is not None] == []
+
+
 def test_a_submission_whose_keys_expired_leaves_the_inbox(grid: Grid) -> None:
     """Else it would be rung for again and again, and no router would find it."""
     grid.enqueue("j1")
