@@ -18,8 +18,11 @@ from gridq.settings import Settings
 
 ROUTER_LANES = 4
 
-HURRIED = 1.0
-"""Seconds that a child has to end where somebody is in a hurry: enough for one that runs nothing."""
+HURRIED = 3.0
+"""Seconds that a child has to end where somebody is in a hurry: it hands back what it runs."""
+
+REMINDED = 0.5
+"""Seconds between two signals to it: two at once would be seen as one."""
 _TAKEN = re.compile(r"server|flower|router\d*")
 
 LOG_SIZE = 8 * 1024 * 1024
@@ -123,7 +126,8 @@ def end(
 ) -> list[subprocess.Popen[bytes]]:
     """End every child by SIGTERM, each within its seconds; those that had to be killed.
 
-    `pause(seconds)` waits; once it gives True, somebody is in a hurry, and those left get HURRIED seconds.
+    `pause(seconds)` waits; once it gives True, somebody is in a hurry: those left get a second SIGTERM,
+    and HURRIED seconds.
     """
     began = time.monotonic()
     left = []
@@ -132,13 +136,17 @@ def end(
             child.send_signal(signal.SIGTERM)
             left.append((child, began + within))
     killed = []
-    hurry = False
+    hurry, remind_at = False, began
     while left:
         for child, until in left:
             if time.monotonic() > until:
                 kill(child)
                 killed.append(child)
         left = [(child, until) for child, until in left if child.poll() is None]
+        if hurry and time.monotonic() > remind_at:
+            remind_at = time.monotonic() + REMINDED
+            for child, _ in left:
+                child.send_signal(signal.SIGTERM)  # a worker hands back at once; one that is killed does not
         if left and pause(0.02) and not hurry:
             hurry = True
             left = [(child, min(until, time.monotonic() + HURRIED)) for child, until in left]
