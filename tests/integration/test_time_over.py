@@ -9,6 +9,7 @@ import pytest
 from redis.exceptions import ConnectionError
 
 from gridq.attempt import Attempt
+from gridq.errors import SeatUnavailable
 from gridq.executor import Session
 from gridq.profiles import StageContext
 from gridq.protocol import Json, StageCall
@@ -91,3 +92,23 @@ def test_what_was_made_in_time_counts_though_it_is_recorded_late(
     job = grid.client.submit(ECHO, 1)
     session.work()
     assert grid.client.result(job, 1) == "made"
+
+
+def test_a_stage_is_told_which_attempt_it_is(grid: LocalGrid) -> None:
+    session = grid.sessions["m.a"]
+
+    def act(context: StageContext) -> Json:
+        if context.attempt == 1:
+            raise SeatUnavailable("not now", {"retry_after": 0})
+        return context.attempt
+
+    session.runner.act = act  # type: ignore[attr-defined]
+    job = grid.client.submit(ECHO, 1)
+
+    def ended() -> bool:
+        session.work()
+        grid.sweeper.once()
+        return grid.client.status(job) is JobState.DONE
+
+    wait_until(ended)
+    assert grid.client.result(job, 1) == 2
