@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from celery import Celery
 
 from gridq import router
 from gridq.app import app as celery_app
-from gridq.errors import BrokerEvicts
+from gridq.client import Client
+from gridq.errors import BrokerEvicts, SchemaMismatch
 from gridq.settings import settings
 from gridq.store.capacity import NOT_KEPT
 from gridq.store.connection import connect
+from gridq.tasks import run_graph
 from tests.conftest import GridEnv
 from workers.embedded import EmbeddedServer
 from workers.lifecycle import Worker
@@ -58,3 +61,29 @@ def test_one_that_keeps_no_log_is_told_of(grid_env: GridEnv, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         router.build(celery_app, 1)
     assert caplog.messages == [NOT_KEPT]
+
+
+@pytest.mark.parametrize(
+    "what", [["gridq.app", "worker", "-Q", "gridq:router"], ["workers", "worker", "--seat", "local"]]
+)
+def test_a_program_of_another_schema_ends_with_one_line(what: list[str], grid_env: GridEnv) -> None:
+    grid_env.client.set(f"{grid_env.prefix}.schema", "99")
+    program = [sys.executable, "-m", "celery", "--quiet", "-A", *what, "--without-gossip", "--without-mingle"]
+    env = {**os.environ, **grid_env.environ(), "GRIDQ_PROFILES": "bench", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60, env=env)
+    assert done.returncode == 2, done.stderr
+    said = [line for line in done.stderr.splitlines() if "appendonly" not in line]
+    assert len(said) == 1, done.stderr
+    assert said[0].startswith("broker.schema: The grid's data have schema 99")
+    assert "install the version of gridq that the grid runs" in said[0]
+    assert not grid_env.client.exists(f"{grid_env.prefix}.seats", f"{grid_env.prefix}.bells")
+
+
+def test_a_submitter_of_another_schema_is_refused(grid_env: GridEnv) -> None:
+    grid_env.client.set(f"{grid_env.prefix}.schema", "99")
+    graph = {"root": {"op": "Const", "value": 1}}
+    with Client(config=settings()) as client, pytest.raises(SchemaMismatch):
+        client.submit(graph)
+    with pytest.raises(SchemaMismatch):
+        run_graph.delay(graph)
+    assert list(grid_env.client.scan_iter(f"{grid_env.prefix}*")) == [f"{grid_env.prefix}.schema".encode()]
