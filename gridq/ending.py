@@ -46,6 +46,11 @@ class Ending:
         self._leave = leave
         self._signals = 0
 
+    def starting(self) -> None:
+        """The session goes live before Celery heeds signals: until then, SIGTERM leaves and ends."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._early)
+
     def heed(self) -> None:
         """Let SIGQUIT end the process at once. Celery's own waits for what runs, and for nothing else."""
         if threading.current_thread() is threading.main_thread():
@@ -70,6 +75,16 @@ class Ending:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
                 signal.signal(number, self.signalled)
+
+    def _early(self, *_: Any) -> None:
+        threading.Thread(target=self._unstarted, name="end", daemon=True).start()
+
+    def _unstarted(self) -> None:
+        try:
+            hurry(self.session.scripts.client, AT_ONCE)
+            self.session.stop(0)
+        finally:
+            os._exit(os.EX_OK)
 
     def _quit(self, *_: Any) -> None:
         from celery.worker import state

@@ -169,6 +169,7 @@ def current() -> Router | None:
 def start(app: Celery, lanes: int, hostname: str = "") -> Router:
     """Start this process's router: go live, declare the bells, sweep."""
     router = build(app, lanes, hostname)
+    router.ending.starting()
     router.scripts.adopt()  # before anything is written
     router.limiting.start()  # first: with a wrong quotas file it is no router
     bells.declare(app, router.scripts.client, router.scripts.keys)

@@ -41,7 +41,7 @@ class Node(EmbeddedServer):
 
     @property
     def is_primary(self) -> bool:
-        return self.ask("ROLE")[0] == b"master"  # type: ignore[index]
+        return bool(self.ask("ROLE")[0] == b"master")  # type: ignore[index]
 
 
 class Watched:

@@ -207,6 +207,7 @@ def _after_setup(**_: Any) -> None:
     if _worker:
         parent.watch()
         with refusal.told():
+            _worker[0].ending.starting()
             _worker[0].start()
 
 

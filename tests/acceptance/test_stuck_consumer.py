@@ -94,6 +94,7 @@ def test_who_stays_stuck_hands_back_and_ends_to_be_started_anew(
         assert not stuck.client.seats(), "and they have said that they go"
         stuck.proxy.blackhole(False)
         stuck.home.start()
-        wait_for(lambda: [stage.attempt for stage in stuck.client.view(job).stages] == [2])
+        wait_for(lambda: stuck.client.view(job).stages[0].state == "running")
+        assert stuck.client.view(job).stages[0].failures == 0
         assert waiting.get(timeout=30) == 2
         stuck.client.cancel(job)
