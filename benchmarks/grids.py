@@ -31,11 +31,20 @@ class BenchGrid:
     of one `gridq worker`, which does.
     """
 
-    def __init__(self, seats: int, lanes: int, *, supervised: bool = False, appendonly: bool = False) -> None:
+    def __init__(
+        self,
+        seats: int,
+        lanes: int,
+        *,
+        supervised: bool = False,
+        appendonly: bool = False,
+        result_ttl: float = 3600.0,
+    ) -> None:
         self.names = [f"seat{number}" for number in range(seats)]
         self.lanes = lanes
         self.supervised = supervised
         self.appendonly = appendonly
+        self.result_ttl = result_ttl
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -53,7 +62,7 @@ class BenchGrid:
                         "GRIDQ_PREFIX": "gq:",
                         "GRIDQ_HOME": str(home),
                         "GRIDQ_PROFILES": "bench",
-                        "GRIDQ_RESULT_TTL": "30",
+                        "GRIDQ_RESULT_TTL": f"{self.result_ttl:g}",
                     }
                 )
             )

@@ -30,14 +30,17 @@ AT_ONCE = 40
 SLOPE = 12.0
 """MB an hour that a process may seem to grow: what a line through half an hour cannot tell from none."""
 
-EXPIRY = 40.0
+RESULT_TTL = 30.0
+"""Seconds: short, so that the server soon holds as many results as it will."""
+
+EXPIRY = RESULT_TTL + 10
 """Seconds until results have expired, and what the server may take to drop them."""
 
 
 def run(*, minutes: float | None = None, sample: float = SAMPLE) -> list[Measured]:
     """The slopes, what was done, and the keys left."""
     minutes = float(os.environ.get("MINUTES", MINUTES)) if minutes is None else minutes
-    with BenchGrid(2, 4, appendonly=True) as grid:
+    with BenchGrid(2, 4, appendonly=True, result_ttl=RESULT_TTL) as grid:
         load = Load(grid)
         pids = {"router": grid.home.children["router0"].pid, "worker": grid.home.children["seat0"].pid}
         samples: dict[str, list[tuple[float, float]]] = {"router": [], "worker": [], "server": []}
