@@ -216,12 +216,24 @@ class Protocol(Submitting):
             if twice:
                 assert self.grid.scripts.emit(lease, "root", told, before)
 
-    @act(4, lambda self: self.leases, pick=picks, swept=st.booleans())
-    def lapse(self, pick: random.Random, swept: bool) -> None:
-        lease = pick.choice(self.some_lease())
-        self.grid.client.zadd(self.grid.keys("leases"), {lease: 1}, xx=True)
-        if swept:
+    @act(
+        6, lambda self: self.open(), pick=picks,
+        then=st.sampled_from(["", "sweep", "done", "done", "stage", "seat", "died", "back", "emit", "fill"]),
+    )  # fmt: skip
+    def lapse(self, pick: random.Random, then: str) -> None:
+        """A lease lapses; what its attempt says afterwards comes late."""
+        lease = pick.choice(self.open())
+        self.grid.age("leases", lease)
+        if then:
             self.grid.sweep()
+        if then == "fill":
+            self.fill(7)
+        elif then == "done":
+            self.completed(lease, self.outputs.setdefault(lease, b"true"), go_on=False)
+        elif then == "emit":
+            self.grid.scripts.emit(lease, "root", [f'"{lease} late"'], self.emitted.get(lease, 0))
+        elif then not in ("", "sweep"):
+            self.grid.fail(lease, then, used=self.used[lease], row=f"{then} {lease}")
 
     # -- the grid --------------------------------------------------------------------------------------------
 
@@ -344,4 +356,4 @@ class Protocol(Submitting):
 def test_any_order_of_calls(grid_env: GridEnv) -> None:
     """Stages run once, the books are right, and every step is in one place, whatever is called when."""
     numbers = itertools.count()
-    machines.run(lambda: Protocol(grid_env, next(numbers)))
+    machines.run(lambda: Protocol(grid_env, next(numbers)), runs=100)
