@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import secrets
 from functools import cache
 
 from gridq import auth, idempotency
@@ -104,8 +105,7 @@ def keep_long(scripts: Scripts, job: str, value: bytes, about: JobOptions) -> by
     """
     if len(value) <= scripts.config.inline_value:
         return value
-    name = f"{job}:in"
-    scripts.client.set(
-        scripts.keys("val", name), value, px=deadline_ms(about, scripts.config) + 3_600_000, nx=True
-    )
+    # Of each submission another: under one name two that share an id could get or drop each other's input.
+    name = f"{job}:in:{secrets.token_hex(4)}"
+    scripts.client.set(scripts.keys("val", name), value, px=deadline_ms(about, scripts.config) + 3_600_000)
     return f"@{name}".encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from gridq.admission import Admission
 from gridq.client import Client
 from gridq.errors import AuthError, ConfigError, IdempotencyConflict, InvalidField, JobCancelled, NoLiveSeat
 from gridq.idempotency import Body, body_of
-from gridq.inbox import Inbox
+from gridq.inbox import Inbox, keep_long
 from gridq.jobs import JobOptions
 from gridq.protocol import Json
+from gridq.store import values
 from gridq.tasks import run_graph
 from gridq.testing import FakeProfile
 from tests.conftest import GridEnv
@@ -117,6 +119,22 @@ def test_one_id_by_both_doors_with_two_bodies_is_an_error(client: Client) -> Non
     with pytest.raises(IdempotencyConflict):
         run_graph.apply_async(({"root": {"op": "Const", "value": 1}}, 1), task_id="other")
     assert run_graph.apply_async((ECHO, 1), task_id="other").id == "other"
+
+
+def test_the_input_of_a_submission_that_never_arrived_is_nobody_else_s(client: Client) -> None:
+    """A submitter died between its long input and its job: who takes the id then brings an input of their
+    own, and what a repeated submission wrote is dropped.
+    """
+    keep_long(client.scripts, "mine", b'"' + b"a" * 100_000 + b'"', JobOptions())
+    run_graph.apply_async((ECHO, "b" * 100_000), task_id="mine")
+    link: Any = client.redis.hget(client.keys("sub", "mine"), "in")
+    assert values.read(client.redis, client.keys, link) == b'"' + b"b" * 100_000 + b'"'
+    for body in ("b", "c"):
+        with suppress(IdempotencyConflict):
+            run_graph.apply_async((ECHO, body * 100_000), task_id="mine")
+    left = {key.decode() for key in client.redis.scan_iter(client.keys("val", "*"))}
+    assert len(left) == 2
+    assert client.keys("val", link[1:].decode()) in left
 
 
 def test_the_result_of_a_job_found_by_its_key_comes_through_celery(client: Client) -> None:
