@@ -106,10 +106,16 @@ class Heartbeat:
             timeouts=self.timeouts,
         )
 
+    def offer(self) -> None:
+        """Offer the user's stages now. A seat does so before it goes live: whoever sees it live, and submits
+        one of its stages, is not to be told that there is no such stage.
+        """
+        registry.publish_stages(self.client, self._keys, self.machine, self.specs, self.config.heartbeat)
+
     def beat(self) -> None:
         """Advertise now."""
         registry.advertise(self.client, self._keys, self.advertisement(), self.config.heartbeat)
-        registry.publish_stages(self.client, self._keys, self.machine, self.specs, self.config.heartbeat)
+        self.offer()
 
     def _look(self) -> None:
         assert self.profile is not None

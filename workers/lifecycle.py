@@ -107,12 +107,13 @@ class Worker:
         self._client = client
 
     def start(self) -> None:
-        """Open the profile, declare the bells, go live, advertise."""
+        """Open the profile, declare the bells, offer the user's stages, go live, advertise."""
         self.session.scripts.adopt()  # before anything is written
         if self.seat.profile is not None and self.seat.capability is not None:
             self.seat.profile.open(self.seat.capability, self.seat.offer.config)
         bells.declare(self.app, self._client, self.session.scripts.keys)
         revoke_cancels(self.session.scripts, partial(answers.write, self.app, self.session.scripts))
+        self.heartbeat.offer()
         self.session.start()
         self.heartbeat.timeouts = timeouts.in_effect(
             self.app, self.session.scripts, self.config, self.session.seat

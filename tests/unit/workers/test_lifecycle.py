@@ -1,0 +1,50 @@
+"""In which order a worker says what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq import registry
+from gridq.app import app
+from gridq.settings import settings
+from tests.conftest import GridEnv
+from workers.lifecycle import Worker
+from workers.probing import find
+
+STAGES = """
+from gridq import stage
+
+@stage(effects=["Process"], input="Any", output="Any")
+def offered(value):
+    return value
+"""
+
+
+def test_a_seats_stages_are_known_as_soon_as_it_is_live(
+    grid_env: GridEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "offered_stages.py").write_text(STAGES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("GRIDQ_STAGES", "offered_stages")
+    settings.cache_clear()
+    config = settings()
+    seat = find(config, {}).chosen(["local"])[0]
+    worker = Worker(app, config, seat, ["gridq:local"], 1)
+    scripts = worker.session.scripts
+    register = scripts.register
+    known: list[list[str]] = []
+
+    def registered(*args: Any, **more: Any) -> str | None:
+        other = register(*args, **more)
+        known.append([str(spec["name"]) for spec in registry.published_stages(scripts.client, scripts.keys)])
+        return other
+
+    monkeypatch.setattr(scripts, "register", registered)
+    worker.start()
+    try:
+        assert known == [["offered"]]
+    finally:
+        worker.stop()
