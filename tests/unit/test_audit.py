@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from gridq import audit, bells, cli
 from gridq.app import app
 from gridq.errors import GridBusy
+from gridq.states import JobState
 from tests.conftest import GridEnv
 from tests.unit.store.plans import Grid, chain, wide
 
@@ -45,6 +46,22 @@ def test_a_grid_at_rest_has_nothing_left(grid: Grid) -> None:
     grid.client.delete(grid.keys("answers"))
     grid.clear("bench:any", "gridq:pure", "seat:m.a", "seat:m.b")
     assert told(grid, idle=True) == []
+
+
+@pytest.mark.parametrize("timer", ["queue timeout", "deadline"])
+def test_a_step_that_a_claim_found_too_late_awaits_the_sweep(grid: Grid, timer: str) -> None:
+    grid.job(chain(1), "late", queue_timeout_ms=60_000)
+    grid.age(*(("delays", "q:late:0:0.0") if timer == "queue timeout" else ("deadlines", "late")))
+    if timer == "deadline":
+        grid.client.hset(grid.keys("job", "late"), "dl", 1)
+    grid.take(lane="1")  # the older stage, of the job that runs
+    grid.scripts.stop("runs", "cancelled", "{}")
+    assert grid.claim() == "none"
+    assert grid.pending() == []
+    assert told(grid) == []
+    grid.sweep()
+    assert grid.ended("late").state is JobState.EXPIRED
+    assert told(grid) == []
 
 
 def lease(grid: Grid) -> str:
