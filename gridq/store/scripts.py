@@ -384,13 +384,14 @@ class Scripts:
             both.set(self.keys("val", output[1:].decode()), long, px=long_ttl_ms)
             both.evalsha(self.shas["complete"], 0, *args)
             written, reply = both.execute(raise_on_error=False)
-            if isinstance(written, OutOfMemoryError) and reply[0] == -2:
-                self.call("keep", output[1:].decode(), long, long_ttl_ms)
-                reply = self.call("complete", *args)
-            elif isinstance(written, Exception):
+            refused = isinstance(written, OutOfMemoryError)
+            if isinstance(written, Exception) and not refused:
                 raise written
             if isinstance(reply, NoScriptError):
                 reply = self.call("complete", *args)
             elif isinstance(reply, Exception):
                 raise reply
         return reply[0], reply[1].decode(), read_claim(reply[2])
+            if refused and reply[0] == -2:
+                self.call("keep", output[1:].decode(), long, long_ttl_ms)
+                reply = self.call("complete", *args)

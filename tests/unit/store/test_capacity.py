@@ -13,6 +13,8 @@ from gridq.errors import BrokerEvicts
 from gridq.store.capacity import FULL, NOT_KEPT, STANDS_MS, UNKNOWN, Gate, check_kept, full
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
+from tests.conftest import GridEnv
+from tests.unit.store.plans import Grid, one
 from workers.embedded import EmbeddedServer
 
 LIMIT = 20_000_000
@@ -106,3 +108,21 @@ def test_a_gate_stands_at_the_very_end_of_memory(small: redis.Redis) -> None:
     _fill(small, 0.9)
     small.config_set("maxmemory", small.info("memory")["used_memory"] - 1_000_000)
     assert Gate(small, Keys("gq:")).look()
+
+
+def test_a_long_output_is_recorded_where_memory_and_scripts_are_gone_at_once(
+    small: redis.Redis, grid_env: GridEnv
+) -> None:
+    """A server that restarts full has forgotten the scripts too; a call that comes again is a repeat."""
+    grid = Grid(small, grid_env.settings)
+    grid.seat()
+    grid.job(one(), "j1")
+    claim = grid.take()
+    small.config_set("maxmemory", 1)
+    small.script_flush()
+    long = b"x" * 100_000
+    link = b"@" + claim.lease.encode()
+    assert grid.complete(claim, link, long=long) == (1, "plain", "none")
+    assert small.get(grid.keys("val", claim.lease)) == long
+    assert grid.complete(claim, link, long=long) == (0, "", "none")
+    assert small.get(grid.keys("val", claim.lease)) == long
