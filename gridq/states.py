@@ -114,7 +114,7 @@ STAGE_MOVES: Moves = {
     (StageState.RUNNING, StageState.READY): _STOPPED,
     (StageState.RUNNING, StageState.WAITING): _STOPPED,
     (StageState.RUNNING, StageState.FAILED): _STOPPED,
-    (StageState.RUNNING, StageState.QUARANTINED): ("fail",),
+    (StageState.RUNNING, StageState.QUARANTINED): ("fail", "leave"),
     (StageState.QUARANTINED, StageState.READY): ("quarantine", *_STOPPED),
     (StageState.QUARANTINED, StageState.WAITING): _STOPPED,
     (StageState.QUARANTINED, StageState.FAILED): ("quarantine", "sweep"),

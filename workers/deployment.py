@@ -224,12 +224,13 @@ class Deployment:
         except OSError as exc:  # a full disk is no reason to stop what runs
             self.say(f"what runs could not be written down: {exc}")
 
-    def _lost(self, part: Part, pid: int) -> None:
-        """A part has died: what it had leased is free at once, not only when its lease lapses."""
+    def _lost(self, part: Part, pid: int, died: bool) -> None:
+        """A part is dead: what it had leased is free at once, not only when its lease lapses."""
+        how = "died" if died else "go"
         if part.name in self._seats:
-            release(self.config, f"{self.machine}.{self._seats[part.name].name}", host_id(self.machine))
+            release(self.config, f"{self.machine}.{self._seats[part.name].name}", how, host_id(self.machine))
         elif part.place == programs.ROUTERS:
-            release(self.config, f"{self.machine}.router-{pid}")
+            release(self.config, f"{self.machine}.router-{pid}", how)
 
     def _hurried(self, seconds: float) -> bool:
         return any(number in ENDING for number in self.signals.wait(seconds))
@@ -246,8 +247,8 @@ def _listens(port: int) -> bool:
         return probe.connect_ex((HOST, port)) == 0
 
 
-def release(config: Settings, seat: str, host: str | None = None) -> None:
-    """Give back what the dead worker of `seat` had leased. Where `host` is given, only if the seat's last
+def release(config: Settings, seat: str, how: str, host: str | None = None) -> None:
+    """Give back what the dead worker of `seat` had leased. `how`: as for `Scripts.leave`. Where `host` is given, only if the seat's last
     worker ran there: another machine may have taken the seat over.
     """
     url = config.broker_url.get_secret_value()
@@ -256,4 +257,4 @@ def release(config: Settings, seat: str, host: str | None = None) -> None:
         last: list[Any] = client.hmget(Keys(config.prefix)("seat", seat), "inc", "host")
         incarnation, where = (word.decode() if word else "" for word in last)
         if incarnation and host in (None, where):
-            Scripts(client, config).leave(seat, incarnation, "go")
+            Scripts(client, config).leave(seat, incarnation, how)

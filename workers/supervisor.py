@@ -86,15 +86,15 @@ class Child:
 class Supervisor:
     """Starts parts, looks after them, ends them. All from one thread, which must live as long as they do.
 
-    `say` gets one line for each thing that somebody should know. `lost(part, pid)` is called when a part has
-    ended by itself, before it is started again, or had to be killed; `clock` gives monotonic seconds.
+    `say` gets one line for each thing that somebody should know. `lost(part, pid, died)` is called when a part
+    has ended by itself (died), before it is started again, or had to be killed; `clock` gives monotonic seconds.
     """
 
     def __init__(
         self,
         say: Callable[[str], None],
         *,
-        lost: Callable[[Part, int], None] = lambda part, pid: None,
+        lost: Callable[[Part, int, bool], None] = lambda part, pid, died: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.say = say
@@ -141,7 +141,7 @@ class Supervisor:
                     self._ended(child, _how(child.process))
             elif child.process is not None and child.stop_by is not None and self.clock() > child.stop_by:
                 programs.kill(child.process)
-                self.lost(child.part, child.process.pid)
+                self.lost(child.part, child.process.pid, False)
                 self.say(f"{name} did not end within {child.part.stop_in:g} s and was killed")
                 changed = True
             elif child.state == "restarting" and self.clock() >= child.again_at:
@@ -178,7 +178,7 @@ class Supervisor:
             wait = _never(pause) if place == programs.SERVER else hurry
             for process in programs.end(ends, wait):
                 killed.append(names[process].part.name)
-                self.lost(names[process].part, process.pid)
+                self.lost(names[process].part, process.pid, False)
         self.children.clear()
         return killed
 
@@ -192,7 +192,7 @@ class Supervisor:
     def _ended(self, child: Child, how: str) -> None:
         """A part has ended by itself: start it again after a while, or give it up."""
         if child.process is not None:
-            self.lost(child.part, child.process.pid)
+            self.lost(child.part, child.process.pid, True)
             child.process = None
         now = self.clock()
         child.ends.append(now)

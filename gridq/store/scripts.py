@@ -280,7 +280,9 @@ class Scripts:
         return None if reply[0] == 1 else reply[1].decode()
 
     def leave(self, seat: str, incarnation: str, how: str) -> bool:
-        """`drain`: take nothing more. `go`: no longer live, its open leases lost at once."""
+        """`drain`: take nothing more. `go`: no longer live, its open leases lost at once. `died`: the same,
+        and a stage that ran there alone is held to have killed the process.
+        """
         return bool(self.call("leave", seat, incarnation, how))
 
     def claim(self, seat: str, incarnation: str, lane: str, nonce: str) -> Claim | str:
@@ -391,7 +393,7 @@ class Scripts:
                 reply = self.call("complete", *args)
             elif isinstance(reply, Exception):
                 raise reply
-        return reply[0], reply[1].decode(), read_claim(reply[2])
             if refused and reply[0] == -2:
                 self.call("keep", output[1:].decode(), long, long_ttl_ms)
                 reply = self.call("complete", *args)
+        return reply[0], reply[1].decode(), read_claim(reply[2])

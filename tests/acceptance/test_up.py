@@ -74,6 +74,34 @@ def _seats(home: HomeFolder) -> list[dict[str, str]]:
     return seats
 
 
+DEADLY = """
+import os
+from gridq import stage
+
+@stage(effects=["Process"], input="Any", output="Any")
+def deadly(value):
+    os._exit(9)
+"""
+
+
+def test_a_stage_that_kills_its_worker_kills_two_and_no_more(home: HomeFolder) -> None:
+    (home.folder / "deadly_stages.py").write_text(DEADLY)
+    home.env |= {"GRIDQ_STAGES": "deadly_stages", "PYTHONPATH": str(home.folder)}
+    home.start("up", "--no-flower")
+    home.ready()
+    graph = home.folder / "graph.json"
+    graph.write_text('{"root": {"op": "Stage", "id": "deadly"}}')
+    program = home.start("run", str(graph), "--input", "1")
+    (found,) = wait_for(lambda: home.json("quarantine"))
+    assert (found["path"], found["deaths"]) == ("root", 2)
+    assert found["worker"].startswith("local@")
+    dropped = home("quarantine", "drop", found["job"], "root")
+    assert dropped.returncode == 0
+    assert program.wait(30) == 1
+    assert "stage.quarantined" in home.said(1)
+    wait_for(lambda: home.part("local")["restarts"] == 2)
+
+
 def test_flower_comes_with_it_and_asks_for_the_password(home: HomeFolder) -> None:
     up = home.start("up", "--seat", "bench")
     flower = home.ready()["flower"]

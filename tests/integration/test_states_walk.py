@@ -128,6 +128,10 @@ def late(walk: Walk) -> None:
     assert walk.fail(claim, "died") == "quarantined"
     walk.scripts.stop(job, "cancelled", "{}")
     job = walk.job(one())
+    for _ in range(2):
+        walk.scripts.leave(walk.holders[walk.by_another().lease][0], "i1", "died")
+    walk.scripts.stop(job, "cancelled", "{}")
+    job = walk.job(one())
     walk.lapse(walk.by_another())
     walk.scripts.stop(job, "cancelled", "{}")
 

@@ -1,5 +1,5 @@
 -- A seat drains (it takes nothing more, so it counts as nobody who could serve) or goes.
--- ARGV  seat, incarnation, 'drain' | 'go'
+-- ARGV  seat, incarnation, 'drain' | 'go' | 'died' (its process ended by itself)
 -- gives 1 | 0 where the incarnation is not the live one
 local seat, inc, how = unpack(ARGV)
 local key = K .. 'seat:' .. seat
@@ -7,6 +7,8 @@ local f = C('HMGET', key, 'inc', 'queues', 'lanes', 'draining')
 if f[1] ~= inc then return 0 end
 if how == 'go' then
   gone(seat, 'the worker stopped')
+elseif how == 'died' then
+  gone(seat, 'the worker died', true)
 elseif C('ZSCORE', K .. 'seats', seat) then
   C('HSET', key, 'draining', 1)
   if not f[4] then

@@ -237,6 +237,31 @@ def test_a_late_report_of_a_lapsed_attempt_takes_it_in(grid: Grid) -> None:
     assert grid.fail(late, "died") == "fenced"
 
 
+def test_a_stage_that_was_alone_when_its_worker_died_is_held_to_have_killed_it(grid: Grid) -> None:
+    job = grid.job(one())
+    for seat in ("m.a", "m.b"):
+        claim = _step_0(grid, seat)
+        assert grid.scripts.leave(seat, "i1", "died")
+    assert _in_quarantine(grid) == [f"{job}:0"]
+    assert grid.complete(claim)[0] == -1  # the process is dead: nothing of it counts
+    assert grid.scripts.quarantine("drop", job, 0, "op")
+    details = _details(grid, job)
+    assert (details["deaths"], details["worker"], details["reason"]) == (2, "m.b", "the worker died")
+
+
+@pytest.mark.parametrize(("stages", "how"), [(2, "died"), (1, "go")])
+def test_of_several_or_of_a_worker_that_was_ended_none_is(grid: Grid, stages: int, how: str) -> None:
+    job = grid.job(wide(stages))
+    for seat in ("m.a", "m.b", "m.c"):
+        grid.seat(seat, lanes=2)
+        claims = [grid.claim(seat, lane=str(lane)) for lane in range(stages)]
+        assert all(isinstance(claim, Claim) for claim in claims)
+        assert grid.scripts.leave(seat, "i1", how)
+    assert _in_quarantine(grid) == []
+    assert grid.field(job, "d:0") is None
+    assert grid.field(job, "l:0") == "3"
+
+
 def test_a_stage_whose_first_token_is_out_is_not_saved(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b")

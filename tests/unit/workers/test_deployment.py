@@ -34,20 +34,20 @@ def _register(env: GridEnv, seat: str, host: str) -> None:
 
 def test_a_seat_whose_worker_died_is_released(grid_env: GridEnv) -> None:
     _register(grid_env, "m.local", "here")
-    release(grid_env.settings, "m.local", "here")
+    release(grid_env.settings, "m.local", "died", "here")
     assert not _live(grid_env, "m.local")
 
 
 def test_a_seat_that_another_machine_has_taken_over_is_left_alone(grid_env: GridEnv) -> None:
     _register(grid_env, "m.local", "elsewhere")
-    release(grid_env.settings, "m.local", "here")
+    release(grid_env.settings, "m.local", "go", "here")
     assert _live(grid_env, "m.local")
-    release(grid_env.settings, "m.unknown", "here")
+    release(grid_env.settings, "m.unknown", "go", "here")
 
 
 def test_a_router_is_known_by_its_name_alone(grid_env: GridEnv) -> None:
     _register(grid_env, "m.router-7", "host:7")
-    release(grid_env.settings, "m.router-7")
+    release(grid_env.settings, "m.router-7", "died")
     assert not _live(grid_env, "m.router-7")
 
 

@@ -203,7 +203,7 @@ local function drop(job, step, by)
 end
 
 -- An attempt ended without a result through no fault of the stage. kind: seat (counts to MAXATT, the seat excluded for
--- `pause` ms), lost (its lease lapsed: counts to MAXLOSS), died (the runner's own child died: twice is quarantine), back
+-- `pause` ms), lost (its lease lapsed: counts to MAXLOSS), died (the process that ran it died: twice is quarantine), back
 -- (handed back: nothing counts). A seat that lost it or whose child died is excluded for a while. Returns again | quarantined |
 -- celery | plain.
 local LIMITS = {seat = {'f:', MAXATT}, lost = {'l:', MAXLOSS}, died = {'d:', 2}}

@@ -3,7 +3,8 @@
 -- Of each lease that was lost in this call: lease, worker, path, job's name, what came of it (again | plain | celery).
 local losses = {}
 
-local function lost(lease, why)
+-- kind: lost, or died where the stage is held to have killed its worker.
+local function lost(lease, why, kind)
   local seat = free(lease)
   if not seat then return 0 end
   remember(lease, seat, 0)
@@ -16,11 +17,15 @@ local function lost(lease, why)
   -- What the job ends with if this was the last loss; where its first token is out, the only one.
   local cut = C('HEXISTS', jobkey(job), 'em:' .. step) == 1
   local record = cut and '{"error":"StreamCut","code":"stage.stream_cut","message":"The answer broke off after it had begun"'
+    or kind == 'died' and '{"error":"StageQuarantined","code":"stage.quarantined","message":"The stage killed the process that ran it, twice"'
     or '{"error":"AttemptsExhausted","code":"stage.attempts_exhausted","message":"The stage lost every seat that ran it"'
-  local details = {reason = why, worker = seat, path = header(job, step).path}
-  local after = attempt_failed(job, step, seat, 'lost', 0, record .. ',"details":' .. cjson.encode(details) .. '}')
-  tell_stop(after == 'again' and 'retried' or 'failed', job .. '.' .. step, seat, 'lost: ' .. why)
-  for _, word in ipairs({lease, C('HGET', K .. 'seat:' .. seat, 'worker') or seat, details.path, name or '', after}) do
+  if kind == 'died' then C('HDEL', jobkey(job), 'cur:' .. step) end  -- nothing will come of it any more
+  local worker = C('HGET', K .. 'seat:' .. seat, 'worker') or seat
+  local details = {reason = why, worker = worker, path = header(job, step).path}
+  local after = attempt_failed(job, step, seat, kind or 'lost', 0, record .. ',"details":' .. cjson.encode(details) .. '}')
+  local stays = after == 'again' or after == 'quarantined'
+  tell_stop(stays and 'retried' or 'failed', job .. '.' .. step, seat, 'lost: ' .. why)
+  for _, word in ipairs({lease, worker, details.path, name or '', after}) do
     losses[#losses + 1] = word
   end
   return 1
@@ -67,12 +72,14 @@ local function obey(seat, draining, lanes, queues, ttl)
   return draining
 end
 
--- The seat is no longer live: its leases are lost now, its lanes are listened to by nobody.
-local function gone(seat, why)
+-- The seat is no longer live: its leases are lost now, its lanes are listened to by nobody. `died`: its process ended by
+-- itself, and a stage that ran there alone is held to have killed it; of several it cannot be told which.
+local function gone(seat, why, died)
   local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'queues', 'draining', 'warm')
   if f[4] and f[4] ~= '' then warmed(seat, f[4], '') end
   if C('ZREM', K .. 'seats', seat) == 1 and not f[3] then unlist(seat, f[1], f[2]) end
   C('DEL', P .. 'seat:' .. seat)
-  for _, lease in ipairs(C('HVALS', K .. 'held:' .. seat)) do lost(lease, why) end
+  local leases = C('HVALS', K .. 'held:' .. seat)
+  for _, lease in ipairs(leases) do lost(lease, why, died and #leases == 1 and 'died' or 'lost') end
   C('DEL', K .. 'held:' .. seat)
 end
