@@ -155,9 +155,17 @@ class Session:
             time.sleep(0.02)
         with self._lock:
             left = list(self._running.values())
+        away = False
         for attempt in left:
             with self._about(attempt):
-                attempt.hand_back()
+                if away:
+                    attempt.lose()
+                    continue
+                try:
+                    attempt.hand_back()
+                except RedisError as exc:  # the leases lapse; the others need not wait for the server too
+                    away = True
+                    log.warning("seat %s could not hand back what it runs: %s", self.seat, exc)
         if not self.stopped:
             narration.tell("seat gone", worker=self.worker)
         self._watcher.stop()

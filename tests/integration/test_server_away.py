@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from gridq.executor import Session
+from gridq.profiles import StageContext
+from gridq.protocol import Json, StageCall
 from gridq.settings import Settings
 from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
@@ -52,3 +54,34 @@ def test_a_seat_that_ends_meanwhile_says_once_that_it_drains(
         client.close()
     said = [record.getMessage().split(" could not say that it ")[-1][:6] for record in caplog.records]
     assert said == ["drains", "goes: "]
+
+
+def test_a_seat_that_ends_meanwhile_stops_all_that_it_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it cannot hand back is stopped all the same, and no other attempt waits for the server again."""
+    contexts: list[StageContext] = []
+
+    def hold(stage: StageCall, value: Json, context: StageContext) -> Json:
+        contexts.append(context)
+        context.cancelled.wait(30)
+        context.check()
+        return None
+
+    with EmbeddedServer(tmp_path / "data") as server:
+        config = Settings(broker_url=server.url, prefix="away:", profiles=("bench",))
+        client = connect(server.url, retry=False)
+        with LocalGrid(client, config, {"m.c": ["bench:any"]}, lanes=3, runner=hold) as grid:
+            for number in range(3):
+                grid.client.submit({"root": {"op": "Stage", "id": "bench_echo"}}, number)
+            until = time.monotonic() + 10
+            while len(contexts) < 3:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            server.kill()
+            session = grid.sessions["m.c"]
+            session.stop(0)
+            assert session.stopped
+            assert all(context.cancelled.wait(10) for context in contexts)
+        client.close()
+    assert sum("could not hand back" in message for message in caplog.messages) == 1
