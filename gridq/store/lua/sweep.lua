@@ -81,24 +81,43 @@ local function due(set, limit, by)
   return found
 end
 
+-- Whether this call has done its part: long jobs are walked through one at a time.
+local function enough()
+  if walked > 5000 then more = 1 end
+  return walked > 5000
+end
+
 local last = tonumber(C('GET', K .. 'swept') or NOW)
 C('SET', K .. 'swept', NOW, 'PX', KEEP)
-if NOW - last > GAP or NOW < last - GAP then
-  -- Nobody could renew (the server was away) or the clock jumped: every holder gets one more period.
+local away = NOW - last
+local jumped = away > GAP or away < -GAP
+if jumped or away > GAP / 2 then
+  -- Nobody could renew (the server was away) or the clock jumped: every holder gets one more period. Where it was away for less,
+  -- as in a fail-over, the time until then does not count: who missed a renewal or two tries again within one more. A part counts
+  -- all the same: where every sweep is late, leases lapse yet.
   for _, z in ipairs({K .. 'leases', K .. 'seats'}) do
-    for _, m in ipairs(C('ZRANGE', z, 0, -1)) do C('ZADD', z, NOW + LEASE, m); r[1] = r[1] + 1 end
+    local all = C('ZRANGE', z, 0, -1, 'WITHSCORES')
+    for i = 1, #all, 2 do
+      local to = jumped and NOW + LEASE or math.min(math.floor(all[i + 1] + away - GAP / 4), NOW + LEASE)
+      C('ZADD', z, to, all[i])
+      r[1] = r[1] + 1
+    end
   end
-else
+end
+if not jumped then
   local closed = 0  -- as many as make up the bound with their leases: a machine room that goes dark is soon forgotten
   for _, s in ipairs(due('seats', most)) do
     closed = closed + 1 + C('HLEN', K .. 'held:' .. s)
     gone(s, 'the worker is dead')
     r[3] = r[3] + 1
     if closed >= most then more = 1; break end
+    if enough() then break end
   end
-  for _, l in ipairs(due('leases', most)) do r[2] = r[2] + lost(l, 'its lease lapsed') end
+  for _, l in ipairs(due('leases', most)) do
+    r[2] = r[2] + lost(l, 'its lease lapsed')
+    if enough() then break end
+  end
 end
-local steps = 0
 for _, m in ipairs(due('delays', most)) do
   C('ZREM', K .. 'delays', m)
   r[4] = r[4] + 1
@@ -106,39 +125,37 @@ for _, m in ipairs(due('delays', most)) do
   local j = jobkey(job)
   if kind == 'r' and C('HGET', j, 'se:' .. n) == what then  -- a Retry's delay is over
     for s, count in string.gmatch(string.match(C('HGET', j, 'sc:' .. n), '^%S+ %S+ %S+ ([^;]*);'), '(%d+)=(%d+)') do
-      if count == '0' then push(job, s) end
+      if count == '0' then push(job, s); walked = walked + 1 end
     end
   elseif kind == 'x' or (kind == 'l' and not backing_off(job, n, what)) then  -- the seat may try again
     readmit(job, n, function(s) return s ~= what end)
   elseif kind == 'q' then  -- a stage stood ready for too long, where nobody has claimed it since
-    local f = C('HMGET', j, 'h:' .. n, 'ep:' .. n, 'a:' .. n, 'dn:' .. n, 'x:' .. n, 'qt', 'agent', 'n')
+    local f = C('HMGET', j, 'h:' .. n, 'ep:' .. n, 'a:' .. n, 'dn:' .. n, 'x:' .. n, 'qt', 'agent')
     if f[1] and not f[4] and what == (f[2] or '0') .. '.' .. (f[3] or '0') then
       local h = header(nil, nil, f[1])
       finish(job, 'expired', queue_timeout(h.path, h.q, f[6], unclaimed(h.q, f[5] or '', h.cost, f[7])))
-      r[5], steps = r[5] + 1, steps + f[8]
+      r[5] = r[5] + 1
     end
   elseif kind == 'i' and C('EXISTS', K .. 'sub:' .. job) == 1 then  -- no router admitted it in time
     finish(job, 'expired', queue_timeout('', 'gridq:router', C('HGET', K .. 'sub:' .. job, 'qt'), 'no router came to it',
       'start a router: celery -A gridq.app worker -Q gridq:router'))
     r[5] = r[5] + 1
   end
-  if steps > 5000 then more = 1; break end  -- long jobs one at a time: nobody else is served meanwhile
+  if enough() then break end
 end
 local dropped = {}
 for _, m in ipairs(due('quarantine', most)) do
   local job, step = string.match(m, '^([^:]+):(.+)$')
-  local f = C('HMGET', jobkey(job), 'n', 'name')
-  steps = steps + (tonumber(f[1]) or 1)
-  local path = f[1] and header(job, step).path
+  local name, path = unpack(C('HMGET', jobkey(job), 'name', 'h:' .. step))
+  path = path and header(job, step, path).path
   if drop(job, step, 'nobody: its time was over') then
-    for _, word in ipairs({job, f[2] or '', path}) do dropped[#dropped + 1] = word end
+    for _, word in ipairs({job, name or '', path}) do dropped[#dropped + 1] = word end
   else C('ZREM', K .. 'quarantine', m) end  -- its job's keys expired unseen
-  if steps > 5000 then more = 1; break end
+  if enough() then break end
 end
 for _, job in ipairs(due('deadlines', most)) do
   C('ZREM', K .. 'deadlines', job)
   unhold(job)  -- where its keys expired unseen, nobody else gives it back
-  steps = steps + (tonumber(C('HGET', jobkey(job), 'n')) or 1)
   if C('EXISTS', jobkey(job), K .. 'sub:' .. job) > 0 then
     finish(job, 'expired', past_deadline(job))
     r[5] = r[5] + 1
@@ -146,7 +163,7 @@ for _, job in ipairs(due('deadlines', most)) do
     C('ZREM', K .. 'inbox', job)
     if C('ZSCORE', K .. 'past', job) == false then C('ZREM', K .. 'jobs', job) end
   end
-  if steps > 5000 then more = 1; break end
+  if enough() then break end
 end
 for _, job in ipairs(due('past', 10 * most)) do  -- as fast as jobs can end
   C('ZREM', K .. 'past', job)

@@ -81,11 +81,40 @@ def test_after_a_gap_nobody_expires_anything_for_one_lease(grid: Grid) -> None:
     assert grid.sweep()[0]["died"] == 0
 
 
+def test_a_gap_in_which_a_renewal_could_be_missed_does_not_count(grid: Grid) -> None:
+    """The server was away for two renewals, as in a fail-over: the next one comes after the lease ends."""
+    grid.seat()
+    grid.job(one())
+    lease = grid.take().lease
+    longest = grid.config.lease_ms - grid.config.renew_ms
+    now = grid.now()
+    for name, member in (("leases", lease), ("seats", "m.a")):
+        grid.client.zadd(grid.keys(name), {member: now - 50})
+    found = _gap(grid, longest - 100)
+    assert (found["grace"], found["died"], found["seats"]) == (2, 0, 0)
+    for name, member in (("leases", lease), ("seats", "m.a")):
+        until: float = grid.client.zscore(grid.keys(name), member)
+        assert longest / 4 < until - now < longest, "until the next renewal, no longer"
+    assert grid.client.hget(grid.keys("lanes"), ANY) == b"1"
+
+
+def test_sweeps_that_are_always_late_find_the_dead_all_the_same(grid: Grid) -> None:
+    grid.seat()
+    late = (grid.config.lease_ms - grid.config.renew_ms) * 0.75
+    gaps = 0
+    while not _gap(grid, int(late))["seats"]:
+        gaps += 1
+        assert gaps * late < 4 * grid.config.lease_ms
+        until: float = grid.client.zscore(grid.keys("seats"), "m.a")
+        grid.client.zadd(grid.keys("seats"), {"m.a": until - late})  # as if the time had passed
+    assert gaps
+
+
 def test_a_shorter_gap_is_none(grid: Grid) -> None:
     grid.seat()
     grid.job(one())
     grid.age("leases", grid.take().lease)
-    found = _gap(grid, grid.config.lease_ms - grid.config.renew_ms - 500)
+    found = _gap(grid, (grid.config.lease_ms - grid.config.renew_ms) // 2 - 100)
     assert (found["grace"], found["died"]) == (0, 1)
 
 
