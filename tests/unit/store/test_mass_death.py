@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gridq.sweep import BATCH, Sweeper
-from tests.unit.store.plans import ANY, HOUR, Grid, one, wide
+from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
@@ -133,6 +133,22 @@ def test_no_sort_waits_for_another(grid: Grid) -> None:
         sweeper.stop()
     assert max(answered.values()) == 1
     grid.clear(ANY, "gridq:router")
+
+
+@pytest.mark.parametrize("why", ["died", "due", "expired"])
+def test_long_jobs_are_walked_through_a_few_in_a_batch(grid: Grid, why: str) -> None:
+    """A streamed stage that is lost ends its job, as its deadline and its queue timeout do; a Retry is one
+    more of so many steps. However many are due at once, others are served in between.
+    """
+    grid.seat(lanes=3)
+    for number in range(3):
+        grid.job(chain(3000), f"long{number}", stream=True, queue_timeout_ms=HOUR)
+        if why == "died":
+            assert grid.scripts.emit(grid.take(lane=str(number)).lease, "root", ['"a"'], 0)
+    die(grid, {"died": "leases", "due": "delays", "expired": "deadlines"}[why])
+    first, second = grid.sweep(), grid.sweep()
+    assert (first.found[why], first.more, second.found[why], second.more) == (2, True, 1, False)
+    assert all(grid.ended(f"long{number}").state.final for number in range(3))
 
 
 def test_a_result_backend_that_hangs_keeps_no_lease_from_being_swept(grid: Grid) -> None:

@@ -61,6 +61,9 @@ local function chronicle(job, f, state, left, ttl, body)
   C('ZADD', K .. 'past', NOW + ttl, job)
 end
 
+-- How many steps of jobs this call has gone through, to end them or to start them again: nobody else is served meanwhile.
+local walked = 0
+
 -- The one place where a job gets its final state. payload: a value or link (done), else an error as JSON. left: how many of
 -- its steps have not ended, where the caller has not noted that in the job.
 local function finish(job, state, payload, left)
@@ -71,6 +74,7 @@ local function finish(job, state, payload, left)
   left = left or tonumber(f[1] or 0)
   if f[2] then unhold(job) end
   if left > 0 then
+    walked = walked + tonumber(admitted)
     for step = 0, tonumber(admitted) - 1 do
       if withdraw(job, step) and f[14] then C('ZREM', K .. 'delays', timer(job, step, unpack(C('HMGET', j, 'ep:' .. step, 'a:' .. step)))) end
     end
@@ -131,6 +135,7 @@ local function reset(job, r, pushed)
   local list, inner = string.match(C('HGET', j, 'sc:' .. r), '^%S+ %S+ %S+ ([^;]*);(.*)$')
   local again = 0
   for s, count in string.gmatch(list, '(%d+)=(%d+)') do
+    walked = walked + 1
     withdraw(job, s)
     local f = C('HMGET', j, 'o:' .. s, 'k:' .. s)
     if f[1] or f[2] then again = again + 1 end
