@@ -5,8 +5,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -135,21 +133,20 @@ class Attacker:
         if chosen < len(parts):
             part = parts[chosen]
             child = part.child
-            self.grid.signal(part, signal.SIGSTOP)
+            self.grid.stand_still(part)
 
             def go_on() -> None:
                 if part.child is child:
-                    self.grid.signal(part, signal.SIGCONT)
+                    self.grid.go_on(part)
 
             self._later(fault.seconds, go_on)
             return part.name + "@"
         pid = self.grid.server.pid
         if pid is None:
             return ""
-        os.kill(pid, signal.SIGSTOP)
-        self._later(
-            fault.seconds, lambda: os.kill(pid, signal.SIGCONT) if self.grid.server.pid == pid else None
-        )
+        still = self.grid.standstill
+        still.stop(pid)
+        self._later(fault.seconds, lambda: still.go_on(pid) if self.grid.server.pid == pid else None)
         return SERVER + "@"
 
     def _drain(self, fault: Fault) -> str:

@@ -23,6 +23,7 @@ from gridq.store.keys import Keys
 from workers import programs
 from workers.chaos import clock, witness
 from workers.chaos.proxy import HOST, Proxy
+from workers.chaos.standstill import Standstill
 from workers.embedded import EmbeddedServer
 from workers.programs import Program
 
@@ -100,6 +101,7 @@ class ChaosGrid:
         self._routers = [f"r{number + 1}" for number in range(routers)]
         self._proxies: list[Proxy] = []
         self._groups: list[int] = []
+        self.standstill = Standstill()
 
     # -- life
 
@@ -140,6 +142,7 @@ class ChaosGrid:
         for proxy in self._proxies:
             proxy.close()
         self.server.stop()
+        self.standstill.close()
         return [f"{name} had to be killed" for name in killed] + [
             f"processes of group {pid} are left" for pid in self._groups if _exists(pid)
         ]
@@ -180,6 +183,16 @@ class ChaosGrid:
         if part.child is not None and part.running:
             part.child.send_signal(number)
 
+    def stand_still(self, part: Part) -> None:
+        """Stop a part that runs by SIGSTOP, until `go_on`, or until this process ends."""
+        if part.child is not None and part.running:
+            self.standstill.stop(part.child.pid)
+
+    def go_on(self, part: Part) -> None:
+        """Let a part go on that stands still."""
+        if part.child is not None and part.running:
+            self.standstill.go_on(part.child.pid)
+
     def drain(self, part: Part) -> None:
         """Tell a part to end; it is started again once it has."""
         if part.running and part.ending is None:
@@ -189,7 +202,7 @@ class ChaosGrid:
     def stop_server(self, *, kill: bool) -> None:
         """End the server, by SIGTERM or by SIGKILL; `server.start` brings it back."""
         if self.server.pid:
-            os.kill(self.server.pid, signal.SIGCONT)
+            self.standstill.go_on(self.server.pid)
         if kill:
             self.server.kill()
         else:
@@ -229,9 +242,9 @@ class ChaosGrid:
             proxy.delay = 0.0
             proxy.blackhole(False)
         if self.server.pid:
-            os.kill(self.server.pid, signal.SIGCONT)
+            self.standstill.go_on(self.server.pid)
         for part in self.parts.values():
-            self.signal(part, signal.SIGCONT)
+            self.go_on(part)
             if part.due is not None:
                 part.due = min(part.due, time.monotonic())
 

@@ -33,12 +33,13 @@ def chaos(
         typer.Option(
             "--seconds",
             min=1,
+            max=86_400,
             help="How long jobs are submitted and faults go on; without it one second for 20 stages.",
             show_default=False,
         ),
     ] = None,
     every: Annotated[
-        float, typer.Option("--every", min=0.1, help="Seconds between two faults, on average.")
+        float, typer.Option("--every", min=0.1, max=86_400, help="Seconds between two faults, on average.")
     ] = 1.5,
     machines: Annotated[
         int, typer.Option("--machines", min=1, max=20, help="Machines, with two seats each.")

@@ -1,0 +1,61 @@
+"""What a chaos run has stopped does not outlive the run that was killed, standing still for ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from workers.chaos.standstill import Standstill
+
+RUN = """
+import sys, time
+from workers.chaos.standstill import Standstill
+stopped = Standstill()
+stopped.stop(int(sys.argv[1]))
+print("stopped", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield started
+    started.kill()
+    started.wait()
+
+
+def came(child: subprocess.Popen[bytes], what: int) -> bool:
+    """Whether it stops (WSTOPPED), or goes on (WCONTINUED), within some seconds."""
+    until = time.monotonic() + 20
+    while os.waitid(os.P_PID, child.pid, what | os.WNOHANG) is None:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_it_goes_on_where_the_run_is_killed(child: subprocess.Popen[bytes]) -> None:
+    with subprocess.Popen([sys.executable, "-c", RUN, str(child.pid)], stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"stopped\n"
+        assert came(child, os.WSTOPPED)
+        run.kill()
+    assert came(child, os.WCONTINUED)
+
+
+def test_it_goes_on_when_it_is_told_to_or_the_run_ends(child: subprocess.Popen[bytes]) -> None:
+    stopped = Standstill()
+    stopped.stop(child.pid)
+    assert came(child, os.WSTOPPED)
+    stopped.go_on(child.pid)
+    assert came(child, os.WCONTINUED)
+    stopped.stop(child.pid)
+    assert came(child, os.WSTOPPED)
+    stopped.close()
+    assert came(child, os.WCONTINUED)
