@@ -4,13 +4,14 @@ from the file that `GRIDQ_<NAME>_FILE` names, or else from what stands under GRI
 
 from __future__ import annotations
 
+import math
 import os
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gridq import home as machine_home
@@ -99,8 +100,8 @@ class Settings(BaseSettings):
     http_timeout: float = Field(30.0, gt=0)
 
     lease_ms: int = Field(3000, ge=200)
-    renew_ms: int = Field(1000, ge=50)
-    sweep_ms: int = Field(500, ge=50)
+    renew_ms: int = Field(1000, ge=50, validate_default=True)
+    sweep_ms: int = Field(500, ge=50, validate_default=True)
     heartbeat: float = Field(10.0, gt=0)
     linger: float = Field(
         1.0, ge=0, description="how long a lane goes on taking stages before it returns to Celery"
@@ -176,6 +177,19 @@ class Settings(BaseSettings):
     @classmethod
     def _given(cls, value: object) -> object:
         return None if value == "" else value  # a variable that is there and empty, as in a container's file
+
+    @field_validator("renew_ms", "sweep_ms")
+    @classmethod
+    def _often(cls, value: int, info: ValidationInfo) -> int:
+        """A lease outlives a renewal that was lost. Sweeps are closer together than the gap after which every
+        lease is prolonged, for nobody could renew: else no lease would ever lapse.
+        """
+        lease, renew = info.data.get("lease_ms", math.inf), info.data.get("renew_ms", 0)
+        if info.field_name == "renew_ms" and 2 * value > lease:
+            raise ValueError(f"must be at most half of GRIDQ_LEASE_MS, which is {lease}")
+        if info.field_name == "sweep_ms" and 2 * value > lease - renew:
+            raise ValueError(f"must be at most half of GRIDQ_LEASE_MS less GRIDQ_RENEW_MS, {lease} - {renew}")
+        return value
 
     @field_validator("timezone")
     @classmethod

@@ -133,3 +133,29 @@ def test_a_grid_that_runs_here_is_found(home: Path, monkeypatch: pytest.MonkeyPa
 def test_the_record_of_a_grid_that_was_killed_is_not_believed(home: Path) -> None:
     _record(home, broker_url="redis://:p@127.0.0.1:7/0", prefix="x:", pid=1)
     assert settings().prefix == "gq:"
+
+
+@pytest.mark.parametrize(
+    ("given", "at_fault"),
+    [
+        ({"RENEW_MS": "2000"}, "GRIDQ_RENEW_MS"),
+        ({"LEASE_MS": "1000"}, "GRIDQ_RENEW_MS"),
+        ({"SWEEP_MS": "1001"}, "GRIDQ_SWEEP_MS"),
+        ({"LEASE_MS": "1000", "RENEW_MS": "500"}, "GRIDQ_SWEEP_MS"),
+    ],
+)
+def test_times_by_which_no_lease_would_ever_lapse_are_refused(
+    given: dict[str, str], at_fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(f"GRIDQ_{name}", value)
+    with pytest.raises(ConfigError) as caught:
+        settings()
+    assert caught.value.path == at_fault
+    assert "half of GRIDQ_LEASE_MS" in str(caught.value.reason)
+
+
+def test_times_that_fit_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"LEASE_MS": "1000", "RENEW_MS": "300", "SWEEP_MS": "350"}.items():
+        monkeypatch.setenv(f"GRIDQ_{name}", value)
+    assert settings().sweep_ms == 350
