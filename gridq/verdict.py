@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import secrets
 from collections.abc import Mapping
@@ -18,8 +17,6 @@ from gridq.errors import (
     StreamCut,
 )
 from gridq.protocol import Json
-
-log = logging.getLogger(__name__)
 
 LONGEST = 24 * 3600.0
 """Seconds that a seat may be left alone at most, whatever its provider says."""

@@ -336,12 +336,11 @@ class Scripts:
         word: str = self.call("fail", lease, kind, pause_ms, used, error, row, seat, told, uuid, why).decode()
         return word
 
-    def emit(self, lease: str, path: str, pieces: Sequence[str], before: int | None = None) -> bool:
-        """Add pieces to the job's stream; False where the attempt no longer counts.
-
-        `before` is how many pieces the attempt has written before: with it a repeated call adds nothing.
+    def emit(self, lease: str, path: str, pieces: Sequence[str], before: int) -> bool:
+        """Add pieces to the job's stream, of whose attempt `before` were written before; False where the
+        attempt no longer counts.
         """
-        return bool(self.call("emit", lease, path, "" if before is None else before, *pieces))
+        return bool(self.call("emit", lease, path, before, *pieces))
 
     def quarantine(self, verb: str, job: str, step: int, by: str) -> str:
         """`release` a stage in quarantine, or `drop` it, in the name of `by`: `released`; `plain` or `celery`

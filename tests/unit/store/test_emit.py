@@ -19,8 +19,8 @@ def test_pieces_stand_in_order(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1", stream=True)
     claim = grid.take()
-    assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"'])
-    assert grid.scripts.emit(claim.lease, "root", ['"c"'])
+    assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"'], 0)
+    assert grid.scripts.emit(claim.lease, "root", ['"c"'], 2)
     assert _pieces(grid, "j1") == [b'"a"', b'"b"', b'"c"']
 
 
@@ -31,8 +31,8 @@ def test_a_fenced_attempt_adds_nothing(grid: Grid) -> None:
     old = grid.take()
     grid.lapse(old)
     grid.take("m.b")
-    assert not grid.scripts.emit(old.lease, "root", ['"a"'])
-    assert not grid.scripts.emit("gone:0:0:1:n", "root", ['"a"'])
+    assert not grid.scripts.emit(old.lease, "root", ['"a"'], 0)
+    assert not grid.scripts.emit("gone:0:0:1:n", "root", ['"a"'], 0)
     assert _pieces(grid, "j1") == []
 
 
@@ -55,7 +55,7 @@ def test_after_the_first_token_there_is_no_second_try(grid: Grid, kind: str) -> 
     grid.seat("m.b")
     grid.job(one(), "j1", stream=True)
     claim = grid.take()
-    grid.scripts.emit(claim.lease, "root", ['"a"'])
+    grid.scripts.emit(claim.lease, "root", ['"a"'], 0)
     assert grid.fail(claim, kind) == "plain"
     assert grid.ended("j1").state is JobState.FAILED
 
@@ -65,7 +65,7 @@ def test_nor_after_a_lost_lease(grid: Grid) -> None:
     grid.seat("m.b")
     grid.job(one(), "j1", stream=True)
     claim = grid.take()
-    grid.scripts.emit(claim.lease, "root", ['"a"'])
+    grid.scripts.emit(claim.lease, "root", ['"a"'], 0)
     grid.lapse(claim)
     end = grid.ended("j1")
     assert end.state is JobState.FAILED
@@ -76,7 +76,7 @@ def test_a_retry_of_the_graph_is_another_try(grid: Grid) -> None:
     grid.seat()
     grid.job(plan(step(scope=0), scopes=[Scope("root", None, 2, 0, ((0, 0),))]), "j1", stream=True)
     claim = grid.take()
-    grid.scripts.emit(claim.lease, "root", ['"a"'])
+    grid.scripts.emit(claim.lease, "root", ['"a"'], 0)
     assert grid.fail(claim, "back") == "again"
     assert grid.fail(grid.take(), "back") == "again"  # nothing came out of this one
     assert grid.field("j1", "try:0") == "1"
@@ -87,7 +87,7 @@ def test_a_long_stream_keeps_its_end(grid: Grid) -> None:
     grid.job(one(), "j1", stream=True)
     claim = grid.take()
     for first in range(0, 12_000, 2_000):
-        grid.scripts.emit(claim.lease, "root", [str(number) for number in range(first, first + 2_000)])
+        grid.scripts.emit(claim.lease, "root", [str(number) for number in range(first, first + 2_000)], first)
     pieces = _pieces(grid, "j1")
     assert 10_000 <= len(pieces) < 10_200
     assert pieces[-1] == b"11999"

@@ -268,7 +268,7 @@ def test_a_stage_whose_first_token_is_out_is_not_saved(grid: Grid) -> None:
     job = grid.job(one(), stream=True)
     grid.fail(grid.take("m.a"), "died")
     claim = grid.take("m.b")
-    grid.scripts.emit(claim.lease, "root", ["1"])
+    grid.scripts.emit(claim.lease, "root", ["1"], 0)
     assert grid.fail(claim, "died") == "plain"
     assert grid.ended(job).state is JobState.FAILED
 

@@ -177,7 +177,7 @@ def test_a_worker_that_slept_through_an_upgrade_gets_nothing(grid: Grid, newer: 
     assert grid.claim() == "gone"
     assert grid.complete(claim, b"@j1:0:1", long=b"x" * 100_000)[0] in (0, -1)
     assert grid.fail(claim) == "fenced"
-    assert not grid.scripts.emit(claim.lease, "root", ['"x"'])
+    assert not grid.scripts.emit(claim.lease, "root", ['"x"'], 0)
     after = state(grid)
     ours = {name for name in before if not name.startswith("late:") and name != "bellno"}  # a bell is a hint
     assert {name for name in ours if after[name] != before[name]} == set()

@@ -97,7 +97,7 @@ def test_a_stream_ends_with_the_job(grid: Grid) -> None:
     grid.job(one(), "j1", stream=True, ttl_ms=5000)
     claim = grid.take()
     assert claim.stream
-    assert grid.scripts.emit(claim.lease, "root", ['"a"'])
+    assert grid.scripts.emit(claim.lease, "root", ['"a"'], 0)
     grid.scripts.stop("j1", "cancelled", "{}")
     entries = grid.client.xrange(grid.keys("str", "j1"))
     assert entries[-1][1] == {b"end": b"cancelled"}
