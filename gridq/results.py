@@ -3,6 +3,7 @@ without a word.
 
 Celery's own subscribes to a channel and waits for its message. Where the server is away it gives up after a
 few tries, however long the caller would wait; where the connection is dead without a word it waits for ever.
+What it cannot bear is raised as any other fault of the server: as a BrokerError.
 """
 
 from __future__ import annotations
@@ -14,14 +15,11 @@ from typing import Any
 
 from celery.backends import redis as base
 
+from gridq.absence import AWAY, PAUSE
+from gridq.store.connection import translate, translated
+
 LOOK = 5.0
 """Seconds between two looks for an answer whose message did not come."""
-
-AWAY = 300.0
-"""Seconds for which the server may be away until a caller without a time-out of its own hears of it."""
-
-PAUSE = 0.2
-"""Seconds between two tries to connect."""
 
 
 class Consumer(base.ResultConsumer):  # type: ignore[misc]
@@ -32,11 +30,15 @@ class Consumer(base.ResultConsumer):  # type: ignore[misc]
         self._looked = time.monotonic()
         self._away: float | None = None
 
+    def on_wait_for_pending(self, result: Any, **named: Any) -> None:
+        # Celery's own asks for a few seconds and then fails; here `drain_events` asks again.
+        self._away = None
+        self._look()
+
     def drain_events(self, timeout: float | None = None) -> None:
         if self._pubsub is None and self.subscribed_to:
             self._come_back()
         elif time.monotonic() - self._looked > LOOK:
-            self._looked = time.monotonic()
             self._look()
         super().drain_events(timeout)
 
@@ -48,6 +50,7 @@ class Consumer(base.ResultConsumer):  # type: ignore[misc]
             self._come_back()
 
     def _look(self) -> None:
+        self._looked = time.monotonic()
         with self._locked():
             keys = list(self.subscribed_to)
             with self.reconnect_on_error():
@@ -65,7 +68,7 @@ class Consumer(base.ResultConsumer):  # type: ignore[misc]
                 now = time.monotonic()
                 self._away = now if self._away is None else self._away
                 if now - self._away > AWAY:
-                    raise RuntimeError("the server was away for too long") from exc
+                    raise translate(exc) from exc
                 time.sleep(PAUSE)
             else:
                 self._away = None
@@ -76,8 +79,12 @@ class Backend(base.RedisBackend):  # type: ignore[misc]
 
     ResultConsumer = Consumer
 
+    def get_task_meta(self, task_id: str, cache: bool = True) -> dict[str, Any]:
+        """What is known of a task now. BrokerError: it cannot be asked."""
+        with translated():
+            meta: dict[str, Any] = super().get_task_meta(task_id, cache)
+        return meta
 
-class SentinelBackend(base.SentinelBackend):  # type: ignore[misc]
+
+class SentinelBackend(Backend, base.SentinelBackend):  # type: ignore[misc]
     """For sentinels."""
-
-    ResultConsumer = Consumer

@@ -1,0 +1,77 @@
+"""Celery's `AsyncResult` of who asks while the server is away: `get()` waits, anything else says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from celery.exceptions import TimeoutError as WaitedTooLong
+from celery.result import ResultSet
+
+from gridq import results
+from gridq.app import app
+from gridq.errors import BrokerRefused, BrokerUnreachable
+from gridq.protocol import Json
+from gridq.settings import Settings
+from tests.pointed import pointed_at
+from workers.embedded import EmbeddedServer
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> Iterator[EmbeddedServer]:
+    """A server that this process is pointed at, and which is away."""
+    with EmbeddedServer(tmp_path / "data") as server:
+        config = Settings(broker_url=server.url, prefix="results:", home=tmp_path)
+        with pointed_at(config):
+            server.kill()
+            yield server
+            if server.pid is None:
+                server.start()
+
+
+def test_get_that_begins_then_waits_for_the_server(away: EmbeddedServer) -> None:
+    found: list[Json] = []
+
+    def several() -> ResultSet:  # Celery's results belong to the thread that makes them
+        return ResultSet([app.AsyncResult("two"), app.AsyncResult("three")], app=app)
+
+    single = threading.Thread(target=lambda: found.append(app.AsyncResult("one").get(timeout=60)))
+    both = threading.Thread(target=lambda: found.extend(several().get(timeout=60)))
+    threads = (single, both)
+    for thread in threads:
+        thread.start()
+    for thread in threads:  # longer than Celery's own patience
+        thread.join(4)
+        assert thread.is_alive()
+    away.start()
+    for number, job in enumerate(("one", "two", "three")):
+        app.backend.mark_as_done(job, number)
+    for thread in threads:
+        thread.join(60)
+    assert sorted(found, key=str) == [0, 1, 2]
+
+
+def test_get_waits_no_longer_than_it_is_told(away: EmbeddedServer) -> None:
+    with pytest.raises(WaitedTooLong):
+        app.AsyncResult("one").get(timeout=0.5)
+
+
+def test_get_gives_up_with_the_servers_fault(away: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "AWAY", 1.0)
+    for _ in range(2):  # the second one waits anew
+        with pytest.raises(BrokerUnreachable):
+            app.AsyncResult("one").get()
+
+
+def test_a_state_that_cannot_be_asked_is_the_servers_fault(away: EmbeddedServer, tmp_path: Path) -> None:
+    with pytest.raises(BrokerUnreachable):
+        _ = app.AsyncResult("one").state
+    away.start()
+    url = away.url.replace(away.password, "wrong")
+    with (
+        pytest.raises(BrokerRefused),
+        pointed_at(Settings(broker_url=url, prefix="results:", home=tmp_path)),
+    ):
+        _ = app.AsyncResult("one").state
