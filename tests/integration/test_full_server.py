@@ -23,6 +23,8 @@ from tests.local_grid import LocalGrid
 from workers.embedded import EmbeddedServer
 
 LIMIT = 20_000_000
+PATIENT = {"result_ttl": 60.0}
+"""Settings of who asks for answers, one after the other."""
 TEXT = "x" * 10_000
 ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 
@@ -74,17 +76,17 @@ def test_a_backlog_fills_the_grid_and_running_jobs_empty_it(config: Settings, ow
                 inbox.enqueue("0" * 32, ECHO, TEXT, celery=True)
             assert client.status("0" * 32) is None
         assert len(jobs) > 500
-        with LocalGrid(own, config, {"m.a": ["bench:any"]}):
-            _until_refused_no_more(submit)
-            assert client.result(jobs[-1], 60) == TEXT
+        patient = config.model_copy(update=PATIENT)
+        with LocalGrid(own, config, {"m.a": ["bench:any"]}), Client(config=patient) as other:
+            job = _until_refused_no_more(lambda: other.submit(ECHO, TEXT, wait_for_seat=True))
+            assert other.result(job, 60) == TEXT
 
 
-def _until_refused_no_more(submit: Callable[[], object]) -> None:
+def _until_refused_no_more(submit: Callable[[], str]) -> str:
     until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
-            submit()
-            return
+            return submit()
         except GridFull:
             time.sleep(0.02)
     raise AssertionError("it was never taken")
@@ -94,6 +96,7 @@ def test_without_any_memory_left_what_runs_ends_and_what_is_new_is_refused(
     config: Settings, own: redis.Redis
 ) -> None:
     """Every write that would need memory is refused from here on, but those of jobs that run."""
+    config = config.model_copy(update=PATIENT)
     with Client(config=config) as client:
         values = {"short": "x", "long": "x" * 100_000}
         jobs = {name: client.submit(ECHO, value, wait_for_seat=True) for name, value in values.items()}
