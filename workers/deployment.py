@@ -248,8 +248,8 @@ def _listens(port: int) -> bool:
 
 
 def release(config: Settings, seat: str, how: str, host: str | None = None) -> None:
-    """Give back what the dead worker of `seat` had leased. `how`: as for `Scripts.leave`. Where `host` is given, only if the seat's last
-    worker ran there: another machine may have taken the seat over.
+    """Give back what the dead worker of `seat` had leased. `how`: as for `Scripts.leave`. Where `host` is
+    given, only if the seat's last worker ran there: another machine may have taken the seat over.
     """
     url = config.broker_url.get_secret_value()
     client = connect(url, name="gridq-release", timeout=1.0, retry=False)

@@ -86,8 +86,9 @@ class Child:
 class Supervisor:
     """Starts parts, looks after them, ends them. All from one thread, which must live as long as they do.
 
-    `say` gets one line for each thing that somebody should know. `lost(part, pid, died)` is called when a part
-    has ended by itself (died), before it is started again, or had to be killed; `clock` gives monotonic seconds.
+    `say` gets one line for each thing that somebody should know. `lost(part, pid, died)` is called when a
+    part has ended by itself (died), before it is started again, or had to be killed; `clock` gives monotonic
+    seconds.
     """
 
     def __init__(

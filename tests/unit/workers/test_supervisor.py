@@ -55,7 +55,9 @@ class World:
         self.said: list[str] = []
         self.lost: list[tuple[str, int]] = []
         self.supervisor = Supervisor(
-            self.said.append, lost=lambda part, pid, died: self.lost.append((part.name, pid)), clock=self.clock
+            self.said.append,
+            lost=lambda part, pid, died: self.lost.append((part.name, pid)),
+            clock=self.clock,
         )
 
     def program(self, name: str, code: str = SLEEP, **more: object) -> Program:
