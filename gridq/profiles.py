@@ -34,8 +34,8 @@ class StageContext:
 
     `attempt` counts how often the stage was begun, this time included: an outside system can tell a repeated
     call by it. `deadline` is in seconds of `time.monotonic()`. `emit` takes a piece of the answer as it is
-    made. `cancelled` is set when the result is no longer wanted: a runner looks at it (or waits on it) at least
-    each second and then calls `check`.
+    made. `cancelled` is set when the result is no longer wanted: a runner looks at it (or waits on it) at
+    least each second and then calls `check`.
     """
 
     def __init__(

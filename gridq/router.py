@@ -143,9 +143,7 @@ def build(app: Celery, lanes: int, hostname: str = "") -> Router:
     )
     admission = Admission(scripts, config, load(config.profiles))
     sweeper = Sweeper(scripts, config, partial(answers.write, app, scripts))
-    router = Router(
-        app, scripts, admission, session, sweeper, Governor(scripts), Limiting(scripts, config)
-    )
+    router = Router(app, scripts, admission, session, sweeper, Governor(scripts), Limiting(scripts, config))
     own = [scripts.keys.queue(queue) for queue in (queues.seat_queue(name), queues.ROUTER)]
     session.watchdog = Watchdog(
         lanes,
