@@ -50,6 +50,8 @@ def fill(grid: Grid, seats: int, lanes: int) -> list[str]:
         for lane in range(lanes):
             grid.take(name, lane=str(lane))
     assert grid.client.zcard(grid.keys("leases")) == seats * lanes
+    # A slow machine is not done within a lease.
+    grid.client.zadd(grid.keys("seats"), dict.fromkeys(names, grid.now() + HOUR))
     return names
 
 
