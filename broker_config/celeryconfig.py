@@ -3,12 +3,14 @@
 The server, the prefix and the results' life follow from GRIDQ_BROKER_URL, GRIDQ_PREFIX and GRIDQ_RESULT_TTL.
 """
 
+import logging
+import os
 from contextlib import nullcontext
 
 import click
 
 from gridq import refusal
-from gridq.app import server_options
+from gridq.app import OVERRIDES, server_options
 from gridq.queues import ROUTER
 from gridq.settings import settings
 
@@ -17,6 +19,12 @@ imports = ("gridq.tasks",)
 # Within Celery's command a wrong setting is one line and exit code 2; any other program gets the ConfigError.
 with refusal.told() if click.get_current_context(silent=True) else nullcontext():
     _server = server_options(settings())
+
+for _name in OVERRIDES:
+    if os.environ.get(_name):
+        logging.getLogger(__name__).warning(
+            "%s is ignored: GRIDQ_BROKER_URL says where the grid's server is", _name
+        )
 
 broker_url = _server["broker_url"]
 broker_transport = _server["broker_transport"]

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from celery import Celery
 from celery.app.amqp import AMQP
+from celery.app.utils import Settings as Configuration
 from kombu import Connection, Exchange
 
 from gridq import logs
@@ -24,6 +25,11 @@ SOCKET = {
     "health_check_interval": 10,
 }
 """How Celery's connections wait."""
+
+OVERRIDES = (
+    "CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND",
+)  # fmt: skip
+"""Variables by which Celery lets its environment, or `celery -b`, name another server for all apps."""
 
 
 class Link(Connection):  # type: ignore[misc]
@@ -57,6 +63,31 @@ class Messaging(AMQP):  # type: ignore[misc]
 
     def autoexchange(self, name: str) -> Exchange:
         return self.default_exchange
+
+
+class OneServer(Configuration):  # type: ignore[misc]
+    """Celery's configuration, deaf to OVERRIDES: bells on one server would call for work on another."""
+
+    @property
+    def broker_url(self) -> Any:
+        return self["broker_url"]
+
+    broker_read_url = broker_write_url = broker_url
+
+    @property
+    def result_backend(self) -> Any:
+        return self["result_backend"]
+
+
+class GridApp(Celery):  # type: ignore[misc]
+    """A Celery app on the server that GRIDQ_BROKER_URL names, and on no other."""
+
+    @property
+    def conf(self) -> Any:
+        """The configuration, also where nothing has read it yet."""
+        found = super().conf
+        object.__setattr__(found, "__class__", OneServer)  # its own would set a key
+        return found
 
 
 def configure(config: Settings) -> None:
@@ -159,7 +190,7 @@ def _options(config: Settings, broker: str, backend: str, socket: dict[str, Any]
     }
 
 
-app = Celery("gridq", amqp=Messaging, control="gridq.control:JobControl")
+app = GridApp("gridq", amqp=Messaging, control="gridq.control:JobControl")
 app.loader.override_backends = {
     "redis": "gridq.results:Backend",
     "rediss": "gridq.results:Backend",

@@ -25,6 +25,13 @@ from workers.home import Home
 
 pytestmark = pytest.mark.slow
 
+HOOK = """\
+import os
+from gridq.app import app
+app.conf.update(broker_url=os.environ["BY_PROXY"])
+"""
+"""A start of Python by which Celery's messages, and they alone, take another way."""
+
 ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 SLEEP = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 60_000}}}
 
@@ -55,7 +62,9 @@ def grid(folder: Path, server: EmbeddedServer, **env: str) -> Iterator[Grid]:
         proxy = stack.enter_context(Proxy(("127.0.0.1", server.port)))
         client = stack.enter_context(pointed_at(config))
         by_proxy = server.url.replace(f":{server.port}/", f":{proxy.port}/")
-        more = {"CELERY_BROKER_URL": by_proxy, "GRIDQ_DRAIN": "1", **env}
+        (folder / "hook").mkdir()
+        (folder / "hook" / "sitecustomize.py").write_text(HOOK)
+        more = {"PYTHONPATH": str(folder / "hook"), "BY_PROXY": by_proxy, "GRIDQ_DRAIN": "1", **env}
         home = stack.enter_context(Home(config, ["bench"], folder=folder / "logs", env=more))
         stack.callback(proxy.blackhole, False)
         yield Grid(client, home, proxy)

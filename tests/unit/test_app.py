@@ -11,7 +11,7 @@ import time
 import pytest
 from celery import Celery
 
-from gridq.app import Messaging, app, configure, server_options
+from gridq.app import OVERRIDES, Messaging, app, configure, server_options
 from gridq.settings import Settings
 from tests.conftest import GridEnv
 
@@ -140,3 +140,22 @@ def test_sentinels_are_options_of_the_transport_and_the_url_stays_one_that_flowe
     assert [(host["host"], host["port"]) for host in backend["hosts"]] == [("a", 26379), ("b", 2)]
     assert (backend["db"], backend["username"], backend["password"]) == (3, "u", "p@")
     assert "SentinelManagedSSLConnection" in str(backend["connection_class"])
+
+
+def test_no_variable_of_celerys_names_another_server() -> None:
+    code = (
+        "from gridq.app import app; conf = app.conf;"
+        "print(conf.broker_url, conf.broker_read_url, conf.broker_write_url, conf.result_backend);"
+        "print(app.connection_for_read().port, app.connection_for_write().port, app.backend.as_uri())"
+    )
+    env = {
+        **os.environ,
+        **dict.fromkeys(OVERRIDES, "redis://:secret@elsewhere:2/0"),
+        "GRIDQ_BROKER_URL": "redis://here:1/0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines() == [" ".join(["redis://here:1/0"] * 4), "1 1 redis://here:1/0"]
+    said = "is ignored: GRIDQ_BROKER_URL says where the grid's server is"
+    assert done.stderr.splitlines() == [f"{name} {said}" for name in OVERRIDES]
