@@ -21,8 +21,8 @@ from gridq.states import JobState
 from gridq.store.keys import CELERY_PERMANENT, PERMANENT, Keys
 from gridq.store.snapshot import Snapshot, read
 
-MOST_JOBS = 5000
-"""Running jobs that are read at one instant at most: some 100 ms of the server's time."""
+MOST_ITEMS = 500_000
+"""Items that are read at one instant at most, a key counting as ten: half a second of the server's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,20 @@ class Check:
     breaches: tuple[str, ...]
 
 
-def audit(client: Redis, keys: Keys, *, idle: bool = False, most: int = MOST_JOBS) -> list[Check]:
+def audit(client: Redis, keys: Keys, *, idle: bool = False, most: int = MOST_ITEMS) -> list[Check]:
     """Every rule with what breaks it now. With `idle` the grid is said to be at rest: nothing may be left of
     jobs that ran. It only reads.
 
-    GridBusy: more than `most` jobs run.
+    GridBusy: there are more than `most` items to read.
     """
     snapshot = read(client, keys, most)
     if snapshot is None:
         raise GridBusy(
-            "Too many jobs run to look at all of them at one instant",
-            {"expected": f"at most {most}", "fix": "run it when fewer jobs run"},
+            "The grid is too large to look at all of it at one instant",
+            {
+                "expected": f"at most {most} items to read, a key counting as ten",
+                "fix": "run it when fewer jobs run and the results of earlier ones have expired",
+            },
         )
     state = _State(snapshot)
     checks = [
@@ -61,7 +64,7 @@ def audit(client: Redis, keys: Keys, *, idle: bool = False, most: int = MOST_JOB
 
 def broken(client: Redis, keys: Keys) -> list[str]:
     """What must hold between any two scripts and does not, each as one line; empty where all is well."""
-    snapshot = read(client, keys, MOST_JOBS)
+    snapshot = read(client, keys, MOST_ITEMS)
     assert snapshot is not None
     state = _State(snapshot)
     return [*state.leases(), *state.pending(), *state.steps(), *state.money()]

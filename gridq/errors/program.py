@@ -41,7 +41,7 @@ class AlreadyRunning(GridError):
 
 
 class GridBusy(GridError):
-    """More runs in the grid than can be looked at all at one instant."""
+    """There is more in the grid than can be looked at at one instant."""
 
     code = "grid.busy"
 

@@ -42,7 +42,9 @@ class Snapshot:
 
 
 def read(client: Redis, keys: Keys, most: int) -> Snapshot | None:
-    """The grid's records at one instant; None where more than `most` jobs run, which would take too long."""
+    """The grid's records at one instant; None where more than `most` items (audit.lua counts them)
+    are to be read, which would take too long.
+    """
     text = f"local K = '{keys.own}'\n" + library.text("audit")
     reply: Any = client.eval(text, 0, most)
     return Snapshot(reply) if reply else None
