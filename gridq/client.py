@@ -80,7 +80,7 @@ class Client:
         text = graph_text(graph, self.config)
         body = idempotency.body_of(text, value, about, fresh=job is None)
         with translated(self.url):  # what runs already needs no catalogue and no seat
-            earlier = idempotency.earlier(self.redis, self.keys, body, verified=bool(key))
+            earlier = idempotency.earlier(self.scripts.client, self.keys, body, verified=bool(key))
         if earlier is not None:
             return earlier
         split = self.admission.split(text)

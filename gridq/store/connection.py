@@ -191,11 +191,7 @@ def translated(url: str | None = None) -> Iterator[None]:
     except (faults.RedisError, OSError) as exc:
         raise translate(exc, url) from exc
     except Exception as exc:
-        # A RuntimeError is what Celery's result backend raises when it has given up on its own connection.
-        given_up = isinstance(exc, RuntimeError) and any(
-            isinstance(fault, faults.RedisError) for fault in _chain(exc)
-        )
-        if given_up or isinstance(exc, _celerys_faults()):
+        if isinstance(exc, _celerys_faults()):
             raise translate(exc, url) from exc
         raise
 
@@ -278,9 +274,12 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 
 
 def _one_line(exc: BaseException) -> str:
-    return " ".join(str(exc).split()).rstrip(".") or type(exc).__name__
+    text = _SENTINEL.sub("", str(exc))
+    return " ".join(text.split()).rstrip(".") or type(exc).__name__
 
 
+_SENTINEL = re.compile(r"<redis\..*?\)>\)>\)> - ")
+"""What redis-py puts before the fault of a sentinel: its own objects, with all their options."""
 _TOO_OLD = {
     "expected": "Redis 7.0 or Valkey 7.2, or newer",
     "fix": "upgrade the server",

@@ -352,3 +352,11 @@ def test_a_client_in_a_hurry_waits_no_longer_than_told(tmp_path: Path) -> None:
             client.ping()
         proxy.blackhole(False)
         client.ping()
+
+
+def test_sentinels_that_are_away_are_told_without_redis_pys_objects() -> None:
+    url = "sentinel://127.0.0.1:1,127.0.0.1:2/main"
+    with connect(url, retry=False) as client, pytest.raises(BrokerUnreachable) as caught:
+        check_server(client)
+    assert "main" in caught.value.details["reason"]
+    assert "<" not in str(caught.value)
