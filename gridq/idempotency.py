@@ -1,8 +1,8 @@
 """One job for one idempotency key: what a submission is known again by.
 
 A job that its submitter gave an id or an idempotency key has a digest of its body: the graph, the input and
-the options that bear on what comes of it, each in canonical JSON, and its agent. The scripts compare the
-digests; the keys themselves are stored hashed, each under its agent.
+the options that bear on what comes of it, its agent among them, each in canonical JSON. The scripts compare
+the digests; the keys themselves are stored hashed, each under its agent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def body_of(graph: bytes, value: bytes, about: JobOptions, *, fresh: bool) -> Bo
     if given is None and fresh:
         return Body()
     options = about.model_dump(mode="json", exclude=set(LABELS), exclude_defaults=True)
-    parts = (_canonical(graph), _canonical(value), canonical_json([about.agent, options]))
+    parts = (_canonical(graph), _canonical(value), canonical_json(options))
     digest = hashlib.sha256("\n".join(hashlib.sha256(part).hexdigest() for part in parts).encode())
     key = f"{about.agent}:{hashlib.sha256(given.encode()).hexdigest()[:32]}" if given is not None else ""
     return Body(key, digest.hexdigest())

@@ -3,8 +3,9 @@
 Programs of two versions of gridq may meet on one server while it is upgraded. As long as their SCHEMA is the
 same they work side by side; else the scripts that begin something (enqueue, admit, stop, register, adopt,
 sweep, limit, quarantine) refuse the one whose number is not the data's. Those that go on with what was begun
-(claim, renew, emit, complete, fail, leave) do not ask: the number rises only where no seat is live and no job
-runs or waits, so there is no lease and no incarnation of before that they could be called for.
+(claim, renew, emit, complete, keep, fail, leave, rank) do not ask: the number rises only where no seat is
+live and no job runs or waits, so there is no lease and no incarnation of before that they could be called
+for.
 """
 
 from __future__ import annotations
