@@ -13,6 +13,7 @@ from typing import Any
 from celery import Celery
 
 from gridq.settings import Settings
+from gridq.store.connection import translated
 from gridq.store.scripts import Scripts
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def in_effect(app: Celery, scripts: Scripts, config: Settings, seat: str) -> dic
         command = connection.socket_timeout
     finally:
         pool.release(connection)
-    with app.connection_for_read() as broker:
+    with translated(), app.connection_for_read() as broker:
         channel = broker.default_channel
         message = channel.client.connection_pool.connection_kwargs.get("socket_timeout")
         redelivery = channel.visibility_timeout if channel.ack_emulation else 0

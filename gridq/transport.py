@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import threading
 from typing import Any
 from weakref import WeakSet
 
@@ -21,6 +22,7 @@ from redis.sentinel import Sentinel
 log = logging.getLogger(__name__)
 
 _channels: WeakSet[Any] = WeakSet()
+_channels_lock = threading.Lock()
 
 
 class Guard:
@@ -32,7 +34,8 @@ class Guard:
 
     def __init__(self, *args: Any, **names: Any) -> None:
         super().__init__(*args, **names)
-        _channels.add(self)
+        with _channels_lock:
+            _channels.add(self)
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
         # When the server goes while a late-acknowledged task runs, Celery clears the transport's client and
@@ -115,7 +118,9 @@ class SentinelTransport(base.SentinelTransport):  # type: ignore[misc]
 
 def hang_up() -> None:
     """Close the sockets by which this process consumes, from any thread: its consumer connects anew."""
-    for channel in list(_channels):
+    with _channels_lock:
+        found = list(_channels)
+    for channel in found:
         if not channel._active_queues:
             continue
         for client in (channel.__dict__.get("client"), channel.__dict__.get("subclient")):

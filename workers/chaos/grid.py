@@ -276,14 +276,12 @@ class ChaosGrid:
             "GRIDQ_STAGES": ",".join(STAGES),
             "GRIDQ_DRAIN": str(DRAIN),
             "GRIDQ_QUARANTINE": str(QUARANTINE),
-            "GRIDQ_QUOTAS": str(self.quotas) if sort == "router" else "",
-            "GRIDQ_NARRATE": "1" if sort == "router" else "0",
             "PYTHONPATH": os.pathsep.join(filter(None, [hook, os.environ.get("PYTHONPATH", "")])),
             witness.FILE: str(self.witness),
             clock.FILE: str(self.clock_file(machine)),
         }
-        if sort != "router":
-            del env["GRIDQ_QUOTAS"]
+        if sort == "router":
+            env |= {"GRIDQ_QUOTAS": str(self.quotas), "GRIDQ_NARRATE": "1"}
         logs = self.folder / "logs" / machine
         program = (
             programs.router(config, name.replace(".", "-"), logs, env)

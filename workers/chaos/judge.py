@@ -12,7 +12,7 @@ from gridq.errors import GridError
 from gridq.graph.plan import Step
 from gridq.settings import Settings
 from gridq.states import JobState
-from workers.chaos.books import Books, Plans, Record
+from workers.chaos.books import Books, Plans, Record, Row
 from workers.chaos.plan import Job
 from workers.chaos.submitting import Submitted
 from workers.chaos.witness import Run
@@ -198,7 +198,7 @@ class Judge:
         for job, state in self.submitted.items():
             record, agent = self.books.records[job], str(state.job.options["agent"])
             jobs[agent] += record.admitted
-            for row, _ in self._settled(job, record):
+            for row in self._settled(job, record):
                 used[agent] += row.micro_dollars
         spent = self.books.spent
         wrong = []
@@ -216,7 +216,7 @@ class Judge:
     def _seats(self) -> list[str]:
         used: Counter[str] = Counter()
         for job, record in self.books.records.items():
-            for row, _ in self._settled(job, record):
+            for row in self._settled(job, record):
                 seat, _, machine = row.worker.partition("@")
                 used[f"{machine}.{seat}"] += row.micro_dollars
             for attempts in record.lost.values():
@@ -228,14 +228,10 @@ class Judge:
             if charged != used[seat]
         ]
 
-    def _settled(self, job: str, record: Record) -> list[tuple[Any, int]]:
-        """The rows of recorded attempts, each with its step."""
+    def _settled(self, job: str, record: Record) -> list[Row]:
+        """The rows of recorded attempts."""
         number = {op.path: n for n, step in enumerate(self.steps[job]) for op in step.ops}
-        return [
-            (row, number[row.path])
-            for row in record.rows
-            if row.attempt not in record.lost.get(number[row.path], {})
-        ]
+        return [row for row in record.rows if row.attempt not in record.lost.get(number[row.path], {})]
 
 
 def recovery(runs: list[Run], deaths: list[tuple[int, int]]) -> list[float]:

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from gridq.app import app, disconnect
 from gridq.audit import Check, audit
 from gridq.errors import GridError
+from gridq.store.connection import translate
 from workers.chaos import books, witness
 from workers.chaos.attacks import Attacker
 from workers.chaos.grid import BUDGET, START, ChaosGrid
@@ -76,8 +77,8 @@ def run(
 ) -> Result:
     """Start a grid, run the plan on it, judge what is left, stop it. Whatever happens, all programs end.
 
-    `tell` gets a line for each fault and the progress. ConfigError, StartTimeout, BrokerError: the grid could
-    not be started, or its server not be started again; the error's `path` names the logs.
+    `tell` gets a line for each fault, the progress, and where the logs are if they are kept. ConfigError,
+    StartTimeout, BrokerError: the grid could not be started, or its server does not answer in the end.
     """
     folder = Path(tempfile.mkdtemp(prefix="gridq-chaos-"))
     spare = True
@@ -131,6 +132,8 @@ def _run(plan: Plan, folder: Path, machines: int, routers: int, tell: Callable[[
             plan, verdict, attacker.counts, seconds, found.losses, recovery(runs, grid.deaths),
             len(grid.deaths), grid.ended_alone,
         )  # fmt: skip
+    except RedisError as exc:
+        raise translate(exc, grid.server.url) from exc
     finally:
         if left is None:
             disconnect()
