@@ -34,11 +34,11 @@ from gridq import stage
 
 @stage(effects=["Process"], input="Any", output="Any")
 def noted(value):
-    """Run for a while, and leave a trace outside the server."""
+    """Run for a while, where a fault comes meanwhile, and leave a trace outside the server."""
     handle = os.open(os.environ["NOTES"], os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
     os.write(handle, f"{value}\\n".encode())
     os.close(handle)
-    time.sleep(float(os.environ["SECONDS"]))
+    time.sleep(float(os.environ["SECONDS"]) if value not in ("before", "after") else 0)
     return value
 '''
 
@@ -64,8 +64,10 @@ class Grid:
         return sorted(self.notes.read_text().split()) if self.notes.exists() else []
 
 
-@pytest.fixture
-def grid(tmp_path: Path) -> Iterator[Grid]:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
+    """One grid for all faults, one after the other: it comes back from each of them."""
+    tmp_path = tmp_path_factory.mktemp("away")
     (tmp_path / "own_stages.py").write_text(STAGES)
     (tmp_path / "home").mkdir(mode=0o700)
     (tmp_path / "home" / "seats.toml").write_text("[bench]\nlanes = 4\n[local]\nlanes = 4\n")
@@ -92,6 +94,14 @@ def grid(tmp_path: Path) -> Iterator[Grid]:
         stack.enter_context(home)
         direct = stack.enter_context(redis.Redis(port=server.port, password=server.password))
         yield Grid(server, proxy, client, home, direct, notes)
+
+
+@pytest.fixture
+def grid(shared: Grid) -> Grid:
+    """The grid, all live, without the notes of the test before."""
+    shared.notes.unlink(missing_ok=True)
+    wait_for(lambda: len(shared.client.seats()) == 3)
+    return shared
 
 
 class Waits(threading.Thread):
