@@ -26,7 +26,7 @@ elseif string.sub(output, 1, 1) == '@' and C('EXISTS', K .. 'val:' .. string.sub
 else
   local by = free(lease)
   settle(lease, by, tonumber(used))
-  if not by then unpend(job, step); C('DEL', K .. 'late:' .. lease) end
+  if not by then recall(job, step, rest); C('DEL', K .. 'late:' .. lease) end
   if f[8] and tonumber(used) > 0 then
     local all = spend(job, f[9], f[8], tonumber(used))
     if over(f[9], f[8]) then park(f[9], f[8]) end

@@ -11,7 +11,7 @@ settle(lease, by, tonumber(used))
 if by then remember(lease, by, used) end
 if told ~= '' then publish(told) end
 if C('HGET', j, 'cur:' .. step) ~= rest then return 'fenced' end
-if not by then unpend(job, step) elseif kind == 'seat' or kind == 'died' then tally(by, 0, 1) end
+if not by then recall(job, step, rest) elseif kind == 'seat' or kind == 'died' then tally(by, 0, 1) end
 C('HDEL', j, 'cur:' .. step)
 if row ~= '' and C('RPUSH', K .. 'rows:' .. job, row) == 1 then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end
 local after

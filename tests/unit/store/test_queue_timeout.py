@@ -126,6 +126,31 @@ def test_a_stage_that_comes_back_counts_anew(grid: Grid) -> None:
     assert error(grid, "j1").code == "job.queue_timeout"
 
 
+@pytest.mark.parametrize(
+    ("said", "left"), [("done", ["q:j1:1:0.0"]), ("stage", []), ("back", ["q:j1:0:0.1"])]
+)
+def test_what_a_lapsed_attempt_says_stops_its_timer(grid: Grid, said: str, left: list[str]) -> None:
+    """The stage stands ready no more, or again; nothing of a job that has ended is left behind."""
+    grid.seat()
+    grid.job(chain(2), "j1", queue_timeout_ms=MINUTE)
+    claim = grid.take()
+    grid.lapse(claim)
+    if said == "done":
+        grid.done(claim)
+    else:
+        grid.fail(claim, said)
+    assert timers(grid) == left
+    assert bool(grid.client.exists(grid.keys("job", "j1"))) == bool(left)
+
+
+def test_a_retry_stops_the_timers_of_what_it_withdraws(grid: Grid) -> None:
+    grid.seat()
+    scope = Scope("root", None, 2, HOUR, ((0, 0), (1, 0)))
+    grid.job(plan(step(scope=0), step(scope=0), step(0, 1), scopes=[scope]), "j1", queue_timeout_ms=MINUTE)
+    assert grid.fail(grid.take(), "stage") == "again"
+    assert timers(grid) == []
+
+
 def test_a_change_of_class_is_no_new_beginning(grid: Grid) -> None:
     grid.seat("m.a")
     grid.seat("m.b", inc="i2")

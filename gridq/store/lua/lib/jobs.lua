@@ -35,9 +35,16 @@ local function settle(lease, by, used)
   return seat
 end
 
-local function withdraw(job, step)  -- whatever the step is doing, it stops; true where it was pending
+-- An attempt whose lease has lapsed has its say all the same: its stage stands ready no more.
+local function recall(job, step, rest)
+  unpend(job, step)
+  C('ZREM', K .. 'delays', timer(job, step, string.match(rest, '^(%d+):(%d+)')))
+end
+
+local function withdraw(job, step)  -- whatever the step is doing, it stops
   local waited = unpend(job, step)
-  local f = C('HMGET', jobkey(job), 'cur:' .. step, 'q:' .. step)
+  local f = C('HMGET', jobkey(job), 'cur:' .. step, 'q:' .. step, 'qt', 'ep:' .. step, 'a:' .. step)
+  if waited and f[3] then C('ZREM', K .. 'delays', timer(job, step, f[4], f[5])) end
   if f[2] then
     C('HDEL', jobkey(job), 'q:' .. step)
     C('ZREM', K .. 'quarantine', job .. ':' .. step)
@@ -48,7 +55,6 @@ local function withdraw(job, step)  -- whatever the step is doing, it stops; tru
     remember(lease, seat, 0)
     tell_stop('revoked', job .. '.' .. step, seat)
   end
-  return waited
 end
 
 -- What is kept of an ended job, for as long as its result.
@@ -75,9 +81,7 @@ local function finish(job, state, payload, left)
   if f[2] then unhold(job) end
   if left > 0 then
     walked = walked + tonumber(admitted)
-    for step = 0, tonumber(admitted) - 1 do
-      if withdraw(job, step) and f[14] then C('ZREM', K .. 'delays', timer(job, step, unpack(C('HMGET', j, 'ep:' .. step, 'a:' .. step)))) end
-    end
+    for step = 0, tonumber(admitted) - 1 do withdraw(job, step) end
   end
   if not admitted then  -- it never left the inbox
     f = C('HMGET', sub, 'in', 'team', unpack(fields))
@@ -194,7 +198,6 @@ end
 local function isolate(job, step, err)
   if QUARANTINE == 0 then return finish(job, 'failed', counted(job, step, err)) end
   C('HSET', jobkey(job), 'q:' .. step, NOW + QUARANTINE .. ' ' .. err)
-  C('ZREM', K .. 'delays', timer(job, step, unpack(C('HMGET', jobkey(job), 'ep:' .. step, 'a:' .. step))))  -- it waits for no seat
   C('ZADD', K .. 'quarantine', NOW + QUARANTINE, job .. ':' .. step)
   return 'quarantined'
 end
