@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, ClassVar
 
 TOLD = 2000
-"""Characters that are kept of a detail that is no JSON."""
+"""Characters that are kept of a detail that is no JSON, and of each text in an error that is too long."""
+
+LONGEST = 64 * 1024
+"""Characters of an error as JSON. The server copies it whole in each script that meets it, so what a stage
+says in many megabytes would keep everybody waiting, or not be taken at all, and its failure not be recorded.
+"""
+
+OURS = frozenset({"path", "expected", "fix", "worker", "reason", "stage", "retry_after"})
+"""The details that are kept where all of them together are too many."""
 
 
 class GridError(Exception):
@@ -73,16 +82,38 @@ class GridError(Exception):
         }
 
     def to_json(self) -> str:
-        """`to_record` as compact JSON text. What in the details is no JSON is told in words: an error is
-        never lost for the sake of what it says.
+        """`to_record` as compact JSON text of at most LONGEST characters. What in the details is no JSON is
+        told in words, what is too long is cut: an error is never lost for the sake of what it says.
         """
         record = self.to_record()
         try:
-            return json.dumps(record, separators=(",", ":"), default=repr, allow_nan=False)
+            text = json.dumps(record, separators=(",", ":"), default=repr, allow_nan=False)
+            if len(text) <= LONGEST:
+                return text
+            kept = TOLD
         except (TypeError, ValueError, RecursionError):  # a NaN, a cycle, a key that is no text
-            told = {str(k): v if isinstance(v, str) else repr(v)[:TOLD] for k, v in self.details.items()}
-            record["details"] = told
-            return json.dumps(record, separators=(",", ":"), default=repr)
+            kept = LONGEST
+        record["message"] = _cut(self.message, kept)
+        record["details"] = {_cut(str(key), kept): _told(value, kept) for key, value in self.details.items()}
+        text = json.dumps(record, separators=(",", ":"), default=repr)
+        if len(text) <= LONGEST:
+            return text
+        few = TOLD // 4  # as JSON a character may be twelve
+        record["message"] = _cut(self.message, few)
+        record["details"] = {key: _told(self.details[key], few) for key in OURS & self.details.keys()}
+        return json.dumps(record, separators=(",", ":"), default=repr)
+
+
+def _told(value: object, most: int) -> object:
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return _cut(value, most) if isinstance(value, str) else repr(value)[: min(most, TOLD)]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
 def _tree(cls: type[GridError]) -> dict[str, type[GridError]]:
