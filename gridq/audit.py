@@ -11,7 +11,6 @@ import fnmatch
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 from redis import Redis
 
@@ -23,6 +22,12 @@ from gridq.store.snapshot import Snapshot, read
 
 MOST_ITEMS = 500_000
 """Items that are read at one instant at most, a key counting as ten: half a second of the server's time."""
+
+
+CELERYS = ("_kombu", "unacked", "celery")
+"""How keys of Celery's begin that are no queues. What else stands under a prefix without a colon is another
+grid's, whose prefix goes on, or, under the empty one, other programs'.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def broken(client: Redis, keys: Keys) -> list[str]:
 def keys_without_ttl(client: Redis, prefix: str) -> list[str]:
     """The keys under `prefix` that live for ever and may not, without the prefix, sorted.
 
-    Allowed are the patterns of `gridq.store.keys` and Celery's queues, which hold only bells.
+    Allowed are the patterns of `gridq.store.keys`. Celery's queues, which hold only bells, do not count.
     """
     allowed = [*CELERY_PERMANENT, *(f".{pattern}" for pattern in PERMANENT)]
     found = list(client.scan_iter(f"{prefix}*", count=1000))
@@ -83,12 +88,11 @@ def keys_without_ttl(client: Redis, prefix: str) -> list[str]:
         look = client.pipeline(transaction=False)
         for raw in some:
             look.pttl(raw)
-            look.type(raw)
-        replies: list[Any] = look.execute()
-        for raw, ttl, sort in zip(some, replies[::2], replies[1::2], strict=True):
-            key = raw.decode()[len(prefix) :]
+        for raw, ttl in zip(some, look.execute(), strict=True):
+            key = raw.decode("utf-8", "replace")[len(prefix) :]
             named = any(fnmatch.fnmatchcase(key, pattern) for pattern in allowed)
-            if ttl == -1 and not named and not (_is_queue(key) and sort == b"list"):
+            ours = key.startswith((".", *CELERYS))
+            if ttl == -1 and ours and not named:
                 left.append(key)
     return sorted(left)
 

@@ -112,6 +112,16 @@ def test_it_writes_nothing(grid: Grid) -> None:
     assert {key: grid.client.dump(key) for key in grid.client.scan_iter(f"{grid.keys.prefix}*")} == before
 
 
+def test_keys_of_other_grids_and_programs_are_not_ours(grid: Grid) -> None:
+    begun = grid.keys.prefix[:-3]
+    grid.client.set(f"{begun}.strange", 1, ex=60)
+    assert grid.client.hexists(f"{grid.keys.own}who", lease(grid))  # it has no TTL
+    assert audit.keys_without_ttl(grid.client, begun) == []
+    grid.client.persist(f"{begun}.strange")
+    assert audit.keys_without_ttl(grid.client, begun) == [".strange"]
+    grid.client.unlink(f"{begun}.strange")
+
+
 def test_more_than_can_be_read_at_one_instant_is_refused(grid: Grid) -> None:
     """Nobody is served while it reads: what has ended counts as what runs, and so do other programs' keys."""
     for most in (1, grid.client.dbsize() + 20):
