@@ -11,6 +11,7 @@ import fnmatch
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 from redis import Redis
 
@@ -25,8 +26,8 @@ MOST_ITEMS = 500_000
 
 
 CELERYS = ("_kombu", "unacked", "celery")
-"""How keys of Celery's begin that are no queues. What else stands under a prefix without a colon is another
-grid's, whose prefix goes on, or, under the empty one, other programs'.
+"""How keys of Celery's begin that are no queues. What else stands under a prefix that does not end with a
+colon may be another grid's, whose prefix goes on, or, under the empty one, other programs'.
 """
 
 
@@ -78,7 +79,7 @@ def broken(client: Redis, keys: Keys) -> list[str]:
 def keys_without_ttl(client: Redis, prefix: str) -> list[str]:
     """The keys under `prefix` that live for ever and may not, without the prefix, sorted.
 
-    Allowed are the patterns of `gridq.store.keys`. Celery's queues, which hold only bells, do not count.
+    Allowed are the patterns of `gridq.store.keys` and Celery's queues, which hold only bells.
     """
     allowed = [*CELERY_PERMANENT, *(f".{pattern}" for pattern in PERMANENT)]
     found = list(client.scan_iter(f"{prefix}*", count=1000))
@@ -88,11 +89,13 @@ def keys_without_ttl(client: Redis, prefix: str) -> list[str]:
         look = client.pipeline(transaction=False)
         for raw in some:
             look.pttl(raw)
-        for raw, ttl in zip(some, look.execute(), strict=True):
+            look.type(raw)
+        replies: list[Any] = look.execute()
+        for raw, ttl, sort in zip(some, replies[::2], replies[1::2], strict=True):
             key = raw.decode("utf-8", "replace")[len(prefix) :]
             named = any(fnmatch.fnmatchcase(key, pattern) for pattern in allowed)
-            ours = key.startswith((".", *CELERYS))
-            if ttl == -1 and ours and not named:
+            ours = prefix.endswith(":") or key.startswith((".", *CELERYS))
+            if ttl == -1 and ours and not named and not (sort == b"list" and _is_queue(key)):
                 left.append(key)
     return sorted(left)
 
