@@ -108,6 +108,16 @@ class Commands(TyperGroup):
     object on stdout, and an exit code.
     """
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _plain_flags(self, ctx)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            _plain_flags(command, ctx)
+        return name, command, rest
+
     def invoke(self, ctx: Any) -> Any:
         # Not by callbacks of the options: typer would inspect each callback of each command at every start.
         given = [*ctx._protected_args, *ctx.args]
@@ -131,6 +141,16 @@ class Commands(TyperGroup):
                 tell_json(error)
             complain(error)
             raise typer.Exit(code_of(error)) from None
+
+
+def _plain_flags(command: Any, ctx: Any) -> None:
+    """Let typer's own flags, such as `--help`, be False where they are not given.
+
+    They would be None, for which typer makes a validator and imports pydantic: 0.1 s of a short command.
+    """
+    for param in command.get_params(ctx):
+        if param.default is None and getattr(param, "is_bool_flag", False) and not param.expose_value:
+            param.default = False
 
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

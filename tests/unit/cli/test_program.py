@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gridq import cli
+from gridq.home import GRID
 from tests.conftest import GridEnv
+from workers.control import Control
 
 OURS = (
     "run",
@@ -32,22 +35,37 @@ OURS = (
 HEAVY = ("celery", "kombu", "redis", "pydantic", "rich", "httpx", "xllamacpp", "asyncio")
 
 
-def test_the_help_starts_without_anything_heavy() -> None:
+def of_cold_start(*arguments: str, home: Path | None = None) -> str:
+    """What a program of its own prints, and at the end which heavy modules it has loaded."""
     script = f"""
 import sys
 from gridq.cli import main
-sys.argv = ["gridq", "--help"]
+sys.argv = ["gridq", *{arguments!r}]
 try:
     main()
 finally:
     print("loaded", *sorted(set({HEAVY!r}) & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    env = os.environ | ({"GRIDQ_HOME": str(home)} if home else {})
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
     assert done.stderr == ""
-    assert done.stdout.splitlines()[-1] == "loaded"
+    return done.stdout
+
+
+def test_the_status_of_a_grid_that_runs_is_told_without_anything_heavy(tmp_path: Path) -> None:
+    control = Control(tmp_path, GRID, lambda: {"grid": {}, "server": "redis://127.0.0.1:1/0"})
+    try:
+        assert of_cold_start("status", "--json", home=tmp_path).splitlines()[-1] == "loaded"
+    finally:
+        control.close()
+
+
+def test_the_help_starts_without_anything_heavy() -> None:
+    told = of_cold_start("--help")
+    assert told.splitlines()[-1] == "loaded"
     for command in (*OURS, "demo", "probe"):
-        assert f"\n  {command} " in done.stdout
-    assert "Exit codes: 0 done" in done.stdout
+        assert f"\n  {command} " in told
+    assert "Exit codes: 0 done" in told
 
 
 @pytest.mark.parametrize("command", OURS)
