@@ -55,17 +55,7 @@ class BenchGrid:
             home.mkdir(mode=0o700)
             seats = [f'[[bench]]\nname = "{name}"\nlanes = {self.lanes}\n' for name in self.names]
             (home / "seats.toml").write_text("".join(seats))
-            self.config = stack.enter_context(
-                environment(
-                    {
-                        "GRIDQ_BROKER_URL": self.server.url,
-                        "GRIDQ_PREFIX": "gq:",
-                        "GRIDQ_HOME": str(home),
-                        "GRIDQ_PROFILES": "bench",
-                        "GRIDQ_RESULT_TTL": f"{self.result_ttl:g}",
-                    }
-                )
-            )
+            self.config = stack.enter_context(environment(self.server.url, home, self.result_ttl))
             self.store = connect(self.server.url, name="bench")
             stack.callback(self.store.close)
             served = [] if self.supervised else self.names

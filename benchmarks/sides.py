@@ -43,8 +43,17 @@ def memory_of(pid: int) -> float:
 
 
 @contextmanager
-def environment(values: dict[str, str]) -> Iterator[Settings]:
-    """gridq's settings and app in this process point at the benchmark's own server."""
+def environment(url: str, home: Path, result_ttl: float) -> Iterator[Settings]:
+    """gridq's settings and app in this process point at the benchmark's own server and home folder; its jobs'
+    results live for `result_ttl` seconds.
+    """
+    values = {
+        "GRIDQ_BROKER_URL": url,
+        "GRIDQ_PREFIX": "gq:",
+        "GRIDQ_HOME": str(home),
+        "GRIDQ_PROFILES": "bench",
+        "GRIDQ_RESULT_TTL": f"{result_ttl:g}",
+    }
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     settings.cache_clear()
@@ -83,17 +92,7 @@ class Sides:
             home = folder / "home"
             home.mkdir()
             (home / "seats.toml").write_text(f"[bench]\nlanes = {LANES}\n")
-            self.config = stack.enter_context(
-                environment(
-                    {
-                        "GRIDQ_BROKER_URL": self.server.url,
-                        "GRIDQ_PREFIX": "gq:",
-                        "GRIDQ_HOME": str(home),
-                        "GRIDQ_PROFILES": "bench",
-                        "GRIDQ_RESULT_TTL": str(RESULT_TTL),
-                    }
-                )
-            )
+            self.config = stack.enter_context(environment(self.server.url, home, RESULT_TTL))
             self.store = connect(self.server.url, name="bench")
             stack.callback(self.store.close)
             self.home = stack.enter_context(Home(self.config, [SEAT], folder=folder / "logs"))
