@@ -82,14 +82,14 @@ class BenchGrid:
                 env=programs.environment(self.config),
             )
         stack.callback(programs.end, [(child, 15.0)])
-        self.wait_for_seats()
+        self.wait_for_seats(len(self.names))
 
-    def wait_for_seats(self) -> None:
-        """Return once every seat is live."""
+    def wait_for_seats(self, count: int) -> None:
+        """Return once so many seats are live."""
         until = time.monotonic() + READY
-        while self.live() < len(self.names):
+        while self.live() < count:
             if time.monotonic() > until:
-                raise RuntimeError(f"not all seats came live; read {self.folder}")
+                raise RuntimeError(f"{count} seats did not come live; read {self.folder}")
             time.sleep(0.05)
 
     def live(self) -> int:
@@ -122,6 +122,11 @@ class BenchGrid:
         at = now_ms(self.store)
         os.kill(pid, signal.SIGKILL)
         return at
+
+    def start_again(self, name: str) -> None:
+        """Start the worker of a seat anew that was killed, where no supervisor does."""
+        self.home.children[name].wait()
+        self.home.spawn(name)
 
     def claimed(self, job: str) -> tuple[int, int]:
         """How often a job's only stage was claimed, and when last, by the server's clock in ms."""

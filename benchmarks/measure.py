@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,11 @@ class Figure:
 
 
 Measured = Ratio | Figure
+
+
+def tell(text: str) -> None:
+    """Say on stderr how far a long measurement is."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def timed(act: Callable[[], object]) -> float:

@@ -17,7 +17,7 @@ from statistics import linear_regression
 from typing import Any
 
 from benchmarks.grids import BenchGrid
-from benchmarks.measure import Figure, Measured
+from benchmarks.measure import Figure, Measured, tell
 from benchmarks.sides import memory_of
 from gridq.errors import GridError
 from gridq.protocol import Json
@@ -56,8 +56,8 @@ def run(*, minutes: float | None = None, sample: float = SAMPLE) -> list[Measure
             if at - killed > 120:  # the other worker: the sampled one lives through all of it
                 killed = at
                 grid.kill("seat1")
-                grid.home.children["seat1"].wait()
-                grid.home.spawn("seat1")
+                grid.start_again("seat1")
+                tell(f"{at / 60:.0f} of {minutes:g} min: {load.done:,} jobs, {load.wrong} wrong")
         load.finish()
         time.sleep(EXPIRY if minutes >= 1 else 0)
         left = load.keys_left() if minutes >= 1 else 0
