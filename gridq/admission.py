@@ -6,9 +6,10 @@ Router, client and gateway admit by the same `Admission`, each in its own proces
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,12 +25,17 @@ from gridq.idempotency import Body
 from gridq.jobs import JobOptions, deadline_ms, name_of, plan_fields, queue_timeout_ms
 from gridq.matching import Wanted, unfit, wanted
 from gridq.profiles import Profile, demand_of
-from gridq.protocol import Effect
+from gridq.protocol import Advertisement, Effect
 from gridq.settings import Settings
 from gridq.store.scripts import Scripts
 
 PLANS_KEPT = 256
 REFRESH = 2.0
+LOOK = 1.0
+"""Seconds for which what the live seats say of themselves is not read again. A seat that joins within them is
+to a job what one is that joins just after its admission: its runner refuses what it cannot do.
+"""
+
 MOST_CENTS = 10_000_000
 """What one stage may be said to cost: its agent waits in proportion, and numbers stay exact."""
 
@@ -127,6 +133,7 @@ class Admission:
         self._grid = self._local
         self._read_at = 0.0
         self._plans: OrderedDict[bytes, Split] = OrderedDict()
+        self._seats: tuple[float, Sequence[Advertisement]] = (-math.inf, ())
 
     def split(self, graph: bytes) -> Split:
         """The plan of a graph's JSON text; GraphError where it is wrong. Equal texts are split once."""
@@ -189,12 +196,7 @@ class Admission:
         fields = split.fields
         name = options.name or split.name
         if split.wanted:
-            seats = registry.seats(self.scripts.client, self.scripts.keys)
-            for want in split.wanted:
-                left_out = unfit(want, seats, self.profiles, wait=options.wait_for_seat)
-                if left_out:
-                    names = ",".join(left_out)
-                    fields = [*fields, f"x:{want.step}", names, f"u:{want.step}", names]
+            fields = [*fields, *self._left_out(split.wanted, wait=options.wait_for_seat)]
         reply = self.scripts.admit(
             job,
             agent=options.agent,
@@ -233,6 +235,27 @@ class Admission:
             return job
         narration.tell("job admitted", job=job, name=name, agent=options.agent, stages=split.stages)
         return job
+
+    def _left_out(self, steps: Sequence[Wanted], *, wait: bool) -> list[str]:
+        """The fields that keep seats from the steps whose demand they do not meet. NoLiveSeat."""
+        read_at, seats = self._seats
+        known = time.monotonic() - read_at < LOOK
+        if not known:
+            read_at = time.monotonic()
+            seats = registry.seats(self.scripts.client, self.scripts.keys)
+            self._seats = read_at, seats
+        fields = []
+        try:
+            for want in steps:
+                names = ",".join(unfit(want, seats, self.profiles, wait=wait))
+                if names:
+                    fields += [f"x:{want.step}", names, f"u:{want.step}", names]
+        except NoLiveSeat:
+            if not known:
+                raise
+            self._seats = (-math.inf, ())  # perhaps one has joined since
+            return self._left_out(steps, wait=wait)
+        return fields
 
     def _zone(self) -> str:
         """The time zone of the routers' calendar, in which a refusal says when the window turns."""

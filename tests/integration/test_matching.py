@@ -100,3 +100,29 @@ def test_a_demand_that_all_meet_leaves_nobody_out(scripts: Scripts, grid_env: Gr
     made = admission(scripts, grid_env, effect())
     made.admit("j", made.split(GRAPH), b"1", JobOptions())
     assert isinstance(scripts.claim("m.old", "i", "i.0", "n"), Claim)
+
+
+def test_the_seats_are_not_read_again_for_each_job(scripts: Scripts, grid_env: GridEnv) -> None:
+    made = admission(scripts, grid_env, effect(compute_cap="8.0"))
+    split = made.split(GRAPH)
+    made.admit("j0", split, b"1", JobOptions())
+    before = grid_env.client.info("commandstats")["cmdstat_mget"]["calls"]
+    for number in range(1, 4):
+        made.admit(f"j{number}", split, b"1", JobOptions())
+    after = grid_env.client.info("commandstats")["cmdstat_mget"]["calls"]
+    assert after - before == 3  # the script's own: no advertisement
+    assert scripts.claim("m.old", "i", "i.0", "n") == "none"
+
+
+def test_a_seat_that_has_just_joined_is_looked_for_before_a_job_is_refused(
+    scripts: Scripts, grid_env: GridEnv
+) -> None:
+    made = admission(scripts, grid_env, effect(compute_cap="8.0"))
+    client, keys = grid_env.client, scripts.keys
+    text = client.get(keys("ad", "m.new"))
+    assert isinstance(text, bytes)
+    client.delete(keys("ad", "m.new"))
+    with pytest.raises(NoLiveSeat):
+        made.admit("j", made.split(GRAPH), b"1", JobOptions())
+    client.set(keys("ad", "m.new"), text, px=10_000)
+    assert made.admit("j", made.split(GRAPH), b"1", JobOptions()) == "j"
