@@ -148,7 +148,7 @@ class JobReader:
             look.lrange(keys("rows", job), -MAX_STEPS, -1)
         head, inbox, about, end, clock, *texts = look.execute()
         view = JobView(job, None, now=clock[0] + clock[1] / 1e6)
-        view.rows = _rows(texts[0]) if texts else []
+        view.rows = read_rows(texts[0]) if texts else []
         if end is not None:
             self._ended(view, end, about)
         elif head[2] is not None:
@@ -193,7 +193,7 @@ class JobReader:
             look.lrange(self._keys("rows", self.job), -MAX_STEPS, -1)
         found, *texts = look.execute()
         if texts:
-            view.rows = _rows(texts[0])
+            view.rows = read_rows(texts[0])
         if found[0] is None:  # it ended in between
             again = self.read(rows=rows)
             for name in view.__slots__:
@@ -374,10 +374,11 @@ def worker_of(hold: bytes) -> str:
 def rows(client: Redis, keys: Keys, job: str) -> list[Row]:
     """One line for each stage recorded so far, in the order of their records."""
     texts: Any = client.lrange(keys("rows", job), 0, -1)
-    return _rows(texts)
+    return read_rows(texts)
 
 
-def _rows(texts: list[bytes]) -> list[Row]:
+def read_rows(texts: list[bytes]) -> list[Row]:
+    """The lines of a job's history as they are stored, several in each text."""
     return [Row.model_validate(row) for text in texts for row in json.loads(text)]
 
 

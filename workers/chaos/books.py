@@ -26,26 +26,16 @@ from redis import Redis
 from gridq.admission import compile_text, local_catalogue
 from gridq.errors import GridError
 from gridq.graph.plan import Step
+from gridq.history import read_rows
 from gridq.jobs import End
 from gridq.profiles import load
-from gridq.protocol import Json
+from gridq.protocol import Json, Row
 from gridq.settings import Settings
 from gridq.states import JobState
 from gridq.store import values
 from gridq.store.keys import Keys
 
 BATCH = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One recorded line of a job's history."""
-
-    path: str
-    attempt: int
-    worker: str
-    state: str
-    micro_dollars: int
 
 
 @dataclass(slots=True)
@@ -93,11 +83,11 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str], budget: int) -> Books:
         for number, job in enumerate(some):
             ends, rows, count = replies[number * 3 : number * 3 + 3]
             records[job].admitted = int(count or 0) > 0
-            records[job].rows = [_row(row) for text in rows for row in json.loads(text)]
+            records[job].rows = read_rows(rows)
             _end(client, keys, records[job], ends)
     _lost(client, keys, records)
     charged = {}
-    for raw in client.scan_iter(f"{keys('seat', '*')}", count=1000):
+    for raw in client.scan_iter(keys('seat', '*'), count=1000):
         left: Any = client.hget(raw, "left")
         if left is not None:
             charged[raw.decode()[len(keys("seat", "")) :]] = budget - int(left)
@@ -108,10 +98,6 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str], budget: int) -> Books:
             spent[name.decode()] += int(value)
     losses: Any = client.hget(keys("losses"), "n")
     return Books(records, dict(spent), charged, int(losses or 0))
-
-
-def _row(row: dict[str, Any]) -> Row:
-    return Row(row["path"], row["attempt"], row["worker"], row["state"], row["micro_dollars"])
 
 
 def _end(client: Redis, keys: Keys, record: Record, ends: list[bytes]) -> None:

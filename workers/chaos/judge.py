@@ -10,9 +10,10 @@ from typing import Any
 from gridq.audit import Check
 from gridq.errors import GridError
 from gridq.graph.plan import Step
+from gridq.protocol import Row
 from gridq.settings import Settings
 from gridq.states import JobState
-from workers.chaos.books import Books, Plans, Record, Row
+from workers.chaos.books import Books, Plans, Record
 from workers.chaos.plan import Job
 from workers.chaos.submitting import Submitted
 from workers.chaos.witness import Run

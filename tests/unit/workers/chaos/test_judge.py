@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from gridq.errors import AttemptsExhausted, DeadlineExceeded, JobCancelled, StageError
+from gridq.protocol import Row
 from gridq.settings import Settings
 from gridq.states import JobState
-from workers.chaos.books import Books, Record, Row
+from workers.chaos.books import Books, Record
 from workers.chaos.graphs import Made, Outcome
 from workers.chaos.judge import Judge, Verdict, recovery
 from workers.chaos.plan import Job
@@ -43,7 +44,10 @@ class Case:
         self.celery: tuple[str, Any] = ("SUCCESS", "right")
 
     def row(self, stage: str, attempt: int, state: str = "done") -> Row:
-        return Row(self.paths[stage], attempt, "bench@m1", state, 100)
+        return Row(
+            path=self.paths[stage], stage="chaos_seat", queue="bench:any", worker="bench@m1", attempt=attempt,
+            state=state, micro_dollars=100,
+        )  # fmt: skip
 
     def verdict(self) -> Verdict:
         judge = Judge(self.books, {"j": self.state}, self.runs, CONFIG, lambda job: self.celery)
