@@ -40,8 +40,8 @@ class Session:
     """One incarnation of one seat, live from `start` to `stop`.
 
     `on_end(job)` is called when this session's script ended a job whose answer Celery waits for. `on_gone()`
-    is called after the server had forgotten the seat and it has registered again, `on_change()` when it
-    pauses or comes back.
+    is called where the server has forgotten the seat, before it registers again, `on_change()` when it pauses
+    or comes back.
     """
 
     def __init__(
@@ -353,7 +353,10 @@ class Session:
                     running[lease].lose()
 
     def _again(self) -> None:
-        """The server does not know the seat as live: go live again, and say everything again."""
+        """The server does not know the seat as live: say everything again, then go live again, as at a start:
+        whoever sees it live may submit one of its stages.
+        """
+        self._on_gone()
         try:
             self.register()
         except SeatInUse:
@@ -361,7 +364,6 @@ class Session:
             raise
         if self.draining or self.paused:
             self.scripts.leave(self.seat, self.incarnation, "drain")
-        self._on_gone()
 
     def ended(self, how: str, job: str) -> None:
         """A job was ended by one of this session's scripts: see to its answer where Celery waits for one."""
