@@ -87,7 +87,7 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str], budget: int) -> Books:
             _end(client, keys, records[job], ends)
     _lost(client, keys, records)
     charged = {}
-    for raw in client.scan_iter(keys('seat', '*'), count=1000):
+    for raw in client.scan_iter(keys("seat", "*"), count=1000):
         left: Any = client.hget(raw, "left")
         if left is not None:
             charged[raw.decode()[len(keys("seat", "")) :]] = budget - int(left)

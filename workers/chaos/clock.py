@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gridq.home import write_private
+
 FILE = "GRIDQ_CHAOS_CLOCK"
 """The environment variable that names the file with the seconds."""
 
@@ -50,6 +52,4 @@ def install(folder: Path) -> str:
 
 def shift(file: Path, seconds: float) -> None:
     """Put a machine's clock off by `seconds`."""
-    draft = file.with_suffix(".draft")
-    draft.write_text(str(seconds), encoding="ascii")
-    draft.replace(file)
+    write_private(file, str(seconds))

@@ -17,6 +17,7 @@ import redis
 from pydantic import SecretStr
 
 from gridq.errors import ConfigError, StartTimeout
+from gridq.home import write_private
 from gridq.settings import Settings
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
@@ -178,11 +179,6 @@ class ChaosGrid:
             programs.kill(part.child)
         part.ending = None
 
-    def signal(self, part: Part, number: signal.Signals) -> None:
-        """Send a signal to a part that runs."""
-        if part.child is not None and part.running:
-            part.child.send_signal(number)
-
     def stand_still(self, part: Part) -> None:
         """Stop a part that runs by SIGSTOP, until `go_on`, or until this process ends."""
         if part.child is not None and part.running:
@@ -195,8 +191,8 @@ class ChaosGrid:
 
     def drain(self, part: Part) -> None:
         """Tell a part to end; it is started again once it has."""
-        if part.running and part.ending is None:
-            self.signal(part, signal.SIGTERM)
+        if part.child is not None and part.running and part.ending is None:
+            part.child.send_signal(signal.SIGTERM)
             part.ending = time.monotonic()
 
     def stop_server(self, *, kill: bool) -> None:
@@ -210,9 +206,7 @@ class ChaosGrid:
 
     def allow_poor(self, rich: bool) -> None:
         """Let the agent `poor` have all the money it wants, or none."""
-        draft = self.quotas.with_suffix(".draft")
-        draft.write_text(QUOTAS.format(dollars=1_000_000 if rich else 0.000001))
-        draft.replace(self.quotas)
+        write_private(self.quotas, QUOTAS.format(dollars=1_000_000 if rich else 0.000001))
 
     def tick(self) -> None:
         """See to what has ended: start again what is due, and tell of what ended by itself."""

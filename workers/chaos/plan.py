@@ -33,9 +33,6 @@ _WEIGHTS = {
     "cut": 5, "blackhole": 4, "delay": 3, "clock": 2, "client-kill": 2, "script-flush": 2, "quota": 2,
 }  # fmt: skip
 
-EVERY = 1.5
-"""Seconds between two faults, on average."""
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -98,7 +95,7 @@ def chosen(names: str) -> tuple[str, ...]:
     return tuple(name for name in FAULTS if name in wanted)
 
 
-def make(stages: int, seed: int, seconds: float, faults: tuple[str, ...], every: float = EVERY) -> Plan:
+def make(stages: int, seed: int, seconds: float, faults: tuple[str, ...], every: float) -> Plan:
     """Jobs of at least `stages` stages, submitted over `seconds`, and faults of the kinds `faults` all the
     while, on average one each `every` seconds.
     """

@@ -16,6 +16,7 @@ import redis
 from celery.states import PENDING
 from redis.exceptions import RedisError
 
+from gridq import backlog, history
 from gridq.app import app, disconnect
 from gridq.audit import Check, audit
 from gridq.errors import GridError
@@ -115,6 +116,7 @@ def _run(plan: Plan, folder: Path, machines: int, routers: int, tell: Callable[[
             hung = _settle(grid, watch)
             left_over = _quiet(grid)
         finally:
+            watch.close()
             agents.stop()
         seconds = time.monotonic() - began
         runs = witness.read(grid.witness)
@@ -170,6 +172,9 @@ class _Watch:
             self.tell(f"{now - self.agents.began:7.1f} s  {total - len(self.open)} of {total} jobs ended, "
                       f"{known} accepted")  # fmt: skip
 
+    def close(self) -> None:
+        self._client.close()
+
     def _ended(self, jobs: list[str]) -> set[str]:
         look = self._client.pipeline(transaction=False)
         for job in jobs:
@@ -204,8 +209,6 @@ def _settle(grid: ChaosGrid, watch: _Watch) -> list[str]:
 
 
 def _hung(grid: ChaosGrid, watch: _Watch) -> list[str]:
-    from gridq import backlog, history
-
     lines = []
     with grid.direct() as client:
         for job in watch.open[:SHOWN]:

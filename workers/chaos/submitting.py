@@ -16,7 +16,6 @@ from gridq.errors import BrokerError, GridError, JobNotFound, QuotaExceeded
 from gridq.inbox import Inbox
 from gridq.settings import Settings
 from gridq.store.connection import translated
-from gridq.store.scripts import Scripts
 from workers.chaos.plan import Job, Plan
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ class Agents:
         self.submitted = {job.id: Submitted(job) for job in plan.jobs}
         self._client = Client(config=config)
         self._run_graph = run_graph
-        self._inbox = Inbox(Scripts(self._client.redis, config), config)
+        self._inbox = Inbox(self._client.scripts, config)
         self._calls: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
         self._lock = threading.Condition()

@@ -12,6 +12,7 @@ from gridq.cli.output import echo_json
 app = typer.Typer()
 
 SHORTEST = 20.0
+EVERY = 1.5
 STAGES_A_SECOND = 20
 
 
@@ -34,13 +35,13 @@ def chaos(
             "--seconds",
             min=1,
             max=86_400,
-            help="How long jobs are submitted and faults go on; without it one second for 20 stages.",
+            help="How long jobs are submitted and faults go on; else a second for 20 stages, 20 at least.",
             show_default=False,
         ),
     ] = None,
     every: Annotated[
         float, typer.Option("--every", min=0.1, max=86_400, help="Seconds between two faults, on average.")
-    ] = 1.5,
+    ] = EVERY,
     machines: Annotated[
         int, typer.Option("--machines", min=1, max=20, help="Machines, with two seats each.")
     ] = 3,

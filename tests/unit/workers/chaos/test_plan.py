@@ -59,7 +59,7 @@ def test_the_outcome_is_that_of_the_graphs_meaning(failing: float) -> None:
 
 
 def test_every_operator_is_there_and_each_stage_has_an_id_of_its_own() -> None:
-    made = plan.make(1000, 5, 60, ())
+    made = plan.make(1000, 5, 60, (), 1.5)
     text = json.dumps([job.made.graph for job in made.jobs])
     for op in ("Sequential", "Parallel", "Branch", "Retry", "Fanout", "Merge", "Let", "Const"):
         assert f'"op": "{op}"' in text
@@ -69,11 +69,11 @@ def test_every_operator_is_there_and_each_stage_has_an_id_of_its_own() -> None:
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_another() -> None:
-    one, same, other = (plan.make(300, seed, 30, plan.chosen("all")) for seed in (7, 7, 8))
+    one, same, other = (plan.make(300, seed, 30, plan.chosen("all"), 1.5) for seed in (7, 7, 8))
     assert one == same
     assert one.jobs[0].id != other.jobs[0].id
-    assert plan.make(300, 7, 30, ("kill",)).jobs == one.jobs, "other faults are no other jobs"
-    assert {fault.kind for fault in plan.make(300, 7, 30, ("kill",)).faults} == {"kill"}
+    assert plan.make(300, 7, 30, ("kill",), 1.5).jobs == one.jobs, "other faults are no other jobs"
+    assert {fault.kind for fault in plan.make(300, 7, 30, ("kill",), 1.5).faults} == {"kill"}
 
 
 def test_faults_are_called_by_name() -> None:
