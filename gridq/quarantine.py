@@ -139,8 +139,11 @@ def _paths(client: Redis, keys: Keys, job: str, step: int) -> list[str]:
 def _dropped(view: JobView, stage: str) -> bool:
     """Whether this stage was given up before: its job has ended with it."""
     error = view.error or {}
-    path = (error.get("details") or {}).get("path")
-    return error.get("code") == StageQuarantined.code and (stage == path or stage.isdecimal())
+    details = error.get("details") or {}
+    return error.get("code") == StageQuarantined.code and stage in (
+        details.get("path"),
+        str(details.get("step")),
+    )
 
 
 def _not_quarantined(client: Redis, keys: Keys, view: JobView, stage: str) -> NotQuarantined:

@@ -135,6 +135,8 @@ def test_an_operator_drops_it(grid: LocalGrid, runner: Deadly) -> None:
     assert (failed.attempts, failed.deaths) == (2, 2)
     assert not grid.client.drop(job, found.step)
     assert not grid.client.drop(job, found.path)
+    with pytest.raises(NotQuarantined, match="the job is failed"):
+        grid.client.drop(job, found.step + 1)
 
 
 def test_what_stands_in_no_quarantine_is_said_so(grid: LocalGrid) -> None:

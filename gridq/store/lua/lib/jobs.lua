@@ -207,7 +207,7 @@ local function drop(job, step, by)
   local err = string.match(C('HGET', jobkey(job), 'q:' .. step) or '', '^%S+ (.*)$')
   if not err then return nil end
   tell_stop('failed', job .. '.' .. step, watched(), 'stage.quarantined')
-  return finish(job, 'failed', detailed(counted(job, step, err), '"dropped_by":' .. cjson.encode(by)))
+  return finish(job, 'failed', detailed(counted(job, step, err), '"step":' .. step .. ',"dropped_by":' .. cjson.encode(by)))
 end
 
 -- An attempt ended without a result through no fault of the stage. kind: seat (counts to MAXATT, the seat excluded for
