@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.measure import Figure, Measured, alternate, percentile
 from benchmarks.scripts import QUEUE, State, timing, undisturbed
-from benchmarks.sides import Sides, echo_stage
+from benchmarks.sides import Sides, echo_stage, memory_of_server
 from gridq.client import Client
 from gridq.jobs import new_id
 from gridq.store.scripts import Scripts
@@ -96,9 +96,9 @@ def run(sides: Sides, *, jobs: int = 100_000, samples: int = 1_000) -> list[Meas
     with undisturbed(sides.server.pid):
         empty, full = Corner(sides, "empty"), Corner(sides, "full")
         try:
-            before = _used(sides)
+            before = memory_of_server(sides.store)
             full.pile(jobs)
-            bytes_each = (_used(sides) - before) / jobs - len(INPUT) - 2
+            bytes_each = (memory_of_server(sides.store) - before) * 1e6 / jobs - len(INPUT) - 2
             with timing(sides.store, empty.state.scripts, full.state.scripts) as (light, heavy):
                 alternate(samples, empty.cycle, full.cycle)
             bare, loaded = alternate(min(SUBMITS, samples), empty.submit, full.submit)
@@ -119,11 +119,6 @@ def run(sides: Sides, *, jobs: int = 100_000, samples: int = 1_000) -> list[Meas
         p99 = percentile(heavy[name], 0.99)
         found.append(Figure(f"{name} with {queued}, p99 in the server", p99, "µs", P99_US))
     return found
-
-
-def _used(sides: Sides) -> int:
-    memory: Any = sides.store.info("memory")
-    return int(memory["used_memory"])
 
 
 assert QUEUE == "bench:any", "the corners' seat serves what bench_echo needs"

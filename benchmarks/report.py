@@ -48,7 +48,6 @@ def page(
     """The page in Markdown. `load` is the machine's when the run began."""
     found = [each for group in groups.values() for each in group]
     ratios = [each for each in found if isinstance(each, Ratio)]
-    figures = [each for each in found if not isinstance(each, Ratio)]
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     lines = HEAD.format(
         date=_now(),
@@ -64,8 +63,7 @@ def page(
         lines.append(
             f"| {ratio.name} | {sides} | {ratio.goal_text} × | **{ratio.ratio:.2f}** | {ratio.verdict} |"
         )
-    lines += ["", "| gridq alone | measured | goal | |", "|---|---|---|---|"]
-    lines += [_row(figure) for figure in figures]
+    lines += ["", *_alone(found)]
     if table is not None:
         lines += [*SCRIPTS.splitlines(), "", *table.lines()]
     return "\n".join(lines) + "\n"
@@ -89,9 +87,7 @@ def with_apart(page: str, group: str, measured: Sequence[Measured], load: float)
         "",
         f"`python -m benchmarks {group}` on {_now()} UTC; load {load:.1f} when it began.",
         "",
-        "| gridq alone | measured | goal | |",
-        "|---|---|---|---|",
-        *(_row(each) for each in measured if not isinstance(each, Ratio)),
+        *_alone(measured),
     ]
     parts[group] = "\n".join(lines) + "\n"
     return main + APART + "".join(f"\n### {text}" for _, text in sorted(parts.items()))
@@ -101,8 +97,14 @@ def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
 
 
-def _row(figure: Figure) -> str:
-    return f"| {figure.name} | {figure.value:.4g} {figure.unit} | {figure.goal_text} | {figure.verdict} |"
+def _alone(measured: Sequence[Measured]) -> list[str]:
+    """The table of the figures among them."""
+    rows = [
+        f"| {figure.name} | {figure.value:.4g} {figure.unit} | {figure.goal_text} | {figure.verdict} |"
+        for figure in measured
+        if isinstance(figure, Figure)
+    ]
+    return ["| gridq alone | measured | goal | |", "|---|---|---|---|", *rows]
 
 
 def machine() -> str:

@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from redis import Redis
+
 from benchmarks import bare_app
 from gridq import inbox
 from gridq.app import configure
@@ -40,6 +42,12 @@ def memory_of(pid: int) -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6
     raise RuntimeError(f"the process {pid} has no memory")
+
+
+def memory_of_server(store: Redis) -> float:
+    """What a server holds, in MB."""
+    memory: Any = store.info("memory")
+    return int(memory["used_memory"]) / 1e6
 
 
 @contextmanager

@@ -14,11 +14,11 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from statistics import linear_regression
-from typing import Any
 
+from benchmarks import memory
 from benchmarks.grids import BenchGrid
 from benchmarks.measure import Figure, Measured, tell
-from benchmarks.sides import memory_of
+from benchmarks.sides import memory_of, memory_of_server
 from gridq.errors import GridError
 from gridq.protocol import Json
 
@@ -52,7 +52,7 @@ def run(*, minutes: float | None = None, sample: float = SAMPLE) -> list[Measure
                 next_sample += sample
                 for name, pid in pids.items():
                     samples[name].append((at, memory_of(pid)))
-                samples["server"].append((at, _server(grid)))
+                samples["server"].append((at, memory_of_server(grid.store)))
             if at - killed > 120:  # the other worker: the sampled one lives through all of it
                 killed = at
                 grid.kill("seat1")
@@ -114,10 +114,7 @@ class Load:
         """Keys of the server that name one of the jobs, but the notes of attempts that were cut off: they
         are kept for an hour, so that what such an attempt used is charged when it says so late.
         """
-        names = (key.decode() for key in self.grid.store.scan_iter("*", count=5_000))
-        late = self.grid.key("late", "")
-        others = (name for name in names if not name.startswith(late))
-        return sum(1 for name in others if any(part in self.ids for part in name.split(":")))
+        return memory.keys_left(self.grid.store, self.ids, but=self.grid.key("late", ""))
 
     def _end(self) -> None:
         kind, job = self.under_way.popleft()
@@ -155,8 +152,3 @@ KINDS: dict[str, tuple[Json, Json, dict[str, Json], Sequence[str]]] = {
     "late": ({"root": _stage("sleep")}, {"ms": 60_000}, {"deadline": 0.5}, ["job.deadline"]),
 }
 """Of each sort: graph, input, options, the ways in which it may end."""
-
-
-def _server(grid: BenchGrid) -> float:
-    memory: Any = grid.store.info("memory")
-    return int(memory["used_memory"]) / 1e6
