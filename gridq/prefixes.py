@@ -34,11 +34,8 @@ def find(client: Redis, keys: Keys, given: str) -> str:
         return given
     if not _BEGINNING.fullmatch(given):
         raise not_found(given)
-    found: list[str] = []
     pairs: Any = client.zscan_iter(keys("jobs"), match=f"{given}*", count=_PAGE)
-    for member, _ in pairs:
-        found.append(member.decode())
-    ids = sorted(set(found))  # a scan may tell of one twice
+    ids: list[str] = sorted({member.decode() for member, _ in pairs})  # a scan may tell of one twice
     if not ids:
         raise not_found(given)
     if len(ids) > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,19 +35,16 @@ def health(
     from gridq.machine import machine_id
     from gridq.settings import settings
     from gridq.store.capacity import check_kept
+    from gridq.store.connection import now_ms
 
     config = settings()
     machine = machine_id(config.home)
     with client_of(config) as client:
-        look = client.redis.pipeline(transaction=False)
         shortcoming = check_kept(client.redis)
-        look.time()
-        look.zrange(client.keys("seats"), 0, -1, withscores=True)
-        (seconds, micros), found = look.execute()
-        ads = {ad.seat: ad.timeouts for ad in registry.seats(client.redis, client.keys)}
-    now = seconds * 1000 + micros / 1000
-    here = [name.decode() for name, until in found if until > now]
-    live = [name for name in here if name.partition(".")[0] == machine]
+        found: Any = client.redis.zrangebyscore(client.keys("seats"), f"({now_ms(client.redis)}", "inf")
+        ads = registry.seats(client.redis, client.keys) if json else []
+    names = sorted(name.decode() for name in found)
+    live = [name for name in names if name.partition(".")[0] == machine]
     if seat is not None:
         live = [name for name in live if name == f"{machine}.{seat}"]
     if not live:
@@ -56,9 +53,9 @@ def health(
             {"path": str(config.home), "fix": "look at its log, and start it again"},
         )
     if json:
-        timeouts = {name: ads[name] for name in sorted(live) if ads.get(name)}
-        echo_json({"machine": machine, "live": sorted(live), "server": shortcoming, "timeouts": timeouts})
+        timeouts = {ad.seat: ad.timeouts for ad in ads if ad.seat in live and ad.timeouts}
+        echo_json({"machine": machine, "live": live, "server": shortcoming, "timeouts": timeouts})
     else:
-        typer.echo("live: " + ", ".join(sorted(live)))
+        typer.echo("live: " + ", ".join(live))
         if shortcoming:
             typer.echo(f"server: {shortcoming}")
