@@ -368,3 +368,14 @@ def test_a_failed_chain_leaves_no_stage_behind(grid: Grid) -> None:
     assert _state(grid, job) is JobState.FAILED
     assert grid.pending() == []
     assert grid.claim() == "none"
+
+
+def test_no_back_off_outlives_its_job(grid: Grid) -> None:
+    for seat in ("m.a", "m.b"):
+        grid.seat(seat)
+    job = grid.job(one())
+    grid.fail(grid.take("m.a"), "seat", pause_ms=60_000)
+    assert grid.client.zcard(grid.keys("delays")) == 1
+    grid.complete(grid.take("m.b"))
+    assert grid.ended(job).state is JobState.DONE
+    assert not grid.client.exists(grid.keys("delays"))

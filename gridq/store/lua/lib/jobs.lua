@@ -57,6 +57,14 @@ local function withdraw(job, step)  -- whatever the step is doing, it stops
   end
 end
 
+-- Note what is to be done for a job at a later time. Its entry goes with the job; of very many those that came first, the
+-- others when they are due and nothing is found.
+local function delay(job, at, entry)
+  C('ZADD', K .. 'delays', at, entry)
+  local noted = C('HGET', jobkey(job), 'delays') or ''
+  if #noted < 4000 then C('HSET', jobkey(job), 'delays', noted .. entry .. ' ') end
+end
+
 -- What is kept of an ended job, for as long as its result.
 local function chronicle(job, f, state, left, ttl, body)
   local key = K .. 'about:' .. job
@@ -74,7 +82,7 @@ local walked = 0
 -- its steps have not ended, where the caller has not noted that in the job.
 local function finish(job, state, payload, left)
   local j, sub = jobkey(job), K .. 'sub:' .. job
-  local fields = {'name', 'agent', 'n', 'at', 'prio', 'dl', 'celery', 'ttl', 'stream', 'body', 'idem', 'qt'}
+  local fields = {'name', 'agent', 'n', 'at', 'prio', 'dl', 'celery', 'ttl', 'stream', 'body', 'idem', 'qt', 'delays'}
   local f = C('HMGET', j, 'left', 'team', unpack(fields))
   local admitted = f[5]
   left = left or tonumber(f[1] or 0)
@@ -89,6 +97,7 @@ local function finish(job, state, payload, left)
     if f[14] then C('ZREM', K .. 'delays', 'i:' .. job .. ':0:0') end
     C('ZREM', K .. 'inbox', job)
   end
+  for entry in words(f[15]) do C('ZREM', K .. 'delays', entry) end
   local about, celery, stream, body, idem = {unpack(f, 3, 8)}, f[9], unpack(f, 11, 13)
   local ttl = tonumber(f[10] or RESULT)
   C('RPUSH', K .. 'fin:' .. job, state .. '\n' .. payload)
@@ -161,12 +170,12 @@ local function failed(job, step, err)
   local j = jobkey(job)
   local r = header(job, step).scope
   while r do
-    local parent, max, delay = string.match(C('HGET', j, 'sc:' .. r), '^(%S+) (%S+) (%S+) ')
+    local parent, max, wait = string.match(C('HGET', j, 'sc:' .. r), '^(%S+) (%S+) (%S+) ')
     if C('HINCRBY', j, 'try:' .. r, 1) < tonumber(max) then
       local entries = {}
       local se = reset(job, r, entries)
-      if delay ~= '0' then
-        C('ZADD', K .. 'delays', NOW + tonumber(delay), 'r:' .. job .. ':' .. r .. ':' .. se)
+      if wait ~= '0' then
+        delay(job, NOW + tonumber(wait), 'r:' .. job .. ':' .. r .. ':' .. se)
       else
         for _, s in ipairs(entries) do push(job, s) end
       end
@@ -227,8 +236,7 @@ local function attempt_failed(job, step, seat, kind, pause, err)
     if not has(x, seat) then C('HSET', j, 'x:' .. step, x == '' and seat or x .. ',' .. seat) end
     -- x: the seat asked for this time, and gets it. l: others first for one lease, unless there are none (the sweep looks).
     local member = job .. ':' .. step .. ':' .. seat
-    if pause > 0 then C('ZADD', K .. 'delays', NOW + pause, 'x:' .. member)
-    else C('ZADD', K .. 'delays', NOW + LEASE, 'l:' .. member) end
+    if pause > 0 then delay(job, NOW + pause, 'x:' .. member) else delay(job, NOW + LEASE, 'l:' .. member) end
   end
   push(job, step)
   return 'again'
