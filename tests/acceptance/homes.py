@@ -8,25 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from tests.waiting import wait_for
 
 # Started from a script's background, as some continuous integration does, a child would ignore Ctrl-C.
 HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
 GRIDQ = [sys.executable, "-c", HEED + "from gridq.cli import main; main()"]
-
-
-def wait_for(what: Callable[[], T], seconds: float = 40.0) -> T:
-    """The first true value of `what()`."""
-    until = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.05)
-    return found
 
 
 def processes(folder: Path) -> list[str]:

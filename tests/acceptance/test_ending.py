@@ -15,8 +15,8 @@ import pytest
 from gridq.client import Client
 from gridq.errors import NoLiveSeat
 from gridq.settings import Settings
-from tests.acceptance.homes import wait_for
 from tests.pointed import pointed_at
+from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 from workers.home import Home
 

@@ -13,8 +13,9 @@ import gridq
 from gridq.app import app
 from gridq.protocol import Json
 from tests.acceptance.conftest import WholeGrid
-from tests.acceptance.test_grid import graph, stage, wait_until
+from tests.acceptance.test_grid import graph, stage
 from tests.monitor import Monitor
+from tests.waiting import wait_for
 
 CANARY = "canary-7f3a"
 
@@ -24,7 +25,7 @@ def monitor(whole_grid: WholeGrid) -> Iterator[Monitor]:
     """A monitor that has switched the events of every worker on, and is listened for."""
     with Monitor(app) as listening:
         listening.enable()
-        wait_until(lambda: whole_grid.client.redis.exists(whole_grid.client.keys("watched")))
+        wait_for(lambda: whole_grid.client.redis.exists(whole_grid.client.keys("watched")))
         yield listening
 
 

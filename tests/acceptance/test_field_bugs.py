@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from gridq.settings import settings as own_settings
 from gridq.states import JobState, StageState
 from tests.acceptance.conftest import WholeGrid
 from tests.pointed import pointed_at
+from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 from workers.home import Home
 
@@ -97,13 +97,6 @@ def run(root: dict[str, Any], value: Any, **options: Any) -> Any:
     return gridq.run_graph.delay({"root": root}, value, **options)
 
 
-def wait_until(true: Callable[[], Any], seconds: float = 30) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.02)
-
-
 def witness(folder: Path) -> list[str]:
     file = folder / "witness"
     return file.read_text().split() if file.exists() else []
@@ -123,7 +116,7 @@ def again(grid: WholeGrid, name: str) -> None:
     grid.home.children[name].wait(20)
     before = incarnation(grid, name)
     grid.home.spawn(name)
-    wait_until(lambda: incarnation(grid, name) not in (None, before))
+    wait_for(lambda: incarnation(grid, name) not in (None, before))
 
 
 def test_a_stage_longer_than_every_timeout_of_a_message_runs_once(grid: WholeGrid, tmp_path: Path) -> None:
@@ -138,9 +131,9 @@ def test_what_a_killed_worker_ran_is_back_within_its_lease(grid: WholeGrid) -> N
     """celery 3541: kill -9 of a worker lost the task. Nobody starts it anew: the lease alone tells."""
     client = grid.client
     job = run(stage("bench_sleep", ms=3000), 1)
-    wait_until(lambda: client.view(job.id).having(StageState.RUNNING))
+    wait_for(lambda: client.view(job.id).having(StageState.RUNNING))
     grid.home.children["bench"].kill()
-    wait_until(lambda: client.view(job.id).having(StageState.READY), 10 * LEASE)
+    wait_for(lambda: client.view(job.id).having(StageState.READY), 10 * LEASE)
     again(grid, "bench")
     job.get(timeout=30)
     assert [row.attempt for row in client.rows(job.id)] == [2]
@@ -153,7 +146,7 @@ def test_a_stage_that_kills_its_worker_ends_in_a_clear_state_and_kills_no_more(
     job = run(stage("deadly"), {"folder": str(tmp_path)})
     while grid.client.status(job.id) in (JobState.QUEUED, JobState.RUNNING):
         child = grid.home.children["local"]
-        wait_until(lambda child=child: child.poll() is not None or grid.client.status(job.id).final)  # type: ignore[misc]
+        wait_for(lambda child=child: child.poll() is not None or grid.client.status(job.id).final)  # type: ignore[misc]
         if child.poll() is not None:
             again(grid, "local")
     with pytest.raises((errors.AttemptsExhausted, errors.StageQuarantined)) as caught:
@@ -168,7 +161,7 @@ def test_what_has_ended_is_not_run_again_by_a_shutdown_before_its_message_is_ack
 ) -> None:
     """celery 3802. The message of a stage is acknowledged when its lane looks for no more work."""
     job = run(stage("slow"), {"folder": str(tmp_path), "seconds": 1.5})
-    wait_until(lambda: witness(tmp_path))
+    wait_for(lambda: witness(tmp_path))
     child = grid.home.children["local"]
     child.send_signal(signal.SIGTERM)
     assert child.wait(30) == 0
@@ -197,7 +190,7 @@ def test_a_cancel_that_no_worker_heard_holds_when_one_comes(grid: WholeGrid, tmp
     grid.home.children["local"].send_signal(signal.SIGTERM)
     assert grid.home.children["local"].wait(30) == 0
     job = run(stage("slow"), {"folder": str(tmp_path), "seconds": 0}, wait_for_seat=True)
-    wait_until(lambda: grid.client.status(job.id) is JobState.RUNNING)
+    wait_for(lambda: grid.client.status(job.id) is JobState.RUNNING)
     assert grid.client.cancel(job.id)
     again(grid, "local")
     assert run(stage("slow"), {"folder": str(tmp_path), "seconds": 0}).get(timeout=20) == "done"

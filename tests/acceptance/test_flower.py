@@ -14,9 +14,10 @@ from flower.urls import handlers
 from gridq.machine import machine_id
 from gridq.settings import Settings
 from tests.acceptance.conftest import WholeGrid
-from tests.acceptance.test_grid import ECHO, graph, stage, wait_until
+from tests.acceptance.test_grid import ECHO, graph, stage
 from tests.flower_process import FlowerProcess, known
 from tests.pointed import environment, pointed_at
+from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 from workers.home import Home
 
@@ -53,11 +54,9 @@ def environ(grid: WholeGrid, server: EmbeddedServer) -> dict[str, str]:
 def shown(grid: WholeGrid, environ: dict[str, str]) -> Iterator[FlowerProcess]:
     """Flower, once it sees the grid and the grid sends events."""
     with FlowerProcess(environ) as flower:
-        wait_until(lambda: all(online(flower).get(name) for name in workers_of(grid, "bench", "spare")))
+        wait_for(lambda: all(online(flower).get(name) for name in workers_of(grid, "bench", "spare")))
         jobs: list[str] = []
-        wait_until(
-            lambda: jobs.append(grid.client.submit(ECHO, 1)) or any(known(flower, job) for job in jobs)
-        )
+        wait_for(lambda: jobs.append(grid.client.submit(ECHO, 1)) or any(known(flower, job) for job in jobs))
         yield flower
 
 
@@ -125,7 +124,7 @@ def test_with_control_a_job_is_cancelled_but_none_submitted_or_read(
         job = grid.client.submit(graph(stage("bench_sleep")), {"ms": 60_000})
         answer = flower.client.post(f"/api/task/revoke/{job}", data={"terminate": "true"})
         assert answer.status_code == 200, answer.text
-        wait_until(lambda: grid.client.status(job) == "cancelled")
+        wait_for(lambda: grid.client.status(job) == "cancelled")
         for what in ("apply", "async-apply", "send-task"):
             answer = flower.client.post(f"/api/task/{what}/gridq.run_graph", json={"args": ["x"]})
             assert answer.status_code == 403, what
@@ -142,21 +141,21 @@ def test_every_worker_is_online_by_its_seats_name(shown: FlowerProcess, grid: Wh
 
 def test_queue_lengths_are_the_stages_that_wait(shown: FlowerProcess, grid: WholeGrid) -> None:
     busy = [grid.client.submit(graph(stage("bench_sleep")), {"ms": 60_000}) for _ in range(3)]
-    wait_until(lambda: grid.client.redis.zcard(grid.client.keys("leases")) == 3)
+    wait_for(lambda: grid.client.redis.zcard(grid.client.keys("leases")) == 3)
     wait = [grid.client.submit(graph(stage("bench_echo")), number) for number in range(5)]
-    wait_until(lambda: lengths(shown)["bench:any"] == 5)
+    wait_for(lambda: lengths(shown)["bench:any"] == 5)
     listed = {each["name"]: each for each in shown.get("/api/queues/length")["active_queues"]}
     assert listed["bench:any"]["consumers"] == 3  # `spare` serves bench:any too
     assert {"bench:any", "bench:spare", "gridq:pure", "gridq:router"} <= listed.keys()
     assert not [name for name in listed if name.startswith(("seat:", grid.config.prefix))]
     for job in [*busy, *wait]:
         grid.client.cancel(job)
-    wait_until(lambda: lengths(shown)["bench:any"] == 0)
+    wait_for(lambda: lengths(shown)["bench:any"] == 0)
 
 
 def end_of(shown: FlowerProcess, uuid: str) -> dict[str, Any]:
     """A task once Flower says that it has ended."""
-    wait_until(lambda: known(shown, uuid).get("state") in {"SUCCESS", "FAILURE", "REVOKED"})
+    wait_for(lambda: known(shown, uuid).get("state") in {"SUCCESS", "FAILURE", "REVOKED"})
     return known(shown, uuid)
 
 
@@ -190,7 +189,7 @@ def test_a_wide_job_is_told_whole(shown: FlowerProcess, grid: WholeGrid) -> None
     assert end_of(shown, job)["state"] == "SUCCESS"
     mine = [uuid for uuid in shown.get("/api/tasks") if uuid.startswith(f"{job}.")]
     assert len(mine) >= 40
-    wait_until(lambda: {known(shown, uuid)["state"] for uuid in mine} == {"SUCCESS"})
+    wait_for(lambda: {known(shown, uuid)["state"] for uuid in mine} == {"SUCCESS"})
 
 
 def test_a_failure_is_told_of_the_stage_and_the_job(shown: FlowerProcess, grid: WholeGrid) -> None:
@@ -207,7 +206,7 @@ def test_a_failure_is_told_of_the_stage_and_the_job(shown: FlowerProcess, grid: 
 
 def test_a_cancel_is_told_of_the_stage_that_ran_and_the_job(shown: FlowerProcess, grid: WholeGrid) -> None:
     job = grid.client.submit(graph(stage("bench_sleep")), {"ms": 60_000, "why": CANARY})
-    wait_until(lambda: known(shown, f"{job}.0").get("state") == "STARTED")
+    wait_for(lambda: known(shown, f"{job}.0").get("state") == "STARTED")
     assert known(shown, job)["state"] == "STARTED"
     grid.client.cancel(job)
     assert end_of(shown, job)["state"] == "REVOKED"
@@ -221,13 +220,13 @@ def test_a_killed_worker_is_no_ghost_and_its_stage_still_one_task(
     (spare,) = workers_of(grid, "spare")
     job = grid.client.submit(graph(stage("bench_sleep", **SPARE)), {"ms": 3000, "why": CANARY})
     task = f"{job}.0"
-    wait_until(lambda: known(shown, task).get("state") == "STARTED")
+    wait_for(lambda: known(shown, task).get("state") == "STARTED")
     killed = grid.home.children["spare"]
     killed.kill()
     killed.wait()
-    wait_until(lambda: known(shown, task)["state"] != "STARTED")
-    wait_until(lambda: spare not in online(shown), 60)
-    wait_until(lambda: spare not in shown.get("/api/workers"))
+    wait_for(lambda: known(shown, task)["state"] != "STARTED")
+    wait_for(lambda: spare not in online(shown), 60)
+    wait_for(lambda: spare not in shown.get("/api/workers"))
     assert spare not in shown.get("/api/workers?status=1")
     grid.home.spawn("spare")
     ended = end_of(shown, task)
@@ -235,7 +234,7 @@ def test_a_killed_worker_is_no_ghost_and_its_stage_still_one_task(
     assert ended["retried"]
     assert end_of(shown, job)["state"] == "SUCCESS"
     assert [uuid for uuid in shown.get("/api/tasks") if uuid.startswith(f"{job}.")] == [task]
-    wait_until(lambda: online(shown).get(spare) is True)
+    wait_for(lambda: online(shown).get(spare) is True)
     assert spare in shown.get("/api/workers")
 
 

@@ -17,8 +17,8 @@ from celery import Celery
 from gridq import monitor, parent
 from gridq.app import server_options
 from gridq.settings import Settings
-from tests.acceptance.test_grid import wait_until
 from tests.flower_process import RUN, FlowerProcess, known
+from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 
 
@@ -41,7 +41,7 @@ def test_celerys_own_command_is_the_same_flower(environ: dict[str, str], shown: 
     child = subprocess.Popen([sys.executable, "-m", "celery", *what], env={**shown.environ, **environ})
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_until(lambda: answers(f"{url}/healthcheck"))
+        wait_for(lambda: answers(f"{url}/healthcheck"))
         assert httpx.get(f"{url}/api/workers").status_code == 401
         assert httpx.get(f"{url}/metrics").status_code == 401
         (login, refused) = (("gridq", shown.password), "/api/task/send-task/gridq.run_graph")
@@ -105,7 +105,7 @@ def test_a_public_address_has_its_path_and_the_password_its_warning(environ: dic
         assert away.bare.get("/flower/api/workers").status_code == 401
         assert away.client.get("/flower/workers").status_code == 200
         assert away.bare.get("/flower/healthcheck").text == "OK"
-        wait_until(lambda: "unencrypted" in away.said())
+        wait_for(lambda: "unencrypted" in away.said())
         away.process.send_signal(signal.SIGTERM)
         assert away.process.wait(20) == 0
 
@@ -117,7 +117,7 @@ def test_it_ends_and_hears_again_when_its_server_does(tmp_path: Path) -> None:
         with FlowerProcess(environ) as flower:
             assert flower.client.get("/api/queues/length").status_code == 200
             server.kill()
-            wait_until(lambda: flower.client.get("/api/queues/length").status_code == 503)
+            wait_for(lambda: flower.client.get("/api/queues/length").status_code == 503)
             server.start()
             sender = Celery("sender")
             sender.conf.update(server_options(Settings(broker_url=server.url)))
@@ -127,9 +127,9 @@ def test_it_ends_and_hears_again_when_its_server_does(tmp_path: Path) -> None:
                     out.send("task-received", uuid="a-job", name="a graph", args="anon", kwargs="1 step")
                 return bool(known(flower, "a-job"))
 
-            wait_until(heard)
+            wait_for(heard)
             server.kill()
-            wait_until(lambda: flower.client.get("/api/queues/length").status_code == 503)
+            wait_for(lambda: flower.client.get("/api/queues/length").status_code == 503)
             flower.process.terminate()
             assert flower.process.wait(20) == 0
 
@@ -151,7 +151,7 @@ def test_it_ends_with_its_parent(environ: dict[str, str]) -> None:
     starter.kill()
     starter.wait()
     starter.stdout.close()
-    wait_until(lambda: not alive(child))
+    wait_for(lambda: not alive(child))
 
 
 def alive(pid: int) -> bool:

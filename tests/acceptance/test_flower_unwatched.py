@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 from tests.acceptance.conftest import WholeGrid
-from tests.acceptance.test_grid import ECHO, graph, stage, wait_until
+from tests.acceptance.test_grid import ECHO, graph, stage
 from tests.flower_process import FlowerProcess, known
+from tests.waiting import wait_for
 
 
 def test_no_task_event_is_sent_before_a_monitor_asks(whole_grid: WholeGrid) -> None:
@@ -19,7 +20,7 @@ def test_no_task_event_is_sent_before_a_monitor_asks(whole_grid: WholeGrid) -> N
         job = client.submit(root, {"message": "x"})
         assert client.wait(job, 20)
     job = client.submit(graph(stage("bench_sleep")), {"ms": 60_000})
-    wait_until(lambda: client.redis.zcard(client.keys("leases")) == 1)
+    wait_for(lambda: client.redis.zcard(client.keys("leases")) == 1)
     client.cancel(job)
     heard = sent_until(listening, "worker-heartbeat")
     assert not [kind for kind in heard if kind.startswith("task-")]
@@ -31,10 +32,10 @@ def test_no_task_event_is_sent_before_a_monitor_asks(whole_grid: WholeGrid) -> N
         "GRIDQ_HOME": str(whole_grid.config.home),
     }
     with FlowerProcess(environ) as flower:
-        wait_until(lambda: client.redis.exists(client.keys("watched")))
+        wait_for(lambda: client.redis.exists(client.keys("watched")))
         job = client.submit(ECHO, 1)
         client.result(job, 20)
-        wait_until(lambda: known(flower, f"{job}.0").get("state") == "SUCCESS")
+        wait_for(lambda: known(flower, f"{job}.0").get("state") == "SUCCESS")
         assert "task-succeeded" in sent_until(listening, "task-succeeded")
     listening.close()
 
@@ -50,7 +51,7 @@ def sent_until(listening: Any, last: str) -> list[str]:
         kinds.extend(kinds_of(message) if message else [])
         return last in kinds
 
-    wait_until(came)
+    wait_for(came)
     return kinds
 
 

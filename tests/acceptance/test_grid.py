@@ -16,6 +16,7 @@ from gridq.protocol import Json
 from gridq.states import JobState
 from tests.acceptance.conftest import WholeGrid
 from tests.hygiene import keys_without_ttl
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("whole_grid")
 
@@ -27,13 +28,6 @@ def stage(name: str, **config: Json) -> dict[str, Any]:
 
 def graph(root: dict[str, Any]) -> dict[str, Any]:
     return {"description": "a test", "version": "0.1.0", "root": root}
-
-
-def wait_until(true: Any, seconds: float = 20) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.02)
 
 
 ECHO = graph(stage("bench_echo"))
@@ -154,7 +148,7 @@ def test_a_stream_gives_the_pieces_as_they_are_made(whole_grid: WholeGrid) -> No
 def test_cancel_stops_a_running_stage_and_is_quiet_when_repeated(whole_grid: WholeGrid) -> None:
     client = whole_grid.client
     job = client.submit(graph(stage("bench_sleep", ms=60_000)))
-    wait_until(lambda: client.redis.hlen(client.keys("held", _bench_seat(client))) == 1)
+    wait_for(lambda: client.redis.hlen(client.keys("held", _bench_seat(client))) == 1)
     assert client.cancel(job) is True
     assert client.cancel(job) is False
     assert client.status(job) is JobState.CANCELLED
@@ -167,7 +161,7 @@ def test_cancel_stops_a_running_stage_and_is_quiet_when_repeated(whole_grid: Who
 
 def test_celerys_own_revoke_cancels_wherever_the_job_stands(whole_grid: WholeGrid) -> None:
     job = gridq.run_graph.delay(graph(stage("bench_sleep", ms=60_000)))
-    wait_until(lambda: whole_grid.client.status(job.id) is JobState.RUNNING)
+    wait_for(lambda: whole_grid.client.status(job.id) is JobState.RUNNING)
     job.revoke()
     with pytest.raises(errors.JobCancelled, match="revoked"):
         job.get(timeout=20)
@@ -198,7 +192,7 @@ def test_waiting_for_a_seat_is_the_submitters_choice(whole_grid: WholeGrid) -> N
 def test_a_worker_killed_in_the_midst_costs_nothing_but_time(whole_grid: WholeGrid) -> None:
     client = whole_grid.client
     jobs = [gridq.run_graph.delay(graph(stage("bench_sleep", ms=1500)), number) for number in range(4)]
-    wait_until(lambda: client.redis.hlen(client.keys("held", _bench_seat(client))) == 4)
+    wait_for(lambda: client.redis.hlen(client.keys("held", _bench_seat(client))) == 4)
     child = whole_grid.home.children["bench"]
     child.kill()
     child.wait()
@@ -211,7 +205,7 @@ def test_a_stopped_worker_finishes_what_it_can_and_hands_back_the_rest(whole_gri
     client = whole_grid.client
     short = gridq.run_graph.delay(graph(stage("bench_sleep", ms=800)), "short")
     long = gridq.run_graph.delay(graph(stage("bench_sleep", ms=6000)), "long")
-    wait_until(lambda: client.redis.hlen(client.keys("held", _bench_seat(client))) == 2)
+    wait_for(lambda: client.redis.hlen(client.keys("held", _bench_seat(client))) == 2)
     child = whole_grid.home.children["bench"]
     began = time.monotonic()
     child.send_signal(signal.SIGTERM)
@@ -252,7 +246,7 @@ def test_a_server_that_forgot_everything_is_told_again(whole_grid: WholeGrid) ->
     for name in ("seats", "lanes", "serve:*", "idle:*", "seat:*", "bells"):
         for key in client.redis.scan_iter(client.keys(name)):
             client.redis.delete(key)
-    wait_until(lambda: client.redis.zcard(client.keys("seats")) == 3)
+    wait_for(lambda: client.redis.zcard(client.keys("seats")) == 3)
     assert gridq.run_graph.delay(ECHO, 1).get(timeout=20) == 1
 
 
@@ -267,7 +261,7 @@ def test_afterwards_every_key_has_a_life(whole_grid: WholeGrid) -> None:
     assert not keys_without_ttl(whole_grid.client.redis, whole_grid.config.prefix)
     client = whole_grid.client
     for name in ("leases", "who", "inbox", "answers", "deadlines"):
-        wait_until(lambda name=name: not client.redis.exists(client.keys(name)), 5)  # type: ignore[misc]
+        wait_for(lambda name=name: not client.redis.exists(client.keys(name)), 5)  # type: ignore[misc]
     assert json.dumps(client.status("nothing")) == "null"
 
 

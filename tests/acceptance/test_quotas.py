@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from gridq.settings import Settings
 from gridq.states import JobState
 from tests.hygiene import keys_without_ttl
 from tests.pointed import pointed_at
+from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 from workers.home import Home
 
@@ -85,13 +85,6 @@ def graph(*micro: int) -> dict[str, Any]:
     return {"root": {"op": "Sequential", "stages": stages} if len(stages) > 1 else stages[0]}
 
 
-def wait_until(true: Any, seconds: float = 20) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.05)
-
-
 def command(*words: str) -> Any:
     """A command's JSON."""
     done = CliRunner().invoke(cli.app, [*words, "--json"])
@@ -136,9 +129,9 @@ def test_jobs_are_counted(grid: Grid) -> None:
 
 def test_a_changed_file_counts_without_a_restart_and_parked_work_wakes(grid: Grid) -> None:
     grid.write("[agents.cleo]\nmonthly_dollars = 0.09\n")
-    wait_until(lambda: any(found["name"] == "cleo" for found in command("quota")["accounts"]))
+    wait_for(lambda: any(found["name"] == "cleo" for found in command("quota")["accounts"]))
     job = grid.client.submit(graph(100_000, 1), {}, agent="cleo")  # its first stage uses more than it said
-    wait_until(lambda: account("cleo")["parked"])
+    wait_for(lambda: account("cleo")["parked"])
     assert grid.client.status(job) is JobState.RUNNING
     grid.write("[agents.cleo]\nmonthly_dollars = 1\n")
     assert grid.client.result(job, 20) == {"micro_dollars": 1}
@@ -147,16 +140,16 @@ def test_a_changed_file_counts_without_a_restart_and_parked_work_wakes(grid: Gri
 
 def test_a_wrong_file_is_refused_and_told_and_the_old_one_stays(grid: Grid) -> None:
     grid.write("[agents.dora]\nmonthly_jobs = 0\n")
-    wait_until(lambda: any(found["name"] == "dora" for found in command("quota")["accounts"]))
+    wait_for(lambda: any(found["name"] == "dora" for found in command("quota")["accounts"]))
     grid.write("[agents.dora]\nmonthly_jobs = 5\nmonthly_joy = 1\n")
-    wait_until(lambda: command("quota")["limits"]["refused"])
+    wait_for(lambda: command("quota")["limits"]["refused"])
     assert "quotas.toml:3: agents.dora.monthly_joy" in command("quota")["limits"]["refused"]
     assert "agents.dora.monthly_joy" in logs(grid)
     assert "agents.dora.monthly_joy" in CliRunner().invoke(cli.app, ["quota"]).stderr
     with pytest.raises(QuotaExceeded):
         grid.client.submit(graph(0), {}, agent="dora")
     grid.write("[agents.dora]\nmonthly_jobs = 5\n")
-    wait_until(lambda: not command("quota")["limits"]["refused"])
+    wait_for(lambda: not command("quota")["limits"]["refused"])
     grid.client.run(graph(0), {}, 20, agent="dora")
 
 
@@ -215,7 +208,7 @@ def test_a_seat_over_its_requests_or_budget_waits_and_wakes_by_itself(grid: Grid
     redis, keys = grid.client.redis, grid.client.keys
     (seat,) = [ad.seat for ad in grid.client.workers()]
     grid.write(f'[seats."{seat}"]\nrequests_per_minute = 1\n')
-    wait_until(lambda: redis.hget(keys("seat", seat), "grpm") == b"1")
+    wait_for(lambda: redis.hget(keys("seat", seat), "grpm") == b"1")
     redis.delete(keys("rate", seat))
     grid.client.run(graph(0), {}, 20, agent="fay")
     waits = grid.client.submit(graph(0), {}, agent="fay")
@@ -226,7 +219,7 @@ def test_a_seat_over_its_requests_or_budget_waits_and_wakes_by_itself(grid: Grid
     grid.client.result(waits, 20)
 
     grid.write(f'[seats."{seat}"]\nbudget_dollars = 0.1\nperiod = "day"\n')
-    wait_until(lambda: redis.hget(keys("seat", seat), "gleft") == b"100000")
+    wait_for(lambda: redis.hget(keys("seat", seat), "gleft") == b"100000")
     grid.client.run(graph(100_000), {}, 20, agent="fay")  # all of it
     assert account(seat, "grid budget")["left"] == 0
     waits = grid.client.submit(graph(0), {}, agent="fay")

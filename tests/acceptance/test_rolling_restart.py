@@ -17,8 +17,8 @@ from gridq.errors import BrokerUnreachable, NoLiveSeat
 from gridq.jobs import new_id
 from gridq.settings import Settings
 from gridq.tasks import run_graph
-from tests.acceptance.homes import wait_for
 from tests.pointed import pointed_at
+from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 from workers.home import Home
 

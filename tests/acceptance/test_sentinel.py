@@ -14,9 +14,10 @@ from gridq.monitor import PendingWork
 from gridq.settings import Settings
 from gridq.store.connection import check_server, connect
 from gridq.tasks import run_graph
-from tests.acceptance.homes import GRIDQ, wait_for
+from tests.acceptance.homes import GRIDQ
 from tests.pointed import pointed_at
 from tests.sentinels import Watched
+from tests.waiting import wait_for
 from workers.home import Home
 
 pytestmark = pytest.mark.slow

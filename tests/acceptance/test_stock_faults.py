@@ -40,10 +40,10 @@ from gridq.queues import ROUTER
 from gridq.settings import Settings
 from gridq.store.envelopes import PLACEHOLDER, envelope
 from gridq.tasks import run_graph
-from tests.acceptance.homes import wait_for
 from tests.conftest import GridEnv
 from tests.integration.witness_app import make, notes
 from tests.pointed import pointed_at
+from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 from workers.home import Home
 

@@ -17,8 +17,8 @@ import pytest
 from gridq.client import Client
 from gridq.settings import Settings
 from gridq.tasks import run_graph
-from tests.acceptance.homes import wait_for
 from tests.pointed import pointed_at
+from tests.waiting import wait_for
 from workers.chaos.proxy import Proxy
 from workers.embedded import EmbeddedServer
 from workers.home import Home

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from gridq import errors
 from gridq.app import app
 from gridq.states import JobState, StageState
 from tests.acceptance.conftest import WholeGrid
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("whole_grid")
 
@@ -26,13 +26,6 @@ pytestmark = pytest.mark.usefixtures("whole_grid")
 def graph(name: str, **config: Any) -> dict[str, Any]:
     node: dict[str, Any] = {"op": "Stage", "id": name}
     return {"root": {**node, "config": config} if config else node}
-
-
-def wait_until(true: Callable[[], Any], seconds: float = 30) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -68,7 +61,7 @@ def stopped_in_the_midst(grid: WholeGrid, file: Path, **options: Any) -> Iterato
     client = grid.client
     for _ in range(20):
         job = client.submit(graph("stubborn"), str(file), wait_for_seat=True, **options)
-        wait_until(lambda: held(grid, "local") == 1 or client.status(job) is not JobState.RUNNING)  # noqa: B023
+        wait_for(lambda: held(grid, "local") == 1 or client.status(job) is not JobState.RUNNING)  # noqa: B023
         with stopped(grid, "local"):
             if client.view(job).having(StageState.RUNNING):
                 yield job
@@ -114,7 +107,7 @@ def test_a_stage_that_heeds_nothing_is_left_behind_and_its_lanes_go_on(
 def test_a_worker_that_stands_still_past_the_stages_time(whole_grid: WholeGrid, tmp_path: Path) -> None:
     with stopped_in_the_midst(whole_grid, tmp_path / "never") as job:
         # its lease lapses, and the stage waits for a seat
-        wait_until(lambda: whole_grid.client.redis.zcard(whole_grid.client.keys("leases")) == 0)
+        wait_for(lambda: whole_grid.client.redis.zcard(whole_grid.client.keys("leases")) == 0)
     with pytest.raises(errors.StageTimeout):
         whole_grid.client.result(job, timeout=30)
     (tmp_path / "never").touch()
@@ -146,14 +139,14 @@ def test_a_deadline_is_kept_while_a_worker_stands_still(whole_grid: WholeGrid, t
 def test_a_cancel_takes_a_stages_children_along(whole_grid: WholeGrid, tmp_path: Path) -> None:
     file = tmp_path / "pids"
     job = gridq.run_graph.delay(graph("family"), str(file))
-    wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
+    wait_for(lambda: file.exists() and file.read_text().endswith("\n"))
     pids = file.read_text().split()
     assert all(map(lives, pids))
     job.revoke()
     with pytest.raises(errors.JobCancelled):
         job.get(timeout=30)
-    wait_until(lambda: not any(map(lives, pids)))
-    wait_until(lambda: held(whole_grid, "local") == 0)
+    wait_for(lambda: not any(map(lives, pids)))
+    wait_for(lambda: held(whole_grid, "local") == 0)
 
 
 def test_a_revoke_is_kept_while_the_router_stands_still(whole_grid: WholeGrid) -> None:

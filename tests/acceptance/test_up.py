@@ -14,7 +14,8 @@ import pytest
 
 from gridq.client import Client
 from gridq.settings import Settings
-from tests.acceptance.homes import HomeFolder, listens, port_of, wait_for
+from tests.acceptance.homes import HomeFolder, listens, port_of
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 

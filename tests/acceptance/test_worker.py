@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.homes import HomeFolder, port_of, wait_for
+from tests.acceptance.homes import HomeFolder, port_of
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 

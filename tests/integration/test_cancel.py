@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from gridq.testing import FakeProfile
 from tests.builders import retry, seq, stage
 from tests.conftest import GridEnv
 from tests.local_grid import BenchRunner, LocalGrid
+from tests.waiting import wait_for
 from tests.wire_server import WireServer
 from workers.embedded import EmbeddedServer
 from workers.profiles.llm import LlmProfile
@@ -34,13 +34,6 @@ from workers.profiles.llm.capability import LlmCapability
 
 ECHO = {"root": stage("bench_echo")}
 SLEEP = {"root": stage("bench_sleep", ms=60_000)}
-
-
-def wait_until(true: Callable[[], Any], seconds: float = 20) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.005)
 
 
 class Told(BenchRunner):
@@ -74,7 +67,7 @@ class OneLane:
     def running(self, graph: dict[str, Any] = SLEEP, value: Json = None, **options: Any) -> str:
         """A job whose stage runs."""
         job = self.client.submit(graph, value, **options)
-        wait_until(self.held)
+        wait_for(self.held)
         return job
 
 
@@ -128,7 +121,7 @@ def test_an_idle_seat_asks_nothing_between_renewals(lane: OneLane) -> None:
         lane.session.look()
     assert looks() == before
     job = lane.running()
-    wait_until(lambda: looks() > before)
+    wait_for(lambda: looks() > before)
     lane.client.cancel(job)
 
 
@@ -143,9 +136,7 @@ def test_while_it_waits_for_a_lane(lane: OneLane) -> None:
 def test_between_two_stages_and_in_the_delay_of_a_retry(lane: OneLane) -> None:
     graph = {"root": seq(stage("bench_echo"), retry(stage("bench_fail"), 3, delay_ms=60_000))}
     job = lane.client.submit(graph, {})
-    wait_until(
-        lambda: any(entry.startswith(b"r:") for entry in lane.redis.zrange(lane.keys("delays"), 0, -1))
-    )
+    wait_for(lambda: any(entry.startswith(b"r:") for entry in lane.redis.zrange(lane.keys("delays"), 0, -1)))
     assert lane.client.cancel(job)
     cancelled(lane, job)
     assert not lane.redis.exists(lane.keys("job", job))
@@ -173,7 +164,7 @@ def test_nothing_is_emitted_after_it(lane: OneLane) -> None:
 
     lane.runner.act = act
     job = lane.running(ECHO, stream=True)
-    wait_until(lambda: lane.redis.exists(lane.keys("str", job)))
+    wait_for(lambda: lane.redis.exists(lane.keys("str", job)))
     assert lane.client.cancel(job)
     go_on.set()
     assert ended.wait(20)
@@ -202,9 +193,9 @@ def test_code_that_does_not_stop_is_left_behind(lane: OneLane) -> None:
     assert not ended.is_set()
     release.set()
     assert ended.wait(20)
-    wait_until(lambda: not lane.session._abandoned)
+    wait_for(lambda: not lane.session._abandoned)
     assert [lane.client.run(ECHO, n, timeout=20) for n in range(3)] == [0, 1, 2]
-    wait_until(lambda: len(lane.session._free) == 1)
+    wait_for(lambda: len(lane.session._free) == 1)
     assert lane.client.status(job) is JobState.CANCELLED
 
 
@@ -232,7 +223,7 @@ def test_a_stage_over_its_time_that_does_not_stop_fails_and_is_left_behind(lane:
 
     assert left() == 10_000 - 300  # as far as it was known
     release.set()
-    wait_until(lambda: left() == 10_000 - 900)
+    wait_for(lambda: left() == 10_000 - 900)
 
 
 def test_a_queue_timeout_a_stage_timeout_and_a_deadline_are_told_apart(lane: OneLane) -> None:
@@ -307,7 +298,7 @@ def test_a_models_answer_is_broken_off_and_what_it_cost_is_the_seats_waste(serve
             def left() -> int:
                 return int(client.hget(keys("seat", "m.llm"), "left") or 0)
 
-            wait_until(lambda: left() < 1_000_000)
+            wait_for(lambda: left() < 1_000_000)
             spent = 1_000_000 - left()
             assert spent >= 100 + 10  # a hundred tokens in, and one out
             assert spent % 10 == 0

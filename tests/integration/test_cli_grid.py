@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from gridq.client import Client
 from gridq.states import JobState
 from tests.integration.test_cli import Shell, error, shell, stage
+from tests.waiting import wait_for
 
 __all__ = ["shell"]
 
@@ -20,13 +20,6 @@ __all__ = ["shell"]
 def client(shell: Shell) -> Iterator[Client]:
     with Client(config=shell.config) as found:
         yield found
-
-
-def until(true: Any) -> None:
-    end = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def told(shell: Shell, *arguments: str) -> Any:
@@ -155,7 +148,7 @@ def test_seats_and_models(shell: Shell) -> None:
 
 def test_a_drained_seat_takes_nothing_until_it_is_put_back(shell: Shell, client: Client) -> None:
     running = client.submit({"root": stage("bench_sleep", ms=1500)}, {})
-    until(lambda: [seat for seat in client.workers() if seat.busy])
+    wait_for(lambda: [seat for seat in client.workers() if seat.busy])
     done = shell("drain", "bench")
     assert done.returncode == 0
     assert "takes nothing more until: gridq drain " in done.stdout
@@ -207,14 +200,14 @@ def test_a_shell_completes_jobs_and_seats(shell: Shell, client: Client) -> None:
 
 def test_a_stage_that_kills_what_runs_it_waits_for_an_operator(shell: Shell, client: Client) -> None:
     job = client.submit({"root": {"op": "Retry", "stage": stage("bench_die"), "max_attempts": 5}}, 1)
-    until(client.quarantined)
+    wait_for(client.quarantined)
     shown = shell("job", job[:8]).stdout
     assert "waits for an operator: stage bench_die killed the process that ran it twice" in shown
     (aside,) = told(shell, "quarantine")
     assert (aside["job"], aside["path"], aside["deaths"]) == (job, "root.stage", 2)
     released = shell("quarantine", "release", aside["job"], aside["path"])
     assert released.stdout == f"{aside['job']}  root.stage  released\n"
-    until(lambda: [each.attempts for each in client.quarantined()] == [4])
+    wait_for(lambda: [each.attempts for each in client.quarantined()] == [4])
     assert told(shell, "quarantine", "drop", aside["job"], str(aside["step"]))["outcome"] == "dropped"
     failed = told(shell, "job", aside["job"])
     assert failed["error"]["code"] == "stage.quarantined"

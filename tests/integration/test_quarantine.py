@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -21,6 +20,7 @@ from gridq.states import JobState, StageState
 from tests.builders import parallel, retry, seq, stage
 from tests.conftest import GridEnv
 from tests.local_grid import BenchRunner, LocalGrid
+from tests.waiting import wait_for
 
 T = TypeVar("T")
 
@@ -59,16 +59,8 @@ def grid(grid_env: GridEnv, runner: Deadly) -> Iterator[LocalGrid]:
         yield started
 
 
-def until(look: Callable[[], T], true: Callable[[T], object] = bool) -> T:
-    end = time.monotonic() + 20
-    while not true(found := look()):
-        assert time.monotonic() < end, found
-        time.sleep(0.01)
-    return found
-
-
 def quarantined(grid: LocalGrid) -> Quarantined:
-    [found] = until(grid.client.quarantined)
+    [found] = wait_for(grid.client.quarantined)
     return found
 
 
@@ -90,7 +82,7 @@ def test_it_kills_two_and_no_more_and_its_job_goes_on(grid: LocalGrid, runner: D
     assert (found.queue, found.attempts, found.deaths) == ("bench:any", 2, 2)
     assert re.fullmatch(r"[abc]@m|m\.[abc]", found.worker)
     assert "ended with 3" in found.reason
-    view = until(lambda: grid.client.view(job), lambda view: view.done == 1)
+    view = wait_for(lambda: grid.client.view(job), true=lambda view: view.done == 1)
     assert view.state is JobState.RUNNING
     [aside] = view.having(StageState.QUARANTINED)
     assert (aside.path, aside.attempts, aside.deaths, aside.losses) == ("root.branches.bad", 2, 2, 0)
@@ -189,7 +181,7 @@ def test_a_chain_behind_it_goes_on_once_it_is_released(grid: LocalGrid, runner: 
 def test_the_command_shows_releases_and_drops(grid: LocalGrid, runner: Deadly) -> None:
     assert told("quarantine") == []
     jobs = [grid.client.submit({"root": POISON}, n) for n in range(2)]
-    until(grid.client.quarantined, lambda found: len(found) == 2)
+    wait_for(grid.client.quarantined, true=lambda found: len(found) == 2)
     shown = CliRunner().invoke(cli.app, ["quarantine"], env={"COLUMNS": "300"})
     assert all(job in shown.stdout for job in jobs)
     assert "root.branches.bad" in shown.stdout

@@ -17,8 +17,8 @@ from gridq.states import JobState
 from gridq.store.scripts import Claim
 from tests.builders import stage
 from tests.conftest import GridEnv
-from tests.integration.test_cancel import wait_until
 from tests.local_grid import BenchRunner, LocalGrid
+from tests.waiting import wait_for
 
 ECHO: Json = {"root": stage("bench_echo")}
 
@@ -70,7 +70,7 @@ def test_a_job_whose_deadline_passes_while_nobody_sweeps_expires_by_the_next_swe
     job = grid.client.submit(ECHO, 1, deadline=0.3)
     session.work()
     assert grid.client.status(job) is JobState.RUNNING, "it is no fault of the stage"
-    wait_until(lambda: grid.sweeper.once() and grid.client.status(job) is JobState.EXPIRED)
+    wait_for(lambda: grid.sweeper.once() and grid.client.status(job) is JobState.EXPIRED)
 
 
 def test_what_was_made_in_time_counts_though_it_is_recorded_late(
@@ -110,5 +110,5 @@ def test_a_stage_is_told_which_attempt_it_is(grid: LocalGrid) -> None:
         grid.sweeper.once()
         return grid.client.status(job) is JobState.DONE
 
-    wait_until(ended)
+    wait_for(ended)
     assert grid.client.result(job, 1) == 2

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TypeVar
 
 import pytest
@@ -17,6 +16,7 @@ from gridq.states import JobState, StageState
 from tests.builders import branch, parallel, seq, stage
 from tests.conftest import GridEnv
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
+from tests.waiting import wait_for
 
 T = TypeVar("T")
 LONG = 60_000
@@ -29,14 +29,6 @@ def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
         yield started
 
 
-def until(look: Callable[[], T], true: Callable[[T], object]) -> T:
-    end = time.monotonic() + 20
-    while not true(found := look()):
-        assert time.monotonic() < end, found
-        time.sleep(0.01)
-    return found
-
-
 def one(view: JobView, state: StageState) -> StageView:
     [found] = view.having(state)
     return found
@@ -45,7 +37,9 @@ def one(view: JobView, state: StageState) -> StageView:
 def test_a_running_job_shows_who_runs_what_and_what_waits(grid: LocalGrid) -> None:
     root = seq(stage("format_json"), stage("bench_sleep", ms=LONG), stage("bench_echo", slug="rare"))
     job = grid.client.submit({"root": root}, {"a": 1}, wait_for_seat=True)
-    view = until(lambda: grid.client.view(job), lambda view: view.done and view.having(StageState.RUNNING))
+    view = wait_for(
+        lambda: grid.client.view(job), true=lambda view: view.done and view.having(StageState.RUNNING)
+    )
     assert (view.state, view.done, view.of, view.agent) == (JobState.RUNNING, 1, 3, "default")
     assert view.submitted <= view.now < (view.deadline or 0)
     running = one(view, StageState.RUNNING)
@@ -72,7 +66,9 @@ def test_the_arm_that_is_not_taken_does_not_count(grid: LocalGrid) -> None:
         stage("equals", to=1), stage("bench_sleep", ms=LONG), seq(stage("bench_echo"), stage("bench_echo"))
     )
     job = grid.client.submit({"root": root}, 1)
-    view = until(lambda: grid.client.view(job), lambda view: view.done and view.having(StageState.RUNNING))
+    view = wait_for(
+        lambda: grid.client.view(job), true=lambda view: view.done and view.having(StageState.RUNNING)
+    )
     assert (view.done, view.of) == (1, 2)
     assert len(view.having(StageState.SKIPPED)) == 2
     grid.client.cancel(job)
@@ -130,7 +126,7 @@ def test_a_job_that_is_not_known(grid: LocalGrid) -> None:
 def test_of_a_large_plan_only_the_counts_are_read(grid: LocalGrid, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MAX_STEPS", 1)
     job = grid.client.submit({"root": seq(stage("bench_echo"), stage("bench_sleep", ms=LONG))}, {})
-    view = until(lambda: grid.client.view(job), lambda view: view.done)
+    view = wait_for(lambda: grid.client.view(job), true=lambda view: view.done)
     assert (view.state, view.done, view.of, view.stages) == (JobState.RUNNING, 1, 2, [])
     grid.client.cancel(job)
 

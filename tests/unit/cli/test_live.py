@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from gridq.history import JobReader, JobView, StageView
 from gridq.states import JobState, StageState
 from tests.conftest import GridEnv
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
+from tests.waiting import wait_for
 
 
 def stage(name: str, **config: Any) -> dict[str, Any]:
@@ -33,14 +33,6 @@ def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
     config = grid_env.settings.model_copy(update={"profiles": ("bench",)})
     with LocalGrid(grid_env.client, config, DEFAULT_SEATS) as started:
         yield started
-
-
-def until(look: Any, true: Any) -> Any:
-    end = time.monotonic() + 20
-    while not true(found := look()):
-        assert time.monotonic() < end, found
-        time.sleep(0.01)
-    return found
 
 
 def test_a_stage_without_a_seat_is_shown_as_waiting_for_its_queue(grid: LocalGrid) -> None:
@@ -60,7 +52,7 @@ def test_waiting_gives_the_answer_and_looks_meanwhile(grid: LocalGrid) -> None:
 
 def test_waiting_too_long_names_the_time_that_was_given(grid: LocalGrid) -> None:
     job = grid.client.submit(pipe(stage("bench_sleep", ms=60_000)), {})
-    until(lambda: grid.client.view(job), lambda view: view.having(StageState.RUNNING))
+    wait_for(lambda: grid.client.view(job), true=lambda view: view.having(StageState.RUNNING))
     with pytest.raises(WaitTimeout, match=r"not finished within 0\.1 s") as caught:
         wait(grid.client, job, 0.1, lambda: None)
     assert caught.value.reason == "it waits for bench_sleep, which runs on bench@m"

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from gridq.profiles import StageContext
 from gridq.stages.children import ending_with
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux says which thread started a child"
@@ -34,13 +34,6 @@ def gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def run(
@@ -69,12 +62,12 @@ def test_children_and_grandchildren_die(session: bool) -> None:
         tell(child.wait())
 
     context, told, thread = run(work)
-    wait_until(lambda: bool(told))
+    wait_for(lambda: bool(told))
     context.cancel()
     thread.join(10)
     assert not thread.is_alive()
     assert told[1] == -9
-    wait_until(lambda: all(gone(pid) for pid in told[0]))
+    wait_for(lambda: all(gone(pid) for pid in told[0]))
 
 
 def test_others_children_are_left_alone() -> None:
@@ -90,7 +83,7 @@ def test_others_children_are_left_alone() -> None:
 
     thread = threading.Thread(target=lane)
     thread.start()
-    wait_until(lambda: bool(before))
+    wait_for(lambda: bool(before))
     context.cancel()
     thread.join(10)
     context.cancel()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gridq.settings import Settings
-from tests.acceptance.homes import wait_for
+from tests.waiting import wait_for
 from workers import programs
 from workers.programs import Program
 from workers.supervisor import MOST, WINDOW, Supervisor

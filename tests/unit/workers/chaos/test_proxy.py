@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.homes import wait_for
+from tests.waiting import wait_for
 from workers.chaos.proxy import HOST, Proxy
 
 
