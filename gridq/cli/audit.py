@@ -12,6 +12,7 @@ from gridq.cli.server import client_of
 
 if TYPE_CHECKING:
     from gridq.audit import Check
+    from gridq.protocol import Json
 
 app = typer.Typer()
 
@@ -37,7 +38,7 @@ def audit(
     with client_of(settings()) as client, translated(client.url):
         checks = rules.audit(client.redis, client.keys, idle=idle)
     if json:
-        echo_json({"checks": [{"rule": each.rule, "breaches": list(each.breaches)} for each in checks]})
+        echo_json({"checks": as_json(checks)})
     else:
         show(checks)
     if any(each.breaches for each in checks):
@@ -52,3 +53,8 @@ def show(checks: list[Check]) -> None:
             typer.echo(f"          {one_line(line)}")
         if len(each.breaches) > SHOWN:
             typer.echo(f"          and {len(each.breaches) - SHOWN} more")
+
+
+def as_json(checks: list[Check]) -> list[dict[str, Json]]:
+    """The same for programs."""
+    return [{"rule": each.rule, "breaches": list(each.breaches)} for each in checks]

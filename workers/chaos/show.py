@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gridq.cli.audit import as_json as checks_as_json
 from gridq.cli.audit import show as show_checks
-from gridq.cli.output import plain_table
+from gridq.cli.output import console, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,8 +59,6 @@ def table(result: Result) -> Table:
 
 def show(result: Result) -> None:
     """Print the table and every rule with what breaks it."""
-    from gridq.cli.output import console
-
     console().print(table(result))
     typer.echo("")
     show_checks(result.checks)
@@ -87,6 +86,6 @@ def as_json(result: Result) -> dict[str, Any]:
             "p50": percentile(result.recovery, 0.5),
             "p99": percentile(result.recovery, 0.99),
         },
-        "checks": [{"rule": each.rule, "breaches": list(each.breaches)} for each in result.checks],
+        "checks": checks_as_json(result.checks),
         "logs": None if result.folder is None else str(result.folder),
     }
