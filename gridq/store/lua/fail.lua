@@ -7,9 +7,9 @@ local lease, kind, pause, used, err, row, seat, told, uuid, why = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)
 local by = free(lease)
-settle(lease, by, tonumber(used))
+local _, first = settle(lease, by, tonumber(used))
 if by then remember(lease, by, used) end
-if told ~= '' then publish(told) end
+if told ~= '' and first then publish(told) end
 if C('HGET', j, 'cur:' .. step) ~= rest then return 'fenced' end
 if not by then recall(job, step, rest) elseif kind == 'seat' or kind == 'died' then tally(by, 0, 1) end
 C('HDEL', j, 'cur:' .. step)

@@ -78,6 +78,23 @@ def test_a_failed_attempt_is_retried_and_a_failed_stage_has_failed(grid: Grid, m
     assert "a prompt" not in json.dumps(monitor.heard)
 
 
+def test_a_report_that_comes_again_is_not_told_again(grid: Grid, monitor: Monitor) -> None:
+    grid.seat(lanes=2)
+    grid.job(one(), "j1")
+    first = grid.take()
+    assert fail(grid, first, "back") == "again"
+    assert fail(grid, first, "back") == "fenced"
+    second = grid.take()
+    grid.scripts.stop("j1", "cancelled", '{"code":"job.cancelled"}')
+    assert fail(grid, second, "back") == "fenced"
+    assert fail(grid, second, "back") == "fenced"
+    grid.job(one(), "j2")
+    complete(grid, grid.take(), state="done")
+    monitor.task("j2.0", "SUCCESS")  # all before it has been heard
+    heard = [event["type"] for event in monitor.heard if event.get("uuid") == "j1.0"]
+    assert heard.count("task-started") == 2
+
+
 def test_a_stage_lost_with_its_worker_is_retried(grid: Grid, monitor: Monitor) -> None:
     grid.seat()
     grid.job(one(), "j1")

@@ -14,25 +14,27 @@ local function charge(seat, micro)
   if micro > 0 then credit(seat, -micro) end
 end
 
--- A lease that ended without a completion is remembered with what was charged for it: what its attempt reports late is
--- charged then, once, while a repeated call finds nothing to charge.
+-- A lease that ended without a completion is remembered with what was charged for it, '-' until its attempt reports: what that
+-- reports late is charged then, once, while a repeated call finds nothing to charge.
 local function remember(lease, seat, charged)
   local job = parse(lease)
   C('SET', K .. 'late:' .. lease, seat .. ' ' .. charged, 'PX', math.max(C('PTTL', jobkey(job)), 3600000))
 end
 
 -- Charge what an attempt used: to the seat that held its lease (`by`, nil where it was closed before). Gives the seat, nil
--- where all was settled before. What it used only grows: an earlier report that comes again takes nothing back.
+-- where all was settled before; second: whether this is the attempt's first report. What it used only grows: an earlier report
+-- that comes again takes nothing back.
 local function settle(lease, by, used)
-  if by then charge(by, used); return by end
+  if by then charge(by, used); return by, true end
   local late = C('GET', K .. 'late:' .. lease)
-  if not late then return nil end
+  if not late then return nil, false end
   local seat, charged = string.match(late, '^(%S+) (%S+)$')
-  if used > tonumber(charged) then
-    charge(seat, used - charged)
+  local before = tonumber(charged) or 0
+  if charged == '-' or used > before then
+    charge(seat, used - before)
     C('SET', K .. 'late:' .. lease, seat .. ' ' .. used, 'KEEPTTL')
   end
-  return seat
+  return seat, charged == '-'
 end
 
 -- An attempt whose lease has lapsed has its say all the same: its stage stands ready no more.
@@ -52,7 +54,7 @@ local function withdraw(job, step)  -- whatever the step is doing, it stops
   local lease = f[1] and job .. ':' .. step .. ':' .. f[1]
   local seat = lease and free(lease)
   if seat then
-    remember(lease, seat, 0)
+    remember(lease, seat, '-')
     tell_stop('revoked', job .. '.' .. step, seat)
   end
 end

@@ -7,7 +7,7 @@ local losses = {}
 local function lost(lease, why, kind)
   local seat = free(lease)
   if not seat then return 0 end
-  remember(lease, seat, 0)
+  remember(lease, seat, '-')
   tally(seat, 0, 1)
   local job, step = parse(lease)
   if C('EXISTS', jobkey(job)) == 0 then return 0 end
