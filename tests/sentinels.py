@@ -128,6 +128,9 @@ class Watched:
             command = [find_server(), str(folder / "sentinel.conf"), "--sentinel"]
             self._sentinels.append(subprocess.Popen(command, stdout=log, stderr=log))
         self.ports.append(port)
+        # Else they look at a server each ten seconds, and make a replica of an old primary eight later.
+        periods = ("info-period", "500", "publish-period", "200")
+        self.until(lambda: self._ask(port, "DEBUG", *periods), "a sentinel answers")
 
     def _ask(self, port: int, *command: str) -> object:
         with redis.Redis(port=port, password=ASKING, socket_timeout=5) as client:

@@ -5,7 +5,6 @@ nobody is declared dead for it, and no stage is lost or run twice.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +17,8 @@ import redis
 
 from gridq.client import AsyncClient, Client
 from gridq.protocol import Json
-from gridq.settings import Settings
 from gridq.tasks import run_graph
-from tests.pointed import pointed_at
+from tests.acceptance.grids import NOTE, whole
 from tests.waiting import wait_for
 from workers.chaos.proxy import Proxy
 from workers.embedded import EmbeddedServer
@@ -28,19 +26,20 @@ from workers.home import Home
 
 pytestmark = pytest.mark.slow
 
-STAGES = '''
-import os, time
+STAGES = (
+    NOTE
+    + '''
+import time
 from gridq import stage
 
 @stage(effects=["Process"], input="Any", output="Any")
 def noted(value):
     """Run for a while, where a fault comes meanwhile, and leave a trace outside the server."""
-    handle = os.open(os.environ["NOTES"], os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
-    os.write(handle, f"{value}\\n".encode())
-    os.close(handle)
+    note(os.environ["NOTES"], value)
     time.sleep(float(os.environ["SECONDS"]) if value not in ("before", "after") else 0)
     return value
 '''
+)
 
 NOTED = {"root": {"op": "Stage", "id": "noted"}}
 TWICE = {"root": {"op": "Sequential", "stages": [NOTED["root"], {"op": "Stage", "id": "bench_echo"}]}}
@@ -68,32 +67,17 @@ class Grid:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
     """One grid for all faults, one after the other: it comes back from each of them."""
     tmp_path = tmp_path_factory.mktemp("away")
-    (tmp_path / "own_stages.py").write_text(STAGES)
-    (tmp_path / "home").mkdir(mode=0o700)
-    (tmp_path / "home" / "seats.toml").write_text("[bench]\nlanes = 4\n[local]\nlanes = 4\n")
     notes = tmp_path / "notes"
     with ExitStack() as stack:
         server = stack.enter_context(EmbeddedServer(tmp_path / "data", appendonly=True))
         proxy = stack.enter_context(Proxy(("127.0.0.1", server.port)))
-        config = Settings(
-            broker_url=server.url.replace(f":{server.port}/", f":{proxy.port}/"),
-            prefix=f"away{secrets.token_hex(3)}:",
-            home=tmp_path / "home",
-            profiles=("bench",),
-            drain=1,
+        url = server.url.replace(f":{server.port}/", f":{proxy.port}/")
+        env = {"NOTES": str(notes), "SECONDS": str(SECONDS)}
+        made = stack.enter_context(
+            whole(tmp_path, url, {"local": 4, "bench": 4}, stages=STAGES, drain=1, env=env)
         )
-        env = {
-            "GRIDQ_STAGES": "own_stages",
-            "PYTHONPATH": str(tmp_path),
-            "GRIDQ_DRAIN": "1",
-            "NOTES": str(notes),
-            "SECONDS": str(SECONDS),
-        }
-        client = stack.enter_context(pointed_at(config, env))
-        home = Home(config, ["local", "bench"], folder=tmp_path / "logs", env=env)
-        stack.enter_context(home)
         direct = stack.enter_context(redis.Redis(port=server.port, password=server.password))
-        yield Grid(server, proxy, client, home, direct, notes)
+        yield Grid(server, proxy, made.client, made.home, direct, notes)
 
 
 @pytest.fixture

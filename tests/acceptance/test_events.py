@@ -12,7 +12,7 @@ import pytest
 import gridq
 from gridq.app import app
 from gridq.protocol import Json
-from tests.acceptance.conftest import WholeGrid
+from tests.acceptance.grids import WholeGrid
 from tests.acceptance.test_grid import graph, stage
 from tests.monitor import Monitor
 from tests.waiting import wait_for

@@ -6,7 +6,6 @@ docs/guarantees.md lists all of it, with the tests that stand elsewhere.
 from __future__ import annotations
 
 import json
-import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,42 +18,37 @@ import gridq
 from gridq import errors
 from gridq.app import app
 from gridq.cli import app as cli
-from gridq.settings import Settings
 from gridq.settings import settings as own_settings
 from gridq.states import JobState, StageState
-from tests.acceptance.conftest import WholeGrid
-from tests.pointed import pointed_at
+from tests.acceptance.grids import NOTE, WholeGrid, whole
 from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
-from workers.home import Home
 
-STAGES = '''
-import os, time
+STAGES = (
+    NOTE
+    + '''
+import time
 from gridq import stage
-
-def note(folder, line):
-    handle = os.open(os.path.join(folder, "witness"), os.O_APPEND | os.O_CREAT | os.O_WRONLY)
-    os.write(handle, (line + "\\n").encode())
-    os.close(handle)
 
 @stage(effects=["Process"], input="Any", output="Any")
 def slow(value):
     """Notes that it runs, runs for `seconds`, notes that it has ended."""
-    note(value["folder"], "start")
+    note(value["folder"] + "/witness", "start")
     time.sleep(value["seconds"])
-    note(value["folder"], "end")
+    note(value["folder"] + "/witness", "end")
     return "done"
 
 @stage(effects=["Process"], input="Any", output="Any")
 def deadly(value):
     """Ends the process that runs it, as a machine without memory does."""
-    note(value["folder"], "start")
+    note(value["folder"] + "/witness", "start")
     os._exit(9)
 
 @stage(effects=["Process"], input="Any", output="Any")
 def broken(value):
     raise ValueError("it cannot be done")
 '''
+)
 
 LEASE = 2.0
 """Seconds: short, yet longer than a busy machine keeps a process from renewing it each 0.3."""
@@ -63,29 +57,13 @@ LEASE = 2.0
 @pytest.fixture(scope="module")
 def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
     """Router, `local` and `bench`, with short leases."""
-    folder: Path = tmp_path_factory.mktemp("field")
-    (folder / "field_stages.py").write_text(STAGES)
-    (folder / "home").mkdir()
-    config = Settings(
-        broker_url=server.url,
-        prefix=f"f{secrets.token_hex(3)}:",
-        home=folder / "home",
-        profiles=("bench",),
-        lease_ms=int(LEASE * 1000),
-        renew_ms=300,
-        sweep_ms=200,
-        max_losses=3,
-    )
-    env = {
-        "GRIDQ_STAGES": "field_stages", "PYTHONPATH": str(folder), "GRIDQ_LEASE_MS": str(int(LEASE * 1000)),
-        "GRIDQ_RENEW_MS": "300", "GRIDQ_SWEEP_MS": "200", "GRIDQ_MAX_LOSSES": "3", "GRIDQ_DRAIN": "10",
-        "GRIDQ_HEARTBEAT": "1",
+    given = {
+        "lease_ms": int(LEASE * 1000), "renew_ms": 300, "sweep_ms": 200, "max_losses": 3, "drain": 10,
+        "heartbeat": 1,
     }  # fmt: skip
-    with (
-        pointed_at(config) as client,
-        Home(config, ["local", "bench"], folder=folder / "logs", env=env) as home,
-    ):
-        yield WholeGrid(config, client, home)
+    folder, seats = tmp_path_factory.mktemp("field"), {"local": 4, "bench": 2}
+    with whole(folder, server.url, seats, stages=STAGES, **given) as made:
+        yield made
 
 
 def stage(name: str, **config: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from flower.urls import handlers
 
 from gridq.machine import machine_id
 from gridq.settings import Settings
-from tests.acceptance.conftest import WholeGrid
+from tests.acceptance.grids import WholeGrid
 from tests.acceptance.test_grid import ECHO, graph, stage
 from tests.flower_process import FlowerProcess, known
 from tests.pointed import environment, pointed_at

@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from tests.acceptance.conftest import WholeGrid
+from tests.acceptance.grids import WholeGrid
 from tests.acceptance.test_grid import ECHO, graph, stage
 from tests.flower_process import FlowerProcess, known
 from tests.waiting import wait_for

@@ -14,7 +14,7 @@ from gridq import errors
 from gridq.client import Client
 from gridq.protocol import Json
 from gridq.states import JobState
-from tests.acceptance.conftest import WholeGrid
+from tests.acceptance.grids import WholeGrid
 from tests.hygiene import keys_without_ttl
 from tests.waiting import wait_for
 

@@ -12,7 +12,7 @@ import pytest
 import gridq
 from gridq import errors
 from gridq.settings import Settings
-from tests.acceptance.conftest import WholeGrid
+from tests.acceptance.grids import WholeGrid
 from tests.pointed import pointed_at
 from workers.embedded import EmbeddedServer
 from workers.home import Home

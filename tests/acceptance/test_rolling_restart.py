@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import signal
 import threading
 import time
@@ -15,29 +14,28 @@ import pytest
 from gridq.client import Client
 from gridq.errors import BrokerUnreachable, NoLiveSeat
 from gridq.jobs import new_id
-from gridq.settings import Settings
 from gridq.tasks import run_graph
-from tests.pointed import pointed_at
+from tests.acceptance.grids import NOTE, whole
 from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
-from workers.home import Home
 
 pytestmark = pytest.mark.slow
 
-STAGES = '''
-import os, time
+STAGES = (
+    NOTE
+    + '''
+import time
 from gridq import stage
 
 @stage(effects=["Process"], input="Any", output="Any")
 def noted(value):
     """Leave a trace outside the server, half way through."""
     time.sleep(0.1)
-    handle = os.open(os.environ["NOTES"], os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
-    os.write(handle, f"{value}\\n".encode())
-    os.close(handle)
+    note(os.environ["NOTES"], value)
     time.sleep(0.1)
     return value
 '''
+)
 
 GRAPH = {
     "root": {
@@ -81,25 +79,14 @@ class Load(threading.Thread):
 
 @pytest.mark.timeout(300)  # five programs end and start one after the other: long on a busy machine
 def test_a_rolling_restart_loses_nothing_and_runs_nothing_twice(tmp_path: Path) -> None:
-    (tmp_path / "own_stages.py").write_text(STAGES)
-    (tmp_path / "home").mkdir(mode=0o700)
-    (tmp_path / "home" / "seats.toml").write_text("[bench]\nlanes = 2\n[local]\nlanes = 4\n")
     notes = tmp_path / "notes"
-    env = {
-        "GRIDQ_STAGES": "own_stages",
-        "PYTHONPATH": str(tmp_path),
-        "NOTES": str(notes),
-        "GRIDQ_DRAIN": "20",
-    }
     with ExitStack() as stack:
         server = stack.enter_context(EmbeddedServer(tmp_path / "data", appendonly=True))
-        config = Settings(
-            broker_url=server.url, prefix=f"roll{secrets.token_hex(3)}:", home=tmp_path / "home",
-            profiles=("bench",), drain=20,
-        )  # fmt: skip
-        client = stack.enter_context(pointed_at(config, env))
-        home = Home(config, ["local", "bench"], routers=2, folder=tmp_path / "logs", env=env)
-        stack.enter_context(home)
+        seats, env = {"local": 4, "bench": 2}, {"NOTES": str(notes)}
+        grid = stack.enter_context(
+            whole(tmp_path, server.url, seats, stages=STAGES, routers=2, drain=20, env=env)
+        )
+        client, home = grid.client, grid.home
         load = Load(client)
         stack.callback(load.stop.set)
         for name in ("router0", "local", "router1", "bench"):

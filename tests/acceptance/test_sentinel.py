@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +13,10 @@ from gridq.monitor import PendingWork
 from gridq.settings import Settings
 from gridq.store.connection import check_server, connect
 from gridq.tasks import run_graph
+from tests.acceptance.grids import whole
 from tests.acceptance.homes import GRIDQ
-from tests.pointed import pointed_at
 from tests.sentinels import Watched
 from tests.waiting import wait_for
-from workers.home import Home
 
 pytestmark = pytest.mark.slow
 
@@ -26,25 +24,17 @@ ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 SLEEP = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 3000}}}
 
 
-@pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
-    with Watched(tmp_path) as found:
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    with Watched(tmp_path_factory.mktemp("sentinels")) as found:
         yield found
 
 
-@pytest.fixture
-def grid(watched: Watched, tmp_path: Path) -> Iterator[Client]:
+@pytest.fixture(scope="module")
+def grid(watched: Watched, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """Two routers and a bench seat of two lanes that know only the sentinels."""
-    (tmp_path / "home").mkdir(mode=0o700)
-    (tmp_path / "home" / "seats.toml").write_text("[bench]\nlanes = 2\n")
-    config = Settings(
-        broker_url=watched.url, prefix="s:", home=tmp_path / "home", profiles=("bench",), drain=2
-    )
-    with (
-        pointed_at(config, {"GRIDQ_DRAIN": "2"}) as client,
-        Home(config, ["bench"], routers=2, folder=tmp_path / "logs"),
-    ):
-        yield client
+    with whole(tmp_path_factory.mktemp("grid"), watched.url, {"bench": 2}, routers=2, drain=2) as made:
+        yield made.client
 
 
 def every_door(client: Client, config: Settings) -> None:
@@ -59,9 +49,19 @@ def every_door(client: Client, config: Settings) -> None:
     assert asyncio.run(asynchronous()) == "async"
 
 
+def test_the_other_programs_know_sentinels_too(grid: Client, watched: Watched) -> None:
+    with connect(watched.url) as client:
+        check_server(client)
+    said = subprocess.run([*GRIDQ, "health"], capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0, said.stderr
+    assert "live: " in said.stdout
+    lengths = {queue["name"]: queue for queue in asyncio.run(PendingWork().queues())}
+    assert lengths["bench:any"]["consumers"] == 2
+
+
 def test_a_fail_over_loses_no_job_and_stops_no_program(grid: Client, watched: Watched) -> None:
     every_door(grid, grid.config)
-    jobs = [grid.submit(SLEEP, number) for number in range(4)]
+    jobs = [grid.submit(SLEEP, number) for number in range(3)]
     delayed = run_graph.delay(SLEEP, "celery")
     wait_for(lambda: sum(seat.busy for seat in grid.workers()) == 2)
     old = watched.primary
@@ -84,13 +84,3 @@ def test_a_fail_over_loses_no_job_and_stops_no_program(grid: Client, watched: Wa
     assert watched.primary is old
     assert grid.result(job, timeout=60) == {"items": "meanwhile", "ms": 3000}
     every_door(grid, grid.config)
-
-
-def test_the_other_programs_know_sentinels_too(grid: Client, watched: Watched) -> None:
-    with connect(watched.url) as client:
-        check_server(client)
-    said = subprocess.run([*GRIDQ, "health"], capture_output=True, text=True, timeout=60, check=False)
-    assert said.returncode == 0, said.stderr
-    assert "live: " in said.stdout
-    lengths = {queue["name"]: queue for queue in asyncio.run(PendingWork().queues())}
-    assert lengths["bench:any"]["consumers"] == 2

@@ -37,12 +37,11 @@ from gridq.app import app
 from gridq.bells import GRAPH_TASK, STAGE_TASK
 from gridq.client import Client
 from gridq.queues import ROUTER
-from gridq.settings import Settings
 from gridq.store.envelopes import PLACEHOLDER, envelope
 from gridq.tasks import run_graph
+from tests.acceptance.grids import WholeGrid, whole
 from tests.conftest import GridEnv
 from tests.integration.witness_app import make, notes
-from tests.pointed import pointed_at
 from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 from workers.home import Home
@@ -57,29 +56,21 @@ def graph(*stages: dict[str, object]) -> dict[str, object]:
     return {"root": {"op": "Sequential", "stages": list(stages)}}
 
 
-@pytest.fixture
-def home(tmp_path: Path, server: EmbeddedServer) -> Iterator[Home]:
-    """A router and a bench seat of two lanes; this process's client and app are pointed at them."""
-    (tmp_path / "home").mkdir(mode=0o700)
-    (tmp_path / "home" / "seats.toml").write_text("[bench]\nlanes = 2\n")
-    config = Settings(
-        broker_url=server.url,
-        prefix=f"stock{secrets.token_hex(3)}:",
-        home=tmp_path / "home",
-        profiles=("bench",),
-        drain=1,
-    )
-    with (
-        pointed_at(config),
-        Home(config, ["bench"], folder=tmp_path / "logs", env={"GRIDQ_DRAIN": "1"}) as made,
-    ):
+@pytest.fixture(scope="module")
+def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
+    """A router and a bench seat of two lanes, which each test leaves live."""
+    with whole(tmp_path_factory.mktemp("stock"), server.url, {"bench": 2}, drain=1) as made:
         yield made
 
 
 @pytest.fixture
-def client(home: Home) -> Iterator[Client]:
-    with Client(config=home.config) as made:
-        yield made
+def home(grid: WholeGrid) -> Home:
+    return grid.home
+
+
+@pytest.fixture
+def client(grid: WholeGrid) -> Client:
+    return grid.client
 
 
 def test_what_is_popped_and_lost_with_its_consumer_costs_no_job(client: Client, home: Home) -> None:
@@ -130,9 +121,9 @@ def test_a_message_does_not_grow_with_the_graph(client: Client, home: Home) -> N
     for child in home.children.values():
         child.send_signal(signal.SIGSTOP)
     try:
-        for _ in range(2):  # the first one may go to a BRPOP that stands
-            run_graph.delay(graph(ECHO), 1)
-        run_graph.delay(graph(*[ECHO] * 300), "x" * 10_000)
+        # the first one may go to a BRPOP that stands
+        delayed = [run_graph.delay(graph(ECHO), 1) for _ in range(2)]
+        delayed.append(run_graph.delay(graph(*[ECHO] * 300), "x" * 10_000))
         long, short = client.redis.lrange(client.keys.queue(ROUTER), 0, 1)
     finally:
         for child in home.children.values():
@@ -140,6 +131,7 @@ def test_a_message_does_not_grow_with_the_graph(client: Client, home: Home) -> N
     assert abs(len(long) - len(short)) < 20
     assert len(short) < 2000
     assert "bench_echo" not in json.dumps(short.decode())
+    assert [job.get(timeout=60) for job in delayed] == [1, 1, "x" * 10_000]
 
 
 def test_an_answer_that_cannot_be_written_is_written_later_and_fails_nothing(

@@ -6,7 +6,6 @@ A proxy that swallows everything stands between Celery and the server; gridq goe
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from gridq.client import Client
-from gridq.settings import Settings
 from gridq.tasks import run_graph
-from tests.pointed import pointed_at
+from tests.acceptance.grids import whole
 from tests.waiting import wait_for
 from workers.chaos.proxy import Proxy
 from workers.embedded import EmbeddedServer
@@ -49,25 +47,13 @@ class Grid:
 @contextmanager
 def grid(folder: Path, server: EmbeddedServer, **env: str) -> Iterator[Grid]:
     """A router and a bench seat whose Celery reaches the server by a proxy, and nothing else does."""
-    (folder / "home").mkdir(mode=0o700)
-    (folder / "home" / "seats.toml").write_text("[bench]\nlanes = 2\n")
-    config = Settings(
-        broker_url=server.url,
-        prefix=f"stuck{secrets.token_hex(3)}:",
-        home=folder / "home",
-        profiles=("bench",),
-        drain=1,
-    )
+    (folder / "sitecustomize.py").write_text(HOOK)
     with ExitStack() as stack:
         proxy = stack.enter_context(Proxy(("127.0.0.1", server.port)))
-        client = stack.enter_context(pointed_at(config))
-        by_proxy = server.url.replace(f":{server.port}/", f":{proxy.port}/")
-        (folder / "hook").mkdir()
-        (folder / "hook" / "sitecustomize.py").write_text(HOOK)
-        more = {"PYTHONPATH": str(folder / "hook"), "BY_PROXY": by_proxy, "GRIDQ_DRAIN": "1", **env}
-        home = stack.enter_context(Home(config, ["bench"], folder=folder / "logs", env=more))
+        more = {"BY_PROXY": server.url.replace(f":{server.port}/", f":{proxy.port}/"), **env}
+        made = stack.enter_context(whole(folder, server.url, {"bench": 2}, drain=1, env=more))
         stack.callback(proxy.blackhole, False)
-        yield Grid(client, home, proxy)
+        yield Grid(made.client, made.home, proxy)
 
 
 def test_work_goes_on_though_celery_takes_nothing(tmp_path: Path, server: EmbeddedServer) -> None:

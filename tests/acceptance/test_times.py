@@ -17,7 +17,7 @@ import gridq
 from gridq import errors
 from gridq.app import app
 from gridq.states import JobState, StageState
-from tests.acceptance.conftest import WholeGrid
+from tests.acceptance.grids import WholeGrid
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("whole_grid")
