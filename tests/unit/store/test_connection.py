@@ -348,8 +348,11 @@ def test_a_client_in_a_hurry_waits_no_longer_than_told(tmp_path: Path) -> None:
         hurry(client, 0.2)
         client.ping()
         proxy.blackhole(True)
+        back = threading.Timer(5, proxy.blackhole, [False], {"forget": False})  # who waits is answered then
+        back.start()
         with pytest.raises(redis.TimeoutError):
             client.ping()
+        back.cancel()
         proxy.blackhole(False)
         client.ping()
 
