@@ -6,6 +6,7 @@ import pytest
 
 from gridq.graph.plan import Scope
 from gridq.states import JobState
+from gridq.store.scripts import Claim
 from tests.unit.store.plans import Grid, one, plan, step
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -13,6 +14,16 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 def _pieces(grid: Grid, job: str) -> list[bytes]:
     return [entry[b"piece"] for _, entry in grid.client.xrange(grid.keys("str", job)) if b"piece" in entry]
+
+
+def _lapsed(grid: Grid) -> Claim:
+    """An attempt of a streamed job whose lease has lapsed; m.b may take the stage."""
+    grid.seat()
+    grid.seat("m.b")
+    grid.job(one(), "j1", stream=True)
+    claim = grid.take()
+    grid.lapse(claim)
+    return claim
 
 
 def test_pieces_stand_in_order(grid: Grid) -> None:
@@ -25,11 +36,7 @@ def test_pieces_stand_in_order(grid: Grid) -> None:
 
 
 def test_a_fenced_attempt_adds_nothing(grid: Grid) -> None:
-    grid.seat()
-    grid.seat("m.b")
-    grid.job(one(), "j1", stream=True)
-    old = grid.take()
-    grid.lapse(old)
+    old = _lapsed(grid)
     grid.take("m.b")
     assert not grid.scripts.emit(old.lease, "root", ['"a"'], 0)
     assert not grid.scripts.emit("gone:0:0:1:n", "root", ['"a"'], 0)
@@ -38,11 +45,7 @@ def test_a_fenced_attempt_adds_nothing(grid: Grid) -> None:
 
 def test_nor_does_one_whose_lease_has_lapsed(grid: Grid) -> None:
     """The stage is pending again: whoever claims it would add its own answer to the one that had begun."""
-    grid.seat()
-    grid.seat("m.b")
-    grid.job(one(), "j1", stream=True)
-    old = grid.take()
-    grid.lapse(old)
+    old = _lapsed(grid)
     assert not grid.scripts.emit(old.lease, "root", ['"a"'], 0)
     new = grid.take("m.b")
     assert grid.scripts.emit(new.lease, "root", ['"b"'], 0)
