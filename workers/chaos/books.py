@@ -119,7 +119,8 @@ def _lost(client: Redis, keys: Keys, records: dict[str, Record]) -> None:
             job, step, _, attempt, _ = raw.decode()[head:].split(":")
             if job in records and value is not None:
                 seat, charged = value.decode().split(" ")
-                records[job].lost[int(step)][int(attempt)] = (seat, int(float(charged)))
+                # An attempt that died has reported nothing.
+                records[job].lost[int(step)][int(attempt)] = (seat, 0 if charged == "-" else int(float(charged)))
 
 
 class Plans:
