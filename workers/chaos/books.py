@@ -119,8 +119,8 @@ def _lost(client: Redis, keys: Keys, records: dict[str, Record]) -> None:
             job, step, _, attempt, _ = raw.decode()[head:].split(":")
             if job in records and value is not None:
                 seat, charged = value.decode().split(" ")
-                # An attempt that died has reported nothing.
-                records[job].lost[int(step)][int(attempt)] = (seat, 0 if charged == "-" else int(float(charged)))
+                used = 0 if charged == "-" else int(float(charged))  # '-': it died before it reported
+                records[job].lost[int(step)][int(attempt)] = (seat, used)
 
 
 class Plans:
