@@ -17,7 +17,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `vt:<kind>` | hash: virtual time of each agent | the same |
 | `seat:<seat>` | hash: incarnation, lanes, budget, queues | 40 days after it was last live (routers: 1 h) |
 | `held:<seat>` | hash: lane → lease | empties itself; at most as the pending sets |
-| `late:<lease>` | a lease that ended uncompleted: its seat, what was charged or '-' | as its job, at least 1 h |
+| `late:<lease>` | a lease that ended uncompleted: its seat, its charge or '-' | as its job, at least 1 h |
 | `drain:<seat>` | since when an operator lets the seat take nothing | 40 days after the seat was last live |
 | `ad:<seat>` | what the seat's worker says of itself | 3 heartbeats |
 | `stages:<machine>` | the user's stages of that machine | 3 heartbeats |
