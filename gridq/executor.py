@@ -131,8 +131,10 @@ class Session:
         """
         self.paused = reason
         self._paused_until = time.monotonic() + seconds
-        self.scripts.leave(self.seat, self.incarnation, "drain")
-        self._on_change()
+        try:
+            self._on_change()  # first: whoever is refused for it is told why
+        finally:
+            self.scripts.leave(self.seat, self.incarnation, "drain")
 
     def drain(self) -> bool:
         """Take nothing more; what runs goes on. Whether the server could be told so."""
