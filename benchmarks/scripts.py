@@ -24,7 +24,8 @@ from gridq.app import app
 from gridq.graph.plan import Op, Plan, Step
 from gridq.jobs import LADDER, plan_fields
 from gridq.settings import Settings
-from gridq.store.scripts import Claim, Scripts, read_claim
+from gridq.store.replies import Claim, read_claim
+from gridq.store.scripts import Scripts
 
 QUEUE = "bench:any"
 AGENTS = 50

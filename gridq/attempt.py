@@ -26,7 +26,7 @@ from gridq.graph.plan import Op, Step, evaluate, load_step
 from gridq.profiles import StageContext
 from gridq.protocol import Effect, Json, StageCall, Usage
 from gridq.store import values
-from gridq.store.scripts import Claim
+from gridq.store.replies import Claim
 from gridq.verdict import CUT, Verdict, judge, seconds_of
 
 if TYPE_CHECKING:

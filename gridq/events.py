@@ -20,7 +20,8 @@ from redis.exceptions import RedisError
 
 from gridq.graph.plan import Step
 from gridq.store.envelopes import EVENTS, broadcast, topic
-from gridq.store.scripts import Claim, Scripts
+from gridq.store.replies import Claim
+from gridq.store.scripts import Scripts
 
 Event = dict[str, Any]
 

@@ -25,7 +25,8 @@ from gridq.errors import SeatInUse
 from gridq.events import Monitors
 from gridq.repeat import Repeat
 from gridq.settings import Settings
-from gridq.store.scripts import Claim, Scripts
+from gridq.store.replies import Claim
+from gridq.store.scripts import Scripts
 from gridq.watchdog import Watchdog
 
 log = logging.getLogger(__name__)

@@ -50,7 +50,9 @@ class JobOptions(Wire):
         pattern=r"^[A-Za-z0-9_.:@-]{1,64}$",
         description="an agent's jobs of one session go to the seat that served the last, where it is free",
     )
-    stream: bool = Field(False, description="keep the pieces of the answers for `stream`")
+    stream: Literal[False, True, "end"] = Field(
+        False, description="keep the pieces of the answers for `stream`; `end`: only the word that it ended"
+    )
 
     idempotency_key: str | None = Field(
         None,

@@ -13,7 +13,8 @@ from gridq.errors import StageQuarantined
 from gridq.repeat import Repeat
 from gridq.settings import Settings
 from gridq.store.capacity import Gate
-from gridq.store.scripts import Scripts, Swept
+from gridq.store.replies import Swept
+from gridq.store.scripts import Scripts
 
 log = logging.getLogger(__name__)
 

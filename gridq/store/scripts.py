@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
@@ -20,6 +19,7 @@ from gridq.settings import Settings
 from gridq.store import library, schema
 from gridq.store.keys import Keys
 from gridq.store.reliability import HALF_LIFE_MS
+from gridq.store.replies import Claim, Drop, Loss, Stream, Swept, groups, read_claim
 
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
@@ -30,6 +30,9 @@ NEW = ("enqueue", "admit")
 """The scripts that take something new. A server whose memory is used up refuses them before their first
 write; all others go on, for they end what was begun and give memory back.
 """
+
+
+STREAM: dict[Stream, str] = {False: "", True: "1", "end": "e"}
 
 
 @cache
@@ -53,109 +56,6 @@ def constants(config: Settings) -> str:
         f"local MAXATT, MAXLOSS, AGE, HOLD = {config.max_attempts}, {config.max_losses}, {age}, {hold}\n"
         f"local QUARANTINE, HALFLIFE = {int(config.quarantine * 1000)}, {HALF_LIFE_MS}\n"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One stage as a claim gives it. `spec` is the step as JSON; `values` the stored outputs of `refs` (None
-    where skipped); `remaining_ms` the time to the job's deadline. `failures`, `losses` and `deaths` count the
-    attempts before that failed by their seats' fault, that were lost with their worker, and that killed the
-    process that ran them.
-    """
-
-    lease: str
-    spec: bytes
-    wait_ms: float
-    stream: bool
-    remaining_ms: int
-    prio: int
-    queue: str
-    agent: str
-    claimed_ms: int
-    failures: int
-    losses: int
-    deaths: int
-    name: str
-    refs: tuple[int, ...]
-    input: bytes
-    values: tuple[bytes | None, ...]
-
-    @property
-    def job(self) -> str:
-        return self.lease.split(":", 1)[0]
-
-    @property
-    def attempt(self) -> int:
-        return int(self.lease.split(":")[3])
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """An attempt that was lost with its worker: where the stage stands in the graph of the job called `name`,
-    and what came of it: `again`, or `plain` or `celery` where it was the job's last chance.
-    """
-
-    lease: str
-    worker: str
-    path: str
-    name: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """A stage whose time in quarantine was over: its job, called `name`, has failed."""
-
-    job: str
-    name: str
-    path: str
-
-
-class Swept(NamedTuple):
-    """What one sweep came upon: how many items of each sort, the jobs whose Celery answer is to be written,
-    the attempts that were lost, the stages whose quarantine was over, and whether more is due.
-    """
-
-    found: dict[str, int]
-    due: list[str]
-    losses: list[Loss]
-    dropped: list[Drop]
-    more: bool
-
-
-def read_claim(reply: Sequence[Any]) -> Claim | str:
-    """The claim in a script's reply, or its word for why there is none: none, full, gone, draining, limited,
-    again."""
-    if len(reply) == 1:
-        word: str = reply[0].decode()
-        return word
-    meta = reply[2].decode().split(" ", 10)
-    wait, stream, remaining, prio, queue, agent, now, failures, losses, deaths, name = meta
-    refs = () if reply[3] == b"-" else tuple(int(ref) for ref in reply[3].split(b","))
-    return Claim(
-        lease=reply[0].decode(),
-        spec=reply[1],
-        wait_ms=float(wait),
-        stream=stream == "1",
-        remaining_ms=int(float(remaining)),
-        prio=int(prio),
-        queue=queue,
-        agent=agent,
-        claimed_ms=int(now),
-        failures=int(failures),
-        losses=int(losses),
-        deaths=int(deaths),
-        name=name,
-        refs=refs,
-        input=reply[4],
-        values=tuple(reply[5:]),
-    )
-
-
-def _groups(words: Sequence[bytes], size: int) -> list[list[str]]:
-    """A flat reply's words, `size` of them at a time."""
-    told = [word.decode() for word in words]
-    return [told[at : at + size] for at in range(0, len(told), size)]
 
 
 class Scripts:
@@ -193,7 +93,7 @@ class Scripts:
         schema.adopt(lambda: self.call("adopt"), config.lease_ms, config.renew_ms)
 
     def enqueue(
-        self, job: str, *, agent: str, deadline_ms: int, ttl_ms: int, celery: bool, stream: bool, graph:
+        self, job: str, *, agent: str, deadline_ms: int, ttl_ms: int, celery: bool, stream: Stream, graph:
         bytes, value: bytes, options: bytes, key: str = "", idempotency: str = "", body: str = "",
         queue_timeout_ms: int | None = None,
     ) -> bool | list[str]:  # fmt: skip
@@ -208,7 +108,7 @@ class Scripts:
             deadline_ms,
             ttl_ms,
             "1" if celery else "",
-            "1" if stream else "",
+            STREAM[stream],
             graph,
             value,
             options,
@@ -221,7 +121,7 @@ class Scripts:
 
     def admit(
         self, job: str, *, agent: str, prio: int, deadline_ms: int | None, ttl_ms: int, celery: bool, stream:
-        bool, wait: bool, value: bytes, answer: int, steps: int, needs: Sequence[str], ready: Sequence[int],
+        Stream, wait: bool, value: bytes, answer: int, steps: int, needs: Sequence[str], ready: Sequence[int],
         fields: Sequence[str | bytes | int], name: str = "graph", session: str = "",
         key: str = "", micro_dollars: int = 0, stages: int = 0, idempotency: str = "", body: str = "",
         queue_timeout_ms: int | None = None,
@@ -232,7 +132,7 @@ class Scripts:
         """
         reply = self.call(
             "admit", job, agent, prio, "" if deadline_ms is None else deadline_ms, ttl_ms,
-            "1" if celery else "", "1" if stream else "", "1" if wait else "", value, answer, steps,
+            "1" if celery else "", STREAM[stream], "1" if wait else "", value, answer, steps,
             " ".join(needs),
             " ".join(map(str, ready)), name, session, key, micro_dollars, stages,
             idempotency, body, "" if queue_timeout_ms is None else queue_timeout_ms, *fields,
@@ -355,8 +255,8 @@ class Scripts:
         *counts, due, lost, over, more = self.call("sweep", most, most if answers is None else answers)
         sorts = ("grace", "died", "seats", "due", "expired", "rung", "voided")
         found = dict(zip(sorts, counts, strict=True))
-        losses = [Loss(*words) for words in _groups(lost, 5)]
-        dropped = [Drop(*words) for words in _groups(over, 3)]
+        losses = [Loss(*words) for words in groups(lost, 5)]
+        dropped = [Drop(*words) for words in groups(over, 3)]
         return Swept(found, [job.decode() for job in due], losses, dropped, bool(more))
 
     def rank(self, queue: str, ranks: Mapping[str, int], ttl_ms: int) -> None:

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 from gridq import bells
 from gridq.app import app
 from gridq.ledger import Account, read
-from gridq.store.scripts import Claim
+from gridq.store.replies import Claim
 from tests import machines
 from tests.conftest import GridEnv
 from tests.invariants import broken

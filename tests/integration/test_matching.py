@@ -13,7 +13,8 @@ from gridq.graph.catalogue import StageSpec
 from gridq.jobs import JobOptions
 from gridq.profiles import load
 from gridq.protocol import Advertisement
-from gridq.store.scripts import Claim, Scripts
+from gridq.store.replies import Claim
+from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 
 from gridq.queues import PURE
-from gridq.store.scripts import Claim, read_claim
+from gridq.store.replies import Claim, read_claim
 from tests import machines
 from tests.conftest import GridEnv
 from tests.hygiene import keys_without_ttl

@@ -39,7 +39,8 @@ CLAIM = """
 import secrets, sys
 from gridq.settings import settings
 from gridq.store.connection import connect
-from gridq.store.scripts import Claim, Scripts
+from gridq.store.replies import Claim
+from gridq.store.scripts import Scripts
 scripts = Scripts(connect(), settings())
 print("ready", flush=True)
 sys.stdin.readline()

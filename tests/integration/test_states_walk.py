@@ -11,7 +11,7 @@ import pytest
 from gridq import bells
 from gridq.app import app
 from gridq.queues import PURE
-from gridq.store.scripts import Claim
+from gridq.store.replies import Claim
 from tests.conftest import GridEnv
 from tests.invariants import broken
 from tests.model.trees import ONE, Builder, Tree

@@ -14,7 +14,7 @@ from gridq.executor import Session
 from gridq.profiles import StageContext
 from gridq.protocol import Json, StageCall
 from gridq.states import JobState
-from gridq.store.scripts import Claim
+from gridq.store.replies import Claim
 from tests.builders import stage
 from tests.conftest import GridEnv
 from tests.local_grid import BenchRunner, LocalGrid

@@ -1,7 +1,7 @@
 -- Write a job's plan and make its first steps ready, all or nothing.
--- ARGV  job, agent, prio, deadline in ms from now ('' = the one the inbox knows), result TTL in ms, celery, stream, wait ('1' =
---       accept without a live seat), input, answer step, steps, queues needed (space separated), ready steps (space
---       separated), the job's name, its session or '', the id of its API key or '' (the inbox knows its own), what it may cost in
+-- ARGV  job, agent, prio, deadline in ms from now ('' = the one the inbox knows), result TTL in ms, celery, stream ('', '1',
+--       'e': its end alone), wait ('1' = accept without a live seat), input, answer step, steps, queues needed (space separated),
+--       ready steps (space separated), the job's name, its session or '', the id of its API key or '' (the inbox knows its own), what it may cost in
 --       micro-dollars, how many stages it has, its idempotency key as <agent>:<digest> or '', the digest of its body or '' (the
 --       inbox knows its own), for how long a stage may stand ready in ms or '', field, value, …
 -- gives {'ok'} | {'known'} the job is admitted or ended already, or will be; nothing was written: {'noseat', queue …} |
@@ -69,7 +69,7 @@ local fields = {'agent', agent, 'prio', ARGV[3], 'dl', deadline, 'ttl', ARGV[5],
   'left', ARGV[11], 'at', NOW, 'name', ARGV[14]}
 local function note(field, value) fields[#fields + 1], fields[#fields + 2] = field, value end
 if ARGV[6] == '1' or known[3] then note('celery', 1) end
-if ARGV[7] == '1' then note('stream', 1) end
+if ARGV[7] ~= '' then note('stream', ARGV[7]) end
 if ARGV[15] ~= '' then note('session', ARGV[15]) end
 if ARGV[21] ~= '' then note('qt', ARGV[21]) end
 if body ~= '' then note('body', body) end

@@ -1,5 +1,5 @@
 -- Put a submitted job into the inbox, where it is looked at until a router has admitted it.
--- ARGV  job, agent, deadline in ms from now, result TTL in ms, celery ('1' or ''), stream ('1' or ''), graph, input, options,
+-- ARGV  job, agent, deadline in ms from now, result TTL in ms, celery ('1' or ''), stream ('', '1', 'e': its end alone), graph, input, options,
 --       id of its API key or '', its idempotency key as <agent>:<digest> or '', the digest of its body or '',
 --       for how long it may stand here, and a stage of it ready, in ms or ''
 -- gives 1 stored | 0 the job is known already (the same id again is no second job); nothing stored: {why its key does not do} |
@@ -48,7 +48,7 @@ C('HSET', sub, 'agent', ARGV[2], 'dl', NOW + ARGV[3], 'ttl', ARGV[4], 'graph', A
   'at', NOW)
 if celery then C('HSET', sub, 'celery', 1) end
 if ARGV[10] ~= '' then C('HSET', sub, 'key', ARGV[10]) end
-if ARGV[6] == '1' then C('HSET', sub, 'stream', 1) end
+if ARGV[6] ~= '' then C('HSET', sub, 'stream', ARGV[6]) end
 if body ~= '' then C('HSET', sub, 'body', body) end
 if ARGV[13] ~= '' then
   C('HSET', sub, 'qt', ARGV[13])

@@ -11,7 +11,8 @@ import redis
 from gridq.graph.plan import Arms, Op, Plan, Scope, Step
 from gridq.jobs import End, plan_fields
 from gridq.settings import Settings
-from gridq.store.scripts import Claim, Scripts, Swept
+from gridq.store.replies import Claim, Swept
+from gridq.store.scripts import Scripts
 
 ANY = "bench:any"
 HOUR = 3_600_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.store.scripts import Claim
+from gridq.store.replies import Claim
 from tests.unit.store.limits import DAY, HOUR, account, limit, turn, turn_at
 from tests.unit.store.plans import Grid, chain, one, wide
 

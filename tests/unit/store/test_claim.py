@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gridq.jobs import LADDER
-from gridq.store.scripts import Claim
+from gridq.store.replies import Claim
 from tests.unit.store.plans import ANY, Grid, chain, one, plan, step, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")

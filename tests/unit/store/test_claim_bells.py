@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gridq.store.scripts import Claim
+from gridq.store.replies import Claim
 from tests.unit.store.plans import ANY, Grid, one, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")

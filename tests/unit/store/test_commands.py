@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gridq.store.scripts import Claim
+from gridq.store.replies import Claim
 from tests.unit.store.plans import Grid, chain, one
 
 

@@ -9,7 +9,7 @@ from gridq.graph.plan import Arms, Plan
 from gridq.queues import PURE
 from gridq.states import JobState
 from gridq.store import values
-from gridq.store.scripts import Claim
+from gridq.store.replies import Claim
 from tests.unit.store.plans import ANY, HOUR, Grid, branch, chain, one, plan, step, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")

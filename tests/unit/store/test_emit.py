@@ -6,7 +6,7 @@ import pytest
 
 from gridq.graph.plan import Scope
 from gridq.states import JobState
-from gridq.store.scripts import Claim
+from gridq.store.replies import Claim
 from tests.unit.store.plans import Grid, one, plan, step
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -107,3 +107,12 @@ def test_a_repeated_call_adds_nothing_twice(grid: Grid) -> None:
     assert grid.scripts.emit(claim.lease, "root", ['"d"'], 3)
     entries = grid.client.xrange(grid.keys("str", "j1"))
     assert [fields[b"piece"] for _, fields in entries] == [b'"a"', b'"b"', b'"c"', b'"d"']
+
+
+def test_a_stream_of_the_end_alone_takes_no_pieces_and_tells_the_end(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "j1", stream="end")
+    claim = grid.take()
+    assert not claim.stream
+    grid.complete(claim, b"1")
+    assert [entry for _, entry in grid.client.xrange(grid.keys("str", "j1"))] == [{b"end": b"done"}]

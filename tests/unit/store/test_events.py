@@ -11,7 +11,7 @@ import pytest
 from gridq.app import app
 from gridq.events import begun, succeeded, text, uuid_of
 from gridq.graph.plan import load_step
-from gridq.store.scripts import Claim
+from gridq.store.replies import Claim
 from tests.monitor import Monitor
 from tests.unit.store.plans import Grid, chain, one, step, wide
 

@@ -8,7 +8,7 @@ import pytest
 
 from gridq.graph.plan import Plan, Scope
 from gridq.states import JobState
-from gridq.store.scripts import Claim, Drop
+from gridq.store.replies import Claim, Drop
 from tests.conftest import GridEnv
 from tests.unit.store.plans import Grid, one, plan, step, wide
 

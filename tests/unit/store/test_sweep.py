@@ -6,7 +6,7 @@ import pytest
 
 from gridq.queues import PURE, ROUTER
 from gridq.states import JobState
-from gridq.store.scripts import Loss
+from gridq.store.replies import Loss
 from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
