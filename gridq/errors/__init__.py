@@ -7,7 +7,17 @@ catches the same class with the same attributes that the grid raised.
 
 from __future__ import annotations
 
-from gridq.errors.auth import AuthError, KeyInvalid, KeyMissing, KeyNotFound, KeyRevoked, KeyScopeMissing
+from gridq.errors.auth import (
+    AuthError,
+    GatewayOpen,
+    KeyInvalid,
+    KeyMissing,
+    KeyNotFound,
+    KeyRevoked,
+    KeyScopeMissing,
+    OriginRefused,
+    TooManyAttempts,
+)
 from gridq.errors.base import GridError, error_from_record
 from gridq.errors.broker import (
     BrokerError,
@@ -56,10 +66,21 @@ from gridq.errors.program import (
 from gridq.errors.quota import (
     AgentJobsExceeded,
     AgentMoneyExceeded,
+    KeyBusy,
+    KeyLimitReached,
+    KeyRateExceeded,
     QuotaExceeded,
     QuotasFileError,
     TeamJobsExceeded,
     TeamMoneyExceeded,
+)
+from gridq.errors.request import (
+    GatewayFault,
+    HeadersTooLarge,
+    MethodNotAllowed,
+    RequestError,
+    RequestTooSlow,
+    RouteNotFound,
 )
 from gridq.errors.seat import (
     ChildDied,
@@ -99,12 +120,15 @@ __all__ = [
     "ChildDied",
     "ConfigError",
     "DeadlineExceeded",
+    "GatewayFault",
+    "GatewayOpen",
     "GraphCycle",
     "GraphError",
     "GraphTooLarge",
     "GridBusy",
     "GridError",
     "GridFull",
+    "HeadersTooLarge",
     "HostNotAllowed",
     "IdempotencyConflict",
     "InputTooLarge",
@@ -114,20 +138,28 @@ __all__ = [
     "JobNotFound",
     "JoinRefused",
     "JoinTokenInvalid",
+    "KeyBusy",
     "KeyInvalid",
+    "KeyLimitReached",
     "KeyMissing",
     "KeyNotFound",
+    "KeyRateExceeded",
     "KeyRevoked",
     "KeyScopeMissing",
+    "MethodNotAllowed",
     "MissingField",
     "ModelFileError",
     "NoLiveSeat",
     "NotAdmitted",
     "NotQuarantined",
+    "OriginRefused",
     "OutputTooLarge",
     "QueueTimeout",
     "QuotaExceeded",
     "QuotasFileError",
+    "RequestError",
+    "RequestTooSlow",
+    "RouteNotFound",
     "SchemaMismatch",
     "SeatDegraded",
     "SeatError",
@@ -141,6 +173,7 @@ __all__ = [
     "StreamCut",
     "TeamJobsExceeded",
     "TeamMoneyExceeded",
+    "TooManyAttempts",
     "TypeMismatch",
     "UnknownCapability",
     "UnknownOperator",

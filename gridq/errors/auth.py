@@ -35,6 +35,27 @@ class KeyScopeMissing(AuthError):
     code = "auth.scope"
 
 
+class TooManyAttempts(AuthError):
+    """Too many wrong keys came from this address; none is looked at for a while.
+
+    `details["retry_after"]`: seconds until the next one is.
+    """
+
+    code = "auth.attempts"
+
+
+class OriginRefused(AuthError):
+    """A page of this origin may not use the key, or a grid that asks for none."""
+
+    code = "auth.origin"
+
+
+class GatewayOpen(AuthError):
+    """The gateway listens beyond this machine, and the grid asks for no key: nobody is let in."""
+
+    code = "auth.open"
+
+
 class KeyNotFound(GridError):
     """No API key has this id."""
 

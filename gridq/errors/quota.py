@@ -40,6 +40,27 @@ class TeamJobsExceeded(QuotaExceeded):
     code = "quota.team_jobs"
 
 
+class KeyLimitReached(GridError):
+    """An API key's own limit is reached; the request was refused and counts for nothing.
+
+    `details`: `limit`, `retry_after` in seconds.
+    """
+
+    code = "key.limit"
+
+
+class KeyRateExceeded(KeyLimitReached):
+    """The key has made as many requests within the last minute as it may."""
+
+    code = "key.rate"
+
+
+class KeyBusy(KeyLimitReached):
+    """The key has as many requests open at once as it may, at all gateways together."""
+
+    code = "key.parallel"
+
+
 class QuotasFileError(ConfigError):
     """The quotas file has a mistake in it; nothing of it is used. `path` names the file, line and key."""
 

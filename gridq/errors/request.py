@@ -1,0 +1,41 @@
+"""An HTTP request cannot be taken as it came, whatever it asks for."""
+
+from __future__ import annotations
+
+from gridq.errors.base import GridError
+
+
+class RequestError(GridError):
+    """The request is malformed: a header, a query, a path or the form of its body."""
+
+    code = "request.invalid"
+
+
+class RouteNotFound(RequestError):
+    """Nothing is at this path."""
+
+    code = "request.not_found"
+
+
+class MethodNotAllowed(RequestError):
+    """The path is there, but not for this method."""
+
+    code = "request.method"
+
+
+class HeadersTooLarge(RequestError):
+    """The request's headers are too many or too long."""
+
+    code = "request.headers"
+
+
+class RequestTooSlow(RequestError):
+    """The body did not come in time."""
+
+    code = "request.timeout"
+
+
+class GatewayFault(GridError):
+    """A fault of the gateway itself; its log has the traceback under the request's id."""
+
+    code = "gateway.internal"
