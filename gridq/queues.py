@@ -19,6 +19,9 @@ PURE = "gridq:pure"
 LOCAL = "gridq:local"
 """Built-in stages with effects on the machine or the network, run by each machine's own `local` seat."""
 
+OWN_KIND = "gridq"
+"""The kind of the grid's own queues, which no effect names."""
+
 SEAT_KIND = "seat"
 """`seat:<id>` is a seat's own queue, for bells only."""
 

@@ -195,6 +195,36 @@ def published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
     return list(found.values())
 
 
+def offers_of(seats: list[LiveSeat]) -> list[dict[str, Json]]:
+    """Each capability of `seats`: its queue, who serves it, who has its model loaded, whether any of them
+    loads models at all, and the lanes, all and free.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for seat in seats:
+        for queue in seat.queues:
+            kind, _, slug = queue.partition(":")
+            if kind == queues.OWN_KIND:
+                continue
+            offer = found.setdefault(
+                queue, {"queue": queue, "seats": [], "loaded": [], "loads": False, "lanes": 0, "free": 0}
+            )
+            offer["seats"].append(seat.seat)
+            offer["lanes"] += seat.lanes
+            offer["free"] += seat.free
+            offer["loads"] = offer["loads"] or ("loads" in seat.metrics and slug in _models(seat))
+            if queue in seat.warm:
+                offer["loaded"].append(seat.seat)
+    return [found[queue] for queue in sorted(found)]
+
+
+def _models(seat: LiveSeat) -> set[str]:
+    """The slugs of the models that a seat describes."""
+    listed = seat.capability.get("models")
+    models = listed if isinstance(listed, list) else []
+    names = [model.get("name") for model in models if isinstance(model, dict)]
+    return {queues.slug(name) for name in names if isinstance(name, str) and name}
+
+
 def nearest(client: Redis, keys: Keys, queue: str) -> str:
     """In words, why nobody serves `queue`: the seat that serves it but takes nothing, else the live seat
     that comes close, else what its kind, or whoever is live, serves instead.

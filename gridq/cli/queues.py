@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import typer
 
 from gridq.cli.exits import EXITS, AsJson, Debug
 from gridq.cli.output import console, echo_json, plain_table, took
 from gridq.cli.server import client_of, place_of_grid
 
-if TYPE_CHECKING:
-    from gridq.registry import LiveSeat
-
 app = typer.Typer()
-
-OWN = "gridq"
-"""The kind of the grid's own queues, which no effect names."""
 
 
 @app.command(epilog=EXITS, short_help="Show what waits for which capability.")
@@ -50,11 +42,12 @@ def models(json: AsJson = False, debug: Debug = False) -> None:
     """Show what a stage can ask for now: each capability of the live seats, who serves it, and where its
     model is loaded already.
     """
+    from gridq.registry import offers_of
     from gridq.settings import settings
 
     config = settings()
     with client_of(config) as client:
-        offers = offered(client.workers())
+        offers = offers_of(client.workers())
     if json:
         echo_json(offers)
         return
@@ -67,35 +60,3 @@ def models(json: AsJson = False, debug: Debug = False) -> None:
         lanes = f"{offer['free']}/{offer['lanes']}"
         table.add_row(offer["queue"], loaded, "\n".join(offer["seats"]), lanes)
     console().print(table)
-
-
-def offered(seats: list[LiveSeat]) -> list[dict[str, Any]]:
-    """Each capability of `seats`: its queue, who serves it, who has its model loaded, whether any of them
-    loads models at all, and the lanes, all and free.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for seat in seats:
-        for queue in seat.queues:
-            kind, _, slug = queue.partition(":")
-            if kind == OWN:
-                continue
-            offer = found.setdefault(
-                queue, {"queue": queue, "seats": [], "loaded": [], "loads": False, "lanes": 0, "free": 0}
-            )
-            offer["seats"].append(seat.seat)
-            offer["lanes"] += seat.lanes
-            offer["free"] += seat.free
-            offer["loads"] = offer["loads"] or ("loads" in seat.metrics and slug in _models(seat))
-            if queue in seat.warm:
-                offer["loaded"].append(seat.seat)
-    return [found[queue] for queue in sorted(found)]
-
-
-def _models(seat: LiveSeat) -> set[str]:
-    """The slugs of the models that a seat describes."""
-    from gridq.queues import slug
-
-    listed = seat.capability.get("models")
-    models = listed if isinstance(listed, list) else []
-    names = [model.get("name") for model in models if isinstance(model, dict)]
-    return {slug(name) for name in names if isinstance(name, str) and name}
