@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from gridq import home as machine_home
 from gridq.errors import ConfigError, first_fault
-from gridq.urls import check_url, with_password
+from gridq.urls import check_url, gateways, with_password
 
 LOOPBACK = "redis://127.0.0.1:6379/0"
 FILE = "_FILE"
@@ -86,6 +86,9 @@ class Settings(BaseSettings):
     broker_password: SecretStr | None = Field(
         None,
         description="goes into `broker_url` where that names none, so that it can have a file of its own",
+    )
+    url: str | None = Field(
+        None, description="of a gateway, or of several: what clients use instead of the server"
     )
     prefix: str = Field("gq:", pattern=r"^[A-Za-z0-9._-]*:?$")
     home: Path = Path.home() / ".gridq"
@@ -173,7 +176,7 @@ class Settings(BaseSettings):
             return tuple(word for word in value.replace(",", " ").split() if word)
         return value
 
-    @field_validator("key", mode="before")
+    @field_validator("key", "url", mode="before")
     @classmethod
     def _given(cls, value: object) -> object:
         return None if value == "" else value  # a variable that is there and empty, as in a container's file
@@ -211,6 +214,8 @@ def settings() -> Settings:
         name = _source(field)
         raise ConfigError(f"{name} is not usable", {"path": name, "reason": reason}) from None
     check_url(config.broker_url.get_secret_value())
+    if config.url is not None:
+        gateways(config.url, _source("url"))
     return config
 
 

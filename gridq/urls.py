@@ -3,6 +3,8 @@
 
 `sentinel://[user:password@]host[:port][,host[:port]…]/primary-name[/database][?options]`: the login is the
 servers'; the sentinels' own, where they have one, stands in `sentinel_user` and `sentinel_password`.
+
+The URL of a gateway is `http://host:port` or `https://host`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from gridq.errors import ConfigError
 SENTINELS = ("sentinel", "sentinels")
 SCHEMES = ("redis", "rediss", "unix", *SENTINELS)
 SENTINEL_PORT = 26379
+GATEWAYS = ("http", "https")
 OF_SENTINELS = ("sentinel_user", "sentinel_password")
 
 
@@ -96,6 +99,54 @@ def check_url(url: str) -> None:
                 "fix": "correct it; in a password, / ? # @ and : are written %2F %3F %23 %40 and %3A",
             },
         )
+
+
+def is_gateway(url: str) -> bool:
+    """Whether `url` leads to gateways, not to a server.
+
+    >>> is_gateway("https://grid.example"), is_gateway("rediss://h/0")
+    (True, False)
+    """
+    return url.lower().startswith(tuple(f"{scheme}://" for scheme in GATEWAYS))
+
+
+def gateways(url: str, source: str = "GRIDQ_URL") -> tuple[str, ...]:
+    """The gateways that `url` names, separated by commas, each without a / at its end. ConfigError: one of
+    them is none; `source` says where it stands.
+
+    >>> gateways("http://a:8080/, https://b/grid")
+    ('http://a:8080', 'https://b/grid')
+    """
+    found = tuple(dict.fromkeys(each.strip().rstrip("/") for each in url.split(",")))
+    for each in found:
+        reason = _gateway_fault(each)
+        if reason:
+            raise ConfigError(
+                "This is not the URL of a gateway",
+                {
+                    "path": source,
+                    "reason": reason,
+                    "expected": "http://host:port or https://host, or several of them, separated by commas",
+                    "fix": "correct it; a server's URL belongs into GRIDQ_BROKER_URL, the key into GRIDQ_KEY",
+                },
+            )
+    return found
+
+
+def _gateway_fault(url: str) -> str:
+    """As `_fault`, of a gateway's URL."""
+    if not is_gateway(url):
+        return "it does not begin with http:// or https://"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "its host or its port cannot be read"
+    if not parts.hostname or port == 0 or re.search(r"[\s\x00-\x1f]", url):
+        return "its host or its port cannot be read"
+    if "@" in parts.netloc:
+        return "a login stands in it"
+    return "it has a ? or a #" if "?" in url or "#" in url else ""
 
 
 def _fault(url: str) -> str:

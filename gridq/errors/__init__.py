@@ -26,6 +26,7 @@ from gridq.errors.broker import (
     BrokerRefused,
     BrokerTooOld,
     BrokerUnreachable,
+    GatewayUnreachable,
     GridFull,
     SchemaMismatch,
 )
@@ -122,6 +123,7 @@ __all__ = [
     "DeadlineExceeded",
     "GatewayFault",
     "GatewayOpen",
+    "GatewayUnreachable",
     "GraphCycle",
     "GraphError",
     "GraphTooLarge",

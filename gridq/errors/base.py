@@ -124,8 +124,12 @@ def _tree(cls: type[GridError]) -> dict[str, type[GridError]]:
 
 
 def error_from_record(record: dict[str, Any]) -> GridError:
-    """The exception that `to_record` described; an unknown class becomes a plain `GridError`."""
-    cls = _tree(GridError).get(str(record.get("error")), GridError)
+    """The exception that `to_record` described, by its class or else by its code; neither is known: a plain
+    `GridError`.
+    """
+    tree = _tree(GridError)
+    coded = {cls.code: cls for cls in tree.values() if "code" in vars(cls)}
+    cls = tree.get(str(record.get("error"))) or coded.get(str(record.get("code")), GridError)
     message, details = str(record.get("message", "")), dict(record.get("details") or {})
     try:
         return cls(message, details)

@@ -17,6 +17,15 @@ class BrokerUnreachable(BrokerError):
     code = "broker.unreachable"
 
 
+class GatewayUnreachable(BrokerUnreachable):
+    """No gateway answers at the client's URL, or what answers there is none.
+
+    Who bears that a grid's server is away bears this too. `details`: `path`, the URL.
+    """
+
+    code = "gateway.unreachable"
+
+
 class BrokerRefused(BrokerError):
     """The broker refused the login or a command."""
 
