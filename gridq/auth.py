@@ -39,8 +39,18 @@ from gridq.settings import Settings
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 
-SCOPES = ("submit", "read")
-"""What a key may be for: `submit` jobs, or only `read` what there is."""
+SCOPES = ("submit", "read", "read-all", "operate")
+"""What a key may be for: `submit` jobs, `read` its own jobs, `read-all` jobs, `operate`: drain seats, cancel
+others' jobs, act on quarantined stages, and read it all.
+"""
+
+USUAL = ("submit", "read")
+"""The scopes of a key that is made without any being named."""
+
+ALL = frozenset(SCOPES)
+
+GRANTS = {"read": {"read", "read-all", "operate"}, "read-all": {"read-all", "operate"}}
+"""By which scopes one is granted, where others than itself grant it too."""
 
 _KEY = re.compile(r"gq_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NOBODY = hashlib.sha256(b"").hexdigest()
@@ -62,6 +72,10 @@ class Key:
         """Whether it is good at `now_ms`."""
         return self.ends is None or now_ms < self.ends
 
+    def may(self, scope: str) -> bool:
+        """Whether the key is for `scope`."""
+        return not GRANTS.get(scope, {scope}).isdisjoint(self.scopes)
+
     def dump(self) -> str:
         """As the server keeps it."""
         record = {"agent": self.agent, "scopes": self.scopes, "hash": self.hash, "created": self.created}
@@ -70,7 +84,7 @@ class Key:
 
 
 def create(
-    client: Redis, keys: Keys, agent: str, *, team: str | None = None, scopes: Sequence[str] = SCOPES
+    client: Redis, keys: Keys, agent: str, *, team: str | None = None, scopes: Sequence[str] = USUAL
 ) -> tuple[Key, str]:
     """Make a key for an agent: its record, and the key itself, which is not kept and cannot be shown again.
 
@@ -144,8 +158,10 @@ def rotate(client: Redis, keys: Keys, key_id: str, overlap: float = 0.0) -> tupl
     return key, _text(key, secret)
 
 
-def verify(client: Redis, keys: Keys, given: SecretStr, scope: str = "submit") -> Key:
-    """The record of a key. KeyInvalid, KeyRevoked, KeyScopeMissing; no message holds any of the key."""
+def verify(client: Redis, keys: Keys, given: SecretStr, scope: str | None = "submit") -> Key:
+    """The record of a key, whatever it is for where `scope` is None. KeyInvalid, KeyRevoked, KeyScopeMissing;
+    no message holds any of the key.
+    """
     match = _KEY.fullmatch(given.get_secret_value().strip())
     data: Any = client.hget(keys("keys"), match[1]) if match else None
     record = _read(match[1], data) if match and data is not None else None
@@ -155,12 +171,17 @@ def verify(client: Redis, keys: Keys, given: SecretStr, scope: str = "submit") -
         raise refused("unknown")
     if not record.stands(now_ms(client)):
         raise refused("revoked", record.id)
-    if scope not in record.scopes:
-        raise KeyScopeMissing(
-            f"The key {record.id} may not {scope}",
-            {"path": record.id, "expected": f"the scope {scope}", "fix": "use a key that has it"},
-        )
+    if scope is not None and not record.may(scope):
+        raise lacks(record.id, scope)
     return record
+
+
+def lacks(key_id: str, scope: str) -> KeyScopeMissing:
+    """The key is good, but not for `scope`."""
+    return KeyScopeMissing(
+        f"The key {key_id} may not {scope}",
+        {"path": key_id, "expected": f"the scope {scope}", "fix": "use a key that has it"},
+    )
 
 
 def identify(client: Redis, keys: Keys, config: Settings, about: JobOptions) -> tuple[JobOptions, str]:

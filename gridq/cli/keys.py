@@ -46,7 +46,7 @@ def create(
 
     with _grid() as (client, names):
         first = not client.exists(names("keys"))
-        made, text = auth.create(client, names, agent, team=team, scopes=scope or auth.SCOPES)
+        made, text = auth.create(client, names, agent, team=team, scopes=scope or auth.USUAL)
     _show_once(made, text, json)
     if first and not json:
         typer.echo("This is the first key: from now on the grid takes no job without one.", err=True)

@@ -1,0 +1,274 @@
+"""Who asks: the API key of a request, what it may do, and whose jobs it may see.
+
+A key comes as `Authorization: Bearer …` or `X-API-Key: …` (Anthropic's header too). One that was good is not
+looked up again for at most KEPT seconds; what it submits is checked by the admission script all the same, so
+a revoked key starts nothing more from that instant on. In logs a key is its id alone.
+
+A grid without keys lets everybody in, but only where the gateway listens on this machine alone, and then no
+page of a foreign origin and no foreign host name: a browser would lend both the machine's own reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+from starlette.requests import Request
+
+from gridq import auth
+from gridq.auth import ALL, Key
+from gridq.errors import (
+    AuthError,
+    ConfigError,
+    GatewayOpen,
+    KeyInvalid,
+    KeyRevoked,
+    OriginRefused,
+    TooManyAttempts,
+)
+from gridq.gateway.attempts import Attempts, address_of
+from gridq.quotas import NAME
+
+if TYPE_CHECKING:
+    from gridq.gateway.door import Door
+
+KEPT = 1.0
+"""Seconds for which a key that was good, and whether the grid asks for keys, is not looked up again."""
+
+MOST = 1024
+"""Keys that are remembered. One that was good before is looked up even where its address may try no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. `key` is the id of the API key, its fingerprint in logs; empty where the grid has none."""
+
+    agent: str
+    key: str = ""
+    scopes: frozenset[str] = ALL
+
+    def may_see(self, agent: str) -> bool:
+        """Whether it may see the jobs of `agent`: its own, or with `read-all` or `operate` any."""
+        return not self.key or agent == self.agent or not self.scopes.isdisjoint(("read-all", "operate"))
+
+    def may_end(self, agent: str) -> bool:
+        """Whether it may cancel the jobs of `agent`: its own, or with `operate` any."""
+        return not self.key or agent == self.agent or "operate" in self.scopes
+
+
+class Callers:
+    """The callers of one gateway: the keys that were good lately, and the addresses that tried wrong ones."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self.attempts = Attempts()
+        self._known: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
+        self._asks: tuple[float, bool] = (0.0, True)
+        self._looking: dict[bytes, asyncio.Task[Key]] = {}
+
+    async def key(self, text: str, address: str) -> Key:
+        """The record of the key `text`. KeyInvalid, KeyRevoked; TooManyAttempts of this address."""
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        known = self._known.get(digest)
+        if known is not None and time.monotonic() < known[0]:
+            return known[1]
+        wait = self.attempts.wait(address)
+        if wait and known is None:
+            raise TooManyAttempts(
+                "Too many wrong keys came from this address",
+                {"retry_after": wait, "fix": "ask again later, with a key that is good"},
+            )
+        task = self._looking.get(digest)
+        if task is None:  # of a hundred requests with one key, one looks it up
+            task = self._looking[digest] = asyncio.ensure_future(self._look_up(text))
+            task.add_done_callback(lambda _: self._looking.pop(digest, None))
+        try:
+            found = await asyncio.shield(task)
+        except (KeyInvalid, KeyRevoked):
+            self._known.pop(digest, None)
+            self.attempts.failed(address)
+            raise
+        self._known[digest] = time.monotonic() + KEPT, found
+        self._known.move_to_end(digest)
+        while len(self._known) > MOST:
+            self._known.popitem(last=False)
+        return found
+
+    async def asks(self) -> bool:
+        """Whether the grid asks for keys: it has one, or had."""
+        until, asked = self._asks
+        if time.monotonic() >= until:
+            scripts = self.door.client.scripts
+            asked = bool(await self.door.call(scripts.client.exists, scripts.keys("keys")))
+            self._asks = time.monotonic() + KEPT, asked
+        return asked
+
+    async def _look_up(self, text: str) -> Key:
+        scripts = self.door.client.scripts
+        found: Key = await self.door.call(
+            auth.verify, scripts.client, scripts.keys, SecretStr(text), scope=None
+        )
+        return found
+
+
+async def identify(request: Request, scope: str) -> Caller:
+    """The caller of a request, who may `scope`.
+
+    KeyMissing, KeyInvalid, KeyRevoked, KeyScopeMissing, OriginRefused, GatewayOpen, TooManyAttempts.
+    """
+    door: Door = request.app.state.door
+    callers = _callers(request)
+    text = given(request)
+    asks = await callers.asks()
+    if not asks and not text.startswith("gq_"):  # clients of the wires must send something, and mean nothing
+        return _anybody(request, door)
+    if not text:
+        raise auth.refused("missing")
+    address = client_address(request)
+    key = await callers.key(text, address)
+    if not key.may(scope):
+        raise auth.lacks(key.id, scope)
+    caller = Caller(key.agent, key.id, frozenset(key.scopes))
+    request.state.caller = caller
+    return caller
+
+
+def may(scope: str) -> Callable[[Request], Awaitable[Caller]]:
+    """The dependency of a route that needs `scope`: `caller: Annotated[Caller, Depends(may("submit"))]`."""
+
+    async def caller(request: Request) -> Caller:
+        return await identify(request, scope)
+
+    return caller
+
+
+async def worker_secret(request: Request) -> None:
+    """The dependency of the routes for workers, who know the grid's secret (`X-Grid-Secret`).
+
+    AuthError: it is another, or none is set and the gateway listens beyond this machine. TooManyAttempts.
+    """
+    door: Door = request.app.state.door
+    secret = door.options.secret
+    if secret is None:
+        if not is_local(door.options.host):
+            raise AuthError(
+                "This gateway takes no workers",
+                {"path": "X-Grid-Secret", "fix": "set GRIDQ_GATEWAY_SECRET_FILE there"},
+            )
+        check_local(request, door)
+        return
+    callers, address = _callers(request), client_address(request)
+    told = request.headers.get("x-grid-secret", "").encode("latin-1")
+    if hmac.compare_digest(told, secret.get_secret_value().encode()):
+        return
+    wait = callers.attempts.wait(address)
+    if wait:
+        raise TooManyAttempts("Too many wrong secrets came from this address", {"retry_after": wait})
+    callers.attempts.failed(address)
+    raise AuthError(
+        "The grid's secret is missing or wrong",
+        {"path": "X-Grid-Secret", "expected": "what GRIDQ_GATEWAY_SECRET is at the gateway"},
+    )
+
+
+def given(request: Request) -> str:
+    """The key in a request's headers; empty where there is none."""
+    scheme, _, text = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and text.strip():
+        return text.strip()
+    return request.headers.get("x-api-key", "").strip()
+
+
+def client_address(request: Request) -> str:
+    """The address of who asks, seen through the proxies that GRIDQ_GATEWAY_PROXIES names."""
+    door: Door = request.app.state.door
+    peer = request.client.host if request.client else ""
+    return address_of(peer, request.headers.getlist("x-forwarded-for"), door.options.proxies)
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches `host`; a name other than localhost counts as reachable."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_local(request: Request, door: Door) -> None:
+    """Let in without a key whoever is at this machine. OriginRefused: a page of a foreign origin, or a name
+    that a foreign page had resolve to this machine.
+    """
+    named = request.headers.get("host", "")
+    host = _host_of(f"//{named}")
+    # A name without a dot is none of the public's; an address cannot be made to point elsewhere.
+    if (
+        "." in host
+        and not host.endswith(".localhost")
+        and not _is_address(host)
+        and host != door.options.host
+    ):
+        raise OriginRefused(
+            f"This gateway is not called {host[:100]}",
+            {"path": "Host", "expected": "127.0.0.1 or localhost", "fix": "make a key, and use it"},
+        )
+    origin = request.headers.get("origin")
+    if origin is None or origin in door.options.origins:
+        return
+    if origin.partition("://")[2] != named and not is_local(_host_of(origin)):
+        raise OriginRefused(
+            "A page of another origin may not ask a grid that asks for no key",
+            {"path": "Origin", "fix": "make a key for it, or name it in GRIDQ_GATEWAY_ORIGINS"},
+        )
+
+
+def _anybody(request: Request, door: Door) -> Caller:
+    """The caller on a grid without keys: what `x-gridq-agent` says, else `default`."""
+    if not is_local(door.options.host):
+        raise GatewayOpen(
+            "The grid has no API key, and the gateway listens beyond its machine",
+            {"path": "GRIDQ_GATEWAY_HOST", "fix": "make one by `gridq keys create`, or listen on 127.0.0.1"},
+        )
+    check_local(request, door)
+    agent = request.headers.get("x-gridq-agent", "default")
+    if not NAME.fullmatch(agent):
+        raise ConfigError(
+            "The agent's name is none",
+            {"path": "x-gridq-agent", "expected": "1 to 64 letters, digits, '_', '.', '@' or '-'"},
+        )
+    caller = Caller(agent)
+    request.state.caller = caller
+    return caller
+
+
+def _callers(request: Request) -> Callers:
+    """The gateway's callers, made with its first request."""
+    state = request.app.state
+    found: Callers | None = getattr(state, "callers", None)
+    if found is None or found.door is not state.door:
+        found = state.callers = Callers(state.door)
+    return found
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _host_of(url: str) -> str:
+    """The host in a URL, empty where it holds none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
