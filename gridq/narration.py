@@ -151,9 +151,13 @@ def _again(about: Fields) -> str:
     return f"{_stage(about)} met a fault of {about['worker']} ({about['code']}), and waits for another seat."
 
 
+THEN = {"again": "waits for another seat", "quarantined": "stands in quarantine: see gridq quarantine"}
+"""What becomes of a stage whose attempt was lost."""
+
+
 def _lost(about: Fields) -> str:
     what = f"{about.get('name') or about['job'][:8]}/{place_of(about['stage']) or about['stage']}"
-    then = "waits for another seat" if about["again"] else "is not tried again: its job failed"
+    then = THEN.get(about["after"], "is not tried again: its job failed")
     return f"{what} (attempt {about['attempt']}) was lost with {about['worker']}, and {then}."
 
 

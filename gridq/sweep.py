@@ -84,7 +84,7 @@ def _tell(swept: Swept) -> None:
     for loss in swept.losses:
         job, _, _, attempt, _ = loss.lease.split(":")
         about = {"job": job, "name": loss.name, "stage": loss.path, "worker": loss.worker}
-        narration.tell("stage lost", **about, attempt=int(attempt), again=loss.after == "again")
+        narration.tell("stage lost", **about, attempt=int(attempt), after=loss.after)
     for drop in swept.dropped:
         about = {"job": drop.job, "name": drop.name, "stage": drop.path}
         narration.tell("stage dropped", **about, code=StageQuarantined.code)

@@ -31,6 +31,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `tokens` | sorted set: join tokens by expiry | as the last of them |
 | `full` | bytes used and maxmemory, while the server's memory is nearly used up | 5 s |
 | `upgrade` | since when a program of a newer schema asks to start, when it asked last | two leases |
+| `untold` | list: attempts lost with a worker that left, for a sweep to tell of | 1 min |
 | `swept` `losses` | the last sweep; counters | the longest deadline + 1 h |
 
 The permanent ones are few, each one key for the whole grid or one for each capability; all but `bells`,

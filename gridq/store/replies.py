@@ -47,7 +47,7 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """An attempt that was lost with its worker: where the stage stands in the graph of the job called `name`,
-    and what came of it: `again`, or `plain` or `celery` where it was the job's last chance.
+    and what came of it: `again`, `quarantined`, or `plain` or `celery` where it was the job's last chance.
     """
 
     lease: str

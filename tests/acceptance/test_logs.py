@@ -234,7 +234,7 @@ def test_a_dead_worker_is_told(grid: Talkative) -> None:
     grid.home.children["local"].kill()
     grid.wait_for("workers dead")
     told = grid.wait_for("stage lost", job=job)
-    assert (told["stage"], told["attempt"], told["again"]) == ("root", 1, True)
+    assert (told["stage"], told["attempt"], told["after"]) == ("root", 1, "again")
     assert told["worker"].startswith("local@")
     assert told["sentence"].endswith(
         f"(attempt 1) was lost with {told['worker']}, and waits for another seat."

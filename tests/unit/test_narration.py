@@ -18,7 +18,7 @@ FULL = {
     **JOB, "stage": "root.body.bindings.draft", "runs": "llm_chat",
     "workers": 1, "agent": "default", "stages": 7, "worker": "cpu@mac", "attempt": 1,
     "wait_ms": 12.2, "run_ms": 812.4, "tokens_out": 40, "code": "seat.unavailable", "seconds": 60.0,
-    "lanes": 2, "queues": ["llm:any", "gpu:cpu"], "again": True,
+    "lanes": 2, "queues": ["llm:any", "gpu:cpu"], "after": "again",
 }  # fmt: skip
 
 
@@ -48,13 +48,19 @@ FULL = {
         ("workers dead", {"workers": 2}, "2 workers are dead."),
         (
             "stage lost",
-            {"stage": "root.branches.a.stages[1]", "again": True},
+            {"stage": "root.branches.a.stages[1]", "after": "again"},
             "briefing/a (attempt 1) was lost with cpu@mac, and waits for another seat.",
         ),
         (
             "stage lost",
-            {"stage": "root", "again": False},
+            {"stage": "root", "after": "plain"},
             "briefing/root (attempt 1) was lost with cpu@mac, and is not tried again: its job failed.",
+        ),
+        (
+            "stage lost",
+            {"stage": "root", "after": "quarantined"},
+            "briefing/root (attempt 1) was lost with cpu@mac, "
+            "and stands in quarantine: see gridq quarantine.",
         ),
         ("seat live", {}, "cpu@mac is live with 2 lanes: llm:any, gpu:cpu."),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridq.errors import QuotasFileError
-from gridq.quotas import AgentLimit, SeatLimit, TeamLimit, load, parse
+from gridq.quotas import AgentLimit, QueueLimit, SeatLimit, TeamLimit, load, parse
 
 TOML = """\
 # what everyone may use
@@ -29,6 +29,13 @@ monthly_dollars = 0
 budget_dollars = 20
 period = "week"
 requests_per_minute = 60
+
+[queues."*"]
+max_pending = 500
+
+[queues."llm:claude"]
+max_pending = 200
+policy = "drop-oldest-batch"
 """
 
 
@@ -45,6 +52,17 @@ def test_money_is_integer_micro_dollars() -> None:
     assert limits.fields()["a:bob"] == "- - 0"
     assert limits.fields()["t:research"] == "0 -"
     assert limits.fields()["s:alice-3f2a.openai"] == "20000000 week 60"
+
+
+def test_queues_have_a_bound_and_a_policy() -> None:
+    limits = parse(TOML, "q.toml")
+    assert limits.queues == {
+        "*": QueueLimit(500, "reject"),
+        "llm:claude": QueueLimit(200, "drop-oldest-batch"),
+    }
+    assert limits.fields()["q:llm:claude"] == "200 drop-oldest-batch"
+    assert limits.fields()["q"] == "2"
+    assert "q" not in parse('{"ann": 5}', "q.json").fields()
 
 
 def test_the_plain_map_is_cents_a_month() -> None:
@@ -65,6 +83,11 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "key", "words"),
     [
+        ('[queues."llm claude"]\nmax_pending = 5', 1, "queues.llm claude", "no queue"),
+        ("[queues.llm]\nmax_pending = 5", 1, "queues.llm", "no queue"),
+        ('[queues."llm:a"]\npending = 5', 2, "queues.llm:a.pending", "no key"),
+        ('[queues."llm:a"]\nmax_pending = -5', 2, "queues.llm:a.max_pending", "no count"),
+        ('[queues."llm:a"]\npolicy = "drop"', 2, "queues.llm:a.policy", "no policy"),
         ("[agents.ann]\nmonthly_dolars = 5", 2, "agents.ann.monthly_dolars", "no key"),
         ("\n\n[agent.ann]\nmonthly_dollars = 5", 3, "agent", "no key"),
         ("[agents.ann]\nmonthly_dollars = -1", 2, "agents.ann.monthly_dollars", "no amount"),

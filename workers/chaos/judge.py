@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from workers.chaos.witness import Run
 
 EXHAUSTED = "stage.attempts_exhausted"
 CUT = "stage.stream_cut"
+STANDINGS = ("interactive", "batch", "poor")
 
 
 @dataclass(slots=True)
@@ -235,18 +236,31 @@ class Judge:
         return [row for row in record.rows if row.attempt not in record.lost.get(number[row.path], {})]
 
 
-def recovery(runs: list[Run], deaths: list[tuple[int, int]]) -> list[float]:
-    """Seconds from the death of each program to the next run of each stage that it was running."""
+def standing(job: Job) -> str:
+    """What the stages of a job wait for beside a lane, once they are to run again: `batch` ones for all
+    interactive ones, those of the agent whose money runs out, `poor`, for money too.
+    """
+    if job.options["agent"] == "poor":
+        return "poor"
+    return str(job.options.get("priority", "interactive"))
+
+
+def recovery(
+    runs: list[Run], deaths: list[tuple[int, int]], jobs: Mapping[str, Submitted]
+) -> dict[str, list[float]]:
+    """Seconds from the death of each program to the next run of each stage that it was running, by the
+    `standing` of its job.
+    """
     starts: dict[tuple[str, str], list[int]] = defaultdict(list)
     by_pid: dict[int, list[Run]] = defaultdict(list)
     for run in runs:
         starts[run.job, run.stage].append(run.begun)
         by_pid[run.pid].append(run)
-    found = []
+    found: dict[str, list[float]] = {name: [] for name in STANDINGS}
     for at, pid in deaths:
         for run in by_pid[pid]:
             if run.begun <= at and not run.ended:
                 after = [begun for begun in starts[run.job, run.stage] if begun > at]
                 if after:
-                    found.append((min(after) - at) / 1000)
-    return sorted(found)
+                    found[standing(jobs[run.job].job)].append((min(after) - at) / 1000)
+    return {name: sorted(times) for name, times in found.items()}

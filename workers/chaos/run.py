@@ -49,7 +49,7 @@ class Result:
     faults: Counter[str]
     seconds: float
     losses: int
-    recovery: list[float]
+    recovery: dict[str, list[float]]
     deaths: int
     ended_alone: list[str] = field(default_factory=list)
     folder: Path | None = None
@@ -131,8 +131,8 @@ def _run(plan: Plan, folder: Path, machines: int, routers: int, tell: Callable[[
         checks += left_over
         checks.append(Check("every program ends when it is told to", (*grid.slow_ends, *left)))
         return Result(
-            plan, verdict, attacker.counts, seconds, found.losses, recovery(runs, grid.deaths),
-            len(grid.deaths), grid.ended_alone,
+            plan, verdict, attacker.counts, seconds, found.losses,
+            recovery(runs, grid.deaths, agents.submitted), len(grid.deaths), grid.ended_alone,
         )  # fmt: skip
     except RedisError as exc:
         raise translate(exc, grid.server.url) from exc

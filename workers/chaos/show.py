@@ -9,6 +9,7 @@ import typer
 from gridq.cli.audit import as_json as checks_as_json
 from gridq.cli.audit import show as show_checks
 from gridq.cli.output import console, plain_table
+from workers.chaos.judge import STANDINGS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,8 +27,6 @@ def percentile(sorted_values: list[float], share: float) -> float | None:
 def figures(result: Result) -> list[tuple[str, str]]:
     """The table's lines: what, how much."""
     verdict, plan = result.verdict, result.plan
-    times = [percentile(result.recovery, share) for share in (0.5, 0.99)]
-    recovery = " / ".join("-" if time is None else f"{time:.1f} s" for time in times)
     return [
         ("seed", str(plan.seed)),
         ("time", f"{result.seconds:.0f} s"),
@@ -41,8 +40,13 @@ def figures(result: Result) -> list[tuple[str, str]]:
         ("faults", f"{result.faults.total()}: " + _sums(result.faults)),
         ("programs killed", str(result.deaths)),
         ("programs ended by themselves", str(len(result.ended_alone))),
-        ("from kill to re-claim, p50 / p99", f"{recovery}, {len(result.recovery)} times"),
+        *((f"from kill to re-claim, p50 / p99: {name}", _times(result.recovery[name])) for name in STANDINGS),
     ]
+
+
+def _times(seconds: list[float]) -> str:
+    shown = [percentile(seconds, share) for share in (0.5, 0.99)]
+    return " / ".join("-" if time is None else f"{time:.1f} s" for time in shown) + f", {len(seconds)} times"
 
 
 def _sums(counts: Any) -> str:
@@ -82,9 +86,8 @@ def as_json(result: Result) -> dict[str, Any]:
         "killed": result.deaths,
         "ended_alone": result.ended_alone,
         "recovery_seconds": {
-            "count": len(result.recovery),
-            "p50": percentile(result.recovery, 0.5),
-            "p99": percentile(result.recovery, 0.99),
+            name: {"count": len(times), "p50": percentile(times, 0.5), "p99": percentile(times, 0.99)}
+            for name, times in result.recovery.items()
         },
         "checks": checks_as_json(result.checks),
         "logs": None if result.folder is None else str(result.folder),

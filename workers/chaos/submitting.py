@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gridq.app import configure
-from gridq.client import Client
+from gridq.client import BrokerClient
 from gridq.errors import BrokerError, GridError, JobNotFound, QuotaExceeded
 from gridq.inbox import Inbox
 from gridq.settings import Settings
@@ -45,7 +45,7 @@ class Agents:
 
         configure(config)
         self.submitted = {job.id: Submitted(job) for job in plan.jobs}
-        self._client = Client(config=config)
+        self._client = BrokerClient(config=config)
         self._run_graph = run_graph
         self._inbox = Inbox(self._client.scripts, config)
         self._calls: list[tuple[float, int, Callable[[], None]]] = []

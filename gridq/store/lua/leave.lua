@@ -1,5 +1,6 @@
 -- A seat drains (it takes nothing more, so it counts as nobody who could serve) or goes.
 -- ARGV  seat, incarnation, 'drain' | 'go' | 'died' (its process ended by itself)
+-- TTL   untold lives for a minute
 -- gives 1 | 0 where the incarnation is not the live one
 local seat, inc, how = unpack(ARGV)
 local key = K .. 'seat:' .. seat
@@ -18,4 +19,5 @@ elseif C('ZSCORE', K .. 'seats', seat) then
     end
   end
 end
+hand_on()
 return 1

@@ -2,6 +2,7 @@
 -- ARGV  seat, incarnation, host (which start of which machine), lanes, budget in micro-dollars or '', queues (space separated),
 --       TTL of the seat's record in ms, name of its Celery worker, what the budget is for (month, week,
 --       day), requests a minute or ''
+-- TTL   untold lives for a minute
 -- gives {1} | {0, host} another live worker on another host serves it | an error SCHEMA
 local other = other_schema(C('GET', K .. 'schema'))
 if other then return other end
@@ -13,6 +14,7 @@ local live = alive_to and (f[1] == inc or tonumber(alive_to) > NOW)  -- late, ye
 if live and f[1] ~= inc and f[2] ~= host then return {0, f[2]} end
 if f[1] ~= inc or not live then
   gone(seat, 'the seat started anew')
+  hand_on()
   enlist(seat, lanes, queues)
 elseif f[5] then
   enlist(seat, lanes, queues)

@@ -1,7 +1,7 @@
 -- Find what nobody else looks at; run twice a second by every router, each item atomic, so it needs no lock.
 -- ARGV  most items of each sort, most answers
 -- gives {grace, died, seats gone, due, expired, rung, voided, {job whose answer is to be written …}, {of each lost lease: lease,
---       worker, path, job's name, what came of it …}, {of each stage whose quarantine was over: job, job's name, path …},
+--       worker, path, job's name, what came of it …, those lost with a worker that left or started anew too}, {of each stage whose quarantine was over: job, job's name, path …},
 --       1 where of some sort more is due than was looked at, else 0}
 -- TTL   swept lives as long as a job may
 local other = other_schema(C('GET', K .. 'schema'))
@@ -192,5 +192,6 @@ end
 if r[7] >= most then more = 1 end
 local answers = due('answers', tonumber(ARGV[2]), NOW - 300)
 for _, job in ipairs(answers) do C('ZADD', K .. 'answers', NOW, job) end
+for _, word in ipairs(C('LPOP', K .. 'untold', 5000) or {}) do losses[#losses + 1] = word end
 r[8], r[9], r[10], r[11] = answers, losses, dropped, more
 return r

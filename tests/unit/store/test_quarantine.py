@@ -247,6 +247,9 @@ def test_a_stage_that_was_alone_when_its_worker_died_is_held_to_have_killed_it(g
     assert grid.scripts.quarantine("drop", job, 0, "op")
     details = _details(grid, job)
     assert (details["deaths"], details["worker"], details["reason"]) == (2, "m.b", "the worker died")
+    told = grid.scripts.sweep().losses  # the worker cannot tell of it
+    assert [(loss.worker, loss.after) for loss in told] == [("m.a", "again"), ("m.b", "quarantined")]
+    assert grid.scripts.sweep().losses == []
 
 
 @pytest.mark.parametrize(("stages", "how"), [(2, "died"), (1, "go")])

@@ -31,6 +31,14 @@ local function lost(lease, why, kind)
   return 1
 end
 
+-- Who calls a sweep tells of what was lost; what was lost in another call is kept for the next of them.
+local function hand_on()
+  if not losses[1] then return end
+  C('RPUSH', K .. 'untold', unpack(losses))
+  C('LTRIM', K .. 'untold', -5000, -1)
+  C('PEXPIRE', K .. 'untold', 60000)
+end
+
 -- The queues whose model the seat has loaded, said anew.
 local function warmed(seat, before, now)
   for q in words(before) do C('ZREM', K .. 'warm:' .. q, seat) end

@@ -132,4 +132,10 @@ def test_errors_that_the_faults_or_the_agents_explain_are_none() -> None:
 
 def test_recovery_is_from_the_kill_to_the_next_run_of_what_it_ran() -> None:
     case = Case()
-    assert recovery(case.runs, [(40, 7), (5000, 8)]) == [2.99]
+    deaths = [(40, 7), (5000, 8)]
+    expected: dict[str, list[float]] = {"interactive": [2.99], "batch": [], "poor": []}
+    assert recovery(case.runs, deaths, {"j": case.state}) == expected
+    case.state.job.options["priority"] = "batch"
+    assert recovery(case.runs, deaths, {"j": case.state})["batch"] == [2.99]
+    case.state.job.options["agent"] = "poor"
+    assert recovery(case.runs, deaths, {"j": case.state})["poor"] == [2.99]
