@@ -51,11 +51,11 @@ def _offered(look: Callable[[Client], list[tuple[str, str]]]) -> list[tuple[str,
 
 @contextmanager
 def _client() -> Iterator[Client]:
-    from gridq.client import Client
+    from gridq.client import BrokerClient
     from gridq.settings import settings
     from gridq.store.connection import connect
 
-    with Client(config=settings()) as client:
+    with BrokerClient(config=settings()) as client:
         client.redis.close()
         client.redis = connect(client.url, name="gridq-complete", timeout=PATIENCE, retry=False)
         yield client

@@ -15,7 +15,7 @@ from gridq.cli.server import client_of
 from gridq.errors import NoLiveSeat, WaitTimeout
 
 if TYPE_CHECKING:
-    from gridq.client import Client
+    from gridq.client import BrokerClient
 
 app = typer.Typer()
 
@@ -60,14 +60,14 @@ def drain(
             typer.echo(f"{busy} stage{'' if busy == 1 else 's'} still run there", err=True)
 
 
-def _drained(client: Client, seat: str) -> bool:
+def _drained(client: BrokerClient, seat: str) -> bool:
     from gridq.store.connection import translated
 
     with translated(client.url):
         return bool(client.redis.exists(client.keys("drain", seat)))
 
 
-def _tell(client: Client, seat: str, undo: bool) -> None:
+def _tell(client: BrokerClient, seat: str, undo: bool) -> None:
     from gridq import registry
     from gridq.store.connection import translated
 
@@ -97,7 +97,7 @@ def resolve(live: list[str], given: str) -> str:
     )
 
 
-def _obeyed(client: Client, name: str) -> int:
+def _obeyed(client: BrokerClient, name: str) -> int:
     """How many stages run on the seat, once it is seen to obey; it may have gone meanwhile."""
     until = time.monotonic() + OBEYED
     while True:

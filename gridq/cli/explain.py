@@ -14,7 +14,7 @@ from gridq.cli.server import client_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gridq.client import Client
+    from gridq.client import BrokerClient
     from gridq.graph.plan import Plan, Step
     from gridq.profiles import Profile
     from gridq.registry import LiveSeat
@@ -65,7 +65,7 @@ def explain(
     typer.echo(f"The answer is that of step {report['answer']}.")
 
 
-def examine(client: Client, text: str, config: Settings) -> dict[str, Any]:
+def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]:
     """The plan of a graph as JSON. GraphError, InputTooLarge: what is wrong with it."""
     from gridq import registry
     from gridq.admission import compile_text, local_catalogue

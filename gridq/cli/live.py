@@ -97,10 +97,8 @@ def drawn(client: Client, job: str, on: Console | None = None) -> Iterator[Show]
     """Progress on a terminal; it is gone after the block."""
     from rich.live import Live
 
-    from gridq.history import JobReader
-
     on = on or console(err=True)
-    reader = JobReader(client.redis, client.keys, job)
+    reader = client.reader(job)
     waiting = Waiting(client, job)
     since = time.monotonic()
     before: object = None
@@ -122,10 +120,8 @@ def told(client: Client, job: str, *, rows: bool = True) -> Iterator[Show]:
     """Progress as lines on stderr: one for each stage that was recorded (unless not `rows`), and one when the
     job waits for long, with what it waits for.
     """
-    from gridq.history import JobReader
-
     out = console(err=True)
-    reader = JobReader(client.redis, client.keys, job)
+    reader = client.reader(job)
     waiting = Waiting(client, job, PATIENCE if rows else UNASKED)
     seen = 0
     before: object = None

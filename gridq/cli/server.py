@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gridq.client import Client
+    from gridq.client import BrokerClient
     from gridq.settings import Settings
 
 
@@ -19,19 +19,19 @@ def place_of_grid(config: Settings) -> str:
 
 
 @contextmanager
-def client_of(config: Settings) -> Iterator[Client]:
+def client_of(config: Settings) -> Iterator[BrokerClient]:
     """A client of the server that the settings name, after a look at it.
 
     BrokerError at once where it cannot be used: who sits at a terminal need not wait for a server to come
     back, which the client itself does.
     """
-    from gridq.client import Client
+    from gridq.client import BrokerClient
     from gridq.store.connection import CONNECT_TIMEOUT, check_server, connect
 
     url = config.broker_url.get_secret_value()
     with connect(url, name="gridq-cli", timeout=CONNECT_TIMEOUT, retry=False) as look:
         check_server(look)
-    client = Client(config=config)
+    client = BrokerClient(config=config)
     try:
         yield client
     finally:

@@ -12,7 +12,7 @@ from gridq.cli.exits import job_errors
 from gridq.cli.live import drawn, told, wait
 from gridq.cli.output import console, echo_answer, plain_table
 from gridq.cli.validate import examine
-from gridq.client import Client
+from gridq.client import BrokerClient
 from gridq.errors import GridError
 from gridq.narration import place_of
 from gridq.protocol import Json, Row
@@ -61,7 +61,7 @@ def show(graph: str, value: Json, *, engine: str | None, needs_model: bool, keep
 
 def _run(config: Settings, graph: str, value: Json) -> None:
     out = console(err=True)
-    client = Client(config=config)
+    client = BrokerClient(config=config)
     try:
         job = client.submit(graph, value)
         with job_errors(), (drawn if out.is_terminal else told)(client, job) as progress:

@@ -1,0 +1,62 @@
+"""The plain client: submit, wait, stream, cancel. It needs the URL of the grid's server and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from gridq.awaiting import Piece
+from gridq.client.base import AsyncClient, Client
+from gridq.protocol import Json
+
+if TYPE_CHECKING:
+    from gridq.client.broker import AsyncBrokerClient, BrokerClient
+
+__all__ = [
+    "AsyncBrokerClient",
+    "AsyncClient",
+    "BrokerClient",
+    "Client",
+    "Piece",
+    "cancel",
+    "default",
+    "result",
+    "stream",
+    "submit",
+]
+
+
+@cache
+def default() -> Client:
+    """This process's client of the grid that the settings name."""
+    return Client()
+
+
+def submit(graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
+    """`Client.submit` of the default client."""
+    return default().submit(graph, input, job=job, **options)
+
+
+def result(job: str, timeout: float | None = None) -> Json:
+    """`Client.result` of the default client."""
+    return default().result(job, timeout)
+
+
+def stream(job: str, timeout: float | None = None) -> Iterator[Piece]:
+    """`Client.stream` of the default client."""
+    return default().stream(job, timeout)
+
+
+def cancel(job: str) -> bool:
+    """`Client.cancel` of the default client."""
+    return default().cancel(job)
+
+
+def __getattr__(name: str) -> Any:
+    """The ways to a grid, each imported when it is asked for."""
+    if name in ("BrokerClient", "AsyncBrokerClient"):
+        from gridq.client import broker as way
+    else:
+        raise AttributeError(f"module 'gridq.client' has no attribute {name!r}")
+    return getattr(way, name)
