@@ -109,7 +109,7 @@ class Attempt:
         elif result == -2:  # the value is not there: as if the attempt had been lost
             return self._failed(SeatError("The output could not be written")), "failed"
         else:
-            session.note_recorded()
+            session.note_recorded(self.claim.queue, time.monotonic() - self.started)
             narration.recorded(self.rows, ended)
         return ended, after
 

@@ -21,6 +21,7 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from gridq import narration
 from gridq.attempt import Attempt, Runner
+from gridq.durations import Durations
 from gridq.errors import SeatInUse
 from gridq.events import Monitors
 from gridq.repeat import Repeat
@@ -91,6 +92,7 @@ class Session:
         self._free = deque(range(lanes))
         self._numbers = count(lanes)
         self._running: dict[str, Attempt] = {}
+        self.durations = Durations()
         self._recorded = self._told = 0  # stages that were recorded; how many of them the server knows of
         self._lock = threading.Lock()
         self._abandoned: set[str] = set()  # lanes whose thread is kept by code that does not stop
@@ -309,10 +311,13 @@ class Session:
 
     # -- renewal
 
-    def note_recorded(self) -> None:
-        """One more stage was recorded: with the next renewal it speaks for the seat."""
+    def note_recorded(self, queue: str, seconds: float) -> None:
+        """One more stage was recorded, which held its lane for so long: with the next renewal it speaks for
+        the seat.
+        """
         with self._lock:
             self._recorded += 1
+        self.durations.note(queue, seconds)
 
     def renew(self) -> None:
         """One beat: renew seat and leases, stop what was lost."""

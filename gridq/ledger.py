@@ -14,6 +14,7 @@ from typing import Any
 
 from redis import Redis
 
+from gridq import queues
 from gridq.errors import (
     AgentJobsExceeded,
     AgentMoneyExceeded,
@@ -36,7 +37,8 @@ _CODES: dict[str, type[QuotaExceeded]] = {
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What one agent, team or seat may use of one thing, in micro-dollars, jobs or requests.
+    """What one agent, team or seat may use of one thing, in micro-dollars, jobs or requests, or a queue may
+    hold of stages that stand ready.
 
     `limit` None: none. `held` is promised to what runs now. `until`: when the window turns, ms; None: not
     known, or the next minute for requests. `team`, `parked` (its pending work stands aside): of agents alone.
@@ -93,12 +95,14 @@ def read(client: Redis, keys: Keys, zone: str) -> Ledger:
     look.hgetall(keys("parked"))
     look.exists(keys("keys"))
     look.zrange(keys("seats"), 0, -1)
+    look.smembers(keys("queues"))
     found: list[Any] = look.execute()
     limits, turns, promised, parked = map(_texts, found[:4])
     start, until = window(turns.get("month", ""), now)
     spent = _texts(client.hgetall(keys("spent", str(start))))
     accounts = _people(limits, spent, promised, parked, until)
     accounts += _seats(client, keys, [name.decode() for name in found[5]], now)
+    accounts += _queues(client, keys, limits, [name.decode() for name in found[6]])
     in_force = None
     if "v" in limits:
         about = json.loads(limits.get("about") or "{}")
@@ -189,6 +193,21 @@ def _people(
                 )
             )
     return found
+
+
+def _queues(client: Redis, keys: Keys, limits: dict[str, str], used: list[str]) -> list[Account]:
+    """The accounts of the queues that have a bound: of those under `q:*` the ones that are in use."""
+    bounds = {name[2:]: limit.split()[0] for name, limit in limits.items() if name[:2] == "q:"}
+    default = bounds.pop("*", "-")
+    bounds = {queue: default for queue in used if queues.kind_of(queue) != "gridq"} | bounds
+    bounded = sorted(queue for queue, most in bounds.items() if most != "-")
+    look = client.pipeline(transaction=False)
+    for queue in bounded:
+        look.hvals(keys("cls", queue))
+    return [
+        Account("queue", queue, "pending", int(bounds[queue]), sum(map(int, counts)))
+        for queue, counts in zip(bounded, look.execute() if bounded else (), strict=True)
+    ]
 
 
 _SEAT = ["budget", "left", "turn", "gbudget", "gleft", "gturn", "rpm", "grpm"]

@@ -82,6 +82,15 @@ class ProbeReport(Wire):
     missing: list[str] = Field(default_factory=list)
 
 
+class Service(Wire):
+    """For how long a stage of one queue holds a lane of a seat, in seconds, as the latest ones did."""
+
+    n: int = Field(ge=1, description="how many were measured")
+    mean: float = Field(ge=0)
+    p50: float = Field(ge=0, description="the middle")
+    p90: float = Field(ge=0, description="nine of ten took no longer")
+
+
 class Advertisement(Wire):
     """What a seat's worker tells the grid with each heartbeat. It never carries a ledger."""
 
@@ -100,6 +109,9 @@ class Advertisement(Wire):
     version: str = ""
     started_at: float = 0.0
     metrics: dict[str, float] = Field(default_factory=dict)
+    service: dict[str, Service] = Field(
+        default_factory=dict, description="by queue; one that is missing was never measured here"
+    )
     timeouts: dict[str, float] = Field(
         default_factory=dict, description="seconds, as read back at the worker's start: see gridq.timeouts"
     )

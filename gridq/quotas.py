@@ -1,4 +1,4 @@
-"""The quotas file: what agents, teams and seats may use, as the operator wrote it.
+"""The quotas file: what agents, teams and seats may use and queues may hold, as the operator wrote it.
 
 It is JSON or TOML, told apart by the file's name. Any mistake refuses the whole file and names its line and
 key, so that no limit is ever lost to a slip of the pen. Money is dollars or cents in the file and integer
@@ -15,10 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
-from gridq.errors import QuotasFileError
+from gridq import queues as names
+from gridq.errors import ConfigError, QuotasFileError
 from gridq.periods import AHEAD, Period
+
+Policy = Literal["reject", "drop-oldest-batch"]
 
 NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 """What an agent, a team or a seat may be called; an agent's `*` stands for each agent that has no table."""
@@ -34,7 +37,8 @@ MOST_DOLLARS = 1_000_000_000
 MOST = 1_000_000_000
 MOST_PER_MINUTE = 100_000
 
-TABLES = ("agents", "teams", "seats")
+TABLES = ("agents", "teams", "seats", "queues")
+POLICIES: tuple[Policy, ...] = ("reject", "drop-oldest-batch")
 _EXAMPLE = '[agents.ann] monthly_dollars = 50, or seed JSON such as {"ann": 5000} (cents a month)'
 
 
@@ -67,6 +71,17 @@ class SeatLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueLimit:
+    """How many stages may stand ready in one queue when a job is admitted (None: any number), and what is
+    done where it is full: refuse, or end the batch job that stands there the longest for an interactive one.
+    `*` stands for each capability's queue that has no table of its own.
+    """
+
+    most: int | None = None
+    policy: Policy = "reject"
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """A whole quotas file. `digest` tells two contents apart."""
 
@@ -74,17 +89,20 @@ class Limits:
     teams: dict[str, TeamLimit] = field(default_factory=dict)
     seats: dict[str, SeatLimit] = field(default_factory=dict)
     digest: str = ""
+    queues: dict[str, QueueLimit] = field(default_factory=dict)
 
     def fields(self) -> dict[str, str]:
         """As the scripts read them: `a:<agent>` → "team money jobs", `t:<team>` → "money jobs", `s:<seat>` →
-        "budget period requests-a-minute", each `-` where there is none.
+        "budget period requests-a-minute", `q:<queue>` → "most policy", each `-` where there is none; `q` says
+        how many queues have a table.
         """
         found = {f"a:{name}": _words(one.team, one.money, one.jobs) for name, one in self.agents.items()}
         found |= {f"t:{name}": _words(one.money, one.jobs) for name, one in self.teams.items()}
         found |= {
             f"s:{name}": _words(one.budget, one.period, one.per_minute) for name, one in self.seats.items()
         }
-        return found
+        found |= {f"q:{name}": _words(one.most, one.policy) for name, one in self.queues.items()}
+        return found | ({"q": str(len(self.queues))} if self.queues else {})
 
 
 def _words(*values: object) -> str:
@@ -137,6 +155,7 @@ class _Reader:
         agents: dict[str, AgentLimit] = {}
         teams: dict[str, TeamLimit] = {}
         seats: dict[str, SeatLimit] = {}
+        queues: dict[str, QueueLimit] = {}
         self.only(data, (), TABLES)
         for team, at, table in self.tables(
             data, "teams", ("monthly_dollars", "monthly_cents", "monthly_jobs")
@@ -151,8 +170,10 @@ class _Reader:
             budget = self.money(table, at, "budget")
             rate = self.count(table, at, "requests_per_minute", MOST_PER_MINUTE)
             seats[seat] = SeatLimit(budget, self.period(table, at), rate)
+        for queue, at, table in self.tables(data, "queues", ("max_pending", "policy")):
+            queues[queue] = QueueLimit(self.count(table, at, "max_pending"), self.policy(table, at))
         digest = hashlib.sha256(self.text.encode()).hexdigest()[:16]
-        return Limits(agents, teams, seats, digest)
+        return Limits(agents, teams, seats, digest, queues)
 
     # -- values
 
@@ -166,10 +187,12 @@ class _Reader:
         found: list[tuple[str, tuple[str, ...], dict[str, Any]]] = []
         for name, table in tables.items():
             at = (kind, name)
-            everyone = kind == "agents" and name == EVERYONE
+            everyone = kind in ("agents", "queues") and name == EVERYONE
             if name.startswith("gq_"):
                 self.refuse(at, "An API key stands in the quotas file", "the agent's name", "revoke that key")
-            if not everyone and not NAME.fullmatch(name):
+            if kind == "queues" and not everyone:
+                self.queue(name, at)
+            elif not everyone and not NAME.fullmatch(name):
                 self.refuse(at, f"{name!r} is no name", "1 to 64 letters, digits, '_', '.', '@' or '-'")
             if kind == "teams" and name == NO_TEAM:
                 self.refuse(
@@ -232,6 +255,19 @@ class _Reader:
             if value == period:
                 return period
         return self.refuse((*at, "period"), f"{value!r} is no period", "one of " + ", ".join(AHEAD))
+
+    def queue(self, name: str, at: tuple[str, ...]) -> None:
+        try:
+            names.check(name)
+        except ConfigError as exc:
+            self.refuse(at, f"{name!r} is no queue", str(exc.expected), "take a name that gridq queues shows")
+
+    def policy(self, table: dict[str, Any], at: tuple[str, ...]) -> Policy:
+        value = table.get("policy", "reject")
+        for policy in POLICIES:
+            if value == policy:
+                return policy
+        return self.refuse((*at, "policy"), f"{value!r} is no policy", "one of " + ", ".join(POLICIES))
 
     # -- text
 

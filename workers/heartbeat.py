@@ -103,6 +103,7 @@ class Heartbeat:
             version=self.version,
             started_at=self._started,
             metrics={"busy": float(session.busy), **metrics},
+            service=session.durations.told(),
             timeouts=self.timeouts,
         )
 

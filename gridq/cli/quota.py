@@ -30,7 +30,8 @@ def quota(
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Show what agents, teams and seats may use, have used, hold and have left, and until when.
+    """Show what agents, teams and seats may use, have used, hold and have left, and until when, and how full
+    the queues are that have a bound.
 
     Limits are set in the quotas file that GRIDQ_QUOTAS names on the routers; they read it again when it
     changes.
@@ -145,10 +146,10 @@ def as_json(found: Ledger) -> dict[str, Any]:
 def _check(name: str, json: bool) -> None:
     from pathlib import Path
 
-    from gridq.quotas import load
+    from gridq.quotas import TABLES, load
 
     limits = load(Path(name))
-    counts = {"agents": len(limits.agents), "teams": len(limits.teams), "seats": len(limits.seats)}
+    counts = {kind: len(getattr(limits, kind)) for kind in TABLES}
     if json:
         echo_json(counts | {"digest": limits.digest})
         return

@@ -47,6 +47,7 @@ from gridq.errors.graph import (
 from gridq.errors.job import (
     AmbiguousJob,
     DeadlineExceeded,
+    DeadlineUnreachable,
     IdempotencyConflict,
     JobCancelled,
     JobNotFound,
@@ -64,6 +65,7 @@ from gridq.errors.program import (
     StartTimeout,
     first_fault,
 )
+from gridq.errors.queue import QueueDropped, QueueFull
 from gridq.errors.quota import (
     AgentJobsExceeded,
     AgentMoneyExceeded,
@@ -123,6 +125,7 @@ __all__ = [
     "DeadlineExceeded",
     "GatewayFault",
     "GatewayOpen",
+    "DeadlineUnreachable",
     "GatewayUnreachable",
     "GraphCycle",
     "GraphError",
@@ -159,6 +162,8 @@ __all__ = [
     "QueueTimeout",
     "QuotaExceeded",
     "QuotasFileError",
+    "QueueDropped",
+    "QueueFull",
     "RequestError",
     "RequestTooSlow",
     "RouteNotFound",

@@ -11,6 +11,17 @@ class DeadlineExceeded(GridError):
     code = "job.deadline"
 
 
+class DeadlineUnreachable(GridError):
+    """By all that is known now, the job could not begin within its deadline or `queue_timeout`; nothing of it
+    was admitted.
+
+    `details`: `queue`, `seconds` (what the submitter allows), beside what every refused admission says of the
+    wait (`gridq.outlook.explain`).
+    """
+
+    code = "job.deadline_unreachable"
+
+
 class QueueTimeout(GridError):
     """A stage, or the job itself before its admission, waited for longer than the job's `queue_timeout`.
 

@@ -12,7 +12,7 @@ from importlib import resources
 
 FILES = (
     "base", "gate", "money", "budget", "access", "idempotency", "events", "reliability", "pending", "jobs",
-    "seats", "take", "parking", "lateness",
+    "room", "seats", "take", "parking", "lateness",
 )  # fmt: skip
 """The files of lua/lib/, each of which uses only those before it."""
 

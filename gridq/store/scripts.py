@@ -126,8 +126,9 @@ class Scripts:
         key: str = "", micro_dollars: int = 0, stages: int = 0, idempotency: str = "", body: str = "",
         queue_timeout_ms: int | None = None,
     ) -> list[str]:  # fmt: skip
-        """Write a plan. `["ok"]`, `["known"]`, or with nothing written `["noseat", queue, …]`,
-        `["key", why]`, `["quota", …]`, `["same", job]`, `["conflict", job]`. `key` is the API key's id,
+        """Write a plan. `["ok", job that gave way, …]`, `["known"]`, or with nothing written
+        `["noseat", queue, …]`, `["queue", queue, pending, limit, needed]`, `["key", why]`, `["quota", …]`,
+        `["same", job]`, `["conflict", job]`. `key` is the API key's id,
         `micro_dollars` what the job may cost; `idempotency` and `body` as for `enqueue`.
         """
         reply = self.call(

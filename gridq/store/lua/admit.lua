@@ -4,7 +4,8 @@
 --       ready steps (space separated), the job's name, its session or '', the id of its API key or '' (the inbox knows its own), what it may cost in
 --       micro-dollars, how many stages it has, its idempotency key as <agent>:<digest> or '', the digest of its body or '' (the
 --       inbox knows its own), for how long a stage may stand ready in ms or '', field, value, …
--- gives {'ok'} | {'known'} the job is admitted or ended already, or will be; nothing was written: {'noseat', queue …} |
+-- gives {'ok', batch job that gave way to it …} | {'known'} the job is admitted or ended already, or will be; nothing was written:
+--       {'noseat', queue …} | {'queue', queue, stages that stand there, most, needed} |
 --       {'key', why} | {'quota', limit, name, used, held, limit, needed, end of the window or ''} | {'same', job that has the
 --       idempotency key} | {'conflict', job that has the key, or the id, with another body} | an error SCHEMA or FULL (lib/gate.lua)
 -- TTL   job:<job> and idem:<key> live to the deadline + an hour, the latter with the job's end to its result's TTL
@@ -59,11 +60,14 @@ if ARGV[8] ~= '1' then
   end
   if none[2] then return refuse(none) end
 end
+local gave_way = {}
 if guarded and C('EXISTS', K .. 'limits') == 1 then
-  local refusal
+  local refusal, drops = refused_for_room(ARGV[13], 22, ARGV[3])
+  if refusal then return refuse(refusal) end
   team, refusal = promise(job, agent, team, tonumber(ARGV[17]))
   if not team then return refuse(refusal) end
   C('HSET', j, 'team', team)
+  gave_way = make_room(drops)
 end
 local fields = {'agent', agent, 'prio', ARGV[3], 'dl', deadline, 'ttl', ARGV[5], 'in', input, 'ans', ARGV[10], 'n', ARGV[11],
   'left', ARGV[11], 'at', NOW, 'name', ARGV[14]}
@@ -90,4 +94,4 @@ end
 if string.sub(input, 1, 1) == '@' then C('SADD', K .. 'vals:' .. job, string.sub(input, 2)); C('PEXPIRE', K .. 'vals:' .. job, deadline - NOW + 3600000) end
 if watched() then publish(cjson.encode(beginning(job, ARGV[14], agent, ARGV[18]))) end
 for s in words(ARGV[13]) do push(job, s) end
-return {'ok'}
+return {'ok', unpack(gave_way)}

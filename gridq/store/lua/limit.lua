@@ -1,7 +1,7 @@
 -- Put the operator's limits in force, in place of those before: for agents and teams at once, for live seats at once, for others
 -- when they register.
 -- ARGV  digest ('' = no limits at all), what is told of them as JSON, field, value … ('a:<agent>' team money jobs | 't:<team>'
---       money jobs | 's:<seat>' budget period requests-a-minute; '-' = none)
+--       money jobs | 's:<seat>' budget period requests-a-minute | 'q:<queue>' stages policy; '-' = none; 'q' how many queues)
 -- gives 1 | an error SCHEMA
 -- TTL   limits lives until it is lifted
 local other = other_schema(C('GET', K .. 'schema'))
