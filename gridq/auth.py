@@ -56,6 +56,55 @@ _KEY = re.compile(r"gq_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NOBODY = hashlib.sha256(b"").hexdigest()
 
 
+MOST_RPM = 60_000
+MOST_PARALLEL = 10_000
+LEAST_BODY = 1024
+
+_ORIGIN = re.compile(
+    r"https?://[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|https?://\[[0-9a-fA-F:.]{2,45}\](:[0-9]{1,5})?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one key may ask of all gateways together: requests a minute, and open at once; bytes of a body.
+    With `origins` no page of another origin may use it. None, and no origins: as the gateway has it.
+    """
+
+    rpm: int | None = None
+    parallel: int | None = None
+    max_body: int | None = None
+    origins: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """ConfigError: one of them is none."""
+        bounds = (
+            ("rpm", self.rpm, 1, MOST_RPM),
+            ("parallel", self.parallel, 1, MOST_PARALLEL),
+            ("max-body", self.max_body, LEAST_BODY, 2**40),
+        )
+        for name, value, least, most in bounds:
+            if value is not None and not least <= value <= most:
+                raise ConfigError(
+                    f"{value} is no limit", {"path": f"--{name}", "expected": f"{least} to {most}"}
+                )
+        for origin in self.origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"{origin[:100]!r} is no origin",
+                    {"path": "--origin", "expected": "scheme, host and port alone: https://app.example.com"},
+                )
+
+    def dump(self) -> dict[str, Any]:
+        """Those that are set, as JSON."""
+        found = {"rpm": self.rpm, "parallel": self.parallel, "max_body": self.max_body}
+        more = {"origins": list(self.origins)} if self.origins else {}
+        return {name: value for name, value in found.items() if value is not None} | more
+
+
+UNLIMITED = Limits()
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """The record of one key. Times in ms on the server's clock."""
@@ -67,6 +116,7 @@ class Key:
     hash: str
     created: int
     ends: int | None = None
+    limits: Limits = UNLIMITED
 
     def stands(self, now_ms: int) -> bool:
         """Whether it is good at `now_ms`."""
@@ -79,17 +129,24 @@ class Key:
     def dump(self) -> str:
         """As the server keeps it."""
         record = {"agent": self.agent, "scopes": self.scopes, "hash": self.hash, "created": self.created}
-        more = {"team": self.team, "ends": self.ends}
+        more = {"team": self.team, "ends": self.ends, "limits": self.limits.dump() or None}
         return json.dumps(record | {name: value for name, value in more.items() if value is not None})
 
 
 def create(
-    client: Redis, keys: Keys, agent: str, *, team: str | None = None, scopes: Sequence[str] = USUAL
+    client: Redis,
+    keys: Keys,
+    agent: str,
+    *,
+    team: str | None = None,
+    scopes: Sequence[str] = USUAL,
+    limits: Limits = UNLIMITED,
 ) -> tuple[Key, str]:
     """Make a key for an agent: its record, and the key itself, which is not kept and cannot be shown again.
 
-    ConfigError: a name or a scope is none, or the agent's other keys put it into another team.
+    ConfigError: a name, a scope or a limit is none, or the agent's other keys put it into another team.
     """
+    limits.check()
     for what, name in (("agent", agent), ("team", team)):
         if name is not None and (not NAME.fullmatch(name) or (what == "team" and name == NO_TEAM)):
             raise ConfigError(
@@ -115,7 +172,8 @@ def create(
                 },
             )
     secret = secrets.token_urlsafe(32)
-    key = Key(secrets.token_hex(6), agent, team, tuple(dict.fromkeys(scopes)), digest(secret), now)
+    chosen = tuple(dict.fromkeys(scopes))
+    key = Key(secrets.token_hex(6), agent, team, chosen, digest(secret), now, limits=limits)
     client.hset(keys("keys"), key.id, key.dump())
     return key, _text(key, secret)
 
@@ -140,7 +198,7 @@ def forget(client: Redis, keys: Keys, key_id: str) -> bool:
 
 
 def rotate(client: Redis, keys: Keys, key_id: str, overlap: float = 0.0) -> tuple[Key, str]:
-    """A new key for the same agent, team and scopes; the old one is good for `overlap` seconds more.
+    """A new key for the same agent, team, scopes and limits; the old one is good for `overlap` seconds more.
 
     KeyNotFound; KeyRevoked: it has ended already, or does so meanwhile; there is no new one then.
     """
@@ -151,7 +209,7 @@ def rotate(client: Redis, keys: Keys, key_id: str, overlap: float = 0.0) -> tupl
         now = now_ms(client)  # asked each time: the old one may have been revoked just now
         if not old.stands(now):
             raise _revoked(key_id)
-        return Key(new_id, old.agent, old.team, old.scopes, digest(secret), now)
+        return replace(old, id=new_id, hash=digest(secret), created=now, ends=None)
 
     _, key = _end(client, keys, key_id, now_ms(client) + int(overlap * 1000), successor)
     assert key is not None
@@ -254,9 +312,22 @@ def _find(client: Redis, keys: Keys, key_id: str) -> Key:
 
 
 def _read(key_id: str, data: bytes) -> Key:
-    record = json.loads(data)
-    record["scopes"] = tuple(record["scopes"])
-    return Key(key_id, **{"team": None, **record})
+    record: dict[str, Any] = json.loads(data)
+    told = record.get("limits")
+    limits = UNLIMITED
+    if told:
+        origins = tuple(told.get("origins", ()))
+        limits = Limits(told.get("rpm"), told.get("parallel"), told.get("max_body"), origins)
+    return Key(
+        key_id,
+        record["agent"],
+        record.get("team"),
+        tuple(record["scopes"]),
+        record["hash"],
+        record["created"],
+        record.get("ends"),
+        limits,
+    )
 
 
 def _not_found(key_id: str) -> KeyNotFound:

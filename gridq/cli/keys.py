@@ -29,24 +29,41 @@ KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="The key's id, as `
 
 @keys.command(epilog=EXITS, short_help="Make a key for an agent.")
 def create(
+    *,
     agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="The agent that is known by it.")],
     team: Annotated[str | None, typer.Option("--team", metavar="T", help="The agent's team.")] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option("--scope", metavar="S", help="submit or read; again for both (default)."),
+        typer.Option(
+            "--scope",
+            metavar="S",
+            help="submit, read (own jobs), read-all or operate; again for more (default: submit and read).",
+        ),
+    ] = None,
+    rpm: Annotated[int | None, typer.Option("--rpm", metavar="N", help="Requests a minute at most.")] = None,
+    parallel: Annotated[
+        int | None, typer.Option("--parallel", metavar="N", help="Requests open at once at most.")
+    ] = None,
+    max_body: Annotated[
+        int | None, typer.Option("--max-body", metavar="BYTES", help="The largest body of a request.")
+    ] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option("--origin", metavar="URL", help="Only pages of this origin may use it; again for more."),
     ] = None,
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Make a key for an agent. It is shown this once: only a hash of it is kept.
 
-    From the first key on, the grid takes no job without one.
+    From the first key on, the grid takes no job without one. Its limits are for all gateways together.
     """
     from gridq import auth
 
+    limits = auth.Limits(rpm, parallel, max_body, tuple(dict.fromkeys(origin or ())))
     with _grid() as (client, names):
         first = not client.exists(names("keys"))
-        made, text = auth.create(client, names, agent, team=team, scopes=scope or auth.USUAL)
+        made, text = auth.create(client, names, agent, team=team, scopes=scope or auth.USUAL, limits=limits)
     _show_once(made, text, json)
     if first and not json:
         typer.echo("This is the first key: from now on the grid takes no job without one.", err=True)
@@ -69,12 +86,13 @@ def listing(json: AsJson = False, debug: Debug = False) -> None:
     if not found:
         typer.echo("There are no keys: the grid is single-tenant and takes every job.", err=True)
         return
-    table = plain_table("id", "agent", "team", "scopes", "made", "state")
+    table = plain_table("id", "agent", "team", "scopes", "limits", "made", "state")
     for key in found:
         ends = text_time(key.ends, zone)
         state = "active" if ends is None else f"until {ends}" if key.stands(now) else f"ended {ends}"
         made = text_time(key.created, zone) or ""
-        table.add_row(key.id, key.agent, key.team or "-", ",".join(key.scopes), made, state)
+        limits = _limits(key) or "-"
+        table.add_row(key.id, key.agent, key.team or "-", ",".join(key.scopes), limits, made, state)
     console().print(table)
 
 
@@ -140,6 +158,18 @@ def _show_once(made: Key, text: str, json: bool) -> None:
     typer.echo(f"Key {made.id} of the agent {made.agent}{where}. It is not shown again.", err=True)
 
 
+def _limits(key: Key) -> str:
+    """A key's own limits in few words."""
+    of = key.limits
+    words = [
+        f"{of.rpm}/min" if of.rpm else "",
+        f"{of.parallel} at once" if of.parallel else "",
+        f"{of.max_body} B" if of.max_body else "",
+        *of.origins,
+    ]
+    return ", ".join(word for word in words if word)
+
+
 def _public(key: Key) -> dict[str, Any]:
     """What may be shown of a key. Times in seconds since 1970 by the server's clock, as everywhere."""
     return {
@@ -149,4 +179,5 @@ def _public(key: Key) -> dict[str, Any]:
         "scopes": list(key.scopes),
         "created": key.created / 1000,
         "ends": None if key.ends is None else key.ends / 1000,
+        "limits": key.limits.dump(),
     }

@@ -18,6 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -25,7 +26,7 @@ from pydantic import SecretStr
 from starlette.requests import Request
 
 from gridq import auth
-from gridq.auth import ALL, Key
+from gridq.auth import ALL, UNLIMITED, Key
 from gridq.errors import (
     AuthError,
     ConfigError,
@@ -35,7 +36,10 @@ from gridq.errors import (
     OriginRefused,
     TooManyAttempts,
 )
+from gridq.gateway import origins
 from gridq.gateway.attempts import Attempts, address_of
+from gridq.gateway.limits import body_too_large
+from gridq.gateway.slots import Slots
 from gridq.quotas import NAME
 
 if TYPE_CHECKING:
@@ -71,6 +75,7 @@ class Callers:
     def __init__(self, door: Door) -> None:
         self.door = door
         self.attempts = Attempts()
+        self.slots = Slots(door)
         self._known: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
         self._asks: tuple[float, bool] = (0.0, True)
         self._looking: dict[bytes, asyncio.Task[Key]] = {}
@@ -137,9 +142,8 @@ async def identify(request: Request, scope: str) -> Caller:
     key = await callers.key(text, address)
     if not key.may(scope):
         raise auth.lacks(key.id, scope)
-    caller = Caller(key.agent, key.id, frozenset(key.scopes))
-    request.state.caller = caller
-    return caller
+    await _let_in(request, key)
+    return Caller(key.agent, key.id, frozenset(key.scopes))
 
 
 def may(scope: str) -> Callable[[Request], Awaitable[Caller]]:
@@ -244,9 +248,29 @@ def _anybody(request: Request, door: Door) -> Caller:
             "The agent's name is none",
             {"path": "x-gridq-agent", "expected": "1 to 64 letters, digits, '_', '.', '@' or '-'"},
         )
-    caller = Caller(agent)
-    request.state.caller = caller
-    return caller
+    return Caller(agent)
+
+
+async def _let_in(request: Request, key: Key) -> None:
+    """Hold the request to the key's own limits. OriginRefused, InputTooLarge, KeyRateExceeded, KeyBusy.
+
+    `guard` reads what is left in the request's state: whose page may read the answer, and what to give back.
+    """
+    limits, state = key.limits, request.state
+    if limits is UNLIMITED or getattr(state, "limits", None) is not None:  # the second time it is in
+        return
+    state.limits = limits
+    origins.check(key, request.headers.get("origin"))
+    state.origins = limits.origins
+    if limits.max_body is not None:
+        if int(request.headers.get("content-length", "0")) > limits.max_body:
+            raise body_too_large(limits.max_body)
+        state.body.most = min(state.body.most, limits.max_body)
+        state.body.check()
+    slots = _callers(request).slots
+    place = await slots.enter(key)
+    if place is not None:
+        state.leave = partial(slots.leave, place)
 
 
 def _callers(request: Request) -> Callers:

@@ -23,7 +23,7 @@ from gridq.store.replies import Claim, Drop, Loss, Stream, Swept, groups, read_c
 
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
-    "limit", "quarantine", "rank", "adopt", "keep",
+    "limit", "quarantine", "rank", "adopt", "keep", "enter",
 )  # fmt: skip
 
 NEW = ("enqueue", "admit")
@@ -267,6 +267,25 @@ class Scripts:
     def limit(self, digest: str, about: str, fields: Mapping[str, str]) -> None:
         """Put limits in force in place of those before; an empty digest lifts them all."""
         self.call("limit", digest, about, *(word for pair in fields.items() for word in pair))
+
+    def enter(
+        self, key: str, request: str, *, rpm: int | None, parallel: int | None, hold_ms: int, again: bool =
+        False,
+    ) -> tuple[str, int]:  # fmt: skip
+        """Let `request` in by the limits of the API key `key`, all gateways counted together.
+
+        ("ok", 0), or ("rate" or "parallel", ms until it may be otherwise). Its place among those open at once
+        is held for `hold_ms`; `again` holds it anew, ("gone", 0) where it has lapsed. `depart` gives it back.
+        """
+        word, *wait = self.call(
+            "enter", key, request, "" if rpm is None else rpm, "" if parallel is None else parallel, hold_ms,
+            "1" if again else "",
+        )  # fmt: skip
+        return word.decode(), wait[0] if wait else 0
+
+    def depart(self, key: str, requests: Sequence[str]) -> None:
+        """Give back the places of requests that have ended."""
+        self.client.zrem(self.keys("opened", key), *requests)
 
     def complete(
         self, lease: str, output: bytes, *, used: int, rows: str, seat: str, incarnation: str, lane: str,

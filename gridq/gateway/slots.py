@@ -1,0 +1,95 @@
+"""The limits of single API keys, which hold for all gateways together: requests a minute, open at once.
+
+The server counts (`enter.lua`). A place is held for HOLD seconds and held anew meanwhile, so what a gateway
+that died had open is free again soon. Only a key that has such a limit costs a question to the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from gridq.auth import Key
+from gridq.errors import GridError, KeyBusy, KeyRateExceeded
+
+if TYPE_CHECKING:
+    from gridq.gateway.door import Door
+
+HOLD = 30.0
+ANEW = 10.0
+"""Seconds between two words for the places that are held."""
+
+
+class Slots:
+    """The places that this gateway's open requests hold."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self._held: dict[str, Key] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def enter(self, key: Key) -> str | None:
+        """Let one request of `key` in; what it holds and `leave` gives back, None where nothing is held.
+
+        KeyRateExceeded, KeyBusy: not now; it counts for nothing.
+        """
+        limits = key.limits
+        if limits.rpm is None and limits.parallel is None:
+            return None
+        request = secrets.token_hex(8)
+        word, wait_ms = await self._ask(key, request)
+        if word == "rate":
+            raise KeyRateExceeded(
+                f"The key {key.id} has made its {limits.rpm} requests of this minute",
+                {"limit": limits.rpm, "retry_after": wait_ms / 1000, "fix": "ask again then, or less often"},
+            )
+        if word == "parallel":
+            raise KeyBusy(
+                f"The key {key.id} has {limits.parallel} requests open, as many as it may",
+                {"limit": limits.parallel, "retry_after": 1, "fix": "wait until one of them has ended"},
+            )
+        if limits.parallel is None:
+            return None
+        self._held[request] = key
+        if self._renewing is None or self._renewing.done():
+            self._renewing = self._start(self._renew())
+        return request
+
+    def leave(self, request: str) -> None:
+        """Give a place back. It does not wait for the server: where that is away, the place lapses."""
+        key = self._held.pop(request)
+        self._start(self._depart(key, request))
+
+    async def _ask(self, key: Key, request: str, *, again: bool = False) -> tuple[str, int]:
+        found: tuple[str, int] = await self.door.call(
+            self.door.client.scripts.enter,
+            key.id,
+            request,
+            rpm=key.limits.rpm,
+            parallel=key.limits.parallel,
+            hold_ms=int(HOLD * 1000),
+            again=again,
+        )
+        return found
+
+    async def _depart(self, key: Key, request: str) -> None:
+        with contextlib.suppress(GridError):
+            await self.door.call(self.door.client.scripts.depart, key.id, [request])
+
+    async def _renew(self) -> None:
+        """Hold the places anew until there are none."""
+        while self._held:
+            await asyncio.sleep(ANEW)
+            for request, key in list(self._held.items()):
+                if request in self._held:
+                    with contextlib.suppress(GridError):
+                        await self._ask(key, request, again=True)
+
+    def _start(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
