@@ -69,6 +69,7 @@ from gridq.errors.queue import QueueDropped, QueueFull
 from gridq.errors.quota import (
     AgentJobsExceeded,
     AgentMoneyExceeded,
+    JobBudgetExceeded,
     KeyBusy,
     KeyLimitReached,
     KeyRateExceeded,
@@ -92,6 +93,7 @@ from gridq.errors.seat import (
     SeatDegraded,
     SeatError,
     SeatInUse,
+    SeatNotFound,
     SeatRateLimited,
     SeatUnavailable,
 )
@@ -103,7 +105,7 @@ from gridq.errors.stage import (
     StageTimeout,
     StreamCut,
 )
-from gridq.errors.value import InputTooLarge, OutputTooLarge, ValueGone, ValueNotJson
+from gridq.errors.value import InputTooLarge, OutputTooLarge, StreamTrimmed, ValueGone, ValueNotJson
 
 __all__ = [
     "AgentJobsExceeded",
@@ -123,9 +125,9 @@ __all__ = [
     "ChildDied",
     "ConfigError",
     "DeadlineExceeded",
+    "DeadlineUnreachable",
     "GatewayFault",
     "GatewayOpen",
-    "DeadlineUnreachable",
     "GatewayUnreachable",
     "GraphCycle",
     "GraphError",
@@ -139,6 +141,7 @@ __all__ = [
     "InputTooLarge",
     "InvalidField",
     "InvalidJson",
+    "JobBudgetExceeded",
     "JobCancelled",
     "JobNotFound",
     "JoinRefused",
@@ -159,11 +162,11 @@ __all__ = [
     "NotQuarantined",
     "OriginRefused",
     "OutputTooLarge",
+    "QueueDropped",
+    "QueueFull",
     "QueueTimeout",
     "QuotaExceeded",
     "QuotasFileError",
-    "QueueDropped",
-    "QueueFull",
     "RequestError",
     "RequestTooSlow",
     "RouteNotFound",
@@ -171,6 +174,7 @@ __all__ = [
     "SeatDegraded",
     "SeatError",
     "SeatInUse",
+    "SeatNotFound",
     "SeatRateLimited",
     "SeatUnavailable",
     "StageError",
@@ -178,6 +182,7 @@ __all__ = [
     "StageTimeout",
     "StartTimeout",
     "StreamCut",
+    "StreamTrimmed",
     "TeamJobsExceeded",
     "TeamMoneyExceeded",
     "TooManyAttempts",

@@ -40,6 +40,16 @@ class TeamJobsExceeded(QuotaExceeded):
     code = "quota.team_jobs"
 
 
+class JobBudgetExceeded(QuotaExceeded):
+    """The job would cost, or has cost, more than its submitter said it may (`budget_cents`).
+
+    `details`: `limit` and `needed` (by the estimate), or `used` where its stages went over; `path` of the
+    stage that did.
+    """
+
+    code = "quota.job_budget"
+
+
 class KeyLimitReached(GridError):
     """An API key's own limit is reached; the request was refused and counts for nothing.
 

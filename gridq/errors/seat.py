@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gridq.errors.base import GridError
+from gridq.errors.request import RouteNotFound
 
 
 class SeatError(GridError):
@@ -57,3 +58,9 @@ class NoLiveSeat(GridError):
     """No live seat serves a capability that the graph needs."""
 
     code = "seat.none_live"
+
+
+class SeatNotFound(RouteNotFound):
+    """No live seat is called so."""
+
+    code = "seat.not_found"

@@ -27,3 +27,9 @@ class ValueNotJson(GridError):
     """A value is not JSON (NaN, a set, an object that contains itself …)."""
 
     code = "value.not_json"
+
+
+class StreamTrimmed(ValueGone):
+    """A reader fell so far behind a job's stream that what it would read next is there no more."""
+
+    code = "stream.trimmed"
