@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from gridq import auth, idempotency, ledger, narration, queues, registry, stages
-from gridq.errors import CapabilityConflict, InvalidField, NoLiveSeat, UnknownCapability, UnknownStage
+from gridq.errors import (
+    CapabilityConflict,
+    InvalidField,
+    JobBudgetExceeded,
+    NoLiveSeat,
+    UnknownCapability,
+    UnknownStage,
+)
 from gridq.graph.catalogue import Catalogue, StageSpec, load_directory
 from gridq.graph.compile import Placement, compile_plan
 from gridq.graph.nodes import Graph, parse
@@ -22,11 +29,13 @@ from gridq.graph.plan import Plan
 from gridq.graph.types import Type
 from gridq.graph.validate import validate
 from gridq.idempotency import Body
-from gridq.jobs import JobOptions, deadline_ms, name_of, plan_fields, queue_timeout_ms
+from gridq.jobs import JobOptions, budget_micro, deadline_ms, name_of, plan_fields, queue_timeout_ms
 from gridq.matching import Wanted, unfit, wanted
+from gridq.money import dollars
 from gridq.profiles import Profile, demand_of
 from gridq.protocol import Advertisement, Effect
 from gridq.settings import Settings
+from gridq.store import values
 from gridq.store.scripts import Scripts
 
 PLANS_KEPT = 256
@@ -190,13 +199,21 @@ class Admission:
         """Write the job; its id, or that of the job which has its idempotency key already.
 
         `deadline` False keeps the one that the inbox holds. `key` is the id of a key that was verified.
-        NoLiveSeat, QuotaExceeded, AuthError, IdempotencyConflict: nothing was written.
+        NoLiveSeat, QuotaExceeded (JobBudgetExceeded too), AuthError, IdempotencyConflict: nothing was
+        written.
         """
         body = body or Body()
         fields = split.fields
         name = options.name or split.name
         if split.wanted:
             fields = [*fields, *self._left_out(split.wanted, wait=options.wait_for_seat)]
+        budget = budget_micro(options)
+        if budget is not None:
+            if split.micro_dollars > budget:
+                if values.is_link(value):
+                    self.scripts.client.unlink(self.scripts.keys("val", value[1:].decode()))
+                raise _over_budget(budget, split.micro_dollars)
+            fields = [*fields, "bud", budget]
         reply = self.scripts.admit(
             job,
             agent=options.agent,
@@ -272,3 +289,16 @@ class Admission:
                 "fix": "start a worker that serves it, or submit with wait_for_seat",
             },
         )
+
+
+def _over_budget(budget: int, needed: int) -> JobBudgetExceeded:
+    """A job is estimated at more micro-dollars than its submitter allows."""
+    return JobBudgetExceeded(
+        f"The job is estimated at {dollars(needed)}, and may cost {dollars(budget)}",
+        {
+            "path": "budget_cents",
+            "limit": budget,
+            "needed": needed,
+            "fix": f"submit it with a budget_cents of {needed / 10_000:g} or more",
+        },
+    )

@@ -44,6 +44,11 @@ class JobOptions(Wire):
         description="seconds that a stage may stand ready with nobody taking it; then the job expires. None: "
         "to the deadline",
     )
+    budget_cents: Annotated[float, Field(ge=0, le=10**11)] | None = Field(
+        None,
+        description="cents that its recorded stages together may cost: it is refused where it is estimated "
+        "at more, and fails with the stage that goes over. None: no limit",
+    )
     wait_for_seat: bool = Field(False, description="accept the job though no live seat serves what it needs")
     session: str | None = Field(
         None,
@@ -105,6 +110,11 @@ def queue_timeout_ms(about: JobOptions, config: Settings) -> int | None:
     """How long a stage may stand ready; None: without a limit of its own."""
     seconds = about.queue_timeout
     return None if seconds is None else max(int(min(seconds, config.max_deadline) * 1000), 1)
+
+
+def budget_micro(about: JobOptions) -> int | None:
+    """What the job may cost, in micro-dollars; None: without a limit of its own."""
+    return None if about.budget_cents is None else round(about.budget_cents * 10_000)
 
 
 def new_id() -> str:

@@ -56,7 +56,7 @@ JOBS: Mapping[JobState, str] = {
     JobState.QUEUED: "its graph and input stand in the inbox; no router has admitted it yet",
     JobState.RUNNING: "its plan is written; its stages run one after the other and side by side",
     JobState.DONE: "its last stage is recorded",
-    JobState.FAILED: "its graph was refused, or a stage failed and no Retry caught it",
+    JobState.FAILED: "its graph was refused, a stage failed and no Retry caught it, or its budget is used up",
     JobState.CANCELLED: "its caller did not want it any more",
     JobState.EXPIRED: "it had not ended by its deadline, or nobody took a stage within its queue timeout",
 }
@@ -94,7 +94,7 @@ JOB_MOVES: Moves = {
     (JobState.QUEUED, JobState.CANCELLED): ("stop",),
     (JobState.QUEUED, JobState.EXPIRED): ("sweep",),
     (JobState.RUNNING, JobState.DONE): ("complete",),
-    (JobState.RUNNING, JobState.FAILED): ("quarantine", *_STOPPED),
+    (JobState.RUNNING, JobState.FAILED): ("complete", "quarantine", *_STOPPED),
     (JobState.RUNNING, JobState.CANCELLED): ("stop",),
     (JobState.RUNNING, JobState.EXPIRED): ("sweep",),
 }

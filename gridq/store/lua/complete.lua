@@ -8,7 +8,7 @@ local lease, output, used, rows, seat, inc, lane, nonce, goon, told = unpack(ARG
 local job, step, rest = parse(lease)
 local j = jobkey(job)
 local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n', 'h:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0',
-  'team', 'agent', 'left')
+  'team', 'agent', 'left', 'bud')
 local result, ended, pure, later = 1, '', {}, {}
 if f[1] ~= rest then
   local by = free(lease)
@@ -33,13 +33,16 @@ else
     if all then park_all(f[8]) end
   end
   local left = tonumber(f[10]) - 1
+  local rest_of_budget = f[11] and tonumber(used) > 0 and C('HINCRBY', j, 'bud', whole(-used)) or 0
   local first = C('RPUSH', K .. 'rows:' .. job, rows) == 1
   if string.sub(output, 1, 1) == '@' then
     C('SADD', K .. 'vals:' .. job, string.sub(output, 2))
     C('PEXPIRE', K .. 'vals:' .. job, C('PTTL', j))
   end
   if told ~= '' then publish(told) end
-  if left > 0 then  -- with the last step the job's own keys go, so nothing is noted in them
+  if left > 0 and rest_of_budget < 0 then
+    ended = finish(job, 'failed', over_budget(header(job, step, f[5]).path, -rest_of_budget), left)
+  elseif left > 0 then  -- with the last step the job's own keys go, so nothing is noted in them
     if first then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end
     C('HSET', j, 'o:' .. step, output, 'dn:' .. step, rest, 'left', left)
     C('HDEL', j, 'cur:' .. step)
