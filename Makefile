@@ -8,10 +8,10 @@ STAMP := $(VENV)/.setup-done
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench recovery soak lint check states
+.PHONY: help setup demo test bench bench-http recovery soak lint check states
 
 help: ## print these lines
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install gridq for development in it; does nothing when it is up to date
 
@@ -26,6 +26,9 @@ bench: $(STAMP) ## measure gridq beside bare Celery on this machine; ARGS="…" 
 
 recovery: $(STAMP) ## measure how soon a killed worker's stages run again, and the first design's criteria; writes RESULTS.md
 	@$(BIN)/python -m benchmarks recovery criteria
+
+bench-http: $(STAMP) ## measure the HTTP gateway beside LiteLLM's proxy, which it installs apart; writes RESULTS.md
+	@$(BIN)/python -m benchmarks http
 
 soak: $(STAMP) ## half an hour of mixed load, memory sampled; MINUTES="…" for another time; writes RESULTS.md
 	@$(BIN)/python -m benchmarks soak

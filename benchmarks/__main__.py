@@ -17,6 +17,7 @@ from benchmarks import (
     chain,
     criteria,
     fanin,
+    http,
     memory,
     onestage,
     recovery,
@@ -31,6 +32,7 @@ GROUPS = ("chain", "fanin", "onestage", "scripts", "memory", "backlog")
 APART: dict[str, Callable[[], Sequence[Measured]]] = {
     "recovery": recovery.run,
     "criteria": criteria.run,
+    "http": http.run,
     "soak": soak.run,
 }
 

@@ -11,7 +11,9 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One comparison with its goal. `worst` is a second, weaker bound where the goal is an aim."""
+    """One comparison with its goal. `worst` is a second, weaker bound where the goal is an aim; `other` is
+    what gridq is compared with.
+    """
 
     name: str
     ours: float
@@ -20,6 +22,7 @@ class Ratio:
     goal: float
     at_most: bool = True
     worst: float | None = None
+    other: str = "bare Celery"
 
     @property
     def ratio(self) -> float:
@@ -42,7 +45,7 @@ class Ratio:
     def line(self) -> str:
         """The line that is printed; it ends in the ratio."""
         return (
-            f"{self.name}: gridq {self.ours:.4g} {self.unit}, bare Celery {self.theirs:.4g} {self.unit}, "
+            f"{self.name}: gridq {self.ours:.4g} {self.unit}, {self.other} {self.theirs:.4g} {self.unit}, "
             f"goal {self.goal_text}, {self.verdict}: {self.ratio:.2f}"
         )
 
@@ -72,7 +75,26 @@ class Figure:
         )
 
 
-Measured = Ratio | Figure
+@dataclass(frozen=True, slots=True)
+class Unmeasured:
+    """A comparison of which only gridq's side could be measured, and why."""
+
+    name: str
+    ours: float
+    unit: str
+    goal_text: str
+    reason: str
+
+    @property
+    def verdict(self) -> str:
+        return f"not compared: {self.reason}"
+
+    def line(self) -> str:
+        """The line that is printed."""
+        return f"{self.name}: gridq {self.ours:.4g} {self.unit}, goal {self.goal_text}, {self.verdict}"
+
+
+Measured = Ratio | Figure | Unmeasured
 
 
 def tell(text: str) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.measure import Figure, Measured, Ratio
+from benchmarks.measure import Figure, Measured, Ratio, Unmeasured
 from benchmarks.scripts import Table
 
 PAGE = Path(__file__).with_name("RESULTS.md")
@@ -18,7 +18,8 @@ HEAD = """\
 
 Made by `make bench` (`python -m benchmarks`) on {date} UTC in {seconds} s. One group alone:
 `python -m benchmarks chain`, or `fanin`, `onestage`, `scripts`, `memory`, `backlog`. Apart, at the end of
-this page: `make recovery` (a killed worker, the first design's criteria), `make soak` (mixed load).
+this page: `make recovery` (a killed worker, the first design's criteria), `make soak` (mixed load),
+`make bench-http` (the HTTP gateway).
 
 - Machine: {machine}; load {load:.1f} when it began (above {cores} of others, the
   times and the 99th percentiles above all say more of them than of gridq)
@@ -29,9 +30,6 @@ Both sides are live at the same time on one server and take turns, round by roun
 of its rounds. gridq: one router, one worker with the seat `bench` of 8 lanes (`bench:any`, an echo). Bare
 Celery: an echo on a worker with `--pool threads -c 8 --without-gossip --without-mingle --without-heartbeat`,
 canvas chain and chord, results in the same server. JSON and hiredis on both sides, events (`-E`) on neither.
-
-| measured | gridq | bare Celery | goal | ratio | |
-|---|---|---|---|---|---|
 """
 SCRIPTS = """
 ## The scripts in the server: µs a call, p50 / p99
@@ -47,7 +45,6 @@ def page(
 ) -> str:
     """The page in Markdown. `load` is the machine's when the run began."""
     found = [each for group in groups.values() for each in group]
-    ratios = [each for each in found if isinstance(each, Ratio)]
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     lines = HEAD.format(
         date=_now(),
@@ -58,12 +55,7 @@ def page(
         versions=f"Python {platform.python_version()}, {versions}",
         server=server,
     ).splitlines()
-    for ratio in ratios:
-        sides = f"{ratio.ours:.4g} {ratio.unit} | {ratio.theirs:.4g} {ratio.unit}"
-        lines.append(
-            f"| {ratio.name} | {sides} | {ratio.goal_text} × | **{ratio.ratio:.2f}** | {ratio.verdict} |"
-        )
-    lines += ["", *_alone(found)]
+    lines += ["", *_beside(found), *_alone(found)]
     if table is not None:
         lines += [*SCRIPTS.splitlines(), "", *table.lines()]
     return "\n".join(lines) + "\n"
@@ -87,6 +79,7 @@ def with_apart(page: str, group: str, measured: Sequence[Measured], load: float)
         "",
         f"`python -m benchmarks {group}` on {_now()} UTC; load {load:.1f} when it began.",
         "",
+        *_beside(measured),
         *_alone(measured),
     ]
     parts[group] = "\n".join(lines) + "\n"
@@ -95,6 +88,27 @@ def with_apart(page: str, group: str, measured: Sequence[Measured], load: float)
 
 def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
+
+
+def _beside(measured: Sequence[Measured]) -> list[str]:
+    """The table of the comparisons among them, with a line to part it from what follows; nothing where there
+    is none.
+    """
+    rows = []
+    other = ""
+    for each in measured:
+        if isinstance(each, Ratio):
+            other = each.other
+            sides = f"{each.ours:.4g} {each.unit} | {each.theirs:.4g} {each.unit}"
+            rows.append(
+                f"| {each.name} | {sides} | {each.goal_text} × | **{each.ratio:.2f}** | {each.verdict} |"
+            )
+        elif isinstance(each, Unmeasured):
+            rows.append(
+                f"| {each.name} | {each.ours:.4g} {each.unit} | | {each.goal_text} × | | {each.verdict} |"
+            )
+    head = [f"| measured | gridq | {other} | goal | ratio | |", "|---|---|---|---|---|---|"]
+    return [*head, *rows, ""] if rows else []
 
 
 def _alone(measured: Sequence[Measured]) -> list[str]:

@@ -51,7 +51,7 @@ def memory_of_server(store: Redis) -> float:
 
 
 @contextmanager
-def environment(url: str, home: Path, result_ttl: float) -> Iterator[Settings]:
+def environment(url: str, home: Path, result_ttl: float, *, profiles: str = "bench") -> Iterator[Settings]:
     """gridq's settings and app in this process point at the benchmark's own server and home folder; its jobs'
     results live for `result_ttl` seconds.
     """
@@ -59,7 +59,7 @@ def environment(url: str, home: Path, result_ttl: float) -> Iterator[Settings]:
         "GRIDQ_BROKER_URL": url,
         "GRIDQ_PREFIX": "gq:",
         "GRIDQ_HOME": str(home),
-        "GRIDQ_PROFILES": "bench",
+        "GRIDQ_PROFILES": profiles,
         "GRIDQ_RESULT_TTL": f"{result_ttl:g}",
     }
     before = {name: os.environ.get(name) for name in values}

@@ -1,0 +1,171 @@
+"""An OpenAI-compatible endpoint that takes no time to think, as a process of its own: what is measured
+against it is the way there and back.
+
+`python -m benchmarks.http_upstream` prints its port and ends when its standard input does. A chat whose last
+message is `paced 60 5` is answered by 60 tokens, 5 a second, any other by 8 tokens at once. Each token of a
+streamed answer is the time it was sent at, in seconds of this machine's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httptools
+import uvloop
+
+TOKENS = 8
+_ABOUT = {"id": "chatcmpl-bench", "created": 1_700_000_000, "model": "bench"}
+_USAGE = {"prompt_tokens": 60, "completion_tokens": TOKENS, "total_tokens": 60 + TOKENS}
+
+
+def _packed(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _response(body: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+WHOLE = _response(
+    _packed(
+        {
+            **_ABOUT,
+            "object": "chat.completion",
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": "It is as it was said to be."},
+                    "finish_reason": "stop",
+                }
+            ],
+            "usage": _USAGE,
+        }
+    )
+)
+MODELS = _response(_packed({"object": "list", "data": [{"id": "bench", "object": "model"}]}))
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+LAST = b"0\r\n\r\n"
+
+
+def _event(data: bytes) -> bytes:
+    text = b"data: " + data + b"\n\n"
+    return b"%x\r\n%b\r\n" % (len(text), text)
+
+
+def _chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+    choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
+    return _event(_packed({**_ABOUT, "object": "chat.completion.chunk", "choices": choices, **more}))
+
+
+def _token() -> bytes:
+    return _chunk({"role": "assistant", "content": f"{time.monotonic():.6f} "})
+
+
+def _end(usage: bool) -> bytes:
+    last = _event(
+        _packed({**_ABOUT, "object": "chat.completion.chunk", "choices": [], "usage": _USAGE}),
+    )
+    return _chunk({}, "stop") + (last if usage else b"") + _event(b"[DONE]") + LAST
+
+
+def pace(text: str) -> tuple[int, float]:
+    """How many tokens a message asks for, and the seconds between two of them."""
+    words = text.split()
+    if words[:1] != ["paced"]:
+        return TOKENS, 0.0
+    return int(words[1]), 1 / float(words[2])
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one answer after the other."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+        self.parser = httptools.HttpRequestParser(self)
+        self.body = b""
+        self.url = b""
+        self.timer: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def on_message_begin(self) -> None:
+        self.body = self.url = b""
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        if not self.body:
+            self.transport.write(MODELS)
+            return
+        asked = json.loads(self.body)
+        if not asked.get("stream"):
+            self.transport.write(WHOLE)
+            return
+        usage = bool((asked.get("stream_options") or {}).get("include_usage"))
+        content = asked["messages"][-1]["content"]
+        text = content if isinstance(content, str) else content[0]["text"]
+        tokens, apart = pace(text)
+        if not apart:
+            self.transport.write(HEAD + b"".join(_token() for _ in range(tokens)) + _end(usage))
+            return
+        self.transport.write(HEAD)
+        self._tick(tokens, apart, usage, asyncio.get_running_loop().time())
+
+    def _tick(self, left: int, apart: float, usage: bool, due: float) -> None:
+        if not left:
+            self.transport.write(_end(usage))
+            return
+        self.transport.write(_token())
+        loop = asyncio.get_running_loop()
+        self.timer = loop.call_at(due + apart, self._tick, left - 1, apart, usage, due + apart)
+
+
+async def serve() -> None:
+    """Serve until the standard input ends."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Connection, "127.0.0.1", 0, backlog=1024)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    with contextlib.suppress(asyncio.CancelledError):
+        await loop.run_in_executor(None, sys.stdin.buffer.read)
+    server.close()
+
+
+@contextmanager
+def running() -> Iterator[tuple[int, int]]:
+    """The endpoint as a child of this process: its port and its process id."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.http_upstream"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with child.stdin, child.stdout:
+        try:
+            yield int(child.stdout.readline()), child.pid
+        finally:
+            child.stdin.close()
+            child.wait(10)
+
+
+if __name__ == "__main__":
+    uvloop.run(serve())

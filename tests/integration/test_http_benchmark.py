@@ -1,0 +1,119 @@
+"""The HTTP benchmark runs in its smallest form, and its arithmetic is right; no time is looked at."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import http, http_load, http_sides, http_upstream, report
+from benchmarks.http_load import Sample, Token
+from benchmarks.http_sides import Side
+from benchmarks.measure import Figure, Measured, Ratio, Unmeasured
+
+
+@pytest.fixture(scope="module")
+def upstream():
+    with http_upstream.running() as (port, _):
+        yield port
+
+
+def test_each_caller_gets_its_answers(upstream: int) -> None:
+    sample = http_load.closed_loop(upstream, http_load.chat(upstream, "Again."), connections=3, seconds=0.05)
+    assert len(sample.seconds) >= 3
+    assert all(0 < each <= sample.lasted for each in sample.seconds)
+
+
+def test_the_upstream_sends_as_many_tokens_as_it_is_told(upstream: int) -> None:
+    request = http_load.chat(upstream, "paced 4 100", stream=True)
+    looks: list[int] = []
+    found = http_load.open_streams(
+        upstream, request, streams=3, over=0.01, while_open=lambda: looks.append(1)
+    )
+    assert [len(tokens) for tokens in found] == [4, 4, 4]
+    assert looks
+    for tokens in found:
+        sent = [token.sent for token in tokens]
+        assert sent == sorted(set(sent))
+        assert all(token.late >= 0 for token in tokens)
+
+
+def test_one_first_token_for_each_answer(upstream: int) -> None:
+    request = http_load.chat(upstream, "At once.", stream=True)
+    assert len(http_load.first_tokens(upstream, request, 3)) == 3
+
+
+def test_a_refusal_is_no_answer(upstream: int) -> None:
+    wrong = http_load.chat(upstream, "Hello.").replace(b"HTTP/1.1", b"HTTP/9.9", 1)
+    assert not http_load.answers(upstream, wrong)
+    assert http_load.answers(upstream, http_load.chat(upstream, "Hello."))
+
+
+def test_the_pace_that_a_message_asks_for() -> None:
+    assert http_upstream.pace("paced 60 5") == (60, 0.2)
+    assert http_upstream.pace("Hello there") == (http_upstream.TOKENS, 0.0)
+
+
+def test_a_sample_grows_by_its_rounds() -> None:
+    sample = Sample([0.1, 0.2], 1.0)
+    sample.add(Sample([0.3], 0.5))
+    assert sample.per_second == 2
+
+
+def test_only_what_was_sent_while_all_were_open_is_looked_at() -> None:
+    first = [Token(0.0, 9.0), Token(2.0, 2.05), Token(4.0, 4.2)]
+    second = [Token(1.0, 1.01), Token(3.0, 3.02), Token(5.0, 9.0)]
+    late = [round(each, 3) for each in http.lateness([first, second])]
+    assert sorted(late) == [0.01, 0.02, 0.05, 0.2]
+    assert http.share_late(late) == 0.25
+
+
+def test_shares_of_memory_and_of_the_cpu_are_read_as_the_kernel_writes_them() -> None:
+    assert http_sides.pss("7f00-7fff ---p [rollup]\nRss:  9 kB\nPss:  3 kB\nPss_Dirty:  1 kB\n") == 3072
+    with pytest.raises(ValueError, match="Pss"):
+        http_sides.pss("Rss: 9 kB\n")
+    stat = "12 (a (b) c) S 1 12 12 0 -1 4194560 100 0 0 0 70 30 9 9 20 0 1 0 5 1 1"
+    assert http_sides.ticks(stat) == 100
+
+
+def test_a_program_is_counted_with_its_children() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        child.stdout.readline()
+        assert child.pid in http_sides.family(os.getpid())
+        assert http_sides.memory_of(os.getpid()) > http_sides.memory_of(child.pid) > 1
+        child.stdin.close()
+    assert child.pid not in http_sides.family(os.getpid())
+    side = Side("both", 0, {"a": os.getpid(), "b": os.getpid()})
+    assert side.cpu()["a"] > 0
+    assert side.memory > 20
+
+
+def test_what_cannot_be_installed_is_said(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "proxy"
+    monkeypatch.setattr(http_sides, "LITELLM", "/nothing/here.whl")
+    with pytest.raises(http_sides.NotInstalled, match=r"here\.whl"):
+        http_sides.install(folder)
+    assert not (folder / "ready").exists()
+
+
+def test_what_is_not_compared_stands_in_the_page_with_its_reason() -> None:
+    rows: list[Measured] = [
+        Ratio("requests", 300.0, 50.0, "requests/s", 5, at_most=False, worst=3, other="LiteLLM 1.0"),
+        Unmeasured("memory", 250.0, "MB", "≤ 1", "no such package"),
+        Figure("first token", 7.0, "ms", 12),
+    ]
+    text = report.with_apart("# Page\n", "http", rows, 0.1)
+    assert "| measured | gridq | LiteLLM 1.0 | goal | ratio | |" in text
+    assert "| requests | 300 requests/s | 50 requests/s | ≥ 5, at worst 3 × | **6.00** | met |" in text
+    assert "| memory | 250 MB | | ≤ 1 × | | not compared: no such package |" in text
+    assert "| first token | 7 ms | ≤ 12 ms | met |" in text
+    assert rows[1].line().endswith("no such package")
