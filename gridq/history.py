@@ -139,9 +139,9 @@ class JobReader:
         client, keys, job = self._client, self._keys, self.job
         # At one instant: between two looks a job may move from one place to the next.
         look = client.pipeline(transaction=True)
-        look.hmget(keys("job", job), _HEAD)
+        look.hmget(keys("job", job), HEAD)
         look.hmget(keys("sub", job), ["name", "agent", "at", "dl", "options"])
-        look.hmget(keys("about", job), [*_HEAD, "state", "ended"])
+        look.hmget(keys("about", job), [*HEAD, "state", "ended"])
         look.lindex(keys("fin", job), 0)
         look.time()
         if rows:
@@ -233,7 +233,7 @@ class JobReader:
         return {i: worker_of(text) for i, text in zip(leases, found, strict=True) if text is not None}
 
 
-_HEAD = ["name", "agent", "n", "left", "at", "prio", "dl"]
+HEAD = ["name", "agent", "n", "left", "at", "prio", "dl"]
 _FIELDS = ("dn", "k", "cur", "at", "t", "st", "a", "x", "q", "f", "l", "d")
 _COUNTS = {"attempts": "a", "failures": "f", "losses": "l", "deaths": "d"}
 
@@ -334,12 +334,12 @@ def jobs(client: Redis, keys: Keys, limit: int = 20, state: JobState | None = No
         look = client.pipeline(transaction=False)
         for member, _ in page:
             job = member.decode()
-            look.hmget(keys("job", job), _HEAD)
-            look.hmget(keys("about", job), [*_HEAD, "state", "ended"])
+            look.hmget(keys("job", job), HEAD)
+            look.hmget(keys("about", job), [*HEAD, "state", "ended"])
             look.hmget(keys("sub", job), ["name", "agent", "options"])
         replies = look.execute() if page else []
         for number, (member, score) in enumerate(page):
-            summary = _summary(member.decode(), score, *replies[3 * number : 3 * number + 3])
+            summary = summary_of(member.decode(), score, *replies[3 * number : 3 * number + 3])
             if summary is not None and state in (None, summary.state):
                 found.append(summary)
         at += PAGE
@@ -348,7 +348,8 @@ def jobs(client: Redis, keys: Keys, limit: int = 20, state: JobState | None = No
     return found[:limit]
 
 
-def _summary(job: str, at: float, head: list[Any], about: list[Any], inbox: list[Any]) -> JobSummary | None:
+def summary_of(job: str, at: float, head: list[Any], about: list[Any], inbox: list[Any]) -> JobSummary | None:
+    """A line of the list from what the job's three places hold; None where nothing of it is left."""
     if about[7] is not None:
         state, ended = JobState(about[7].decode()), _seconds(about[8])
     elif head[2] is not None:
@@ -358,7 +359,7 @@ def _summary(job: str, at: float, head: list[Any], about: list[Any], inbox: list
         name = _text(inbox[0]) or str(options.get("name") or "")
         priority = str(options.get("priority", "interactive"))
         return JobSummary(job, JobState.QUEUED, name, _text(inbox[1]), priority, at / 1000)
-    else:  # nothing of it is left
+    else:
         return None
     name, agent, count, left, _, prio, _ = about[:7]
     count, left = int(count or 0), int(left or 0)

@@ -1,4 +1,4 @@
-"""A job's own budget: what its recorded stages cost is taken from it, and the stage that goes over ends it."""
+"""A job's own budget: its recorded stages are paid from it, and the one that goes over ends the job."""
 
 from __future__ import annotations
 
