@@ -1,0 +1,137 @@
+"""The gateway as a program: the application with all its routes, and the server that runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from gridq.errors import ConfigError, StartTimeout
+from gridq.gateway import anthropic, guard, openai
+from gridq.gateway.door import Door
+from gridq.gateway.options import GatewayOptions
+from gridq.settings import Settings
+from gridq.store.connection import check_server, connect_to_submit, translated
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
+    """The application of one gateway; its lifespan opens and closes the door, `app.state.door`."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.door = await Door.open(config, options)
+        try:
+            yield
+        finally:
+            await app.state.door.close()
+
+    app = FastAPI(
+        title="gridq",
+        version=version("gridq"),
+        description="A grid of language models and machines behind one address.",
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    for part in (openai, anthropic):
+        app.include_router(part.router)
+    guard.install(app, config, options)
+    return app
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which says when it is ready, and ends as it is told to: with SIGTERM as with SIGINT."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready(self.url)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        scheme = "https" if self.config.is_ssl else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop at a signal, and then end as any program does: uvicorn's own would die of it once more."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def serve(config: Settings, options: GatewayOptions, *, ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `ready` is told the URL as soon as it listens.
+
+    Then nobody new is let in, and what is open may end within GRIDQ_DRAIN; streams that do not are cut off
+    and can be read on at another gateway. The server's faults (`check_server`) and ConfigError before it
+    listens: the port is taken, a certificate cannot be read.
+    """
+    server = make_server(config, options, ready)
+    server.run()
+    if not server.started:
+        raise StartTimeout("The gateway could not start", {"reason": "its log says why"})
+
+
+def make_server(config: Settings, options: GatewayOptions, ready: Callable[[str], None]) -> uvicorn.Server:
+    """The server of `serve`, for whoever runs it otherwise: `should_exit` ends it."""
+    _check(config, options)
+    return _Server(
+        uvicorn.Config(
+            create_app(config, options),
+            host=options.host,
+            port=options.port,
+            loop="uvloop" if sys.platform != "win32" else "asyncio",
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            proxy_headers=False,
+            ssl_certfile=options.certfile,
+            ssl_keyfile=options.keyfile,
+            timeout_graceful_shutdown=math.ceil(config.drain),
+            timeout_keep_alive=75,
+        ),
+        ready,
+    )
+
+
+def _check(config: Settings, options: GatewayOptions) -> None:
+    """Refuse at once what would only be met later."""
+    for name, path in (("certfile", options.certfile), ("keyfile", options.keyfile)):
+        if path is not None and not path.is_file():
+            raise ConfigError(
+                "The certificate cannot be read",
+                {"path": f"GRIDQ_GATEWAY_{name.upper()}", "reason": str(path)},
+            )
+    url = config.broker_url.get_secret_value()
+    client = connect_to_submit(url, name="gridq-gateway")
+    try:
+        with translated(url):
+            check_server(client)
+    finally:
+        client.close()

@@ -1,0 +1,214 @@
+"""What a request to one of the model APIs asks for: the options in its headers, and the little of its body
+that the grid must know. All else passes through as it came.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from gridq.errors import InputTooLarge, InvalidField, InvalidJson, MissingField, RequestError, first_fault
+from gridq.jobs import JobOptions
+from gridq.protocol import Json
+
+OWN = b"x-gridq-"
+"""How the headers begin that the grid reads; `idempotency-key` and `last-event-id` beside them."""
+
+LONGEST_NAME = 256
+"""Characters of a model's name."""
+
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_FLAGS = {"1": True, "true": True, "0": False, "false": False}
+_PLACE = re.compile(r"([A-Za-z0-9_.-]{1,128})/([0-9]{1,18}(?:-[0-9]{1,18})?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the headers of a request say.
+
+    `about` are the job's options; `detach`: the job goes on where its client goes away; `resume`: the job and
+    the entry behind which its stream is asked for again.
+    """
+
+    about: JobOptions
+    detach: bool = False
+    resume: tuple[str, str] | None = None
+
+
+def asked(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -> Asked:
+    """What `headers` (names in lower case) say. RequestError names the one that is malformed."""
+    options: dict[str, Any] = {}
+    found: set[bytes] = set()
+    detach, resume = False, None
+    for name, raw in headers:
+        if not (name.startswith(OWN) or name in (b"idempotency-key", b"last-event-id")):
+            continue
+        header, text = name.decode("latin-1"), raw.decode("latin-1").strip()
+        if name in found:
+            raise _malformed(header, "it once")
+        found.add(name)
+        if name == b"last-event-id":
+            match = _PLACE.fullmatch(text)
+            if match is None:
+                raise _malformed(header, "the id of an event of this gateway: <job>/<entry>")
+            resume = (match[1], match[2])
+        elif name == b"x-gridq-detach":
+            if text.lower() not in _FLAGS:
+                raise _malformed(header, "1 or 0")
+            detach = _FLAGS[text.lower()]
+        elif name == b"x-gridq-agent":
+            pass  # gridq.gateway.caller reads it
+        elif name in NUMBERS:
+            if not _NUMBER.fullmatch(text):
+                raise _malformed(header, NUMBERS[name][1])
+            options[NUMBERS[name][0]] = float(text)
+        elif name in WORDS:
+            options[WORDS[name][0]] = text
+        elif name == b"x-gridq-avoid":
+            options["avoid"] = tuple(word.strip() for word in text.split(","))
+        else:
+            known = ", ".join(sorted(word.decode() for word in KNOWN))
+            raise RequestError(f"There is no header {header[:80]}", {"path": header[:80], "expected": known})
+    try:
+        about = JobOptions(agent=agent, stream=True if stream else "end", **options)
+    except ValidationError as exc:
+        field, reason = first_fault(exc)
+        header = next((name.decode() for name, option in _OPTIONS.items() if option == field), field)
+        raise RequestError(f"The header {header} is malformed", {"path": header, "reason": reason}) from None
+    # Who sends a key means to ask again after a lost connection, and must then find its job alive.
+    return Asked(about, detach or about.idempotency_key is not None, resume)
+
+
+NUMBERS = {
+    b"x-gridq-deadline": ("deadline", "seconds, such as 30"),
+    b"x-gridq-queue-timeout": ("queue_timeout", "seconds, such as 30"),
+    b"x-gridq-budget-cents": ("budget_cents", "a number of cents, such as 0.5"),
+}
+WORDS = {
+    b"x-gridq-priority": ("priority", "interactive or batch"),
+    b"x-gridq-session": ("session", "a name"),
+    b"x-gridq-name": ("name", "a name"),
+    b"x-gridq-prefer": ("prefer", "a seat's name"),
+    b"x-gridq-pin": ("pin", "a seat's name"),
+    b"idempotency-key": ("idempotency_key", "1 to 255 printable characters"),
+}
+_OPTIONS = {name: told[0] for name, told in (NUMBERS | WORDS).items()} | {b"x-gridq-avoid": "avoid"}
+KNOWN = frozenset({*_OPTIONS, b"x-gridq-detach", b"x-gridq-agent"})
+"""Every header of a request that the grid reads."""
+
+
+async def read_body(receive: Receive, headers: Iterable[tuple[bytes, bytes]], most: int) -> bytes:
+    """A request's body. InputTooLarge: over `most` bytes; what is over is not read. ClientDisconnect."""
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit() and int(value) > most:
+            raise _too_large(most)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect()
+        part = message.get("body", b"")
+        size += len(part)
+        if size > most:
+            raise _too_large(most)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def parse_body(raw: bytes, depth: int) -> dict[str, Json]:
+    """A body as a JSON object. InvalidJson: it is none, or deeper than `depth`."""
+    try:
+        body = _DECODER.decode(raw.decode())
+    except RecursionError:
+        raise _too_deep(depth) from None
+    except UnicodeDecodeError:
+        raise InvalidJson("The body is not UTF-8", {"path": "body", "expected": "a JSON object"}) from None
+    except ValueError as exc:
+        raise InvalidJson(
+            "The body is not JSON", {"path": "body", "reason": str(exc)[:200], "expected": "a JSON object"}
+        ) from None
+    if not isinstance(body, dict):
+        raise InvalidJson("The body is no JSON object", {"path": "body", "expected": "a JSON object"})
+    if raw.count(b"{") + raw.count(b"[") > depth and _deeper(body, depth):
+        raise _too_deep(depth)
+    return body
+
+
+def model_of(body: dict[str, Json]) -> str:
+    """The model that a body names. MissingField, InvalidField."""
+    model = body.get("model")
+    if model is None:
+        raise MissingField(
+            "The request names no model",
+            {"path": "model", "expected": "a model's name, a family's or 'any'", "fix": "see /v1/models"},
+        )
+    if not isinstance(model, str) or not model.strip() or len(model) > LONGEST_NAME or not _is_text(model):
+        raise InvalidField(
+            "The model is not a name",
+            {"path": "model", "expected": f"1 to {LONGEST_NAME} characters", "fix": "see /v1/models"},
+        )
+    return model.strip()
+
+
+def stream_of(body: dict[str, Json]) -> bool:
+    """Whether a body asks for a stream. InvalidField."""
+    stream = body.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise InvalidField("`stream` is no yes or no", {"path": "stream", "expected": "true or false"})
+    return bool(stream)
+
+
+def _no_constant(name: str) -> Json:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _deeper(value: Json, depth: int) -> bool:
+    """Whether `value` is nested more deeply than `depth`."""
+    level: list[Json] = [value]
+    for _ in range(depth):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair
+        return False
+    return "\0" not in text
+
+
+def _malformed(header: str, expected: str) -> RequestError:
+    return RequestError(f"The header {header} is malformed", {"path": header, "expected": expected})
+
+
+def _too_large(most: int) -> InputTooLarge:
+    return InputTooLarge(
+        "The request's body is too large",
+        {"path": "body", "expected": f"at most {most} bytes", "fix": "send less, or pass data by reference"},
+    )
+
+
+def _too_deep(depth: int) -> InvalidJson:
+    return InvalidJson(
+        "The body is nested too deeply", {"path": "body", "expected": f"at most {depth} levels"}
+    )

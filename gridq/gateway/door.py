@@ -1,0 +1,184 @@
+"""The way from an HTTP request into the grid and back: what every route of one gateway shares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import redis.asyncio
+
+from gridq.awaiting import BLOCK, not_found
+from gridq.client.broker import BrokerClient
+from gridq.errors import ValueGone
+from gridq.gateway.caller import Caller
+from gridq.gateway.follower import Follower
+from gridq.gateway.options import GatewayOptions
+from gridq.gateway.relay import CALM, Relay
+from gridq.history import read_rows
+from gridq.idempotency import body_of
+from gridq.inbox import keep_long
+from gridq.jobs import End, JobOptions, check_id, new_id
+from gridq.protocol import Row
+from gridq.settings import Settings
+from gridq.store import values
+from gridq.store.connection import connect_async, translated
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended, with its stored answer or error, and the rows of its stages."""
+
+    end: End
+    rows: list[Row]
+
+
+class Door:
+    """One gateway's way into the grid. Made on the loop that uses it, by `Door.open`, and closed there."""
+
+    def __init__(self, config: Settings, options: GatewayOptions) -> None:
+        self.config = config
+        self.options = options
+        self.client = BrokerClient(config=config)
+        self.keys = self.client.keys
+        self.redis: redis.asyncio.Redis = connect_async(
+            self.client.url, name="gridq-gateway", timeout=BLOCK * 2
+        )
+        self.relay = Relay(self.redis, self.keys, buffer=options.buffer)
+        self.closing = False
+        """Whether the gateway stops: who is cut off then comes back at another one."""
+        self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix="gridq-gateway")
+
+    @classmethod
+    async def open(cls, config: Settings, options: GatewayOptions) -> Door:
+        """A door that reads. A server that is away is waited for."""
+        door = cls(config, options)
+        door.relay.start()
+        return door
+
+    async def close(self) -> None:
+        """End all reading and every connection."""
+        self.closing = True
+        await self.relay.close()
+        await self.redis.aclose()
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+        self.client.close()
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`function` on one of the door's own threads; faults of the server come as BrokerError."""
+
+        def translating() -> T:
+            with translated(self.client.url):
+                return function(*args, **kwargs)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, translating)
+
+    async def submit(
+        self,
+        graph: bytes,
+        value: bytes,
+        about: JobOptions,
+        caller: Caller,
+        *,
+        job: str | None = None,
+        follower: Follower | None = None,
+        detached: bool = False,
+    ) -> str:
+        """Admit a graph's JSON text with its input's; the job's id, or that of the job which has its
+        idempotency key already.
+
+        `follower` is one of the relay's that follows `job` already, so that no time is lost. The errors are
+        those of `gridq.Client.submit`; nothing is queued then. Where the request is given up meanwhile, what
+        was admitted is cancelled, but for one that is `detached`.
+        """
+        given = check_id(job) if job is not None else new_id()
+        fresh = job is None or follower is not None
+        submitting = asyncio.ensure_future(
+            self.call(self._admit, graph, value, about, caller, given, fresh=fresh)
+        )
+        try:
+            admitted = await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            if not detached:
+                submitting.add_done_callback(self._undo)
+            raise
+        if follower is not None and admitted == follower.job:
+            follower.watch(CALM)
+        return admitted
+
+    def _admit(
+        self, graph: bytes, value: bytes, about: JobOptions, caller: Caller, job: str, *, fresh: bool
+    ) -> str:
+        admission = self.client.admission
+        body = body_of(graph, value, about, fresh=fresh)
+        split = admission.split(graph)
+        value = keep_long(self.client.scripts, job, value, about)
+        return admission.admit(job, split, value, about, key=caller.key, body=body)
+
+    def _undo(self, submitting: asyncio.Future[str]) -> None:
+        """Cancel a job whose client went away while it was being admitted."""
+        if not submitting.cancelled() and submitting.exception() is None and not self.closing:
+            self._threads.submit(self.client.cancel, submitting.result())
+
+    async def wait(self, job: str, timeout: float | None) -> End | None:
+        """The end of a job; None where `timeout` seconds pass before it. JobNotFound."""
+        with self.relay.follow(job) as follower:
+            if await follower.end(timeout) is None:
+                return None
+        return (await self.outcome(job)).end
+
+    async def outcome(self, job: str) -> Outcome:
+        """How a job that has ended did so. JobNotFound: its result has expired."""
+        with translated(self.client.url):
+            both = self.redis.pipeline(transaction=False)
+            both.lindex(self.keys("fin", job), 0)
+            both.lrange(self.keys("rows", job), 0, -1)
+            end, rows = await both.execute()
+        if end is None:
+            raise not_found(job)
+        return Outcome(End.read(end), read_rows(rows))
+
+    async def answer(self, job: str, end: End) -> bytes:
+        """The answer's JSON text; raises the error that ended the job, ValueGone."""
+        error = end.error()
+        if error is not None:
+            raise error
+        if not values.is_link(end.payload):
+            return end.payload
+        with translated(self.client.url):
+            found: Any = await self.redis.get(self.keys("val", end.payload[1:].decode()))
+        if found is None:
+            raise ValueGone(
+                "A stored value is gone", {"path": job, "reason": "its job has ended, or its time is over"}
+            )
+        return bytes(found)
+
+    async def rows(self, job: str) -> list[Row]:
+        """One line for each stage recorded so far, in the order of their records."""
+        return await self.call(self.client.rows, job)
+
+    async def agent_of(self, job: str) -> str:
+        """Whose job it is, for `Caller.may_see`. JobNotFound."""
+        with translated(self.client.url):
+            three = self.redis.pipeline(transaction=False)
+            for place in ("job", "sub", "about"):
+                three.hget(self.keys(place, job), "agent")
+            found: Any = await three.execute()
+        agent = next((name for name in found if name is not None), None)
+        if agent is None:
+            raise not_found(job)
+        return str(agent.decode())
+
+    async def cancel(self, job: str) -> bool:
+        """Cancel a job wherever it stands; False where it had ended already. JobNotFound."""
+        return await self.call(self.client.cancel, job)
+
+
+def cost_cents(rows: list[Row]) -> float:
+    """What the stages of a job cost together, in cents."""
+    return sum(row.micro_dollars for row in rows) / 10_000

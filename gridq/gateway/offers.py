@@ -1,0 +1,80 @@
+"""Which models the grid offers now, as both model APIs list them."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from urllib.parse import unquote
+
+from gridq import registry
+from gridq.gateway.door import Door
+from gridq.protocol import Advertisement, Json
+
+KIND = "llm:"
+ANY = "any"
+
+KEPT = 1.0
+"""Seconds for which what the seats say of themselves is not read again."""
+
+CLOSE = 3
+"""Names that are told where one is wrong."""
+
+
+class Offers:
+    """The models of one door's grid."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self._read: tuple[float, dict[str, dict[str, Json]]] = (0.0, {})
+
+    async def all(self) -> dict[str, dict[str, Json]]:
+        """Each model, family and `any` that a live seat offers, by its name, in one record for both APIs."""
+        until, found = self._read
+        if time.monotonic() >= until:
+            client = self.door.client
+            ads = await self.door.call(registry.seats, client.redis, client.keys)
+            found = offered(ads)
+            self._read = time.monotonic() + KEPT, found
+        return found
+
+    async def near(self, name: str) -> list[str]:
+        """The names that come close to one that nobody offers, or some that there are."""
+        names = list(await self.all())
+        lowered = {other.lower(): other for other in names}
+        close = difflib.get_close_matches(name.lower(), list(lowered), CLOSE, 0.5)
+        return [lowered[other] for other in close] or sorted(names)[:CLOSE]
+
+
+def offered(ads: Sequence[Advertisement]) -> dict[str, dict[str, Json]]:
+    """Each model, family and `any` of the live seats: names as the seats write them, else by their queues."""
+    found: dict[str, dict[str, Json]] = {}
+    for ad in sorted(ads, key=lambda ad: ad.started_at):
+        slugs = {unquote(queue.removeprefix(KIND)) for queue in ad.queues if queue.startswith(KIND)}
+        host = ad.capability.get("host")
+        owner = host if isinstance(host, str) else "gridq"
+        for name in [*(_names(ad.capability) if slugs else ()), *sorted(slugs)]:
+            # Queues are in lower case: one that is a model's is listed once, as the model is written.
+            found.setdefault(name.lower(), _record(name, ad.started_at, "gridq" if name == ANY else owner))
+    return {record["id"]: record for _, record in sorted(found.items())}
+
+
+def _names(capability: dict[str, Json]) -> list[str]:
+    listed = capability.get("models")
+    models = listed if isinstance(listed, list) else []
+    names = [model.get("name") for model in models if isinstance(model, dict)]
+    return [name for name in names if isinstance(name, str) and name]
+
+
+def _record(name: str, since: float, owner: str) -> dict[str, Json]:
+    """What OpenAI's and Anthropic's clients read of a model: each passes over the other's fields."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(since),
+        "owned_by": owner,
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(int(since), UTC).isoformat().replace("+00:00", "Z"),
+    }

@@ -1,0 +1,219 @@
+"""A request of a model API on its way through the grid: submitted as it came, answered as its client expects.
+
+The body's bytes are passed on; what comes back is passed back. A client that goes away takes its job with it,
+unless it asked to detach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gridq.awaiting import not_found
+from gridq.errors import GridError
+from gridq.gateway import faults, sse
+from gridq.gateway.asked import Asked, asked, model_of, parse_body, read_body, stream_of
+from gridq.gateway.caller import Caller, identify
+from gridq.gateway.door import Door, cost_cents
+from gridq.gateway.follower import Entry, Follower
+from gridq.gateway.presence import Presence
+from gridq.jobs import new_id
+from gridq.protocol import Json
+from gridq.states import JobState
+
+log = logging.getLogger(__name__)
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """How one model API words a stream and its errors."""
+
+    name: str
+    frame: Callable[[str, bytes], bytes]
+    end: Callable[[str], bytes]
+    fault: Callable[[dict[str, Json]], bytes]
+    error: Callable[[GridError, str], dict[str, Json]]
+
+
+OPENAI = Wire("openai", sse.openai_frame, sse.openai_end, sse.openai_fault, faults.openai_error)
+ANTHROPIC = Wire(
+    "anthropic", sse.anthropic_frame, sse.anthropic_end, sse.anthropic_fault, faults.anthropic_error
+)
+
+
+async def begin(request: Request, wire: Wire, path: str) -> Passing:
+    """Check a request to `path` of a wire; the response to send, which submits it.
+
+    The errors of `caller.identify`, `asked`, `read_body`, `parse_body`; MissingField, InvalidField.
+    """
+    door: Door = request.app.state.door
+    caller = await identify(request, "submit")
+    headers = request.scope["headers"]
+    most = door.options.max_body or door.config.max_value
+    raw = await read_body(request.receive, headers, most)
+    body = parse_body(raw, door.options.max_json_depth)
+    model, stream = model_of(body), stream_of(body)
+    about = asked(headers, caller.agent, stream=stream)
+    if about.resume is not None:
+        job = about.resume[0]
+        if not caller.may_see(await door.agent_of(job)):
+            raise not_found(job)
+    config: dict[str, Json] = {"model": model}
+    if path == "embeddings":
+        config["embeddings"] = True
+    stage = {"op": "Stage", "id": "llm_wire", "config": config}
+    graph = json.dumps({"root": stage}, separators=(",", ":")).encode()
+    value = b'{"wire":"%b","path":"%b","body":%b}' % (wire.name.encode(), path.encode(), raw.strip())
+    return Passing(door, wire, caller, about, graph=graph, value=value, stream=stream)
+
+
+class Passing(Response):
+    """The response to a request of a model API: it submits the job, waits and answers."""
+
+    background = None
+
+    def __init__(self, door: Door, wire: Wire, caller: Caller, asked: Asked, *, graph: bytes, value: bytes,
+                 stream: bool) -> None:  # fmt: skip
+        self.door = door
+        self.wire = wire
+        self.caller = caller
+        self.asked = asked
+        self.graph = graph
+        self.value = value
+        self.stream = stream or asked.resume is not None
+        self.job = ""
+        self.detached = asked.detach
+        self.begun = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        with Presence(receive) as client:
+            try:
+                await self._pass(request, send)
+            except asyncio.CancelledError:
+                if client.gone:
+                    client.forgive()
+                # A stream that this gateway cuts off as it stops is read on at another one.
+                if not self.detached and self.job and (client.gone or not self.stream):
+                    await self._cancel()
+                if not client.gone:
+                    raise
+            except GridError as error:
+                await self._fail(request, error, receive, send)
+
+    async def _pass(self, request: Request, send: Send) -> None:
+        with await self._followed() as follower:
+            if self.stream:
+                await self._pieces(follower, request, send)
+            else:
+                await follower.end()
+                await self._whole(request, send)
+
+    async def _followed(self) -> Follower:
+        """The follower of the job, which is submitted where it is not asked for again."""
+        relay = self.door.relay
+        if self.asked.resume is not None:
+            self.job, after = self.asked.resume
+            return relay.follow(self.job, after)
+        job = new_id()
+        follower = relay.follow(job, fresh=True)
+        try:
+            self.job = await self.door.submit(
+                self.graph,
+                self.value,
+                self.asked.about,
+                self.caller,
+                job=job,
+                follower=follower,
+                detached=self.detached,
+            )
+        except BaseException:
+            follower.close()
+            raise
+        if self.job == job:
+            return follower
+        follower.close()
+        return relay.follow(self.job)
+
+    async def _whole(self, request: Request, send: Send) -> None:
+        outcome = await self.door.outcome(self.job)
+        body = await self.door.answer(self.job, outcome.end)
+        headers = self._told(request)
+        headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if outcome.rows:
+            row = outcome.rows[-1]
+            headers += [
+                (b"x-gridq-worker", row.worker.encode()),
+                (b"x-gridq-queue-wait-ms", b"%.1f" % row.wait_ms),
+                (b"x-gridq-cost-cents", b"%g" % cost_cents(outcome.rows)),
+            ]
+        self.begun = True
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _pieces(self, follower: Follower, request: Request, send: Send) -> None:
+        """Send each piece as it comes; nothing before the first: an error before it has its status."""
+        patience = self.door.options.keep_alive
+        while True:
+            entry = await follower.next(patience)
+            if entry is None:
+                await self._send(sse.KEEP_ALIVE, request, send)
+                continue
+            frames = []
+            while entry is not None and entry.end is None:
+                frames.append(self._frame(entry))
+                entry = await follower.next() if follower.ready else None
+            if entry is None:
+                await self._send(b"".join(frames), request, send)
+                continue
+            if entry.end is not JobState.DONE:
+                if frames:
+                    await self._send(b"".join(frames), request, send)
+                outcome = await self.door.outcome(self.job)
+                raise outcome.end.error() or GridError("The job did not end well")
+            frames.append(self.wire.end(f"{self.job}/{entry.id}"))
+            await self._send(b"".join(frames), request, send, more=False)
+            return
+
+    def _frame(self, entry: Entry) -> bytes:
+        assert entry.piece is not None
+        return self.wire.frame(f"{self.job}/{entry.id}", entry.piece)
+
+    async def _send(self, data: bytes, request: Request, send: Send, *, more: bool = True) -> None:
+        if not self.begun:
+            self.begun = True
+            headers = [*self._told(request), *sse.HEADERS]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": data, "more_body": more})
+
+    def _told(self, request: Request) -> Headers:
+        return [
+            (b"x-gridq-job", self.job.encode()),
+            (b"x-request-id", faults.request_id_of(request).encode()),
+        ]
+
+    async def _fail(self, request: Request, error: GridError, receive: Receive, send: Send) -> None:
+        """Tell the client: by the status, or where the stream has begun by its last event."""
+        if self.job:
+            error.details.setdefault("job", self.job)
+        if not self.begun:
+            told: dict[str, str] = {"x-gridq-job": self.job} if self.job else {}
+            await faults.answer(request, error, told)(request.scope, receive, send)
+            return
+        record: dict[str, Any] = self.wire.error(error, faults.request_id_of(request))
+        await send({"type": "http.response.body", "body": self.wire.fault(record)})
+
+    async def _cancel(self) -> None:
+        with contextlib.suppress(GridError):  # it has ended, or the server is away: its deadline ends it
+            await self.door.cancel(self.job)
