@@ -11,7 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
-from gridq.errors import JobNotFound
+from gridq.errors import JobNotFound, WaitTimeout
 from gridq.jobs import End
 from gridq.protocol import Json
 from gridq.store.keys import Keys
@@ -84,6 +84,14 @@ def pieces(keys: Keys, job: str, timeout: float | None) -> Generator[Commands | 
                 return 0.0
             if timeout is not None and time.monotonic() - idle_since > timeout:
                 yield []
+
+
+def too_long(job: str, timeout: float, waits_for: str) -> WaitTimeout:
+    """The error of a wait that took `timeout` seconds; `waits_for` says in words what the job waits for."""
+    details = {"path": job, "job": job, "fix": "wait longer; the job goes on"}
+    if waits_for:
+        details |= {"reason": f"it waits for {waits_for}", "waits_for": waits_for}
+    return WaitTimeout(f"The job {job} was not finished within {timeout:g} s", details)
 
 
 def not_found(job: str) -> JobNotFound:

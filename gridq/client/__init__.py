@@ -1,9 +1,12 @@
-"""The plain client: submit, wait, stream, cancel. It needs the URL of the grid's server and nothing else."""
+"""The plain client: submit, wait, stream, cancel. It needs the URL of a gateway or of the grid's server, and
+nothing else.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gridq.awaiting import Piece
@@ -12,12 +15,15 @@ from gridq.protocol import Json
 
 if TYPE_CHECKING:
     from gridq.client.broker import AsyncBrokerClient, BrokerClient
+    from gridq.client.remote import AsyncGatewayClient, GatewayClient
 
 __all__ = [
     "AsyncBrokerClient",
     "AsyncClient",
+    "AsyncGatewayClient",
     "BrokerClient",
     "Client",
+    "GatewayClient",
     "Piece",
     "cancel",
     "default",
@@ -54,9 +60,13 @@ def cancel(job: str) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    """The ways to a grid, each imported when it is asked for."""
-    if name in ("BrokerClient", "AsyncBrokerClient"):
-        from gridq.client import broker as way
-    else:
+    """The ways to a grid, each imported when it is asked for: one needs no HTTP, the other no redis."""
+    ways = {
+        "BrokerClient": "gridq.client.broker",
+        "AsyncBrokerClient": "gridq.client.broker",
+        "GatewayClient": "gridq.client.remote",
+        "AsyncGatewayClient": "gridq.client.remote",
+    }
+    if name not in ways:
         raise AttributeError(f"module 'gridq.client' has no attribute {name!r}")
-    return getattr(way, name)
+    return getattr(import_module(ways[name]), name)

@@ -1,6 +1,7 @@
 """What a client of a grid can do, whichever way it takes: `Client` and, for asyncio, `AsyncClient`.
 
-The URL decides the way to the grid. What is asked, answered and raised is the same on each.
+The URL decides the way: http:// and https:// lead to a gateway (`gridq.client.remote`), all others to the
+grid's server (`gridq.client.broker`). What is asked, answered and raised is the same.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from gridq.awaiting import Piece
 from gridq.protocol import Json, Row
-from gridq.settings import Settings
+from gridq.settings import Settings, settings
 from gridq.states import JobState
+from gridq.urls import is_gateway
 
 if TYPE_CHECKING:
     from gridq.backlog import QueueView
@@ -33,8 +35,9 @@ class Reader(Protocol):
 class Client:
     """A client of one grid. Threads may share it.
 
-    `url` is that of the grid's server: `redis://`, `rediss://`, `unix://`, `sentinel://`; None:
-    GRIDQ_BROKER_URL. `key` is the API key; None: GRIDQ_KEY.
+    `url` is that of a gateway, `http://host:port` or `https://…`, or of several, separated by commas, that
+    stand in for each other; or of the grid's server: `redis://`, `rediss://`, `unix://`, `sentinel://`. None:
+    what GRIDQ_URL says, else GRIDQ_BROKER_URL. `key` is the API key; None: GRIDQ_KEY.
     """
 
     url: str
@@ -43,7 +46,7 @@ class Client:
     def __new__(
         cls, url: str | None = None, key: str | None = None, *, config: Settings | None = None
     ) -> Self:
-        way: Any = _sync_class() if cls is Client else cls
+        way: Any = _sync_class(url, config) if cls is Client else cls
         made: Self = object.__new__(way)
         return made
 
@@ -181,7 +184,7 @@ class AsyncClient:
     def __new__(
         cls, url: str | None = None, key: str | None = None, *, config: Settings | None = None
     ) -> Self:
-        way: Any = _async_class() if cls is AsyncClient else cls
+        way: Any = _async_class(url, config) if cls is AsyncClient else cls
         made: Self = object.__new__(way)
         return made
 
@@ -258,13 +261,27 @@ class AsyncClient:
         await self.close()
 
 
-def _sync_class() -> type[Client]:
+def leads_to_gateway(url: str | None, config: Settings | None) -> bool:
+    """Whether a client that is given these reaches the grid by a gateway."""
+    given = url or (config or settings()).url
+    return given is not None and is_gateway(given)
+
+
+def _sync_class(url: str | None, config: Settings | None) -> type[Client]:
+    if leads_to_gateway(url, config):
+        from gridq.client.remote import GatewayClient
+
+        return GatewayClient
     from gridq.client.broker import BrokerClient
 
     return BrokerClient
 
 
-def _async_class() -> type[AsyncClient]:
+def _async_class(url: str | None, config: Settings | None) -> type[AsyncClient]:
+    if leads_to_gateway(url, config):
+        from gridq.client.remote import AsyncGatewayClient
+
+        return AsyncGatewayClient
     from gridq.client.broker import AsyncBrokerClient
 
     return AsyncBrokerClient

@@ -16,7 +16,18 @@ from redis.exceptions import OutOfMemoryError
 
 from gridq import backlog, history, prefixes, quarantine, registry
 from gridq.absence import Absence
-from gridq.awaiting import BLOCK, FULL_PAUSE, Commands, Piece, is_wait, look, not_found, pieces, the_end
+from gridq.awaiting import (
+    BLOCK,
+    FULL_PAUSE,
+    Commands,
+    Piece,
+    is_wait,
+    look,
+    not_found,
+    pieces,
+    the_end,
+    too_long,
+)
 from gridq.backlog import QueueView
 from gridq.client.base import AsyncClient, Client, Reader
 from gridq.errors import ConfigError, JobCancelled, WaitTimeout
@@ -218,11 +229,7 @@ class BrokerClient(Client):
             return values.decode(values.read(self.redis, self.keys, end.payload))
 
     def _too_long(self, job: str, timeout: float | None) -> WaitTimeout:
-        details = {"path": job, "job": job, "fix": "wait longer; the job goes on"}
-        reason = self.waits_for(job)
-        if reason:
-            details |= {"reason": f"it waits for {reason}", "waits_for": reason}
-        return WaitTimeout(f"The job {job} was not finished within {timeout:g} s", details)
+        return too_long(job, timeout or 0.0, self.waits_for(job))
 
 
 class _JobReader(history.JobReader):
