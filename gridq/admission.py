@@ -19,9 +19,11 @@ from gridq.errors import (
     InvalidField,
     JobBudgetExceeded,
     NoLiveSeat,
+    QueueFull,
     UnknownCapability,
     UnknownStage,
 )
+from gridq.foresight import REFUSALS, Foresight, Start, starts
 from gridq.graph.catalogue import Catalogue, StageSpec, load_directory
 from gridq.graph.compile import Placement, compile_plan
 from gridq.graph.nodes import Graph, parse
@@ -62,6 +64,7 @@ class Split:
     wanted: tuple[Wanted, ...]
     name: str = "graph"
     micro_dollars: int = 0
+    starts: tuple[Start, ...] = ()
 
 
 def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]) -> Placement:
@@ -143,6 +146,7 @@ class Admission:
         self._read_at = 0.0
         self._plans: OrderedDict[bytes, Split] = OrderedDict()
         self._seats: tuple[float, Sequence[Advertisement]] = (-math.inf, ())
+        self.foresight = Foresight(scripts, config)
 
     def split(self, graph: bytes) -> Split:
         """The plan of a graph's JSON text; GraphError where it is wrong. Equal texts are split once."""
@@ -168,6 +172,7 @@ class Admission:
             wanted(plan, self.profiles),
             name_of(source, plan),
             sum(step.micro_dollars for step in plan.steps),
+            starts(plan, ready),
         )
         self._plans[graph] = split
         while len(self._plans) > PLANS_KEPT:
@@ -199,19 +204,36 @@ class Admission:
         """Write the job; its id, or that of the job which has its idempotency key already.
 
         `deadline` False keeps the one that the inbox holds. `key` is the id of a key that was verified.
-        NoLiveSeat, QuotaExceeded (JobBudgetExceeded too), AuthError, IdempotencyConflict: nothing was
-        written.
+        NoLiveSeat, QueueFull, DeadlineUnreachable, QuotaExceeded (JobBudgetExceeded too), AuthError,
+        IdempotencyConflict: nothing was written. What the first four and GridFull say of the wait:
+        `gridq.outlook`.
         """
-        body = body or Body()
-        fields = split.fields
+        left_out: dict[int, str] = {}
+        try:
+            if split.wanted:
+                left_out = self._left_out(split.wanted, wait=options.wait_for_seat)
+            self.foresight.check(job, split.starts, options, left_out, queued=not deadline)
+            return self._write(
+                job, split, value, options, left_out,
+                celery=celery, deadline=deadline, key=key, body=body or Body(),
+            )  # fmt: skip
+        except REFUSALS as exc:
+            if values.is_link(value):
+                self.scripts.client.unlink(self.scripts.keys("val", value[1:].decode()))
+            raise self.foresight.told(exc, split.starts, options, left_out) from None
+
+    def _write(
+        self, job: str, split: Split, value: bytes, options: JobOptions, left_out: Mapping[int, str], *,
+        celery: bool, deadline: bool, key: str, body: Body,
+    ) -> str:  # fmt: skip
+        """`admit`, where there is nothing more to find out."""
         name = options.name or split.name
-        if split.wanted:
-            fields = [*fields, *self._left_out(split.wanted, wait=options.wait_for_seat)]
+        fields = split.fields
+        if left_out:
+            fields = [*fields, *(word for step, names in left_out.items() for word in _apart(step, names))]
         budget = budget_micro(options)
         if budget is not None:
             if split.micro_dollars > budget:
-                if values.is_link(value):
-                    self.scripts.client.unlink(self.scripts.keys("val", value[1:].decode()))
                 raise _over_budget(budget, split.micro_dollars)
             fields = [*fields, "bud", budget]
         reply = self.scripts.admit(
@@ -242,6 +264,8 @@ class Admission:
             raise self._no_seat(reply[1])
         if reply[0] == "key":
             raise auth.refused(reply[1], key)
+        if reply[0] == "queue":
+            raise _queue_full(reply)
         if reply[0] == "quota":
             raise ledger.exceeded(reply, self._zone())
         if reply[0] == "conflict":
@@ -251,28 +275,30 @@ class Admission:
         if reply[0] != "ok":
             return job
         narration.tell("job admitted", job=job, name=name, agent=options.agent, stages=split.stages)
+        for other in reply[1:]:
+            narration.tell("job gave way", job=other, by=job)
         return job
 
-    def _left_out(self, steps: Sequence[Wanted], *, wait: bool) -> list[str]:
-        """The fields that keep seats from the steps whose demand they do not meet. NoLiveSeat."""
+    def _left_out(self, steps: Sequence[Wanted], *, wait: bool) -> dict[int, str]:
+        """Step → the seats that do not meet its demand, with commas between. NoLiveSeat."""
         read_at, seats = self._seats
         known = time.monotonic() - read_at < LOOK
         if not known:
             read_at = time.monotonic()
             seats = registry.seats(self.scripts.client, self.scripts.keys)
             self._seats = read_at, seats
-        fields = []
+        found = {}
         try:
             for want in steps:
                 names = ",".join(unfit(want, seats, self.profiles, wait=wait))
                 if names:
-                    fields += [f"x:{want.step}", names, f"u:{want.step}", names]
+                    found[want.step] = names
         except NoLiveSeat:
             if not known:
                 raise
             self._seats = (-math.inf, ())  # perhaps one has joined since
             return self._left_out(steps, wait=wait)
-        return fields
+        return found
 
     def _zone(self) -> str:
         """The time zone of the routers' calendar, in which a refusal says when the window turns."""
@@ -285,6 +311,7 @@ class Admission:
             f"No live seat serves {queue}",
             {
                 "path": queue,
+                "queue": queue,
                 "reason": near,
                 "fix": "start a worker that serves it, or submit with wait_for_seat",
             },
@@ -301,4 +328,20 @@ def _over_budget(budget: int, needed: int) -> JobBudgetExceeded:
             "needed": needed,
             "fix": f"submit it with a budget_cents of {needed / 10_000:g} or more",
         },
+    )
+
+
+def _apart(step: int, seats: str) -> tuple[str, str, str, str]:
+    """The fields that keep seats from a step, now and whenever it starts again."""
+    return f"x:{step}", seats, f"u:{step}", seats
+
+
+def _queue_full(reply: Sequence[str]) -> QueueFull:
+    """The refusal that a script's reply stands for: queue, its name, pending, limit, needed."""
+    queue = reply[1]
+    pending, limit, needed = map(int, reply[2:5])
+    what = "a stage" if needed == 1 else f"the {needed} stages that are ready at once"
+    return QueueFull(
+        f"The queue {queue} has no room for {what}: {pending} stand in it, at most {limit} may",
+        {"path": queue, "queue": queue, "pending": pending, "limit": limit, "needed": needed},
     )

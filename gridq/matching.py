@@ -60,6 +60,11 @@ def unfit(
         reason = "; ".join(f"{seat}: {lack}" for seat, lack in sorted(lacking.items())[:3])
         raise NoLiveSeat(
             f"No live seat of {want.demand.queue} meets the stage's demand",
-            {"path": want.path, "reason": reason, "fix": "ask for less, or submit with wait_for_seat"},
+            {
+                "path": want.path,
+                "queue": want.demand.queue,
+                "reason": reason,
+                "fix": "ask for less, or submit with wait_for_seat",
+            },
         )
     return sorted(lacking)

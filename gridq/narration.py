@@ -177,6 +177,7 @@ def _paused(about: Fields) -> str:
 EVENTS: dict[str, Callable[[Fields], str]] = {
     "job admitted": _admitted,
     "job refused": lambda about: f"{_job(about)} was refused: {about['code']}.",
+    "job gave way": lambda about: f"{_job(about)} gave way to an interactive job: its queue was full.",
     "job done": lambda about: f"{_job(about)} is done.",
     "job failed": lambda about: f"{_job(about)} failed at {about['runs']}: {about['code']}.",
     "stage taken": _taken,

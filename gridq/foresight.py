@@ -1,0 +1,140 @@
+"""Admission's look ahead: whether a job could begin in the time that its submitter allows, and what a refused
+one is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from redis.exceptions import RedisError
+
+from gridq import queues
+from gridq.errors import (
+    DeadlineUnreachable,
+    GridError,
+    GridFull,
+    NoLiveSeat,
+    QueueFull,
+    QuotaExceeded,
+)
+from gridq.forecast import Ask
+from gridq.graph.plan import Plan
+from gridq.jobs import JobOptions, rung
+from gridq.outlook import Lookout, Outlook, explain
+from gridq.settings import Settings
+from gridq.store.scripts import Scripts
+
+REFUSALS = (DeadlineUnreachable, GridFull, NoLiveSeat, QueueFull, QuotaExceeded)
+"""Refusals that another time, or a small change, would make good."""
+
+STARTS = 8
+"""Different stages of one job that are looked ahead for."""
+
+E = TypeVar("E", bound=GridError)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A stage that is ready at once: its step, queue and rounded cost."""
+
+    step: int
+    queue: str
+    cost: int = 0
+
+
+def starts(plan: Plan, ready: Sequence[int]) -> tuple[Start, ...]:
+    """The stages of `plan` that are ready at once, of like ones the first; pure ones wait for nobody."""
+    found: dict[tuple[str, int], Start] = {}
+    for step in ready:
+        queue, cost = plan.steps[step].queue, rung(plan.steps[step].micro_dollars)
+        if queue != queues.PURE and len(found) < STARTS:
+            found.setdefault((queue, cost), Start(step, queue, cost))
+    return tuple(found.values())
+
+
+class Foresight:
+    """Looks ahead for one process's admissions. Threads may share it."""
+
+    def __init__(self, scripts: Scripts, config: Settings) -> None:
+        self.scripts = scripts
+        self.lookout = Lookout(scripts.client, scripts.keys, config.batch_age)
+
+    def check(
+        self,
+        job: str,
+        begin: Sequence[Start],
+        options: JobOptions,
+        left_out: Mapping[int, str],
+        *,
+        queued: bool = False,
+    ) -> None:
+        """DeadlineUnreachable: the job asks for a deadline or a queue timeout of its own, and by what is
+        known one of the stages that it begins with could not start in that time.
+
+        Where nothing waits in their queues this is one question to the server, and where neither was asked
+        for none. `left_out`: step → the seats that may not take it. `queued`: it comes from the inbox.
+        """
+        if not begin or (options.deadline is None and options.queue_timeout is None):
+            return
+        keys = self.scripts.keys
+        look = self.scripts.client.pipeline(transaction=False)
+        look.exists(keys("job", job), keys("fin", job), *([] if queued else [keys("sub", job)]))
+        look.time()
+        look.hget(keys("sub", job), "dl")
+        for start in begin:
+            look.exists(keys("cls", start.queue))
+            look.exists(keys("idle", start.queue))
+        known, clock, due, *found = look.execute()
+        if known:  # the script knows it too, and says so
+            return
+        allowed = {"deadline": options.deadline, "queue_timeout": options.queue_timeout}
+        if options.deadline is not None and queued and due is not None:
+            allowed["deadline"] = float(due) / 1000 - clock[0] - clock[1] / 1e6
+        for start, waits, idle in zip(begin, found[::2], found[1::2], strict=True):
+            if waits or not idle:
+                self._check_one(start, options, left_out, allowed)
+
+    def _check_one(
+        self,
+        start: Start,
+        options: JobOptions,
+        left_out: Mapping[int, str],
+        allowed: Mapping[str, float | None],
+    ) -> None:
+        outlook = self.lookout.outlook(_ask(start, options, left_out))
+        low, p50, high = outlook.forecast.low, outlook.forecast.p50, outlook.forecast.high
+        if low is None or p50 is None or high is None:
+            return  # nobody knows
+        seconds, option = min((s, name) for name, s in allowed.items() if s is not None)
+        if low > seconds:
+            error = DeadlineUnreachable(
+                f"The job could not begin within its {option} of {seconds:.3g} s: a stage of {start.queue} "
+                f"would start in {p50:.3g} s ({low:.3g} to {high:.3g})",
+                {"path": option, "option": option, "queue": start.queue, "seconds": seconds},
+            )
+            raise _with(error, outlook)
+
+    def told(self, error: E, begin: Sequence[Start], options: JobOptions, left_out: Mapping[int, str]) -> E:
+        """`error`, a refusal, with what its submitter can do about it in its details."""
+        if "starts_in" in error.details:
+            return error
+        queue = error.details.get("queue")
+        mine = [start for start in begin if start.queue == queue] or list(begin[:1])
+        outlook = None
+        if mine:
+            with suppress(RedisError, OSError):  # the refusal itself counts for more
+                outlook = self.lookout.outlook(_ask(mine[0], options, left_out))
+        return _with(error, outlook)
+
+
+def _ask(start: Start, options: JobOptions, left_out: Mapping[int, str]) -> Ask:
+    names = left_out.get(start.step, "")
+    excluded = frozenset(names.split(",")) if names else frozenset[str]()
+    return Ask(start.queue, options.agent, options.prio, start.cost, excluded)
+
+
+def _with(error: E, outlook: Outlook | None) -> E:
+    return type(error)(error.message, explain(error, outlook))

@@ -1,0 +1,301 @@
+"""What is known of the near future of queues, read from the server at most twice a second, and how a refused
+admission tells it.
+
+Every error by which an admission refuses a job carries in its `details`: `capability`, `bottleneck` (which
+limit binds), `position` among the work that can be served, `starts_in` (`low`, `p50`, `high`, seconds; None
+where nobody has measured how long stages take), `retry_after` (seconds) and `fix`, the smallest change that
+would help.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from redis import Redis
+
+from gridq import registry
+from gridq.errors import (
+    DeadlineUnreachable,
+    GridError,
+    GridFull,
+    NoLiveSeat,
+    QueueFull,
+    QuotaExceeded,
+)
+from gridq.forecast import Ask, Board, Forecast, Line, Seat, elsewhere, forecast
+from gridq.protocol import Json
+from gridq.queues import kind_of
+from gridq.store.keys import Keys
+
+FRESH = 0.5
+"""Seconds for which what was read counts."""
+
+AGENTS = 1000
+"""Agents of one class of a queue that are looked at."""
+
+LEASES = 512
+"""Running stages whose beginning is looked at; of more it is taken that they are half done."""
+
+AGAIN = 5.0
+"""Seconds until a refused submitter may try again where nothing better is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What was found for one stage: its forecast, the queue that would run it now, and whether it would start
+    sooner as interactive work.
+    """
+
+    forecast: Forecast
+    elsewhere: str | None = None
+    interactive: Forecast | None = None
+
+
+class Lookout:
+    """Looks at the queues, and keeps what it saw for a moment. Threads may share it."""
+
+    def __init__(self, client: Redis, keys: Keys, batch_age: float) -> None:
+        self._client = client
+        self._keys = keys
+        self._batch_age = batch_age
+        self._read_at = -math.inf
+        self._board = Board()
+        self._found: dict[Ask, Outlook] = {}
+        self._lock = threading.Lock()
+
+    def board(self) -> Board:
+        """The queues and seats as they stood at most FRESH seconds ago."""
+        with self._lock:
+            if time.monotonic() - self._read_at >= FRESH:
+                self._board = read(self._client, self._keys, self._batch_age)
+                self._read_at = time.monotonic()
+                self._found = {}
+            return self._board
+
+    def outlook(self, ask: Ask) -> Outlook:
+        """When such a stage would start, and where it would now."""
+        board = self.board()
+        found = self._found.get(ask)
+        if found is None:
+            foretold = forecast(board, ask)
+            if foretold.now:
+                found = Outlook(foretold)
+            else:
+                sooner = forecast(board, replace(ask, prio=0)) if ask.prio else None
+                found = Outlook(foretold, elsewhere(board, ask), sooner)
+            self._found[ask] = found
+        return found
+
+    def forecast(self, ask: Ask) -> Forecast:
+        """When such a stage would start."""
+        return self.outlook(ask).forecast
+
+
+def explain(error: GridError, outlook: Outlook | None = None) -> dict[str, Json]:
+    """What a refused submitter is told, as the module says; what the error says itself goes before."""
+    told = outlook.forecast if outlook is not None else None
+    queue = error.details.get("queue") or (told.queue if told is not None else None)
+    found: dict[str, Json] = {
+        "capability": queue,
+        "bottleneck": _bottleneck(error, told),
+        "position": told.position if told is not None else None,
+        "starts_in": None,
+    }
+    if told is not None and None not in (told.low, told.p50, told.high):
+        found["starts_in"] = {
+            name: round(float(seconds or 0.0), 3)
+            for name, seconds in (("low", told.low), ("p50", told.p50), ("high", told.high))
+        }
+    found["retry_after"] = _retry_after(error, told)
+    found["fix"] = _fix(error, outlook, found["retry_after"])
+    return found | error.details | {"fix": found["fix"]}
+
+
+def _bottleneck(error: GridError, told: Forecast | None) -> str:
+    if isinstance(error, QueueFull):
+        return f"max_pending of {error.details.get('queue')} ({error.details.get('limit')})"
+    if isinstance(error, QuotaExceeded):
+        return error.path or "a quota"
+    if isinstance(error, GridFull):
+        return "the server's memory"
+    if isinstance(error, NoLiveSeat):
+        queue = error.details.get("queue")
+        serves = error.path == queue
+        return f"no live seat serves {queue}" if serves else f"no live seat of {queue} meets the demand"
+    return told.bottleneck if told is not None else ""
+
+
+def _retry_after(error: GridError, told: Forecast | None) -> float | None:
+    """Seconds after which another try may do; None: no waiting helps."""
+    details = error.details
+    if isinstance(details.get("retry_after"), int | float):
+        return float(details["retry_after"])
+    if isinstance(error, QuotaExceeded):
+        return _until(details.get("retry_at"))
+    if isinstance(error, QueueFull):
+        short = details["pending"] + details["needed"] - details["limit"]
+        if details["needed"] > details["limit"]:
+            return None
+        return max(round(short / told.rate, 1), 1.0) if told is not None and told.rate else AGAIN
+    if isinstance(error, DeadlineUnreachable) and told is not None and told.low is not None:
+        return max(round(told.low - float(details["seconds"]), 1), 1.0)
+    return AGAIN
+
+
+def _until(instant: object) -> float | None:
+    """Seconds until an instant in ISO 8601."""
+    if not isinstance(instant, str):
+        return None
+    left = (datetime.fromisoformat(instant) - datetime.now(UTC)).total_seconds()
+    return max(round(left, 3), 1.0)
+
+
+def _fix(error: GridError, outlook: Outlook | None, retry_after: float | None) -> str | None:
+    changes = []
+    if outlook is not None and outlook.elsewhere and not isinstance(error, QuotaExceeded | GridFull):
+        changes.append(f"use {outlook.elsewhere}, which would run it now")
+    if isinstance(error, DeadlineUnreachable):
+        changes += _sooner(error, outlook)
+    elif isinstance(error, QueueFull) and not changes:
+        alone = error.details["needed"] > error.details["limit"]
+        queue = error.details["queue"]
+        if not alone:
+            changes.append(f"submit it again in {math.ceil(retry_after or AGAIN)} s")
+        changes.append(f"raise max_pending of {queue} in the quotas file")
+    elif error.fix:
+        changes.append(error.fix)
+    return ", or ".join(changes) or None
+
+
+def _sooner(error: DeadlineUnreachable, outlook: Outlook | None) -> list[str]:
+    changes = []
+    allowed = error.details["seconds"]
+    if outlook is not None:
+        sooner = outlook.interactive
+        if sooner is not None and sooner.high is not None and sooner.high <= allowed:
+            changes.append("submit it as interactive")
+        if outlook.forecast.high is not None:
+            changes.append(f"raise the {error.details['option']} to {math.ceil(outlook.forecast.high)} s")
+    return changes
+
+
+# -- reading
+
+
+def read(client: Redis, keys: Keys, batch_age: float) -> Board:
+    """The seats and queues now, in six round trips. `batch_age`: GRIDQ_BATCH_AGE."""
+    live = registry.live_seats(client, keys)
+    look = client.pipeline(transaction=False)
+    look.time()
+    look.smembers(keys("queues"))
+    for seat in live:
+        look.hvals(keys("held", seat.seat))
+    clock, busy, *held = look.execute()
+    now = clock[0] * 1000 + clock[1] / 1000
+    lines, turns, clocks = _lines(client, keys, sorted(queue.decode() for queue in busy), now, batch_age)
+    running = _running(client, keys, [lease for leases in held for lease in leases][:LEASES], now)
+    seats = tuple(
+        _seat(seat, [running.get(lease, ("", None)) for lease in leases], now / 1000)
+        for seat, leases in zip(live, held, strict=True)
+    )
+    return Board(seats, lines, turns, clocks)
+
+
+def _seat(seat: registry.LiveSeat, running: Iterable[tuple[str, float | None]], now: float) -> Seat:
+    back_in: float | None = 0.0
+    if seat.state == "degraded" and seat.until is not None:
+        back_in = max(seat.until - now, 0.001)
+    elif seat.state != "ready":
+        back_in = None
+    usual = {queue: service.mean / 2 for queue, service in seat.service.items()}
+    return Seat(
+        seat.seat,
+        frozenset(seat.queues),
+        seat.lanes,
+        tuple((queue, usual.get(queue, 0.0) if since is None else since) for queue, since in running),
+        seat.service,
+        back_in,
+        seat.per_minute,
+        max(seat.rate_until - now, 0.0) if seat.rate_until is not None else 0.0,
+        seat.budget_left,
+    )
+
+
+def _running(
+    client: Redis, keys: Keys, leases: list[bytes], now: float
+) -> dict[bytes, tuple[str, float | None]]:
+    """Of each lease its stage's queue and for how many seconds it has run."""
+    look = client.pipeline(transaction=False)
+    for lease in leases:
+        job, step, _ = lease.decode().split(":", 2)
+        look.hmget(keys("job", job), f"h:{step}", f"st:{step}")
+    found: dict[bytes, tuple[str, float | None]] = {}
+    for lease, (head, since) in zip(leases, look.execute() if leases else (), strict=True):
+        if head is not None:
+            elapsed = None if since is None else max(now - float(since), 0.0) / 1000
+            found[lease] = head.split(b" ", 1)[0].decode(), elapsed
+    return found
+
+
+def _lines(
+    client: Redis, keys: Keys, queues: list[str], now: float, batch_age: float
+) -> tuple[tuple[Line, ...], dict[tuple[str, str], float], dict[str, float]]:
+    """What waits, by queue, class and agent, with the virtual times. Agents whose stages stand aside for want
+    of money are not among them: nobody can serve those.
+    """
+    look = client.pipeline(transaction=False)
+    for queue in queues:
+        look.hkeys(keys("cls", queue))
+    classes = [
+        (queue, cls.decode())
+        for queue, names in zip(queues, look.execute() if queues else (), strict=True)
+        for cls in names
+    ]
+    look = client.pipeline(transaction=False)
+    for queue, cls in classes:
+        look.zrange(keys("rdy", queue, cls), 0, AGENTS - 1)
+    waiting = [
+        (queue, cls, agent.decode())
+        for (queue, cls), agents in zip(classes, look.execute() if classes else (), strict=True)
+        for agent in agents
+    ]
+    kinds = sorted({kind_of(queue) for queue, _, _ in waiting} | {kind_of(queue) for queue in queues})
+    look = client.pipeline(transaction=False)
+    for queue, cls, agent in waiting:
+        look.zcard(keys("w", queue, cls, agent))
+        look.zcount(keys("w", queue, cls, agent), "-inf", now - batch_age * 1000)
+    asked = {kind: _fields(kind, queues, waiting) for kind in kinds}
+    for kind, fields in asked.items():
+        look.hmget(keys("vt", kind), fields)
+    replies: list[Any] = look.execute() if waiting or kinds else []
+    turns: dict[tuple[str, str], float] = {}
+    clocks: dict[str, float] = {}
+    for (kind, fields), times in zip(asked.items(), replies[2 * len(waiting) :], strict=True):
+        for name, at in zip(fields, times, strict=True):
+            if at is None:
+                continue
+            if name.startswith("*"):
+                clocks[name[1:] or kind] = float(at)
+            else:
+                turns[kind, name] = float(at)
+    lines = []
+    for number, (queue, cls, agent) in enumerate(waiting):
+        count, aged = replies[2 * number], replies[2 * number + 1]
+        prio, _, rest = cls.partition("/")
+        cost, _, excluded = rest.partition("|")
+        if count:
+            names = frozenset(excluded.split(",")) if excluded and excluded != "*" else frozenset[str]()
+            lines.append(Line(queue, agent, count, int(prio), aged, int(cost), names))
+    return tuple(lines), turns, clocks
+
+
+def _fields(kind: str, queues: list[str], waiting: list[tuple[str, str, str]]) -> list[str]:
+    """The fields of a kind's virtual times: its own, those of its queues, those of the agents that wait."""
+    agents = {agent for queue, _, agent in waiting if kind_of(queue) == kind}
+    return ["*", *(f"*{queue}" for queue in queues if kind_of(queue) == kind), *sorted(agents)]

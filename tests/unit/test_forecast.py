@@ -1,0 +1,154 @@
+"""When a stage would start: a function of what waits and who serves it, in the order of the scripts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridq.forecast import Ask, Board, Forecast, Line, Seat, elsewhere, forecast
+from gridq.protocol import Service
+
+ANY = "llm:any"
+
+
+def constant(seconds: float, n: int = 100) -> Service:
+    return Service(n=n, mean=seconds, p50=seconds, p90=seconds)
+
+
+def varying(mean: float, p50: float, p90: float, n: int = 100) -> Service:
+    return Service(n=n, mean=mean, p50=p50, p90=p90)
+
+
+def seat(name: str = "m.a", *queues: str, lanes: int = 1, busy: int | None = None, took: float | None = 10.0,
+         elapsed: float = 0.0, **more: Any) -> Seat:  # fmt: skip
+    """A seat whose lanes are all busy, each with a stage of `took` seconds."""
+    serves = queues or (ANY,)
+    running = tuple((serves[0], elapsed) for _ in range(lanes if busy is None else busy))
+    service = {} if took is None else {queue: constant(took) for queue in serves}
+    return Seat(name, frozenset(serves), lanes, running, service, **more)
+
+
+def look(*seats: Seat, lines: tuple[Line, ...] = (), ask: Ask | None = None, **more: Any) -> Forecast:
+    return forecast(Board(seats, lines, **more), ask or Ask(ANY, "ann"))
+
+
+def test_a_free_lane_starts_it_at_once_though_nothing_was_ever_measured() -> None:
+    found = look(seat(busy=0, took=None))
+    assert (found.position, found.lanes, found.p50, found.bottleneck) == (1, 1, 0.0, "")
+    assert found.now
+
+
+def test_where_nothing_was_ever_measured_nothing_is_invented() -> None:
+    found = look(seat(took=None), lines=(Line(ANY, "ann", 3),))
+    assert (found.position, found.p50, found.low, found.high) == (4, None, None, None)
+    assert found.bottleneck == "the only lane of llm:any"
+
+
+def test_it_waits_for_what_runs_and_what_stands_before_it() -> None:
+    assert look(seat(elapsed=4.0)).p50 == pytest.approx(6.0)
+    assert look(seat(elapsed=4.0), lines=(Line(ANY, "ann", 2),)).p50 == pytest.approx(26.0)
+    assert look(seat(lanes=2, elapsed=4.0), lines=(Line(ANY, "ann", 2),)).p50 == pytest.approx(16.0)
+
+
+def test_free_lanes_count_only_as_far_as_nobody_goes_before() -> None:
+    found = look(seat(lanes=3, busy=1), lines=(Line(ANY, "ann", 2),))
+    assert found.position == 3
+    assert found.p50 == pytest.approx(10.0)
+    assert look(seat(lanes=4, busy=1), lines=(Line(ANY, "ann", 2),)).now
+
+
+def test_what_runs_for_longer_than_usual_may_end_any_time() -> None:
+    assert look(seat(elapsed=60.0)).p50 == pytest.approx(1.0)
+
+
+def test_a_long_queue_moves_by_the_rate_of_all_lanes() -> None:
+    found = look(seat(lanes=2), seat("m.b", took=5.0), lines=(Line(ANY, "ann", 4000),))
+    assert found.rate == pytest.approx(0.4)
+    assert found.p50 == pytest.approx(4000 / 0.4, rel=0.01)
+
+
+def test_the_spread_is_that_of_what_was_measured() -> None:
+    board = Seat("m.a", frozenset([ANY]), 1, ((ANY, 0.0),), {ANY: varying(10.0, 8.0, 20.0)})
+    found = look(board, lines=(Line(ANY, "ann", 3),))
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 0.7 * 40 < 40 < 1.3 * 40 < found.high
+    steady = look(seat(), lines=(Line(ANY, "ann", 3),))
+    assert steady.low is not None
+    assert 0.9 * 40 < steady.low < 40
+
+
+def test_interactive_goes_before_batch_and_batch_behind_all() -> None:
+    lines = (Line(ANY, "ann", 5, prio=1), Line(ANY, "bob", 2))
+    assert look(seat(), lines=lines, ask=Ask(ANY, "bob")).position == 3
+    assert look(seat(), lines=lines, ask=Ask(ANY, "ann", prio=1)).position == 8
+
+
+def test_batch_that_has_waited_long_enough_goes_with_the_interactive() -> None:
+    lines = (Line(ANY, "ann", 5, prio=1, aged=3),)
+    assert look(seat(), lines=lines, ask=Ask(ANY, "ann")).position == 4
+
+
+def test_agents_take_turns() -> None:
+    lines = (Line(ANY, "ann", 100), Line(ANY, "bob", 2))
+    assert look(seat(), lines=lines, ask=Ask(ANY, "eve")).position == 3, "one of each goes first"
+    assert look(seat(), lines=lines, ask=Ask(ANY, "bob")).position == 3 + 3
+    assert look(seat(), lines=lines, ask=Ask(ANY, "ann")).position == 103
+
+
+def test_an_agent_that_has_had_its_share_waits() -> None:
+    turns = {("llm", "ann"): 0.0, ("llm", "eve"): 10.0}
+    board = {"turns": turns, "clocks": {"llm": 0.0}}
+    assert look(seat(), lines=(Line(ANY, "ann", 100),), ask=Ask(ANY, "eve"), **board).position == 12
+
+
+def test_stages_that_cost_more_move_their_agent_further() -> None:
+    lines = (Line(ANY, "ann", 100, cost=10_000),)
+    turns = {("llm", "eve"): 10.0}
+    assert look(seat(), lines=lines, ask=Ask(ANY, "eve"), turns=turns).position == 7
+
+
+def test_what_no_seat_here_may_take_stands_in_nobodys_way() -> None:
+    poor = seat("m.a", left=500)
+    lines = (Line(ANY, "ann", 5, cost=1000), Line(ANY, "ann", 5, excluded=frozenset(["m.a"])))
+    assert look(poor, lines=lines).position == 1
+    assert (
+        look(poor, lines=lines, ask=Ask(ANY, cost=1000)).bottleneck == "the budgets of the seats of llm:any"
+    )
+
+
+def test_of_a_queue_that_others_serve_too_only_a_share_is_before_it() -> None:
+    both = seat("m.a", "llm:opus", ANY)
+    other = seat("m.b", ANY)
+    found = look(both, other, lines=(Line(ANY, "ann", 10),), ask=Ask("llm:opus", "ann"))
+    assert found.position == 6
+    assert found.lanes == 1
+
+
+def test_seats_that_pause_come_back() -> None:
+    found = look(seat(busy=0, back_in=30.0))
+    assert found.p50 == pytest.approx(30.0)
+    assert found.bottleneck == "every seat of llm:any pauses"
+    assert look(seat(busy=0, back_in=None)).bottleneck == "no seat of llm:any takes work now"
+
+
+def test_a_rate_limit_is_the_bottleneck_where_it_is() -> None:
+    found = look(seat(took=1.0, per_minute=6), lines=(Line(ANY, "ann", 3),))
+    assert found.bottleneck == "requests_per_minute of m.a"
+    assert found.p50 == pytest.approx(31.0)
+    assert look(seat(busy=0, took=1.0, per_minute=6, rate_in=9.0)).p50 == pytest.approx(9.0)
+
+
+def test_nobody_serves_it() -> None:
+    found = look(seat(), ask=Ask("llm:none"))
+    assert (found.lanes, found.p50, found.bottleneck) == (0, None, "no live seat serves llm:none")
+
+
+def test_the_family_or_any_that_would_run_it_now() -> None:
+    busy, free = seat("m.a", "llm:opus", "llm:claude", ANY), seat("m.b", "llm:gpt", ANY, busy=0)
+    assert elsewhere(Board((busy, free)), Ask("llm:opus")) == ANY
+    sonnet = seat("m.c", "llm:sonnet", "llm:claude", ANY, busy=0)
+    assert elsewhere(Board((busy, free, sonnet)), Ask("llm:opus")) == "llm:claude"
+    assert elsewhere(Board((busy,)), Ask("llm:opus")) is None
+    assert elsewhere(Board((busy, seat("m.d", "gpu:any", busy=0))), Ask("llm:opus")) is None
