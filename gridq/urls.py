@@ -9,6 +9,7 @@ The URL of a gateway is `http://host:port` or `https://host`.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -188,3 +189,11 @@ def _query_fault(query: str, more: tuple[str, ...] = ()) -> str:
         if not (value.isdecimal() if name == "db" else name.startswith("ssl_") or name in more):
             return "what follows its ? is neither " + ", ".join(("db=<number>", *more)) + " nor ssl_…"
     return ""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches `address`; a name other than localhost counts as reachable."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import sys
@@ -15,6 +14,7 @@ import typer
 from gridq.cli.exits import EXITS, INTERRUPTED, AsJson, Debug
 from gridq.cli.output import echo_json
 from gridq.errors import ConfigError
+from gridq.urls import is_loopback
 
 app = typer.Typer()
 
@@ -96,14 +96,6 @@ def flower(
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches `address`; a name other than localhost counts as reachable."""
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def _port(address: str) -> int:

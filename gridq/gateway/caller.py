@@ -41,6 +41,7 @@ from gridq.gateway.attempts import Attempts, address_of
 from gridq.gateway.limits import body_too_large
 from gridq.gateway.slots import Slots
 from gridq.quotas import NAME
+from gridq.urls import is_loopback
 
 if TYPE_CHECKING:
     from gridq.gateway.door import Door
@@ -163,7 +164,7 @@ async def worker_secret(request: Request) -> None:
     door: Door = request.app.state.door
     secret = door.options.secret
     if secret is None:
-        if not is_local(door.options.host):
+        if not is_loopback(door.options.host):
             raise AuthError(
                 "This gateway takes no workers",
                 {"path": "X-Grid-Secret", "fix": "set GRIDQ_GATEWAY_SECRET_FILE there"},
@@ -199,14 +200,6 @@ def client_address(request: Request) -> str:
     return address_of(peer, request.headers.getlist("x-forwarded-for"), door.options.proxies)
 
 
-def is_local(host: str) -> bool:
-    """Whether only this machine reaches `host`; a name other than localhost counts as reachable."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def check_local(request: Request, door: Door) -> None:
     """Let in without a key whoever is at this machine. OriginRefused: a page of a foreign origin, or a name
     that a foreign page had resolve to this machine.
@@ -227,7 +220,7 @@ def check_local(request: Request, door: Door) -> None:
     origin = request.headers.get("origin")
     if origin is None or origin in door.options.origins:
         return
-    if origin.partition("://")[2] != named and not is_local(_host_of(origin)):
+    if origin.partition("://")[2] != named and not is_loopback(_host_of(origin)):
         raise OriginRefused(
             "A page of another origin may not ask a grid that asks for no key",
             {"path": "Origin", "fix": "make a key for it, or name it in GRIDQ_GATEWAY_ORIGINS"},
@@ -236,7 +229,7 @@ def check_local(request: Request, door: Door) -> None:
 
 def _anybody(request: Request, door: Door) -> Caller:
     """The caller on a grid without keys: what `x-gridq-agent` says, else `default`."""
-    if not is_local(door.options.host):
+    if not is_loopback(door.options.host):
         raise GatewayOpen(
             "The grid has no API key, and the gateway listens beyond its machine",
             {"path": "GRIDQ_GATEWAY_HOST", "fix": "make one by `gridq keys create`, or listen on 127.0.0.1"},

@@ -32,7 +32,7 @@ def test_the_dockerfile_passes_hadolint() -> None:
 
 
 def test_the_services_of_the_issue_are_there() -> None:
-    assert SERVICES.keys() == {"redis", "router", "flower", "worker"}
+    assert SERVICES.keys() == {"redis", "router", "flower", "gateway", "worker"}
     assert SERVICES["router"]["deploy"]["replicas"] == 2
 
 
@@ -54,11 +54,17 @@ def test_an_image_is_named_by_its_version(name: str) -> None:
     assert re.match(r"\d+\.\d+\.\d+", tag)
 
 
-def test_only_flower_is_published_and_only_here() -> None:
-    assert [name for name, service in SERVICES.items() if "ports" in service] == ["flower"]
-    assert all(port.startswith("127.0.0.1:") for port in SERVICES["flower"]["ports"])
+def test_only_flower_and_the_gateway_are_published_and_only_here() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert published.keys() == {"flower", "gateway"}
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
     assert load()["networks"]["grid"]["internal"] is True
-    assert [name for name, service in SERVICES.items() if service["networks"] != ["grid"]] == ["flower"]
+    assert {name for name, service in SERVICES.items() if service["networks"] != ["grid"]} == published.keys()
+
+
+def test_the_gateway_is_asked_for_as_it_needs_a_key() -> None:
+    assert [name for name, service in SERVICES.items() if "profiles" in service] == ["gateway"]
+    assert "--host" in SERVICES["gateway"]["command"]
 
 
 def test_secrets_come_from_files_alone() -> None:

@@ -9,6 +9,7 @@ import pytest
 from gridq import login
 from gridq.cli import flower
 from gridq.errors import ConfigError
+from gridq.urls import is_loopback
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_what_is_no_page_is_refused(url: str) -> None:
      ("::", False), ("192.168.1.4", False), ("grid.example.com", False)],
 )  # fmt: skip
 def test_which_addresses_only_this_machine_reaches(address: str, loopback: bool) -> None:
-    assert flower.is_loopback(address) is loopback
+    assert is_loopback(address) is loopback
 
 
 def test_a_port_that_is_taken_gives_way_to_a_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
