@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from gridq.errors import ConfigError, StartTimeout
 from gridq.gateway import anthropic, guard, openai
+from gridq.gateway.connections import Connection
 from gridq.gateway.door import Door
 from gridq.gateway.options import GatewayOptions
 from gridq.settings import Settings
@@ -103,7 +104,7 @@ def make_server(config: Settings, options: GatewayOptions, ready: Callable[[str]
             host=options.host,
             port=options.port,
             loop="uvloop" if sys.platform != "win32" else "asyncio",
-            http="httptools",
+            http=Connection,
             ws="none",
             lifespan="on",
             log_config=None,

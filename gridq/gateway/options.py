@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,6 +63,18 @@ class GatewayOptions(BaseSettings):
     @classmethod
     def _given(cls, value: object) -> object:
         return None if value == "" else value
+
+    @field_validator("proxies")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in value:
+            try:
+                ip_network(proxy, strict=False)
+            except ValueError:
+                raise ValueError(
+                    f"{proxy!r} is neither an address nor a network such as 10.0.0.0/8"
+                ) from None
+        return value
 
     @field_validator("origins", "proxies", mode="before")
     @classmethod
