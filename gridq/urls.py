@@ -84,16 +84,16 @@ def with_password(url: str, password: str) -> str:
     return f"{scheme}://{login}:{quote(password, safe='')}@{rest[len(login + at) :]}"
 
 
-def check_url(url: str) -> None:
-    """ConfigError where `url` is not that of a server. It never shows the URL: a password may stand in it,
-    and where the URL is malformed nobody can tell where.
+def check_url(url: str, source: str = "GRIDQ_BROKER_URL") -> None:
+    """ConfigError where `url` is not that of a server; `source` says where it stands. It never shows the URL:
+    a password may stand in it, and where the URL is malformed nobody can tell where.
     """
     reason = _fault(url)
     if reason:
         raise ConfigError(
             "This is not the URL of a server",
             {
-                "path": "GRIDQ_BROKER_URL",
+                "path": source,
                 "reason": reason,
                 "expected": "redis://:password@host:port/0, rediss://…, unix:///path/of/socket or "
                 "sentinel://:password@host:26379,host:26379/name-of-the-primary",

@@ -51,11 +51,22 @@ def _offered(look: Callable[[Client], list[tuple[str, str]]]) -> list[tuple[str,
 
 @contextmanager
 def _client() -> Iterator[Client]:
-    from gridq.client import BrokerClient
     from gridq.settings import settings
+
+    config = settings()
+    if config.url is not None:
+        from gridq.client.gateways import Gateways
+        from gridq.client.remote import GatewayClient
+
+        with GatewayClient(config=config) as asked:
+            asked.gateways.close()
+            asked.gateways = Gateways(config.url, config.key, patience=PATIENCE)
+            yield asked
+        return
+    from gridq.client.broker import BrokerClient
     from gridq.store.connection import connect
 
-    with BrokerClient(config=settings()) as client:
+    with BrokerClient(config=config) as client:
         client.redis.close()
         client.redis = connect(client.url, name="gridq-complete", timeout=PATIENCE, retry=False)
         yield client

@@ -17,6 +17,7 @@ from gridq.errors import (
     GraphError,
     GridError,
     JobNotFound,
+    KeyLimitReached,
     NoLiveSeat,
     QuotaExceeded,
     WaitTimeout,
@@ -56,7 +57,7 @@ def code_of(exc: GridError) -> int:
         return NO_LIVE_SEAT
     if isinstance(exc, JobNotFound):
         return NO_SUCH_JOB
-    if isinstance(exc, QuotaExceeded | AuthError):
+    if isinstance(exc, QuotaExceeded | AuthError | KeyLimitReached):
         return REFUSED
     return TIMED_OUT if isinstance(exc, WaitTimeout) else WRONG_USE
 
@@ -90,11 +91,11 @@ def tell_json(exc: GridError, **more: object) -> None:
 def job_errors(tell: Callable[[GridError], None] | None = None) -> Iterator[None]:
     """Within it a job is waited for: the error that ended it is printed and exits with JOB_FAILED.
 
-    `tell` gets it first. What only stopped the waiting (the server, the time) passes.
+    `tell` gets it first. What only stopped the waiting (the server, the key, the time) passes.
     """
     try:
         yield
-    except (BrokerError, WaitTimeout):
+    except (AuthError, BrokerError, KeyLimitReached, WaitTimeout):
         raise
     except GridError as exc:
         if tell is not None:

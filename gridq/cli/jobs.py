@@ -10,7 +10,7 @@ import typer
 from gridq.cli.completion import job_ids, states
 from gridq.cli.exits import EXITS, AsJson, Debug, code_of, complain, one_line
 from gridq.cli.output import amount, clock, console, echo_json, plain_table, span, took
-from gridq.cli.server import client_of, place_of_grid
+from gridq.cli.server import GridUrl, grid_of, place_of_grid, settings_for
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,14 +37,13 @@ def jobs(
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 20,
+    grid: GridUrl = None,
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """List the jobs, the latest first: those that wait or run, and those whose result is still kept."""
-    from gridq.settings import settings
-
-    config = settings()
-    with client_of(config) as client:
+    config = settings_for(grid)
+    with grid_of(config) as client:
         found = client.jobs(limit, state)
     if json:
         echo_json([summary.to_json() for summary in found])
@@ -83,6 +82,7 @@ def job(
             show_default=False,
         ),
     ],
+    grid: GridUrl = None,
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -90,9 +90,8 @@ def job(
     ran, the same drawn on one time axis, and the error where it ended with one.
     """
     from gridq.cli.waterfall import waterfall
-    from gridq.settings import settings
 
-    with client_of(settings()) as client:
+    with grid_of(settings_for(grid)) as client:
         id = client.find(id)
         view = client.view(id)
         waits_for = client.waits_for(id)
@@ -230,6 +229,7 @@ def cancel(
             show_default=False,
         ),
     ],
+    grid: GridUrl = None,
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -238,11 +238,10 @@ def cancel(
     Every id is tried; exit code 5 where one of them is not known, 2 where one is the beginning of several.
     """
     from gridq.errors import AmbiguousJob, JobNotFound
-    from gridq.settings import settings
 
     told: dict[str, str] = {}
     unknown: list[JobNotFound | AmbiguousJob] = []
-    with client_of(settings()) as client:
+    with grid_of(settings_for(grid)) as client:
         for given in ids:
             id = given
             try:

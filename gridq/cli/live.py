@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from gridq.cli.output import console, span
-from gridq.errors import BrokerError, WaitTimeout
+from gridq.errors import BrokerError, BrokerUnreachable, WaitTimeout
 from gridq.narration import place_of
 from gridq.states import StageState
 
@@ -55,7 +55,8 @@ def wait(client: Client, job: str, timeout: float | None, show: Show, tick: floa
             if reason:
                 details |= {"reason": f"it waits for {reason}", "waits_for": reason}
             raise WaitTimeout(f"The job {job} was not finished within {timeout:g} s", details)
-        show()
+        with suppress(BrokerUnreachable):  # the job is waited for all the same
+            show()
 
 
 class Waiting:

@@ -9,7 +9,7 @@ import typer
 from gridq.cli.completion import job_ids
 from gridq.cli.exits import EXITS, AsJson, Debug, one_line
 from gridq.cli.output import clock, console, echo_json, plain_table
-from gridq.cli.server import client_of
+from gridq.cli.server import grid_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,7 +51,7 @@ def listing(ctx: typer.Context, json: AsJson = False, debug: Debug = False) -> N
 
     if ctx.invoked_subcommand is not None:
         return
-    with client_of(settings()) as client:
+    with grid_of(settings()) as client:
         found = client.quarantined()
     if json:
         echo_json([stage.to_json() for stage in found])
@@ -100,7 +100,7 @@ def _json_before(ctx: typer.Context) -> bool:
 def _act(verb: Literal["release", "drop"], job: str, stage: str, json: bool) -> None:
     from gridq.settings import settings
 
-    with client_of(settings()) as client:
+    with grid_of(settings()) as client:
         act = client.release if verb == "release" else client.drop
         job = client.find(job)
         now = act(job, stage, _who())

@@ -6,20 +6,18 @@ import typer
 
 from gridq.cli.exits import EXITS, AsJson, Debug
 from gridq.cli.output import console, echo_json, plain_table, took
-from gridq.cli.server import client_of, place_of_grid
+from gridq.cli.server import GridUrl, grid_of, place_of_grid, settings_for
 
 app = typer.Typer()
 
 
 @app.command(epilog=EXITS, short_help="Show what waits for which capability.")
-def queues(json: AsJson = False, debug: Debug = False) -> None:
+def queues(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> None:
     """Show each capability's queue: what waits in it by priority and how long the oldest has, what runs, the
     bells (messages that wake a worker), the lanes that take from it, and how many live seats serve it.
     """
-    from gridq.settings import settings
-
-    config = settings()
-    with client_of(config) as client:
+    config = settings_for(grid)
+    with grid_of(config) as client:
         found = client.queues()
     if json:
         echo_json([view.to_json() for view in found])
@@ -38,15 +36,14 @@ def queues(json: AsJson = False, debug: Debug = False) -> None:
 
 
 @app.command(epilog=EXITS, short_help="Show the models and other capabilities of the live seats.")
-def models(json: AsJson = False, debug: Debug = False) -> None:
+def models(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> None:
     """Show what a stage can ask for now: each capability of the live seats, who serves it, and where its
     model is loaded already.
     """
     from gridq.registry import offers_of
-    from gridq.settings import settings
 
-    config = settings()
-    with client_of(config) as client:
+    config = settings_for(grid)
+    with grid_of(config) as client:
         offers = offers_of(client.workers())
     if json:
         echo_json(offers)

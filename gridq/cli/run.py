@@ -23,7 +23,7 @@ from gridq.cli.inputs import (
     with_stages,
 )
 from gridq.cli.output import echo_answer, echo_json
-from gridq.cli.server import client_of
+from gridq.cli.server import GridUrl, grid_of, settings_for
 from gridq.errors import ConfigError, GridError
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def run(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show progress on stderr though it is no terminal.")
     ] = False,
+    grid: GridUrl = None,
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -93,8 +94,6 @@ def run(
     On a terminal the progress is shown while it runs. Ctrl-C cancels the job. Where it waits for long, a line
     on stderr says what for. The job is called as the graph's file.
     """
-    from gridq.settings import settings
-
     if graph == STDIN and input == STDIN:
         raise ConfigError(
             "Graph and input cannot both come from stdin", {"path": "--input", "fix": "put one into a file"}
@@ -102,7 +101,13 @@ def run(
     seconds = None if queue_timeout is None else seconds_of(queue_timeout, "--queue-timeout", 0.001, WEEK)
     text = read_graph(graph)
     value = read_input(input)
-    with client_of(with_stages(settings(), stages)) as client:
+    config = with_stages(settings_for(grid), stages)
+    if stages is not None and config.url is not None:
+        raise ConfigError(
+            "A gateway knows its own stages alone",
+            {"path": "--stages", "fix": "leave it out, or name the grid's server: --grid redis://…"},
+        )
+    with grid_of(config) as client:
         with of_file(graph):
             job = client.submit(
                 text,

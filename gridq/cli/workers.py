@@ -9,7 +9,7 @@ import typer
 
 from gridq.cli.exits import EXITS, AsJson, Debug
 from gridq.cli.output import amount, clock, console, echo_json, plain_table, span
-from gridq.cli.server import client_of, place_of_grid
+from gridq.cli.server import GridUrl, grid_of, place_of_grid, settings_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,24 +22,22 @@ app = typer.Typer()
 
 
 @app.command(epilog=EXITS, short_help="Show who is in the grid.")
-def workers(json: AsJson = False, debug: Debug = False) -> None:
+def workers(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> None:
     """Show who is in the grid: every live seat, its lanes, its queues, how it is."""
-    _show(json, routers=False)
+    _show(grid, json, routers=False)
 
 
 @app.command(epilog=EXITS, short_help="Show each seat's lanes, budget, state and limits.")
-def seats(json: AsJson = False, debug: Debug = False) -> None:
+def seats(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> None:
     """Show every live seat in full, the routers' too: lanes, what is left of its budget, its state with since
     when, until when and why, and the numbers that its worker tells.
     """
-    _show(json, routers=True)
+    _show(grid, json, routers=True)
 
 
-def _show(json: bool, *, routers: bool) -> None:
-    from gridq.settings import settings
-
-    config = settings()
-    with client_of(config) as client:
+def _show(grid: str | None, json: bool, *, routers: bool) -> None:
+    config = settings_for(grid)
+    with grid_of(config) as client:
         found = client.seats() if routers else client.workers()
     if json:
         echo_json([seat.model_dump() for seat in found])
