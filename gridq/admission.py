@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gridq import auth, idempotency, ledger, narration, queues, registry, stages
+from gridq.choosing import kept_apart
 from gridq.errors import (
     CapabilityConflict,
     InvalidField,
@@ -210,8 +211,8 @@ class Admission:
         """
         left_out: dict[int, str] = {}
         try:
-            if split.wanted:
-                left_out = self._left_out(split.wanted, wait=options.wait_for_seat)
+            if split.wanted or options.pin is not None or options.avoid:
+                left_out = self._left_out(split, options)
             self.foresight.check(job, split.starts, options, left_out, queued=not deadline)
             return self._write(
                 job, split, value, options, left_out,
@@ -231,6 +232,8 @@ class Admission:
         fields = split.fields
         if left_out:
             fields = [*fields, *(word for step, names in left_out.items() for word in _apart(step, names))]
+        if options.prefer is not None:
+            fields = [*fields, "prefer", options.prefer]
         budget = budget_micro(options)
         if budget is not None:
             if split.micro_dollars > budget:
@@ -279,26 +282,27 @@ class Admission:
             narration.tell("job gave way", job=other, by=job)
         return job
 
-    def _left_out(self, steps: Sequence[Wanted], *, wait: bool) -> dict[int, str]:
-        """Step → the seats that do not meet its demand, with commas between. NoLiveSeat."""
+    def _left_out(self, split: Split, options: JobOptions) -> dict[int, str]:
+        """Step → the seats that do not meet its demand or that its submitter does not want, with commas
+        between. NoLiveSeat.
+        """
         read_at, seats = self._seats
         known = time.monotonic() - read_at < LOOK
         if not known:
             read_at = time.monotonic()
             seats = registry.seats(self.scripts.client, self.scripts.keys)
             self._seats = read_at, seats
-        found = {}
         try:
-            for want in steps:
-                names = ",".join(unfit(want, seats, self.profiles, wait=wait))
-                if names:
-                    found[want.step] = names
+            found = kept_apart(_queues_of(split), seats, options)
+            for want in split.wanted:
+                lacking = unfit(want, seats, self.profiles, wait=options.wait_for_seat)
+                found[want.step] = list(dict.fromkeys([*found.get(want.step, ()), *lacking]))
         except NoLiveSeat:
             if not known:
                 raise
             self._seats = (-math.inf, ())  # perhaps one has joined since
-            return self._left_out(steps, wait=wait)
-        return found
+            return self._left_out(split, options)
+        return {step: ",".join(names) for step, names in found.items() if names}
 
     def _zone(self) -> str:
         """The time zone of the routers' calendar, in which a refusal says when the window turns."""
@@ -329,6 +333,13 @@ def _over_budget(budget: int, needed: int) -> JobBudgetExceeded:
             "fix": f"submit it with a budget_cents of {needed / 10_000:g} or more",
         },
     )
+
+
+def _queues_of(split: Split) -> dict[int, str]:
+    """Step → its queue."""
+    pairs = zip(split.fields[::2], split.fields[1::2], strict=True)
+    headers = ((str(name), str(text)) for name, text in pairs)
+    return {int(name[2:]): text.partition(" ")[0] for name, text in headers if name.startswith("h:")}
 
 
 def _apart(step: int, seats: str) -> tuple[str, str, str, str]:

@@ -278,7 +278,8 @@ def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: 
     elif stage.state is StageState.READY:
         stage.started = stage.run_ms = None
         stage.wait_ms = None if ready is None else max(now - ready, 0) * 1000
-        stage.excluded = tuple(filter(None, _text(one["x"]).split(",")))
+        names = _text(one["x"]).split(",")  # "=seat", all but that one, stands beside the names of the others
+        stage.excluded = tuple(name for name in names if name and not name.startswith("="))
         stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _text(one["at"])))
 
 

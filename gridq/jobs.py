@@ -26,6 +26,10 @@ LADDER = (0, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
+Seat = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,128}$")]
+"""A seat's name, such as `desk.gpu0`."""
+
+
 class JobOptions(Wire):
     """What a submitter may say about a job, beside graph and input."""
 
@@ -54,6 +58,15 @@ class JobOptions(Wire):
         None,
         pattern=r"^[A-Za-z0-9_.:@-]{1,64}$",
         description="an agent's jobs of one session go to the seat that served the last, where it is free",
+    )
+    prefer: Seat | None = Field(
+        None, description="the seat whose lane is woken first for its stages, where it is idle and serves them"
+    )
+    avoid: Annotated[tuple[Seat, ...], Field(max_length=16)] = Field(
+        (), description="seats that may take none of its stages"
+    )
+    pin: Seat | None = Field(
+        None, description="the only seat that may take those of its stages which it serves"
     )
     stream: Literal[False, True, "end"] = Field(
         False, description="keep the pieces of the answers for `stream`; `end`: only the word that it ended"

@@ -80,7 +80,9 @@ def asked(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -
         about = JobOptions(agent=agent, stream=True if stream else "end", **options)
     except ValidationError as exc:
         field, reason = first_fault(exc)
-        header = next((name.decode() for name, option in _OPTIONS.items() if option == field), field)
+        header = next(
+            (name.decode() for name, option in _OPTIONS.items() if option == field.partition(".")[0]), field
+        )
         raise RequestError(f"The header {header} is malformed", {"path": header, "reason": reason}) from None
     # Who sends a key means to ask again after a lost connection, and must then find its job alive.
     return Asked(about, detach or about.idempotency_key is not None, resume)

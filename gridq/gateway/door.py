@@ -18,7 +18,7 @@ from gridq.gateway.follower import Follower
 from gridq.gateway.options import GatewayOptions
 from gridq.gateway.relay import CALM, Relay
 from gridq.history import read_rows
-from gridq.idempotency import body_of
+from gridq.idempotency import body_of, earlier
 from gridq.inbox import keep_long
 from gridq.jobs import End, JobOptions, check_id, new_id
 from gridq.protocol import Row
@@ -116,8 +116,12 @@ class Door:
     ) -> str:
         admission = self.client.admission
         body = body_of(graph, value, about, fresh=fresh)
+        scripts = self.client.scripts
+        known = earlier(scripts.client, self.keys, body, verified=bool(caller.key)) if body.key else None
+        if known is not None:
+            return known
         split = admission.split(graph)
-        value = keep_long(self.client.scripts, job, value, about)
+        value = keep_long(scripts, job, value, about)
         return admission.admit(job, split, value, about, key=caller.key, body=body)
 
     def _undo(self, submitting: asyncio.Future[str]) -> None:

@@ -4,8 +4,13 @@ local clock = C('TIME')
 local NOW = clock[1] * 1000 + math.floor(clock[2] / 1000)  -- ms, the server's clock: no machine's clock is ever asked
 local FOREVER = 1e15
 
-local function has(list, x)  -- x in a comma-separated list
-  return list ~= '' and string.find(',' .. list .. ',', ',' .. x .. ',', 1, true) ~= nil
+-- Whether a comma-separated list of seats, those that may not take a stage, has seat x. '=seat' in it has all others, also those
+-- that are not there yet.
+local function has(list, x)
+  if list == '' then return false end
+  list = ',' .. list .. ','
+  if string.find(list, ',' .. x .. ',', 1, true) then return true end
+  return string.find(list, ',=', 1, true) ~= nil and string.find(list, ',=' .. x .. ',', 1, true) == nil
 end
 
 local function words(text) return string.gmatch(text or '', '%S+') end  -- of a missing field (false) none

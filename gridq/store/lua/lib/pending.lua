@@ -19,7 +19,8 @@ local function idle(seat, queues)
   end
 end
 
--- Seats where a stage of this queue would find its model loaded or its session known.
+-- Seats where a stage of this queue would find its model loaded, and first the one that its submitter prefers or that knows its
+-- session.
 local function preferred(q, session)
   local seats = C('ZRANGE', K .. 'warm:' .. q, 0, 3)
   if session then table.insert(seats, 1, session) end
@@ -60,7 +61,7 @@ local function timer(job, step, epoch, claims) return 'q:' .. job .. ':' .. step
 local function push(job, step, later)
   local j = jobkey(job)
   local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step, 'session', 'team', 'h:' .. step, 'qt',
-    'ep:' .. step, 'a:' .. step)
+    'ep:' .. step, 'a:' .. step, 'prefer')
   if f[5] then return end
   if f[9] then C('ZADD', K .. 'delays', 'NX', NOW + f[9], timer(job, step, f[10], f[11])) end
   local h = header(nil, nil, f[8])
@@ -88,7 +89,7 @@ local function push(job, step, later)
   C('HSET', j, 'at:' .. step, q .. ' ' .. cls, 't:' .. step, f[4])
   for _, key in ipairs({w, rdy, K .. 'cls:' .. q, vt}) do C('PEXPIRE', key, KEEP) end
   if apart then return end
-  local session = f[6] and C('HGET', K .. 'sessions:' .. agent, f[6]) or nil
+  local session = f[12] or f[6] and C('HGET', K .. 'sessions:' .. agent, f[6]) or nil
   if later then later[#later + 1] = {q, f[3], h.cost, session} else ring(q, f[3], h.cost, session) end
 end
 

@@ -1,0 +1,43 @@
+"""What a gateway is told beside the grid's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridq.errors import ConfigError
+from gridq.gateway.options import PREFIX, GatewayOptions, gateway_options
+
+DOCS = Path(__file__).parents[3] / "docs" / "settings.md"
+
+
+def test_every_option_is_documented_with_its_default() -> None:
+    lines = DOCS.read_text().splitlines()
+    for name, field in GatewayOptions.model_fields.items():
+        row = next((line for line in lines if f"`{PREFIX}{name.upper()}`" in line), None)
+        assert row is not None, name
+        if isinstance(field.default, int | float):
+            assert f"| {field.default:g} |" in row, row
+
+
+def test_they_come_from_the_environment_and_from_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("s3cret\n")
+    monkeypatch.setenv("GRIDQ_GATEWAY_PORT", "9000")
+    monkeypatch.setenv("GRIDQ_GATEWAY_ORIGINS", "https://a.example, https://b.example")
+    monkeypatch.setenv("GRIDQ_GATEWAY_SECRET_FILE", str(tmp_path / "secret"))
+    monkeypatch.setenv("GRIDQ_GATEWAY_MAX_BODY", "")
+    made = gateway_options(host=None, hold=3)
+    assert (made.port, made.hold, made.host, made.max_body) == (9000, 3, "127.0.0.1", None)
+    assert made.origins == ("https://a.example", "https://b.example")
+    assert made.secret is not None
+    assert made.secret.get_secret_value() == "s3cret"
+    assert "s3cret" not in repr(made)
+
+
+def test_one_that_is_not_usable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_GATEWAY_PORT", "http")
+    with pytest.raises(ConfigError, match="GRIDQ_GATEWAY_PORT"):
+        gateway_options()

@@ -1,0 +1,66 @@
+"""What a submitter says of seats: `=seat` lets that one alone take a stage, `prefer` wakes it first."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq.jobs import plan_fields
+from tests.unit.store.plans import ANY, Grid, one
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def submit(grid: Grid, job: str, **fields: str) -> None:
+    """Admit a job of one stage with more fields."""
+    given = one()
+    plan, ready, needs = plan_fields(given)
+    more = [word for name, text in fields.items() for word in (name.replace("_", ":"), text)]
+    reply = grid.scripts.admit(
+        job, agent="ann", prio=0, deadline_ms=60_000, ttl_ms=60_000, celery=False, stream=False, wait=True,
+        value=b"1", answer=given.answer, steps=1, needs=needs, ready=ready, fields=[*plan, *more],
+    )  # fmt: skip
+    assert reply == ["ok"]
+
+
+def test_a_pinned_stage_is_taken_by_its_seat_alone(grid: Grid) -> None:
+    for name in ("m.a", "m.b"):
+        grid.seat(name)
+    submit(grid, "j1", x_0="=m.b", u_0="=m.b")
+    assert grid.claim("m.a") == "none"
+    grid.seat("m.late")
+    assert grid.claim("m.late") == "none"
+    assert grid.take("m.b").job == "j1"
+
+
+def test_a_pinned_stage_that_failed_there_waits_for_the_same_seat(grid: Grid) -> None:
+    for name in ("m.a", "m.b"):
+        grid.seat(name)
+    submit(grid, "j1", x_0="=m.b", u_0="=m.b")
+    grid.fail(grid.take("m.b"), "seat", pause_ms=1)
+    assert grid.claim("m.a") == "none"
+    assert grid.claim("m.b") == "none"
+    grid.scripts.sweep()  # its back-off is over
+    assert grid.claim("m.a") == "none"
+    assert grid.take("m.b").job == "j1"
+    assert grid.field("j1", "x:0") == "=m.b"
+
+
+def test_a_preferred_seat_that_is_idle_is_woken_first(grid: Grid) -> None:
+    for name in ("m.a", "m.b", "m.c"):
+        grid.seat(name)
+        assert grid.claim(name) == "none"  # now it is idle
+    submit(grid, "j1", prefer="m.b")
+    bells = {name: grid.client.llen(grid.keys.queue(f"seat:{name}")) for name in ("m.a", "m.b", "m.c")}
+    assert bells == {"m.a": 0, "m.b": 1, "m.c": 0}
+    assert grid.client.llen(grid.keys.queue(ANY)) == 0
+
+
+def test_a_preferred_seat_that_is_busy_keeps_nobody_waiting(grid: Grid) -> None:
+    for name in ("m.a", "m.b"):
+        grid.seat(name)
+    submit(grid, "busy")
+    assert grid.take("m.b").job == "busy"
+    assert grid.claim("m.a") == "none"
+    submit(grid, "j1", prefer="m.b")
+    assert grid.client.llen(grid.keys.queue("seat:m.a")) == 1
+    assert grid.take("m.a").job == "j1"
