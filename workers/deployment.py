@@ -182,8 +182,12 @@ class Deployment:
                 pid = child.process.pid if child.process else None
                 if f"{self.machine}.router-{pid}" not in routers:
                     late.append(name)
-            elif child.part.place == programs.FLOWER and not _listens(self.more["flower"]["port"]):
+            elif child.part.place == programs.FLOWER and not _listens(HOST, self.more["flower"]["port"]):
                 late.append(name)
+            elif name == programs.GATEWAY:
+                at = self.more[name]
+                if not _listens(at["host"], at["port"]):
+                    late.append(name)
         return late
 
     def status(self) -> dict[str, Any]:
@@ -242,9 +246,12 @@ class Deployment:
             yield client
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def release(config: Settings, seat: str, how: str, host: str | None = None) -> None:

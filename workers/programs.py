@@ -23,7 +23,9 @@ HURRIED = 3.0
 
 REMINDED = 0.5
 """Seconds between two signals to it: two at once would be seen as one."""
-_TAKEN = re.compile(r"server|flower|router\d*")
+_TAKEN = re.compile(r"server|gateway|flower|router\d*")
+
+GATEWAY = "gateway"
 
 LOG_SIZE = 8 * 1024 * 1024
 """Bytes beyond which a log is put aside when its program starts; one such is kept."""
@@ -92,6 +94,14 @@ def flower(port: int, logs: Path, env: Mapping[str, str]) -> Program:
     """Flower on `port` of the loopback interface."""
     command = (sys.executable, "-m", "gridq.cli", "flower", "--port", str(port))
     return Program("flower", command, env, logs / "flower.log", FLOWER)
+
+
+def gateway(port: int, logs: Path, env: Mapping[str, str], stop_in: float) -> Program:
+    """A gateway on `port`. It ends beside the workers: while they finish what they run, it hands the answers
+    on, and lets nobody new in.
+    """
+    command = (sys.executable, "-m", "gridq.cli", "gateway", "--port", str(port))
+    return Program(GATEWAY, command, env, logs / f"{GATEWAY}.log", WORKERS, stop_in)
 
 
 def environment(

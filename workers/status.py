@@ -69,6 +69,8 @@ def started(state: dict[str, Any], seconds: float, *, here: bool = True) -> str:
     lines += _parts(state)
     if up and state["missing"]:  # `gridq worker` has told it as it probed
         lines += [*(f"Not found  {why}" for why in state["missing"]), ""]
+    if "gateway" in state:
+        lines.append(f"Gateway    {state['gateway']['url']}   {_try(state)}")
     if "flower" in state:
         flower = state["flower"]
         lines.append(
@@ -90,6 +92,8 @@ def now(state: dict[str, Any]) -> str:
     since = span(time.time() - state["started_at"])
     lines = [f"{what} runs as process {state['pid']} since {since}{ready}; home {state['home']}", ""]
     lines += _parts(state)
+    if "gateway" in state:
+        lines += [f"Gateway {_try(state)}", ""]
     return "\n".join(lines)
 
 
@@ -128,6 +132,11 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
         lines.append("  ".join([*cells, last]).rstrip())
     return lines
+
+
+def _try(state: dict[str, Any]) -> str:
+    """A command that shows that the gateway answers. Where the grid asks for keys, it says so itself."""
+    return f"curl {state['gateway']['url']}/v1/models"
 
 
 def _that_finds(home: str) -> str:

@@ -1,4 +1,6 @@
-"""`gridq up`: server, routers, one worker a seat and Flower on this machine, until it is told to stop."""
+"""`gridq up`: server, routers, a worker for each seat, a gateway and Flower on this machine, until it is told
+to stop.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,14 @@ from pydantic import SecretStr
 
 from gridq import login, profiles
 from gridq.errors import BrokerUnreachable, ConfigError
+from gridq.gateway.options import gateway_options
 from gridq.home import GRID, held, running, unusable
 from gridq.settings import Settings
 from gridq.store.capacity import check_kept
 from gridq.store.connection import check_server, connect, safe_url
 from workers import programs
 from workers.control import ask
-from workers.deployment import Deployment
+from workers.deployment import BEYOND_DRAIN, Deployment
 from workers.embedded import EmbeddedServer, free_port, is_free, remember, remembered
 from workers.probing import find
 from workers.records import already
@@ -31,11 +34,14 @@ LOADING = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What `gridq up` is asked for: some seats only (empty: all), how many routers, Flower or not."""
+    """What `gridq up` is asked for: some seats only (empty: all), how many routers, Flower and a gateway or
+    not.
+    """
 
     seats: tuple[str, ...] = ()
     routers: int = 1
     flower: bool = True
+    gateway: bool = True
 
 
 @dataclass
@@ -88,6 +94,8 @@ def run(
         for seat in found.chosen(wanted.seats):
             grid.add_seat(seat)
         grid.missing = found.missing
+        if wanted.gateway:
+            _start_gateway(grid)
         if wanted.flower:
             _start_flower(grid)
         came = grid.wait_until_live()
@@ -120,6 +128,19 @@ def _start_server(grid: Deployment) -> None:
         grid.add(ServerPart(server), f"{safe_url(server.url)}, data in {server.folder}")
 
 
+def _start_gateway(grid: Deployment) -> None:
+    """The gateway, as GRIDQ_GATEWAY_* has it; at another port where its own is taken."""
+    options = gateway_options()
+    port = options.port if options.port and is_free(options.port) else free_port()
+    scheme = "http" if options.certfile is None else "https"
+    anywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 what stands for all addresses is none itself
+    host = anywhere.get(options.host) or (f"[{options.host}]" if ":" in options.host else options.host)
+    url = f"{scheme}://{host}:{port}"
+    grid.more["gateway"] = {"url": url, "host": host.strip("[]"), "port": port}
+    within = grid.config.drain + BEYOND_DRAIN
+    grid.add(programs.gateway(port, grid.logs, grid.environment(), within), url)
+
+
 def _start_flower(grid: Deployment) -> None:
     port = login.PORT if is_free(login.PORT) else free_port()
     url = f"http://127.0.0.1:{port}"
@@ -144,6 +165,7 @@ def detached(config: Settings, wanted: Wanted) -> dict[str, Any]:
     command = [sys.executable, "-m", "gridq.cli", "up", f"--routers={wanted.routers}"]
     command += [f"--seat={name}" for name in wanted.seats]
     command.append("--flower" if wanted.flower else "--no-flower")
+    command.append("--gateway" if wanted.gateway else "--no-gateway")
     with out:
         child = subprocess.Popen(  # noqa: S603 our own program and arguments
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True

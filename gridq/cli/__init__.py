@@ -16,6 +16,7 @@ from gridq.cli import (
     drain,
     explain,
     flower,
+    gateway,
     health,
     jobs,
     keys,
@@ -46,6 +47,7 @@ app.add_typer(run.app)
 app.add_typer(keys.app)
 app.add_typer(quota.app)
 app.add_typer(flower.app)
+app.add_typer(gateway.app)
 app.add_typer(validate.app)
 app.add_typer(explain.app)
 app.add_typer(jobs.app)

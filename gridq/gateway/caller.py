@@ -32,6 +32,7 @@ from gridq.errors import (
     ConfigError,
     GatewayOpen,
     KeyInvalid,
+    KeyMissing,
     KeyRevoked,
     OriginRefused,
     TooManyAttempts,
@@ -51,6 +52,13 @@ KEPT = 1.0
 
 MOST = 1024
 """Keys that are remembered. One that was good before is looked up even where its address may try no more."""
+
+
+WHERE = {
+    "path": "Authorization",
+    "expected": "Authorization: Bearer gq_<id>_<secret>, or the same key in X-API-Key",
+    "fix": "ask the operator for a key (`gridq keys create`)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +107,10 @@ class Callers:
             task.add_done_callback(lambda _: self._looking.pop(digest, None))
         try:
             found = await asyncio.shield(task)
-        except (KeyInvalid, KeyRevoked):
+        except (KeyInvalid, KeyRevoked) as exc:
             self._known.pop(digest, None)
             self.attempts.failed(address)
-            raise
+            raise type(exc)(exc.message, dict(WHERE)) from None
         self._known[digest] = time.monotonic() + KEPT, found
         self._known.move_to_end(digest)
         while len(self._known) > MOST:
@@ -138,7 +146,7 @@ async def identify(request: Request, scope: str) -> Caller:
     if not asks and not text.startswith("gq_"):  # clients of the wires must send something, and mean nothing
         return _anybody(request, door)
     if not text:
-        raise auth.refused("missing")
+        raise KeyMissing("This grid asks for an API key", dict(WHERE))
     address = client_address(request)
     key = await callers.key(text, address)
     if not key.may(scope):

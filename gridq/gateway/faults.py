@@ -165,7 +165,7 @@ def openai_error(error: GridError, request_id: str) -> dict[str, Json]:
     if error.code.startswith("quota."):
         kind = "insufficient_quota"
     about = {"message": _sentence(told), "type": kind, "param": told["details"].get("path")}
-    return {"error": {**_extra(told, about), **about, "code": told["code"], "request_id": request_id}}
+    return {"error": {**about, "code": told["code"], **_extra(told, about), "request_id": request_id}}
 
 
 def anthropic_error(error: GridError, request_id: str) -> dict[str, Json]:
@@ -173,7 +173,7 @@ def anthropic_error(error: GridError, request_id: str) -> dict[str, Json]:
     told = _told(error)
     kind = ANTHROPIC_TYPES.get(status_of(error), "invalid_request_error")
     about = {"type": kind, "message": _sentence(told), "code": told["code"]}
-    return {"type": "error", "error": {**_extra(told, about), **about}, "request_id": request_id}
+    return {"type": "error", "error": {**about, **_extra(told, about)}, "request_id": request_id}
 
 
 def grid_error(error: GridError, request_id: str) -> dict[str, Json]:

@@ -272,7 +272,7 @@ def test_the_canary_is_nowhere(grid: Talkative) -> None:
 
 def test_up_narrates_into_its_logs(tmp_path: Path) -> None:
     home = HomeFolder(tmp_path)
-    home.start("up", "--no-flower", "--narrate")
+    home.start("up", "--no-flower", "--no-gateway", "--narrate")
     try:
         home.ready()
         assert home.echo(CANARY) == CANARY

@@ -28,7 +28,7 @@ def home(tmp_path: Path) -> Iterator[HomeFolder]:
 
 
 def test_a_grid_is_found_by_every_program_of_its_home_and_ends_without_a_trace(home: HomeFolder) -> None:
-    up = home.start("up", "--no-flower")
+    up = home.start("up", "--no-flower", "--no-gateway")
     state = home.ready()
     port = port_of(state)
     assert [part["name"] for part in state["parts"]] == ["server", "router0", "local", "bench"]
@@ -40,7 +40,7 @@ def test_a_grid_is_found_by_every_program_of_its_home_and_ends_without_a_trace(h
     assert secret not in home("status").stdout + home("status", "--json").stdout
     assert not any(secret in command for command in home.processes())
 
-    second = home("up", "--no-flower")
+    second = home("up", "--no-flower", "--no-gateway")
     assert second.returncode == 2
     assert f"as process {up.pid}; its server is redis://127.0.0.1:{port}/0" in second.stderr
     assert up.poll() is None
@@ -58,7 +58,7 @@ def test_a_grid_is_found_by_every_program_of_its_home_and_ends_without_a_trace(h
 
 
 def test_what_is_killed_comes_back_and_the_grid_goes_on(home: HomeFolder) -> None:
-    home.start("up", "--no-flower")
+    home.start("up", "--no-flower", "--no-gateway")
     home.ready()
     for name in ("router0", "bench", "server"):
         pid = home.part(name)["pid"]
@@ -88,7 +88,7 @@ def deadly(value):
 def test_a_stage_that_kills_its_worker_kills_two_and_no_more(home: HomeFolder) -> None:
     (home.folder / "deadly_stages.py").write_text(DEADLY)
     home.env |= {"GRIDQ_STAGES": "deadly_stages", "PYTHONPATH": str(home.folder)}
-    home.start("up", "--no-flower")
+    home.start("up", "--no-flower", "--no-gateway")
     home.ready()
     graph = home.folder / "graph.json"
     graph.write_text('{"root": {"op": "Stage", "id": "deadly"}}')
@@ -103,24 +103,32 @@ def test_a_stage_that_kills_its_worker_kills_two_and_no_more(home: HomeFolder) -
     wait_for(lambda: home.part("local")["restarts"] == 2)
 
 
-def test_flower_comes_with_it_and_asks_for_the_password(home: HomeFolder) -> None:
+def test_flower_and_a_gateway_come_with_it(home: HomeFolder) -> None:
     up = home.start("up", "--seat", "bench")
-    flower = home.ready()["flower"]
+    state = home.ready()
+    assert [part["name"] for part in state["parts"]] == ["server", "router0", "bench", "gateway", "flower"]
+    gateway = state["gateway"]
+    assert httpx.get(f"{gateway['url']}/v1/models").status_code == 200
+    assert f"curl {gateway['url']}/v1/models" in home.said()
+    assert f"curl {gateway['url']}/v1/models" in home("status").stdout
+    flower = state["flower"]
     assert httpx.get(flower["url"]).status_code == 401
     login = (flower["user"], Path(flower["password_file"]).read_text().strip())
     assert httpx.get(flower["url"], auth=login, follow_redirects=True).status_code == 200
-    pid = home.part("flower")["pid"]
-    os.kill(pid, signal.SIGKILL)
-    home.restarted("flower", pid)
-    wait_for(lambda: listens(flower["port"]))
+    for name, port in (("flower", flower["port"]), ("gateway", gateway["port"])):
+        pid = home.part(name)["pid"]
+        os.kill(pid, signal.SIGKILL)
+        home.restarted(name, pid)
+        wait_for(lambda port=port: listens(port))  # type: ignore[misc]
     up.send_signal(signal.SIGTERM)
     assert up.wait(30) == 0
     assert home.processes() == []
     assert not listens(flower["port"])
+    assert not listens(gateway["port"])
 
 
 def test_a_grid_whose_parent_was_killed_leaves_no_process_and_another_can_start(home: HomeFolder) -> None:
-    up = home.start("up", "--no-flower")
+    up = home.start("up", "--no-flower", "--no-gateway")
     port = port_of(home.ready())
     up.kill()
     up.wait()
@@ -130,7 +138,7 @@ def test_a_grid_whose_parent_was_killed_leaves_no_process_and_another_can_start(
     wait_for(lambda: not home.processes(), 60)
     assert not listens(port)
     assert home.state("grid")["pid"] == up.pid, "its record is left, and not believed"
-    home.start("up", "--no-flower")
+    home.start("up", "--no-flower", "--no-gateway")
     home.started.remove(up)
     wait_for(lambda: home.state("grid").get("pid") != up.pid)
     assert port_of(home.ready()) == port
@@ -141,7 +149,7 @@ def test_down_ends_what_runs(home: HomeFolder) -> None:
     nothing = home("down")
     assert nothing.returncode == 0
     assert "No gridq up runs" in nothing.stdout
-    detached = home("up", "--no-flower", "--detach")
+    detached = home("up", "--no-flower", "--no-gateway", "--detach")
     assert detached.returncode == 0, detached.stderr
     assert "The grid is up" in detached.stdout
     port = port_of(home.state("grid"))
@@ -153,20 +161,20 @@ def test_down_ends_what_runs(home: HomeFolder) -> None:
 
 
 def test_a_job_that_was_accepted_goes_on_after_the_grid_was_down(home: HomeFolder) -> None:
-    assert home("up", "--no-flower", "--detach", "--seat", "local").returncode == 0
+    assert home("up", "--no-flower", "--no-gateway", "--detach", "--seat", "local").returncode == 0
     url = home.state("grid")["broker_url"]
     client = Client(config=Settings(broker_url=url, profiles=("bench",), home=home.path))
     graph = {"root": {"op": "Stage", "id": "bench_echo"}}
     job = client.submit(graph, "kept", wait_for_seat=True)
     assert home("down").returncode == 0
-    home.start("up", "--no-flower")
+    home.start("up", "--no-flower", "--no-gateway")
     assert home.ready()["broker_url"] == url
     assert client.result(job, 30) == "kept"
     client.close()
 
 
 def test_status_tells_parts_server_seats_and_jobs(home: HomeFolder) -> None:
-    home.start("up", "--no-flower", "--routers", "2", "--seat", "bench")
+    home.start("up", "--no-flower", "--no-gateway", "--routers", "2", "--seat", "bench")
     home.ready()
     told = home.json("status")
     [up] = told["running"]
@@ -183,7 +191,7 @@ def test_status_tells_parts_server_seats_and_jobs(home: HomeFolder) -> None:
 
 
 def test_a_seat_that_is_not_there_is_one_line_and_nothing_stays(home: HomeFolder) -> None:
-    up = home("up", "--no-flower", "--seat", "none")
+    up = home("up", "--no-flower", "--no-gateway", "--seat", "none")
     assert up.returncode == 2
     assert "This machine has no seat 'none'" in up.stderr
     assert "Traceback" not in up.stderr
@@ -192,7 +200,7 @@ def test_a_seat_that_is_not_there_is_one_line_and_nothing_stays(home: HomeFolder
 
 def test_a_second_signal_does_not_wait_for_the_drain(home: HomeFolder) -> None:
     home.configure('profiles = ["bench"]\ndrain = 300\n')
-    up = home.start("up", "--no-flower")
+    up = home.start("up", "--no-flower", "--no-gateway")
     home.ready()
     graph = home.folder / "sleep.json"
     graph.write_text('{"root": {"op": "Stage", "id": "bench_sleep"}}')

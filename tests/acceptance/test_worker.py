@@ -25,7 +25,7 @@ def grid(tmp_path: Path) -> Iterator[HomeFolder]:
     folder.mkdir()
     home = HomeFolder(folder)
     try:
-        home.start("up", "--no-flower", "--seat", "local")
+        home.start("up", "--no-flower", "--no-gateway", "--seat", "local")
         home.ready()
         yield home
     finally:

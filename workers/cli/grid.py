@@ -48,6 +48,7 @@ def up(
     ] = None,
     routers: Annotated[int, typer.Option("--routers", min=1, max=32, help="How many routers.")] = 1,
     flower: Annotated[bool, typer.Option(help="Start Flower too.")] = True,
+    gateway: Annotated[bool, typer.Option(help="Start a gateway too: the grid over HTTP.")] = True,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the grid is up; gridq down ends it.")
     ] = False,
@@ -55,7 +56,8 @@ def up(
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Start a server, routers, a worker for each seat of this machine and Flower, until Ctrl-C or SIGTERM.
+    """Start a server, routers, a worker for each seat of this machine, a gateway and Flower, until Ctrl-C or
+    SIGTERM.
 
     Every other shell of this user finds the grid without a setting. What crashes is started again. The server
     listens on this machine alone and keeps its data in the home folder; where GRIDQ_BROKER_URL or config.toml
@@ -65,7 +67,7 @@ def up(
     from workers import up as grid
 
     began = time.monotonic()
-    wanted = grid.Wanted(tuple(seat or ()), routers, flower)
+    wanted = grid.Wanted(tuple(seat or ()), routers, flower, gateway)
 
     def ready(state: dict[str, Any]) -> None:
         from workers.status import started
