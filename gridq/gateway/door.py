@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import redis.asyncio
@@ -15,6 +16,8 @@ from gridq.client.broker import BrokerClient
 from gridq.errors import ValueGone
 from gridq.gateway.caller import Caller
 from gridq.gateway.follower import Follower
+from gridq.gateway.holding import Holding
+from gridq.gateway.holding import Holding
 from gridq.gateway.options import GatewayOptions
 from gridq.gateway.relay import CALM, Relay
 from gridq.history import read_rows
@@ -50,6 +53,8 @@ class Door:
             self.client.url, name="gridq-gateway", timeout=BLOCK * 2
         )
         self.relay = Relay(self.redis, self.keys, buffer=options.buffer)
+        self.holding = Holding(self.redis, self.keys, options.hold)
+        self.holding = Holding(self.redis, self.keys, options.hold)
         self.closing = False
         """Whether the gateway stops: who is cut off then comes back at another one."""
         self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix="gridq-gateway")
@@ -59,11 +64,14 @@ class Door:
         """A door that reads. A server that is away is waited for."""
         door = cls(config, options)
         door.relay.start()
+        door.holding.start()
+        door.holding.start()
         return door
 
     async def close(self) -> None:
         """End all reading and every connection."""
         self.closing = True
+        await self.holding.close()
         await self.relay.close()
         await self.redis.aclose()
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
@@ -72,11 +80,14 @@ class Door:
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """`function` on one of the door's own threads; faults of the server come as BrokerError."""
 
+        return await self._call(partial(function, *args, **kwargs))
+
+    def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         def translating() -> T:
             with translated(self.client.url):
-                return function(*args, **kwargs)
+                return function()
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, translating)
+        return asyncio.get_running_loop().run_in_executor(self._threads, translating)
 
     async def submit(
         self,
@@ -90,23 +101,27 @@ class Door:
         detached: bool = False,
     ) -> str:
         """Admit a graph's JSON text with its input's; the job's id, or that of the job which has its
-        idempotency key already.
+        idempotency key already. Where nobody serves it just now, it is held for a while (`Holding`).
 
         `follower` is one of the relay's that follows `job` already, so that no time is lost. The errors are
-        those of `gridq.Client.submit`; nothing is queued then. Where the request is given up meanwhile, what
+        those of `gridq.Client.submit`; nothing is queued then. Where nobody serves it just now it is held for
+        a while first (`gridq.gateway.holding`). Where the request is given up meanwhile, what
         was admitted is cancelled, but for one that is `detached`.
         """
         given = check_id(job) if job is not None else new_id()
         fresh = job is None or follower is not None
-        submitting = asyncio.ensure_future(
-            self.call(self._admit, graph, value, about, caller, given, fresh=fresh)
-        )
-        try:
-            admitted = await asyncio.shield(submitting)
-        except asyncio.CancelledError:
-            if not detached:
-                submitting.add_done_callback(self._undo)
-            raise
+
+        async def attempt() -> str:
+            admitting = self._call(partial(self._admit, graph, value, about, caller, given, fresh=fresh))
+            try:
+                return await asyncio.shield(admitting)
+            except asyncio.CancelledError:
+                if not detached:
+                    admitting.add_done_callback(self._undo)
+                raise
+
+        limits = [limit for limit in (about.queue_timeout, about.deadline) if limit is not None]
+        admitted = await self.holding.admit(attempt, min(limits, default=None))
         if follower is not None and admitted == follower.job:
             follower.watch(CALM)
         return admitted
