@@ -60,8 +60,7 @@ class Holding:
 
     def start(self) -> None:
         """Begin to look who is there."""
-        if self._seconds > 0:
-            self._looking = asyncio.create_task(self._keep_looking(), name="holding")
+        self._looking = asyncio.create_task(self._keep_looking(), name="holding")
 
     async def close(self) -> None:
         """Stop looking; whoever is still held is refused."""
@@ -82,7 +81,8 @@ class Holding:
         """What `attempt` gives. Where it raises NoLiveSeat for a queue that is worth waiting for, it is tried
         again as soon as somebody serves it, until the time is over or `within` seconds have passed.
 
-        NoLiveSeat: nobody came, too many wait already, or there is nobody to wait for.
+        NoLiveSeat: nobody came, too many wait already, or there is nobody to wait for: then
+        `details["served"]` is False.
         """
         try:
             return await attempt()
@@ -111,6 +111,8 @@ class Holding:
         finally:
             self._held -= 1
         error.details["held"] = round(time.monotonic() - began, 3)
+        if not self._is_expected(error.details["queue"]):
+            error.details["served"] = False
         raise error
 
     def _is_expected(self, queue: str) -> bool:
@@ -171,8 +173,11 @@ class Holding:
         self._kinds = frozenset(map(kind_of, live))
         self._seen = {queue: at for queue, at in self._seen.items() if now - at < LATELY}
         self._seen |= dict.fromkeys(self._served, now)
-        for queue in self._served & self._waiting.keys():
-            self._tell(queue, True)
+        for queue in self._waiting:
+            if queue in self._served:
+                self._tell(queue, True)
+            elif not self._is_expected(queue):  # its kind has come, without it
+                self._tell(queue, False)
 
 
 def _nobody(error: NoLiveSeat) -> bool:

@@ -88,9 +88,9 @@ def test_an_unknown_model_gets_its_error_at_once(grid: Grid) -> None:
     async def scenario() -> None:
         grid.seat("m.a", OPUS)
         async with held(grid, seconds=3600) as holds:
-            with pytest.raises(NoLiveSeat):
+            with pytest.raises(NoLiveSeat) as caught:
                 await holds.admit(Asking(grid, GONE))
-            grid.scripts.leave("m.a", "i1", "go")
+            assert caught.value.details["served"] is False
 
     asyncio.run(scenario())
 
@@ -136,12 +136,26 @@ def test_a_kind_that_nobody_has_is_waited_for_though_others_are_live(grid: Grid)
     asyncio.run(scenario())
 
 
+def test_who_waits_for_a_kind_is_told_at_once_when_it_comes_without_the_queue(grid: Grid) -> None:
+    async def scenario() -> None:
+        async with held(grid, seconds=3600) as holds:
+            task = asyncio.create_task(holds.admit(Asking(grid, GONE)))
+            await until(lambda: bool(holds._waiting))
+            grid.seat("m.a", OPUS)
+            with pytest.raises(NoLiveSeat) as caught:
+                await task
+            assert caught.value.details["served"] is False
+
+    asyncio.run(scenario())
+
+
 def test_the_hold_is_bounded_in_time_and_says_how_long_it_was(grid: Grid) -> None:
     async def scenario() -> None:
         async with held(grid, seconds=0.3) as holds:
             with pytest.raises(NoLiveSeat) as caught:
                 await holds.admit(Asking(grid))
             assert caught.value.details["held"] >= 0.29
+            assert "served" not in caught.value.details
             assert holds.held == 0
         async with held(grid, seconds=3600) as holds:
             with pytest.raises(NoLiveSeat) as caught:
