@@ -1,4 +1,4 @@
-"""What a refusal of an OpenAI-shaped endpoint means to the grid.
+"""What a refusal of an endpoint means to the grid.
 
 | status | error | what follows |
 |---|---|---|
@@ -14,17 +14,26 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
-
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
 from gridq.protocol import Json
 from gridq.stages.http import retry_after
 
-NOT_REACHED = (httpx.TransportError, OSError)
-"""What httpx raises where no answer came or it broke off."""
-
 MAX_REASON = 500
 OUT_OF_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "credit_balance_too_low"})
+CREDIT_WORDS = "credit balance is too low"
+"""What Anthropic says, with 400, where an account has nothing left."""
+
+STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "overloaded_error": 529,
+}
+"""The status of an error that comes within a stream, by its type, as Anthropic states them."""
 
 
 def fault_of(
@@ -35,12 +44,15 @@ def fault_of(
     """
     reason, code = _reason(raw, key)
     details: dict[str, Any] = {**where, "status": status, "reason": reason or f"HTTP {status}"}
+    if code:
+        details["endpoint_code"] = code
     after = retry_after(headers.get("retry-after", ""))
     if after is not None:
         details["retry_after"] = after
     if status in {401, 403}:
         return SeatDegraded("The endpoint refused the key", {**details, "fix": "give the seat a valid key"})
-    if status == 402 or (status == 429 and code in OUT_OF_CREDIT):
+    spent = (status == 429 and code in OUT_OF_CREDIT) or (status == 400 and CREDIT_WORDS in reason)
+    if status == 402 or spent:
         return SeatDegraded("The endpoint's credit is used up", {**details, "fix": "top the account up"})
     if 300 <= status < 400:
         details["fix"] = "give the seat the URL it redirects to"
@@ -61,8 +73,9 @@ def fault_in_stream(event: dict[str, Json], key: str | None = None) -> GridError
     if isinstance(status, str) and status.isdigit():
         status = int(status)
     if not isinstance(status, int) or not 400 <= status < 600:
-        kind = str(error.get("type", "")) + str(error.get("code", "")) if isinstance(error, dict) else ""
-        status = 429 if "rate_limit" in kind else 400 if "invalid_request" in kind else 500
+        kinds = (error.get("type"), error.get("code")) if isinstance(error, dict) else ()
+        told = next((kind for kind in kinds if isinstance(kind, str) and kind in STATUSES), "")
+        status = 429 if "rate_limit_exceeded" in kinds else STATUSES.get(told, 500)
     return fault_of(status, {}, json.dumps(event).encode(), {}, key)
 
 

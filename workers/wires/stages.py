@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gridq.errors import SeatUnavailable, StageError
 from gridq.graph.plan import WRAP_KEYS
@@ -26,12 +26,18 @@ from workers.wires.demand import llm_demand, named, serving
 from workers.wires.models import ModelOffer
 
 IMPLEMENTATIONS = ("llm:complete", "llm:chat", "llm:embed")
+WIRE = "llm:wire"
+"""The fourth, whose request and answer are those of a model API; see `workers.wires.asked`."""
 
 DEFAULT_ANSWER_TOKENS = 256
 """What an answer without `max_tokens` is estimated at."""
 
 CHARACTERS_A_TOKEN = 4
 """A rule of thumb for estimates only; OpenAI and Anthropic both state it for English text."""
+
+
+PICTURE_CHARACTERS = 1600 * CHARACTERS_A_TOKEN
+"""What a picture counts at most: Anthropic states 1,600 tokens for the largest."""
 
 
 class Endpoint(StrEnum):
@@ -53,6 +59,10 @@ class Request:
     body: dict[str, Json]
     model: Json = None
 
+    @property
+    def embeddings(self) -> bool:
+        return self.endpoint is Endpoint.EMBEDDINGS
+
 
 def request(stage: StageCall, value: Json) -> Request:
     """The call that `stage` makes for input `value`; StageError names the field that is wrong."""
@@ -65,7 +75,11 @@ def request(stage: StageCall, value: Json) -> Request:
             return _embed(stage, _record(stage, value, "input", (str, list)))
     raise StageError(
         f"No model runs {stage.implementation!r}",
-        {"path": stage.path, "expected": "one of " + ", ".join(IMPLEMENTATIONS), "fix": "use 'llm:chat'"},
+        {
+            "path": stage.path,
+            "expected": "one of " + ", ".join((*IMPLEMENTATIONS, WIRE)),
+            "fix": "use 'llm:chat'",
+        },
     )
 
 
@@ -150,7 +164,16 @@ def _wrong(stage: StageCall, field: str, expected: str) -> StageError:
 M = TypeVar("M", bound=ModelOffer)
 
 
-def choose(stage: StageCall, asked: Request, models: Sequence[M]) -> M:
+class Wanted(Protocol):
+    """What a request says of its model: the name, null or `any`, and whether it must embed."""
+
+    @property
+    def model(self) -> Json: ...
+    @property
+    def embeddings(self) -> bool: ...
+
+
+def choose(stage: StageCall, asked: Wanted, models: Sequence[M]) -> M:
     """The model of this seat that runs the stage: the first that both the effect and the input's `model`
     allow.
 
@@ -171,7 +194,7 @@ def choose(stage: StageCall, asked: Request, models: Sequence[M]) -> M:
             },
         )
     wanted = named(asked.model, allowed)
-    if asked.endpoint is Endpoint.EMBEDDINGS:
+    if asked.embeddings:
         wanted = sorted(wanted, key=lambda model: not model.embeddings)
     if not wanted:
         raise StageError(
@@ -225,8 +248,8 @@ class Answer:
         usage = chunk.get("usage")
         if isinstance(usage, dict):
             self.usage = Usage(
-                tokens_in=_count(usage.get("prompt_tokens")),
-                tokens_out=_count(usage.get("completion_tokens")),
+                tokens_in=count(usage.get("prompt_tokens")),
+                tokens_out=count(usage.get("completion_tokens")),
             )
 
     def _tool_calls(self, parts: list[Json]) -> None:
@@ -260,31 +283,37 @@ def vectors(response: dict[str, Json], one: bool) -> Json:
 
 def embedding_usage(response: dict[str, Json]) -> Usage:
     usage = response.get("usage")
-    return Usage(tokens_in=_count(usage.get("prompt_tokens")) if isinstance(usage, dict) else 0)
+    return Usage(tokens_in=count(usage.get("prompt_tokens")) if isinstance(usage, dict) else 0)
 
 
 def estimate(stage: StageCall, value: Json) -> Estimate:
     """Tokens a stage will use: its text at four characters a token, and as many for the answer as it may
     take.
     """
-    if stage.implementation not in IMPLEMENTATIONS:
+    if stage.implementation not in (*IMPLEMENTATIONS, WIRE):
         return Estimate()
+    told = value if isinstance(value, dict) else {}
+    embeds = stage.implementation == "llm:embed"
+    if stage.implementation == WIRE:
+        embeds = told.get("path") == Endpoint.EMBEDDINGS
+        value = told = told["body"] if isinstance(told.get("body"), dict) else {}
     answer = 0
-    if stage.implementation != "llm:embed":
-        told = value if isinstance(value, dict) else {}
-        answer = _count(told.get("max_tokens") or told.get("max_completion_tokens")) or DEFAULT_ANSWER_TOKENS
-    return Estimate(tokens=_characters(value) // CHARACTERS_A_TOKEN + 1 + answer)
+    if not embeds:
+        answer = count(told.get("max_tokens") or told.get("max_completion_tokens")) or DEFAULT_ANSWER_TOKENS
+        answer *= count(told.get("n")) or 1
+    return Estimate(tokens=characters(value) // CHARACTERS_A_TOKEN + 1 + answer)
 
 
-def _characters(value: Json) -> int:
+def characters(value: Json) -> int:
+    """The characters of all texts in `value`; a picture or a file written into it counts as one picture."""
     if isinstance(value, str):
-        return len(value)
+        return len(value) if not value.startswith("data:") else min(len(value), PICTURE_CHARACTERS)
     if isinstance(value, dict):
-        return sum(_characters(item) for item in value.values())
+        return sum(characters(item) for item in value.values())
     if isinstance(value, list):
-        return sum(_characters(item) for item in value)
+        return sum(characters(item) for item in value)
     return 0
 
 
-def _count(number: Json) -> int:
+def count(number: Json) -> int:
     return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else 0

@@ -17,6 +17,7 @@ from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.probe import probe
 from workers.profiles.gpu.runner import Runner
 from workers.wires import stages
+from workers.wires.asking import read
 
 SAMPLE_SECONDS = 5.0
 DEGRADED_SECONDS = 60.0
@@ -64,7 +65,7 @@ class GpuProfile(Profile):
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         if self._runner is None:
-            stages.request(stage, value)
+            read(stage, value)
             raise SeatUnavailable("The gpu seat is not open", {"path": stage.path})
         try:
             output = self._runner.run(stage, value, context)

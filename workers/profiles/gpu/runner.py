@@ -16,10 +16,15 @@ from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.matching import demand_of, shortfall
 from workers.profiles.gpu.process import ModelProcess, Order
 from workers.profiles.gpu.residents import Residents
+from workers.profiles.gpu.speaking import EngineSpeaker
 from workers.wires import stages
+from workers.wires.accounted import AccountedContext
+from workers.wires.asked import Asked
+from workers.wires.asking import read
 from workers.wires.demand import llm_queues
 from workers.wires.models import Model, check_file
-from workers.wires.stages import Endpoint, Request
+from workers.wires.passing import pass_on
+from workers.wires.stages import Request
 
 SUMS = "checksums.json"
 ALL_LAYERS = -1
@@ -34,24 +39,23 @@ class Runner:
         self.residents = Residents(seat.memory_mb, self._load)
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
-        """Run `stage`; see `workers.wires.stages` for inputs and outputs.
+        """Run `stage`; see `workers.wires.stages` and `workers.wires.asked` for inputs and outputs.
 
         SeatUnavailable: the seat is less than the stage's effects ask for. For the rest see `ModelProcess`.
         """
-        asked = stages.request(stage, value)
+        asked = read(stage, value)
         self._check(stage.effects, stage.path)
         model = stages.choose(stage, asked, self._seat.models) if self._seat.models else None
         if model is None or self._seat.engine is None:
             raise SeatUnavailable("The seat has no model to run", {"path": stage.path})
         context.check()
         began = time.monotonic()
-        with (
-            self.residents.using(model, context) as process,
-            closing(process.ask(asked.endpoint.value, asked.body, context)) as chunks,
-        ):
-            if asked.endpoint is Endpoint.EMBEDDINGS:
-                return self._embed(asked, chunks, context, began)
-            return self._generate(asked, chunks, context, began)
+        with self.residents.using(model, context) as process:
+            timed = AccountedContext(context, lambda usage: self._timed(usage, began))
+            if isinstance(asked, Asked):
+                return pass_on(asked, model.name, timed, EngineSpeaker(process))
+            with closing(process.ask(asked.endpoint.value, asked.body, timed)) as chunks:
+                return _embed(asked, chunks, timed) if asked.embeddings else _generate(asked, chunks, timed)
 
     def warm(self) -> list[str]:
         """The queues whose work would run on a loaded model: the first that serves a queue counts."""
@@ -62,29 +66,9 @@ class Runner:
         loaded = set(self.residents.names())
         return [queue for queue, name in first.items() if name in loaded]
 
-    def _generate(
-        self, asked: Request, chunks: Iterable[dict[str, Json]], context: StageContext, began: float
-    ) -> Json:
-        answer = stages.Answer()
-        for chunk in chunks:
-            text = answer.add(chunk)
-            self._report(context, answer.spent(), began)
-            if text:
-                context.emit(text)
-        return answer.output(asked.implementation)
-
-    def _embed(
-        self, asked: Request, chunks: Iterable[dict[str, Json]], context: StageContext, began: float
-    ) -> Json:
-        response: dict[str, Json] = {}
-        for chunk in chunks:
-            response |= chunk
-        self._report(context, stages.embedding_usage(response), began)
-        return stages.vectors(response, isinstance(asked.body["input"], str))
-
-    def _report(self, context: StageContext, usage: Usage, began: float) -> None:
+    def _timed(self, usage: Usage, began: float) -> Usage:
         timed = usage.model_copy(update={"seconds": time.monotonic() - began})
-        context.report(priced(timed, self._seat.price_per_hour))
+        return priced(timed, self._seat.price_per_hour)
 
     def _check(self, effects: Iterable[Effect], path: str) -> None:
         for effect in effects:
@@ -120,3 +104,21 @@ class Runner:
 
     def close(self) -> None:
         self.residents.close()
+
+
+def _generate(asked: Request, chunks: Iterable[dict[str, Json]], context: StageContext) -> Json:
+    answer = stages.Answer()
+    for chunk in chunks:
+        text = answer.add(chunk)
+        context.report(answer.spent())
+        if text:
+            context.emit(text)
+    return answer.output(asked.implementation)
+
+
+def _embed(asked: Request, chunks: Iterable[dict[str, Json]], context: StageContext) -> Json:
+    response: dict[str, Json] = {}
+    for chunk in chunks:
+        response |= chunk
+    context.report(stages.embedding_usage(response))
+    return stages.vectors(response, isinstance(asked.body["input"], str))

@@ -46,6 +46,7 @@ class LlmSeat(BaseModel):
     url: str = Field(pattern=r"^https?://[^/@\s?#]+(/[^@\s?#]*)?$")
     key_env: str | None = None
     key_file: str | None = None
+    wire: Literal["openai", "anthropic"] = Field(default="openai", description="what the endpoint speaks")
     models: tuple[RemoteModel, ...] = ()
     lanes: int = Field(default=4, ge=1, le=512)
     budget: float | None = Field(default=None, ge=0)

@@ -16,7 +16,9 @@ from pydantic import ValidationError
 from gridq.errors import ConfigError, GridError, first_fault
 from gridq.protocol import Json, ProbeReport, SeatOffer
 from workers.profiles.llm.capability import LlmCapability, LlmSeat, RemoteModel
+from workers.wires.anthropic import AnthropicWire
 from workers.wires.openai import OpenAIWire
+from workers.wires.remote import RemoteWire
 
 KIND = "llm"
 OPENAI_URL = "https://api.openai.com/v1"
@@ -88,6 +90,12 @@ def key_of(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> str | None
             raise ConfigError("its key file is empty", {"path": f"llm.{seat.name}.key_file"})
         return key
     return None
+
+
+def wire_of(seat: LlmSeat, key: str | None) -> RemoteWire:
+    """The seat's endpoint in the wire that it speaks; nothing is sent yet."""
+    made = AnthropicWire if seat.wire == "anthropic" else OpenAIWire
+    return made(seat.url, key, headers=seat.headers, silence=seat.silence)
 
 
 def on_this_machine(url: str) -> bool:
@@ -190,7 +198,7 @@ def _listed(seats: list[tuple[LlmSeat, str | None]]) -> dict[str, tuple[RemoteMo
     answers: dict[str, tuple[RemoteModel, ...] | str] = {}
 
     def ask(seat: LlmSeat, key: str | None) -> None:
-        wire = OpenAIWire(seat.url, key, headers=seat.headers)
+        wire = wire_of(seat, key)
         try:
             names = wire.models(LISTING_SECONDS)
             answers[seat.name] = tuple(RemoteModel(name=name) for name in names if name.lower() != "any")

@@ -1,4 +1,4 @@
-"""The profile of OpenAI-compatible endpoints on other machines."""
+"""The profile of model endpoints on other machines."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from gridq.profiles import Profile, StageContext
 from gridq.protocol import Demand, Effect, Estimate, Json, ProbeReport, StageCall
 from workers.profiles.llm import accounting, matching, runner
 from workers.profiles.llm.capability import LlmCapability, LlmSeat
-from workers.profiles.llm.probe import KIND, key_of, probe
+from workers.profiles.llm.probe import KIND, key_of, probe, wire_of
 from workers.wires import stages
+from workers.wires.asking import read
 from workers.wires.demand import llm_demand
-from workers.wires.openai import OpenAIWire
+from workers.wires.remote import RemoteWire
 
 DEGRADED_SECONDS = 60.0
 
@@ -28,7 +29,7 @@ class LlmProfile(Profile):
     Capability: ClassVar[type[BaseModel]] = LlmCapability
 
     def __init__(self) -> None:
-        self._wire: OpenAIWire | None = None
+        self._wire: RemoteWire | None = None
         self._capability: LlmCapability | None = None
         self._degraded: tuple[float, str] = (0.0, "")
         self._calls = 0
@@ -53,11 +54,11 @@ class LlmProfile(Profile):
         assert isinstance(capability, LlmCapability)
         seat = LlmSeat.model_validate(config)
         self._capability = capability
-        self._wire = OpenAIWire(seat.url, key_of(seat), headers=seat.headers, silence=seat.silence)
+        self._wire = wire_of(seat, key_of(seat))
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         if self._wire is None or self._capability is None:
-            stages.request(stage, value)
+            read(stage, value)
             raise SeatUnavailable("The llm seat is not open", {"path": stage.path})
         self._calls += 1
         try:

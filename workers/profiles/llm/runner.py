@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall, Usage
+from gridq.protocol import Json, StageCall
 from workers.profiles.llm.accounting import priced
-from workers.profiles.llm.capability import LlmCapability, RemoteModel
+from workers.profiles.llm.capability import LlmCapability
 from workers.wires import stages
-from workers.wires.openai import OpenAIWire
-
-
-class PricedContext(StageContext):
-    """A stage's context whose reports carry the model's price; all else is the context it wraps."""
-
-    def __init__(self, inner: StageContext, model: RemoteModel) -> None:
-        super().__init__(job=inner.job, deadline=inner.deadline, emit=inner.emit if inner.streaming else None)
-        self._inner = inner
-        self._model = model
-        inner.on_cancel(self.cancel)
-
-    def report(self, usage: Usage) -> None:
-        self.usage = priced(usage, self._model)
-        self._inner.report(self.usage)
+from workers.wires.accounted import AccountedContext
+from workers.wires.asking import read
+from workers.wires.remote import RemoteWire
 
 
 def run(
-    stage: StageCall, value: Json, context: StageContext, wire: OpenAIWire, capability: LlmCapability
+    stage: StageCall, value: Json, context: StageContext, wire: RemoteWire, capability: LlmCapability
 ) -> Json:
-    """Run `stage` with the seat's model that it asks for; `workers.wires.stages` has inputs and outputs."""
-    asked = stages.request(stage, value)
+    """Run `stage` with the seat's model that it asks for.
+
+    Inputs and outputs: `workers.wires.stages` and `workers.wires.asked`.
+    """
+    asked = read(stage, value)
     model = stages.choose(stage, asked, capability.models)
     context.check()
-    return wire.run(asked, model.name, PricedContext(context, model))
+    return wire.run(asked, model.name, AccountedContext(context, lambda usage: priced(usage, model)))

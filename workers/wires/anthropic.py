@@ -1,0 +1,37 @@
+"""The Anthropic-shaped wire at an endpoint: messages and the list of models.
+
+Facts: the vendor's API reference. The key goes in `x-api-key`, the version of the wire in
+`anthropic-version`; an error is `{"type": "error", "error": {"type", "message"}}` with the statuses of
+`faults`, 529 for an overloaded endpoint; in a stream it comes as an event of its own.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gridq.protocol import Json
+from workers.wires.asked import ANTHROPIC
+from workers.wires.remote import SILENCE_SECONDS, RemoteWire
+
+VERSION = "2023-06-01"
+
+
+class AnthropicWire(RemoteWire):
+    """The calls to one endpoint that speaks the Anthropic wire."""
+
+    wire: ClassVar[str] = ANTHROPIC
+    name: ClassVar[str] = "Anthropic"
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        headers: dict[str, str] | None = None,
+        silence: float = SILENCE_SECONDS,
+    ) -> None:
+        login = {"x-api-key": key} if key else {}
+        super().__init__(url, key, {"anthropic-version": VERSION, **(headers or {}), **login}, silence)
+
+    def streamed(self, body: dict[str, Json]) -> dict[str, Json]:
+        return {**body, "stream": True}

@@ -1,0 +1,59 @@
+"""Running the stages of a model at an endpoint, whatever wire it speaks."""
+
+from __future__ import annotations
+
+import contextlib
+
+from gridq.errors import SeatDegraded, SeatUnavailable, StreamCut
+from gridq.profiles import StageContext
+from gridq.protocol import Json, StageCall
+from workers.wires.asked import OPENAI, Asked, ask
+from workers.wires.passing import Speaker, in_wire, pass_on
+from workers.wires.stages import WIRE, Answer, Endpoint, Request, embedding_usage, request, vectors
+
+
+def read(stage: StageCall, value: Json) -> Request | Asked:
+    """What `stage` asks of a model for the input `value`. StageError names the field that is wrong."""
+    return ask(stage, value) if stage.implementation == WIRE else request(stage, value)
+
+
+def run(asked: Request | Asked, model: str, context: StageContext, seat: Speaker) -> Json:
+    """Make the call, hand the pieces to `context` where somebody reads them, return the stage's output.
+
+    Usage is reported to `context` as it becomes known.
+    StageError, SeatError: see `faults`. StreamCut: it broke off after a piece was handed on.
+    """
+    if isinstance(asked, Asked):
+        return pass_on(asked, model, context, seat)
+    speaker = in_wire(OPENAI, seat)
+    body = {**asked.body, "model": model}
+    if asked.endpoint is Endpoint.EMBEDDINGS:
+        response = speaker.post(asked.endpoint, body, context)
+        context.report(embedding_usage(response))
+        try:
+            return vectors(response, isinstance(body["input"], str))
+        except (KeyError, TypeError, IndexError):
+            raise speaker.malformed("its answer has no embeddings") from None
+    answer = Answer()
+    if not context.streaming:
+        answer.add(speaker.post(asked.endpoint, body, context))
+        if answer.finish_reason is None and not answer.message["content"]:
+            raise speaker.malformed("its answer has no choices")
+        context.report(answer.spent())
+        return answer.output(asked.implementation)
+    try:
+        with contextlib.closing(speaker.stream(asked.endpoint, body, context)) as chunks:
+            for chunk in chunks:
+                text = answer.add(chunk)
+                context.report(answer.spent())
+                if text:
+                    context.emit(text)
+        if answer.finish_reason is None:
+            raise SeatUnavailable("The endpoint ended its stream before its answer was complete")
+    except (SeatUnavailable, SeatDegraded) as exc:
+        if answer.pieces:
+            raise StreamCut(
+                "The endpoint's stream broke off after its first piece", {**exc.details, "reason": str(exc)}
+            ) from exc
+        raise
+    return answer.output(asked.implementation)

@@ -1,0 +1,168 @@
+"""A chat completion and its chunks as a `message` and its events, as Anthropic's Messages gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gridq.protocol import Json
+from gridq.stages.counting import count_tokens
+from workers.wires.stages import count
+from workers.wires.whole import tool_input
+
+STOP_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+REASONING = ("reasoning_content", "reasoning")
+"""Where OpenAI-shaped endpoints put a model's thinking; the vendor's own does not send it."""
+
+
+def message(answer: dict[str, Json], asked: dict[str, Json]) -> dict[str, Json]:
+    """The `message` that a chat completion is."""
+    choice = answer["choices"][0]
+    told = choice["message"]
+    content: list[dict[str, Json]] = []
+    reasoning = _reasoning(told, asked)
+    if reasoning:
+        content.append({"type": "thinking", "thinking": reasoning, "signature": ""})
+    text = told.get("content") or told.get("refusal")
+    if text:
+        content.append({"type": "text", "text": text})
+    for at, call in enumerate(told.get("tool_calls") or ()):
+        function = call["function"]
+        name, called = call.get("id") or f"toolu_{answer.get('id', '')}_{at}", function.get("arguments") or ""
+        content.append(
+            {"type": "tool_use", "id": name, "name": function["name"], "input": tool_input(called)}
+        )
+    return {
+        **_head(answer, asked),
+        "content": content,
+        **_stop(choice, asked, any(block["type"] == "tool_use" for block in content)),
+        "usage": usage(answer.get("usage")),
+    }
+
+
+def _head(answer: dict[str, Json], asked: dict[str, Json]) -> dict[str, Json]:
+    name = answer.get("id") or "answer"
+    return {
+        "id": f"msg_{name}",
+        "type": "message",
+        "role": "assistant",
+        "model": answer.get("model") or asked["model"],
+    }
+
+
+def _reasoning(told: dict[str, Json], asked: dict[str, Json]) -> str:
+    """The model's thinking in a message or a delta, where the client asked for thinking."""
+    if (asked.get("thinking") or {}).get("type", "disabled") == "disabled":
+        return ""
+    return next((told[key] for key in REASONING if isinstance(told.get(key), str)), "")
+
+
+def _stop(choice: dict[str, Json], asked: dict[str, Json], called: bool) -> dict[str, Json]:
+    """Why the answer ended. `stop_reason` of a choice is vLLM's: the stop text that was met."""
+    met = choice.get("stop_reason")
+    if isinstance(met, str) and met in (asked.get("stop_sequences") or ()):
+        return {"stop_reason": "stop_sequence", "stop_sequence": met}
+    reason = STOP_REASONS.get(choice.get("finish_reason") or "stop", "end_turn")
+    return {"stop_reason": "tool_use" if called and reason == "end_turn" else reason, "stop_sequence": None}
+
+
+def usage(stated: Json) -> dict[str, Json]:
+    """The usage in Messages' terms, where input that came from the cache is counted apart."""
+    stated = stated if isinstance(stated, dict) else {}
+    details = stated.get("prompt_tokens_details") or {}
+    read, written = count(details.get("cached_tokens")), count(details.get("cache_write_tokens"))
+    return {
+        "input_tokens": max(0, count(stated.get("prompt_tokens")) - read - written),
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": read,
+        "output_tokens": count(stated.get("completion_tokens")),
+    }
+
+
+class MessageEvents:
+    """The events of a message, from a chat's chunks. One block is open at a time."""
+
+    def __init__(self, asked: dict[str, Json]) -> None:
+        self._asked = asked
+        self._begun = False
+        self._open: tuple[str, int] | None = None
+        self._blocks = 0
+        self._calls: dict[int, int] = {}
+        self._last: dict[str, Json] = {}
+        self._usage: Json = None
+        self._pieces = 0
+
+    def add(self, chunk: dict[str, Json]) -> Iterable[dict[str, Json]]:
+        """The events that `chunk` brings."""
+        if isinstance(chunk.get("usage"), dict):
+            self._usage = chunk["usage"]
+        if not self._begun:
+            self._begun = True
+            head = {**_head(chunk, self._asked), "content": [], "stop_reason": None, "stop_sequence": None}
+            yield {"type": "message_start", "message": {**head, "usage": usage(self._usage)}}
+        choices = chunk.get("choices") or [{}]
+        choice = choices[0]
+        delta = choice.get("delta") or {}
+        reasoning = _reasoning(delta, self._asked)
+        if reasoning:
+            yield from self._say("thinking", {"type": "thinking_delta", "thinking": reasoning})
+        text = delta.get("content") or delta.get("refusal")
+        if text:
+            yield from self._say("text", {"type": "text_delta", "text": text})
+        for at, call in enumerate(delta.get("tool_calls") or ()):
+            yield from self._call(call, call.get("index", at), chunk)
+        if choice.get("finish_reason"):
+            self._last = choice
+
+    def _say(self, kind: str, delta: dict[str, Json]) -> Iterable[dict[str, Json]]:
+        if self._open is None or self._open[0] != kind:
+            empty: dict[str, Any] = {"type": kind, kind: ""}
+            if kind == "thinking":
+                empty["signature"] = ""
+            yield from self._start(kind, empty)
+        yield self._delta(self._blocks - 1, delta)
+
+    def _call(self, call: dict[str, Json], index: int, chunk: dict[str, Json]) -> Iterable[dict[str, Json]]:
+        function = call.get("function") or {}
+        if index not in self._calls:
+            name = call.get("id") or f"toolu_{chunk.get('id', '')}_{index}"
+            block = {"type": "tool_use", "id": name, "name": function["name"], "input": {}}
+            yield from self._start("tool_use", block)
+            self._calls[index] = self._blocks - 1
+        if function.get("arguments"):
+            # calls come one after the other; a piece for an earlier one still goes to its own block
+            delta = {"type": "input_json_delta", "partial_json": function["arguments"]}
+            yield self._delta(self._calls[index], delta)
+
+    def _start(self, kind: str, block: dict[str, Json]) -> Iterable[dict[str, Json]]:
+        yield from self._stop_block()
+        self._open = (kind, self._blocks)
+        yield {"type": "content_block_start", "index": self._blocks, "content_block": block}
+        self._blocks += 1
+
+    def _stop_block(self) -> Iterable[dict[str, Json]]:
+        if self._open is not None:
+            yield {"type": "content_block_stop", "index": self._open[1]}
+            self._open = None
+
+    def _delta(self, index: int, delta: dict[str, Json]) -> dict[str, Json]:
+        self._pieces += 1
+        return {"type": "content_block_delta", "index": index, "delta": delta}
+
+    def end(self) -> Iterable[dict[str, Json]]:
+        """The last events; none where the chat did not come to its end."""
+        if not self._last:
+            return
+        yield from self._stop_block()
+        stop = _stop(self._last, self._asked, bool(self._calls))
+        stated = usage(self._usage)
+        if self._usage is None:
+            stated |= {"input_tokens": count_tokens(self._asked), "output_tokens": self._pieces}
+        yield {"type": "message_delta", "delta": stop, "usage": stated}
+        yield {"type": "message_stop"}

@@ -1,0 +1,204 @@
+"""A seat's endpoint, whatever wire it speaks: one call, its answer whole or as a stream of JSON objects.
+
+The caller's own thread makes the call and reads the pieces; a call can be dropped at any point. The key never
+stands in an error or a log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator
+from typing import ClassVar
+
+from gridq.errors import GridError, SeatUnavailable, StageError, StageTimeout
+from gridq.profiles import StageContext
+from gridq.protocol import Json
+from workers.wires.asked import Asked
+from workers.wires.asking import run
+from workers.wires.connections import Call, Connections, Dropped
+from workers.wires.faults import fault_in_stream, fault_of
+from workers.wires.sse import EventStream, EventTooLong
+from workers.wires.stages import Request
+
+SILENCE_SECONDS = 300.0
+"""How long an endpoint may send nothing. A long prompt on a slow engine is silent for minutes before its
+first piece.
+"""
+
+MAX_ANSWER = 64 * 1024 * 1024
+"""An endpoint that sends more than this for one call is broken."""
+
+DRAIN_SECONDS = 0.1
+"""How long the end of a stream that has said all is waited for, so that its connection can be kept."""
+
+LUMP = 256 * 1024
+OK = 200
+
+
+class RemoteWire(ABC):
+    """The calls to one endpoint. Safe to use from several threads; `close` drops what is under way."""
+
+    wire: ClassVar[str]
+    name: ClassVar[str]
+
+    def __init__(self, url: str, key: str | None, headers: dict[str, str], silence: float) -> None:
+        """`url` is the base, `https://host/v1`; `silence` the longest time without a byte, in seconds."""
+        self.url = url.rstrip("/")
+        self._key = key
+        self._silence = silence
+        self._connections = Connections(self.url, headers, silence)
+
+    @abstractmethod
+    def streamed(self, body: dict[str, Json]) -> dict[str, Json]:
+        """`body` as it asks for a stream."""
+
+    def ended(self, text: str) -> bool:
+        """Whether an event's data says that the stream is over and is itself no object."""
+        return False
+
+    def run(self, asked: Request | Asked, model: str, context: StageContext) -> Json:
+        """Run a stage of the wires; see `workers.wires.asking`."""
+        return run(asked, model, context, self)
+
+    def models(self, seconds: float) -> list[str]:
+        """The names of the models the endpoint lists, asked for `seconds` at most."""
+        context = StageContext(deadline=time.monotonic() + seconds)
+        data = self._whole("GET", "models", None, context).get("data")
+        if not isinstance(data, list):
+            raise self.malformed("it lists no models")
+        return [item["id"] for item in data if isinstance(item, dict) and isinstance(item.get("id"), str)]
+
+    def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
+        """One call, one answer: the JSON object the endpoint returns."""
+        return self._whole("POST", path, body, context)
+
+    def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
+        """One call, its answer as the JSON objects of its events, each as it comes; an error among them is
+        raised.
+        """
+        with self._faults(context), contextlib.closing(self._events(path, body, context)) as events:
+            for text in events:
+                context.check()
+                event = self._object(text)
+                fault = fault_in_stream(event, self._key)
+                if fault is not None:
+                    raise fault
+                yield event
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def malformed(self, reason: str) -> SeatUnavailable:
+        return SeatUnavailable(
+            f"The endpoint does not speak the {self.name} wire",
+            {**self._where(), "reason": reason, "fix": "check the seat's url: it usually ends in /v1"},
+        )
+
+    def _whole(
+        self, method: str, path: str, body: dict[str, Json] | None, context: StageContext
+    ) -> dict[str, Json]:
+        with self._faults(context), self._answer(method, path, body, context) as response:
+            raw = self._read(response)
+        return self._object(raw.decode("utf-8", "replace"))
+
+    def _events(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[str]:
+        """The data of each event, as it comes."""
+        events = EventStream()
+        with self._answer("POST", path, self.streamed(body), context) as response:
+            kind = response.getheader("content-type") or "text/event-stream"
+            if "text/event-stream" not in kind:
+                yield self._read(response).decode("utf-8", "replace")  # it answered whole, unasked
+                return
+            for lump in _decoded(response):
+                for event in events.feed(lump):
+                    if self.ended(event):
+                        return
+                    yield event
+            for event in events.end():
+                if not self.ended(event):
+                    yield event
+
+    @contextlib.contextmanager
+    def _answer(
+        self, method: str, path: str, body: dict[str, Json] | None, context: StageContext
+    ) -> Iterator[http.client.HTTPResponse]:
+        raw = None if body is None else _written(body)
+        call = Call(context.deadline, self._silence)
+        context.on_cancel(call.drop)
+        with self._connections.ask(method, path, raw, call) as response:
+            if response.status != OK:
+                headers = {name.lower(): value for name, value in response.getheaders()}
+                raise fault_of(response.status, headers, self._read(response), self._where(), self._key)
+            yield response
+            call.hurry(DRAIN_SECONDS)
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                while response.read1(LUMP):
+                    pass
+
+    @contextlib.contextmanager
+    def _faults(self, context: StageContext) -> Iterator[None]:
+        """What goes wrong with a call, as the grid's errors."""
+        try:
+            yield
+        except GridError:
+            raise
+        except Dropped:
+            context.check()
+            raise SeatUnavailable("The wire was closed while a call was under way", self._where()) from None
+        except TimeoutError:
+            context.check()
+            if context.deadline is not None and time.monotonic() >= context.deadline:
+                raise StageTimeout(
+                    "The model did not answer within the stage's time", self._where()
+                ) from None
+            raise SeatUnavailable("The endpoint did not answer in time", self._where()) from None
+        except (OSError, http.client.HTTPException, zlib.error) as exc:
+            context.check()
+            raise SeatUnavailable(
+                "The endpoint cannot be reached or broke the connection",
+                {**self._where(), "reason": f"{type(exc).__name__}: {exc}"},
+            ) from None
+        except EventTooLong as exc:
+            raise self.malformed(str(exc)) from None
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        raw = bytearray()
+        for lump in _decoded(response):
+            raw += lump
+            if len(raw) > MAX_ANSWER:
+                raise self.malformed(f"its answer is longer than {MAX_ANSWER} bytes")
+        return bytes(raw)
+
+    def _object(self, text: str) -> dict[str, Json]:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            raise self.malformed("it sent something that is not JSON") from None
+        if not isinstance(found, dict):
+            raise self.malformed("it sent JSON that is not an object")
+        return found
+
+    def _where(self) -> dict[str, Json]:
+        return {"endpoint": self.url}
+
+
+def _written(body: dict[str, Json]) -> bytes:
+    try:
+        return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as exc:
+        raise StageError("The request cannot be sent", {"reason": str(exc), "status": 400}) from None
+
+
+def _decoded(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """The body as it comes. No compression is asked for; some send gzip all the same."""
+    packed = (response.getheader("content-encoding") or "identity").lower() != "identity"
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32) if packed else None
+    while lump := response.read1(LUMP):
+        yield unpack.decompress(lump, MAX_ANSWER + 1) if unpack else lump
+    if response.length:  # what is left of the stated length: the library takes an early end for the end
+        raise http.client.IncompleteRead(b"", response.length)
