@@ -29,9 +29,7 @@ async def count(request: Request) -> Response:
     """
     door: Door = request.app.state.door
     await identify(request, "submit")
-    most = door.options.max_body or door.config.max_value
-    body = parse_body(
-        await read_body(request.receive, request.scope["headers"], most), door.options.max_json_depth
-    )
+    raw = await read_body(request.receive, request.scope["headers"], door.most_body)
+    body = parse_body(raw, door.options.max_json_depth)
     model_of(body)
     return JSONResponse({"input_tokens": count_tokens(body)})

@@ -4,6 +4,7 @@ that the grid must know. All else passes through as it came.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterable
@@ -14,7 +15,8 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from gridq.errors import InputTooLarge, InvalidField, InvalidJson, MissingField, RequestError, first_fault
+from gridq.errors import InvalidField, InvalidJson, MissingField, RequestError, first_fault
+from gridq.gateway.limits import body_too_large
 from gridq.jobs import JobOptions
 from gridq.protocol import Json
 
@@ -110,7 +112,7 @@ async def read_body(receive: Receive, headers: Iterable[tuple[bytes, bytes]], mo
     """A request's body. InputTooLarge: over `most` bytes; what is over is not read. ClientDisconnect."""
     for name, value in headers:
         if name == b"content-length" and value.isdigit() and int(value) > most:
-            raise _too_large(most)
+            raise body_too_large(most)
     parts: list[bytes] = []
     size = 0
     while True:
@@ -120,7 +122,7 @@ async def read_body(receive: Receive, headers: Iterable[tuple[bytes, bytes]], mo
         part = message.get("body", b"")
         size += len(part)
         if size > most:
-            raise _too_large(most)
+            raise body_too_large(most)
         parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -129,18 +131,18 @@ async def read_body(receive: Receive, headers: Iterable[tuple[bytes, bytes]], mo
 def parse_body(raw: bytes, depth: int) -> dict[str, Json]:
     """A body as a JSON object. InvalidJson: it is none, or deeper than `depth`."""
     try:
-        body = _DECODER.decode(raw.decode())
+        body = _DECODER.decode(raw.removeprefix(codecs.BOM_UTF8).decode())
     except RecursionError:
         raise _too_deep(depth) from None
-    except UnicodeDecodeError:
-        raise InvalidJson("The body is not UTF-8", {"path": "body", "expected": "a JSON object"}) from None
-    except ValueError as exc:
+    except UnicodeDecodeError as exc:
         raise InvalidJson(
-            "The body is not JSON", {"path": "body", "reason": str(exc)[:200], "expected": "a JSON object"}
+            "The body is not UTF-8", {"path": "body", "reason": f"{exc.reason} at byte {exc.start}"}
         ) from None
+    except ValueError as exc:
+        raise InvalidJson("The body is not JSON", {"path": "body", "reason": str(exc)[:200]}) from None
     if not isinstance(body, dict):
         raise InvalidJson("The body is no JSON object", {"path": "body", "expected": "a JSON object"})
-    if raw.count(b"{") + raw.count(b"[") > depth and _deeper(body, depth):
+    if raw.count(b"{") + raw.count(b"[") > depth and _is_deeper(body, depth):
         raise _too_deep(depth)
     return body
 
@@ -169,15 +171,15 @@ def stream_of(body: dict[str, Json]) -> bool:
     return bool(stream)
 
 
-def _no_constant(name: str) -> Json:
-    raise ValueError(f"{name} is no JSON")
+def _no_number(name: str) -> Json:
+    raise ValueError(f"{name} is no JSON number")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
-def _deeper(value: Json, depth: int) -> bool:
-    """Whether `value` is nested more deeply than `depth`."""
+def _is_deeper(value: Json, depth: int) -> bool:
+    """Whether `value` is nested more deeply than `depth` levels."""
     level: list[Json] = [value]
     for _ in range(depth):
         level = [
@@ -191,6 +193,12 @@ def _deeper(value: Json, depth: int) -> bool:
     return True
 
 
+def _too_deep(depth: int) -> InvalidJson:
+    return InvalidJson(
+        "The body is nested too deeply", {"path": "body", "expected": f"at most {depth} levels"}
+    )
+
+
 def _is_text(text: str) -> bool:
     try:
         text.encode()
@@ -201,16 +209,3 @@ def _is_text(text: str) -> bool:
 
 def _malformed(header: str, expected: str) -> RequestError:
     return RequestError(f"The header {header} is malformed", {"path": header, "expected": expected})
-
-
-def _too_large(most: int) -> InputTooLarge:
-    return InputTooLarge(
-        "The request's body is too large",
-        {"path": "body", "expected": f"at most {most} bytes", "fix": "send less, or pass data by reference"},
-    )
-
-
-def _too_deep(depth: int) -> InvalidJson:
-    return InvalidJson(
-        "The body is nested too deeply", {"path": "body", "expected": f"at most {depth} levels"}
-    )

@@ -17,7 +17,6 @@ from gridq.errors import ValueGone
 from gridq.gateway.caller import Caller
 from gridq.gateway.follower import Follower
 from gridq.gateway.holding import Holding
-from gridq.gateway.holding import Holding
 from gridq.gateway.options import GatewayOptions
 from gridq.gateway.relay import CALM, Relay
 from gridq.history import read_rows
@@ -59,12 +58,16 @@ class Door:
         """Whether the gateway stops: who is cut off then comes back at another one."""
         self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix="gridq-gateway")
 
+    @property
+    def most_body(self) -> int:
+        """The largest body that a request may have, in bytes."""
+        return self.options.max_body or self.config.max_value
+
     @classmethod
     async def open(cls, config: Settings, options: GatewayOptions) -> Door:
         """A door that reads. A server that is away is waited for."""
         door = cls(config, options)
         door.relay.start()
-        door.holding.start()
         door.holding.start()
         return door
 
@@ -79,7 +82,6 @@ class Door:
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """`function` on one of the door's own threads; faults of the server come as BrokerError."""
-
         return await self._call(partial(function, *args, **kwargs))
 
     def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
@@ -101,12 +103,12 @@ class Door:
         detached: bool = False,
     ) -> str:
         """Admit a graph's JSON text with its input's; the job's id, or that of the job which has its
-        idempotency key already. Where nobody serves it just now, it is held for a while (`Holding`).
+        idempotency key already. Where nobody serves it just now it is held for a while first
+        (`gridq.gateway.holding`).
 
         `follower` is one of the relay's that follows `job` already, so that no time is lost. The errors are
-        those of `gridq.Client.submit`; nothing is queued then. Where nobody serves it just now it is held for
-        a while first (`gridq.gateway.holding`). Where the request is given up meanwhile, what
-        was admitted is cancelled, but for one that is `detached`.
+        those of `gridq.Client.submit`; nothing is queued then. Where the request is given up meanwhile, what
+        was admitted is cancelled, unless it is `detached`.
         """
         given = check_id(job) if job is not None else new_id()
         fresh = job is None or follower is not None

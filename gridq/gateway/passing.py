@@ -7,6 +7,7 @@ unless it asked to detach.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import json
 import logging
@@ -55,27 +56,34 @@ ANTHROPIC = Wire(
 async def begin(request: Request, wire: Wire, path: str) -> Passing:
     """Check a request to `path` of a wire; the response to send, which submits it.
 
-    The errors of `caller.identify`, `asked`, `read_body`, `parse_body`; MissingField, InvalidField.
+    The errors of `caller.identify`, `asked`, `read_body` and `parse_body`; MissingField, InvalidField;
+    JobNotFound.
     """
     door: Door = request.app.state.door
     caller = await identify(request, "submit")
     headers = request.scope["headers"]
-    most = door.options.max_body or door.config.max_value
-    raw = await read_body(request.receive, headers, most)
+    raw = await read_body(request.receive, headers, door.most_body)
     body = parse_body(raw, door.options.max_json_depth)
     model, stream = model_of(body), stream_of(body)
     about = asked(headers, caller.agent, stream=stream)
+    detach = about.detach
     if about.resume is not None:
         job = about.resume[0]
-        if not caller.may_see(await door.agent_of(job)):
+        agent = await door.agent_of(job)
+        if not caller.may_see(agent):
             raise not_found(job)
+        detach = detach or not caller.may_end(agent)
     config: dict[str, Json] = {"model": model}
     if path == "embeddings":
         config["embeddings"] = True
     stage = {"op": "Stage", "id": "llm_wire", "config": config}
     graph = json.dumps({"root": stage}, separators=(",", ":")).encode()
-    value = b'{"wire":"%b","path":"%b","body":%b}' % (wire.name.encode(), path.encode(), raw.strip())
-    return Passing(door, wire, caller, about, graph=graph, value=value, stream=stream)
+    value = b'{"wire":"%b","path":"%b","body":%b}' % (
+        wire.name.encode(),
+        path.encode(),
+        raw.removeprefix(codecs.BOM_UTF8),
+    )
+    return Passing(door, wire, caller, about, graph=graph, value=value, stream=stream, detached=detach)
 
 
 class Passing(Response):
@@ -84,7 +92,7 @@ class Passing(Response):
     background = None
 
     def __init__(self, door: Door, wire: Wire, caller: Caller, asked: Asked, *, graph: bytes, value: bytes,
-                 stream: bool) -> None:  # fmt: skip
+                 stream: bool, detached: bool) -> None:  # fmt: skip
         self.door = door
         self.wire = wire
         self.caller = caller
@@ -93,7 +101,7 @@ class Passing(Response):
         self.value = value
         self.stream = stream or asked.resume is not None
         self.job = ""
-        self.detached = asked.detach
+        self.detached = detached
         self.begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

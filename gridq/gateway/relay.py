@@ -41,6 +41,9 @@ brings the news of several; with few it comes at once.
 
 LONGEST_GATHER = 0.02
 
+AGAIN = 0.0005
+"""Seconds until a read that could not be interrupted yet is interrupted again."""
+
 LOOK = 1.0
 """Seconds between two rounds of looks at the followers that heard nothing."""
 
@@ -60,7 +63,7 @@ class Relay:
         self._buffer = buffer
         self._followers: dict[bytes, list[Follower]] = {}
         self._changed = asyncio.Event()
-        self._reading: bytes | None = None
+        self._blocked: int | None = None
         self._doubt = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -110,14 +113,14 @@ class Relay:
             try:
                 connection = await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
                 try:
-                    self._reading = str(await _ask(connection, "CLIENT", "ID")).encode()
+                    number = int(await _ask(connection, "CLIENT", "ID"))
                     if away:
                         log.warning("the streams are read again")
                     away = False
                     while True:
-                        await self._turn(connection)
+                        await self._turn(connection, number)
                 finally:
-                    self._reading = None
+                    self._blocked = None
                     await connection.disconnect(nowait=True)
                     await self._client.connection_pool.release(connection)
             except (RedisError, OSError) as exc:
@@ -126,15 +129,17 @@ class Relay:
                 away = True
                 await asyncio.sleep(PAUSE)
 
-    async def _turn(self, connection: Any) -> None:
-        """One read of all that is followed now."""
+    async def _turn(self, connection: Any, number: int) -> None:
+        """One read of all that is followed now. `number` is the connection's own at the server."""
         self._changed.clear()
         keys, places = self._wanted()
         if not keys:
             await self._changed.wait()
             return
+        self._blocked = number
         await connection.send_packed_command(_xread(keys, places))
         reply = await connection.read_response()
+        self._blocked = None
         now = time.monotonic()
         for key, entries in reply or ():
             for follower in list(self._followers.get(key, ())):
@@ -182,17 +187,16 @@ class Relay:
         return bool(await self._client.xrange(follower.key, at, at))
 
     async def _wake(self) -> None:
-        """Interrupt a read that blocks where what is followed has changed."""
+        """Interrupt the read that blocks where what is followed has changed."""
         while True:
             await self._changed.wait()
-            reader = self._reading
-            if reader is not None:
+            if self._blocked is not None:
                 with contextlib.suppress(RedisError, OSError):
-                    await self._client.client_unblock(int(reader))
-            # It may have come before the read did; `_turn` takes the mark away as it begins the next.
-            await asyncio.sleep(0 if reader is not None else PAUSE)
+                    await self._client.client_unblock(self._blocked)
+            # It may have come before the read did. `_turn` takes the mark away as it begins the next.
+            await asyncio.sleep(0)
             if self._changed.is_set():
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(AGAIN if self._blocked is not None else 0.001)
 
     # -- jobs that say nothing
 
