@@ -118,7 +118,7 @@ def gateways(url: str, source: str = "GRIDQ_URL") -> tuple[str, ...]:
     >>> gateways("http://a:8080/, https://b/grid")
     ('http://a:8080', 'https://b/grid')
     """
-    found = tuple(dict.fromkeys(each.strip().rstrip("/") for each in url.split(",")))
+    found = tuple(dict.fromkeys(re.sub(r"(?<![:/])/+$", "", each.strip()) for each in url.split(",")))
     for each in found:
         reason = _gateway_fault(each)
         if reason:

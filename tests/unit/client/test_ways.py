@@ -1,0 +1,146 @@
+"""Which way a client takes: by a gateway or by the server, as its URL says."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+
+import pytest
+from pydantic import SecretStr
+
+import gridq
+from gridq.client import (
+    AsyncBrokerClient,
+    AsyncClient,
+    AsyncGatewayClient,
+    BrokerClient,
+    Client,
+    GatewayClient,
+)
+from gridq.errors import ConfigError, KeyInvalid
+from gridq.settings import Settings, settings
+
+SERVERS = ["redis://127.0.0.1:1/0", "rediss://127.0.0.1:1/0", "unix:///nowhere.sock", "sentinel://a,b/main"]
+GATEWAYS = ["http://127.0.0.1:1", "HTTPS://grid.example/", "http://127.0.0.1:1,http://127.0.0.1:2/"]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("GRIDQ_URL", raising=False)
+    monkeypatch.delenv("GRIDQ_KEY", raising=False)
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("url", "way"),
+    [(None, BrokerClient), *((u, BrokerClient) for u in SERVERS), *((u, GatewayClient) for u in GATEWAYS)],
+)
+def test_the_url_says_which_way_it_is(url: str | None, way: type[Client]) -> None:
+    with Client(url) as client:
+        assert type(client) is way
+        assert isinstance(client, gridq.Client)
+    other = AsyncClient(url)
+    assert type(other) is (AsyncGatewayClient if way is GatewayClient else AsyncBrokerClient)
+    assert isinstance(other, gridq.AsyncClient)
+    asyncio.run(other.close())
+
+
+def test_the_environment_says_it_where_nobody_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_URL", "http://127.0.0.1:1/")
+    monkeypatch.setenv("GRIDQ_KEY", "gq_a_b")
+    with Client() as client:
+        assert isinstance(client, GatewayClient)
+        request = client.gateways.request(0, _call("/jobs"))
+        assert str(request.url) == "http://127.0.0.1:1/jobs"
+        assert request.headers["authorization"] == "Bearer gq_a_b"
+    with Client("redis://127.0.0.1:1/0") as client:  # what is given goes before
+        assert isinstance(client, BrokerClient)
+    with BrokerClient() as client:  # who says which way goes it
+        assert client.url == settings().broker_url.get_secret_value()
+
+
+def test_settings_that_are_given_go_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_URL", "http://127.0.0.1:1")
+    with Client(config=Settings(url=None)) as client:
+        assert isinstance(client, BrokerClient)
+    monkeypatch.delenv("GRIDQ_URL")
+    with Client(config=Settings(url="http://127.0.0.1:2")) as client:
+        assert isinstance(client, GatewayClient)
+
+
+def test_a_key_that_is_given_goes_before_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_KEY", "gq_a_environment")
+    with Client("http://127.0.0.1:1", "gq_a_given") as client:
+        assert isinstance(client, GatewayClient)
+        assert client.gateways.request(0, _call("/")).headers["authorization"] == "Bearer gq_a_given"
+    with Client("redis://127.0.0.1:1/0", "gq_a_given") as client:
+        assert client.config.key == SecretStr("gq_a_given")
+
+
+@pytest.mark.parametrize("key", ["gq_ä", "gq_a\nb", "gq_a\r\nx-evil: 1"])
+def test_what_no_header_can_hold_is_no_key(key: str) -> None:
+    with pytest.raises(KeyInvalid) as caught:
+        Client("http://127.0.0.1:1", key)
+    assert "evil" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://", "cannot be read"),
+        ("http://h:port", "cannot be read"),
+        ("http://h:0", "cannot be read"),
+        ("http://ann:secret@h", "a login stands in it"),
+        ("http://h/?key=secret", "a \\? or a #"),
+        ("http://h/#secret", "a \\? or a #"),
+        ("http://h,redis://:secret@h", "does not begin with"),
+        ("http://h,", "does not begin with"),
+        ("http://h secret", "cannot be read"),
+        ("http://[::1", "cannot be read"),
+    ],
+)
+def test_a_wrong_url_is_told_without_showing_it(url: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        Client(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["redis://:secret@h/0", "h:8080", "http://h:x"])
+def test_a_wrong_setting_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_URL", url)
+    with pytest.raises(ConfigError) as caught:
+        settings()
+    assert caught.value.path == "GRIDQ_URL"
+    assert "secret" not in str(caught.value)
+
+
+def test_every_way_has_every_method_with_the_same_arguments() -> None:
+    names = [name for name in vars(Client) if not name.startswith("_") and callable(getattr(Client, name))]
+    assert len(names) >= 20
+    for way in (BrokerClient, GatewayClient):
+        for name in names:
+            assert _arguments(way, name) == _arguments(Client, name), (way, name)
+            assert name == "run" or getattr(way, name) is not getattr(Client, name), (way, name)
+    short = [name for name in vars(AsyncClient) if not name.startswith("_")]
+    assert {*names} - {"reader"} == {*short} - {"sync"}
+    for way in (AsyncClient, AsyncBrokerClient, AsyncGatewayClient):
+        for name in {*names} - {"reader"}:
+            assert _arguments(way, name) == _arguments(Client, name), (way, name)
+
+
+def test_what_is_no_way_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Telegraph"):
+        gridq.client.Telegraph  # noqa: B018
+
+
+def _arguments(cls: type, name: str) -> list[str]:
+    return list(inspect.signature(getattr(cls, name)).parameters)
+
+
+def _call(path: str) -> gridq.client.gateways.Call:
+    from gridq.client.gateways import Call
+
+    return Call("GET", path)
