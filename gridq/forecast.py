@@ -26,6 +26,10 @@ LEAST = 0.05
 """The least spread that is told, as a part of the wait: whatever was measured, tomorrow is another day."""
 
 
+Sort = tuple[str, int, frozenset[str]]
+"""What decides who may take a stage: its queue, its rounded cost, the seats that are excluded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seat:
     """A live seat. `running`: of each busy lane the stage's queue and for how long it has run. `back_in`:
@@ -69,6 +73,11 @@ class Line:
     excluded: frozenset[str] = frozenset()
 
     @property
+    def sort(self) -> Sort:
+        """What decides who may take it."""
+        return self.queue, self.cost, self.excluded
+
+    @property
     def first(self) -> int:
         """Stages that go with the interactive ones."""
         return self.aged if self.prio else self.count
@@ -89,6 +98,16 @@ class Board:
     lines: tuple[Line, ...] = ()
     turns: Mapping[tuple[str, str], float] = field(default_factory=dict)
     clocks: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def takers(self) -> dict[Sort, list[Seat]]:
+        """Who may take each sort of stage that waits."""
+        sorts = {line.sort for line in self.lines}
+        return {sort: [seat for seat in self.seats if seat.takes(*sort)] for sort in sorts}
+
+    def taken_by(self, seat: Seat) -> frozenset[Sort]:
+        """The sorts of waiting stages that `seat` may take."""
+        return frozenset(sort for sort in self.takers if seat.takes(*sort))
 
     @cached_property
     def measured(self) -> dict[str, Service]:
@@ -137,25 +156,37 @@ class Forecast:
 
 
 def forecast(board: Board, ask: Ask) -> Forecast:
-    """When a stage would start that is admitted now."""
+    """When a stage would start that is admitted now: on the seats that come to it first."""
     pool = [seat for seat in board.seats if seat.takes(ask.queue, ask.cost, ask.excluded)]
-    ahead = _ahead(board, ask, pool)
-    position = math.floor(sum(ahead.values()) + 0.5) + 1
     lanes = sum(seat.lanes for seat in pool)
     if not lanes:
-        return Forecast(ask.queue, position, 0, None, None, None, _nobody(board, ask))
-    services = [(seat, _service(board, seat, ahead or {ask.queue: 1.0})) for seat in pool]
+        return Forecast(ask.queue, 1, 0, None, None, None, _nobody(board, ask))
+    groups: dict[frozenset[Sort], list[Seat]] = defaultdict(list)
+    for seat in pool:
+        groups[board.taken_by(seat)].append(seat)
+    found = [_on(board, ask, seats) for seats in groups.values()]
+    best = min(found, key=lambda one: (one.p50 is None, one.p50 or 0.0, one.position))
+    rates = [one.rate for one in found if one.rate]
+    bottleneck = "" if best.now else _bottleneck(board, ask, pool, lanes)
+    return replace(best, lanes=lanes, rate=sum(rates) or None, bottleneck=bottleneck)
+
+
+def _on(board: Board, ask: Ask, seats: Sequence[Seat]) -> Forecast:
+    """When it would start on `seats`, before which the same work stands."""
+    ahead = _ahead(board, ask, seats)
+    position = math.floor(sum(ahead.values()) + 0.5) + 1
+    lanes = sum(seat.lanes for seat in seats)
+    services = [(seat, _service(board, seat, ahead or {ask.queue: 1.0})) for seat in seats]
     known = [(seat, service) for seat, service in services if service is not None]
     rate = _rate(_period(seat, service) for seat, service in known for _ in range(seat.lanes))
-    free = sum(seat.free for seat in pool)
+    free = sum(seat.free for seat in seats)
     if position <= free:
         return Forecast(ask.queue, position, lanes, 0.0, 0.0, 0.0, "", rate)
-    bottleneck = _bottleneck(ask, pool, known, lanes)
-    if len(known) < len(pool):
-        return Forecast(ask.queue, position, lanes, None, None, None, bottleneck)
+    if len(known) < len(seats):
+        return Forecast(ask.queue, position, lanes, None, None, None)
     start = _start(_free_at(board, known), position)
     off = NINETY * _spread(start, position - free, [service for _, service in known], rate)
-    return Forecast(ask.queue, position, lanes, start, max(start - off, 0.0), start + off, bottleneck, rate)
+    return Forecast(ask.queue, position, lanes, start, max(start - off, 0.0), start + off, "", rate)
 
 
 def elsewhere(board: Board, ask: Ask) -> str | None:
@@ -204,7 +235,7 @@ def _ahead(board: Board, ask: Ask, pool: Sequence[Seat]) -> dict[str, float]:
     rivals: dict[tuple[str, str], list[tuple[Line, float]]] = defaultdict(list)
     names = {seat.seat for seat in pool}
     for line in board.lines:
-        able = [seat for seat in board.seats if seat.takes(line.queue, line.cost, line.excluded)]
+        able = board.takers[line.sort]
         ours = sum(seat.lanes for seat in able if seat.seat in names)
         if ours:
             share = ours / sum(seat.lanes for seat in able)
@@ -321,9 +352,10 @@ def _variation(service: Service) -> float:
     return math.sqrt(math.expm1(min(sigma * sigma, 20.0)))
 
 
-def _bottleneck(ask: Ask, pool: Sequence[Seat], known: Sequence[tuple[Seat, Service]], lanes: int) -> str:
-    hasty = [seat.seat for seat, service in known if _period(seat, service) > max(service.mean, 1e-6)]
-    if known and len(hasty) == len(pool):
+def _bottleneck(board: Board, ask: Ask, pool: Sequence[Seat], lanes: int) -> str:
+    services = [(seat, _service(board, seat, {ask.queue: 1.0})) for seat in pool]
+    hasty = [seat.seat for seat, one in services if one and _period(seat, one) > max(one.mean, 1e-6)]
+    if len(hasty) == len(pool):
         return f"requests_per_minute of {' and '.join(hasty[:3])}"
     if all(seat.back_in for seat in pool):
         return f"every seat of {ask.queue} pauses"

@@ -126,6 +126,13 @@ def test_of_a_queue_that_others_serve_too_only_a_share_is_before_it() -> None:
     assert found.lanes == 1
 
 
+def test_a_seat_before_which_nothing_stands_comes_to_it_first() -> None:
+    busy, other = seat("m.a", "llm:opus", ANY), seat("m.b", ANY, busy=0)
+    lines = (Line("llm:opus", "ann", 10),)
+    assert look(busy, other, lines=lines).now
+    assert look(busy, seat("m.b", ANY, elapsed=6.0), lines=lines).p50 == pytest.approx(4.0)
+
+
 def test_seats_that_pause_come_back() -> None:
     found = look(seat(busy=0, back_in=30.0))
     assert found.p50 == pytest.approx(30.0)

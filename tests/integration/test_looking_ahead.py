@@ -1,0 +1,184 @@
+"""Admission looks ahead, by every door: full queues, deadlines out of reach, what the refused are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gridq import registry
+from gridq.admission import Admission
+from gridq.app import app
+from gridq.client.broker import BrokerClient as Client
+from gridq.errors import DeadlineUnreachable, GridError, NoLiveSeat, QueueDropped, QueueFull
+from gridq.inbox import Inbox
+from gridq.jobs import End, JobOptions
+from gridq.limiting import put_in_force
+from gridq.protocol import Advertisement, Service
+from gridq.quotas import parse
+from gridq.router import build
+from gridq.store.scripts import Scripts
+from gridq.testing import FakeProfile
+from tests.conftest import GridEnv
+from tests.unit.store.test_commands import commands
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+ANY, WIDE = "bench:one", "bench:any"
+ECHO = {"root": {"op": "Stage", "id": "bench_echo", "config": {"slug": "one"}}}
+TOLD = {"capability", "bottleneck", "position", "starts_in", "retry_after", "fix"}
+
+
+@pytest.fixture
+def client(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client of a grid with one seat, of one lane, that takes nothing by itself."""
+    monkeypatch.setattr("gridq.outlook.FRESH", 0.0)
+    with Client(grid_env.url, config=grid_env.settings) as made:
+        made._admission = Admission(made.scripts, grid_env.settings, {"bench": FakeProfile()})
+        join(made.scripts, "m.a", ANY, WIDE)
+        yield made
+
+
+def join(scripts: Scripts, seat: str, *queues: str, took: float | None = 2.0) -> None:
+    """Make a seat live whose stages take so long."""
+    scripts.register(seat, "i", host="h", lanes=1, budget=None, queues=queues, ttl_ms=60_000)
+    found = {} if took is None else {q: Service(n=50, mean=took, p50=took, p90=took) for q in queues}
+    ad = Advertisement(
+        seat=seat, machine="m", worker=f"{seat}@m", incarnation="i", kind="bench", lanes=1,
+        queues=list(queues), capability={"slugs": ["one"]}, service=found,
+    )  # fmt: skip
+    registry.advertise(scripts.client, scripts.keys, ad, 60)
+
+
+def bound(client: Client, most: int, policy: str = "reject") -> None:
+    text = f'[queues."{ANY}"]\nmax_pending = {most}\npolicy = "{policy}"'
+    put_in_force(client.scripts, parse(text, "q.toml"), "a test")
+
+
+def backlog(client: Client, count: int = 20, **options: Any) -> list[str]:
+    return [client.submit(ECHO, number, **options) for number in range(count)]
+
+
+def values_left(client: Client) -> list[bytes]:
+    return list(client.redis.scan_iter(client.keys("val", "*")))
+
+
+def test_a_full_queue_refuses_and_keeps_nothing(client: Client) -> None:
+    bound(client, 3)
+    backlog(client, 3)
+    with pytest.raises(QueueFull) as caught:
+        client.submit(ECHO, "x" * 100_000)
+    error = caught.value
+    assert error.details.keys() > TOLD
+    assert (error.details["pending"], error.details["limit"], error.details["position"]) == (3, 3, 4)
+    assert error.details["bottleneck"] == f"max_pending of {ANY} (3)"
+    assert error.details["starts_in"]["p50"] == pytest.approx(6.0)
+    assert error.details["retry_after"] == 2.0
+    assert values_left(client) == []
+
+
+def test_another_queue_that_would_run_it_now_is_named(client: Client) -> None:
+    bound(client, 3)
+    backlog(client, 3)
+    join(client.scripts, "m.b", WIDE)
+    with pytest.raises(QueueFull) as caught:
+        client.submit(ECHO, 1)
+    assert caught.value.fix == f"use {WIDE}, which would run it now"
+
+
+def test_the_oldest_batch_job_gives_way(client: Client) -> None:
+    bound(client, 2, "drop-oldest-batch")
+    first, second = backlog(client, 2, priority="batch")
+    job = client.submit(ECHO, 1)
+    with pytest.raises(QueueDropped) as caught:
+        client.result(first, 10)
+    assert caught.value.details["queue"] == ANY
+    assert client.status(second) == client.status(job) == "running"
+    with pytest.raises(QueueFull):
+        client.submit(ECHO, 1, priority="batch")
+
+
+def test_a_deadline_out_of_reach_is_refused_at_once(client: Client) -> None:
+    backlog(client)
+    with pytest.raises(DeadlineUnreachable) as caught:
+        client.submit(ECHO, "x" * 100_000, deadline=5)
+    details = caught.value.details
+    assert details.keys() > TOLD
+    assert details["position"] == 21
+    assert details["starts_in"]["low"] > 5
+    assert details["bottleneck"] == f"the only lane of {ANY}"
+    assert details["fix"] == "raise the deadline to 43 s"
+    assert values_left(client) == []
+    with pytest.raises(DeadlineUnreachable, match="queue_timeout"):
+        client.submit(ECHO, 1, queue_timeout=1.5)
+    with pytest.raises(DeadlineUnreachable) as caught:
+        client.submit(ECHO, 1, deadline=5, priority="batch", agent="eve")
+    assert str(caught.value.fix).startswith("submit it as interactive, or raise the deadline to ")
+    for options in ({}, {"deadline": 60}, {"queue_timeout": 60}, {"deadline": 5, "agent": "eve"}):
+        assert client.submit(ECHO, 1, **options)
+
+
+def test_what_was_never_measured_is_no_reason_to_refuse(client: Client) -> None:
+    join(client.scripts, "m.a", ANY, WIDE, took=None)
+    backlog(client)
+    assert client.submit(ECHO, 1, deadline=0.5)
+
+
+def test_a_job_that_is_there_already_is_no_second_one_however_late_it_is(client: Client) -> None:
+    backlog(client)
+    first = client.submit(ECHO, 1, job="mine", deadline=60)
+    client.redis.zadd(client.keys("w", ANY, "0/0|", "default"), {"mine:0": 1})
+    for number in range(200):
+        client.submit(ECHO, number)
+    assert client.submit(ECHO, 1, job="mine", deadline=60) == first
+
+
+def test_a_free_queue_is_asked_for_in_one_question_and_without_a_deadline_in_none(client: Client) -> None:
+    client.scripts.claim("m.a", "i", "0", "n0")  # it looked for work, and found none
+    split = client.admission.split(json.dumps(ECHO).encode())
+    check = client.admission.foresight.check
+    watched: Any = SimpleNamespace(client=client.redis)
+
+    def asked(**options: Any) -> int:
+        return commands(watched, lambda: check("j", split.starts, JobOptions(**options), {}))
+
+    assert asked() == 0
+    assert asked(deadline=1.0) == 5
+
+
+def test_through_the_inbox_it_becomes_the_jobs_error(client: Client, grid_env: GridEnv) -> None:
+    backlog(client)
+    router = build(app, 1)
+    router.admission = client.admission
+    inbox = Inbox(client.scripts, grid_env.settings)
+    inbox.enqueue("late", ECHO, 1, deadline=5)
+    inbox.enqueue("fine", ECHO, 1, deadline=600)
+    bound(client, 21)
+    for job in ("late", "fine"):
+        router.admit(job)
+    inbox.enqueue("full", ECHO, 1)
+    router.admit("full")
+    assert error(client, "late").code == "job.deadline_unreachable"
+    assert client.status("fine") == "running"
+    full = error(client, "full")
+    assert full.code == "queue.full"
+    assert full.details.keys() > TOLD
+
+
+def error(client: Client, job: str) -> GridError:
+    data: Any = client.redis.lindex(client.keys("fin", job), 0)
+    found = End.read(data).error()
+    assert found is not None
+    return found
+
+
+def test_where_nobody_serves_it_that_is_the_bottleneck(client: Client) -> None:
+    with pytest.raises(NoLiveSeat) as caught:
+        client.submit({"root": {"op": "Stage", "id": "bench_echo", "config": {"slug": "two"}}}, 1)
+    details = caught.value.details
+    assert details["bottleneck"] == "no live seat serves bench:two"
+    assert details["starts_in"] is None
+    assert str(details["fix"]).startswith(f"use {WIDE}, which would run it now, or start a worker")
