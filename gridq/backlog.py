@@ -27,7 +27,7 @@ class QueueView:
     `pending` counts the ready stages by priority (for `gridq:router` the jobs that no router has admitted),
     `running` the stages claimed from it, `bells` the messages that wait in it, `lanes` those of the seats
     that take work from it, `seats` all live seats that serve it. `oldest_ms` is how long its oldest stage
-    waits.
+    waits, `oldest` the same by priority.
     """
 
     queue: str
@@ -37,6 +37,7 @@ class QueueView:
     lanes: int = 0
     seats: list[str] = field(default_factory=list)
     oldest_ms: float | None = None
+    oldest: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         """The fields as a JSON object."""
@@ -81,22 +82,29 @@ def _read(client: Redis, keys: Keys, views: dict[str, QueueView], now: float) ->
         view.bells = bells
         for cls, count in counts.items():
             name = cls.decode()
-            view.pending["interactive" if name.startswith("0/") else "batch"] += int(count)
+            view.pending[_priority(name)] += int(count)
             classes.append((view, name))
     look = client.pipeline(transaction=False)
     for view, name in classes:
         look.zrange(keys("rdy", view.queue, name), 0, AGENTS - 1)
     waiting = [
-        (view, keys("w", view.queue, name, agent.decode()))
+        (view, _priority(name), keys("w", view.queue, name, agent.decode()))
         for (view, name), agents in zip(classes, look.execute() if classes else (), strict=True)
         for agent in agents
     ]
     look = client.pipeline(transaction=False)
-    for _, key in waiting:
+    for *_, key in waiting:
         look.zrange(key, 0, 0, withscores=True)
-    for (view, _), first in zip(waiting, look.execute() if waiting else (), strict=True):
+    for (view, priority, _), first in zip(waiting, look.execute() if waiting else (), strict=True):
         if first:
-            view.oldest_ms = max(view.oldest_ms or 0.0, now - first[0][1])
+            waits = now - first[0][1]
+            view.oldest_ms = max(view.oldest_ms or 0.0, waits)
+            view.oldest[priority] = max(view.oldest.get(priority, 0.0), waits)
+
+
+def _priority(cls: str) -> str:
+    """The priority of a class of pending stages, which begins with the number that the scripts compare."""
+    return "interactive" if cls.startswith("0/") else "batch"
 
 
 def _running(client: Redis, keys: Keys, leases: list[bytes]) -> Counter[str]:

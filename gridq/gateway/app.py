@@ -15,7 +15,19 @@ import uvicorn
 from fastapi import FastAPI
 
 from gridq.errors import ConfigError, StartTimeout
-from gridq.gateway import anthropic, guard, openai
+from gridq.gateway import (
+    anthropic,
+    events,
+    guard,
+    health,
+    jobs,
+    metrics,
+    openai,
+    openapi,
+    queues,
+    tally,
+    workers,
+)
 from gridq.gateway.connections import Connection
 from gridq.gateway.door import Door
 from gridq.gateway.options import GatewayOptions
@@ -43,9 +55,11 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    for part in (openai, anthropic):
+    for part in (openai, anthropic, jobs, events, workers, queues, health, metrics):
         app.include_router(part.router)
     guard.install(app, config, options)
+    tally.install(app)
+    openapi.describe(app)
     return app
 
 

@@ -1,0 +1,235 @@
+"""Jobs over HTTP: submit, wait, cancel, list. `gridq.gateway.events` follows one."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.responses import Response
+
+from gridq import auth, backlog, listing, prefixes
+from gridq.awaiting import not_found
+from gridq.client.broker import BrokerClient
+from gridq.errors import KeyScopeMissing, NoLiveSeat, RequestError
+from gridq.gateway.asked import asked, read_body
+from gridq.gateway.caller import Caller, identify, may
+from gridq.gateway.door import Door
+from gridq.gateway.jobspec import JobSpec, read_spec
+from gridq.gateway.schemas import (
+    SEED_STATUS,
+    Cancelled,
+    JobAccepted,
+    JobList,
+    JobStatus,
+    faults,
+    job_result,
+    job_status,
+)
+from gridq.history import MAX_STEPS, JobView
+from gridq.inbox import graph_text
+from gridq.jobs import End
+from gridq.settings import Settings
+from gridq.states import JobState
+from gridq.store import values
+
+router = APIRouter(tags=["jobs"])
+
+LONGEST_WAIT = 60.0
+"""Seconds for which one request waits for a job's end at most."""
+
+LEVELS = 2
+"""Levels of JSON that one level of a graph has: the node, and the list or record that it stands in."""
+
+EVERYBODY = "*"
+"""Who may see this agent's jobs may see all: no agent is called so."""
+
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+Id = Annotated[str, Path(description="the job's id, or the beginning of it, four characters at least")]
+Reader = Annotated[Caller, Depends(may("read"))]
+
+
+async def find(door: Door, caller: Caller, given: str) -> str:
+    """The id of the job that `given` means among those that the caller may see. JobNotFound, AmbiguousJob."""
+    if not _ID.fullmatch(given):
+        raise not_found(given[:128])
+    agent = None if caller.may_see(EVERYBODY) else caller.agent
+    return await door.call(prefixes.find, door.client.redis, door.keys, given, agent=agent)
+
+
+@router.post(
+    "/jobs",
+    status_code=202,
+    summary="Submit a graph",
+    response_model=JobAccepted,
+    responses=faults(400, 401, 403, 404, 409, 413, 429, 503),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": JobSpec.model_json_schema()}},
+        }
+    },
+)
+async def submit(
+    request: Request,
+    caller: Annotated[Caller, Depends(may("submit"))],
+    idempotency_key: Annotated[
+        str | None, Header(description="the same key and body are the same job", pattern=r"^[ -~]{1,255}$")
+    ] = None,
+) -> Response:
+    """Admit a graph with its input. Nothing is queued where it is refused.
+
+    The headers `x-gridq-priority`, `x-gridq-deadline` and so on say the same as the body's fields; the body
+    goes before.
+    """
+    door: Door = request.app.state.door
+    raw = await read_body(request.receive, request.scope["headers"], door.most_body)
+    spec = read_spec(raw, depth=_depth(door))
+    base = asked(request.scope["headers"], caller.agent, stream=False).about
+    if None not in (spec.idempotency_key, idempotency_key) and spec.idempotency_key != idempotency_key:
+        raise RequestError(
+            "The idempotency keys of header and body differ",
+            {"path": "idempotency_key", "fix": "give it once"},
+        )
+    about = spec.options(base)
+    if caller.key:  # a key names its agent itself
+        about = about.model_copy(update={"agent": caller.agent})
+    graph, value = await door.call(_texts, spec, door.config)
+    try:
+        job = await door.submit(graph, value, about, caller, job=spec.job)
+    except NoLiveSeat as exc:
+        exc.details.pop("served", None)  # a graph that waits for its seats is no path that is not there: 503
+        raise
+    state: JobState | None = None
+    if spec.job is not None or about.idempotency_key is not None:  # it may be one of before
+        state = await door.call(door.client.status, job)
+    state = state or JobState.RUNNING
+    accepted = JobAccepted(
+        job_id=job,
+        job=job,
+        state=state,
+        status="queued" if state is JobState.RUNNING else SEED_STATUS[state],
+        url=f"/jobs/{job}",
+        events=f"/jobs/{job}/events",
+    )
+    return _json(accepted.model_dump_json().encode(), 202, location=f"/jobs/{job}", job=job)
+
+
+@router.get(
+    "/jobs/{id}",
+    summary="Ask for a job, and wait for its end",
+    response_model=JobStatus,
+    responses=faults(400, 401, 403, 404, 429, 503),
+)
+async def read(
+    request: Request,
+    id: Id,
+    caller: Reader,
+    wait: Annotated[
+        float,
+        Query(ge=0, allow_inf_nan=False, description="seconds to wait for its end, at most 60"),
+    ] = 0.0,
+) -> Response:
+    """Where a job and each of its stages stand, or how they went; with its answer or its error."""
+    door: Door = request.app.state.door
+    job = await find(door, caller, id)
+    if wait > 0:
+        await door.wait(job, min(wait, LONGEST_WAIT))
+    view, waits_for, spent = await door.call(_look, door.client, job)
+    if view.state is None:
+        raise not_found(job)
+    body = json.dumps(job_status(view, waits_for, spent), separators=(",", ":")).encode()
+    if not view.state.final:
+        return _json(body[:-1] + b',"result":null}', job=job)
+    answer = b"null"
+    if view.state is JobState.DONE:
+        data = await door.call(door.client.redis.lindex, door.keys("fin", job), 0)
+        if not isinstance(data, bytes):  # its time was over in between
+            raise not_found(job)
+        answer = await door.answer(job, End.read(data))
+    result = json.dumps(job_result(view, spent), separators=(",", ":")).encode()
+    # The stored text of the answer goes out as it is: it may be many megabytes.
+    return _json(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job=job)
+
+
+def _look(client: BrokerClient, job: str) -> tuple[JobView, str, int]:
+    """(the job now, what it waits for, what its stages cost in micro-dollars)."""
+    view = client.view(job)
+    waits_for = backlog.waits_for(client.redis, client.keys, view)
+    if len(view.rows) >= MAX_STEPS:  # of a large plan it has the last ones
+        view.rows = client.rows(job)
+    return view, waits_for, sum(row.micro_dollars for row in view.rows)
+
+
+async def canceller(request: Request) -> Caller:
+    """Who may cancel: with the scope `submit` its own jobs, with `operate` any."""
+    try:
+        return await identify(request, "submit")
+    except KeyScopeMissing:
+        return await identify(request, "operate")
+
+
+@router.delete(
+    "/jobs/{id}",
+    summary="Cancel a job",
+    response_model=Cancelled,
+    responses=faults(400, 401, 403, 404, 429, 503),
+)
+async def cancel(request: Request, id: Id, caller: Annotated[Caller, Depends(canceller)]) -> Cancelled:
+    """Cancel a job wherever it stands. One that has ended stays as it is; the same again is harmless."""
+    door: Door = request.app.state.door
+    job = await find(door, caller, id)
+    if not caller.may_end(await door.agent_of(job)):
+        raise auth.lacks(caller.key, "operate")
+    cancelled = await door.cancel(job)
+    state = await door.call(door.client.status, job)
+    return Cancelled(job_id=job, job=job, state=state or JobState.CANCELLED, cancelled=cancelled)
+
+
+@router.get(
+    "/jobs",
+    summary="List jobs",
+    response_model=JobList,
+    responses=faults(400, 401, 403, 429, 503),
+)
+async def jobs(
+    request: Request,
+    caller: Reader,
+    *,
+    state: Annotated[JobState | None, Query(description="only those in it")] = None,
+    limit: Annotated[int, Query(ge=1, le=500, description="how many at most")] = 20,
+    agent: Annotated[str | None, Query(max_length=64, description="only those of this agent")] = None,
+    before: Annotated[str | None, Query(description="`next` of the page before")] = None,
+) -> Any:
+    """The jobs that wait or run, and those whose result is still kept, the latest first: one's own, or with
+    the scope `read-all` everybody's.
+    """
+    door: Door = request.app.state.door
+    if not caller.may_see(EVERYBODY):
+        if agent not in (None, caller.agent):
+            raise auth.lacks(caller.key, "read-all")
+        agent = caller.agent
+    page = await door.call(
+        listing.jobs, door.client.redis, door.keys, limit, state, agent=agent, before=before
+    )
+    lines = [{"job_id": one.job, "status": SEED_STATUS[one.state], **one.to_json()} for one in page.jobs]
+    return {"jobs": lines, "next": page.after}
+
+
+def _texts(spec: JobSpec, config: Settings) -> tuple[bytes, bytes]:
+    """Graph and input as the JSON texts that are admitted. GraphError, InputTooLarge, ValueNotJson."""
+    value = values.encode(spec.input, limit=config.max_value, what="input", path="input")
+    return graph_text(spec.graph, config), value
+
+
+def _depth(door: Door) -> int:
+    return max(door.options.max_json_depth, LEVELS * door.config.max_depth + LEVELS)
+
+
+def _json(body: bytes, status: int = 200, *, location: str = "", job: str = "") -> Response:
+    headers = {"cache-control": "no-store", "x-gridq-job": job}
+    if location:
+        headers["location"] = location
+    return Response(body, status, headers, media_type="application/json")

@@ -1,0 +1,242 @@
+"""`GET /metrics`: the grid and this gateway as Prometheus reads them.
+
+`gridq.gateway.measures` names and describes each. What is said of the grid is read from the server at most
+once a second, however often it is asked for; what is counted, each gateway counts for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+
+from gridq import backlog, ledger, registry
+from gridq.backlog import QueueView
+from gridq.gateway.caller import check_local, identify
+from gridq.gateway.door import Door
+from gridq.gateway.glance import Kept
+from gridq.gateway.harvest import Distribution, Harvest
+from gridq.gateway.measures import MEASURES
+from gridq.gateway.schemas import faults
+from gridq.gateway.tally import Tally
+from gridq.ledger import Account
+from gridq.registry import LiveSeat
+from gridq.urls import is_loopback
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from prometheus_client import Metric
+
+router = APIRouter(tags=["health"])
+
+KEPT = 1.0
+"""Seconds for which an answer is given again: reading the metrics cannot load the grid."""
+
+MICRO = 1_000_000
+
+
+@dataclass(slots=True)
+class Looked:
+    """What one look at the server gave."""
+
+    seats: list[LiveSeat] = field(default_factory=list)
+    queues: list[QueueView] = field(default_factory=list)
+    accounts: tuple[Account, ...] = ()
+    queued: int = 0
+    running: int = 0
+    losses: int = 0
+
+
+class Metrics:
+    """The metrics of one gateway: a collector, asked by a registry of its own."""
+
+    def __init__(self, door: Door, tally: Tally) -> None:
+        self.door = door
+        self.tally = tally
+        self.harvest = Harvest(int(door.config.result_ttl * 1000))
+        self.texts: dict[str, Kept[tuple[bytes, str]]] = {}
+
+    async def text(self, accept: str) -> tuple[bytes, str]:
+        """(the metrics in the format that `accept` asks for, its content type), at most KEPT seconds old."""
+        name = "openmetrics" if "application/openmetrics-text" in accept else "text"
+        kept = self.texts.get(name)
+        if kept is None:
+
+            async def ask() -> tuple[bytes, str]:
+                return await self.door.call(self._text, accept if name == "openmetrics" else "")
+
+            kept = self.texts[name] = Kept(ask, KEPT)
+        return await kept.get()
+
+    def _text(self, accept: str) -> tuple[bytes, str]:
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.exposition import choose_encoder
+
+        looked = self._look()
+        own = CollectorRegistry(auto_describe=False)
+        own.register(_Collected(list(self._families(looked))))
+        encode, content_type = choose_encoder(accept)
+        return encode(own), content_type
+
+    def _look(self) -> Looked:
+        client, keys = self.door.client.redis, self.door.keys
+        self.harvest.take(client, keys)
+        look = client.pipeline(transaction=True)
+        look.zcard(keys("inbox"))
+        look.zcard(keys("deadlines"))
+        look.hget(keys("losses"), "n")
+        inbox, open_jobs, losses = look.execute()
+        return Looked(
+            registry.live_seats(client, keys),
+            backlog.queues(client, keys),
+            ledger.read(client, keys, self.door.config.timezone).accounts,
+            inbox,
+            max(open_jobs - inbox, 0),
+            int(losses or 0),
+        )
+
+    def _families(self, looked: Looked) -> Iterator[Metric]:
+        harvest, tally = self.harvest, self.tally
+        yield _family("gridq_jobs", {("queued",): looked.queued, ("running",): looked.running})
+        yield _family("gridq_jobs_submitted", {(): harvest.submitted})
+        ends = {state: harvest.ended.get(state, 0) for state in ("done", "failed", "cancelled", "expired")}
+        yield _family("gridq_jobs_ended", {(state,): count for state, count in ends.items()})
+        yield from _queues(looked.queues)
+        yield from _seats([seat for seat in looked.seats if seat.kind != registry.ROUTER_KIND])
+        yield from _accounts(looked.accounts)
+        yield _family("gridq_stages", harvest.stages)
+        yield _histogram("gridq_stage_wait_seconds", harvest.waits)
+        yield _histogram("gridq_stage_run_seconds", harvest.runs)
+        yield _family("gridq_stage_retries", {(queue,): n for queue, n in harvest.retries.items()})
+        yield _family("gridq_stage_tokens", harvest.tokens)
+        yield _family("gridq_losses", {(): looked.losses})
+        for name, spent in (("agent", harvest.agents), ("seat", harvest.seats)):
+            dollars = {(who,): micro / MICRO for who, micro in spent.items()}
+            yield _family(f"gridq_{name}_spent_dollars", dollars)
+        requests = {(way, route, str(status)): n for (way, route, status), n in tally.requests.items()}
+        yield _family("gridq_http_requests", requests)
+        yield _histogram("gridq_http_request_seconds", tally.seconds)
+        yield _family("gridq_http_open_requests", {(): tally.open})
+        yield _family("gridq_http_open_streams", {(): tally.streams})
+        yield _family("gridq_relay_followers", {(): len(self.door.relay)})
+        yield _family("gridq_metrics_behind", {(): int(harvest.behind)})
+        workers = [seat for seat in looked.seats if seat.kind != registry.ROUTER_KIND]
+        healthy = sum(seat.state == "ready" and not seat.stale for seat in workers)
+        seed = {
+            "workers_total": len(workers),
+            "workers_healthy": healthy,
+            "jobs_submitted": harvest.submitted,
+            "jobs_succeeded": ends["done"],
+            "jobs_failed": ends["failed"] + ends["cancelled"],
+            "jobs_abandoned": ends["expired"],
+            "cents_spent": harvest.micro_dollars / 10_000,
+        }
+        for name, value in seed.items():
+            yield _family(f"noether_grid_{name}", {(): value})
+
+
+class _Collected:
+    """What a registry asks."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _family(name: str, samples: Mapping[Any, float]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    about = MEASURES[name]
+    made: Any = CounterMetricFamily if about.kind == "counter" else GaugeMetricFamily
+    family: Metric = made(name, about.help, labels=about.labels)
+    add: Any = family
+    for values, value in sorted(samples.items()):
+        add.add_metric(values, value)
+    return family
+
+
+def _histogram(name: str, found: Mapping[str, Distribution]) -> Metric:
+    from prometheus_client.core import HistogramMetricFamily
+
+    about = MEASURES[name]
+    family = HistogramMetricFamily(name, about.help, labels=about.labels)
+    for of, distribution in sorted(found.items()):
+        family.add_metric([of], distribution.cumulated(), distribution.sum)
+    return family
+
+
+def _queues(queues: list[QueueView]) -> Iterator[Metric]:
+    depth, oldest = {}, {}
+    for view in queues:
+        for priority, count in view.pending.items():
+            depth[view.queue, priority] = count
+            oldest[view.queue, priority] = view.oldest.get(priority, 0.0) / 1000
+    yield _family("gridq_queue_depth", depth)
+    yield _family("gridq_queue_oldest_seconds", oldest)
+    for name in ("running", "lanes"):
+        yield _family(f"gridq_queue_{name}", {(view.queue,): getattr(view, name) for view in queues})
+
+
+def _seats(seats: list[LiveSeat]) -> Iterator[Metric]:
+    up = {(seat.seat, seat.kind, seat.state): int(seat.state == "ready" and not seat.stale) for seat in seats}
+    yield _family("gridq_seat_up", up)
+    for name in ("lanes", "busy", "reliability"):
+        yield _family(f"gridq_seat_{name}", {(seat.seat,): getattr(seat, name) for seat in seats})
+    for name in ("budget", "budget_left"):
+        known = {(seat.seat,): getattr(seat, name) for seat in seats}
+        dollars = {key: micro / MICRO for key, micro in known.items() if micro is not None}
+        yield _family(f"gridq_seat_{name}_dollars", dollars)
+
+
+def _accounts(accounts: Iterable[Account]) -> Iterator[Metric]:
+    """Of agents and teams, whose money is told in dollars."""
+    found: dict[str, dict[tuple[str, ...], float]] = {"limit": {}, "used": {}, "held": {}}
+    for account in accounts:
+        if account.kind not in ("agent", "team"):
+            continue
+        unit = MICRO if account.what == "money" else 1
+        key = (account.kind, account.name, account.what)
+        if account.limit is not None:
+            found["limit"][key] = account.limit / unit
+        found["used"][key], found["held"][key] = account.spent / unit, account.held / unit
+    for name, samples in found.items():
+        yield _family(f"gridq_account_{name}", samples)
+
+
+def metrics_of(app: FastAPI) -> Metrics:
+    """The metrics of the application's door."""
+    found: Metrics | None = getattr(app.state, "metrics", None)
+    if found is None or found.door is not app.state.door:
+        found = app.state.metrics = Metrics(app.state.door, app.state.tally)
+    return found
+
+
+async def observer(request: Request) -> None:
+    """Who may read the metrics: whoever is at this machine, else who has a key for reading."""
+    door: Door = request.app.state.door
+    peer = request.client.host if request.client else ""
+    if is_loopback(peer) and not {"forwarded", "x-forwarded-for"} & set(request.headers):
+        check_local(request, door)
+        return
+    await identify(request, "read")
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "the metrics"},
+        **faults(401, 403, 429, 503),
+    },
+    dependencies=[Depends(observer)],
+)
+async def metrics(request: Request) -> Response:
+    """The grid and this gateway, at most a second old. From this machine without a key."""
+    text, content_type = await metrics_of(request.app).text(request.headers.get("accept", ""))
+    return Response(text, media_type=content_type)

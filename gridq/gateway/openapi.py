@@ -1,0 +1,52 @@
+"""What `/openapi.json` says beside the routes themselves: how to authenticate, and what the groups are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+TAGS = [
+    {"name": "openai", "description": "OpenAI's API: change the base URL, and its clients use the grid."},
+    {"name": "anthropic", "description": "Anthropic's API, in the same way."},
+    {"name": "jobs", "description": "Graphs: submit, wait, follow, cancel, list."},
+    {"name": "workers", "description": "The live seats, and draining them."},
+    {"name": "queues", "description": "What waits where, what can be asked for, what is in quarantine."},
+    {"name": "health", "description": "For whoever watches, restarts and sends work."},
+]
+
+SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "an API key, `gq_<id>_<secret>`, as `gridq keys create` prints it",
+    },
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same key"},
+}
+
+OPEN = frozenset(("/health", "/ready"))
+"""What nobody needs a key for. A grid without keys asks for none anywhere."""
+
+
+def describe(app: FastAPI) -> None:
+    """Have `app` tell its groups and its authentication."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            made = get_openapi(
+                title=app.title,
+                version=app.version,
+                description=app.description,
+                routes=app.routes,
+                tags=TAGS,
+            )
+            made.setdefault("components", {})["securitySchemes"] = SCHEMES
+            made["security"] = [{name: []} for name in SCHEMES]
+            for path in OPEN & made["paths"].keys():
+                for operation in made["paths"][path].values():
+                    operation["security"] = []
+            app.openapi_schema = made
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
