@@ -22,8 +22,10 @@ from gridq.queues import kind_of
 ROUNDS = 4
 """Stages of each lane that are gone through one by one; those behind them by the lanes' rates."""
 
-LEAST = 0.05
-"""The least spread that is told, as a part of the wait: whatever was measured, tomorrow is another day."""
+ORDER = 0.15
+"""How far off the order of those who go first may be, as a part of the wait: whose turn it is on seats of
+several queues is only known on the average.
+"""
 
 
 Sort = tuple[str, int, frozenset[str]]
@@ -185,7 +187,7 @@ def _on(board: Board, ask: Ask, seats: Sequence[Seat]) -> Forecast:
     if len(known) < len(seats):
         return Forecast(ask.queue, position, lanes, None, None, None)
     start = _start(_free_at(board, known), position)
-    off = NINETY * _spread(start, position - free, [service for _, service in known], rate)
+    off = NINETY * _spread(start, position, position - free, [service for _, service in known], rate)
     return Forecast(ask.queue, position, lanes, start, max(start - off, 0.0), start + off, "", rate)
 
 
@@ -332,16 +334,17 @@ def _start(lanes: list[tuple[float, float]], position: int) -> float:
     return lanes[0][0] + (position - one_by_one) / sum(1 / period for _, period in lanes)
 
 
-def _spread(start: float, ends: int, services: Sequence[Service], rate: float | None) -> float:
-    """The standard deviation of the wait: of the `ends` stages that must end first, and of the mean itself,
-    which is known from so many stages only.
+def _spread(start: float, position: int, ends: int, services: Sequence[Service], rate: float | None) -> float:
+    """The standard deviation of the wait: of the `ends` stages that must end first, of the mean itself, which
+    is known from so many stages only, and of who goes first.
     """
     if not rate:
         return 0.0
     varies = sum(_variation(service) * service.n for service in services) / sum(s.n for s in services)
     measured = max(min(sum(service.n for service in services), 50), 1)
     waiting = varies * math.sqrt(max(ends, 1)) / rate
-    return math.hypot(waiting, start * varies / math.sqrt(measured), start * LEAST)
+    order = math.hypot(start * ORDER, 0.5 / rate) if position > 1 else 0.0
+    return math.hypot(waiting, start * varies / math.sqrt(measured), order)
 
 
 def _variation(service: Service) -> float:
