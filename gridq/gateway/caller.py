@@ -111,7 +111,8 @@ class Callers:
             self._known.pop(digest, None)
             self.attempts.failed(address)
             raise type(exc)(exc.message, dict(WHERE)) from None
-        self._known[digest] = time.monotonic() + KEPT, found
+        until = time.monotonic() + KEPT
+        self._known[digest], self._asks = (until, found), (until, True)
         self._known.move_to_end(digest)
         while len(self._known) > MOST:
             self._known.popitem(last=False)

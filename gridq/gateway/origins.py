@@ -18,7 +18,7 @@ from gridq.store.connection import now_ms
 if TYPE_CHECKING:
     from gridq.gateway.door import Door
 
-KEPT = 5.0
+KEPT = 1.0
 """Seconds for which the keys' origins are not read again."""
 
 METHODS = b"GET, POST, DELETE, OPTIONS"

@@ -1,0 +1,250 @@
+"""Who is let in by two gateways of one grid, and how much one may ask: keys, limits, attempts, CORS."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from gridq import auth
+from gridq.auth import Limits
+from gridq.gateway.attempts import BURST
+from gridq.settings import Settings
+from gridq.store.connection import connect
+from gridq.store.keys import Keys
+from tests.gateways import Gateway, serving
+from tests.waiting import wait_for
+from workers.embedded import EmbeddedServer
+
+PAGE = "https://app.example.com"
+
+
+class Site:
+    """Two gateways of one grid that asks for keys. Everybody comes through a proxy, with an own address."""
+
+    def __init__(self, config: Settings) -> None:
+        self.redis = connect(config.broker_url.get_secret_value(), name="tests")
+        self.keys = Keys(config.prefix)
+        self.first: Gateway
+        self.second: Gateway
+        self.opened = contextlib.ExitStack()
+        self._addresses = count(1)
+
+    def key(self, agent: str = "ann", **options: Any) -> tuple[auth.Key, str]:
+        return auth.create(self.redis, self.keys, agent, **options)
+
+    def clients(self, key: str = "", **headers: str) -> tuple[httpx.Client, httpx.Client]:
+        """A client of each gateway, both at one address that nobody else has (`_` stands for `-`)."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        given["x-forwarded-for"] = f"10.1.0.{next(self._addresses)}"
+        if key:
+            given["authorization"] = f"Bearer {key}"
+        return tuple(  # type: ignore[return-value]
+            self.opened.enter_context(httpx.Client(base_url=gateway.url, headers=given, trust_env=False))
+            for gateway in (self.first, self.second)
+        )
+
+    @contextlib.contextmanager
+    def open_request(self, gateway: Gateway, key: str) -> Iterator[None]:
+        """A request that has been let in and whose body does not come."""
+        at = urlsplit(gateway.url)
+        with socket.create_connection((at.hostname or "", at.port or 0), timeout=20) as sock:
+            sock.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n"
+                b"Expect: 100-continue\r\nAuthorization: Bearer " + key.encode() + b"\r\n\r\n"
+            )
+            assert sock.recv(100).startswith(b"HTTP/1.1 100"), "the gateway asks for the body"
+            yield
+
+
+@pytest.fixture(scope="module")
+def site(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    config = Settings(
+        broker_url=server.url,
+        prefix=f"t{secrets.token_hex(4)}:",
+        home=tmp_path_factory.mktemp("home"),
+        profiles=("bench",),
+    )
+    made = Site(config)
+    made.key("operator", scopes=("operate",))
+    options: dict[str, Any] = {"proxies": ("127.0.0.1",), "origins": (PAGE,)}
+    with serving(config, **options) as made.first, serving(config, max_body=2048, **options) as made.second:
+        yield made
+    for name in made.redis.scan_iter(f"{config.prefix}*", count=1000):
+        made.redis.unlink(name)
+    made.redis.close()
+
+
+@pytest.fixture(autouse=True)
+def closed(site: Site) -> Iterator[None]:
+    """Close the clients of each test."""
+    yield
+    site.opened.close()
+
+
+def code(answer: httpx.Response) -> str:
+    found: str = answer.json()["error"]["code"]
+    return found
+
+
+def test_without_a_key_nobody_is_let_in(site: Site) -> None:
+    bare, _ = site.clients()
+    answer = bare.get("/v1/models")
+    assert (answer.status_code, code(answer)) == (401, "auth.key_missing")
+    assert "Bearer" in answer.headers["www-authenticate"]
+
+
+def test_a_key_comes_in_either_header(site: Site) -> None:
+    _, text = site.key()
+    bearer, _ = site.clients(text)
+    bare, _ = site.clients(x_api_key=text)
+    assert bearer.get("/v1/models").status_code == bare.get("/v1/models").status_code == 200
+    basic, _ = site.clients(authorization=f"Basic {text}")
+    assert code(basic.get("/v1/models")) == "auth.key_missing"
+
+
+def test_a_key_is_good_for_its_scopes_alone(site: Site) -> None:
+    _, text = site.key(scopes=("submit",))
+    client, _ = site.clients(text)
+    answer = client.get("/v1/models")
+    assert (answer.status_code, code(answer)) == (403, "auth.scope")
+    for scope in ("read-all", "operate"):
+        client, _ = site.clients(site.key(scopes=(scope,))[1])
+        assert client.get("/v1/models").status_code == 200, f"{scope} may read"
+        answer = client.post("/v1/chat/completions", json={"model": "any", "messages": []})
+        assert code(answer) == "auth.scope"
+
+
+def test_a_revoked_key_ends_at_every_gateway_within_a_second_or_so(site: Site) -> None:
+    key, text = site.key()
+    for client in site.clients(text):
+        assert client.get("/v1/models").status_code == 200
+    auth.revoke(site.redis, site.keys, key.id)
+    for client in site.clients(text):
+        answer = wait_for(lambda c=client: c.get("/v1/models"), 5, true=lambda a: a.status_code == 401)
+        assert code(answer) == "auth.key_revoked"
+        assert text not in answer.text
+
+
+def test_so_many_requests_a_minute_at_both_together(site: Site) -> None:
+    key, text = site.key(limits=Limits(rpm=5))
+    first, second = site.clients(text)
+    found = [(first, second)[n % 2].get("/v1/models") for n in range(9)]
+    assert [answer.status_code for answer in found] == [200] * 5 + [429] * 4
+    assert code(found[-1]) == "key.rate"
+    assert 50 <= int(found[-1].headers["retry-after"]) <= 61
+    assert site.redis.zcard(site.keys("calls", key.id)) == 5, "those refused count for nothing"
+    other, _ = site.clients(site.key()[1])
+    assert other.get("/v1/models").status_code == 200
+
+
+def test_so_many_open_at_once_at_both_together(site: Site) -> None:
+    key, text = site.key(limits=Limits(parallel=2))
+    first, second = site.clients(text)
+    with site.open_request(site.first, text), site.open_request(site.second, text):
+        for client in (first, second):
+            answer = client.get("/v1/models")
+            assert (answer.status_code, code(answer)) == (429, "key.parallel")
+            assert int(answer.headers["retry-after"]) >= 1
+    for client in (first, second):
+        wait_for(lambda c=client: c.get("/v1/models"), 5, true=lambda a: a.status_code == 200)
+    wait_for(lambda: not site.redis.exists(site.keys("opened", key.id)), 5)
+
+
+def test_a_key_without_limits_costs_no_question(site: Site) -> None:
+    key, text = site.key()
+    client, _ = site.clients(text)
+    assert client.get("/v1/models").status_code == 200
+    assert not site.redis.exists(site.keys("calls", key.id), site.keys("opened", key.id))
+
+
+def test_wrong_keys_are_tried_only_so_often_from_one_address(site: Site) -> None:
+    _, good = site.key()
+    client, _ = site.clients()
+    assert client.get("/v1/models", headers={"x-api-key": good}).status_code == 200
+    wrong = [f"gq_{n:012x}_{'A' * 43}" for n in range(BURST + 3)]
+    found = [client.get("/v1/models", headers={"x-api-key": text}) for text in wrong]
+    assert [answer.status_code for answer in found] == [401] * BURST + [429] * 3
+    assert code(found[-1]) == "auth.attempts"
+    assert 1 <= int(found[-1].headers["retry-after"]) <= 6
+    assert client.get("/v1/models", headers={"x-api-key": good}).status_code == 200, "it was good before"
+    elsewhere, _ = site.clients()
+    assert elsewhere.get("/v1/models", headers={"x-api-key": wrong[0]}).status_code == 401
+
+
+@pytest.mark.parametrize("text", ["gq_", "x" * 5000, "gq_000000000000_é", "gq_" + "0" * 12 + "_" + "A" * 44])
+def test_what_is_no_key_is_refused_as_one(site: Site, text: str) -> None:
+    client, _ = site.clients()
+    answer = client.get("/v1/models", headers={"x-api-key": text.encode()})
+    assert (answer.status_code, code(answer)) == (401, "auth.key_invalid")
+
+
+def test_a_keys_own_largest_body(site: Site) -> None:
+    _, text = site.key(limits=Limits(max_body=1024))
+    first, second = site.clients(text)
+    for body in (b"x" * 1025, iter([b"x" * 600] * 4)):
+        answer = first.post("/v1/chat/completions", content=body)
+        assert (answer.status_code, code(answer)) == (413, "input.too_large")
+    assert first.post("/v1/chat/completions", content=b"x" * 1024).status_code == 400
+    _, unbound = site.key()
+    _, second = site.clients(unbound)
+    for body in (b"x" * 2049, iter([b"x" * 600] * 4)):
+        assert second.post("/v1/chat/completions", content=body).status_code == 413
+
+
+def preflight(client: httpx.Client, origin: str) -> httpx.Response:
+    asks = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,x-stainless-os",
+    }
+    return client.options("/v1/chat/completions", headers={"origin": origin, **asks})
+
+
+def test_pages_of_the_gateways_origins_may_ask(site: Site) -> None:
+    client, _ = site.clients(site.key()[1])
+    answer = preflight(client, PAGE)
+    assert answer.status_code == 204
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    assert "x-stainless-os" in answer.headers["access-control-allow-headers"]
+    answer = client.get("/v1/models", headers={"origin": PAGE})
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    assert "x-request-id" in answer.headers["access-control-expose-headers"]
+    assert answer.headers["vary"] == "Origin"
+
+
+def test_pages_of_other_origins_may_not(site: Site) -> None:
+    client, _ = site.clients(site.key()[1])
+    answer = preflight(client, "https://evil.example.com")
+    assert (answer.status_code, code(answer)) == (403, "auth.origin")
+    answer = client.get("/v1/models", headers={"origin": "https://evil.example.com"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_key_is_bound_to_its_origins(site: Site) -> None:
+    mine = "http://127.0.0.1:3000"
+    _, text = site.key(limits=Limits(origins=(mine,)))
+    client, _ = site.clients(text)
+    wait_for(lambda: preflight(client, mine), 15, true=lambda a: a.status_code == 204)
+    answer = client.get("/v1/models", headers={"origin": mine})
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, mine)
+    answer = client.get("/v1/models", headers={"origin": PAGE})
+    assert (answer.status_code, code(answer)) == (403, "auth.origin")
+    assert client.get("/v1/models").status_code == 200, "a program sends no origin"
+
+
+def test_every_answer_has_an_id_and_no_banner(site: Site) -> None:
+    client, _ = site.clients(site.key()[1])
+    for path in ("/v1/models", "/v1/nowhere", "/nowhere", "/v1/messages"):
+        answer = client.get(path, headers={"x-request-id": "mine"})
+        assert answer.headers["x-request-id"] == "mine"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "server" not in answer.headers
+    assert client.get("/v1/models").headers["cache-control"] == "no-store"
+    assert client.get("/v1/messages").headers["request-id"].startswith("req_")

@@ -1,0 +1,269 @@
+"""What a gateway does with what no client would send, without keys, beyond its machine, and with TLS."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gridq import auth
+from gridq.gateway import connections
+from gridq.gateway.limits import HEADER_BYTES, MOST_HEADERS
+from gridq.settings import Settings
+from gridq.store.connection import connect
+from gridq.store.keys import Keys
+from tests.conftest import GridEnv
+from tests.gateways import Gateway, serving
+from tests.waiting import wait_for
+from workers.embedded import EmbeddedServer
+
+
+@pytest.fixture(scope="module")
+def config(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A grid without keys."""
+    made = Settings(
+        broker_url=server.url,
+        prefix=f"t{secrets.token_hex(4)}:",
+        home=tmp_path_factory.mktemp("home"),
+        profiles=("bench", "llm"),
+    )
+    yield made
+    with connect(server.url, name="tests") as client:
+        for name in client.scan_iter(f"{made.prefix}*", count=1000):
+            client.unlink(name)
+
+
+@pytest.fixture(scope="module")
+def gateway(config: Settings) -> Iterator[Gateway]:
+    with serving(config, origins=("https://app.example.com",), max_body=65536) as running:
+        yield running
+
+
+def connection(gateway: Gateway) -> socket.socket:
+    """A bare connection, for what no client would send."""
+    return socket.create_connection(("127.0.0.1", port_of(gateway)), timeout=20)
+
+
+def port_of(gateway: Gateway) -> int:
+    return int(gateway.url.rpartition(":")[2])
+
+
+def client_of(gateway: Gateway, key: str = "") -> httpx.Client:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return httpx.Client(base_url=gateway.url, headers=headers, trust_env=False)
+
+
+def code(answer: httpx.Response) -> str:
+    found: str = answer.json()["error"]["code"]
+    return found
+
+
+HEAD = b"Host: localhost\r\nContent-Type: application/json\r\n"
+JSON = b"POST /v1/chat/completions HTTP/1.1\r\n" + HEAD
+
+
+def sized(body: bytes, path: bytes = b"/v1/chat/completions") -> bytes:
+    return b"POST " + path + b" HTTP/1.1\r\n" + HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def header(line: bytes) -> bytes:
+    return b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" + line + b"\r\n\r\n"
+
+
+def answered(gateway: Gateway, sent: bytes, *, ends: bool) -> tuple[int, bytes]:
+    """(status, what came) for raw bytes, after which the client sends no more and `ends`; 0 where the
+    connection just ended.
+    """
+    with connection(gateway) as sock:
+        with contextlib.suppress(OSError):
+            sock.sendall(sent)
+            if ends:
+                sock.shutdown(socket.SHUT_WR)
+        came = b""
+        with contextlib.suppress(OSError):
+            while part := sock.recv(65536):
+                came += part
+                head, _, body = came.partition(b"\r\n\r\n")
+                if b"content-length" in head and len(body) >= int(
+                    head.partition(b"content-length: ")[2].split(b"\r\n")[0]
+                ):
+                    break
+        return int(came.split(b" ")[1]) if came.startswith(b"HTTP/") else 0, came
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        pytest.param(b"\x16\x03\x01\x02\x00\x01", {400}, id="TLS where there is none"),
+        pytest.param(b"nonsense\r\n\r\n", {400}, id="no HTTP"),
+        pytest.param(b"GET  HTTP/1.1\r\n\r\n", {400}, id="no target"),
+        pytest.param(b"GET /v1/models HTTP/9.9\r\n\r\n", {400}, id="no version"),
+        pytest.param(b"BREW /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", {400}, id="no method"),
+        pytest.param(b"PATCH /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", {405}, id="another method"),
+        pytest.param(b"GET /%ff%00%0a HTTP/1.1\r\nHost: x\r\n\r\n", {404}, id="a path that is no text"),
+        pytest.param(b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", {400, 404}, id="a path of bytes"),
+        pytest.param(b"GET /v1/models/%ff%fe HTTP/1.1\r\nHost: x\r\n\r\n", {404}, id="a name of bytes"),
+        pytest.param(b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n", {404, 431}, id="a target without end"),
+        pytest.param(header(b"X-A: " + b"a" * 200_000), {431}, id="a header without end"),
+        pytest.param(header(b"X-A: " + b"a" * HEADER_BYTES), {431}, id="long headers"),
+        pytest.param(header(b"\r\n".join([b"X-A: a"] * (MOST_HEADERS + 1))), {431}, id="many headers"),
+        pytest.param(header(b"X-\x00: a"), {400}, id="a header's name"),
+        pytest.param(header(b"X-Request-Id: \xff\xfe"), {200}, id="an id that is none"),
+        pytest.param(header(b"Authorization: Bearer \xff\xfe"), {200}, id="a key that is none, without keys"),
+        pytest.param(header(b"Authorization: Bearer gq_\xff\xfe"), {401}, id="a key that is none"),
+        pytest.param(header(b"x-gridq-agent: a b"), {400}, id="an agent's name"),
+        pytest.param(header(b"Host: ["), {200, 400, 403}, id="a host that is none"),
+        pytest.param(header(b"Origin: http://["), {403}, id="an origin that is none"),
+        pytest.param(JSON + b"Content-Length: x\r\n\r\n", {400}, id="a length that is none"),
+        pytest.param(JSON + b"Content-Length: 99999999999999999999\r\n\r\n", {400, 413}, id="a huge length"),
+        pytest.param(JSON + b"Content-Length: 65537\r\n\r\n", {413}, id="a length over the bound"),
+        pytest.param(JSON + b"Content-Length: 10\r\n\r\nabc", {0, 400}, id="less than its length"),
+        pytest.param(JSON + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", {0, 400}, id="no chunk"),
+        pytest.param(
+            JSON + b"Transfer-Encoding: chunked\r\n\r\n" + b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
+            b"8001\r\n" + b"x" * 0x8001 + b"\r\n0\r\n\r\n", {413}, id="chunks over the bound",
+        ),
+        pytest.param(
+            JSON + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            {400},
+            id="two lengths",
+        ),
+        pytest.param(sized(b""), {400}, id="no body"),
+        pytest.param(sized(b"{"), {400}, id="half a body"),
+        pytest.param(sized(b"[]"), {400}, id="a list"),
+        pytest.param(sized(b"\xff\xfe{}"), {400}, id="a body that is no text"),
+        pytest.param(sized(b"\x00" * 100), {400}, id="zeros"),
+        pytest.param(sized(b"[" * 60_000), {400}, id="brackets"),
+        pytest.param(sized(b'{"model":' + b"[" * 500 + b"]" * 500 + b"}"), {400}, id="deep"),
+        pytest.param(sized(b'{"model":NaN}'), {400}, id="not a number"),
+        pytest.param(sized(b'{"model":' + b"9" * 5000 + b"}"), {400}, id="a long number"),
+        pytest.param(sized(b'{"model":"\\ud800","messages":[]}'), {400, 404, 503}, id="half a character"),
+        pytest.param(sized(b'{"model":"' + b"m" * 60_000 + b'"}'), {400, 404}, id="a long name"),
+        pytest.param(sized(b'{"model":{},"stream":"yes"}'), {400}, id="other types"),
+        pytest.param(sized(b"{}", b"/v1/messages"), {400}, id="Anthropic's, empty"),
+    ],
+)  # fmt: skip
+def test_malformed_requests_are_refused_and_none_is_a_fault(
+    gateway: Gateway, sent: bytes, statuses: set[int]
+) -> None:
+    status, came = answered(gateway, sent, ends=0 in statuses)
+    assert status in statuses, came[:400]
+    assert b"Traceback" not in came
+    if status >= 400:
+        head, _, body = came.partition(b"\r\n\r\n")
+        told = json.loads(body)
+        assert told["error"]["message"]
+        assert told["error"]["code"]
+        assert b"x-request-id" in head
+    assert gateway.http.get("/v1/models").status_code == 200, "and the gateway goes on"
+
+
+def test_headers_that_do_not_end_are_cut_off_by_size_and_by_time(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connection(gateway) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\n")
+        with contextlib.suppress(OSError):
+            for _ in range(200):
+                sock.sendall(b"X-A: " + b"a" * 1000 + b"\r\n")
+        with contextlib.suppress(OSError):
+            assert sock.recv(65536).startswith(b"HTTP/1.1 431")
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    for begun in (b"", b"GET / HTTP/1.1\r\nHost: x\r\n"):
+        with connection(gateway) as sock:
+            sock.sendall(begun)
+            assert sock.recv(1) == b"", "the gateway ends it"
+
+
+def test_a_connection_serves_many_requests(gateway: Gateway) -> None:
+    with connection(gateway) as sock:
+        for _ in range(3):
+            sock.sendall(header(b"X-A: " + b"a" * 20_000))
+            came = b""
+            while not came.endswith(b"}"):
+                came += sock.recv(65536)
+            assert came.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "status"),
+    [
+        ("host", "evil.example.com", 403),
+        ("host", "localhost:99", 200),
+        ("host", "[::1]:80", 200),
+        ("host", "grid.localhost", 200),
+        ("origin", "https://evil.example.com", 403),
+        ("origin", "null", 403),
+        ("origin", "http://localhost:3000", 200),
+        ("origin", "https://app.example.com", 200),
+        ("authorization", "Bearer sk-whatever", 200),
+        ("x-gridq-agent", "ann", 200),
+    ],
+)
+def test_without_keys_this_machine_is_let_in_and_no_foreign_page(
+    gateway: Gateway, name: str, value: str, status: int
+) -> None:
+    answer = gateway.http.get("/v1/models", headers={name: value})
+    assert answer.status_code == status
+    if status == 403:
+        assert code(answer) == "auth.origin"
+
+
+def test_beyond_its_machine_everybody_needs_a_key_whatever_becomes_of_the_keys(grid_env: GridEnv) -> None:
+    keys = Keys(grid_env.prefix)
+    with serving(grid_env.settings, host="0.0.0.0") as open_gateway:
+        answer = open_gateway.http.get("/v1/models")
+        assert (answer.status_code, code(answer)) == (403, "auth.open")
+        key, text = auth.create(grid_env.client, keys, "ann")
+        with client_of(open_gateway, text) as client, client_of(open_gateway) as bare:
+            wait_for(lambda: client.get("/v1/models").status_code == 200, 5)
+            assert bare.get("/v1/models").status_code == 401
+            auth.forget(grid_env.client, keys, key.id)
+            wait_for(lambda: client.get("/v1/models").status_code in (401, 403), 5)
+            wait_for(lambda: bare.get("/v1/models").status_code == 403, 5)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    certfile, keyfile = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+            ),
+            *("-keyout", str(keyfile), "-out", str(certfile), "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return certfile, keyfile
+
+
+def test_with_a_certificate_it_speaks_tls_alone(config: Settings, certificate: tuple[Path, Path]) -> None:
+    certfile, keyfile = certificate
+    with serving(config, certfile=certfile, keyfile=keyfile) as secure:
+        assert secure.url.startswith("https://")
+        trusting = ssl.create_default_context(cafile=str(certfile))
+        with httpx.Client(base_url=secure.url, verify=trusting, trust_env=False) as client:
+            assert client.get("/v1/models").status_code == 200
+        with httpx.Client(base_url=secure.url, trust_env=False) as client, pytest.raises(httpx.ConnectError):
+            client.get("/v1/models")
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{port_of(secure)}/v1/models", trust_env=False)
