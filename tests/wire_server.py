@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import select
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +22,8 @@ class WireServer:
     too and says what it has used so far; `silent` takes the request and says nothing; `status-<n>` refuses
     (with `retry_after`); `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends what is
     not JSON; `error-event` and `error-late` put an error into the stream; `ragged` sends its bytes in odd
-    lumps; `whole` ignores `stream`; `tools` calls a function.
+    lumps; `whole` ignores `stream`; `tools` calls a function; `reasoning` thinks first; `unmetered` states no
+    usage; `packs` gives vectors as base64.
     """
 
     def __init__(self, key: str | None = None) -> None:
@@ -52,9 +55,20 @@ def chunk(content: str | None = None, finish: str | None = None, **delta: Any) -
     if content is not None:
         delta["content"] = content
     return {
+        "id": "chatcmpl-1",
         "object": "chat.completion.chunk",
+        "created": 1764288000,
+        "model": "the-real-name",
+        "system_fingerprint": "fp_1",
         "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
     }
+
+
+def logprobs(word: str) -> dict[str, Any]:
+    return {"content": [{"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": []}]}
+
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Bern"}'}}
 
 
 def usage(tokens_in: int, tokens_out: int) -> dict[str, Any]:
@@ -110,6 +124,8 @@ def _handler(state: WireServer) -> type[BaseHTTPRequestHandler]:
 
         def _words(self, body: dict[str, Any]) -> list[str]:
             text = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
+            if isinstance(text, list):
+                text = text[0]["text"]
             return [word + " " for word in text.split()]
 
         def _answer(self, body: dict[str, Any]) -> None:
@@ -119,16 +135,29 @@ def _handler(state: WireServer) -> type[BaseHTTPRequestHandler]:
                 self._raw(200, b"<html>hello</html>")
                 return
             choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
+            answer = {"id": "chatcmpl-1", "created": 1764288000, "model": "the-real-name"}
             if self.path.endswith("/chat/completions"):
+                answer["object"] = "chat.completion"
                 choice["message"] = {"role": "assistant", "content": text}
             else:
+                answer["object"] = "text_completion"
                 choice["text"] = text
-            self._json(200, {"choices": [choice], "usage": usage(len(words), len(words))})
+            if body["model"] == "tools":
+                choice = {"index": 0, "finish_reason": "tool_calls"}
+                choice["message"] = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+            if body["model"] != "unmetered":
+                answer["usage"] = usage(len(words), len(words))
+            choices = [{**choice, "index": index} for index in range(body.get("n", 1))]
+            self._json(200, {**answer, "choices": choices})
 
         def _embed(self, body: dict[str, Any]) -> None:
             texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
             data = [{"index": i, "embedding": [float(len(t)), 1.0]} for i, t in enumerate(texts)]
-            self._json(200, {"data": data[::-1], "usage": {"prompt_tokens": len(texts)}})
+            if body["model"] == "packs":
+                for item in data:
+                    item["embedding"] = base64.b64encode(struct.pack("<2f", *item["embedding"])).decode()
+            used = {"prompt_tokens": len(texts), "total_tokens": len(texts)}
+            self._json(200, {"data": data[::-1], "usage": used})
 
         def _stream(self, body: dict[str, Any]) -> None:
             self.send_response(200)
@@ -169,6 +198,9 @@ def _handler(state: WireServer) -> type[BaseHTTPRequestHandler]:
                 yield chunk(finish="tool_calls")
                 yield "[DONE]"
                 return
+            if model == "reasoning":
+                yield chunk(reasoning_content="let me ")
+                yield chunk(reasoning_content="see")
             count = 0
             while model in ("slow", "metered") and not state.stopping.is_set():
                 count += 1
@@ -178,12 +210,18 @@ def _handler(state: WireServer) -> type[BaseHTTPRequestHandler]:
                 yield chunk("one ")
                 yield {**chunk("two "), "last": True}
             for word in words:
-                yield chunk(word)
+                for index in range(body.get("n", 1)):
+                    said = chunk(word)
+                    said["choices"][0] |= {"index": index, "logprobs": logprobs(word)}
+                    yield said
                 if model == "error-late":
                     yield {"error": {"message": "engine fell over", "code": 500}}
-            yield chunk(finish="stop")
-            if body.get("stream_options", {}).get("include_usage"):
-                yield {"choices": [], "usage": usage(len(words), len(words))}
+            for index in range(body.get("n", 1)):
+                last = chunk(finish="stop")
+                last["choices"][0]["index"] = index
+                yield last
+            if body.get("stream_options", {}).get("include_usage") and model != "unmetered":
+                yield {**chunk(), "choices": [], "usage": usage(len(words), len(words))}
             yield "[DONE]"
 
         def _ragged(self, body: dict[str, Any]) -> None:

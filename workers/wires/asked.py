@@ -149,7 +149,7 @@ FIELDS: Mapping[str, Mapping[str, tuple[bool, Test, str]]] = {
         **GENERATING,
     },
     EMBEDDINGS: {
-        "input": (True, _filled(_texts_or_tokens), "a text, a list of texts, or tokens; none of them empty"),
+        "input": (True, _filled(_texts_or_tokens), "a text, a list of texts, or tokens; not empty"),
         "encoding_format": (False, lambda value: value in ("float", "base64"), "'float' or 'base64'"),
         "dimensions": (False, _integer(1), "a whole number of at least 1"),
     },

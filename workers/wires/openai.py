@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
 from typing import ClassVar
 
+from gridq.profiles import StageContext
 from gridq.protocol import Json
 from workers.wires.asked import OPENAI
 from workers.wires.remote import SILENCE_SECONDS, RemoteWire
@@ -33,5 +36,27 @@ class OpenAIWire(RemoteWire):
         options = {**(options if isinstance(options, dict) else {}), "include_usage": True}
         return {**body, "stream": True, "stream_options": options}
 
+    def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
+        """As for every endpoint; an answer that came whole, unasked, is told as one chunk."""
+        with contextlib.closing(super().stream(path, body, context)) as chunks:
+            for chunk in chunks:
+                yield as_chunk(chunk)
+
     def ended(self, text: str) -> bool:
         return text.strip() == DONE
+
+
+def as_chunk(answer: dict[str, Json]) -> dict[str, Json]:
+    """A whole chat completion as its one chunk; what is a chunk already stays as it is."""
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not any(
+        "message" in each for each in choices if isinstance(each, dict)
+    ):
+        return answer
+    told = []
+    for choice in choices:
+        message = dict(choice.get("message") or {})
+        if message.get("tool_calls"):
+            message["tool_calls"] = [{"index": at, **call} for at, call in enumerate(message["tool_calls"])]
+        told.append({**{key: value for key, value in choice.items() if key != "message"}, "delta": message})
+    return {**answer, "object": "chat.completion.chunk", "choices": told}

@@ -1,0 +1,192 @@
+"""A small server that speaks Anthropic's Messages and behaves as the request's model name says."""
+
+from __future__ import annotations
+
+import json
+import select
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+KEY = "sk-ant-test-0123456789"
+VERSION = "2023-06-01"
+
+
+class AnthropicServer:
+    """Start it with `with AnthropicServer() as server`; `server.url` is the base URL.
+
+    Models: `echo` says the last message's words back, one event a word; `tools` calls a function; `thinking`
+    thinks first; `silent` says nothing; `status-<n>` refuses; `poor` has no credit; `cut` breaks off after a
+    word, `cut-first` before one; `error-event` and `error-late` put an error into the stream.
+    """
+
+    def __init__(self, key: str = KEY) -> None:
+        self.key = key
+        self.requests: list[dict[str, Any]] = []
+        self.started = threading.Event()
+        self.disconnected = threading.Event()
+        self.stopping = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def __enter__(self) -> AnthropicServer:
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stopping.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+
+
+def error(status: int, message: str) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": TYPES.get(status, "api_error"), "message": message}}
+
+
+def _handler(state: AnthropicServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self._json(200, {"data": [{"type": "model", "id": "echo"}], "has_more": False})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            state.requests.append({"path": self.path, "body": body, "headers": dict(self.headers)})
+            state.started.set()
+            model = body["model"]
+            if self.headers.get("x-api-key") != state.key:
+                self._json(401, error(401, f"invalid x-api-key {self.headers.get('x-api-key')}"))
+            elif self.headers.get("anthropic-version") != VERSION:
+                self._json(400, error(400, "anthropic-version: header is required"))
+            elif model == "poor":
+                self._json(400, error(400, "Your credit balance is too low to access the Anthropic API."))
+            elif model.startswith("status-"):
+                status = int(model.removeprefix("status-"))
+                self._json(status, error(status, f"refused with {status}"))
+            elif model == "silent":
+                while not state.stopping.is_set() and not select.select([self.connection], [], [], 0.05)[0]:
+                    pass
+                state.disconnected.set()
+                self.close_connection = True
+            elif body.get("stream"):
+                self._stream(body)
+            else:
+                self._json(200, self._message(body))
+
+        def _blocks(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+            content = body["messages"][-1]["content"]
+            if isinstance(content, list):
+                content = "".join(block.get("text", "") for block in content)
+            blocks: list[dict[str, Any]] = []
+            if body["model"] == "thinking":
+                blocks.append({"type": "thinking", "thinking": "let me see", "signature": "sig"})
+            if body["model"] == "tools":
+                call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}
+                return [*blocks, {"type": "text", "text": "I look"}, call]
+            return [*blocks, {"type": "text", "text": content}]
+
+        def _message(self, body: dict[str, Any]) -> dict[str, Any]:
+            blocks = self._blocks(body)
+            called = blocks[-1]["type"] == "tool_use"
+            used = {"input_tokens": 5, "cache_read_input_tokens": 2, "cache_creation_input_tokens": 0}
+            return {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "model": "the-real-name",
+                "content": blocks,
+                "stop_reason": "tool_use" if called else "end_turn",
+                "stop_sequence": None,
+                "usage": {**used, "output_tokens": 3},
+            }
+
+        def _events(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+            model, whole = body["model"], self._message(body)
+            begun = {
+                **whole,
+                "content": [],
+                "stop_reason": None,
+                "usage": {**whole["usage"], "output_tokens": 1},
+            }
+            yield {"type": "message_start", "message": begun}
+            yield {"type": "ping"}
+            if model == "error-event":
+                yield error(529, "Overloaded")
+            for index, block in enumerate(whole["content"]):
+                start = {
+                    "text": {"text": ""},
+                    "thinking": {"thinking": "", "signature": ""},
+                    "tool_use": {"input": {}},
+                }
+                opened = {**block, **start[block["type"]]}
+                yield {"type": "content_block_start", "index": index, "content_block": opened}
+                if model == "cut-first":
+                    return
+                for delta in self._deltas(block):
+                    yield {"type": "content_block_delta", "index": index, "delta": delta}
+                    if model == "cut":
+                        return
+                    if model == "error-late":
+                        yield error(529, "Overloaded")
+                yield {"type": "content_block_stop", "index": index}
+            stop = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+            yield {"type": "message_delta", "delta": stop, "usage": {"output_tokens": 3}}
+            yield {"type": "message_stop"}
+
+        def _deltas(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+            if block["type"] == "tool_use":
+                text = json.dumps(block["input"])
+                for part in ("", text[:5], text[5:]):
+                    yield {"type": "input_json_delta", "partial_json": part}
+            elif block["type"] == "thinking":
+                yield {"type": "thinking_delta", "thinking": block["thinking"]}
+                yield {"type": "signature_delta", "signature": block["signature"]}
+            else:
+                for word in block["text"].split():
+                    yield {"type": "text_delta", "text": word + " "}
+
+        def _stream(self, body: dict[str, Any]) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            try:
+                for event in self._events(body):
+                    data = f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+                    self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+                    self.wfile.flush()
+                if event["type"] == "message_stop":
+                    self.wfile.write(b"0\r\n\r\n")
+                    return
+            except (BrokenPipeError, ConnectionResetError):
+                state.disconnected.set()
+            self.close_connection = True
+
+        def _json(self, status: int, value: Any) -> None:
+            raw = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+    return Handler

@@ -1,0 +1,345 @@
+"""The stage `llm:wire` at seats of either wire: what goes to the endpoint, what comes back, how it fails."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gridq.errors import (
+    GridError,
+    JobCancelled,
+    SeatDegraded,
+    SeatRateLimited,
+    SeatUnavailable,
+    StageError,
+    StageTimeout,
+    StreamCut,
+)
+from gridq.profiles import StageContext
+from gridq.protocol import Effect, StageCall, Usage
+from tests.anthropic_server import KEY as ANTHROPIC_KEY
+from tests.anthropic_server import AnthropicServer
+from tests.wire_server import CALL, KEY, WireServer, logprobs
+from tests.wire_types import CHUNK, COMPLETION, EMBEDDINGS, EVENT, MESSAGE, TEXT_COMPLETION, valid
+from workers.profiles.llm import LlmProfile
+from workers.profiles.llm.capability import LlmCapability
+
+STAGE = StageCall(
+    id="s",
+    name="llm_wire",
+    path="$.a",
+    implementation="llm:wire",
+    effects=[Effect(effect="Llm", model="any")],
+)
+WORDS = [{"role": "user", "content": "so it goes on"}]
+MODELS = [
+    *("echo", "tools", "reasoning", "thinking", "unmetered", "packs", "whole", "silent", "poor", "malformed"),
+    *("cut", "cut-first", "error-event", "error-late", "status-400-too_long"),
+    *(f"status-{status}" for status in (400, 401, 404, 413, 429, 500, 529)),
+]
+
+
+@pytest.fixture(scope="module")
+def openai_server() -> Iterator[WireServer]:
+    with WireServer(key=KEY) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def anthropic_server() -> Iterator[AnthropicServer]:
+    with AnthropicServer() as running:
+        yield running
+
+
+def opened(url: str, key: str, wire: str) -> Iterator[LlmProfile]:
+    profile = LlmProfile()
+    models = [{"name": name, "price_in": 1, "price_out": 10} for name in MODELS]
+    table = {"name": "main", "url": url, "wire": wire, "key_env": "WIRE_KEY", "models": models}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WIRE_KEY", key)
+        (offer,) = profile.probe([{**table, "allow_loopback": True}]).found
+        profile.open(LlmCapability.model_validate(offer.capability), offer.config)
+    yield profile
+    profile.close()
+
+
+@pytest.fixture(scope="module")
+def openai_seat(openai_server: WireServer) -> Iterator[LlmProfile]:
+    yield from opened(openai_server.url, KEY, "openai")
+
+
+@pytest.fixture(scope="module")
+def anthropic_seat(anthropic_server: AnthropicServer) -> Iterator[LlmProfile]:
+    yield from opened(anthropic_server.url, ANTHROPIC_KEY, "anthropic")
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def seat(request: pytest.FixtureRequest) -> LlmProfile:
+    """A seat of each wire in turn."""
+    profile: LlmProfile = request.getfixturevalue(f"{request.param}_seat")
+    return profile
+
+
+def run(
+    profile: LlmProfile, wire: str, path: str, body: dict[str, Any], context: StageContext | None = None
+) -> Any:
+    value = {"wire": wire, "path": path, "body": body, "model": body["model"]}
+    return profile.run(STAGE, value, context or StageContext())
+
+
+def chat(profile: LlmProfile, model: str, context: StageContext | None = None, **more: Any) -> Any:
+    body = {"model": model, "messages": WORDS, **more}
+    return run(profile, "openai", "chat/completions", body, context)
+
+
+def messages(profile: LlmProfile, model: str, context: StageContext | None = None, **more: Any) -> Any:
+    body = {"model": model, "max_tokens": 50, "messages": WORDS, **more}
+    return run(profile, "anthropic", "messages", body, context)
+
+
+def test_a_body_goes_on_as_it_is(openai_seat: LlmProfile, openai_server: WireServer):
+    told = {"seed": 7, "vendor_thing": {"deep": [1, None]}, "temperature": None, "n": 2, "stream": True}
+    context = StageContext()
+    answer = chat(openai_seat, "echo", context, stream_options={"include_usage": True}, **told)
+    sent = openai_server.requests[-1]["body"]
+    del told["stream"]
+    assert sent == {"model": "echo", "messages": WORDS, **told}
+    assert valid(COMPLETION, answer).usage.total_tokens == 8
+    assert [choice["message"]["content"] for choice in answer["choices"]] == ["so it goes on "] * 2
+    assert answer["model"] == "the-real-name"
+    assert context.usage == Usage(tokens_in=4, tokens_out=4, micro_dollars=44)
+
+
+def test_chunks_go_on_as_they_came(openai_seat: LlmProfile, openai_server: WireServer):
+    pieces: list[Any] = []
+    context = StageContext(emit=pieces.append)
+    answer = chat(openai_seat, "echo", context, n=2)
+    assert openai_server.requests[-1]["body"]["stream"] is True
+    assert openai_server.requests[-1]["body"]["stream_options"] == {"include_usage": True}
+    for piece in pieces:
+        valid(CHUNK, piece)
+    assert {piece["system_fingerprint"] for piece in pieces} == {"fp_1"}
+    assert pieces[1]["choices"][0]["logprobs"] == logprobs("so ")
+    assert all(piece["choices"] for piece in pieces), "the usage was not asked for"
+    assert [choice["message"]["content"] for choice in answer["choices"]] == ["so it goes on "] * 2
+    tokens = [each["token"] for each in answer["choices"][1]["logprobs"]["content"]]
+    assert tokens == ["so ", "it ", "goes ", "on "]
+    assert answer["object"] == "chat.completion"
+    assert answer["usage"]["completion_tokens"] == 4
+    assert context.usage == Usage(tokens_in=4, tokens_out=4, micro_dollars=44)
+
+
+@pytest.mark.parametrize("model", ["echo", "unmetered"])
+def test_the_usage_comes_last_where_it_is_asked_for(openai_seat: LlmProfile, model: str):
+    pieces: list[Any] = []
+    context = StageContext(emit=pieces.append)
+    answer = chat(openai_seat, model, context, stream_options={"include_usage": True, "vendor": 1})
+    assert [bool(piece["choices"]) for piece in pieces[-2:]] == [True, False]
+    valid(CHUNK, pieces[-1])
+    assert pieces[-1]["usage"]["completion_tokens"] >= 4
+    assert answer["usage"] == pieces[-1]["usage"]
+
+
+def test_usage_is_in_every_answer_and_charged(openai_seat: LlmProfile):
+    context = StageContext()
+    assert valid(COMPLETION, chat(openai_seat, "unmetered", context)).usage.prompt_tokens > 0
+    assert context.usage.micro_dollars > 0
+
+
+def test_completions(openai_seat: LlmProfile):
+    pieces: list[Any] = []
+    body = {"model": "echo", "prompt": "one two"}
+    answer = run(openai_seat, "openai", "completions", body)
+    assert valid(TEXT_COMPLETION, answer).choices[0].text == "one two "
+    streamed = run(openai_seat, "openai", "completions", body, StageContext(emit=pieces.append))
+    assert streamed["object"] == "text_completion"
+    assert pieces
+
+
+def test_an_endpoint_that_answers_whole_when_asked_to_stream(openai_seat: LlmProfile):
+    pieces: list[Any] = []
+    answer = chat(openai_seat, "whole", StageContext(emit=pieces.append))
+    for piece in pieces:
+        valid(CHUNK, piece)
+    assert pieces[0]["choices"][0]["delta"]["content"] == "so it goes on "
+    valid(COMPLETION, answer)
+
+
+@pytest.mark.parametrize("model", ["echo", "packs"])
+@pytest.mark.parametrize("wanted", [None, "float", "base64"])
+def test_embeddings_in_the_format_that_was_asked(openai_seat: LlmProfile, model: str, wanted: str | None):
+    body = {"model": model, "input": ["a", "bcd"], **({"encoding_format": wanted} if wanted else {})}
+    context = StageContext()
+    answer = run(openai_seat, "openai", "embeddings", body, context)
+    valid(EMBEDDINGS, {**answer, "data": [{**item, "embedding": [0.0]} for item in answer["data"]]})
+    vectors = [item["embedding"] for item in answer["data"]]
+    if wanted == "base64":
+        vectors = [list(struct.unpack("<2f", base64.b64decode(vector))) for vector in vectors]
+    assert vectors == [[1.0, 1.0], [3.0, 1.0]], "in the order of the input"
+    assert context.usage == Usage(tokens_in=2, micro_dollars=2)
+
+
+def test_dimensions_go_on(openai_seat: LlmProfile, openai_server: WireServer):
+    run(openai_seat, "openai", "embeddings", {"model": "echo", "input": "x", "dimensions": 2})
+    assert openai_server.requests[-1]["body"]["dimensions"] == 2
+
+
+TOOLS = [{"name": "weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}]
+FUNCTIONS = [{"type": "function", "function": {"name": "weather", "parameters": TOOLS[0]["input_schema"]}}]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_either_client_is_answered_by_either_seat(seat: LlmProfile, streaming: bool):
+    pieces: list[Any] = []
+
+    def context() -> StageContext:
+        return StageContext(emit=pieces.append if streaming else None)
+
+    said = valid(MESSAGE, messages(seat, "echo", context()))
+    assert said.content[0].text.split() == ["so", "it", "goes", "on"]
+    assert said.usage.input_tokens > 0
+    assert said.usage.output_tokens > 0
+    for piece in pieces:
+        valid(EVENT, piece)
+    pieces.clear()
+    call = valid(MESSAGE, messages(seat, "tools", context(), tools=TOOLS)).content[-1]
+    assert (call.name, call.input) == ("weather", {"city": "Bern"})
+    pieces.clear()
+    whole = valid(COMPLETION, chat(seat, "echo", context()))
+    assert whole.choices[0].message.content.split() == ["so", "it", "goes", "on"]
+    for piece in pieces:
+        valid(CHUNK, piece)
+    whole = valid(COMPLETION, chat(seat, "tools", context(), tools=FUNCTIONS))
+    (called,) = whole.choices[0].message.tool_calls
+    assert (called.function.name, called.function.arguments.replace(" ", "")) == (
+        "weather",
+        CALL["function"]["arguments"],
+    )
+    assert whole.choices[0].finish_reason == "tool_calls"
+
+
+def test_the_other_stages_run_at_an_anthropic_seat(anthropic_seat: LlmProfile):
+    pieces: list[Any] = []
+    call = STAGE.model_copy(update={"implementation": "llm:complete"})
+    value = {"prompt": "one two", "model": "echo", "system": "brief"}
+    assert anthropic_seat.run(call, value, StageContext()) == "one two"
+    assert anthropic_seat.run(call, value, StageContext(emit=pieces.append)) == "one two "
+    assert pieces == ["one ", "two "]
+
+
+def test_an_anthropic_seat_lists_its_models(
+    anthropic_server: AnthropicServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WIRE_KEY", ANTHROPIC_KEY)
+    table = {"name": "a", "url": anthropic_server.url, "wire": "anthropic", "key_env": "WIRE_KEY"}
+    (offer,) = LlmProfile().probe([{**table, "allow_loopback": True}]).found
+    assert [model["name"] for model in offer.capability["models"]] == ["echo"]
+
+
+def test_thinking_is_told_in_either_wire(openai_seat: LlmProfile, anthropic_seat: LlmProfile):
+    pieces: list[Any] = []
+    asked = {"type": "enabled", "budget_tokens": 1024}
+    context = StageContext(emit=pieces.append)
+    said = valid(MESSAGE, messages(openai_seat, "reasoning", context, max_tokens=2000, thinking=asked))
+    assert [block.type for block in said.content] == ["thinking", "text"]
+    assert said.content[0].thinking == "let me see"
+    told = chat(anthropic_seat, "thinking", StageContext(emit=pieces.append))
+    assert told["choices"][0]["message"]["reasoning_content"] == "let me see"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("model", "error"),
+    [
+        ("status-400", StageError),
+        ("status-404", StageError),
+        ("status-413", StageError),
+        ("status-401", SeatDegraded),
+        ("status-429", SeatRateLimited),
+        ("status-500", SeatUnavailable),
+        ("status-529", SeatUnavailable),
+    ],
+)
+@pytest.mark.parametrize("ask", [chat, messages])
+def test_refusals(seat: LlmProfile, ask: Any, model: str, error: type[GridError], streaming: bool):
+    context = StageContext(emit=(lambda piece: None) if streaming else None)
+    with pytest.raises(error) as caught:
+        ask(seat, model, context)
+    assert type(caught.value) is error
+    assert caught.value.details["status"] == int(model.split("-")[1])
+    assert caught.value.reason == f"refused with {model.split('-')[1]}"
+
+
+def test_the_endpoints_own_code_is_kept(openai_seat: LlmProfile):
+    with pytest.raises(StageError) as caught:
+        chat(openai_seat, "status-400-too_long")
+    assert caught.value.details["endpoint_code"] == "too_long"
+
+
+def test_an_account_without_credit_rests_the_seat(anthropic_seat: LlmProfile):
+    with pytest.raises(SeatDegraded, match="credit"):
+        messages(anthropic_seat, "poor")
+
+
+@pytest.mark.parametrize("model", ["cut-first", "error-event"])
+@pytest.mark.parametrize("ask", [chat, messages])
+def test_a_stream_that_fails_before_it_says_anything_is_the_seats_fault(
+    seat: LlmProfile, ask: Any, model: str
+):
+    pieces: list[Any] = []
+    with pytest.raises(SeatUnavailable):
+        ask(seat, model, StageContext(emit=pieces.append))
+    assert pieces == [], "another seat can still be asked"
+
+
+@pytest.mark.parametrize("model", ["cut", "error-late"])
+@pytest.mark.parametrize("ask", [chat, messages])
+def test_a_stream_that_breaks_off_is_cut(seat: LlmProfile, ask: Any, model: str):
+    pieces: list[Any] = []
+    with pytest.raises(StreamCut):
+        ask(seat, model, StageContext(emit=pieces.append))
+    assert pieces
+
+
+@pytest.mark.parametrize("ask", [chat, messages])
+def test_an_answer_that_is_not_of_the_wire(openai_seat: LlmProfile, ask: Any):
+    with pytest.raises(SeatUnavailable, match="not JSON"):
+        ask(openai_seat, "malformed")
+
+
+@pytest.mark.parametrize("ask", [chat, messages])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_cancel_and_deadline_end_the_call(
+    seat: LlmProfile, request: pytest.FixtureRequest, ask: Any, streaming: bool
+):
+    server = request.getfixturevalue(f"{request.node.callspec.params['seat']}_server")
+    for make, error in itertools.product([None, 0.2], [JobCancelled, StageTimeout]):
+        if (make is None) != (error is JobCancelled):
+            continue
+        server.started.clear()
+        server.disconnected.clear()
+        emit = (lambda piece: None) if streaming else None
+        context = StageContext(emit=emit, deadline=None if make is None else time.monotonic() + make)
+        if make is None:
+            threading.Thread(target=lambda c=context: server.started.wait(5) and c.cancel()).start()
+        with pytest.raises(error):
+            ask(seat, "silent", context)
+        assert server.disconnected.wait(2)
+
+
+def test_a_malformed_request_reaches_no_endpoint(openai_seat: LlmProfile, openai_server: WireServer):
+    before = len(openai_server.requests)
+    with pytest.raises(StageError) as caught:
+        chat(openai_seat, "echo", messages="hello")
+    assert caught.value.path == "$.a.input.body.messages"
+    with pytest.raises(StageError) as caught:
+        messages(openai_seat, "echo", tools=[{"type": "web_search_20250305", "name": "web_search"}])
+    assert caught.value.path == "$.a.input.body.tools[0].type"
+    assert len(openai_server.requests) == before
