@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
+from pydantic import SecretStr
 
 from gridq.gateway.app import make_server
 from gridq.gateway.options import GatewayOptions
 from gridq.settings import Settings
+from gridq.store.connection import connect
+from tests.local_grid import DEFAULT_SEATS, LocalGrid
+from workers.embedded import EmbeddedServer
 
 
 @dataclass(frozen=True)
@@ -76,3 +82,32 @@ def serving(config: Settings, **options: Any) -> Iterator[Gateway]:
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive()
+
+
+@dataclass(frozen=True)
+class Benches:
+    """A grid of bench seats in this process, with a gateway before it."""
+
+    grid: LocalGrid
+    gateway: Gateway
+    config: Settings
+
+
+@contextmanager
+def benches(server: EmbeddedServer, home: Path, *, lanes: int = 4, **options: Any) -> Iterator[Benches]:
+    """Such a grid under a prefix of its own, whose keys are deleted afterwards. `options`: the gateway's."""
+    config = Settings(
+        broker_url=SecretStr(server.url),
+        prefix=f"w{secrets.token_hex(4)}:",
+        home=home,
+        profiles=("bench",),
+        inline_value=1000,
+    )
+    with connect(server.url, name="tests") as client:
+        with (
+            LocalGrid(client, config, DEFAULT_SEATS, lanes=lanes) as grid,
+            serving(config, **options) as gateway,
+        ):
+            yield Benches(grid, gateway, config)
+        for key in client.scan_iter(f"{config.prefix}*", count=1000):
+            client.unlink(key)

@@ -64,6 +64,11 @@ class Glance:
         self.seats = Kept(seats)
         self.queues = Kept(queues)
 
+    def forget(self) -> None:
+        """Look anew the next time: something was changed."""
+        self.seats.forget()
+        self.queues.forget()
+
 
 def glance_of(app: FastAPI) -> Glance:
     """The glance of the application's door, made with the first request that needs it."""

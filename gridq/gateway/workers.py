@@ -138,8 +138,9 @@ def named(seats: list[LiveSeat], given: str) -> LiveSeat:
     called = [seat for seat in seats if seat.seat.partition(".")[2] == given]
     if len(called) == 1:
         return called[0]
-    names = [seat.seat for seat in seats]
-    near = [seat.seat for seat in called] or difflib.get_close_matches(given, names, NEAR, 0.6)
+    names = {name: seat.seat for seat in seats for name in (seat.seat, seat.seat.partition(".")[2])}
+    close = [names[name] for name in difflib.get_close_matches(given, list(names), NEAR, 0.6)]
+    near = [seat.seat for seat in called] or sorted(set(close))
     few = f"{len(called)} live seats are called {given!r}" if called else f"No live seat is called {given!r}"
     details = {"path": given, "fix": "name it in full: " + " or ".join(near) if near else "see /workers"}
     raise SeatNotFound(few, details)
@@ -147,11 +148,11 @@ def named(seats: list[LiveSeat], given: str) -> LiveSeat:
 
 async def _obeyed(request: Request, name: str, wait: float, *, drained: bool) -> Drained:
     """What the seat does, once it is seen to obey or `wait` seconds have passed."""
-    seats = glance_of(request.app).seats
+    glance = glance_of(request.app)
     until = time.monotonic() + min(wait, LONGEST_WAIT)
     while True:
-        seats.forget()
-        seat = next((each for each in await seats.get() if each.seat == name), None)
+        glance.forget()
+        seat = next((each for each in await glance.seats.get() if each.seat == name), None)
         if seat is None or seat.obeys or time.monotonic() >= until:
             obeys, busy = (True, 0) if seat is None else (seat.obeys, seat.busy)
             return Drained(seat=name, drained=drained, obeys=obeys, busy=busy)

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gridq import auth
-from gridq.settings import Settings
-from gridq.store.connection import connect
 from tests.builders import seq, stage
-from tests.gateways import Gateway, serving
-from tests.local_grid import DEFAULT_SEATS, LocalGrid
+from tests.gateways import Benches, Gateway, benches
 from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 
@@ -24,26 +20,13 @@ SLOW = {"root": stage("bench_sleep", ms=60_000)}
 
 
 @pytest.fixture(scope="module")
-def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    config = Settings(
-        broker_url=server.url,
-        prefix=f"w{secrets.token_hex(4)}:",
-        home=tmp_path_factory.mktemp("home"),
-        profiles=("bench",),
-        inline_value=1000,
-    )
-    with (
-        connect(server.url, name="tests") as client,
-        LocalGrid(client, config, DEFAULT_SEATS, lanes=4) as grid,
-        serving(config, keep_alive=0.2) as gateway,
-    ):
-        yield SimpleNamespace(grid=grid, gateway=gateway, config=config)
-    for key in client.scan_iter(f"{config.prefix}*", count=1000):
-        client.unlink(key)
+def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benches]:
+    with benches(server, tmp_path_factory.mktemp("home")) as started:
+        yield started
 
 
 @pytest.fixture
-def gateway(place: Any) -> Gateway:
+def gateway(place: Benches) -> Gateway:
     return place.gateway
 
 
@@ -233,7 +216,7 @@ def test_a_wrong_wait_is_named(gateway: Gateway, wait: str) -> None:
     assert "wait" in gateway.get(f"/jobs/{job}?wait={wait}", 400)["error"]["path"]
 
 
-def test_an_agent_sees_and_ends_its_own_jobs_alone(place: Any, gateway: Gateway) -> None:
+def test_an_agent_sees_and_ends_its_own_jobs_alone(place: Benches, gateway: Gateway) -> None:
     client, keys = place.grid.scripts.client, place.grid.scripts.keys
     made = {
         "ann": auth.create(client, keys, "ann"),

@@ -1,0 +1,138 @@
+"""A job followed over HTTP: its pieces, its stages, its end; from the beginning and behind any piece."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.builders import seq, stage
+from tests.gateways import Benches, Gateway, benches, serving
+from tests.waiting import wait_for
+from workers.embedded import EmbeddedServer
+
+TOKENS = {"root": stage("bench_tokens", n=5)}
+SLOWLY = {"root": stage("bench_tokens", n=60, ms=50)}
+
+
+@pytest.fixture(scope="module")
+def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benches]:
+    with benches(server, tmp_path_factory.mktemp("home"), keep_alive=0.2) as started:
+        yield started
+
+
+@pytest.fixture
+def gateway(place: Benches) -> Gateway:
+    return place.gateway
+
+
+def submit(gateway: Gateway, graph: Any, **more: Any) -> str:
+    return gateway.post("/jobs", {"graph": graph, "input": {}, "stream": True, **more}, 202)["job"]
+
+
+def pieces(events: list[dict[str, str]]) -> list[Any]:
+    return [json.loads(event["data"])["piece"] for event in events if event.get("event") == "piece"]
+
+
+def test_the_pieces_the_stages_and_the_end(gateway: Gateway) -> None:
+    job = submit(gateway, {"root": seq(stage("bench_tokens", n=5), stage("bench_echo"))})
+    events = list(gateway.events(f"/jobs/{job}/events"))
+    assert events[0] == {"retry": "1000"}
+    answer = gateway.get(f"/jobs/{job}?wait=30")["result"]["output"]
+    assert "".join(pieces(events)) == answer
+    assert len(pieces(events)) == 5
+    named = [event for event in events if "event" in event]
+    assert all(event["id"].startswith(f"{job}/") for event in named if event["event"] in ("piece", "end"))
+    stages = [json.loads(event["data"]) for event in named if event["event"] == "stage"]
+    last = {one["path"]: one for one in stages}
+    assert {path: one["state"] for path, one in last.items()} == {
+        "root.stages[0]": "done",
+        "root.stages[1]": "done",
+    }
+    assert last["root.stages[0]"]["seat"] == "m.bench"
+    assert json.loads([e for e in named if e["event"] == "progress"][-1]["data"]) == {"done": 2, "of": 2}
+    end = json.loads(named[-1]["data"])
+    assert named[-1]["event"] == "end"
+    assert (end["job"], end["state"], end["status"], end["error"]) == (job, "done", "ok", None)
+
+
+def test_it_goes_on_behind_any_piece_at_any_gateway(place: Benches, gateway: Gateway) -> None:
+    job = submit(gateway, TOKENS)
+    whole = list(gateway.events(f"/jobs/{job}/events"))
+    ids = [event["id"] for event in whole if event.get("event") == "piece"]
+    with serving(place.config) as other:
+        for number, id in enumerate(ids):
+            again = list(other.events(f"/jobs/{job}/events", headers={"Last-Event-ID": id}))
+            assert pieces(again) == pieces(whole)[number + 1 :]
+            assert again[-1]["event"] == "end"
+        entry = ids[1].rpartition("/")[2]
+        for after in (ids[1], entry):
+            assert pieces(list(other.events(f"/jobs/{job}/events?after={after}"))) == pieces(whole)[2:]
+
+
+def test_behind_its_end_is_nothing_and_nobody_waits_for_it(gateway: Gateway) -> None:
+    job = submit(gateway, TOKENS)
+    *_, end = gateway.events(f"/jobs/{job}/events")
+    reply = gateway.http.get(f"/jobs/{job}/events", headers={"Last-Event-ID": end["id"]})
+    assert (reply.status_code, reply.content) == (204, b"")
+
+
+def test_who_goes_away_ends_nothing(gateway: Gateway) -> None:
+    job = submit(gateway, SLOWLY)
+    for event in gateway.events(f"/jobs/{job}/events"):
+        if event.get("event") == "piece":
+            break
+    assert gateway.get(f"/jobs/{job}?wait=30")["state"] == "done"
+
+
+def test_a_silent_stream_is_kept_alive(gateway: Gateway) -> None:
+    job = submit(gateway, {"root": stage("bench_sleep", ms=60_000)})
+    seen = []
+    for event in gateway.events(f"/jobs/{job}/events"):
+        seen.append(event)
+        if "comment" in event:
+            break
+    assert seen[-1] == {"comment": "keep-alive"}
+    assert [e["event"] for e in seen if "event" in e][:2] == ["stage", "progress"]
+    gateway.ask("DELETE", f"/jobs/{job}", 200)
+
+
+@pytest.mark.parametrize("options", [{"stream": False}, {"stream": True}])
+def test_an_end_other_than_well_is_told_with_its_error(gateway: Gateway, options: dict[str, bool]) -> None:
+    job = submit(gateway, {"root": stage("bench_sleep", ms=60_000)}, **options)
+    found: list[dict[str, str]] = []
+    reading = threading.Thread(target=lambda: found.extend(gateway.events(f"/jobs/{job}/events")))
+    reading.start()
+    wait_for(lambda: gateway.get(f"/jobs/{job}"), true=lambda now: now["status"] == "running")
+    gateway.ask("DELETE", f"/jobs/{job}", 200)
+    reading.join(30)
+    end = json.loads(found[-1]["data"])
+    assert (found[-1]["event"], end["state"], end["error"]["code"]) == ("end", "cancelled", "job.cancelled")
+
+
+def test_a_job_that_came_by_another_door_without_a_stream(place: Benches, gateway: Gateway) -> None:
+    job = place.grid.client.submit({"root": stage("bench_sleep", ms=300)}, {})
+    events = list(gateway.events(f"/jobs/{job}/events"))
+    assert events[-1]["event"] == "end"
+    assert "id" not in events[-1]
+    assert gateway.get(f"/jobs/{job}")["state"] == "done"
+
+
+@pytest.mark.parametrize("after", ["x", "1-2-3", "../1-0", "other-job/1-0", "-1", "9" * 30, "1-", "%00"])
+def test_an_events_id_that_is_none(gateway: Gateway, after: str) -> None:
+    job = submit(gateway, TOKENS)
+    error = gateway.get(f"/jobs/{job}/events?after={after}", 400)["error"]
+    assert (error["code"], error["path"]) == ("request.invalid", "after")
+
+
+def test_a_place_that_was_trimmed_away_is_told_not_passed_over(place: Benches, gateway: Gateway) -> None:
+    job = submit(gateway, TOKENS)
+    ids = [e["id"] for e in gateway.events(f"/jobs/{job}/events") if e.get("event") == "piece"]
+    stream = place.grid.scripts.keys("str", job)
+    place.grid.scripts.client.xtrim(stream, maxlen=2, approximate=False)
+    events = list(gateway.events(f"/jobs/{job}/events", headers={"Last-Event-ID": ids[0]}))
+    assert events[-1]["event"] == "error"
+    assert json.loads(events[-1]["data"])["error"]["code"] == "stream.trimmed"

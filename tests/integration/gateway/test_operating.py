@@ -1,0 +1,175 @@
+"""What an operator sees and does over HTTP: seats, queues, quarantine, health."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from gridq import registry
+from gridq.protocol import Advertisement
+from tests.builders import stage
+from tests.gateways import Benches, Gateway, benches, serving
+from tests.waiting import wait_for
+from workers.embedded import EmbeddedServer
+
+
+@pytest.fixture(scope="module")
+def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benches]:
+    with benches(server, tmp_path_factory.mktemp("home"), lanes=2, hold=0.2) as started:
+        ad = Advertisement(
+            seat="m.bench", machine="m", worker="bench@m", incarnation="i", kind="bench", lanes=2,
+            queues=["bench:any"], capability={"models": [{"name": "any"}], "host": "here"},
+        )  # fmt: skip
+        registry.advertise(started.grid.scripts.client, started.grid.scripts.keys, ad, 600)
+        yield started
+
+
+@pytest.fixture
+def gateway(place: Benches) -> Gateway:
+    return place.gateway
+
+
+def test_the_seats_with_seed_clients_fields_beside_the_grids_own(gateway: Gateway) -> None:
+    found = {seat["seat"]: seat for seat in gateway.get("/workers")}
+    assert set(found) == {"m.bench", "m.local"}
+    bench = found["m.bench"]
+    assert (bench["lanes"], bench["lanes_free"], bench["queues"]) == (2, 2, ["bench:any"])
+    assert (bench["worker_id"], bench["in_flight_jobs"], bench["healthy"]) == ("m.bench", 0, True)
+    assert datetime.fromisoformat(bench["last_seen"]).tzinfo is not None
+    assert bench["capabilities"] == [
+        {
+            "provider": "here",
+            "model": "any",
+            "auth_via": "api_key",
+            "budget_monthly_cents": None,
+            "budget_remaining_cents": None,
+            "rate_limit_rpm": None,
+        }
+    ]
+    assert found["m.local"]["healthy"] is False  # its worker says nothing of itself
+
+
+@pytest.mark.parametrize(
+    ("query", "seats"),
+    [
+        ("queue=bench:any", ["m.bench"]),
+        ("kind=bench", ["m.bench"]),
+        ("state=draining", []),
+        ("queue=llm:any", []),
+        ("routers=true", ["m.bench", "m.local", "m.router"]),
+        ("routers=true&kind=router", ["m.router"]),
+    ],
+)
+def test_the_seats_have_filters(gateway: Gateway, query: str, seats: list[str]) -> None:
+    assert [seat["seat"] for seat in gateway.get(f"/workers?{query}")] == seats
+
+
+def test_one_seat_by_its_id_or_its_name(gateway: Gateway) -> None:
+    for name in ("m.bench", "bench"):
+        assert gateway.get(f"/workers/{name}")["seat"] == "m.bench"
+    error = gateway.get("/workers/banch", 404)["error"]
+    assert (error["code"], error["fix"]) == ("seat.not_found", "name it in full: m.bench")
+    gateway.post("/workers/nobody/drain", None, 404)
+    gateway.post("/workers/nobody/undrain", None, 404)
+
+
+def test_a_seat_is_drained_and_takes_work_again(gateway: Gateway) -> None:
+    told = gateway.post("/workers/bench/drain?wait=10")
+    assert told == {"seat": "m.bench", "drained": True, "obeys": True, "busy": 0}
+    assert gateway.post("/workers/bench/drain")["drained"]
+    try:
+        assert gateway.get("/workers/m.bench")["state"] == "draining"
+        job = gateway.post(
+            "/jobs", {"graph": {"root": stage("bench_echo")}, "input": 1, "wait_for_seat": True}, 202
+        )["job"]
+        gateway.post("/jobs", {"graph": {"root": stage("bench_echo")}}, 503)
+        wait_for(lambda: _queue(gateway), true=lambda queue: queue["pending"]["interactive"] == 1)
+        assert _queue(gateway)["oldest"]["interactive"] > 0
+    finally:
+        told = gateway.post("/workers/bench/undrain?wait=10")
+    assert told == {"seat": "m.bench", "drained": False, "obeys": True, "busy": told["busy"]}
+    assert gateway.get(f"/jobs/{job}?wait=30")["state"] == "done"
+
+
+def _queue(gateway: Gateway) -> Any:
+    return gateway.get("/queues?queue=bench:any")[0]
+
+
+def test_the_queues_and_what_can_be_asked_for(gateway: Gateway) -> None:
+    queues = {queue["queue"]: queue for queue in gateway.get("/queues")}
+    assert {"gridq:router", "gridq:pure", "gridq:local", "bench:any"} <= set(queues)
+    assert (queues["bench:any"]["lanes"], queues["bench:any"]["seats"]) == (2, ["m.bench"])
+    [offer] = gateway.get("/models")
+    assert (offer["queue"], offer["seats"], offer["lanes"]) == ("bench:any", ["m.bench"], 2)
+
+
+def test_a_stage_in_quarantine_is_seen_released_and_dropped(gateway: Gateway) -> None:
+    assert gateway.get("/quarantine") == []
+    job = gateway.post("/jobs", {"graph": {"root": stage("bench_die")}, "input": 1}, 202)["job"]
+    [held] = wait_for(lambda: gateway.get("/quarantine"))
+    assert (held["job"], held["path"], held["deaths"]) == (job, "root", 2)
+    told = gateway.post("/quarantine/release", {"job": job[:8], "stage": "root"})
+    assert told == {"job": job, "stage": "root", "outcome": "released", "before": False}
+    wait_for(lambda: gateway.get("/quarantine"))
+    told = gateway.post("/quarantine/drop", {"job": job, "stage": 0})
+    assert (told["outcome"], told["stage"], told["before"]) == ("dropped", "0", False)
+    error = gateway.get(f"/jobs/{job}?wait=30")["error"]
+    assert (error["code"], error["details"]["dropped_by"]) == ("stage.quarantined", "default")
+    assert gateway.post("/quarantine/drop", {"job": job, "stage": 0})["before"]
+    assert gateway.post("/quarantine/release", {"job": job, "stage": 0}, 409)["error"]["code"]
+    gateway.post("/quarantine/release", {"job": "nothing-here", "stage": 0}, 404)
+
+
+@pytest.mark.parametrize(
+    "body", [None, {}, {"job": "x"}, {"job": "x", "stage": True}, {"job": 1, "stage": 0}]
+)
+def test_a_wrong_word_on_a_stage_is_named(gateway: Gateway, body: Any) -> None:
+    assert gateway.post("/quarantine/drop", body, 400)["error"]["code"] == "request.invalid"
+
+
+def test_it_lives_and_can_take_work(gateway: Gateway) -> None:
+    health = gateway.get("/health")
+    assert (health["ok"], health["status"]) == (True, "ok")
+    assert health["uptime"] >= 0
+    assert gateway.get("/ready") == {"ready": True, "reason": "", "fix": "", "routers": 1}
+
+
+def test_what_it_lacks_is_the_reason_why_it_is_not_ready(place: Benches, gateway: Gateway) -> None:
+    client, keys = place.grid.scripts.client, place.grid.scripts.keys
+
+    def reason() -> str:
+        reply = gateway.http.get("/ready")
+        assert (reply.status_code == 503) is bool(reply.json()["reason"])
+        assert ("retry-after" in reply.headers) is (reply.status_code == 503)
+        return str(reply.json()["reason"])
+
+    client.rename(keys("serve", "gridq:pure"), keys("serve", "kept"))
+    assert reason() == "no router is live"
+    client.rename(keys("serve", "kept"), keys("serve", "gridq:pure"))
+    client.set(keys("full"), "1 2", px=60_000)
+    assert "memory" in reason()
+    client.delete(keys("full"))
+    data = client.get(keys("schema"))
+    client.set(keys("schema"), 9)
+    assert "version" in reason()
+    client.set(keys("schema"), data) if data else client.delete(keys("schema"))
+    assert reason() == ""
+
+
+def test_without_its_server_it_lives_and_is_not_ready(place: Benches, tmp_path: Any) -> None:
+    with EmbeddedServer(tmp_path / "data") as own:
+        config = place.config.model_copy(update={"broker_url": type(place.config.broker_url)(own.url)})
+        with serving(config) as gateway:
+            own.kill()
+            assert gateway.get("/health")["ok"]
+            reply = gateway.http.get("/ready")
+            told = reply.json()
+            assert (reply.status_code, told["ready"], told["routers"]) == (503, False, None)
+            assert told["reason"] == "the server does not answer"
+            assert own.url.rpartition(":")[2] not in json.dumps(told)
+            assert gateway.get("/jobs", 503)["error"]["code"] == "broker.unreachable"
+            own.start()
