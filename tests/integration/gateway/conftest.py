@@ -1,0 +1,103 @@
+"""A whole grid behind one gateway: a real server, lanes of an llm seat before a real endpoint, and HTTP."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gridq import queues, registry, stages
+from gridq.profiles import StageContext
+from gridq.protocol import Advertisement, Json, StageCall
+from gridq.settings import Settings
+from gridq.store.connection import connect
+from tests.gateways import Gateway, serving
+from tests.local_grid import LocalGrid
+from tests.wire_server import WireServer
+from workers.embedded import EmbeddedServer
+from workers.profiles.llm import LlmProfile
+
+MODELS = (
+    "slow", "silent", "cut", "cut-first", "malformed", "error-event", "error-late", "ragged", "whole",
+    "tools", "status-400", "status-404", "status-422", "org/Big Model",
+)  # fmt: skip
+
+
+class LlmRunner:
+    """Runs stages as an llm seat's lanes do."""
+
+    def __init__(self, url: str) -> None:
+        self.profile = LlmProfile()
+        seat = {
+            "name": "api",
+            "url": url,
+            "allow_loopback": True,
+            "models": [{"name": "echo", "families": ["small"]}, {"name": "embed", "embeddings": True}]
+            + [{"name": name} for name in MODELS],
+        }
+        offer = self.profile.probe([seat]).found[0]
+        self.capability = self.profile.Capability.model_validate(offer.capability)
+        self.profile.open(self.capability, offer.config)
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        if stage.implementation.startswith(("builtin:", "python:")):
+            return stages.run_builtin(stage, value, context)
+        return self.profile.run(stage, value, context)
+
+
+@dataclass
+class Served:
+    """A grid behind a gateway: the gateway, the endpoint that its seat asks, its settings."""
+
+    gateway: Gateway
+    wire: WireServer
+    config: Settings
+    grid: LocalGrid
+
+    @property
+    def url(self) -> str:
+        """Where the gateway listens."""
+        return self.gateway.url
+
+    def seen(self) -> int:
+        """How many requests the endpoint has had."""
+        return len(self.wire.requests)
+
+
+@pytest.fixture(scope="module")
+def served(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    config = Settings(
+        broker_url=server.url,
+        prefix=f"g{secrets.token_hex(4)}:",
+        home=Path(tmp_path_factory.mktemp("home")),
+        retry_backoff=0.0,
+    )
+    client = connect(server.url, name="tests")
+    with WireServer() as wire:
+        runner = LlmRunner(wire.url)
+        seats: dict[str, Sequence[str]] = {
+            "m.api": runner.profile.queues(runner.capability),
+            "m.router": [queues.PURE],
+        }
+        with LocalGrid(client, config, seats, lanes=8, runner=runner) as grid:
+            said = Advertisement(
+                seat="m.api", machine="m", worker="api@m", incarnation="i", kind="llm", lanes=8,
+                queues=list(seats["m.api"]), started_at=1.0,
+                capability=runner.capability.model_dump(mode="json"),
+            )  # fmt: skip
+            registry.advertise(client, grid.scripts.keys, said, 600.0)
+            with serving(config, keep_alive=0.5, hold=0.5) as gateway:
+                yield Served(gateway, wire, config, grid)
+        runner.profile.close()
+    for key in client.scan_iter(f"{config.prefix}*", count=1000):
+        client.unlink(key)
+    client.close()
+
+
+@pytest.fixture
+def http(served: Served) -> httpx.Client:
+    return served.gateway.http

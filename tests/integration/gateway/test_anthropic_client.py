@@ -1,0 +1,118 @@
+"""The official `anthropic` package, unmodified but for its base URL; the seat behind speaks OpenAI's API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import httpx
+import pytest
+
+from tests.integration.gateway.conftest import Served
+
+HELLO: Any = [{"role": "user", "content": "so it goes on"}]
+TOOLS: Any = [
+    {
+        "name": "weather",
+        "description": "The weather in a city",
+        "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+    }
+]
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=served.url, api_key="none", max_retries=0) as made:
+        yield made
+
+
+def test_a_message_whole(client: anthropic.Anthropic) -> None:
+    answer = client.messages.create(model="echo", max_tokens=50, messages=HELLO)
+    assert answer.type == "message"
+    assert answer.role == "assistant"
+    assert [block.text for block in answer.content if block.type == "text"] == ["so it goes on "]
+    assert answer.stop_reason == "end_turn"
+    assert answer.usage.output_tokens == 4
+
+
+def test_a_message_streamed(client: anthropic.Anthropic) -> None:
+    with client.messages.stream(model="echo", max_tokens=50, messages=HELLO) as stream:
+        assert list(stream.text_stream) == ["so ", "it ", "goes ", "on "]
+        final = stream.get_final_message()
+    assert final.stop_reason == "end_turn"
+    assert final.usage.output_tokens == 4
+
+
+def test_the_events_are_those_of_the_api(client: anthropic.Anthropic) -> None:
+    with client.messages.create(model="echo", max_tokens=50, messages=HELLO, stream=True) as stream:
+        kinds = [event.type for event in stream]
+    assert kinds[0] == "message_start"
+    assert kinds[1] == "content_block_start"
+    assert set(kinds[2:-3]) == {"content_block_delta"}
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+
+
+def test_a_tool_call_streamed(client: anthropic.Anthropic) -> None:
+    with client.messages.stream(model="tools", max_tokens=50, messages=HELLO, tools=TOOLS) as stream:
+        final = stream.get_final_message()
+    call = next(block for block in final.content if block.type == "tool_use")
+    assert (call.name, call.input) == ("weather", {"city": "Bern"})
+    assert final.stop_reason == "tool_use"
+
+
+def test_counting_tokens_asks_no_model(client: anthropic.Anthropic, served: Served) -> None:
+    before = served.seen()
+    few = client.messages.count_tokens(model="echo", messages=HELLO).input_tokens
+    more = client.messages.count_tokens(model="echo", messages=HELLO, tools=TOOLS, system="be brief")
+    assert 0 < few < more.input_tokens
+    assert served.seen() == before
+
+
+def test_models(client: anthropic.Anthropic) -> None:
+    found = {model.id: model for model in client.models.list()}
+    assert found["echo"].display_name == "echo"
+    assert client.models.retrieve("org/Big Model").type == "model"
+
+
+def test_errors_have_their_status_and_kind(client: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError, match="refused with"):
+        client.messages.create(model="status-400", max_tokens=50, messages=HELLO)
+    with pytest.raises(anthropic.APIStatusError) as unknown:
+        client.messages.create(model="ecko", max_tokens=50, messages=HELLO)
+    assert "echo" in str(unknown.value)
+    body: Any = unknown.value.body
+    assert body["type"] == "error"
+
+
+def test_an_error_in_mid_stream_is_raised_by_the_client(client: anthropic.Anthropic) -> None:
+    with client.messages.create(model="error-late", max_tokens=50, messages=HELLO, stream=True) as stream:
+        assert next(iter(stream)).type == "message_start"
+        with pytest.raises(anthropic.APIStatusError, match="engine fell over"):
+            list(stream)
+
+
+def test_a_request_without_messages(http: httpx.Client) -> None:
+    counted = http.post("/v1/messages/count_tokens", json={"model": "echo"})
+    assert counted.status_code == 400
+    assert counted.json()["error"]["type"] == "invalid_request_error"
+    asked = http.post("/v1/messages", json={"model": "echo", "max_tokens": 5})
+    assert asked.status_code == 400, asked.text
+    assert asked.json()["type"] == "error"
+
+
+def test_many_at_once_by_the_asynchronous_client(served: Served) -> None:
+    async def ask(client: anthropic.AsyncAnthropic, number: int) -> str:
+        messages: Any = [{"role": "user", "content": f"number {number}"}]
+        if number % 2:
+            answer = await client.messages.create(model="echo", max_tokens=50, messages=messages)
+            return "".join(block.text for block in answer.content if block.type == "text")
+        async with client.messages.stream(model="echo", max_tokens=50, messages=messages) as stream:
+            return "".join([text async for text in stream.text_stream])
+
+    async def all_of_them() -> list[str]:
+        async with anthropic.AsyncAnthropic(base_url=served.url, api_key="none", max_retries=0) as client:
+            return await asyncio.gather(*(ask(client, number) for number in range(20)))
+
+    assert asyncio.run(all_of_them()) == [f"number {number} " for number in range(20)]
