@@ -57,9 +57,9 @@ def gateway(
     config = settings()
     options = gateway_options(host=host, port=port, certfile=certfile, keyfile=keyfile)
     check_certificate(options)
+    wanted, free = options.port, _is_free(options.host, options.port)
     keyed = _look_at_grid(options)
-    wanted = options.port
-    if not _is_free(options.host, wanted):
+    if not free:
         if "port" in options.model_fields_set:
             raise ConfigError(
                 f"The port {wanted} of {options.host} cannot be listened at",

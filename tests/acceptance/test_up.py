@@ -128,7 +128,7 @@ def test_flower_and_a_gateway_come_with_it(home: HomeFolder) -> None:
 
 
 def test_a_grid_whose_parent_was_killed_leaves_no_process_and_another_can_start(home: HomeFolder) -> None:
-    up = home.start("up", "--no-flower", "--no-gateway")
+    up = home.start("up", "--no-flower")
     port = port_of(home.ready())
     up.kill()
     up.wait()
