@@ -30,6 +30,9 @@ LITELLM = "litellm[proxy]"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gridq" / "litellm"
 """Where the benchmark keeps LiteLLM's virtual environment, so that it is installed once."""
 
+OPEN = "dangerously_permit_weak_or_unset_master_key"
+"""LiteLLM's setting that lets its proxy start without a key, as the grid's gateway does on loopback."""
+
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -153,7 +156,8 @@ class HttpSides:
                 "api_key": "sk-bench",
             },
         }
-        config.write_text(json.dumps({"model_list": [model]}))  # JSON is YAML too
+        # Neither side asks for a key. JSON is YAML too.
+        config.write_text(json.dumps({"model_list": [model], "general_settings": {OPEN: True}}))
         command = (str(program), "--config", str(config), "--host", http_load.HOST, "--port", str(port))
         env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")},

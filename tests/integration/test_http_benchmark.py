@@ -117,3 +117,16 @@ def test_what_is_not_compared_stands_in_the_page_with_its_reason() -> None:
     assert "| memory | 250 MB | | ≤ 1 × | | not compared: no such package |" in text
     assert "| first token | 7 ms | ≤ 12 ms | met |" in text
     assert rows[1].line().endswith("no such package")
+
+
+@pytest.mark.slow
+def test_all_rows_without_the_other_side() -> None:
+    found = {
+        each.name: each
+        for each in http.run(rounds=1, seconds=0.3, firsts=4, streams=3, held=1.0, litellm=False)
+    }
+    assert len(found) == 8
+    assert sum(isinstance(each, Unmeasured) for each in found.values()) == 4
+    lost = next(each for name, each in found.items() if "tokens lost" in name)
+    assert isinstance(lost, Figure)
+    assert lost.value == 0
