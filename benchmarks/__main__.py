@@ -20,6 +20,7 @@ from benchmarks import (
     http,
     memory,
     onestage,
+    overload,
     recovery,
     report,
     scripts,
@@ -32,6 +33,7 @@ GROUPS = ("chain", "fanin", "onestage", "scripts", "memory", "backlog")
 APART: dict[str, Callable[[], Sequence[Measured]]] = {
     "recovery": recovery.run,
     "criteria": criteria.run,
+    "overload": overload.run,
     "http": http.run,
     "soak": soak.run,
 }

@@ -1,0 +1,105 @@
+"""Far more than a grid can do: what it takes on it does, interactive work first, and whom it refuses it tells
+why. No time is looked at.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from benchmarks import overload
+from benchmarks.overload import Answer, Tally
+from gridq import bells
+from gridq.admission import Admission
+from gridq.app import app
+from gridq.errors import GridError, QueueFull
+from gridq.limiting import put_in_force
+from gridq.quotas import parse
+from gridq.testing import FakeProfile
+from tests.conftest import GridEnv
+from tests.invariants import broken
+from tests.local_grid import LocalGrid
+
+ANY = "bench:any"
+BOUND = 6
+SLEEP = {"root": {"op": "Stage", "id": "bench_sleep"}}
+
+
+def test_what_is_taken_on_is_done_and_batch_gives_way(
+    grid_env: GridEnv, key_hygiene: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, client = grid_env.settings, grid_env.client
+    with LocalGrid(client, config, {"m.a": [ANY]}, lanes=2) as grid:
+        bells.declare(app, client, grid.scripts.keys)
+        text = f'[queues."{ANY}"]\nmax_pending = {BOUND}\npolicy = "drop-oldest-batch"'
+        put_in_force(grid.scripts, parse(text, "q.toml"), "a test")
+        admission = Admission(grid.scripts, config, {"bench": FakeProfile()})
+        monkeypatch.setattr(grid.client, "_admission", admission)
+        taken: dict[str, list[str]] = {"interactive": [], "batch": []}
+        refused: list[tuple[str, GridError]] = []
+        deepest: list[int] = []
+
+        def caller(number: int) -> None:
+            for turn in range(25):
+                priority = "interactive" if turn % 5 == 0 else "batch"
+                try:
+                    job = grid.client.submit(SLEEP, {"ms": 20}, agent=f"a{number}", priority=priority)
+                    taken[priority].append(job)
+                except QueueFull as exc:
+                    refused.append((priority, exc))
+                deepest.append(sum(map(int, client.hvals(grid.scripts.keys("cls", ANY)))))
+
+        callers = [threading.Thread(target=caller, args=(number,)) for number in range(8)]
+        for thread in callers:
+            thread.start()
+        for thread in callers:
+            thread.join(60)
+        ends: dict[str, Counter[str]] = {priority: Counter() for priority in taken}
+        for priority, jobs in taken.items():
+            for job in jobs:
+                try:
+                    grid.client.result(job, 30)
+                    ends[priority]["done"] += 1
+                except GridError as exc:
+                    ends[priority][exc.code] += 1
+        assert ends["interactive"].keys() == {"done"}
+        assert ends["batch"].keys() == {"done", "queue.dropped"}
+        assert len(taken["interactive"]) + len(taken["batch"]) + len(refused) == 8 * 25
+        assert refused
+        assert max(deepest) <= BOUND
+        for _, error in refused:
+            assert error.details["bottleneck"] == f"max_pending of {ANY} ({BOUND})"
+            assert error.details["retry_after"] > 0
+            assert error.fix
+        assert not broken(client, grid.scripts.keys)
+
+
+def test_the_benchmark_in_its_smallest_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_HEARTBEAT", "0.5")
+    found = {row.name: row for row in overload.run(seconds=2.0, idle=1.5)}
+    assert found["interactive requests that were not answered"].verdict == "met"
+    assert found["refusals that do not say everything"].verdict == "met"
+
+
+def test_a_refusal_is_read_for_all_it_must_say() -> None:
+    whole = (
+        '{"error":{"code":"queue.full","bottleneck":"b","capability":"c","position":4,"fix":"f",'
+        '"starts_in":{"low":0,"p50":1,"high":2}}}'
+    )
+    after = {"retry-after": "1"}
+    assert Answer(429, after, whole.encode(), 0.1).dishonest() == ""
+    assert Answer(429, {}, whole.encode(), 0.1).dishonest() == "retry-after"
+    assert Answer(500, after, b"", 0.1).dishonest() == "status 500"
+    assert Answer(429, after, whole.replace('"position":4,', "").encode(), 0.1).dishonest() == "position"
+    unknown = whole.replace('{"low":0,"p50":1,"high":2}', "null")
+    assert Answer(503, after, unknown.encode(), 0.1).dishonest() == "starts_in"
+
+
+def test_the_figures_of_a_run() -> None:
+    tally = Tally([0.1] * 19 + [0.5], Counter({"interactive answered": 20, "batch queue.full": 80}))
+    tally.foretold = [(0.0, 0.1, 0.2, 0.12), (0.0, 0.1, 0.2, 0.5)]
+    late, unanswered, unsaid, off, outside = overload.rows(0.2, tally)
+    assert (late.verdict, unanswered.verdict, unsaid.verdict) == ("met", "met", "met")
+    assert (off.verdict, outside.verdict) == ("missed", "missed")
