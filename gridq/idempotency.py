@@ -39,6 +39,8 @@ def body_of(graph: bytes, value: bytes, about: JobOptions, *, fresh: bool) -> Bo
     if given is None and fresh:
         return Body()
     options = about.model_dump(mode="json", exclude=set(LABELS), exclude_defaults=True)
+    if about.stream == "end":  # how the job is waited for, which is another matter at each way into the grid
+        del options["stream"]
     parts = (_canonical(graph), _canonical(value), canonical_json(options))
     digest = hashlib.sha256("\n".join(hashlib.sha256(part).hexdigest() for part in parts).encode())
     key = f"{about.agent}:{hashlib.sha256(given.encode()).hexdigest()[:32]}" if given is not None else ""

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,7 +21,7 @@ from gridq.client import told
 from gridq.errors import ConfigError, GatewayUnreachable, GridError
 from gridq.protocol import Json
 from gridq.store import values
-from gridq.urls import gateways
+from gridq.urls import gateways, is_loopback
 
 CONNECT = 5.0
 ANSWER = 10.0
@@ -58,7 +57,7 @@ class Gateways:
         self._patience = patience
         self._at = 0
         # A gateway on this machine is not asked through a proxy, and without TLS no certificates are read.
-        outside = not all(_is_here(base.host) for base in self._bases)
+        outside = not all(is_loopback(base.host) for base in self._bases)
         secure = any(base.scheme == "https" for base in self._bases)
         self.options: dict[str, Any] = {
             "trust_env": outside,
@@ -295,13 +294,6 @@ def _base(place: str) -> httpx.URL:
         raise ConfigError(
             "This is not the URL of a gateway", {"path": urlsplit(place).hostname, "reason": str(exc)}
         ) from None
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_json(reply: httpx.Response) -> bool:

@@ -55,8 +55,8 @@ def test_another_body(other: dict[str, Any]) -> None:
     assert body(**other).digest != body().digest
 
 
-def test_what_a_job_is_called_and_whether_it_waits_for_a_seat_do_not_matter() -> None:
-    assert body(name="n", wait_for_seat=True) == body()
+def test_what_a_job_is_called_and_how_it_is_waited_for_do_not_matter() -> None:
+    assert body(name="n", wait_for_seat=True, stream="end") == body()
 
 
 def test_a_key_is_stored_hashed_under_its_agent() -> None:

@@ -1,4 +1,4 @@
-"""Who is asked, in which order, and what is made of what answers; plain HTTP servers stand in."""
+"""Who is asked, in which order, and what is made of what answers: plain HTTP servers stand in."""
 
 from __future__ import annotations
 

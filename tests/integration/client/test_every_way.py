@@ -1,0 +1,206 @@
+"""A client does the same by every way into the grid: on threads, for asyncio, by the server, over HTTP."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from gridq import errors
+from gridq.client import Client
+from gridq.errors import GridError
+from gridq.states import JobState, StageState
+from tests.builders import seq, stage
+from tests.integration.client.conftest import Place
+from tests.waiting import wait_for
+
+ECHO = {"root": stage("bench_echo")}
+SLEEP = {"root": stage("bench_sleep", ms=60_000)}
+TOKENS = {"root": stage("bench_tokens", n=5, ms=20)}
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 1, -2.5, "", "ü\n\ud800", [], [1, [None]], {"a": {"b": "ä"}}, "x" * 300_000]
+)
+def test_an_input_comes_back_as_it_was(client: Client, value: Any) -> None:
+    assert client.run(ECHO, value, timeout=30) == value
+
+
+def test_a_graph_may_be_text_and_as_deep_as_the_grid_lets_it_be(client: Client) -> None:
+    assert client.run('{"root": {"op": "Stage", "id": "bench_echo"}}', 7, timeout=30) == 7
+    deep = stage("bench_echo")
+    for _ in range(100):
+        deep = seq(deep)
+    assert client.run({"root": deep}, 8, timeout=30) == 8
+
+
+def test_the_options_are_the_jobs(client: Client) -> None:
+    options: dict[str, Any] = {"name": "my job", "agent": "ann", "priority": "batch", "deadline": 100.0}
+    job = client.submit(SLEEP, **options, queue_timeout=50.0, session="s", wait_for_seat=True)
+    view = client.view(job)
+    assert (view.name, view.agent, view.priority) == ("my job", "ann", "batch")
+    assert view.deadline is not None
+    assert view.deadline - view.submitted == pytest.approx(100)
+    client.cancel(job)
+
+
+def test_a_job_is_seen_as_it_goes(client: Client) -> None:
+    job = client.submit({"root": seq(stage("bench_echo"), stage("bench_sleep", ms=60_000))}, {"ms": 60_000})
+    view = wait_for(lambda: client.view(job), true=lambda view: view.having(StageState.RUNNING))
+    assert [(each.stage, each.state) for each in view.stages] == [
+        ("bench_echo", StageState.DONE),
+        ("bench_sleep", StageState.RUNNING),
+    ]
+    assert (view.done, view.of, view.state) == (1, 2, JobState.RUNNING)
+    assert client.status(job) is JobState.RUNNING
+    assert client.waits_for(job) == "bench_sleep, which runs on bench@m"
+    assert client.find(job[:18]) == client.find(job) == job
+    assert [row.stage for row in client.rows(job)] == ["bench_echo"]
+    assert not client.wait(job, 0.05)
+    assert job in [each.job for each in client.jobs(5, "running")]
+    assert job not in [each.job for each in client.jobs(50, JobState.DONE)]
+    assert client.cancel(job)
+    assert client.wait(job, 10)
+    assert not client.cancel(job)
+    assert client.status(job) is JobState.CANCELLED
+    assert client.waits_for(job) == ""
+
+
+def test_who_is_there_and_what_waits(client: Client) -> None:
+    job = client.submit({"root": stage("bench_echo", slug="rare")}, wait_for_seat=True)
+    assert [seat.seat for seat in client.workers()] == ["m.bench", "m.local"]
+    assert [seat.seat for seat in client.seats()] == ["m.bench", "m.local", "m.router"]
+    # A gateway looks once a second for all.
+    queues = wait_for(client.queues, true=lambda found: "bench:rare" in [each.queue for each in found])
+    rare = next(each for each in queues if each.queue == "bench:rare")
+    assert (rare.pending["interactive"], rare.lanes, rare.seats) == (1, 0, [])
+    assert rare.oldest_ms is not None
+    client.cancel(job)
+
+
+def test_pieces_come_as_they_are_made_and_again_from_the_beginning(client: Client) -> None:
+    job = client.submit(TOKENS, stream=True)
+    said = [(piece.path, piece.value) for piece in client.stream(job)]
+    assert said == [("root", f"token{number} ") for number in range(5)]
+    assert [(piece.path, piece.value) for piece in client.stream(job)] == said
+    assert client.result(job, 10) == "".join(value for _, value in said)
+
+
+def test_a_job_without_a_stream_has_no_pieces_and_an_end(client: Client) -> None:
+    job = client.submit({"root": stage("bench_sleep", ms=50)}, {"ms": 50})
+    assert list(client.stream(job)) == []
+    assert client.status(job) is JobState.DONE
+
+
+def test_a_stream_ends_with_the_jobs_error(client: Client) -> None:
+    job = client.submit({"root": stage("bench_fail")}, {}, stream=True)
+    with pytest.raises(errors.StageError) as caught:
+        list(client.stream(job))
+    assert caught.value.worker == "m.bench"
+
+
+def test_a_stream_that_is_silent_for_too_long_is_a_time_out(client: Client) -> None:
+    job = client.submit(SLEEP, stream=True)
+    with pytest.raises(errors.WaitTimeout) as caught:
+        list(client.stream(job, timeout=0.5))
+    assert caught.value.details["job"] == job
+    assert client.status(job) is JobState.RUNNING
+    client.cancel(job)
+
+
+def test_a_reader_that_goes_away_ends_nothing(client: Client) -> None:
+    job = client.submit({"root": stage("bench_tokens", n=20, ms=20)}, stream=True)
+    with closing(client.stream(job)) as pieces:  # type: ignore[type-var]
+        assert next(pieces).value == "token0 "
+    assert len(client.result(job, 30).split()) == 20
+
+
+def test_a_time_out_says_what_the_job_waits_for_and_ends_nothing(client: Client) -> None:
+    job = client.submit(SLEEP)
+    wait_for(lambda: client.view(job), true=lambda view: view.having(StageState.RUNNING))
+    with pytest.raises(errors.WaitTimeout, match=r"not finished within 0\.2 s") as caught:
+        client.result(job, timeout=0.2)
+    assert isinstance(caught.value, TimeoutError)
+    assert caught.value.details == {
+        "path": job,
+        "job": job,
+        "fix": "wait longer; the job goes on",
+        "reason": "it waits for bench_sleep, which runs on bench@m",
+        "waits_for": "bench_sleep, which runs on bench@m",
+    }
+    assert client.cancel(job)
+    with pytest.raises(errors.JobCancelled):
+        client.result(job, 10)
+
+
+def test_the_same_id_or_key_is_the_same_job(client: Client) -> None:
+    mine = f"mine-{secrets.token_hex(4)}"
+    assert client.submit(ECHO, 1, job=mine) == client.submit(ECHO, 1, job=mine) == mine
+    with pytest.raises(errors.IdempotencyConflict) as caught:
+        client.submit(ECHO, 2, job=mine)
+    assert caught.value.details["job"] == mine
+    key = secrets.token_hex(4)
+    first = client.submit(ECHO, 1, idempotency_key=key)
+    assert client.submit(ECHO, 1, idempotency_key=key) == first
+    with pytest.raises(errors.IdempotencyConflict):
+        client.submit(ECHO, 2, idempotency_key=key)
+    assert client.submit(ECHO, 1) != client.submit(ECHO, 1)
+
+
+def test_every_way_knows_the_others_jobs(client: Client, place: Place) -> None:
+    key = secrets.token_hex(4)
+    with Client(config=place.config) as server, Client(place.url, config=place.config) as gateway:
+        jobs = {each.submit(ECHO, 5, idempotency_key=key) for each in (client, server, gateway)}
+    [job] = jobs
+    assert client.result(job, 30) == 5
+
+
+WRONG: dict[str, Any] = {
+    "no such stage": lambda client: client.submit({"root": stage("bench_eco")}),
+    "no JSON": lambda client: client.submit("{"),
+    "no operator": lambda client: client.submit({"root": {"op": "Stge"}}),
+    "no graph": lambda client: client.submit([]),
+    "no JSON value": lambda client: client.submit(ECHO, float("nan")),
+    "a set": lambda client: client.submit(ECHO, {1, 2}),
+    "no such option": lambda client: client.submit(ECHO, priorty="batch"),
+    "a wrong option": lambda client: client.submit(ECHO, priority="now"),
+    "a wrong id": lambda client: client.submit(ECHO, job="a/b"),
+    "too long": lambda client: client.submit(ECHO, "x" * (9 << 20)),
+    "nobody serves it": lambda client: client.submit({"root": stage("bench_echo", slug="rarer")}),
+    "a stage fails": lambda client: client.run({"root": stage("bench_fail")}, {}, timeout=30),
+    "no such job": lambda client: client.result("none-such", 1),
+    "no id": lambda client: client.result("a/../b", 1),
+    "an empty id": lambda client: client.view(""),
+    "no job to wait for": lambda client: client.wait("none-such", 1),
+    "no job to follow": lambda client: list(client.stream("none-such", 1)),
+    "no job to cancel": lambda client: client.cancel("none-such"),
+    "no job to find": lambda client: client.find("none-such"),
+    "nothing to release": lambda client: client.release("none-such", "root"),
+    "nothing to drop": lambda client: client.drop("none-such", 0),
+    "no such state": lambda client: client.jobs(5, "asleep"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_is_the_same_error_by_every_way(wrong: str, client: Client, place: Place) -> None:
+    with pytest.raises(GridError) as caught:
+        WRONG[wrong](client)
+    with Client(config=place.config) as server, pytest.raises(GridError) as expected:
+        WRONG[wrong](server)
+    assert type(caught.value) is type(expected.value)
+    assert _steady(caught.value) == _steady(expected.value)
+
+
+def test_what_is_not_there_is_nothing(client: Client) -> None:
+    assert client.status("none-such") is None
+    assert client.rows("none-such") == []
+    assert client.waits_for("none-such") == ""
+    assert client.quarantined() == []
+
+
+def _steady(error: GridError) -> dict[str, Any]:
+    """What an error says, but for what differs each time."""
+    told = {name: value for name, value in error.details.items() if name not in ("worker", "attempt", "held")}
+    return {"message": error.message, "code": error.code, **told}
