@@ -1,0 +1,160 @@
+"""The metrics of a gateway, as Prometheus' own parser reads them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from gridq import auth
+from gridq.gateway.measures import MEASURES
+from gridq.gateway.metrics import KEPT
+from tests.builders import seq, stage
+from tests.gateways import Benches, Gateway, benches
+from tests.waiting import wait_for
+from workers.embedded import EmbeddedServer
+
+
+@pytest.fixture(scope="module")
+def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benches]:
+    with benches(server, tmp_path_factory.mktemp("home")) as started:
+        yield started
+
+
+@pytest.fixture
+def gateway(place: Benches) -> Gateway:
+    return place.gateway
+
+
+def read(gateway: Gateway, accept: str = "") -> dict[str, dict[tuple[str, ...], float]]:
+    """Every sample by its name and the values of its labels, in the order of their names."""
+    reply = gateway.http.get("/metrics", headers={"accept": accept})
+    assert reply.status_code == 200, reply.text
+    parse: Any = read_openmetrics if "openmetrics" in reply.headers["content-type"] else read_text
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in parse(reply.text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def run(gateway: Gateway, graph: Any, **options: Any) -> str:
+    job = gateway.post("/jobs", {"graph": graph, "input": {}, **options}, 202)["job"]
+    gateway.get(f"/jobs/{job}?wait=30")
+    return str(job)
+
+
+def test_each_metric_is_there_as_it_is_described_and_no_other(gateway: Gateway) -> None:
+    run(gateway, {"root": stage("bench_spend", micro_dollars=1, tokens_in=1)})
+    text = gateway.http.get("/metrics").text
+    told = {family.name: family for family in read_text(text)}
+    assert set(told) == set(MEASURES)
+    for name, measure in MEASURES.items():
+        assert (told[name].type, told[name].documentation) == (measure.kind, measure.help), name
+        for sample in told[name].samples:
+            assert set(sample.labels) - {"le"} == set(measure.labels), name
+
+
+def test_what_jobs_did_is_counted(gateway: Gateway) -> None:
+    before = read(gateway)
+    spends = stage("bench_spend", micro_dollars=25_000, tokens_in=3, tokens_out=4)
+    run(gateway, {"root": seq(spends, stage("bench_echo"))}, agent="ann")
+    run(gateway, {"root": stage("bench_fail")}, agent="ann")
+    now = wait_for(
+        lambda: read(gateway), true=lambda told: told["gridq_jobs_ended_total"]["failed",] >= 1, poll=0.3
+    )
+
+    def grew(name: str, *labels: str) -> float:
+        return now[name].get(labels, 0.0) - before.get(name, {}).get(labels, 0.0)
+
+    assert (grew("gridq_jobs_ended_total", "done"), grew("gridq_jobs_ended_total", "failed")) == (1, 1)
+    assert grew("gridq_stages_total", "bench:any", "done") == 2
+    assert grew("gridq_stage_tokens_total", "out", "bench:any") == 4
+    assert grew("gridq_stage_run_seconds_count", "bench:any") == 3
+    assert grew("gridq_agent_spent_dollars_total", "ann") == pytest.approx(0.025)
+    assert grew("gridq_seat_spent_dollars_total", "m.bench") == pytest.approx(0.025)
+    assert grew("gridq_jobs_submitted_total") == 2
+    assert grew("noether_grid_jobs_succeeded_total") == 1
+    assert grew("noether_grid_jobs_failed_total") == 1
+    assert grew("noether_grid_cents_spent_total") == pytest.approx(2.5)
+    assert grew("gridq_http_requests_total", "POST", "/jobs", "202") == 2
+    assert grew("gridq_http_request_seconds_count", "/jobs/{id}") == 2
+
+
+def test_what_is_there_now_is_told(gateway: Gateway) -> None:
+    job = gateway.post("/jobs", {"graph": {"root": stage("bench_sleep", ms=60_000)}, "input": {}}, 202)["job"]
+    asleep = gateway.post(
+        "/jobs",
+        {"graph": {"root": stage("bench_echo", slug="rare")}, "wait_for_seat": True, "priority": "batch"},
+        202,
+    )["job"]
+    try:
+        now = wait_for(
+            lambda: read(gateway), true=lambda told: told["gridq_seat_busy"]["m.bench",] == 1, poll=0.3
+        )
+        assert now["gridq_jobs"] == {("queued",): 0, ("running",): 2}
+        assert now["gridq_queue_depth"]["batch", "bench:rare"] == 1
+        assert now["gridq_queue_oldest_seconds"]["batch", "bench:rare"] > 0
+        assert now["gridq_queue_oldest_seconds"]["interactive", "bench:rare"] == 0
+        assert now["gridq_queue_running"]["bench:any",] == 1
+        assert now["gridq_seat_lanes"]["m.bench",] == 4
+        assert now["noether_grid_workers_total"][()] == 2
+        with gateway.http.stream("GET", f"/jobs/{job}/events") as reply:
+            parts = reply.iter_bytes()
+            next(parts)
+            open_now = wait_for(
+                lambda: read(gateway), true=lambda told: told["gridq_http_open_streams"][()] == 1, poll=0.3
+            )
+            assert open_now["gridq_relay_followers"][()] == 1
+        wait_for(lambda: read(gateway), true=lambda told: told["gridq_http_open_streams"][()] == 0, poll=0.3)
+    finally:
+        for each in (job, asleep):
+            gateway.ask("DELETE", f"/jobs/{each}", 200)
+
+
+def test_paths_that_people_make_up_are_one_route(gateway: Gateway) -> None:
+    for number in range(5):
+        gateway.http.get(f"/made/up/{number}")
+    now = wait_for(
+        lambda: read(gateway)["gridq_http_requests_total"], true=lambda told: ("GET", "(none)", "404") in told
+    )
+    assert not [key for key in now if "made" in key[1]]
+
+
+def test_reading_it_often_asks_the_server_once(place: Benches, gateway: Gateway) -> None:
+    def written() -> int:
+        about: Any = place.grid.scripts.client.info("commandstats")
+        return int(about["cmdstat_zcount"]["calls"])
+
+    read(gateway)
+    before, began = written(), time.monotonic()
+    for _ in range(20):
+        read(gateway)
+    assert written() - before <= 1 + (time.monotonic() - began) / KEPT
+
+
+def test_openmetrics_for_who_asks_for_it(gateway: Gateway) -> None:
+    found = read(gateway, "application/openmetrics-text; version=1.0.0")
+    assert "gridq_jobs_ended_total" in found
+
+
+def test_who_is_at_this_machine_needs_no_key_and_who_comes_through_a_proxy_does(
+    place: Benches, gateway: Gateway
+) -> None:
+    client, keys = place.grid.scripts.client, place.grid.scripts.keys
+    _, reader = auth.create(client, keys, "watcher", scopes=("read",))
+    _, sender = auth.create(client, keys, "sender", scopes=("submit",))
+    far = {"x-forwarded-for": "203.0.113.9"}
+    try:
+        wait_for(lambda: gateway.http.get("/jobs").status_code, true=lambda status: status == 401)
+        assert gateway.http.get("/metrics").status_code == 200
+        assert gateway.http.get("/metrics", headers=far).status_code == 401
+        assert gateway.http.get("/metrics", headers={**far, "x-api-key": sender}).status_code == 403
+        assert gateway.http.get("/metrics", headers={**far, "x-api-key": reader}).status_code == 200
+        assert gateway.http.get("/metrics", headers={"host": "evil.example.com"}).status_code == 403
+    finally:
+        client.unlink(keys("keys"))
