@@ -18,7 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -214,16 +214,9 @@ def check_local(request: Request, door: Door) -> None:
     that a foreign page had resolve to this machine.
     """
     named = request.headers.get("host", "")
-    host = _host_of(f"//{named}")
-    # A name without a dot is none of the public's; an address cannot be made to point elsewhere.
-    if (
-        "." in host
-        and not host.endswith(".localhost")
-        and not _is_address(host)
-        and host != door.options.host
-    ):
+    if not _is_ours(named, door.options.host):
         raise OriginRefused(
-            f"This gateway is not called {host[:100]}",
+            f"This gateway is not called {named[:100]}",
             {"path": "Host", "expected": "127.0.0.1 or localhost", "fix": "make a key, and use it"},
         )
     origin = request.headers.get("origin")
@@ -284,11 +277,16 @@ def _callers(request: Request) -> Callers:
     return found
 
 
-def _is_address(host: str) -> bool:
+@lru_cache(maxsize=64)
+def _is_ours(named: str, own: str) -> bool:
+    """Whether the Host header `named` can be meant for this machine: an address, which nobody can make point
+    elsewhere, a name without a dot, which is none of the public's, or the gateway's `own`.
+    """
+    host = _host_of(f"//{named}")
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return "." not in host or host.endswith(".localhost") or host == own
     return True
 
 

@@ -1,5 +1,5 @@
-"""Connections that cannot be held open by headers without end. uvicorn's own bounds neither their length nor
-the time that they take; what comes after them is bounded in `limits`.
+"""Connections that cannot be held open by headers or bodies that do not end. uvicorn itself bounds neither
+the length of headers nor the time that either may take; the length of bodies is bounded in `limits`.
 """
 
 from __future__ import annotations
@@ -10,61 +10,71 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from gridq.errors import GridError, HeadersTooLarge, RequestError
+from gridq.errors import GridError, HeadersTooLarge, RequestError, RequestTooSlow
 from gridq.gateway import faults
 from gridq.gateway.limits import HEADER_BYTES
 
 HEAD_SECONDS = 30.0
 """Seconds within which a connection's first request must have sent its headers, and each that has begun."""
 
+BODY_SECONDS = 60.0
+"""Seconds after its headers within which a request must have sent its whole body."""
+
 
 class Connection(HttpToolsProtocol):
     """One connection of the gateway: uvicorn's `http=Connection`."""
 
     _timer: asyncio.TimerHandle | None = None
-    _head = False
-    """Whether a request has begun whose headers have not ended."""
+    _head = True
+    """Whether a request's headers are waited for, or have not ended."""
     _size = 0
+    """Bytes of a head that came so far without its end."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._await_head()
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._size = 0 if not self._head else self._size
         super().data_received(data)
-        if not self._head:
+        if self._head:
+            self._size += len(data)
+            if self._size > 2 * HEADER_BYTES:
+                most = f"at most {HEADER_BYTES} bytes"
+                about = {"path": "headers", "expected": most}
+                self._end(HeadersTooLarge("The request's headers are too long", about))
+            elif self._timer is None:
+                self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+        elif not self._has_body_to_come():
             self._stop_timer()
-            return
-        self._size += len(data)
-        if self._size > 2 * HEADER_BYTES:
-            most = f"at most {HEADER_BYTES} bytes"
-            self._end(
-                HeadersTooLarge("The request's headers are too long", {"path": "headers", "expected": most})
-            )
         elif self._timer is None:
-            self._await_head()
+            self._timer = self.loop.call_later(BODY_SECONDS, self._too_slow)
 
     def on_message_begin(self) -> None:
-        self._head = True
+        self._head, self._size = True, 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._head = False
+        self._stop_timer()
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._end(RequestError("That is no HTTP request", {"reason": msg}))
 
-    def _await_head(self) -> None:
-        self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+    def _has_body_to_come(self) -> bool:
+        return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
 
     def _too_slow(self) -> None:
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._has_body_to_come():
+            about = {"expected": f"the whole within {BODY_SECONDS:g} s"}
+            self._end(RequestTooSlow("The request's body did not come in time", about))
+        else:
             self.transport.close()
 
     def _stop_timer(self) -> None:
@@ -75,9 +85,12 @@ class Connection(HttpToolsProtocol):
     def _end(self, error: GridError) -> None:
         """Answer what is no request that the application could see, and end the connection."""
         self._stop_timer()
-        self._head = False
+        if not self._head and self.cycle is not None and self.cycle.response_started:
+            self.transport.close()
+            return
+        path = "" if self._head else self.scope["path"]
         request_id = faults.new_request_id()
-        body = json.dumps(faults.grid_error(error, request_id), separators=(",", ":")).encode()
+        body = json.dumps(faults.shape(path, error, request_id), separators=(",", ":")).encode()
         headers = {
             **faults.headers_of(error, request_id),
             "content-type": "application/json",

@@ -94,6 +94,11 @@ def code(answer: httpx.Response) -> str:
     return found
 
 
+def until(client: httpx.Client, status: int) -> httpx.Response:
+    """The first answer with this status."""
+    return wait_for(lambda: client.get("/v1/models"), 5, true=lambda answer: answer.status_code == status)
+
+
 def test_without_a_key_nobody_is_let_in(site: Site) -> None:
     bare, _ = site.clients()
     answer = bare.get("/v1/models")
@@ -128,7 +133,7 @@ def test_a_revoked_key_ends_at_every_gateway_within_a_second_or_so(site: Site) -
         assert client.get("/v1/models").status_code == 200
     auth.revoke(site.redis, site.keys, key.id)
     for client in site.clients(text):
-        answer = wait_for(lambda c=client: c.get("/v1/models"), 5, true=lambda a: a.status_code == 401)
+        answer = until(client, 401)
         assert code(answer) == "auth.key_revoked"
         assert text not in answer.text
 
@@ -154,7 +159,7 @@ def test_so_many_open_at_once_at_both_together(site: Site) -> None:
             assert (answer.status_code, code(answer)) == (429, "key.parallel")
             assert int(answer.headers["retry-after"]) >= 1
     for client in (first, second):
-        wait_for(lambda c=client: c.get("/v1/models"), 5, true=lambda a: a.status_code == 200)
+        until(client, 200)
     wait_for(lambda: not site.redis.exists(site.keys("opened", key.id)), 5)
 
 
@@ -182,7 +187,7 @@ def test_wrong_keys_are_tried_only_so_often_from_one_address(site: Site) -> None
 @pytest.mark.parametrize("text", ["gq_", "x" * 5000, "gq_000000000000_é", "gq_" + "0" * 12 + "_" + "A" * 44])
 def test_what_is_no_key_is_refused_as_one(site: Site, text: str) -> None:
     client, _ = site.clients()
-    answer = client.get("/v1/models", headers={"x-api-key": text.encode()})
+    answer = client.get("/v1/models", headers=[(b"x-api-key", text.encode())])
     assert (answer.status_code, code(answer)) == (401, "auth.key_invalid")
 
 

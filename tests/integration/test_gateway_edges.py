@@ -183,6 +183,40 @@ def test_headers_that_do_not_end_are_cut_off_by_size_and_by_time(
             assert sock.recv(1) == b"", "the gateway ends it"
 
 
+@pytest.mark.parametrize(
+    "more", [b"Content-Length: 9\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n"]
+)
+def test_a_body_that_does_not_come_is_given_up(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, more: bytes
+) -> None:
+    monkeypatch.setattr(connections, "BODY_SECONDS", 0.2)
+    with connection(gateway) as sock:
+        sock.sendall(JSON + more)
+        came = b""
+        while part := sock.recv(65536):
+            came += part
+    head, _, body = came.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    assert json.loads(body)["error"]["code"] == "request.timeout"
+
+
+def test_an_idle_connection_is_kept(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "BODY_SECONDS", 0.02)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.02)
+    with connection(gateway) as sock:
+        for sent in (sized(b"{}"), header(b"X-A: a")):
+            sock.sendall(sent)
+            came = b""
+            while not came.endswith(b"}"):
+                came += sock.recv(65536)
+            assert came.startswith(b"HTTP/1.1 ")
+            sock.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                sock.recv(1)
+            sock.settimeout(20)
+
+
 def test_a_connection_serves_many_requests(gateway: Gateway) -> None:
     with connection(gateway) as sock:
         for _ in range(3):
