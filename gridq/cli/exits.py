@@ -14,11 +14,13 @@ from gridq.errors import (
     AuthError,
     BrokerError,
     ConfigError,
+    DeadlineUnreachable,
     GraphError,
     GridError,
     JobNotFound,
     KeyLimitReached,
     NoLiveSeat,
+    QueueFull,
     QuotaExceeded,
     WaitTimeout,
 )
@@ -36,8 +38,9 @@ INTERRUPTED = 130
 EXITS = (
     "Exit codes: 0 done; 1 the job failed, or an audit found a breach; 2 the command, a setting, the input "
     "or the server is at fault; 3 the graph is invalid; 4 no live seat serves what is needed, or is called "
-    "so; 5 there is no such job; 6 refused by a quota or for want of a good API key; 124 the time to wait is "
-    'over; 130 Ctrl-C. With --json stdout holds one JSON document, of an error {"error": {…}}; the line for '
+    "so; 5 there is no such job; 6 refused by a quota, a full queue, a deadline out of reach or for want of "
+    "a good API key; 124 the time to wait is over; 130 Ctrl-C. "
+    'With --json stdout holds one JSON document, of an error {"error": {…}}; the line for '
     "people is on stderr all the same."
 )
 
@@ -57,7 +60,7 @@ def code_of(exc: GridError) -> int:
         return NO_LIVE_SEAT
     if isinstance(exc, JobNotFound):
         return NO_SUCH_JOB
-    if isinstance(exc, QuotaExceeded | AuthError | KeyLimitReached):
+    if isinstance(exc, QuotaExceeded | QueueFull | DeadlineUnreachable | AuthError | KeyLimitReached):
         return REFUSED
     return TIMED_OUT if isinstance(exc, WaitTimeout) else WRONG_USE
 
