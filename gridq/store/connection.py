@@ -25,7 +25,7 @@ from gridq.errors import (
 from gridq.settings import settings
 from gridq.store import sentinel
 from gridq.store.keepalive import KEEPALIVE
-from gridq.store.retrying import AsyncPatient, Patient
+from gridq.store.retrying import AsyncPatient, Patient, tell_losses
 from gridq.urls import SENTINELS, check_url, sentinels
 
 MINIMUM = {"redis": (7, 0), "valkey": (7, 2)}
@@ -82,8 +82,10 @@ def connect_async(
     options = _options(url, name, timeout) | {"retry": AsyncPatient(PATIENCE if retry else 0)}
     found = sentinels(url)
     if found is not None:
-        return redis.asyncio.Redis.from_pool(sentinel.async_pool(found, options))
-    return redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool.from_url(url, **options))
+        pool: redis.asyncio.ConnectionPool = sentinel.async_pool(found, options)
+    else:
+        pool = redis.asyncio.ConnectionPool.from_url(url, **options)
+    return redis.asyncio.Redis.from_pool(tell_losses(pool))
 
 
 def hurry(client: redis.Redis, timeout: float) -> None:

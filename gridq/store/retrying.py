@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from redis import exceptions as faults
+from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import AbstractBackoff, ExponentialWithJitterBackoff, NoBackoff
 from redis.retry import Retry
@@ -58,6 +59,25 @@ class AsyncPatient(AsyncRetry):
     ) -> Any:
         again = is_retryable or _judge(self.patience, command=with_failure_count)
         return await super().call_with_retry(do, fail, again, with_failure_count)
+
+
+class _Told:
+    """A connection of asyncio that tells its loss as one. Where the other end has closed it uvloop raises a
+    RuntimeError at the next write, which redis-py takes for no fault of the connection and passes on.
+    """
+
+    async def _send_packed_command(self, command: Iterable[bytes]) -> None:
+        try:
+            await super()._send_packed_command(command)  # type: ignore[misc]
+        except RuntimeError as exc:
+            raise ConnectionResetError(str(exc)) from exc
+
+
+def tell_losses(pool: ConnectionPool) -> ConnectionPool:
+    """`pool`, whose connections are lost in the same way on every kind of loop."""
+    kind: Any = pool.connection_class
+    pool.connection_class = type(kind.__name__, (_Told, kind), {})
+    return pool
 
 
 def _backoff(patience: float) -> AbstractBackoff:
