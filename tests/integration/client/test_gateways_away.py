@@ -1,0 +1,225 @@
+"""Gateways that are killed, restarted, cut off or wrong, and a client that has others, or waits."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from gridq import auth, errors
+from gridq.client import BrokerClient, Client
+from gridq.client.remote import submission
+from gridq.states import JobState
+from tests.builders import stage
+from tests.gateways import serving
+from tests.integration.client.conftest import GatewayProcess, Place
+from tests.waiting import wait_for
+from workers.chaos.proxy import Proxy
+
+ECHO = {"root": stage("bench_echo")}
+SLEEP = {"root": stage("bench_sleep", ms=60_000)}
+MANY = 40
+TOKENS = {"root": stage("bench_tokens", n=MANY, ms=50)}
+
+Reach = Callable[..., Client]
+
+
+class Background(threading.Thread):
+    """Does one thing, and keeps what came of it."""
+
+    def __init__(self, way: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self.way = way
+        self.found: Any = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.found = self.way()
+        except Exception as exc:
+            self.found = exc
+
+    def outcome(self) -> Any:
+        self.join(60)
+        assert not self.is_alive()
+        return self.found
+
+
+@contextmanager
+def proxied(place: Place) -> Iterator[tuple[Proxy, str]]:
+    """A way to the gateway that can be cut."""
+    port = int(place.url.rpartition(":")[2])
+    with Proxy(("127.0.0.1", port)) as proxy:
+        yield proxy, f"http://127.0.0.1:{proxy.port}"
+
+
+def test_who_reads_or_waits_goes_on_at_another_gateway_with_no_token_lost_or_repeated(
+    gateways: Callable[[int], list[GatewayProcess]], reach: Reach
+) -> None:
+    first, second = gateways(2)
+    client, other = reach(f"{first.url},{second.url}"), reach(f"{first.url},{second.url}")
+    job = client.submit(TOKENS, stream=True)
+    waits = Background(lambda: other.result(job, 60))
+    said = []
+    for piece in client.stream(job):
+        said.append(piece.value)
+        if len(said) == 5:
+            first.kill()
+    assert said == [f"token{number} " for number in range(MANY)]
+    assert waits.outcome() == client.result(job, 10) == "".join(said)
+    assert [row.attempt for row in client.rows(job)] == [1]
+
+
+def test_a_time_without_any_gateway_is_borne_by_who_waits_or_reads(place: Place, reach: Reach) -> None:
+    with proxied(place) as (proxy, url):
+        client, other = reach(url), reach(url)
+        job = client.submit(TOKENS, stream=True)
+        reads = Background(lambda: [piece.value for piece in client.stream(job)])
+        waits = Background(lambda: other.result(job, 60))
+        wait_for(lambda: place.grid.client.redis.xlen(place.grid.client.keys("str", job)) > 5)
+        there, proxy.address = proxy.address, ("127.0.0.1", 1)
+        proxy.cut(reset=True)
+        wait_for(lambda: place.grid.client.status(job) is JobState.DONE)
+        assert reads.is_alive()
+        assert waits.is_alive()
+        proxy.address = there
+        assert reads.outcome() == [f"token{number} " for number in range(MANY)]
+        assert waits.outcome() == "".join(reads.outcome())
+
+
+def test_a_time_out_of_the_callers_holds_while_nobody_answers(place: Place, reach: Reach) -> None:
+    with proxied(place) as (proxy, url):
+        client = reach(url)
+        job = client.submit(SLEEP)
+        proxy.address = ("127.0.0.1", 1)
+        proxy.cut(reset=True)
+        for way in (client.result, client.wait, lambda job, timeout: list(client.stream(job, timeout))):
+            with pytest.raises(errors.GatewayUnreachable):
+                way(job, 0.5)
+        place.grid.client.cancel(job)
+
+
+def test_a_lost_reply_makes_no_second_job(place: Place, reach: Reach) -> None:
+    """The submission arrives, its reply does not: it is sent again, and is the same job."""
+    with proxied(place) as (proxy, url):
+        client = reach(url)
+        client.result(client.submit(ECHO, "before"), 30)  # the connection stands
+        name = f"once-{secrets.token_hex(4)}"
+        proxy.delay = 0.3
+        submits = Background(lambda: client.submit(ECHO, "twice", name=name))
+        wait_for(lambda: _called(place, name), poll=0.001)
+        proxy.cut(reset=True)  # the gateway has it, and its reply is on the way
+        proxy.delay = 0.0
+        job = submits.outcome()
+        assert isinstance(job, str), job
+        assert client.result(job, 30) == "twice"
+        assert _called(place, name) == [job]
+        assert len(client.rows(job)) == 1
+
+
+def test_a_submission_that_is_sent_twice_at_once_is_one_job(place: Place) -> None:
+    call = submission(place.config, ECHO, "both", None, {})
+    with Client(place.url, config=place.config) as client:
+        sent = [Background(lambda: client.gateways.ask(call)) for _ in range(8)]  # type: ignore[attr-defined]
+        assert len({each.outcome()["job"] for each in sent}) == 1
+
+
+def test_a_server_that_is_away_is_told_as_such(place: Place, reach: Reach) -> None:
+    port = int(place.config.broker_url.get_secret_value().rpartition(":")[2].partition("/")[0])
+    with Proxy(("127.0.0.1", port)) as proxy:
+        url = place.config.broker_url.get_secret_value().replace(f":{port}/", f":{proxy.port}/")
+        config = place.config.model_copy(update={"broker_url": SecretStr(url)})
+        with serving(config) as gateway:
+            client = reach(gateway.url)
+            job = client.submit({"root": stage("bench_sleep", ms=1500)}, {"ms": 1500})
+            waits = Background(lambda: client.result(job, 60))
+            there, proxy.address = proxy.address, ("127.0.0.1", 1)
+            proxy.cut(reset=True)
+            with pytest.raises(errors.BrokerUnreachable) as caught:
+                reach(gateway.url).submit(ECHO, 1)
+            assert type(caught.value) is errors.BrokerUnreachable
+            assert str(port) not in str(caught.value)
+            proxy.address = there
+            assert waits.outcome() == {"ms": 1500}
+
+
+def test_where_nobody_listens_it_is_told_at_once(reach: Reach) -> None:
+    client = reach("http://127.0.0.1:1,http://127.0.0.1:2")
+    for way in (lambda: client.submit(ECHO), client.queues, client.seats, lambda: client.cancel("j")):
+        with pytest.raises(errors.GatewayUnreachable) as caught:
+            way()
+        assert caught.value.path == "http://127.0.0.1:1, http://127.0.0.1:2"
+
+
+def test_a_path_below_which_there_is_no_gateway(place: Place, reach: Reach) -> None:
+    with pytest.raises(errors.RouteNotFound):
+        reach(f"{place.url}/below").submit(ECHO)
+
+
+@dataclass
+class Keyed:
+    """A gateway of a grid that asks for keys, and a client of its server."""
+
+    url: str
+    server: BrokerClient
+
+    def make(self, agent: str, *scopes: str, **more: Any) -> str:
+        """A new key."""
+        usual = {"scopes": scopes} if scopes else {}
+        return auth.create(self.server.redis, self.server.keys, agent, **usual, **more)[1]
+
+
+@pytest.fixture
+def keyed(place: Place) -> Iterator[Keyed]:
+    config = place.config.model_copy(update={"prefix": f"k{secrets.token_hex(4)}:"})
+    with BrokerClient(config=config) as server, serving(config) as gateway:
+        made = Keyed(gateway.url, server)
+        made.make("somebody")
+        yield made
+        for key in server.redis.scan_iter(f"{config.prefix}*", count=1000):
+            server.redis.unlink(key)
+
+
+def test_a_key_is_asked_for_and_what_it_may_not_do_is_refused(keyed: Keyed, reach: Reach) -> None:
+    url, make = keyed.url, keyed.make
+    with pytest.raises(errors.KeyMissing) as caught:
+        reach(url).submit(SLEEP, wait_for_seat=True)
+    assert caught.value.path == "Authorization"
+    wrong = f"{make('ann')[:-4]}AAAA"
+    with pytest.raises(errors.KeyInvalid) as invalid:
+        reach(url, wrong).queues()
+    assert wrong[-20:] not in str(invalid.value)
+    with pytest.raises(errors.KeyScopeMissing):
+        reach(url, make("ann", "read")).submit(SLEEP, wait_for_seat=True)
+    client = reach(url, make("ann"))
+    job = client.submit(SLEEP, wait_for_seat=True, agent="bob")
+    assert client.view(job).agent == "ann"  # a key names its agent itself
+    with pytest.raises(errors.JobNotFound):
+        reach(url, make("eve")).view(job)
+    other = reach(url, make("eve"))
+    asked = other.submit(SLEEP, wait_for_seat=True, key=make("ann"))  # the call's own key goes before
+    assert client.view(asked).agent == "ann"
+    assert {client.cancel(each) for each in (job, asked)} == {True}
+
+
+def test_a_key_that_is_busy_is_borne_by_who_waits(keyed: Keyed, reach: Reach) -> None:
+    key = keyed.make("ann", limits=auth.Limits(parallel=1))
+    client, other = reach(keyed.url, key), reach(keyed.url, key)
+    job = client.submit(SLEEP, wait_for_seat=True)
+    waits = [Background(partial(each.result, job, 60)) for each in (client, other)]
+    with pytest.raises(errors.KeyBusy):
+        wait_for(lambda: reach(keyed.url, key).queues() and None)
+    assert keyed.server.cancel(job)
+    assert [type(each.outcome()) for each in waits] == [errors.JobCancelled] * 2
+
+
+def _called(place: Place, name: str) -> list[str]:
+    """The jobs that are called `name`."""
+    return [each.job for each in place.grid.client.jobs(20) if each.name == name]
