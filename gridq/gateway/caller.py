@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -87,7 +87,7 @@ class Callers:
         self.slots = Slots(door)
         self._known: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
         self._asks: tuple[float, bool] = (0.0, True)
-        self._looking: dict[bytes, asyncio.Task[Key]] = {}
+        self._looking: dict[bytes, asyncio.Future[Any]] = {}
 
     async def key(self, text: str, address: str) -> Key:
         """The record of the key `text`. KeyInvalid, KeyRevoked; TooManyAttempts of this address."""
@@ -101,17 +101,13 @@ class Callers:
                 "Too many wrong keys came from this address",
                 {"retry_after": wait, "fix": "ask again later, with a key that is good"},
             )
-        task = self._looking.get(digest)
-        if task is None:  # of a hundred requests with one key, one looks it up
-            task = self._looking[digest] = asyncio.ensure_future(self._look_up(text))
-            task.add_done_callback(lambda _: self._looking.pop(digest, None))
+        until = time.monotonic() + KEPT
         try:
-            found = await asyncio.shield(task)
+            found: Key = await self._once(digest, self._look_up, text)
         except (KeyInvalid, KeyRevoked) as exc:
             self._known.pop(digest, None)
             self.attempts.failed(address)
             raise type(exc)(exc.message, dict(WHERE)) from None
-        until = time.monotonic() + KEPT
         self._known[digest], self._asks = (until, found), (until, True)
         self._known.move_to_end(digest)
         while len(self._known) > MOST:
@@ -121,18 +117,32 @@ class Callers:
     async def asks(self) -> bool:
         """Whether the grid asks for keys: it has one, or had."""
         until, asked = self._asks
-        if time.monotonic() >= until:
-            scripts = self.door.client.scripts
-            asked = bool(await self.door.call(scripts.client.exists, scripts.keys("keys")))
-            self._asks = time.monotonic() + KEPT, asked
+        now = time.monotonic()
+        if now >= until:
+            asked = await self._once(b"", self._look_for_keys)
+            self._asks = now + KEPT, asked
         return asked
 
-    async def _look_up(self, text: str) -> Key:
+    def _look_up(self, text: str) -> Key:
         scripts = self.door.client.scripts
-        found: Key = await self.door.call(
-            auth.verify, scripts.client, scripts.keys, SecretStr(text), scope=None
-        )
-        return found
+        return auth.verify(scripts.client, scripts.keys, SecretStr(text), scope=None)
+
+    def _look_for_keys(self) -> bool:
+        scripts = self.door.client.scripts
+        return bool(scripts.client.exists(scripts.keys("keys")))
+
+    async def _once(self, name: bytes, look: Callable[..., Any], *args: str) -> Any:
+        """What `look` finds, called once for all requests that want to know the same at the same time."""
+        task = self._looking.get(name)
+        if task is None:
+            task = self._looking[name] = asyncio.ensure_future(self.door.call(look, *args))
+            task.add_done_callback(partial(self._looked, name))
+        return await asyncio.shield(task)
+
+    def _looked(self, name: bytes, task: asyncio.Future[Any]) -> None:
+        del self._looking[name]
+        if not task.cancelled():
+            task.exception()  # seen, though every request that waited for it may have gone
 
 
 async def identify(request: Request, scope: str) -> Caller:
@@ -181,12 +191,12 @@ async def worker_secret(request: Request) -> None:
         check_local(request, door)
         return
     callers, address = _callers(request), client_address(request)
+    wait = callers.attempts.wait(address)
+    if wait:  # first: an operator's own secret may be one that can be guessed
+        raise TooManyAttempts("Too many wrong secrets came from this address", {"retry_after": wait})
     told = request.headers.get("x-grid-secret", "").encode("latin-1")
     if hmac.compare_digest(told, secret.get_secret_value().encode()):
         return
-    wait = callers.attempts.wait(address)
-    if wait:
-        raise TooManyAttempts("Too many wrong secrets came from this address", {"retry_after": wait})
     callers.attempts.failed(address)
     raise AuthError(
         "The grid's secret is missing or wrong",

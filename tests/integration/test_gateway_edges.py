@@ -10,6 +10,7 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -263,6 +264,23 @@ def test_beyond_its_machine_everybody_needs_a_key_whatever_becomes_of_the_keys(g
             auth.forget(grid_env.client, keys, key.id)
             wait_for(lambda: client.get("/v1/models").status_code in (401, 403), 5)
             wait_for(lambda: bare.get("/v1/models").status_code == 403, 5)
+
+
+def test_while_the_server_is_away_everybody_is_told_so_and_not_where_it_stands(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "data") as server:
+        config = Settings(broker_url=server.url, prefix="away:", home=tmp_path, profiles=("bench", "llm"))
+        with serving(config) as gateway:
+            assert gateway.http.get("/v1/models").status_code == 200
+            server.kill()
+            wait_for(lambda: gateway.http.get("/v1/models").status_code == 503)
+            for path in ("/v1/chat/completions", "/v1/messages", "/jobs"):
+                answer = gateway.http.post(path, json={"model": "any", "max_tokens": 1})
+                assert (answer.status_code, code(answer)) == (503, "broker.unreachable")
+                assert int(answer.headers["retry-after"]) >= 1
+                assert "redis" not in answer.text
+                assert str(urlsplit(server.url).port) not in answer.text
+            server.start()
+            wait_for(lambda: gateway.http.get("/v1/models").status_code == 200)
 
 
 @pytest.fixture(scope="module")
