@@ -54,6 +54,8 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
         description="A grid of language models and machines behind one address.",
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,  # its pages come from elsewhere, which the guard's headers forbid
+        redoc_url=None,
     )
     for part in (openai, anthropic, jobs, events, workers, queues, health, metrics):
         app.include_router(part.router)

@@ -7,6 +7,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from gridq.gateway import wire_docs
+
 TAGS = [
     {"name": "openai", "description": "OpenAI's API: change the base URL, and its clients use the grid."},
     {"name": "anthropic", "description": "Anthropic's API, in the same way."},
@@ -43,9 +45,14 @@ def describe(app: FastAPI) -> None:
             )
             made.setdefault("components", {})["securitySchemes"] = SCHEMES
             made["security"] = [{name: []} for name in SCHEMES]
-            for path in OPEN & made["paths"].keys():
-                for operation in made["paths"][path].values():
-                    operation["security"] = []
+            wire_docs.describe(made)
+            for path, operations in made["paths"].items():
+                for operation in operations.values():
+                    operation["responses"].pop("422", None)  # what does not fit is a 400 here
+                    if path in OPEN:
+                        operation["security"] = []
+            for name in ("HTTPValidationError", "ValidationError"):
+                made["components"]["schemas"].pop(name, None)
             app.openapi_schema = made
         return app.openapi_schema
 
