@@ -256,6 +256,7 @@ class Connections:
         interrupted.
         """
         made, abandoned = call.connected, threading.Event()
+        seconds = min(CONNECT_SECONDS, call.left())
 
         def make() -> None:
             try:
@@ -267,7 +268,7 @@ class Connections:
 
         threading.Thread(target=make, name="gridq-connect", daemon=True).start()
         try:
-            found = made.get(timeout=min(CONNECT_SECONDS, call.left()))
+            found = made.get(timeout=seconds)
         except queue.Empty:
             found = TimeoutError("it did not take the connection in time")
         if isinstance(found, tuple):

@@ -1,0 +1,302 @@
+"""The connections under a wire: how they are kept, bounded, dropped, proxied, and what odd servers do."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gridq.errors import JobCancelled, SeatUnavailable, StageError, StageTimeout
+from gridq.profiles import StageContext
+from workers.wires import connections
+from workers.wires.openai import OpenAIWire
+
+ANSWER = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}).encode()
+BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+
+
+class RawServer:
+    """Answers each request with the bytes that `answer(request, connection)` gives; None: it closes."""
+
+    def __init__(self, answer: Callable[[bytes, int], Iterator[bytes] | None]) -> None:
+        self.answer = answer
+        self.requests: list[bytes] = []
+        self.opened = 0
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+
+    def __enter__(self) -> RawServer:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._listening.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connected, _ = self._listening.accept()
+            except OSError:
+                return
+            self.opened += 1
+            threading.Thread(target=self._serve, args=(connected, self.opened), daemon=True).start()
+
+    def _serve(self, connected: socket.socket, number: int) -> None:
+        raw = b""
+        with connected:
+            while True:
+                try:
+                    received = connected.recv(65536)
+                except OSError:
+                    return
+                if not received:
+                    return
+                raw += received
+                head, found, body = raw.partition(b"\r\n\r\n")
+                length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+                if not found or (length and len(body) < int(length[0].split(b":")[1])):
+                    continue
+                self.requests.append(raw)
+                raw = b""
+                answer = self.answer(self.requests[-1], number)
+                if answer is None:
+                    return
+                try:
+                    for part in answer:
+                        connected.sendall(part)
+                except OSError:
+                    return
+
+
+def whole(body: bytes = ANSWER, *headers: str) -> Iterator[bytes]:
+    lines = ["HTTP/1.1 200 OK", "Content-Type: application/json", *headers]
+    if not any(line.lower().startswith(("content-length", "transfer", "connection")) for line in headers):
+        lines.append(f"Content-Length: {len(body)}")
+    return iter(["\r\n".join([*lines, "", ""]).encode() + body])
+
+
+@pytest.fixture
+def wire_to() -> Iterator[Callable[..., OpenAIWire]]:
+    made: list[OpenAIWire] = []
+
+    def make(url: str, **more: Any) -> OpenAIWire:
+        made.append(OpenAIWire(url, **more))
+        return made[-1]
+
+    yield make
+    for wire in made:
+        wire.close()
+
+
+def post(wire: OpenAIWire, context: StageContext | None = None) -> Any:
+    answer = wire.post("chat/completions", BODY, context or StageContext())
+    return answer["choices"][0]["message"]["content"]
+
+
+Make = Callable[..., OpenAIWire]
+
+
+def test_what_goes_over_the_line(wire_to: Make):
+    with RawServer(lambda raw, number: whole()) as server:
+        wire = wire_to(server.url, key="secret", headers={"X-Team": "a"})
+        assert post(wire) == post(wire) == "hi"
+        head, _, body = server.requests[0].partition(b"\r\n\r\n")
+        assert head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
+        assert f"Host: 127.0.0.1:{server.port}".encode() in head
+        assert b"Authorization: Bearer secret" in head
+        assert b"X-Team: a" in head
+        assert json.loads(body) == BODY
+        assert server.opened == 1
+
+
+def test_a_body_without_a_stated_length_ends_with_its_connection(wire_to: Make):
+    def ending(raw: bytes, number: int) -> Iterator[bytes]:
+        yield from whole(ANSWER, "Connection: close")
+        raise OSError  # which ends the connection
+
+    with RawServer(ending) as server:
+        wire = wire_to(server.url)
+        assert post(wire) == post(wire) == "hi"
+        assert server.opened == 2
+
+
+def test_a_body_that_ends_early_is_no_answer(wire_to: Make):
+    def short(raw: bytes, number: int) -> Iterator[bytes]:
+        yield from whole(ANSWER[:-9], f"Content-Length: {len(ANSWER)}")
+        raise OSError
+
+    with RawServer(short) as server, pytest.raises(SeatUnavailable, match="IncompleteRead"):
+        post(wire_to(server.url))
+
+
+def test_gzip_that_nobody_asked_for_is_read(wire_to: Make):
+    with RawServer(lambda raw, number: whole(gzip.compress(ANSWER), "Content-Encoding: gzip")) as server:
+        assert post(wire_to(server.url)) == "hi"
+        server.answer = lambda raw, number: whole(b"no gzip", "Content-Encoding: gzip")
+        with pytest.raises(SeatUnavailable):
+            post(wire_to(server.url))
+
+
+def test_what_is_no_http_is_the_seats_fault(wire_to: Make):
+    greeting = [b"220 smtp.example.com ESMTP\r\n\r\n"]
+    with RawServer(lambda raw, number: iter(greeting)) as server:
+        wire = wire_to(server.url)
+        with pytest.raises(SeatUnavailable, match="BadStatusLine"):
+            post(wire)
+
+
+def test_a_kept_connection_that_the_endpoint_closed_is_not_used_again(wire_to: Make):
+    closed = threading.Event()
+
+    def parts() -> Iterator[bytes]:
+        yield from whole()
+        closed.set()
+        raise OSError
+
+    with RawServer(lambda raw, number: parts()) as server:
+        wire = wire_to(server.url)
+        for _ in range(5):
+            closed.clear()
+            assert post(wire) == "hi"
+            assert closed.wait(5)
+            (kept,) = wire._connections._kept
+            until = time.monotonic() + 5
+            while not kept[1].stale and time.monotonic() < until:
+                time.sleep(0.005)
+        assert server.opened == 5
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    wire_to: Make, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connections, "KEPT_SECONDS", -1)
+    with RawServer(lambda raw, number: whole()) as server:
+        wire = wire_to(server.url)
+        assert post(wire) == post(wire) == "hi"
+        assert server.opened == 2
+
+
+def drip(body: bytes) -> Iterator[bytes]:
+    """Never silent for long, never done soon."""
+    for byte in body:
+        time.sleep(0.05)
+        yield bytes([byte])
+
+
+@pytest.mark.parametrize("where", ["head", "body"])
+def test_the_deadline_holds_however_slowly_the_bytes_drip(wire_to: Make, where: str):
+    (raw,) = whole()
+    head, blank, body = raw.partition(b"\r\n\r\n")
+
+    def answer(told: bytes, number: int) -> Iterator[bytes]:
+        if where == "body":
+            yield head + blank
+        yield from drip(raw if where == "head" else body)
+
+    with RawServer(answer) as server, pytest.raises(StageTimeout):
+        post(wire_to(server.url), StageContext(deadline=time.monotonic() + 0.3))
+
+
+@pytest.mark.parametrize("where", ["head", "body"])
+def test_a_cancel_ends_a_wait_at_any_point(wire_to: Make, where: str):
+    context = StageContext()
+
+    def answer(told: bytes, number: int) -> Iterator[bytes]:
+        (raw,) = whole()
+        head, blank, _ = raw.partition(b"\r\n\r\n")
+        yield head[:9] if where == "head" else head + blank
+        context.cancel()
+        time.sleep(5)
+
+    with RawServer(answer) as server, pytest.raises(JobCancelled):
+        post(wire_to(server.url), context)
+
+
+def test_a_name_that_is_looked_up_for_ever_can_be_cancelled(wire_to: Make, monkeypatch: pytest.MonkeyPatch):
+    asked, over = threading.Event(), threading.Event()
+
+    def look_up(*args: Any, **kwargs: Any) -> Any:
+        asked.set()
+        over.wait(20)
+        raise OSError("no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    wire = wire_to("http://llm.example.com/v1")
+    context = StageContext()
+    threading.Thread(target=lambda: asked.wait(5) and context.cancel()).start()
+    try:
+        with pytest.raises(JobCancelled):
+            post(wire, context)
+        with pytest.raises(StageTimeout):
+            post(wire, StageContext(deadline=time.monotonic() + 0.1))
+        threading.Timer(0.1, wire.close).start()
+        with pytest.raises(SeatUnavailable, match="closed"):
+            post(wire)
+    finally:
+        over.set()
+
+
+def test_a_stage_that_is_cancelled_already_asks_nobody(wire_to: Make):
+    context = StageContext()
+    context.cancel()
+    with RawServer(lambda raw, number: whole()) as server:
+        with pytest.raises(JobCancelled):
+            post(wire_to(server.url), context)
+        assert server.requests == []
+
+
+def test_a_late_cancel_does_not_touch_the_next_call(wire_to: Make):
+    with RawServer(lambda raw, number: whole()) as server:
+        wire = wire_to(server.url)
+        first = StageContext()
+        post(wire, first)
+        first.cancel()
+        assert post(wire) == "hi"
+        assert server.opened == 1
+
+
+def test_what_cannot_be_sent_is_the_requests_fault(wire_to: Make):
+    wire = wire_to("http://127.0.0.1:9/v1")
+    with pytest.raises(StageError, match="cannot be sent"):
+        wire.post("chat/completions", {"temperature": float("nan")}, StageContext())
+
+
+def test_an_http_endpoint_behind_a_proxy(wire_to: Make, monkeypatch: pytest.MonkeyPatch):
+    with RawServer(lambda raw, number: whole()) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://me:p%40ss@127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("NO_PROXY", "inside.example.com")
+        assert post(wire_to("http://llm.example.com/v1")) == "hi"
+        head = proxy.requests[0]
+        assert head.startswith(b"POST http://llm.example.com:80/v1/chat/completions HTTP/1.1\r\n")
+        assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:p@ss") in head
+        assert b"\r\nHost: llm.example.com" in head
+        with pytest.raises(SeatUnavailable):
+            post(wire_to("http://inside.example.com:1/v1"), StageContext(deadline=time.monotonic() + 5))
+        assert len(proxy.requests) == 1
+
+
+def test_an_https_endpoint_behind_a_proxy_is_reached_by_a_tunnel(
+    wire_to: Make, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(raw: bytes, number: int) -> Iterator[bytes]:
+        return iter([b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"])
+
+    with RawServer(refuse) as proxy:
+        monkeypatch.setenv("ALL_PROXY", f"127.0.0.1:{proxy.port}")
+        with pytest.raises(SeatUnavailable, match="403"):
+            post(wire_to("https://llm.example.com/v1"))
+        assert proxy.requests[0].startswith(b"CONNECT llm.example.com:443 HTTP/1")
+
+
+def test_a_proxy_of_another_kind_is_refused_in_words(wire_to: Make, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    with pytest.raises(SeatUnavailable, match="socks5"):
+        post(wire_to("http://llm.example.com/v1"))
