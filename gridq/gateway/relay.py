@@ -75,8 +75,9 @@ class Relay:
     async def close(self) -> None:
         """End all reading; followers hear nothing more."""
         for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            while not task.done():  # redis-py waits by asyncio.wait_for, which may swallow a cancel
+                task.cancel()
+                await asyncio.wait([task], timeout=0.1)
 
     def __len__(self) -> int:
         return sum(map(len, self._followers.values()))
@@ -132,40 +133,40 @@ class Relay:
     async def _turn(self, connection: Any, number: int) -> None:
         """One read of all that is followed now. `number` is the connection's own at the server."""
         self._changed.clear()
-        keys, places = self._wanted()
-        if not keys:
+        wanted = self._wanted()
+        if not wanted:
             await self._changed.wait()
             return
+        keys = list(wanted)
+        places = [
+            group[0].at if len(group) == 1 else min((follower.at for follower in group), key=order)
+            for group in wanted.values()
+        ]
         self._blocked = number
         await connection.send_packed_command(_xread(keys, places))
         reply = await connection.read_response()
         self._blocked = None
         now = time.monotonic()
         for key, entries in reply or ():
-            for follower in list(self._followers.get(key, ())):
+            group = wanted[key]  # who came since then has another place
+            for follower in group:
                 if follower.open:
-                    await self._hand(follower, entries, now)
+                    await self._hand(follower, entries, now, alone=len(group) == 1)
         pause = min(GATHER * len(keys), LONGEST_GATHER)
         if pause > 2e-3:
             await asyncio.sleep(pause)
 
-    def _wanted(self) -> tuple[list[bytes], list[bytes]]:
-        """The streams to read, and behind which entry each."""
-        keys, places = [], []
+    def _wanted(self) -> dict[bytes, list[Follower]]:
+        """The streams to read, each with those who have room for more of it."""
+        wanted = {}
         for key, group in self._followers.items():
-            if len(group) == 1:
-                if group[0].open:
-                    keys.append(key)
-                    places.append(group[0].at)
-            else:
-                at = [follower.at for follower in group if follower.open]
-                if at:
-                    keys.append(key)
-                    places.append(min(at, key=order))
-        return keys, places
+            open_ones = [follower for follower in group if follower.open]
+            if open_ones:
+                wanted[key] = open_ones
+        return wanted
 
-    async def _hand(self, follower: Follower, entries: list[Any], now: float) -> None:
-        if len(self._followers.get(follower.key, ())) > 1:  # read from where the last of them stands
+    async def _hand(self, follower: Follower, entries: list[Any], now: float, *, alone: bool) -> None:
+        if not alone:  # read from where the last of them stands
             at = order(follower.at)
             entries = [entry for entry in entries if order(entry[0]) > at]
         if follower.doubtful and entries:
