@@ -162,6 +162,7 @@ async def identify(request: Request, scope: str) -> Caller:
     key = await callers.key(text, address)
     if not key.may(scope):
         raise auth.lacks(key.id, scope)
+    request.state.caller = f"{key.agent} ({key.id})"
     await _let_in(request, key)
     return Caller(key.agent, key.id, frozenset(key.scopes))
 
@@ -253,6 +254,7 @@ def _anybody(request: Request, door: Door) -> Caller:
             "The agent's name is none",
             {"path": "x-gridq-agent", "expected": "1 to 64 letters, digits, '_', '.', '@' or '-'"},
         )
+    request.state.caller = agent
     return Caller(agent)
 
 

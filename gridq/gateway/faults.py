@@ -221,7 +221,7 @@ def answer(request: Request, error: GridError, headers: Mapping[str, str] | None
     """The whole response to a request that ended with `error`; logged where it is the grid's own fault."""
     request_id, status = request_id_of(request), status_of(error)
     if isinstance(error, BrokerError):
-        log.warning("a request failed", extra={"request": request_id, "error": str(error)})
+        log.warning("a request failed", extra=about(request, error=str(error)))
     body = json.dumps(shape(request.url.path, error, request_id), separators=(",", ":")).encode()
     return Response(
         body, status, {**headers_of(error, request_id), **(headers or {})}, media_type="application/json"
@@ -236,6 +236,14 @@ def request_id_of(request: Request) -> str:
     if found is None:
         found = request.state.request_id = new_request_id(request.headers.get("x-request-id", ""))
     return found
+
+
+def about(request: Request, **more: str) -> dict[str, Any]:
+    """What a log line about a request says beside its event: its id and, once that is known, who asks: the
+    agent, or the key by its id.
+    """
+    caller = getattr(request.state, "caller", "")
+    return {"gridq": {"request": request_id_of(request), **({"caller": caller} if caller else {}), **more}}
 
 
 def new_request_id(given: str = "") -> str:
@@ -255,9 +263,7 @@ def install(app: FastAPI) -> None:
 
 async def unexpected(request: Request, exc: Exception) -> Response:
     """The answer to an exception that nobody expected; the log has it with the request's id."""
-    log.error(
-        "a request failed by a fault of the gateway", exc_info=exc, extra={"request": request_id_of(request)}
-    )
+    log.error("a request failed by a fault of the gateway", exc_info=exc, extra=about(request))
     return answer(request, GatewayFault("The gateway failed", {"reason": "its log says why"}))
 
 

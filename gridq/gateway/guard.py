@@ -91,7 +91,7 @@ class Guard:
         except Exception as exc:
             if started:
                 # The connection ends: an answer that breaks off must not look whole.
-                log.error("an answer broke off", exc_info=exc, extra={"request": request_id})
+                log.error("an answer broke off", exc_info=exc, extra=faults.about(Request(scope)))
                 return
             request = Request(scope, receive)
             if isinstance(exc, GridError):

@@ -76,7 +76,7 @@ class Slots:
         return found
 
     async def _depart(self, key: Key, request: str) -> None:
-        with contextlib.suppress(GridError):
+        with contextlib.suppress(GridError, RuntimeError):  # the server is away, or the door is closed
             await self.door.call(self.door.client.scripts.depart, key.id, [request])
 
     async def _renew(self) -> None:

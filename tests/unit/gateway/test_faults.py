@@ -252,5 +252,5 @@ def test_a_fault_of_the_gateway_is_logged_with_the_requests_id_and_told_without_
     assert SECRET not in answer.text
     assert "KeyError" not in answer.text
     (record,) = [each for each in caplog.records if each.name == "gridq.gateway.faults"]
-    assert record.__dict__["request"] == "mine-2"
+    assert record.__dict__["gridq"] == {"request": "mine-2"}
     assert SECRET not in record.getMessage()
