@@ -1,0 +1,62 @@
+"""docs/http.md: its commands do what it says, and it names everything there is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gridq.gateway.app import create_app
+from gridq.gateway.asked import KNOWN
+from gridq.gateway.measures import GRID, HERE, MEASURES, NOW, OWN
+from gridq.gateway.options import GatewayOptions
+from gridq.settings import Settings
+from tests.integration.gateway.conftest import Served
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "http.md").read_text("utf-8")
+LINES = [
+    line for block in re.findall(r"^```bash\n(.*?)^```", TEXT, re.M | re.S) for line in block.splitlines()
+]
+COVERS = {GRID: "the grid", OWN: "this gateway", NOW: "the grid, now", HERE: "this gateway, now"}
+
+
+def test_there_is_something_to_run() -> None:
+    assert len(LINES) >= 15
+    assert all(line.startswith("curl ") for line in LINES)
+
+
+def test_the_commands_in_their_order(served: Served) -> None:
+    for line in LINES:
+        command, _, status = line.partition(" # ")
+        words = [word.replace("$GRIDQ", served.url) for word in shlex.split(command)]
+        words += ["--silent", "--show-error", "--max-time", "40", "--write-out", "\n%{http_code}"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        body, _, told = done.stdout.rpartition("\n")
+        assert told in ((status,) if status else ("200", "202")), (line, done.stdout)
+        if "wait=30" in line:
+            assert '"output":"Hello, Ann"' in body
+        if line.startswith("curl -N"):
+            assert body.rstrip().endswith("[DONE]") or "event: end" in body, body
+
+
+def test_every_metric_stands_in_it_as_it_is() -> None:
+    for name, measure in MEASURES.items():
+        labels = ", ".join(f"`{label}`" for label in measure.labels) or "-"
+        covers = COVERS.get(measure.covers, "the grid, kept by its server")
+        assert f"| `{name}` | {measure.kind}, {covers} | {labels} | {measure.text} |" in TEXT
+
+
+@pytest.mark.parametrize("header", sorted(name.decode() for name in KNOWN))
+def test_every_header_stands_in_it(header: str) -> None:
+    assert f"`{header}" in TEXT
+
+
+def test_every_route_stands_in_it() -> None:
+    for path in create_app(Settings(), GatewayOptions()).openapi()["paths"]:
+        shown = re.sub(r"^/v1/models/.*", "/v1/models", path)
+        last = shown.rpartition("/")[2]
+        assert shown in TEXT or f"/{last}`" in TEXT, path
