@@ -22,7 +22,7 @@ from workers.embedded import EmbeddedServer
 from workers.profiles.llm import LlmProfile
 
 MODELS = (
-    "slow", "silent", "cut", "cut-first", "malformed", "error-event", "error-late", "ragged", "whole",
+    "paced", "slow", "silent", "cut", "cut-first", "malformed", "error-event", "error-late", "ragged", "whole",
     "tools", "status-400", "status-404", "status-422", "org/Big Model",
 )  # fmt: skip
 
