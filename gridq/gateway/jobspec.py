@@ -12,7 +12,7 @@ from gridq.jobs import JobOptions
 from gridq.protocol import Json
 
 SEED_NAMES = {"deadline_secs": "deadline", "queue_timeout_secs": "queue_timeout"}
-"""Seed 003's names of options."""
+"""noether-grid's names of options."""
 
 GRAPH: dict[str, Any] = {
     "root": {"op": "Stage", "id": "text_template", "config": {"template": "Hello, {name}"}}
@@ -23,7 +23,7 @@ GRAPH: dict[str, Any] = {
 class JobSpec(JobOptions):
     """A graph to run: what `POST /jobs` takes. Every option of a job stands beside graph and input.
 
-    `deadline_secs` and `queue_timeout_secs` are seed 003's names of `deadline` and `queue_timeout`.
+    `deadline_secs` and `queue_timeout_secs` are noether-grid's names of `deadline` and `queue_timeout`.
     """
 
     model_config = ConfigDict(

@@ -234,37 +234,37 @@ MEASURES: Mapping[str, Measure] = {
     ),
     "noether_grid_workers_total": Measure(
         "gauge",
-        "Seed 003's name: live seats.",
+        "noether-grid's name: live seats.",
         NOW,
     ),
     "noether_grid_workers_healthy": Measure(
         "gauge",
-        "Seed 003's name: live seats that take work.",
+        "noether-grid's name: live seats that take work.",
         NOW,
     ),
     "noether_grid_jobs_submitted": Measure(
         "counter",
-        "Seed 003's name of gridq_jobs_submitted.",
+        "noether-grid's name of gridq_jobs_submitted.",
         GRID,
     ),
     "noether_grid_jobs_succeeded": Measure(
         "counter",
-        "Seed 003's name of gridq_jobs_ended of the state done.",
+        "noether-grid's name of gridq_jobs_ended of the state done.",
         GRID,
     ),
     "noether_grid_jobs_failed": Measure(
         "counter",
-        "Seed 003's name of gridq_jobs_ended of the states failed and cancelled.",
+        "noether-grid's name of gridq_jobs_ended of the states failed and cancelled.",
         GRID,
     ),
     "noether_grid_jobs_abandoned": Measure(
         "counter",
-        "Seed 003's name of gridq_jobs_ended of the state expired.",
+        "noether-grid's name of gridq_jobs_ended of the state expired.",
         GRID,
     ),
     "noether_grid_cents_spent": Measure(
         "counter",
-        "Seed 003's name: cents that recorded stages cost.",
+        "noether-grid's name: cents that recorded stages cost.",
         GRID,
     ),
 }

@@ -1,6 +1,6 @@
 """What the grid's own routes take and give: models for checking and for OpenAPI, with examples.
 
-Seed 003's clients are served by the same routes: their names (`job_id`, `status`, `result`, `spent_cents`,
+noether-grid's clients are served by the same routes: their names (`job_id`, `status`, `result`, `spent_cents`,
 `worker_id`, `healthy` …) stand beside the grid's own.
 """
 
@@ -27,7 +27,7 @@ SEED_STATUS: dict[JobState, str] = {
     JobState.CANCELLED: "failed",
     JobState.EXPIRED: "abandoned",
 }
-"""What seed 003's clients, which know five words, are told of each state."""
+"""What noether-grid's clients, which know five words, are told of each state."""
 
 
 class Fault(BaseModel):
@@ -104,13 +104,13 @@ class JobAccepted(BaseModel):
     job_id: str = Field(description="its id")
     job: str = Field(description="the same")
     state: JobState = Field(description="running from the moment its plan is written")
-    status: str = Field(description="the state in seed 003's words: queued, running, ok, failed or abandoned")
+    status: str = Field(description="the state in noether-grid's words: queued, running, ok, failed or abandoned")
     url: str = Field(description="where it can be asked for")
     events: str = Field(description="where its pieces and stages can be followed")
 
 
 class JobResult(BaseModel):
-    """How a job ended, as seed 003's clients read it."""
+    """How a job ended, as noether-grid's clients read it."""
 
     job_id: str
     status: Literal["ok", "failed", "abandoned"]
@@ -151,7 +151,7 @@ class JobStatus(BaseModel):
     job: str
     state: JobState
     status: Literal["queued", "running", "ok", "failed", "abandoned"] = Field(
-        description="the state in seed 003's words"
+        description="the state in noether-grid's words"
     )
     name: str
     agent: str
@@ -205,7 +205,7 @@ class Cancelled(BaseModel):
 
 
 class LlmCapability(BaseModel):
-    """A model that a seat serves, in seed 003's words."""
+    """A model that a seat serves, in noether-grid's words."""
 
     provider: str
     model: str
@@ -216,7 +216,7 @@ class LlmCapability(BaseModel):
 
 
 class Worker(LiveSeat):
-    """A live seat, with seed 003's fields beside the grid's own."""
+    """A live seat, with noether-grid's fields beside the grid's own."""
 
     lanes_free: int = Field(description="how many stages it would take now")
     worker_id: str = Field(description="the same as `seat`")
@@ -334,7 +334,7 @@ def moment(seconds: float | None) -> str | None:
 
 
 def status_of(view: JobView) -> str:
-    """The job's state in seed 003's words: it runs only once a seat has taken a stage of it."""
+    """The job's state in noether-grid's words: it runs only once a seat has taken a stage of it."""
     assert view.state is not None
     begun = not view.stages or any(stage.attempts or stage.state == "done" for stage in view.stages)
     if view.state is JobState.RUNNING and not begun:

@@ -174,7 +174,7 @@ def told(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
 
 
 def _capabilities(seat: LiveSeat) -> list[dict[str, Json]]:
-    """The models of a seat, in seed 003's words."""
+    """The models of a seat, in noether-grid's words."""
     listed = seat.capability.get("models")
     host = seat.capability.get("host")
     names = [
