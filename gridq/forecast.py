@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from gridq.durations import NINETY
+from gridq.durations import MEMORY, NINETY
 from gridq.protocol import Service
 from gridq.queues import kind_of
 
@@ -336,12 +336,14 @@ def _start(lanes: list[tuple[float, float]], position: int) -> float:
 
 def _spread(start: float, position: int, ends: int, services: Sequence[Service], rate: float | None) -> float:
     """The standard deviation of the wait: of the `ends` stages that must end first, of the mean itself, which
-    is known from so many stages only, and of who goes first.
+    is known from so many stages only, and of who goes first. What was measured seldom is taken to vary more
+    than it did.
     """
     if not rate:
         return 0.0
+    measured = min(sum(service.n for service in services), MEMORY)
     varies = sum(_variation(service) * service.n for service in services) / sum(s.n for s in services)
-    measured = max(min(sum(service.n for service in services), 50), 1)
+    varies = max(varies, 1 / math.sqrt(measured))
     waiting = varies * math.sqrt(max(ends, 1)) / rate
     order = math.hypot(start * ORDER, 0.5 / rate) if position > 1 else 0.0
     return math.hypot(waiting, start * varies / math.sqrt(measured), order)

@@ -36,11 +36,19 @@ from gridq.store.keys import Keys
 FRESH = 0.5
 """Seconds for which what was read counts."""
 
-AGENTS = 1000
-"""Agents of one class of a queue that are looked at."""
+SETS = 1000
+"""Sets of what one agent has standing in one class of a queue that are looked at; of more some."""
+
+ASKS = 100
+"""Different stages that are looked ahead for in what was read once. For an agent beyond these it is foretold
+as for one that has nothing standing there.
+"""
 
 LEASES = 512
 """Running stages whose beginning is looked at; of more it is taken that they are half done."""
+
+ANYBODY = "*"
+"""No agent's name."""
 
 AGAIN = 5.0
 """Seconds until a refused submitter may try again where nothing better is known."""
@@ -71,17 +79,23 @@ class Lookout:
 
     def board(self) -> Board:
         """The queues and seats as they stood at most FRESH seconds ago."""
+        return self._look()[0]
+
+    def _look(self) -> tuple[Board, dict[Ask, Outlook]]:
+        """The board, and what was found on it before."""
         with self._lock:
             if time.monotonic() - self._read_at >= FRESH:
                 self._board = read(self._client, self._keys, self._batch_age)
                 self._read_at = time.monotonic()
                 self._found = {}
-            return self._board
+            return self._board, self._found
 
     def outlook(self, ask: Ask) -> Outlook:
         """When such a stage would start, and where it would now."""
-        board = self.board()
-        found = self._found.get(ask)
+        board, known = self._look()
+        if ask not in known and len(known) >= ASKS:
+            ask = replace(ask, agent=ANYBODY)
+        found = known.get(ask)
         if found is None:
             foretold = forecast(board, ask)
             if foretold.now:
@@ -89,7 +103,7 @@ class Lookout:
             else:
                 sooner = forecast(board, replace(ask, prio=0)) if ask.prio else None
                 found = Outlook(foretold, elsewhere(board, ask), sooner)
-            self._found[ask] = found
+            known[ask] = found
         return found
 
     def forecast(self, ask: Ask) -> Forecast:
@@ -259,7 +273,7 @@ def _lines(
     ]
     look = client.pipeline(transaction=False)
     for queue, cls in classes:
-        look.zrange(keys("rdy", queue, cls), 0, AGENTS - 1)
+        look.zrange(keys("rdy", queue, cls), 0, max(SETS // len(classes), 1) - 1)
     waiting = [
         (queue, cls, agent.decode())
         for (queue, cls), agents in zip(classes, look.execute() if classes else (), strict=True)

@@ -13,7 +13,8 @@ from gridq.events import begun, succeeded, text, uuid_of
 from gridq.graph.plan import load_step
 from gridq.store.replies import Claim
 from tests.monitor import Monitor
-from tests.unit.store.plans import Grid, chain, one, step, wide
+from tests.unit.store.limits import limit
+from tests.unit.store.plans import ANY, Grid, chain, one, plan, step, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
@@ -130,6 +131,23 @@ def test_a_cancelled_job_and_its_running_stages_are_revoked(grid: Grid, monitor:
     for claim in claims:
         assert monitor.task(uuid_of(claim, 0), "REVOKED").name == "graph/s"
     assert "j1.2" not in monitor.state.tasks  # it never ran
+
+
+def test_a_batch_job_that_gives_way_has_failed_and_what_it_ran_is_revoked(
+    grid: Grid, monitor: Monitor
+) -> None:
+    limit(grid, f'[queues."{ANY}"]\nmax_pending = 1\npolicy = "drop-oldest-batch"')
+    grid.seat()
+    grid.job(plan(step(), step(queue="bench:two"), step(0, 1)), "b1", prio=1)
+    running = grid.take()
+    grid.job(one(), "b2", prio=1)
+    assert grid.admit(one(), "i1") == ["ok", "b2"]
+    assert monitor.task("b2", "FAILURE").exception == "queue.dropped"
+    limit(grid, '[queues."bench:two"]\nmax_pending = 1\npolicy = "drop-oldest-batch"')
+    assert grid.admit(one(queue="bench:two"), "i2") == ["ok", "b1"]
+    assert monitor.task("b1", "FAILURE").exception == "queue.dropped"
+    assert fail(grid, running, "back") == "fenced"
+    assert monitor.task("b1.0", "REVOKED").name == "graph/s"
 
 
 def test_a_job_that_never_left_the_inbox_is_shown_at_its_end(grid: Grid, monitor: Monitor) -> None:
