@@ -1,7 +1,7 @@
 """What the grid's own routes take and give: models for checking and for OpenAPI, with examples.
 
-noether-grid's clients are served by the same routes: their names (`job_id`, `status`, `result`, `spent_cents`,
-`worker_id`, `healthy` …) stand beside the grid's own.
+noether-grid's clients are served by the same routes: their names (`job_id`, `status`, `result`,
+`spent_cents`, `worker_id`, `healthy` …) stand beside the grid's own.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class JobAccepted(BaseModel):
     job_id: str = Field(description="its id")
     job: str = Field(description="the same")
     state: JobState = Field(description="running from the moment its plan is written")
-    status: str = Field(description="the state in noether-grid's words: queued, running, ok, failed or abandoned")
+    status: str = Field(description="in noether-grid's words: queued, running, ok, failed or abandoned")
     url: str = Field(description="where it can be asked for")
     events: str = Field(description="where its pieces and stages can be followed")
 
