@@ -15,12 +15,14 @@ from typing import Any
 from pydantic import SecretStr
 
 from gridq import login, profiles
+from gridq.cli.gateway import check_certificate
 from gridq.errors import BrokerUnreachable, ConfigError
 from gridq.gateway.options import gateway_options
 from gridq.home import GRID, held, running, unusable
 from gridq.settings import Settings
 from gridq.store.capacity import check_kept
-from gridq.store.connection import check_server, connect, safe_url
+from gridq.store.connection import check_server, connect, safe_url, translated
+from gridq.urls import is_loopback
 from workers import programs
 from workers.control import ask
 from workers.deployment import BEYOND_DRAIN, Deployment
@@ -131,6 +133,12 @@ def _start_server(grid: Deployment) -> None:
 def _start_gateway(grid: Deployment) -> None:
     """The gateway, as GRIDQ_GATEWAY_* has it; at another port where its own is taken."""
     options = gateway_options()
+    check_certificate(options)
+    if not is_loopback(options.host) and not _asks_for_keys(grid):
+        grid.missing.append(
+            f"gateway: None listens at {options.host} while the grid has no API key (gridq keys create)"
+        )
+        return
     port = options.port if options.port and is_free(options.port) else free_port()
     scheme = "http" if options.certfile is None else "https"
     anywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 what stands for all addresses is none itself
@@ -139,6 +147,15 @@ def _start_gateway(grid: Deployment) -> None:
     grid.more["gateway"] = {"url": url, "host": host.strip("[]"), "port": port}
     within = grid.config.drain + BEYOND_DRAIN
     grid.add(programs.gateway(port, grid.logs, grid.environment(), within), url)
+
+
+def _asks_for_keys(grid: Deployment) -> bool:
+    config = grid.config
+    with (
+        translated(config.broker_url.get_secret_value()),
+        connect(config.broker_url.get_secret_value(), name="gridq-up") as client,
+    ):
+        return bool(client.exists(grid.keys("keys")))
 
 
 def _start_flower(grid: Deployment) -> None:

@@ -86,13 +86,14 @@ def listing(json: AsJson = False, debug: Debug = False) -> None:
     if not found:
         typer.echo("There are no keys: the grid is single-tenant and takes every job.", err=True)
         return
-    table = plain_table("id", "agent", "team", "scopes", "limits", "made", "state")
+    limited = any(_limits(key) for key in found)  # else a column would be empty, and narrow the others
+    table = plain_table("id", "agent", "team", "scopes", *(["limits"] if limited else []), "made", "state")
     for key in found:
         ends = text_time(key.ends, zone)
         state = "active" if ends is None else f"until {ends}" if key.stands(now) else f"ended {ends}"
         made = text_time(key.created, zone) or ""
-        limits = _limits(key) or "-"
-        table.add_row(key.id, key.agent, key.team or "-", ",".join(key.scopes), limits, made, state)
+        limits = [_limits(key) or "-"] if limited else []
+        table.add_row(key.id, key.agent, key.team or "-", ",".join(key.scopes), *limits, made, state)
     console().print(table)
 
 

@@ -149,8 +149,10 @@ def test_down_ends_what_runs(home: HomeFolder) -> None:
     nothing = home("down")
     assert nothing.returncode == 0
     assert "No gridq up runs" in nothing.stdout
-    detached = home("up", "--no-flower", "--no-gateway", "--detach")
+    home.env["GRIDQ_GATEWAY_HOST"] = "0.0.0.0"
+    detached = home("up", "--no-flower", "--detach")
     assert detached.returncode == 0, detached.stderr
+    assert "Not found  gateway: None listens at 0.0.0.0 while the grid has no API key" in detached.stdout
     assert "The grid is up" in detached.stdout
     port = port_of(home.state("grid"))
     done = home.json("down")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -196,3 +197,23 @@ def test_a_team_is_not_called_as_none_is(grid_env: GridEnv) -> None:
     """The scripts write `-` for no team: a team of that name would be under no limit."""
     with pytest.raises(ConfigError, match="is no team"):
         auth.create(grid_env.client, names(grid_env), "ann", team="-")
+
+
+def test_records_of_before_and_of_later_are_read(grid_env: GridEnv) -> None:
+    made, text = auth.create(grid_env.client, names(grid_env), "ann")
+    old = {"agent": "ann", "scopes": ["submit"], "hash": made.hash, "created": made.created}
+    for record in (old, {**old, "limits": {"rpm": 5, "unheard": 1}, "unheard": [1]}):
+        grid_env.client.hset(names(grid_env)("keys"), made.id, json.dumps(record))
+        found = verify(grid_env, text)
+        assert (found.agent, found.limits.parallel, found.limits.origins) == ("ann", None, ())
+
+
+def test_scopes_that_grant_others() -> None:
+    def may(*scopes: str) -> set[str]:
+        key = auth.Key("k", "ann", None, scopes, "", 0)
+        return {scope for scope in auth.SCOPES if key.may(scope)}
+
+    assert may("submit") == {"submit"}
+    assert may("read") == {"read"}
+    assert may("read-all") == {"read", "read-all"}
+    assert may("operate") == {"read", "read-all", "operate"}

@@ -51,9 +51,29 @@ def test_the_last_key_forgotten() -> None:
     assert "single-tenant" in run("list")[1]
 
 
+def test_limits_are_kept_shown_and_passed_on() -> None:
+    assert "limits" not in run("list")[0]
+    limits = ("--rpm", "60", "--parallel", "4", "--max-body", "4096", "--origin", "https://app.example.com")
+    made = json.loads(run("create", "--agent", "ann", *limits, "--scope", "read-all", "--json")[0])
+    expected = {"rpm": 60, "parallel": 4, "max_body": 4096, "origins": ["https://app.example.com"]}
+    assert made["limits"] == expected
+    new = json.loads(run("rotate", made["id"], "--json")[0])
+    assert (new["limits"], new["scopes"]) == (expected, ["read-all"])
+    listed = " ".join(run("list")[0].split())
+    assert "limits" in listed
+    assert "60/min" in listed
+    plain = json.loads(run("create", "--agent", "ann", "--json")[0])
+    assert (plain["limits"], plain["scopes"]) == ({}, ["submit", "read"])
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (("create", "--agent", "a", "--rpm", "0"), "--rpm"),
+        (("create", "--agent", "a", "--parallel", "1000000"), "--parallel"),
+        (("create", "--agent", "a", "--max-body", "1"), "--max-body"),
+        (("create", "--agent", "a", "--origin", "app.example.com"), "--origin"),
+        (("create", "--agent", "a", "--origin", "https://app.example.com/"), "--origin"),
         (("create", "--agent", "a b"), "--agent"),
         (("create", "--agent", "a", "--scope", "admin"), "submit or read"),
         (("revoke", "nobody"), "auth.key_not_found"),
