@@ -16,6 +16,7 @@ FILES = (
 )  # fmt: skip
 """The files of lua/lib/, each of which uses only those before it."""
 
+_PART = re.compile(r"^ *--\[\n(.*?)^ *--\]\n", re.M | re.S)
 _DEFINITION = re.compile(r"local (function )?(\w+(?:, ?\w+)*)")
 _NOT_CODE = re.compile(r"--[^\n]*|'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"")
 _NAME = re.compile(r"(?<![\w.:])([A-Za-z_]\w*)\s*(\(?)")
@@ -26,15 +27,31 @@ def text(name: str) -> str:
     return resources.files("gridq.store").joinpath("lua", f"{name}.lua").read_text("utf-8")
 
 
+def whole(script: str) -> str:
+    """`script` with the definitions that it uses, before it. Those that only a part between the lines `--[`
+    and `--]` uses, to which few calls come, stand at that part's beginning: the others do not pay for them.
+    """
+    before = _needed(_PART.sub("", script))
+
+    def within(part: re.Match[str]) -> str:
+        return "".join(one for one in _needed(part[1]) if one not in before) + part[1]
+
+    return "".join(before) + _PART.sub(within, script)
+
+
 def needed(script: str) -> str:
     """The definitions that `script` uses, in an order in which each comes after those it uses."""
+    return "".join(_needed(script))
+
+
+def _needed(script: str) -> list[str]:
     used = _used(script)
     kept: list[str] = []
     for names, definition in reversed(_definitions()):
         if names & used:
             kept.append(definition)
             used |= _used(definition)
-    return "".join(reversed(kept))
+    return kept[::-1]
 
 
 @cache

@@ -40,7 +40,7 @@ def source(name: str, constants: str) -> str:
     """The whole text of script `name`."""
     text = library.text(name)
     flags = "" if name in NEW else "#!lua flags=allow-oom\n"
-    return flags + constants + library.needed(text) + text
+    return flags + constants + library.whole(text)
 
 
 def constants(config: Settings) -> str:

@@ -62,12 +62,14 @@ if ARGV[8] ~= '1' then
 end
 local gave_way = {}
 if guarded and C('EXISTS', K .. 'limits') == 1 then
+  --[
   local refusal, drops = refused_for_room(ARGV[13], 22, ARGV[3])
   if refusal then return refuse(refusal) end
   team, refusal = promise(job, agent, team, tonumber(ARGV[17]))
   if not team then return refuse(refusal) end
   C('HSET', j, 'team', team)
   gave_way = make_room(drops)
+  --]
 end
 local fields = {'agent', agent, 'prio', ARGV[3], 'dl', deadline, 'ttl', ARGV[5], 'in', input, 'ans', ARGV[10], 'n', ARGV[11],
   'left', ARGV[11], 'at', NOW, 'name', ARGV[14]}

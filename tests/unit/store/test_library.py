@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gridq.settings import Settings
-from gridq.store.library import FILES, needed, text
+from gridq.store.library import FILES, needed, text, whole
 from gridq.store.scripts import NAMES, constants, source
 
 DEFINED = set(re.findall(r"^local function (\w+)", "".join(text(f"lib/{file}") for file in FILES), re.M))
@@ -31,6 +31,15 @@ def test_what_is_not_used_is_left_out() -> None:
     for name in ("finish", "promise", "park", "tell_end", "reset"):
         assert f"local function {name}(" not in claim
     assert needed("return 1") == ""
+
+
+def test_what_few_calls_come_to_is_defined_there_alone() -> None:
+    before, _, part = whole(text("admit")).partition("\nif guarded and")
+    for name in ("promise", "refused_for_room", "make_room", "finish"):
+        assert f"local function {name}(" not in before
+        assert f"local function {name}(" in part
+    assert part.count("local function push(") == 0
+    assert whole("return 1") == "return 1"
 
 
 def test_every_definition_is_used_by_a_script() -> None:
