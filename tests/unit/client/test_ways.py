@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -144,3 +146,9 @@ def _call(path: str) -> gridq.client.gateways.Call:
     from gridq.client.gateways import Call
 
     return Call("GET", path)
+
+
+def test_who_takes_the_way_by_the_server_loads_nothing_of_the_other() -> None:
+    program = "import sys, gridq; gridq.Client('redis://127.0.0.1:1/0'); print('httpx' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
