@@ -57,8 +57,10 @@ class Gateway:
                     if event:
                         yield event
                     event = {}
+                elif not name:
+                    yield {"comment": value.removeprefix(" ")}
                 else:
-                    event[name or "comment"] = value.removeprefix(" ")
+                    event[name] = value.removeprefix(" ")
 
 
 @contextmanager

@@ -18,10 +18,10 @@ KEY = "sk-test-0123456789"
 class WireServer:
     """Start it with `with WireServer() as server`; `server.url` is the base URL.
 
-    Models: `echo` says the last message's words back, one piece a word, `paced` with 10 ms between them;
-    `slow` goes on for ever, `metered` too and says what it has used so far; `silent` takes the request and
-    says nothing; `status-<n>` refuses
-    (with `retry_after`); `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends what is
+    Models: `echo` says the last message's words back, one piece a word, `paced` with 10 ms between them,
+    `pausing` with 700; `slow` goes on for ever, `metered` too and says what it has used so far; `silent`
+    takes the request and says nothing; `status-<n>` refuses (with `retry_after`);
+    `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends what is
     not JSON; `error-event` and `error-late` put an error into the stream; `ragged` sends its bytes in odd
     lumps; `whole` ignores `stream`; `tools` calls a function; `reasoning` thinks first; `unmetered` states no
     usage; `packs` gives vectors as base64.
@@ -211,8 +211,7 @@ def _handler(state: WireServer) -> type[BaseHTTPRequestHandler]:
                 yield chunk("one ")
                 yield {**chunk("two "), "last": True}
             for word in words:
-                if model == "paced":
-                    time.sleep(0.01)
+                time.sleep({"paced": 0.01, "pausing": 0.7}.get(model, 0))
                 for index in range(body.get("n", 1)):
                     said = chunk(word)
                     said["choices"][0] |= {"index": index, "logprobs": logprobs(word)}

@@ -28,7 +28,7 @@ from gridq.gateway.door import Door, cost_cents
 from gridq.gateway.follower import Entry, Follower
 from gridq.gateway.presence import Presence
 from gridq.jobs import new_id
-from gridq.protocol import Json
+from gridq.protocol import Json, Row
 from gridq.states import JobState
 
 log = logging.getLogger(__name__)
@@ -159,13 +159,7 @@ class Passing(Response):
         body = await self.door.answer(self.job, outcome.end)
         headers = self._told(request)
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        if outcome.rows:
-            row = outcome.rows[-1]
-            headers += [
-                (b"x-gridq-worker", row.worker.encode()),
-                (b"x-gridq-queue-wait-ms", b"%.1f" % row.wait_ms),
-                (b"x-gridq-cost-cents", b"%g" % cost_cents(outcome.rows)),
-            ]
+        headers += _about(outcome.rows)
         self.begun = True
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -185,13 +179,14 @@ class Passing(Response):
             if entry is None:
                 await self._send(b"".join(frames), request, send)
                 continue
+            if frames:
+                await self._send(b"".join(frames), request, send)
+            outcome = await self.door.outcome(self.job)
             if entry.end is not JobState.DONE:
-                if frames:
-                    await self._send(b"".join(frames), request, send)
-                outcome = await self.door.outcome(self.job)
                 raise outcome.end.error() or GridError("The job did not end well")
-            frames.append(self.wire.end(f"{self.job}/{entry.id}"))
-            await self._send(b"".join(frames), request, send, more=False)
+            told = b"".join(b": %b: %b\n" % header for header in _about(outcome.rows))
+            last = self.wire.end(f"{self.job}/{entry.id}")
+            await self._send(told + last, request, send, more=False)
             return
 
     def _frame(self, entry: Entry) -> bytes:
@@ -225,3 +220,16 @@ class Passing(Response):
     async def _cancel(self) -> None:
         with contextlib.suppress(GridError):  # it has ended, or the server is away: its deadline ends it
             await self.door.cancel(self.job)
+
+
+def _about(rows: list[Row]) -> Headers:
+    """What is told of how a job went, known when it has ended: of a whole answer in its head, of a stream in
+    a comment before its end.
+    """
+    if not rows:
+        return []
+    return [
+        (b"x-gridq-worker", rows[-1].worker.encode()),
+        (b"x-gridq-queue-wait-ms", b"%.1f" % rows[-1].wait_ms),
+        (b"x-gridq-cost-cents", b"%g" % cost_cents(rows)),
+    ]

@@ -129,6 +129,9 @@ class Relay:
                     log.warning("the streams wait for the server: %s", exc)
                 away = True
                 await asyncio.sleep(PAUSE)
+            except Exception:  # whatever it is: all that wait for streams wait for this one task
+                log.exception("the reader of streams begins anew")
+                await asyncio.sleep(PAUSE)
 
     async def _turn(self, connection: Any, number: int) -> None:
         """One read of all that is followed now. `number` is the connection's own at the server."""

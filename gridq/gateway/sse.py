@@ -11,8 +11,10 @@ import re
 
 from gridq.protocol import Json
 
-KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment, which clients pass over and proxies take for life."""
+KEEP_ALIVE = b": keep-alive\n"
+"""A comment, which clients pass over and proxies take for life. No empty line follows: where the event before
+had an id, the official clients take that for one more event, without data.
+"""
 
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),

@@ -54,6 +54,13 @@ def test_the_events_are_those_of_the_api(client: anthropic.Anthropic) -> None:
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
 
+def test_a_stream_that_pauses_is_kept_open_by_comments(client: anthropic.Anthropic) -> None:
+    with client.messages.stream(
+        model="pausing", max_tokens=9, messages=[{"role": "user", "content": "so it"}]
+    ) as stream:
+        assert list(stream.text_stream) == ["so ", "it "]
+
+
 def test_a_tool_call_streamed(client: anthropic.Anthropic) -> None:
     with client.messages.stream(model="tools", max_tokens=50, messages=HELLO, tools=TOOLS) as stream:
         final = stream.get_final_message()

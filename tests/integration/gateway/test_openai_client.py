@@ -55,6 +55,14 @@ def test_usage_comes_with_the_last_chunk_where_it_is_asked_for(client: openai.Op
     assert chunks[-1].usage.total_tokens == 8
 
 
+def test_a_stream_that_pauses_is_kept_open_by_comments(client: openai.OpenAI) -> None:
+    with client.chat.completions.create(
+        model="pausing", messages=[{"role": "user", "content": "so it"}], stream=True
+    ) as stream:
+        chunks = list(stream)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "so it "
+
+
 def test_a_tool_call_streamed(client: openai.OpenAI) -> None:
     with client.chat.completions.create(model="tools", messages=HELLO, tools=WEATHER, stream=True) as stream:
         calls = [call for chunk in stream for call in chunk.choices[0].delta.tool_calls or ()]

@@ -75,6 +75,8 @@ def test_a_stream_is_framed_and_not_to_be_kept_back(http: httpx.Client) -> None:
     assert reply.headers["cache-control"] == "no-cache"
     assert reply.headers["x-accel-buffering"] == "no"
     job = reply.headers["x-gridq-job"]
+    assert ": x-gridq-worker: m.api\n" in reply.text
+    assert ": x-gridq-cost-cents: 0\n" in reply.text
     events = frames(reply.text)
     assert words(events) == ["so ", "it ", "goes ", "on "]
     assert events[-1]["data"] == "[DONE]"
