@@ -28,6 +28,9 @@ from gridq.settings import Settings
 from gridq.store import values
 from gridq.store.connection import connect_async, translated
 
+CONNECTIONS = 32
+"""Connections of one gateway's loop, the reader's among them: a thousand jobs that end at once share them."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -49,7 +52,7 @@ class Door:
         self.client = BrokerClient(config=config)
         self.keys = self.client.keys
         self.redis: redis.asyncio.Redis = connect_async(
-            self.client.url, name="gridq-gateway", timeout=BLOCK * 2
+            self.client.url, name="gridq-gateway", timeout=BLOCK * 2, most=CONNECTIONS
         )
         self.relay = Relay(self.redis, self.keys, buffer=options.buffer)
         self.holding = Holding(self.redis, self.keys, options.hold)

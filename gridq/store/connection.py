@@ -38,6 +38,9 @@ PATIENCE = 5.0
 SUBMITTERS = 64
 """Connections of one client that submits; more threads than that wait for one another."""
 
+UNBOUNDED = 1 << 31
+"""Connections of a client that gives no bound: redis-py's own, 100, is a fault for who needs one more."""
+
 
 def connect(
     url: str | None = None,
@@ -57,13 +60,12 @@ def connect(
     """
     url = _url(url)
     options = _options(url, name, timeout) | {"retry": Patient(patience if retry else 0)}
-    bounds: dict[str, Any] = {"max_connections": most, "timeout": CONNECT_TIMEOUT} if most else {}
     found = sentinels(url)
     if found is not None:
-        pool = sentinel.pool(found, options, **bounds)
+        pool = sentinel.pool(found, options, bounded=most is not None, **_bounds(most))
     else:
-        kind = redis.BlockingConnectionPool if most else redis.ConnectionPool
-        pool = kind.from_url(url, **bounds, **options)
+        kind = redis.ConnectionPool if most is None else redis.BlockingConnectionPool
+        pool = kind.from_url(url, **_bounds(most), **options)
     return redis.Redis.from_pool(pool)
 
 
@@ -75,17 +77,34 @@ def connect_to_submit(url: str | None = None, *, name: str) -> redis.Redis:
 
 
 def connect_async(
-    url: str | None = None, *, name: str = "", timeout: float = 10, retry: bool = True
+    url: str | None = None,
+    *,
+    name: str = "",
+    timeout: float = 10,
+    retry: bool = True,
+    most: int | None = None,
 ) -> redis.asyncio.Redis:
     """The same as `connect` for asyncio."""
     url = _url(url)
     options = _options(url, name, timeout) | {"retry": AsyncPatient(PATIENCE if retry else 0)}
     found = sentinels(url)
     if found is not None:
-        pool: redis.asyncio.ConnectionPool = sentinel.async_pool(found, options)
+        pool: redis.asyncio.ConnectionPool = sentinel.async_pool(
+            found, options, bounded=most is not None, **_bounds(most)
+        )
     else:
-        pool = redis.asyncio.ConnectionPool.from_url(url, **options)
+        kind = redis.asyncio.ConnectionPool if most is None else redis.asyncio.BlockingConnectionPool
+        pool = kind.from_url(url, **_bounds(most), **options)
     return redis.asyncio.Redis.from_pool(tell_losses(pool))
+
+
+def _bounds(most: int | None) -> dict[str, Any]:
+    """How many connections a pool may have, and how long who needs one more waits for it."""
+    return (
+        {"max_connections": UNBOUNDED}
+        if most is None
+        else {"max_connections": most, "timeout": CONNECT_TIMEOUT}
+    )
 
 
 def hurry(client: redis.Redis, timeout: float) -> None:

@@ -38,11 +38,17 @@ class AsyncPool(asynchronous.SentinelConnectionPool):
         await self.sentinel_manager.aclose()
 
 
-def pool(found: Sentinels, options: Mapping[str, Any], **bounds: Any) -> redis.ConnectionPool:
-    """A pool of connections to the primary. `options` are redis-py's of a connection; `bounds`, where there
-    are some, those of a BlockingConnectionPool.
+class AsyncBoundedPool(AsyncPool, redis.asyncio.BlockingConnectionPool):
+    """As `BoundedPool`."""
+
+
+def pool(
+    found: Sentinels, options: Mapping[str, Any], *, bounded: bool, **bounds: Any
+) -> redis.ConnectionPool:
+    """A pool of connections to the primary. `options` are redis-py's of a connection, `bounds` those of a
+    pool; who needs one more than a `bounded` one may have waits for it.
     """
-    kind = BoundedPool if bounds else Pool
+    kind = BoundedPool if bounded else Pool
     manager = Sentinel(  # type: ignore[no-untyped-call]
         found.hosts, sentinel_kwargs=asking(found), **_login(found), **options
     )
@@ -52,14 +58,17 @@ def pool(found: Sentinels, options: Mapping[str, Any], **bounds: Any) -> redis.C
     return made
 
 
-def async_pool(found: Sentinels, options: Mapping[str, Any]) -> redis.asyncio.ConnectionPool:
-    """The same for asyncio, without bounds."""
+def async_pool(
+    found: Sentinels, options: Mapping[str, Any], *, bounded: bool, **bounds: Any
+) -> redis.asyncio.ConnectionPool:
+    """The same for asyncio."""
+    kind = AsyncBoundedPool if bounded else AsyncPool
     asked = {**asking(found), "retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
     manager = asynchronous.Sentinel(  # type: ignore[no-untyped-call]
         found.hosts, sentinel_kwargs=asked, **_login(found), **options
     )
     made: redis.asyncio.ConnectionPool = manager.master_for(
-        found.name, connection_pool_class=AsyncPool, **secure(found)
+        found.name, connection_pool_class=kind, **bounds, **secure(found)
     ).connection_pool
     return made
 

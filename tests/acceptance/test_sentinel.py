@@ -11,7 +11,7 @@ import pytest
 from gridq.client import AsyncClient, Client
 from gridq.monitor import PendingWork
 from gridq.settings import Settings
-from gridq.store.connection import check_server, connect
+from gridq.store.connection import check_server, connect, connect_async
 from gridq.tasks import run_graph
 from tests.acceptance.grids import whole
 from tests.acceptance.homes import GRIDQ
@@ -52,6 +52,12 @@ def every_door(client: Client, config: Settings) -> None:
 def test_the_other_programs_know_sentinels_too(grid: Client, watched: Watched) -> None:
     with connect(watched.url) as client:
         check_server(client)
+
+    async def bounded() -> list[object]:
+        async with connect_async(watched.url, most=2) as client:
+            return await asyncio.gather(*(client.ping() for _ in range(10)))
+
+    assert asyncio.run(bounded()) == [True] * 10
     said = subprocess.run([*GRIDQ, "health"], capture_output=True, text=True, timeout=60, check=False)
     assert said.returncode == 0, said.stderr
     assert "live: " in said.stdout

@@ -96,6 +96,32 @@ def test_asyncio_client_works_and_translates(server: EmbeddedServer) -> None:
     asyncio.run(run())
 
 
+def test_a_client_without_a_bound_has_as_many_connections_as_it_needs(server: EmbeddedServer) -> None:
+    """redis-py's own bound is 100, and a fault for who comes next."""
+    with connect(server.url) as client:
+        pool = client.connection_pool
+        held = [pool.get_connection() for _ in range(120)]
+        assert client.ping()
+        for connection in held:
+            pool.release(connection)
+
+    async def run() -> None:
+        async with connect_async(server.url) as client:
+            assert len(await asyncio.gather(*(client.blpop(["nothing"], 0.2) for _ in range(120)))) == 120
+
+    asyncio.run(run())
+
+
+def test_who_needs_more_connections_than_there_may_be_waits(server: EmbeddedServer) -> None:
+    async def run() -> None:
+        async with connect_async(server.url, name="bounded", most=3) as client:
+            assert all(await asyncio.gather(*(client.ping() for _ in range(120))))
+            clients = [each for each in await client.client_list() if each["name"] == "bounded"]
+            assert len(clients) == 3
+
+    asyncio.run(run())
+
+
 def test_nobody_there_is_said_with_the_url_and_a_fix() -> None:
     error = _complaint("redis://:secret@127.0.0.1:1/0")
     assert isinstance(error, BrokerUnreachable)
