@@ -146,12 +146,12 @@ def _many(sides: HttpSides, streams: int, held: float) -> list[Measured]:
     used = ", ".join(f"{name} {(after[name] - before[name]) * 100 / lasted:.0f} %" for name in after)
     p50, p99, most = percentile(late, 0.5) * 1e3, percentile(late, 0.99) * 1e3, max(late) * 1e3
     tell(f"{streams} streams: {p50:.1f} ms late, p99 {p99:.1f}, most {most:.1f}; of a core: {used}")
-    wanted = streams * int(text.split()[1])
+    each = int(text.split()[1])
     at = f"{streams} streams at {rate} tokens/s"
     return [
         Figure(f"{at}, memory of the gateway", max(memory), "MB", 250),
         Figure(f"{at}, tokens {LATE * 1e3:.0f} ms late or more", share_late(late) * 100, "%", 1),
-        Figure(f"{at}, tokens lost or double of {wanted:,}", abs(wanted - sum(map(len, found))), "tokens", 0),
+        Figure(f"{at}, tokens lost or double of {streams * each:,}", amiss(found, each), "tokens", 0),
     ]
 
 
@@ -160,6 +160,12 @@ def lateness(streams: Sequence[Sequence[Token]]) -> list[float]:
     opened = max(tokens[0].sent for tokens in streams)
     ended = min(tokens[-1].sent for tokens in streams)
     return [token.late for token in chain(*streams) if opened <= token.sent <= ended]
+
+
+def amiss(streams: Sequence[Sequence[Token]], each: int) -> int:
+    """How many tokens are lost, and how many came again, of streams of `each` tokens."""
+    different = [len({token.sent for token in tokens}) for tokens in streams]
+    return sum(abs(each - count) for count in different) + sum(map(len, streams)) - sum(different)
 
 
 def share_late(late: Sequence[float]) -> float:

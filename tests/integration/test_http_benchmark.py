@@ -70,6 +70,13 @@ def test_only_what_was_sent_while_all_were_open_is_looked_at() -> None:
     assert http.share_late(late) == 0.25
 
 
+def test_what_is_lost_and_what_comes_again_do_not_make_up_for_each_other() -> None:
+    first, second = [Token(0.0, 1.0), Token(2.0, 3.0)], [Token(1.0, 2.0), Token(1.0, 2.0)]
+    assert http.amiss([first, first], 2) == 0
+    assert http.amiss([first, second], 2) == 2
+    assert http.amiss([first, []], 2) == 2
+
+
 def test_shares_of_memory_and_of_the_cpu_are_read_as_the_kernel_writes_them() -> None:
     assert http_sides.pss("7f00-7fff ---p [rollup]\nRss:  9 kB\nPss:  3 kB\nPss_Dirty:  1 kB\n") == 3072
     with pytest.raises(ValueError, match="Pss"):
