@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -19,6 +20,18 @@ HEAD_SECONDS = 30.0
 
 BODY_SECONDS = 60.0
 """Seconds after its headers within which a request must have sent its whole body."""
+
+
+NOISE = ("Invalid HTTP request received.", "Unsupported upgrade request.", "No supported WebSocket library")
+"""Beginnings of what uvicorn warns of at each request that is none: whoever reaches it could fill the log."""
+
+
+def quiet(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn's is worth keeping."""
+    return not record.getMessage().startswith(NOISE)
+
+
+logging.getLogger("uvicorn.error").addFilter(quiet)
 
 
 class Connection(HttpToolsProtocol):

@@ -105,6 +105,7 @@ def answered(gateway: Gateway, sent: bytes, *, ends: bool) -> tuple[int, bytes]:
     [
         pytest.param(b"\x16\x03\x01\x02\x00\x01", {400}, id="TLS where there is none"),
         pytest.param(b"nonsense\r\n\r\n", {400}, id="no HTTP"),
+        pytest.param(header(b"Connection: upgrade\r\nUpgrade: websocket"), {200}, id="another protocol"),
         pytest.param(b"GET  HTTP/1.1\r\n\r\n", {400}, id="no target"),
         pytest.param(b"GET /v1/models HTTP/9.9\r\n\r\n", {400}, id="no version"),
         pytest.param(b"BREW /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", {400}, id="no method"),
@@ -153,7 +154,7 @@ def answered(gateway: Gateway, sent: bytes, *, ends: bool) -> tuple[int, bytes]:
     ],
 )  # fmt: skip
 def test_malformed_requests_are_refused_and_none_is_a_fault(
-    gateway: Gateway, sent: bytes, statuses: set[int]
+    gateway: Gateway, sent: bytes, statuses: set[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     status, came = answered(gateway, sent, ends=0 in statuses)
     assert status in statuses, came[:400]
@@ -165,6 +166,7 @@ def test_malformed_requests_are_refused_and_none_is_a_fault(
         assert told["error"]["code"]
         assert b"x-request-id" in head
     assert gateway.http.get("/v1/models").status_code == 200, "and the gateway goes on"
+    assert not caplog.records, "nobody can fill the log"
 
 
 def test_headers_that_do_not_end_are_cut_off_by_size_and_by_time(
