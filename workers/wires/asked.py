@@ -21,6 +21,10 @@ MESSAGES = "messages"
 PATHS = {OPENAI: (CHAT, COMPLETIONS, EMBEDDINGS), ANTHROPIC: (MESSAGES,)}
 
 
+ODD = (KeyError, TypeError, AttributeError, IndexError, ValueError)
+"""What reading a JSON value raises where it has not the shape that it should have."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """One request: in which wire, at which path, its body; `place` is where the body stands in the graph."""
@@ -49,6 +53,14 @@ def placed(error: StageError, place: str) -> StageError:
     if "param" in error.details:
         error.details.setdefault("path", f"{place}.{error.details['param']}")
     return error
+
+
+def translated(translate: Callable[..., dict[str, Json]], *told: Json) -> dict[str, Json]:
+    """A request in another wire. StageError: a part of it that is not looked at before has an odd shape."""
+    try:
+        return translate(*told)
+    except ODD as exc:
+        raise wrong("body", f"a request of its wire ({type(exc).__name__}: {exc})") from None
 
 
 def ask(stage: StageCall, value: Json) -> Asked:

@@ -9,6 +9,7 @@ and `embeddings`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Generator
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gridq.errors import SeatUnavailable
 from gridq.profiles import StageContext
 from gridq.protocol import Json
-from workers.wires.asked import CHAT, MESSAGES, wrong
+from workers.wires.asked import CHAT, MESSAGES, ODD, translated, wrong
 from workers.wires.whole import anthropic_usage
 
 if TYPE_CHECKING:
@@ -45,23 +46,21 @@ class ChatAsMessages:
         self._inner = inner
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        answer = self._inner.post(MESSAGES, messages_body(path, body), context)
+        answer = self._inner.post(MESSAGES, translated(messages_body, path, body), context)
         try:
             return completion(answer, body)
-        except (KeyError, TypeError, AttributeError):
+        except ODD:
             raise self.malformed("its answer has no content") from None
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         told = CompletionChunks(body)
-        events = self._inner.stream(MESSAGES, messages_body(path, body), context)
-        try:
-            for event in events:
-                try:
+        asked = translated(messages_body, path, body)
+        with contextlib.closing(self._inner.stream(MESSAGES, asked, context)) as events:
+            try:
+                for event in events:
                     yield from told.add(event)
-                except (KeyError, TypeError, AttributeError):
-                    raise self.malformed("an event of its stream is not of the wire") from None
-        finally:
-            events.close()
+            except ODD:
+                raise self.malformed("an event of its stream is not of the wire") from None
 
     def malformed(self, reason: str) -> SeatUnavailable:
         return self._inner.malformed(reason)

@@ -87,6 +87,7 @@ class Line:
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
+        self._unsent: list[bytes] = []
         self._readers = 0
         self._closed = False
         self.call: Call | None = None
@@ -113,9 +114,13 @@ class Line:
         return self._socket
 
     def sendall(self, data: bytes) -> None:
-        self._ready().sendall(data)
+        """Keep `data` until the answer is waited for: head and body go out together."""
+        self._unsent.append(data)
 
     def receive(self, buffer: memoryview) -> int:
+        if self._unsent:
+            unsent, self._unsent = b"".join(self._unsent), []
+            self._ready().sendall(unsent)
         return self._ready().recv_into(buffer)
 
     def makefile(self, mode: str) -> io.BufferedReader:
@@ -170,7 +175,7 @@ class Connections:
         self._tls = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
         self._base = parts.path.rstrip("/")
-        self._headers = {"Accept": "*/*", "User-Agent": "gridq", "Connection": "keep-alive", **headers}
+        self._headers = {"User-Agent": "gridq", **headers}
         self._silence = silence
         self._lock = threading.Lock()
         self._kept: list[Connected] = []

@@ -8,6 +8,7 @@ seat likes best".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from gridq import queues
 from gridq.errors import InvalidField
@@ -17,6 +18,11 @@ from workers.wires.models import ModelOffer
 EFFECT = "Llm"
 KIND = "llm"
 ANY = "any"
+
+
+@lru_cache(maxsize=4096)
+def _queue(name: str) -> str:
+    return queues.capability(KIND, name)
 
 
 def llm_demand(effect: Effect) -> Demand | None:
@@ -47,7 +53,7 @@ def llm_demand(effect: Effect) -> Demand | None:
         needs["context"] = context
     if fields.get("embeddings"):
         needs["embeddings"] = True
-    return Demand(queue=queues.capability(KIND, model.strip()), needs=needs)
+    return Demand(queue=_queue(model.strip()), needs=needs)
 
 
 def llm_queues(models: Iterable[ModelOffer]) -> list[str]:
@@ -59,7 +65,7 @@ def llm_queues(models: Iterable[ModelOffer]) -> list[str]:
         return []
     names = [model.name for model in models]
     families = [family for model in models for family in model.families]
-    return list(dict.fromkeys(queues.capability(KIND, name) for name in [*names, *families, ANY]))
+    return list(dict.fromkeys(map(_queue, [*names, *families, ANY])))
 
 
 def serving(demand: Demand, models: Iterable[ModelOffer]) -> list[ModelOffer]:
@@ -81,4 +87,4 @@ def named(name: object, models: Sequence[ModelOffer]) -> list[ModelOffer]:
         return list(models)
     if not isinstance(name, str) or not name.strip():
         return []
-    return [model for model in models if queues.capability(KIND, name.strip()) in llm_queues([model])]
+    return [model for model in models if _queue(name.strip()) in llm_queues([model])]

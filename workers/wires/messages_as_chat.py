@@ -18,6 +18,7 @@ change the answer is refused: the vendor's own server tools and their blocks.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Generator
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING
 from gridq.errors import SeatUnavailable
 from gridq.profiles import StageContext
 from gridq.protocol import Json
-from workers.wires.asked import CHAT, OPENAI, wrong
+from workers.wires.asked import CHAT, ODD, OPENAI, translated, wrong
 from workers.wires.message_events import MessageEvents, message
 
 if TYPE_CHECKING:
@@ -44,24 +45,22 @@ class MessagesAsChat:
         self._inner = inner
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        answer = self._inner.post(CHAT, chat_body(body), context)
+        answer = self._inner.post(CHAT, translated(chat_body, body), context)
         try:
             return message(answer, body)
-        except (KeyError, IndexError, TypeError, AttributeError):
+        except ODD:
             raise self.malformed("its answer has no choices") from None
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         told = MessageEvents(body)
-        chunks = self._inner.stream(CHAT, chat_body(body), context)
-        try:
-            for chunk in chunks:
-                try:
+        asked = translated(chat_body, body)
+        with contextlib.closing(self._inner.stream(CHAT, asked, context)) as chunks:
+            try:
+                for chunk in chunks:
                     yield from told.add(chunk)
-                except (KeyError, TypeError, AttributeError):
-                    raise self.malformed("a chunk of its stream is not of the wire") from None
-        finally:
-            chunks.close()
-        yield from told.end()
+                yield from told.end()
+            except ODD:
+                raise self.malformed("a chunk of its stream is not of the wire") from None
 
     def malformed(self, reason: str) -> SeatUnavailable:
         return self._inner.malformed(reason)

@@ -9,17 +9,23 @@ from __future__ import annotations
 import base64
 import contextlib
 import sys
+import time
 from array import array
-from collections.abc import Generator
-from typing import Protocol
+from collections.abc import Callable, Generator
+from typing import Protocol, TypeVar
 
 from gridq.errors import SeatDegraded, SeatRateLimited, SeatUnavailable, StageError, StreamCut
 from gridq.profiles import StageContext
 from gridq.protocol import Json
-from workers.wires.asked import OPENAI, Asked, placed
+from workers.wires.asked import ODD, OPENAI, Asked, placed
 from workers.wires.chat_as_messages import ChatAsMessages
 from workers.wires.messages_as_chat import MessagesAsChat
 from workers.wires.whole import Chunks, Events, Whole, openai_usage
+
+T = TypeVar("T")
+
+REPORT_SECONDS = 0.2
+"""Between two reports of what a stream has used so far; the last comes with its end, however it ends."""
 
 
 class Speaker(Protocol):
@@ -64,25 +70,34 @@ def pass_on(asked: Asked, model: str, context: StageContext, seat: Speaker) -> J
             _stream(asked, body, context, speaker, whole)
         else:
             body.pop("stream_options", None)
-            try:
-                whole.take(speaker.post(asked.path, body, context))
-            except ValueError as exc:
-                raise speaker.malformed(str(exc)) from None
-            context.report(whole.spent())
-        return whole.answer()
+            answer = speaker.post(asked.path, body, context)
+            _heard(speaker, whole.take, answer)
+            context.report(_heard(speaker, whole.spent))
+        return _heard(speaker, whole.answer)
     except StageError as error:
         raise placed(error, asked.place) from None
+
+
+def _heard(speaker: Speaker, read: Callable[..., T], *told: Json) -> T:
+    """What `read` makes of something the seat sent; the seat's fault where it has not the wire's shape."""
+    try:
+        return read(*told)
+    except ODD as exc:
+        raise speaker.malformed(f"what it sent is not of the wire ({exc})") from None
 
 
 def _stream(
     asked: Asked, body: dict[str, Json], context: StageContext, speaker: Speaker, whole: Whole
 ) -> None:
     told = Telling(asked, context)
+    due = 0.0
     try:
         with contextlib.closing(speaker.stream(asked.path, body, context)) as events:
             for event in events:
-                says = whole.add(event)
-                context.report(whole.spent())
+                says = _heard(speaker, whole.add, event)
+                if time.monotonic() >= due:
+                    context.report(_heard(speaker, whole.spent))
+                    due = time.monotonic() + REPORT_SECONDS
                 told.tell(event, says)
         if not whole.complete:
             raise SeatUnavailable("The endpoint ended its stream before its answer was complete")
@@ -92,6 +107,9 @@ def _stream(
                 "The endpoint's stream broke off after its first piece", {**exc.details, "reason": str(exc)}
             ) from exc
         raise
+    finally:
+        with contextlib.suppress(*ODD):  # what it was told of its usage so far may be of an odd shape
+            context.report(whole.spent())
     if isinstance(whole, Chunks):
         told.usage(whole)
 
@@ -148,7 +166,7 @@ def _embed(asked: Asked, body: dict[str, Json], context: StageContext, speaker: 
     except (TypeError, ValueError, OverflowError):
         raise speaker.malformed("its embeddings are no numbers") from None
     usage = answer.get("usage")
-    if not isinstance(usage, dict):
+    if not isinstance(usage, dict) or not usage:
         tokens = Chunks(asked).spent().tokens_in
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     context.report(openai_usage(usage).model_copy(update={"tokens_out": 0}))

@@ -67,7 +67,7 @@ class Chunks(Whole):
         ):
             raise ValueError("its answer has no choices")
         if isinstance(answer.get("usage"), dict):
-            self.usage = answer["usage"]
+            self.usage = answer["usage"] or None
         self._head = {key: value for key, value in answer.items() if key != "choices"}
         self._choices = dict(enumerate(choices))
         self.pieces = sum(map(characters, choices)) // CHARACTERS_A_TOKEN + 1
@@ -77,7 +77,7 @@ class Chunks(Whole):
             if value is not None:
                 self._head[key] = value
         if isinstance(event.get("usage"), dict):
-            self.usage = event["usage"]
+            self.usage = event["usage"] or self.usage
         choices = event.get("choices")
         if not isinstance(choices, list):
             return False
