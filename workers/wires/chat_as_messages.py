@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gridq.errors import SeatUnavailable
 from gridq.profiles import StageContext
 from gridq.protocol import Json
-from workers.wires.asked import CHAT, MESSAGES, ODD, translated, wrong
+from workers.wires.asked import CHAT, MESSAGES, ODD, OPENAI, translated, wrong
 from workers.wires.whole import anthropic_usage
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ TOOL_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 class ChatAsMessages:
     """Speaks the OpenAI wire to who asks, the Anthropic wire to `inner`."""
 
-    wire = "openai"
+    wire = OPENAI
+    strict = False
 
     def __init__(self, inner: Speaker) -> None:
         self._inner = inner

@@ -7,9 +7,10 @@
 | `tool_use`, `tool_result` blocks | `tool_calls`, messages of the role tool, which go first |
 | `tools`, `tool_choice` auto, any, tool, none | `tools`, `tool_choice` auto, required, a function, none |
 | `disable_parallel_tool_use` | `parallel_tool_calls` false |
-| `max_tokens`, `stop_sequences`, `metadata.user_id` | `max_tokens`, `stop`, `user` |
+| `max_tokens` | `max_tokens`, at OpenAI's own API `max_completion_tokens` |
+| `stop_sequences`, `metadata.user_id` | `stop`, `user` |
 | `output_config.format` json_schema | `response_format` json_schema |
-| `temperature`, `top_p`, `top_k` | the same |
+| `temperature`, `top_p`, `top_k` (not at OpenAI's own API) | the same |
 
 Left out: `cache_control`, earlier thinking, `thinking` itself (an answer's reasoning comes as thinking where
 it was asked for), `output_config.effort`, `service_tier` and other fields. What has no counterpart and would
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING
 from gridq.errors import SeatUnavailable
 from gridq.profiles import StageContext
 from gridq.protocol import Json
-from workers.wires.asked import CHAT, ODD, OPENAI, translated, wrong
+from workers.wires.asked import ANTHROPIC, CHAT, ODD, OPENAI, translated, wrong
 from workers.wires.message_events import MessageEvents, message
 
 if TYPE_CHECKING:
@@ -38,14 +39,15 @@ TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 class MessagesAsChat:
     """Speaks the Anthropic wire to who asks, the OpenAI wire to `inner`."""
 
-    wire = "anthropic"
+    wire = ANTHROPIC
+    strict = False
 
     def __init__(self, inner: Speaker) -> None:
         assert inner.wire == OPENAI
         self._inner = inner
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        answer = self._inner.post(CHAT, translated(chat_body, body), context)
+        answer = self._inner.post(CHAT, translated(chat_body, body, self._inner.strict), context)
         try:
             return message(answer, body)
         except ODD:
@@ -53,7 +55,7 @@ class MessagesAsChat:
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         told = MessageEvents(body)
-        asked = translated(chat_body, body)
+        asked = translated(chat_body, body, self._inner.strict)
         with contextlib.closing(self._inner.stream(CHAT, asked, context)) as chunks:
             try:
                 for chunk in chunks:
@@ -66,10 +68,18 @@ class MessagesAsChat:
         return self._inner.malformed(reason)
 
 
-def chat_body(body: dict[str, Json]) -> dict[str, Json]:
-    """The chat request for a Messages request. StageError names the field that has no counterpart."""
-    asked: dict[str, Json] = {"model": body["model"], "messages": _messages(body)}
-    for field in ("max_tokens", "temperature", "top_p", "top_k"):
+def chat_body(body: dict[str, Json], strict: bool = False) -> dict[str, Json]:
+    """The chat request for a Messages request; `strict`: for the vendor's own API.
+
+    StageError names the field that has no counterpart.
+    """
+    limit = "max_completion_tokens" if strict else "max_tokens"
+    asked: dict[str, Json] = {
+        "model": body["model"],
+        "messages": _messages(body),
+        limit: body["max_tokens"],
+    }
+    for field in ("temperature", "top_p") if strict else ("temperature", "top_p", "top_k"):
         if body.get(field) is not None:
             asked[field] = body[field]
     if body.get("stop_sequences"):

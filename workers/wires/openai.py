@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 from gridq.profiles import StageContext
 from gridq.protocol import Json
@@ -12,6 +13,8 @@ from workers.wires.asked import OPENAI
 from workers.wires.remote import SILENCE_SECONDS, RemoteWire
 
 DONE = "[DONE]"
+STRICT_HOSTS = ("api.openai.com", ".openai.azure.com")
+"""Where the vendor's own API answers: it refuses unknown fields, and its newer models `max_tokens`."""
 
 
 class OpenAIWire(RemoteWire):
@@ -30,6 +33,8 @@ class OpenAIWire(RemoteWire):
     ) -> None:
         login = {"Authorization": f"Bearer {key}"} if key else {}
         super().__init__(url, key, {**(headers or {}), **login}, silence)
+        host = urlsplit(url).hostname or ""
+        self.strict = host.endswith(STRICT_HOSTS)
 
     def streamed(self, body: dict[str, Json]) -> dict[str, Json]:
         options = body.get("stream_options")

@@ -33,6 +33,9 @@ class Speaker(Protocol):
 
     @property
     def wire(self) -> str: ...
+    @property
+    def strict(self) -> bool:
+        """Whether it refuses what the vendor's own API does not have."""
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         """One call, its whole answer. StageError, SeatError."""

@@ -45,6 +45,7 @@ class RemoteWire(ABC):
 
     wire: ClassVar[str]
     name: ClassVar[str]
+    strict = False
 
     def __init__(self, url: str, key: str | None, headers: dict[str, str], silence: float) -> None:
         """`url` is the base, `https://host/v1`; `silence` the longest time without a byte, in seconds."""

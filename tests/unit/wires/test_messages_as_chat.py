@@ -13,6 +13,7 @@ from tests.wire_types import CHAT_REQUEST, EVENT, MESSAGE, valid
 from workers.wires.asked import ANTHROPIC, MESSAGES, Asked
 from workers.wires.message_events import MessageEvents, message
 from workers.wires.messages_as_chat import chat_body
+from workers.wires.openai import OpenAIWire
 from workers.wires.whole import Events
 
 
@@ -59,6 +60,14 @@ def test_plain_fields_and_system():
         "stop": ["END"],
         "user": "u",
     }
+
+
+def test_openais_own_api_is_asked_in_its_own_fields():
+    made = chat_body(body(user("hi"), top_k=4), strict=True)
+    assert made == {"model": "m", "max_completion_tokens": 9, "messages": [user("hi")]}
+    assert OpenAIWire("https://api.openai.com/v1").strict
+    assert OpenAIWire("https://mine.openai.azure.com/openai/v1").strict
+    assert not OpenAIWire("https://llm.example.com/v1").strict
 
 
 def test_blocks_of_text_are_one_text_and_pictures_are_parts():

@@ -150,6 +150,8 @@ def broken(value: Any, chance: random.Random) -> Any:
 class Seat:
     """Sends what it was given."""
 
+    strict = False
+
     def __init__(self, wire: str, answer: Any, events: list[Any]) -> None:
         self.wire = wire
         self.answer = answer

@@ -25,6 +25,7 @@ class EngineSpeaker:
     """Speaks for the model of `process`, which the wire calls by the name in a request's `model`."""
 
     wire = OPENAI
+    strict = False
 
     def __init__(self, process: ModelProcess) -> None:
         self._process = process
