@@ -10,7 +10,9 @@ from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
+import anthropic
 import httpx
+import openai
 import pytest
 
 from gridq import auth
@@ -253,3 +255,35 @@ def test_every_answer_has_an_id_and_no_banner(site: Site) -> None:
         assert "server" not in answer.headers
     assert client.get("/v1/models").headers["cache-control"] == "no-store"
     assert client.get("/v1/messages").headers["request-id"].startswith("req_")
+
+
+def test_the_official_clients_know_our_refusals(site: Site) -> None:
+    """By their own classes, with our code and the request's id; a wrong key is tried once."""
+    _, submitter = site.key(scopes=("submit",))
+    _, slow = site.key(limits=Limits(rpm=1))
+    at = {"x-forwarded-for": "10.1.1.1"}
+    made: list[openai.OpenAI | anthropic.Anthropic] = []
+
+    def asking(key: str) -> tuple[openai.OpenAI, anthropic.Anthropic]:
+        one = openai.OpenAI(base_url=f"{site.first.url}/v1", api_key=key, default_headers=at, max_retries=0)
+        two = anthropic.Anthropic(base_url=site.first.url, api_key=key, default_headers=at, max_retries=0)
+        made.extend((one, two))
+        return one, two
+
+    for key, word, theirs, others in (
+        ("gq_none", "auth.key_invalid", openai.AuthenticationError, anthropic.AuthenticationError),
+        (submitter, "auth.scope", openai.PermissionDeniedError, anthropic.PermissionDeniedError),
+        (slow, "key.rate", openai.RateLimitError, anthropic.RateLimitError),
+    ):
+        one, two = asking(key)
+        if key == slow:
+            one.models.list()
+        with pytest.raises(theirs) as openais:
+            one.models.list()
+        assert openais.value.code == word
+        assert openais.value.request_id == openais.value.body["request_id"]  # type: ignore[index]
+        with pytest.raises(others) as anthropics:
+            two.models.list()
+        assert word in str(anthropics.value)
+    for client in made:
+        client.close()
