@@ -56,7 +56,8 @@ JOBS: Mapping[JobState, str] = {
     JobState.QUEUED: "its graph and input stand in the inbox; no router has admitted it yet",
     JobState.RUNNING: "its plan is written; its stages run one after the other and side by side",
     JobState.DONE: "its last stage is recorded",
-    JobState.FAILED: "its graph was refused, a stage failed and no Retry caught it, or its budget is used up",
+    JobState.FAILED: "it was refused, a stage failed and no Retry caught it, its budget is used up, or as "
+    "batch work in a full queue it gave way to an interactive job",
     JobState.CANCELLED: "its caller did not want it any more",
     JobState.EXPIRED: "it had not ended by its deadline, or nobody took a stage within its queue timeout",
 }
@@ -94,7 +95,7 @@ JOB_MOVES: Moves = {
     (JobState.QUEUED, JobState.CANCELLED): ("stop",),
     (JobState.QUEUED, JobState.EXPIRED): ("sweep",),
     (JobState.RUNNING, JobState.DONE): ("complete",),
-    (JobState.RUNNING, JobState.FAILED): ("complete", "quarantine", *_STOPPED),
+    (JobState.RUNNING, JobState.FAILED): ("admit", "complete", "quarantine", *_STOPPED),
     (JobState.RUNNING, JobState.CANCELLED): ("stop",),
     (JobState.RUNNING, JobState.EXPIRED): ("sweep",),
 }
@@ -130,9 +131,9 @@ ATTEMPT_MOVES: Moves = {
     (AttemptState.RUNNING, AttemptState.FAILED): ("fail",),
     (AttemptState.RUNNING, AttemptState.BACK): ("fail",),
     (AttemptState.RUNNING, AttemptState.LAPSED): _LOST,
-    (AttemptState.RUNNING, AttemptState.FENCED): ("stop", *_STOPPED),
+    (AttemptState.RUNNING, AttemptState.FENCED): ("admit", "stop", *_STOPPED),
     (AttemptState.LAPSED, AttemptState.RECORDED): ("complete",),
     (AttemptState.LAPSED, AttemptState.FAILED): ("fail",),
     (AttemptState.LAPSED, AttemptState.BACK): ("fail",),
-    (AttemptState.LAPSED, AttemptState.FENCED): ("claim", "complete", "stop", *_STOPPED),
+    (AttemptState.LAPSED, AttemptState.FENCED): ("admit", "claim", "complete", "stop", *_STOPPED),
 }

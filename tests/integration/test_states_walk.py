@@ -16,6 +16,7 @@ from tests.conftest import GridEnv
 from tests.invariants import broken
 from tests.model.trees import ONE, Builder, Tree
 from tests.model.watcher import EVERY, Watcher
+from tests.unit.store.limits import limit
 from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step
 
 STOPS = ("fail", "sweep", "leave", "register")
@@ -169,8 +170,29 @@ def quarantined(walk: Walk) -> None:
         walk.scripts.stop(job, "cancelled", "{}")
 
 
+def too_dear(walk: Walk) -> None:
+    """A stage has used more than its job may cost."""
+    job = walk.job(chain(2))
+    walk.client.hset(walk.keys("job", job), "bud", 5)
+    walk.complete(walk.by_another(), used=6)
+    assert walk.ended(job).state == "failed"
+
+
+def giving_way(walk: Walk) -> None:
+    """A batch job of which one stage runs and one has lapsed ends for an interactive one."""
+    limit(walk, f'[queues."{ONE}"]\nmax_pending = 2\npolicy = "drop-oldest-batch"')
+    job = walk.job(plan(step(queue="bench:p"), step(queue="bench:q"), step(queue=ONE), step(0, 1, 2)), prio=1)
+    walk.by_another("bench:p")
+    walk.lapse(walk.by_another("bench:q"))
+    walk.job(one(queue=ONE), "i1")
+    assert walk.admit(one(queue=ONE), "i2") == ["ok", job]
+    walk.scripts.limit("", "", {})
+    for other in ("i1", "i2"):
+        walk.scripts.stop(other, "cancelled", "{}")
+
+
 def test_each_move_of_the_tables_is_made(walk: Walk) -> None:
-    scenes: list[Callable[[Walk], None]] = [inbox, late, going_on, quarantined]
+    scenes: list[Callable[[Walk], None]] = [inbox, late, going_on, quarantined, too_dear, giving_way]
     for scene in scenes:
         scene(walk)
         assert not broken(walk.client, walk.keys)

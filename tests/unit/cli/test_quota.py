@@ -18,6 +18,8 @@ FILE = """\
 monthly_dollars = 1
 [agents.bob]
 monthly_jobs = 0
+[queues."bench:any"]
+max_pending = 7
 [seats."m.a"]
 requests_per_minute = 9
 """
@@ -51,6 +53,7 @@ def test_limits_what_is_used_held_and_left(grid_env: GridEnv) -> None:
     assert rows["agent", "ann", "jobs"][:4] == ["none", "2", "0", "-"]
     assert rows["agent", "bob", "jobs"][0] == "0"
     assert rows["seat", "m.a", "budget"][:4] == ["$50.00", "$0.25", "$1.00", "$48.75"]
+    assert rows["queue", "bench:any", "pending"][:4] == ["7", "0", "0", "7"]
     assert "any minute" in out
     assert "in force since" in err
     found = {(one["name"], one["what"]): one for one in json.loads(run("--json")[0])["accounts"]}
@@ -72,7 +75,7 @@ def test_a_file_is_checked_before_it_counts(grid_env: GridEnv, tmp_path: Path) -
     assert json.loads(run("--check", str(file), "--json")[0])["agents"] == 2
     file.write_text(FILE + "rpm = 3\n")
     err = run("--check", str(file), code=2)[1]
-    assert "q.toml:7: seats.m.a.rpm" in err
+    assert "q.toml:9: seats.m.a.rpm" in err
     assert len(err.splitlines()) == 1
 
 

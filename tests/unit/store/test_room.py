@@ -173,6 +173,32 @@ def test_parked_batch_work_gives_way_too(grid: Grid) -> None:
     assert grid.end("b1") is not None
 
 
+def test_a_job_that_would_take_long_to_end_is_passed_over(grid: Grid) -> None:
+    limit(grid, DROP)
+    grid.job(chain(5001), "b1", prio=1)
+    batch(grid, "b2")
+    assert ask(grid) == ["ok", "b2"]
+    assert ask(grid) == ["queue", ANY, "2", "2", "1"]
+    grid.scripts.stop("b1", "cancelled", "{}")
+
+
+def test_one_job_drops_so_many_and_no_more(grid: Grid) -> None:
+    limit(grid, f'[queues."{ANY}"]\nmax_pending = 70\npolicy = "drop-oldest-batch"')
+    for number in range(70):
+        batch(grid, f"b{number}")
+    assert grid.admit(wide(65)) == ["queue", ANY, "70", "70", "65"]
+    assert len(grid.admit(wide(64))) == 65
+    assert len(grid.pending()) == 70
+
+
+def test_of_many_agents_the_oldest_is_found(grid: Grid) -> None:
+    limit(grid, f'[queues."{ANY}"]\nmax_pending = 100\npolicy = "drop-oldest-batch"')
+    for number in range(100):
+        batch(grid, f"b{number}", agent=f"a{number}")
+    grid.client.zadd(grid.keys("w", ANY, "1/0|", "a77"), {"b77:0": grid.now() - HOUR})
+    assert ask(grid) == ["ok", "b77"]
+
+
 def test_whoever_waits_through_celery_gets_the_error(grid: Grid) -> None:
     limit(grid, DROP)
     batch(grid, "b1", celery=True)

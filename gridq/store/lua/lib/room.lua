@@ -41,7 +41,8 @@ local function givers(q, short)
   if short > 64 then return nil end
   local stages, seen, chosen, steps = {}, {}, {}, 0
   for _, set in ipairs(batches(q)) do
-    local first = C('ZRANGE', K .. 'w:' .. q .. ':' .. set[1] .. ':' .. set[2], 0, short - 1, 'WITHSCORES')
+    -- some more than are needed: a job that is passed over stands before others
+    local first = C('ZRANGE', K .. 'w:' .. q .. ':' .. set[1] .. ':' .. set[2], 0, short + 7, 'WITHSCORES')
     for i = 1, #first, 2 do stages[#stages + 1] = {first[i], tonumber(first[i + 1])} end
   end
   table.sort(stages, function(a, b) if a[2] ~= b[2] then return a[2] < b[2] end return a[1] < b[1] end)
