@@ -28,7 +28,9 @@ LANES = 16
 READY = 120.0
 LITELLM = "litellm[proxy]"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gridq" / "litellm"
-"""Where the benchmark keeps LiteLLM's virtual environment, so that it is installed once."""
+"""Where the benchmark keeps LiteLLM's virtual environment, so that it is installed once; without the folder
+the newest is installed anew.
+"""
 
 OPEN = "dangerously_permit_weak_or_unset_master_key"
 """LiteLLM's setting that lets its proxy start without a key, as the grid's gateway does on loopback."""
@@ -36,8 +38,8 @@ OPEN = "dangerously_permit_weak_or_unset_master_key"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class NotInstalled(Exception):
-    """LiteLLM could not be installed; the message says why."""
+class NotThere(Exception):
+    """A program that is measured could not be installed or does not start; the message says why."""
 
 
 @dataclass
@@ -79,7 +81,10 @@ class HttpSides:
             self.upstream = Side("upstream", upstream, {"upstream": pid})
             self.grid = self._grid(stack)
             if self.with_litellm:
-                self._litellm(stack)
+                try:
+                    self._litellm(stack)
+                except NotThere as exc:
+                    self.without = str(exc)
             self._stack = stack.pop_all()
         return self
 
@@ -123,7 +128,7 @@ class HttpSides:
         gateway = Program(
             "gateway", command, programs.environment(self.config), self.folder / "logs" / "gateway.log"
         )
-        child = _start(stack, gateway, port)
+        child = start(stack, gateway, port)
         children = self.home.children
         assert server.pid is not None
         self.server = Side("server", server.port, {"server": server.pid})
@@ -141,11 +146,8 @@ class HttpSides:
         )
 
     def _litellm(self, stack: ExitStack) -> None:
-        try:
-            program, version = install()
-        except NotInstalled as exc:
-            self.without = str(exc)
-            return
+        """Start LiteLLM's proxy before the upstream. NotThere."""
+        program, version = install()
         port = free_port()
         config = self.folder / "litellm.yaml"
         model = {
@@ -167,25 +169,25 @@ class HttpSides:
             "NO_PROXY": http_load.HOST,
         }
         proxy = Program("litellm", command, env, self.folder / "logs" / "litellm.log")
-        child = _start(stack, proxy, port)
+        child = start(stack, proxy, port)
         self.litellm = Side(f"LiteLLM {version}", port, {"litellm": child.pid})
 
 
-def _start(stack: ExitStack, program: Program, port: int) -> subprocess.Popen[bytes]:
-    """Start what listens on `port`, and return once it answers a chat."""
+def start(stack: ExitStack, program: Program, port: int) -> subprocess.Popen[bytes]:
+    """Start what listens on `port`, and return once it answers a chat. NotThere."""
     child = program.start()
     stack.callback(programs.end, [(child, 10.0)])
     request = http_load.chat(port, "Ready?")
     until = time.monotonic() + READY
     while not http_load.answers(port, request):
         if child.poll() is not None or time.monotonic() > until:
-            raise RuntimeError(f"{program.name} did not come up: {program.last_words()}")
+            raise NotThere(f"{program.name} did not come up: {program.last_words()}")
         time.sleep(0.2)
     return child
 
 
 def install(folder: Path = CACHE) -> tuple[Path, str]:
-    """LiteLLM's program and version; installed into `folder` where it is not there yet. NotInstalled: why."""
+    """LiteLLM's program and version; installed into `folder` where it is not there yet. NotThere: why."""
     program, ready = folder / "bin" / "litellm", folder / "ready"
     if not ready.exists():
         tell(f"Installing {LITELLM} into {folder} ...")
@@ -201,7 +203,7 @@ def install(folder: Path = CACHE) -> tuple[Path, str]:
             )
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["no reason given"]
-                raise NotInstalled(f"{LITELLM} cannot be installed: {lines[-1]}")
+                raise NotThere(f"{LITELLM} cannot be installed: {lines[-1]}")
         asked = "from importlib.metadata import version; print(version('litellm'))"
         found = subprocess.run([str(python), "-c", asked], capture_output=True, text=True, check=True)
         ready.write_text(found.stdout.strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 
@@ -12,6 +13,8 @@ from benchmarks import http, http_load, http_sides, http_upstream, report
 from benchmarks.http_load import Sample, Token
 from benchmarks.http_sides import Side
 from benchmarks.measure import Figure, Measured, Ratio, Unmeasured
+from workers.embedded import free_port
+from workers.programs import Program
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +110,16 @@ def test_a_program_is_counted_with_its_children() -> None:
 def test_what_cannot_be_installed_is_said(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "proxy"
     monkeypatch.setattr(http_sides, "LITELLM", "/nothing/here.whl")
-    with pytest.raises(http_sides.NotInstalled, match=r"here\.whl"):
+    with pytest.raises(http_sides.NotThere, match=r"here\.whl"):
         http_sides.install(folder)
     assert not (folder / "ready").exists()
+
+
+def test_what_does_not_start_is_said_in_its_own_words(tmp_path) -> None:
+    command = (sys.executable, "-c", "raise SystemExit('no such setting')")
+    program = Program("proxy", command, dict(os.environ), tmp_path / "proxy.log")
+    with ExitStack() as stack, pytest.raises(http_sides.NotThere, match="no such setting"):
+        http_sides.start(stack, program, free_port())
 
 
 def test_what_is_not_compared_stands_in_the_page_with_its_reason() -> None:
