@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,13 +29,16 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 class RawServer:
     """Answers each request with the bytes that `answer(request, connection)` gives; None: it closes."""
 
-    def __init__(self, answer: Callable[[bytes, int], Iterator[bytes] | None]) -> None:
+    def __init__(
+        self, answer: Callable[[bytes, int], Iterator[bytes] | None], tls: ssl.SSLContext | None = None
+    ) -> None:
         self.answer = answer
+        self.tls = tls
         self.requests: list[bytes] = []
         self.opened = 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}/v1"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}/v1"
 
     def __enter__(self) -> RawServer:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -51,6 +58,12 @@ class RawServer:
 
     def _serve(self, connected: socket.socket, number: int) -> None:
         raw = b""
+        if self.tls is not None:
+            try:
+                connected = self.tls.wrap_socket(connected, server_side=True)
+            except OSError:
+                connected.close()
+                return
         with connected:
             while True:
                 try:
@@ -184,6 +197,30 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again(
         assert server.opened == 2
 
 
+def test_connections_that_a_burst_left_are_closed_by_and_by(wire_to: Make, monkeypatch: pytest.MonkeyPatch):
+    together = threading.Barrier(4)
+
+    def all_at_once(raw: bytes, number: int) -> Iterator[bytes]:
+        together.wait(5)
+        return whole()
+
+    with RawServer(all_at_once) as server:
+        wire = wire_to(server.url)
+        threads = [threading.Thread(target=post, args=(wire,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert len(wire._connections._kept) == 4
+        server.answer = lambda raw, number: whole()
+        for _, line in wire._connections._kept[:3]:
+            line.idle_since -= connections.KEPT_SECONDS
+        for _ in range(3):
+            assert post(wire) == "hi"
+        assert len(wire._connections._kept) == 1
+        assert server.opened == 4
+
+
 def drip(body: bytes) -> Iterator[bytes]:
     """Never silent for long, never done soon."""
     for byte in body:
@@ -300,3 +337,51 @@ def test_a_proxy_of_another_kind_is_refused_in_words(wire_to: Make, monkeypatch:
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
     with pytest.raises(SeatUnavailable, match="socks5"):
         post(wire_to("http://llm.example.com/v1"))
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLContext]:
+    """A certificate for 127.0.0.1, and a server's context with it."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl makes the test's certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    make = ["openssl", "req", "-x509", *curve, *names, "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(make, check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return cert, context
+
+
+def test_tls_is_kept_cancelled_and_bounded_like_a_plain_connection(
+    wire_to: Make, certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    context = StageContext()
+
+    def stalled(told: bytes, number: int) -> Iterator[bytes]:
+        (raw,) = whole()
+        yield raw[:-9]
+        context.cancel()
+        time.sleep(5)
+
+    with RawServer(lambda raw, number: whole(), certificate[1]) as server:
+        wire = wire_to(server.url)
+        assert [post(wire) for _ in range(3)] == ["hi"] * 3
+        assert server.opened == 1
+        server.answer = stalled
+        with pytest.raises(JobCancelled):
+            post(wire, context)
+        server.answer = lambda raw, number: drip(b"".join(whole()))
+        with pytest.raises(StageTimeout):
+            post(wire, StageContext(deadline=time.monotonic() + 0.3))
+
+
+def test_a_certificate_that_nobody_trusts_is_refused(wire_to: Make, certificate: tuple[Path, ssl.SSLContext]):
+    with RawServer(lambda raw, number: whole(), certificate[1]) as server:
+        wire = wire_to(server.url)
+        with pytest.raises(SeatUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+            post(wire)
+        assert server.requests == []

@@ -26,8 +26,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 CONNECT_SECONDS = 10.0
-MAX_KEPT = 32
+MAX_KEPT = 512
+"""As many as a seat may have lanes."""
+
 KEPT_SECONDS = 30.0
+"""How long an idle connection is kept; the freshest is used first, so a quieter seat needs fewer."""
 
 
 class Dropped(OSError):
@@ -94,9 +97,13 @@ class Line:
         self.idle_since = time.monotonic()
 
     @property
+    def old(self) -> bool:
+        return time.monotonic() - self.idle_since > KEPT_SECONDS
+
+    @property
     def stale(self) -> bool:
         """Whether it was idle for long, or the other side has closed it or sent what nobody asked for."""
-        if time.monotonic() - self.idle_since > KEPT_SECONDS:
+        if self.old:
             return True
         self._socket.settimeout(0)
         try:
@@ -251,10 +258,10 @@ class Connections:
     def _keep(self, connection: http.client.HTTPConnection, line: Line) -> None:
         line.idle_since = time.monotonic()
         with self._lock:
-            if len(self._kept) < MAX_KEPT:
-                self._kept.append((connection, line))
-                return
-        connection.close()
+            self._kept.append((connection, line))
+            over = [self._kept.pop(0)] if self._kept[0][1].old or len(self._kept) > MAX_KEPT else []
+        for old, _ in over:  # one for each that comes is enough, and costs the call little
+            old.close()
 
     def _connect(self, call: Call) -> Connected:
         """A new connection, made on a thread of its own, as neither a name server nor a handshake can be
