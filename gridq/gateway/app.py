@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import signal
@@ -17,6 +18,7 @@ from fastapi import FastAPI
 from gridq.errors import ConfigError, StartTimeout
 from gridq.gateway import (
     anthropic,
+    enrolment,
     events,
     guard,
     health,
@@ -30,6 +32,7 @@ from gridq.gateway import (
 )
 from gridq.gateway.connections import Connection
 from gridq.gateway.door import Door
+from gridq.gateway.hosting import Hosting
 from gridq.gateway.options import GatewayOptions
 from gridq.settings import Settings
 from gridq.store.connection import check_server, connect_to_submit, translated
@@ -43,9 +46,12 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.door = await Door.open(config, options)
+        app.state.hosting = Hosting(config)
+        app.state.hosting.start()
         try:
             yield
         finally:
+            await asyncio.to_thread(app.state.hosting.stop)
             await app.state.door.close()
 
     app = FastAPI(
@@ -57,7 +63,7 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
         docs_url=None,  # its pages come from elsewhere, which the guard's headers forbid
         redoc_url=None,
     )
-    for part in (openai, anthropic, jobs, events, workers, queues, health, metrics):
+    for part in (openai, anthropic, jobs, events, workers, enrolment, queues, health, metrics):
         app.include_router(part.router)
     guard.install(app, config, options)
     tally.install(app)

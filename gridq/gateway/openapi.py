@@ -25,10 +25,19 @@ SCHEMES = {
         "description": "an API key, `gq_<id>_<secret>`, as `gridq keys create` prints it",
     },
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same key"},
+    "secret": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Grid-Secret",
+        "description": "what workers that come over HTTP show: GRIDQ_GATEWAY_SECRET of the gateway",
+    },
 }
 
 OPEN = frozenset(("/health", "/ready"))
 """What nobody needs a key for. A grid without keys asks for none anywhere."""
+
+WORKERS = (("/workers", "post"), ("/workers/{id}/heartbeat", "post"), ("/workers/{id}", "delete"))
+"""What a worker asks, who shows the grid's secret and no key."""
 
 
 def describe(app: FastAPI) -> None:
@@ -44,13 +53,15 @@ def describe(app: FastAPI) -> None:
                 tags=TAGS,
             )
             made.setdefault("components", {})["securitySchemes"] = SCHEMES
-            made["security"] = [{name: []} for name in SCHEMES]
+            made["security"] = [{"bearer": []}, {"key": []}]
             wire_docs.describe(made)
             for path, operations in made["paths"].items():
-                for operation in operations.values():
+                for method, operation in operations.items():
                     operation["responses"].pop("422", None)  # what does not fit is a 400 here
                     if path in OPEN:
                         operation["security"] = []
+                    elif any(path == route and method == way for route, way in WORKERS):
+                        operation["security"] = [{"secret": []}, {}]  # one without a secret asks for none
             for name in ("HTTPValidationError", "ValidationError"):
                 made["components"]["schemas"].pop(name, None)
             app.openapi_schema = made

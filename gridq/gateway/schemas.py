@@ -220,7 +220,7 @@ class Worker(LiveSeat):
 
     lanes_free: int = Field(description="how many stages it would take now")
     worker_id: str = Field(description="the same as `seat`")
-    url: str = Field(description="the queue on which the seat listens: the grid's seats have no URL")
+    url: str = Field(description="an enrolled worker's own; of any other seat the queue on which it listens")
     capabilities: list[LlmCapability]
     in_flight_jobs: int = Field(description="the same as `busy`")
     last_seen: datetime

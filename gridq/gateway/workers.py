@@ -14,6 +14,7 @@ from gridq import registry
 from gridq.errors import KeyScopeMissing, SeatNotFound
 from gridq.gateway.caller import Caller, identify, may
 from gridq.gateway.door import Door
+from gridq.gateway.enrolment import MACHINE
 from gridq.gateway.glance import glance_of
 from gridq.gateway.schemas import Drained, Worker, cents, faults
 from gridq.protocol import Json
@@ -161,11 +162,12 @@ async def _obeyed(request: Request, name: str, wait: float, *, drained: bool) ->
 
 def told(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
     """A seat as Worker has it. Its worker was seen within its lease, else it would not be live."""
+    said = seat.capability if seat.seat.startswith(f"{MACHINE}.") else {}
     return {
         **seat.model_dump(),
         "lanes_free": seat.free,
-        "worker_id": seat.seat,
-        "url": f"seat:{seat.seat}",
+        "worker_id": said.get("worker_id", seat.seat),
+        "url": said.get("url", f"seat:{seat.seat}"),
         "capabilities": _capabilities(seat),
         "in_flight_jobs": seat.busy,
         "last_seen": datetime.fromtimestamp(time.time() - lease_ms / 1000, UTC),
@@ -175,6 +177,10 @@ def told(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
 
 def _capabilities(seat: LiveSeat) -> list[dict[str, Json]]:
     """The models of a seat, in noether-grid's words."""
+    offered = seat.capability.get("offered")
+    if seat.seat.startswith(f"{MACHINE}.") and isinstance(offered, list):
+        left = None if seat.budget_left is None else seat.budget_left // 10_000
+        return [{**each, "budget_remaining_cents": left} for each in offered]
     listed = seat.capability.get("models")
     host = seat.capability.get("host")
     names = [

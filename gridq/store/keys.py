@@ -18,6 +18,8 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `seat:<seat>` | hash: incarnation, lanes, budget, queues | 40 days after it was last live (routers: 1 h) |
 | `held:<seat>` | hash: lane → lease | empties itself; at most as the pending sets |
 | `late:<lease>` | a lease that ended uncompleted: its seat, its charge or '-' | as its job, at least 1 h |
+| `worker:<id>` | what a worker that is asked over HTTP said as it enrolled | 3 of its heartbeats |
+| `workers` | sorted set: these workers by the end of that | as the last of them |
 | `drain:<seat>` | since when an operator lets the seat take nothing | 40 days after the seat was last live |
 | `ad:<seat>` | what the seat's worker says of itself | 3 heartbeats |
 | `stages:<machine>` | the user's stages of that machine | 3 heartbeats |

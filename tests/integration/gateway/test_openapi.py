@@ -62,7 +62,7 @@ def test_every_route_is_described() -> None:
             if "$ref" in schema:
                 schema = DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
             assert schema.get("examples") or schema.get("example"), path
-    assert set(DOCUMENT["components"]["securitySchemes"]) == {"bearer", "key"}
+    assert set(DOCUMENT["components"]["securitySchemes"]) == {"bearer", "key", "secret"}
 
 
 def strategy(operation: Any, mode: GenerationMode) -> st.SearchStrategy[Any]:

@@ -1,0 +1,291 @@
+"""Workers that come over HTTP, as noether-grid's do: asked at their own /execute, served by some gateway."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from gridq import queues, registry
+from gridq.gateway import hosting
+from gridq.registry import LiveSeat
+from gridq.settings import Settings
+from gridq.store.connection import connect
+from gridq.store.keys import Keys
+from tests.builders import stage
+from tests.gateways import Gateway, serving
+from tests.hygiene import keys_without_ttl
+from tests.local_grid import LocalGrid
+from tests.waiting import wait_for
+from workers.embedded import EmbeddedServer
+
+SECRET = "the-grids-secret"
+SHOWN = {"X-Grid-Secret": SECRET}
+
+
+class ForeignWorker:
+    """A worker as noether-grid has them; `answer` makes (status, body) of each request."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.gone = threading.Event()
+        self.answer: Callable[[dict[str, Any]], tuple[int, Any]] = self.well
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                said = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                outer.asked.append({"path": self.path, **said})
+                status, body = outer.answer(said)
+                data = json.dumps(body).encode()
+                try:
+                    self.send_response(status)
+                    self.send_header("content-length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
+                except OSError:
+                    outer.gone.set()
+
+            def log_message(self, *args: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    @staticmethod
+    def well(asked: dict[str, Any]) -> tuple[int, Any]:
+        result = {"job_id": asked["job_id"], "status": "ok", "output": {"said": asked["input"]}}
+        return 200, {**result, "spent_cents": 3, "completed_at": "2026-01-01T00:00:00Z"}
+
+
+@pytest.fixture(scope="module")
+def config(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    made = Settings(
+        broker_url=SecretStr(server.url),
+        prefix=f"e{secrets.token_hex(4)}:",
+        home=tmp_path_factory.mktemp("home"),
+        retry_backoff=0.0,
+        lease_ms=1000,
+        renew_ms=200,
+        sweep_ms=100,
+        drain=2.0,
+    )
+    with connect(server.url, name="tests") as client:
+        with LocalGrid(client, made, {"m.router": [queues.PURE]}):
+            yield made
+        for key in client.scan_iter(f"{made.prefix}*", count=1000):
+            client.unlink(key)
+
+
+@pytest.fixture(scope="module")
+def gateway(config: Settings) -> Iterator[Gateway]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hosting, "LOOK", 0.05)
+        with serving(config, secret=SecretStr(SECRET), hold=0.2) as started:
+            yield started
+
+
+@pytest.fixture
+def worker(gateway: Gateway, config: Settings) -> Iterator[ForeignWorker]:
+    made = ForeignWorker()
+    yield made
+    gateway.http.delete("/workers/alice", headers=SHOWN)
+    wait_for(lambda: not seats(config))
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def enrol(
+    gateway: Gateway, worker: ForeignWorker, config: Settings, model: str = "claude-opus-4-6", **more: Any
+) -> Any:
+    offered = {"provider": "anthropic", "model": model, "auth_via": "cli", **more}
+    offered = {"budget_monthly_cents": 0, "budget_remaining_cents": 0, **offered}
+    about = {
+        "worker_id": "alice", "url": worker.url, "capabilities": [offered], "noether_version": "0.3.2",
+        "heartbeat_interval_secs": 10,
+    }  # fmt: skip
+    told = gateway.post("/workers", about, 201, headers=SHOWN)
+    wait_for(lambda: seats(config), true=lambda found: [f"llm:{model}"] in [seat.queues for seat in found])
+    return told
+
+
+def seats(config: Settings) -> list[LiveSeat]:
+    """The enrolled workers' seats, asked of the server itself: a gateway may be a second behind."""
+    with connect(config.broker_url.get_secret_value(), name="tests") as client:
+        live = registry.live_seats(client, Keys(config.prefix), routers=False)
+    return [seat for seat in live if not seat.stale]
+
+
+def ask(gateway: Gateway, model: str = "claude-opus-4-6", **options: Any) -> Any:
+    graph = {"root": stage("llm_complete", model=model, prompt="p")}
+    job = gateway.post("/jobs", {"graph": graph, "input": {}, **options}, 202)["job"]
+    return gateway.get(f"/jobs/{job}?wait=30")
+
+
+def test_an_enrolled_worker_runs_the_stages_that_need_its_model(
+    gateway: Gateway, worker: ForeignWorker, config: Settings
+) -> None:
+    assert enrol(gateway, worker, config) == {"worker_id": "alice", "seat": "http.alice"}
+    done = ask(gateway)
+    assert (done["state"], done["dispatched_to"], done["spent_cents"]) == ("done", "alice@http", 3)
+    [asked] = worker.asked
+    assert asked["path"] == "/execute"
+    assert asked["job_id"] == done["job"]
+    assert asked["graph"]["description"] == done["rows"][0]["stage"] == "llm_complete"
+    assert asked["graph"]["root"]["op"] == "Stage"
+    assert done["result"]["output"] == {"said": asked["input"]}
+
+
+def test_it_is_listed_as_its_clients_expect(
+    gateway: Gateway, worker: ForeignWorker, config: Settings
+) -> None:
+    enrol(gateway, worker, config, budget_monthly_cents=500, budget_remaining_cents=1, rate_limit_rpm=600)
+    seat = gateway.get("/workers/http.alice")
+    assert (seat["worker_id"], seat["url"], seat["lanes"]) == ("alice", worker.url, hosting.LANES)
+    ask(gateway)
+    seat = wait_for(
+        lambda: gateway.get("/workers/http.alice"), true=lambda told: told["budget_left"] == 4_970_000
+    )
+    [offered] = seat["capabilities"]
+    assert (offered["provider"], offered["auth_via"]) == ("anthropic", "cli")
+    assert (offered["budget_monthly_cents"], offered["budget_remaining_cents"]) == (500, 497)
+    # A heartbeat that says what was left at first overwrites nothing.
+    beat = {"worker_id": "alice", "in_flight_jobs": 0}
+    gateway.post("/workers/alice/heartbeat", beat, 204, headers=SHOWN)
+    assert gateway.get("/workers/http.alice")["budget_left"] == 4_970_000
+
+
+def test_a_stage_that_fails_by_itself_is_not_tried_again(
+    gateway: Gateway, worker: ForeignWorker, config: Settings
+) -> None:
+    enrol(gateway, worker, config)
+    worker.answer = lambda asked: (200, {"status": "failed", "error": "no such stage", "spent_cents": 0})
+    done = ask(gateway)
+    assert (done["state"], done["error"]["code"]) == ("failed", "stage.failed")
+    assert "no such stage" in done["result"]["error"]
+    assert len(worker.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        (500, {}),
+        (404, {}),
+        (200, []),
+        (200, {"no": "status"}),
+        (200, {"status": "abandoned", "error": "died"}),
+    ],
+    ids=str,
+)
+def test_a_worker_that_fails_is_asked_again(
+    gateway: Gateway, worker: ForeignWorker, config: Settings, fault: tuple[int, Any]
+) -> None:
+    enrol(gateway, worker, config)
+    faults = [fault]
+    worker.answer = lambda asked: faults.pop() if faults else worker.well(asked)
+    done = ask(gateway)
+    assert (done["state"], len(worker.asked)) == ("done", 2)
+    assert done["rows"][-1]["failures"] == 1
+
+
+def test_a_cancelled_job_hangs_up_on_its_worker(
+    gateway: Gateway, worker: ForeignWorker, config: Settings
+) -> None:
+    enrol(gateway, worker, config)
+    released = threading.Event()
+
+    def slow(asked: dict[str, Any]) -> tuple[int, Any]:
+        released.wait(30)
+        return worker.well(asked)
+
+    worker.answer = slow
+    graph = {"root": stage("llm_complete", model="claude-opus-4-6", prompt="p")}
+    job = gateway.post("/jobs", {"graph": graph, "input": {}}, 202)["job"]
+    wait_for(lambda: worker.asked)
+    gateway.ask("DELETE", f"/jobs/{job}", 200)
+    wait_for(lambda: gateway.get("/workers/http.alice"), true=lambda seat: seat["busy"] == 0)
+    released.set()
+
+
+def test_its_heartbeat_may_say_that_it_offers_something_else(
+    gateway: Gateway, worker: ForeignWorker, config: Settings
+) -> None:
+    enrol(gateway, worker, config)
+    offered = {"provider": "openai", "model": "gpt-4-turbo", "auth_via": "api_key"}
+    gateway.post(
+        "/workers/alice/heartbeat", {"capabilities": [offered], "in_flight_jobs": 0}, 204, headers=SHOWN
+    )
+    wait_for(lambda: [seat.queues for seat in seats(config)], true=lambda told: told == [["llm:gpt-4-turbo"]])
+    assert ask(gateway, "gpt-4-turbo")["state"] == "done"
+
+
+def test_a_request_of_a_model_api_is_not_for_it(
+    gateway: Gateway, worker: ForeignWorker, config: Settings
+) -> None:
+    enrol(gateway, worker, config)
+    body = {"model": "claude-opus-4-6", "messages": [{"role": "user", "content": "a"}]}
+    reply = gateway.http.post("/v1/chat/completions", json=body, headers={"x-gridq-deadline": "20"})
+    assert reply.status_code >= 500
+    assert "no request of a model API" in reply.text
+    assert worker.asked == []
+
+
+def test_another_gateway_takes_over_whom_one_that_stops_served(
+    config: Settings, gateway: Gateway, worker: ForeignWorker
+) -> None:
+    with serving(config, secret=SecretStr(SECRET)) as first:
+        enrol(first, worker, config)
+        hosts = {id(each): each.server.config.app.state.hosting for each in (first, gateway)}
+        wait_for(lambda: [host for host in hosts.values() if "alice" in host._served])
+        assert sum("alice" in host._served for host in hosts.values()) == 1
+    wait_for(lambda: "alice" in hosts[id(gateway)]._served)
+    assert ask(gateway)["state"] == "done"
+
+
+def test_who_is_silent_for_three_heartbeats_is_forgotten(
+    config: Settings, gateway: Gateway, worker: ForeignWorker
+) -> None:
+    enrol(gateway, worker, config)
+    with connect(config.broker_url.get_secret_value(), name="tests") as client:
+        assert not keys_without_ttl(client, config.prefix)
+        client.pexpire(f"{config.prefix}.worker:alice", 1)
+    wait_for(lambda: not seats(config))
+    gateway.post("/workers/alice/heartbeat", {"in_flight_jobs": 0}, 404, headers=SHOWN)
+
+
+def test_who_goes_is_asked_nothing_more(gateway: Gateway, worker: ForeignWorker, config: Settings) -> None:
+    enrol(gateway, worker, config)
+    assert gateway.http.delete("/workers/alice", headers=SHOWN).status_code == 204
+    assert gateway.http.delete("/workers/alice", headers=SHOWN).status_code == 404
+    wait_for(lambda: not seats(config))
+    graph = {"root": stage("llm_complete", model="claude-opus-4-6", prompt="p")}
+    assert gateway.http.post("/jobs", json={"graph": graph}).status_code == 503
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-Grid-Secret": "wrong"}, {"X-Grid-Secret": ""}])
+def test_without_the_secret_nobody_enrols(gateway: Gateway, headers: dict[str, str]) -> None:
+    gateway.post("/workers", {"worker_id": "eve", "url": "http://127.0.0.1:1"}, 401, headers=headers)
+    gateway.post("/workers/eve/heartbeat", {}, 401, headers=headers)
+    assert gateway.http.delete("/workers/eve", headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"worker_id": "a b", "url": "http://h"},
+        {"worker_id": "a", "url": "file:///etc/passwd"},
+        {"worker_id": "a", "url": "http://user:pw@h"},
+        {"worker_id": "a", "url": "http://h", "capabilities": [{"provider": "p"}]},
+        {"worker_id": "a", "url": "http://h", "heartbeat_interval_secs": 0},
+    ],
+)
+def test_a_wrong_advertisement_is_named(gateway: Gateway, body: Any) -> None:
+    assert gateway.post("/workers", body, 400, headers=SHOWN)["error"]["path"].startswith("body")
