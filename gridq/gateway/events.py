@@ -153,15 +153,19 @@ class _Story:
                     alive_at = now + self.door.options.keep_alive
                     yield b"".join(parts)
             entry = await follower.next(max(min(look_at, alive_at) - time.monotonic(), 0))
-            if entry is not None and entry.piece is not None:
+            pieces = []
+            while entry is not None and entry.piece is not None:  # what came together goes out together
                 data = b'{"path":%b,"piece":%b}' % (_text(entry.path), entry.piece)
-                yield frame(data, id=f"{self.job}/{entry.id}", event=b"piece")
+                pieces.append(frame(data, id=f"{self.job}/{entry.id}", event=b"piece"))
+                entry = await follower.next() if follower.ready else None
+            if pieces:
                 alive_at = time.monotonic() + self.door.options.keep_alive
-            elif entry is not None:
+                yield b"".join(pieces)
+            if entry is not None:
                 view = await self._look()
                 yield b"".join(self._changes(view)) + self._end(view, entry.id)
                 return
-            elif time.monotonic() >= alive_at:
+            if time.monotonic() >= alive_at:
                 yield KEEP_ALIVE
                 alive_at = time.monotonic() + self.door.options.keep_alive
 
