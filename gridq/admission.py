@@ -39,6 +39,8 @@ from gridq.profiles import Profile, demand_of
 from gridq.protocol import Advertisement, Effect
 from gridq.settings import Settings
 from gridq.store import values
+from gridq.store.admitting import Word
+from gridq.store.admitting import arguments as arguments_of
 from gridq.store.scripts import Scripts
 
 PLANS_KEPT = 256
@@ -228,7 +230,56 @@ class Admission:
         celery: bool, deadline: bool, key: str, body: Body,
     ) -> str:  # fmt: skip
         """`admit`, where there is nothing more to find out."""
-        name = options.name or split.name
+        arguments = self._arguments(
+            job, split, value, options, left_out, celery=celery, deadline=deadline, key=key, body=body
+        )
+        reply = self.scripts.write_plan(arguments)
+        if reply[0] == "noseat":
+            raise self._no_seat(reply[1])
+        if reply[0] == "key":
+            raise auth.refused(reply[1], key)
+        if reply[0] == "queue":
+            raise _queue_full(reply)
+        if reply[0] == "quota":
+            raise ledger.exceeded(reply, self._zone())
+        if reply[0] == "conflict":
+            raise idempotency.conflict(reply[1], keyed=reply[1] != job)
+        if reply[0] == "same":
+            return reply[1]
+        if reply[0] == "ok":
+            _tell(job, split, options, reply)
+        return job
+
+    def at_once(
+        self, job: str, graph: bytes, value: bytes, options: JobOptions, key: str
+    ) -> tuple[Word, ...] | None:
+        """The arguments of `admit.lua` for a new job of which nothing is to be found out first: its graph is
+        split already, and it asks for no seats and no time of its own. Else None.
+
+        Who has the script reply `ok` calls `written`; whatever else it says, nothing was written that `admit`
+        would not find.
+        """
+        split = self._plans.get(graph)
+        asks = (options.pin, options.deadline, options.queue_timeout, options.budget_cents)
+        if split is None or split.wanted or options.avoid or any(each is not None for each in asks):
+            return None
+        if options.idempotency_key is not None or len(value) > self.config.inline_value:
+            return None
+        return self._arguments(
+            job, split, value, options, {}, celery=False, deadline=True, key=key, body=Body()
+        )
+
+    def written(self, job: str, graph: bytes, options: JobOptions, reply: Sequence[str]) -> None:
+        """Tell of a job that was written by the arguments of `at_once`."""
+        split = self._plans.get(graph)
+        if split is not None:
+            _tell(job, split, options, reply)
+
+    def _arguments(
+        self, job: str, split: Split, value: bytes, options: JobOptions, left_out: Mapping[int, str], *,
+        celery: bool, deadline: bool, key: str, body: Body,
+    ) -> tuple[Word, ...]:  # fmt: skip
+        """What `admit.lua` is called with."""
         fields = split.fields
         if left_out:
             fields = [*fields, *(word for step, names in left_out.items() for word in _apart(step, names))]
@@ -239,7 +290,7 @@ class Admission:
             if split.micro_dollars > budget:
                 raise _over_budget(budget, split.micro_dollars)
             fields = [*fields, "bud", budget]
-        reply = self.scripts.admit(
+        return arguments_of(
             job,
             agent=options.agent,
             prio=options.prio,
@@ -254,7 +305,7 @@ class Admission:
             needs=split.needs,
             ready=split.ready,
             fields=fields,
-            name=name,
+            name=options.name or split.name,
             session=options.session or "",
             key=key,
             micro_dollars=split.micro_dollars,
@@ -263,24 +314,6 @@ class Admission:
             body=body.digest,
             queue_timeout_ms=queue_timeout_ms(options, self.config),
         )
-        if reply[0] == "noseat":
-            raise self._no_seat(reply[1])
-        if reply[0] == "key":
-            raise auth.refused(reply[1], key)
-        if reply[0] == "queue":
-            raise _queue_full(reply)
-        if reply[0] == "quota":
-            raise ledger.exceeded(reply, self._zone())
-        if reply[0] == "conflict":
-            raise idempotency.conflict(reply[1], keyed=reply[1] != job)
-        if reply[0] == "same":
-            return reply[1]
-        if reply[0] != "ok":
-            return job
-        narration.tell("job admitted", job=job, name=name, agent=options.agent, stages=split.stages)
-        for other in reply[1:]:
-            narration.tell("job gave way", job=other, by=job)
-        return job
 
     def _left_out(self, split: Split, options: JobOptions) -> dict[int, str]:
         """Step → the seats that do not meet its demand or that its submitter does not want, with commas
@@ -333,6 +366,13 @@ def _over_budget(budget: int, needed: int) -> JobBudgetExceeded:
             "fix": f"submit it with a budget_cents of {needed / 10_000:g} or more",
         },
     )
+
+
+def _tell(job: str, split: Split, options: JobOptions, reply: Sequence[str]) -> None:
+    name = options.name or split.name
+    narration.tell("job admitted", job=job, name=name, agent=options.agent, stages=split.stages)
+    for other in reply[1:]:
+        narration.tell("job gave way", job=other, by=job)
 
 
 def _queues_of(split: Split) -> dict[int, str]:

@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import redis.asyncio
+from redis.exceptions import RedisError
 
+from gridq.admission import Admission
 from gridq.awaiting import BLOCK, not_found
 from gridq.client.broker import BrokerClient
 from gridq.errors import ValueGone
@@ -18,6 +20,7 @@ from gridq.gateway.caller import Caller
 from gridq.gateway.follower import Follower
 from gridq.gateway.holding import Holding
 from gridq.gateway.options import GatewayOptions
+from gridq.gateway.pipe import Pipe
 from gridq.gateway.relay import CALM, Relay
 from gridq.history import read_rows
 from gridq.idempotency import body_of, earlier
@@ -54,9 +57,11 @@ class Door:
         self.redis: redis.asyncio.Redis = connect_async(
             self.client.url, name="gridq-gateway", timeout=BLOCK * 2, most=CONNECTIONS
         )
-        self.relay = Relay(self.redis, self.keys, buffer=options.buffer)
+        self.pipe = Pipe(connect_async(self.client.url, name="gridq-gateway", retry=False))
+        self.relay = Relay(self.redis, self.keys, self.pipe, buffer=options.buffer)
         self.holding = Holding(self.redis, self.keys, options.hold)
         self.holding = Holding(self.redis, self.keys, options.hold)
+        self._admission: Admission | None = None
         self.closing = False
         """Whether the gateway stops: who is cut off then comes back at another one."""
         self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix="gridq-gateway")
@@ -79,6 +84,7 @@ class Door:
         self.closing = True
         await self.holding.close()
         await self.relay.close()
+        await self.pipe.close()
         await self.redis.aclose()
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
         self.client.close()
@@ -116,13 +122,19 @@ class Door:
         given = check_id(job) if job is not None else new_id()
         fresh = job is None or follower is not None
 
+        if follower is not None and await self._admit_at_once(
+            given, graph, value, about, caller, detached=detached
+        ):
+            follower.watch(CALM)
+            return given
+
         async def attempt() -> str:
             admitting = self._call(partial(self._admit, graph, value, about, caller, given, fresh=fresh))
             try:
                 return await asyncio.shield(admitting)
             except asyncio.CancelledError:
                 if not detached:
-                    admitting.add_done_callback(self._undo)
+                    admitting.add_done_callback(partial(self._undo, given))
                 raise
 
         limits = [limit for limit in (about.queue_timeout, about.deadline) if limit is not None]
@@ -131,10 +143,35 @@ class Door:
             follower.watch(CALM)
         return admitted
 
+    async def _admit_at_once(
+        self, job: str, graph: bytes, value: bytes, about: JobOptions, caller: Caller, *, detached: bool
+    ) -> bool:
+        """Admit a new job by one question of the loop's own, where nothing is to be found out first; False
+        where it must go the whole way, which says why where it is refused.
+        """
+        admission = self._admission
+        arguments = None if admission is None else admission.at_once(job, graph, value, about, caller.key)
+        if admission is None or arguments is None:
+            return False
+        asked = self.pipe.send(("EVALSHA", self.client.scripts.shas["admit"], 0, *arguments))
+        try:
+            await asyncio.shield(asked.answered)
+        except RedisError:  # perhaps it was done all the same: the whole way finds it then
+            return False
+        except asyncio.CancelledError:
+            if not detached:
+                asked.answered.add_done_callback(partial(self._undo, job))
+            raise
+        reply = asked.replies[0]
+        if isinstance(reply, RedisError) or reply[0] != b"ok":
+            return False
+        admission.written(job, graph, about, [word.decode() for word in reply])
+        return True
+
     def _admit(
         self, graph: bytes, value: bytes, about: JobOptions, caller: Caller, job: str, *, fresh: bool
     ) -> str:
-        admission = self.client.admission
+        admission = self._admission = self.client.admission
         body = body_of(graph, value, about, fresh=fresh)
         scripts = self.client.scripts
         known = earlier(scripts.client, self.keys, body, verified=bool(caller.key)) if body.key else None
@@ -144,10 +181,10 @@ class Door:
         value = keep_long(scripts, job, value, about)
         return admission.admit(job, split, value, about, key=caller.key, body=body)
 
-    def _undo(self, submitting: asyncio.Future[str]) -> None:
+    def _undo(self, job: str, admitting: asyncio.Future[Any]) -> None:
         """Cancel a job whose client went away while it was being admitted."""
-        if not submitting.cancelled() and submitting.exception() is None and not self.closing:
-            self._threads.submit(self.client.cancel, submitting.result())
+        if not admitting.cancelled() and admitting.exception() is None and not self.closing:
+            self._threads.submit(self.client.cancel, job)
 
     async def wait(self, job: str, timeout: float | None) -> End | None:
         """The end of a job; None where `timeout` seconds pass before it. JobNotFound."""
@@ -158,11 +195,15 @@ class Door:
 
     async def outcome(self, job: str) -> Outcome:
         """How a job that has ended did so. JobNotFound: its result has expired."""
-        with translated(self.client.url):
-            both = self.redis.pipeline(transaction=False)
-            both.lindex(self.keys("fin", job), 0)
-            both.lrange(self.keys("rows", job), 0, -1)
-            end, rows = await both.execute()
+        commands = ("LINDEX", self.keys("fin", job), 0), ("LRANGE", self.keys("rows", job), 0, -1)
+        try:
+            end, rows = await self.pipe.ask(*commands)
+        except RedisError:
+            with translated(self.client.url):
+                both = self.redis.pipeline(transaction=False)
+                for command in commands:
+                    both.execute_command(*command)
+                end, rows = await both.execute()
         if end is None:
             raise not_found(job)
         return Outcome(End.read(end), read_rows(rows))

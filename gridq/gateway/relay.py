@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from gridq.awaiting import look, not_found
 from gridq.errors import StreamTrimmed
 from gridq.gateway.follower import Follower, order
+from gridq.gateway.pipe import Pipe
 from gridq.jobs import End
 from gridq.store.keys import Keys
 
@@ -57,8 +58,9 @@ CALM = 10.0
 class Relay:
     """Follows the streams of many jobs. `start` it on the loop that uses it."""
 
-    def __init__(self, client: redis.asyncio.Redis, keys: Keys, *, buffer: int = 256) -> None:
+    def __init__(self, client: redis.asyncio.Redis, keys: Keys, pipe: Pipe, *, buffer: int = 256) -> None:
         self._client = client
+        self._pipe = pipe
         self._keys = keys
         self._buffer = buffer
         self._followers: dict[bytes, list[Follower]] = {}
@@ -196,7 +198,7 @@ class Relay:
             await self._changed.wait()
             if self._blocked is not None:
                 with contextlib.suppress(RedisError, OSError):
-                    await self._client.client_unblock(self._blocked)
+                    await self._pipe.ask(("CLIENT", "UNBLOCK", self._blocked))
             # It may have come before the read did. `_turn` takes the mark away as it begins the next.
             await asyncio.sleep(0)
             if self._changed.is_set():

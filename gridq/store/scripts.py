@@ -8,15 +8,16 @@ a lost reply) is harmless by design.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from redis import Redis
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from gridq.settings import Settings
-from gridq.store import library, schema
+from gridq.store import admitting, library, schema
+from gridq.store.admitting import STREAM, Word
 from gridq.store.keys import Keys
 from gridq.store.reliability import HALF_LIFE_MS
 from gridq.store.replies import Claim, Drop, Loss, Stream, Swept, groups, read_claim
@@ -32,7 +33,7 @@ write; all others go on, for they end what was begun and give memory back.
 """
 
 
-STREAM: dict[Stream, str] = {False: "", True: "1", "end": "e"}
+P = ParamSpec("P")
 
 
 @cache
@@ -56,6 +57,15 @@ def constants(config: Settings) -> str:
         f"local MAXATT, MAXLOSS, AGE, HOLD = {config.max_attempts}, {config.max_losses}, {age}, {hold}\n"
         f"local QUARANTINE, HALFLIFE = {int(config.quarantine * 1000)}, {HALF_LIFE_MS}\n"
     )
+
+
+def _writes(arguments: Callable[P, tuple[Word, ...]]) -> Callable[Concatenate[Scripts, P], list[str]]:
+    """`Scripts.write_plan` that takes what `arguments` does."""
+
+    def admit(self: Scripts, /, *args: P.args, **kwargs: P.kwargs) -> list[str]:
+        return self.write_plan(arguments(*args, **kwargs))
+
+    return admit
 
 
 class Scripts:
@@ -119,26 +129,15 @@ class Scripts:
         )
         return [word.decode() for word in reply] if isinstance(reply, list) else bool(reply)
 
-    def admit(
-        self, job: str, *, agent: str, prio: int, deadline_ms: int | None, ttl_ms: int, celery: bool, stream:
-        Stream, wait: bool, value: bytes, answer: int, steps: int, needs: Sequence[str], ready: Sequence[int],
-        fields: Sequence[str | bytes | int], name: str = "graph", session: str = "",
-        key: str = "", micro_dollars: int = 0, stages: int = 0, idempotency: str = "", body: str = "",
-        queue_timeout_ms: int | None = None,
-    ) -> list[str]:  # fmt: skip
-        """Write a plan. `["ok", job that gave way, …]`, `["known"]`, or with nothing written
-        `["noseat", queue, …]`, `["queue", queue, pending, limit, needed]`, `["key", why]`, `["quota", …]`,
-        `["same", job]`, `["conflict", job]`. `key` is the API key's id,
-        `micro_dollars` what the job may cost; `idempotency` and `body` as for `enqueue`.
+    def write_plan(self, arguments: Sequence[Word]) -> list[str]:
+        """Write a plan, as `admitting.arguments` gives it: `["ok", job that gave way, …]`, `["known"]`, or
+        with nothing written `["noseat", queue, …]`, `["queue", queue, pending, limit, needed]`,
+        `["key", why]`, `["quota", …]`, `["same", job]`, `["conflict", job]`.
         """
-        reply = self.call(
-            "admit", job, agent, prio, "" if deadline_ms is None else deadline_ms, ttl_ms,
-            "1" if celery else "", STREAM[stream], "1" if wait else "", value, answer, steps,
-            " ".join(needs),
-            " ".join(map(str, ready)), name, session, key, micro_dollars, stages,
-            idempotency, body, "" if queue_timeout_ms is None else queue_timeout_ms, *fields,
-        )  # fmt: skip
-        return [word.decode() for word in reply]
+        return [word.decode() for word in self.call("admit", *arguments)]
+
+    admit = _writes(admitting.arguments)
+    """The same with the arguments by their names."""
 
     def stop(self, job: str, state: str, error: str, *, inbox_only: bool = False) -> str:
         """End a job from outside: `plain`, `celery`, `over` or `unknown`. With `inbox_only` one that has been

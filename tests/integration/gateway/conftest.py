@@ -22,8 +22,8 @@ from workers.embedded import EmbeddedServer
 from workers.profiles.llm import LlmProfile
 
 MODELS = (
-    "paced", "pausing", "slow", "silent", "cut", "cut-first", "malformed", "error-event", "error-late", "ragged",
-    "whole", "tools", "status-400", "status-404", "status-422", "org/Big Model",
+    "paced", "pausing", "slow", "silent", "cut", "cut-first", "malformed", "error-event", "error-late",
+    "ragged", "whole", "tools", "status-400", "status-404", "status-422", "org/Big Model",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from gridq.errors import JobNotFound, StreamTrimmed
 from gridq.gateway.follower import Entry, Follower, order
+from gridq.gateway.pipe import Pipe
 from gridq.gateway.relay import COUNT, Relay
 from gridq.states import JobState
 from gridq.store.connection import connect_async
@@ -27,7 +28,8 @@ class Scene:
     def __init__(self, env: GridEnv, buffer: int) -> None:
         self.keys = Keys(env.prefix)
         self.client = connect_async(env.url, name="relay")
-        self.relay = Relay(self.client, self.keys, buffer=buffer)
+        self.pipe = Pipe(connect_async(env.url, name="pipe", retry=False))
+        self.relay = Relay(self.client, self.keys, self.pipe, buffer=buffer)
 
     async def write(self, job: str, *pieces: str) -> None:
         together = self.client.pipeline(transaction=False)
@@ -53,6 +55,7 @@ async def scene(env: GridEnv, buffer: int = 256) -> AsyncIterator[Scene]:
             yield made
     finally:
         await made.relay.close()
+        await made.pipe.close()
         await made.client.aclose()
 
 
