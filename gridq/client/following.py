@@ -47,7 +47,7 @@ class Following:
         self._events = Events()
         headers = {"accept": "text/event-stream"} | ({"last-event-id": self._at} if self._at else {})
         self._silence = min(SILENCE, max(self._left(), LEAST))
-        return Call("GET", self._path, headers=headers, wait=self._silence)
+        return Call("GET", self._path, headers=headers, wait=self._silence, way="wait")
 
     def feed(self, chunk: bytes) -> Iterator[Piece]:
         """The pieces that are whole with `chunk`. Raises the error that the gateway tells of."""
@@ -55,8 +55,9 @@ class Following:
         for event in self._events.feed(chunk):
             if event.kind == "piece":
                 piece = told.piece(event.data)
-                self._progress, self._at = time.monotonic(), event.id
+                self._at = event.id
                 yield piece
+                self._progress = time.monotonic()  # who reads may take his time
             elif event.kind == "end":
                 self.ended = True
             elif event.kind == "error":

@@ -7,10 +7,11 @@ second time does nothing more.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
@@ -18,6 +19,7 @@ from pydantic import SecretStr
 
 from gridq import auth
 from gridq.client import told
+from gridq.client.pools import LIMITS, Pools
 from gridq.errors import ConfigError, GatewayUnreachable, GridError
 from gridq.protocol import Json
 from gridq.store import values
@@ -27,13 +29,20 @@ CONNECT = 5.0
 ANSWER = 10.0
 """Seconds for which a gateway may take its time, beside those for which it is asked to wait."""
 
-SHORT = 64
-"""Connections for calls that are answered at once; more threads than that wait for one another."""
+Way = Literal["short", "submission", "wait"]
+"""What is answered at once, what a gateway may hold for a while, and what waits for a job."""
+
+MANY = 64
+"""Short calls at once, and submissions: more callers than that wait for one another. Who waits for a job
+keeps nobody from being answered.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request. For `wait` seconds the gateway may hold it on purpose; a stream may be silent so long."""
+    """One request. For `wait` seconds the gateway may hold it on purpose; a stream may be silent so long.
+    `way` says with which other calls it shares connections.
+    """
 
     method: str
     path: str
@@ -41,6 +50,7 @@ class Call:
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     wait: float = 0.0
+    way: Way = "short"
 
 
 class Gateways:
@@ -57,23 +67,22 @@ class Gateways:
         self._patience = patience
         self._at = 0
         # A gateway on this machine is not asked through a proxy, and without TLS no certificates are read.
-        outside = not all(is_loopback(base.host) for base in self._bases)
         secure = any(base.scheme == "https" for base in self._bases)
         self.options: dict[str, Any] = {
-            "trust_env": outside,
-            "verify": httpx.create_ssl_context(trust_env=outside) if secure else False,
+            "trust_env": not all(is_loopback(base.host) for base in self._bases),
+            "verify": httpx.create_ssl_context() if secure else False,
         }
-        self._short = httpx.Client(limits=httpx.Limits(max_connections=SHORT), **self.options)
-        self._long = httpx.Client(limits=httpx.Limits(max_keepalive_connections=SHORT), **self.options)
+        self._pools: Pools[httpx.Client] = Pools(lambda: httpx.Client(limits=LIMITS, **self.options))
+        self._places = {"short": threading.Semaphore(MANY), "submission": threading.Semaphore(MANY)}
 
     def ask(self, call: Call) -> Json:
         """What a gateway answers, as JSON. GatewayUnreachable: none does; else the GridError that it says."""
-        way = self._long if call.wait else self._short
         trial = self.trial()
         for number in trial:
             try:
-                reply = way.send(self.request(number, call))
-            except httpx.TransportError as exc:
+                with self._places.get(call.way, nullcontext()), self._pools.one() as pool:
+                    reply = pool.send(self.request(number, call))
+            except httpx.RequestError as exc:
                 trial.failed(exc)
                 continue
             if trial.answered(reply):
@@ -86,37 +95,38 @@ class Gateways:
         """What a gateway sends, as it comes; None: there is nothing more. GatewayUnreachable: none answers,
         or one ceases to.
         """
-        trial = self.trial()
-        for number in trial:
-            try:
-                reply = self._long.send(self.request(number, call, stream=True), stream=True)
-            except httpx.TransportError as exc:
-                trial.failed(exc)
-                continue
-            try:
-                if reply.status_code == httpx.codes.NO_CONTENT:
-                    yield None
+        with self._pools.one() as pool:
+            trial = self.trial()
+            for number in trial:
+                try:
+                    reply = pool.send(self.request(number, call, stream=True), stream=True)
+                except httpx.RequestError as exc:
+                    trial.failed(exc)
+                    continue
+                try:
+                    if reply.status_code == httpx.codes.NO_CONTENT:
+                        yield None
+                        return
+                    if not reply.is_success or not _is_stream(reply):
+                        reply.read()
+                        if not trial.answered(reply):
+                            continue
+                        answer_of(reply)
+                    self.prefer(number)
+                    yield reply.iter_bytes()
                     return
-                if not reply.is_success or not _is_stream(reply):
-                    reply.read()
-                    if not trial.answered(reply):
-                        continue
-                    answer_of(reply)
-                self.prefer(number)
-                yield reply.iter_bytes()
-                return
-            except httpx.TransportError as exc:
-                trial.failed(exc)
-                self.prefer(number + 1)
-                raise trial.error() from exc
-            finally:
-                reply.close()
-        raise trial.error()
+                except httpx.RequestError as exc:
+                    trial.failed(exc)
+                    self.prefer(number + 1)
+                    raise trial.error() from exc
+                finally:
+                    reply.close()
+            raise trial.error()
 
     def close(self) -> None:
         """Give the connections back."""
-        self._short.close()
-        self._long.close()
+        for pool in self._pools.made:
+            pool.close()
 
     def trial(self) -> Trial:
         """The attempts to have one call answered."""
@@ -150,16 +160,20 @@ class AsyncGateways:
     def __init__(self, gateways: Gateways) -> None:
         self._gateways = gateways
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._way: httpx.AsyncClient | None = None
+        self._pools: Pools[httpx.AsyncClient] = Pools(self._make)
+        self._places: dict[str, asyncio.Semaphore] = {}
 
     async def ask(self, call: Call) -> Json:
         """As Gateways.ask."""
-        gateways, way = self._gateways, self._client()
+        self._come_to_loop()
+        gateways = self._gateways
         trial = gateways.trial()
         for number in trial:
             try:
-                reply = await way.send(gateways.request(number, call))
-            except httpx.TransportError as exc:
+                async with self._places.get(call.way, nullcontext()):
+                    with self._pools.one() as pool:
+                        reply = await pool.send(gateways.request(number, call))
+            except httpx.RequestError as exc:
                 trial.failed(exc)
                 continue
             if trial.answered(reply):
@@ -170,47 +184,52 @@ class AsyncGateways:
     @asynccontextmanager
     async def follow(self, call: Call) -> AsyncIterator[AsyncIterator[bytes] | None]:
         """As Gateways.follow."""
-        gateways, way = self._gateways, self._client()
-        trial = gateways.trial()
-        for number in trial:
-            try:
-                reply = await way.send(gateways.request(number, call, stream=True), stream=True)
-            except httpx.TransportError as exc:
-                trial.failed(exc)
-                continue
-            try:
-                if reply.status_code == httpx.codes.NO_CONTENT:
-                    yield None
+        self._come_to_loop()
+        with self._pools.one() as pool:
+            gateways = self._gateways
+            trial = gateways.trial()
+            for number in trial:
+                try:
+                    reply = await pool.send(gateways.request(number, call, stream=True), stream=True)
+                except httpx.RequestError as exc:
+                    trial.failed(exc)
+                    continue
+                try:
+                    if reply.status_code == httpx.codes.NO_CONTENT:
+                        yield None
+                        return
+                    if not reply.is_success or not _is_stream(reply):
+                        await reply.aread()
+                        if not trial.answered(reply):
+                            continue
+                        answer_of(reply)
+                    gateways.prefer(number)
+                    yield reply.aiter_bytes()
                     return
-                if not reply.is_success or not _is_stream(reply):
-                    await reply.aread()
-                    if not trial.answered(reply):
-                        continue
-                    answer_of(reply)
-                gateways.prefer(number)
-                yield reply.aiter_bytes()
-                return
-            except httpx.TransportError as exc:
-                trial.failed(exc)
-                gateways.prefer(number + 1)
-                raise trial.error() from exc
-            finally:
-                await reply.aclose()
-        raise trial.error()
+                except httpx.RequestError as exc:
+                    trial.failed(exc)
+                    gateways.prefer(number + 1)
+                    raise trial.error() from exc
+                finally:
+                    await reply.aclose()
+            raise trial.error()
 
     async def close(self) -> None:
         """Give the connections back."""
-        if self._way is not None and self._loop is asyncio.get_running_loop():
-            await self._way.aclose()
+        if self._loop is asyncio.get_running_loop():
+            for pool in self._pools.made:
+                await pool.aclose()
 
-    def _client(self) -> httpx.AsyncClient:
-        """The connections of the loop that runs: those of another one cannot be used here."""
+    def _make(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(limits=LIMITS, **self._gateways.options)
+
+    def _come_to_loop(self) -> None:
+        """Begin anew on another loop than before, whose connections cannot be used here."""
         loop = asyncio.get_running_loop()
-        if self._way is None or self._loop is not loop:
-            limits = httpx.Limits(max_keepalive_connections=SHORT)
-            self._way = httpx.AsyncClient(limits=limits, **self._gateways.options)
+        if self._loop is not loop:
             self._loop = loop
-        return self._way
+            self._pools = Pools(self._make)
+            self._places = {"short": asyncio.Semaphore(MANY), "submission": asyncio.Semaphore(MANY)}
 
 
 class Trial:
@@ -230,14 +249,14 @@ class Trial:
             self._now = self._left.pop(0)
             yield self._now
 
-    def failed(self, exc: httpx.TransportError) -> None:
+    def failed(self, exc: httpx.RequestError) -> None:
         """The gateway did not answer."""
         broke = isinstance(exc, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError)
         if broke and self._now not in self._again:
             self._again.add(self._now)
             self._left.append(self._now)
         what = "it does not answer in time" if isinstance(exc, httpx.TimeoutException) else str(exc)
-        self._reason = what or type(exc).__name__
+        self._reason = what.rstrip(".") or type(exc).__name__
 
     def answered(self, reply: httpx.Response) -> bool:
         """Whether what answered is a gateway, and not something before or instead of one."""
@@ -251,13 +270,11 @@ class Trial:
     def error(self) -> GatewayUnreachable:
         """What is to be told once nobody is left."""
         places = ", ".join(self._places)
+        fix = "correct the URL (GRIDQ_URL or --grid), or start one there: gridq gateway"
+        if "CERTIFICATE_VERIFY_FAILED" in self._reason:
+            fix = "let SSL_CERT_FILE name a file with the certificate of who signed the gateway's own"
         return GatewayUnreachable(
-            f"No gateway answers at {places}",
-            {
-                "path": places,
-                "reason": self._reason,
-                "fix": "correct the URL (GRIDQ_URL or --grid), or start one there: gridq gateway",
-            },
+            f"No gateway answers at {places}", {"path": places, "reason": self._reason, "fix": fix}
         )
 
 

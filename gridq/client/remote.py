@@ -273,7 +273,12 @@ def submission(config: Settings, graph: Json, input: Json, job: str | None, opti
     # The graph goes as text, which may be nested more deeply than a gateway lets a body be.
     head = jsons.dumps({**said, "graph": text}, separators=(",", ":")).encode()
     return Call(
-        "POST", "/jobs", body=head[:-1] + b',"input":' + value + b"}", headers=bearer(about.key), wait=HELD
+        "POST",
+        "/jobs",
+        body=head[:-1] + b',"input":' + value + b"}",
+        headers=bearer(about.key),
+        wait=HELD,
+        way="submission",
     )
 
 

@@ -50,7 +50,7 @@ def the_end(job: str, timeout: float | None) -> Steps[dict[str, Json]]:
 def look(job: str, wait: float = 0.0) -> Call:
     """The call that asks for a job, and waits up to `wait` seconds for its end. JobNotFound: it is no id."""
     params = {"wait": round(wait, 3)} if wait else {}
-    return Call("GET", place_of(job), params, wait=wait)
+    return Call("GET", place_of(job), params, wait=wait, way="wait" if wait else "short")
 
 
 def place_of(job: str) -> str:

@@ -107,6 +107,15 @@ def test_a_piece_starts_the_time_anew_and_nothing_else_does(clock: Clock) -> Non
     assert reader.late()
 
 
+def test_a_reader_that_takes_its_time_is_not_late(clock: Clock) -> None:
+    reader = Following("j", 5.0)
+    reader.call()
+    for _ in reader.feed(TEXT[: TEXT.index(b"id: j/3-0")]):
+        clock.now += 60
+    assert not reader.late()
+    assert not reader.leaves()
+
+
 def test_without_a_time_out_an_absence_is_borne_for_so_long(clock: Clock) -> None:
     reader = Following("j", None)
     away = GatewayUnreachable("away")

@@ -9,9 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import httpx
 import pytest
+import uvloop
 from pydantic import SecretStr
 
 from gridq.client.gateways import AsyncGateways, Call, Gateways
@@ -79,17 +81,25 @@ def on_a_thread(gateways: Gateways, call: Call) -> Json:
 
 
 def on_a_loop(gateways: Gateways, call: Call) -> Json:
-    async def scene() -> Json:
-        way = AsyncGateways(gateways)
-        try:
-            return await way.ask(call)
-        finally:
-            await way.close()
-
-    return asyncio.run(scene())
+    return _on(asyncio.new_event_loop, gateways, call)
 
 
-@pytest.fixture(params=[on_a_thread, on_a_loop])
+def on_uvloop(gateways: Gateways, call: Call) -> Json:
+    return _on(uvloop.new_event_loop, gateways, call)
+
+
+LOOPS: dict[tuple[Gateways, Callable[[], Any]], tuple[asyncio.Runner, AsyncGateways]] = {}
+
+
+def _on(loop: Callable[[], asyncio.AbstractEventLoop], gateways: Gateways, call: Call) -> Json:
+    """Always on the same loop, so that its connections are kept."""
+    if (gateways, loop) not in LOOPS:
+        LOOPS[gateways, loop] = asyncio.Runner(loop_factory=loop), AsyncGateways(gateways)
+    runner, way = LOOPS[gateways, loop]
+    return runner.run(way.ask(call))
+
+
+@pytest.fixture(params=[on_a_thread, on_a_loop, on_uvloop])
 def ask(request: pytest.FixtureRequest) -> Ask:
     made: Ask = request.param
     return made
@@ -106,6 +116,10 @@ def make() -> Iterator[Callable[..., Gateways]]:
             return gateways
 
         yield made
+    for runner, way in LOOPS.values():
+        runner.run(way.close())
+        runner.close()
+    LOOPS.clear()
 
 
 @pytest.fixture
