@@ -17,6 +17,7 @@ from benchmarks import (
     chain,
     criteria,
     fanin,
+    forecast,
     http,
     memory,
     onestage,
@@ -34,6 +35,7 @@ APART: dict[str, Callable[[], Sequence[Measured]]] = {
     "recovery": recovery.run,
     "criteria": criteria.run,
     "overload": overload.run,
+    "forecast": forecast.run,
     "http": http.run,
     "soak": soak.run,
 }

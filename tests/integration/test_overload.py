@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks import overload
+from benchmarks import forecast, overload
 from benchmarks.overload import Answer, Tally
 from gridq import bells
 from gridq.admission import Admission
@@ -82,6 +82,11 @@ def test_the_benchmark_in_its_smallest_form(monkeypatch: pytest.MonkeyPatch) -> 
     found = {row.name: row for row in overload.run(seconds=2.0, idle=1.5)}
     assert found["interactive requests that were not answered"].verdict == "met"
     assert found["refusals that do not say everything"].verdict == "met"
+
+
+def test_the_forecasts_benchmark_in_its_smallest_form() -> None:
+    found = [row.name for row in forecast.run(trials=2, warm=8, times=["constant"])]
+    assert found == ["constant: errors by waits", "constant: outside of the spread"]
 
 
 def test_a_refusal_is_read_for_all_it_must_say() -> None:
