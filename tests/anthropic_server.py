@@ -66,6 +66,9 @@ def _handler(state: AnthropicServer) -> type[BaseHTTPRequestHandler]:
             pass
 
         def do_GET(self) -> None:
+            if self.headers.get("x-api-key") != state.key or self.path != "/v1/models?limit=1000":
+                self._json(404, error(404, self.path))
+                return
             self._json(200, {"data": [{"type": "model", "id": "echo"}], "has_more": False})
 
         def do_POST(self) -> None:

@@ -21,6 +21,7 @@ class AnthropicWire(RemoteWire):
 
     wire: ClassVar[str] = ANTHROPIC
     name: ClassVar[str] = "Anthropic"
+    listing: ClassVar[str] = "models?limit=1000"  # else the first twenty
 
     def __init__(
         self,

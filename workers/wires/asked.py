@@ -45,7 +45,7 @@ def wrong(field: str, expected: str, fix: str | None = None) -> StageError:
     details: dict[str, Json] = {"param": field, "expected": expected, "status": 400}
     if fix is not None:
         details["fix"] = fix
-    return StageError(f"The request's {field!r} is not usable: it should be {expected}", details)
+    return StageError(f"The request's {field!r} is not usable", details)
 
 
 def placed(error: StageError, place: str) -> StageError:

@@ -46,6 +46,7 @@ class RemoteWire(ABC):
     wire: ClassVar[str]
     name: ClassVar[str]
     strict = False
+    listing: ClassVar[str] = "models"
 
     def __init__(self, url: str, key: str | None, headers: dict[str, str], silence: float) -> None:
         """`url` is the base, `https://host/v1`; `silence` the longest time without a byte, in seconds."""
@@ -69,7 +70,7 @@ class RemoteWire(ABC):
     def models(self, seconds: float) -> list[str]:
         """The names of the models the endpoint lists, asked for `seconds` at most."""
         context = StageContext(deadline=time.monotonic() + seconds)
-        data = self._whole("GET", "models", None, context).get("data")
+        data = self._whole("GET", self.listing, None, context).get("data")
         if not isinstance(data, list):
             raise self.malformed("it lists no models")
         return [item["id"] for item in data if isinstance(item, dict) and isinstance(item.get("id"), str)]
