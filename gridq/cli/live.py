@@ -6,8 +6,10 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from gridq.absence import Absence
 from gridq.cli.output import console, span
 from gridq.errors import BrokerError, BrokerUnreachable, WaitTimeout
 from gridq.narration import place_of
@@ -45,9 +47,10 @@ class Show(Protocol):
 def wait(client: Client, job: str, timeout: float | None, show: Show, tick: float = TICK) -> Json:
     """`client.result`, with a look at the job each `tick` seconds."""
     until = None if timeout is None else time.monotonic() + timeout
+    away = Absence(timeout)
     while True:
         left = tick if until is None else min(tick, until - time.monotonic())
-        if client.wait(job, max(left, 0)):
+        if away.ask(partial(client.wait, job), max(left, 0)):
             return client.result(job)
         if until is not None and time.monotonic() >= until:
             details = {"job": job, "fix": "wait longer (--timeout); the job goes on"}

@@ -21,6 +21,7 @@ from tests.builders import seq, stage
 from tests.gateways import serving
 from tests.integration.client.conftest import Place
 from tests.waiting import wait_for
+from workers.chaos.proxy import Proxy
 
 NOWHERE = "redis://127.0.0.1:1/0"
 SLEEP = {"root": stage("bench_sleep", ms=60_000)}
@@ -113,6 +114,25 @@ def test_jobs_are_cancelled(shell: Shell, place: Place) -> None:
     done = shell("cancel", job[:20], "none-such", "--grid", place.url)
     assert (done.returncode, done.stdout) == (5, f"{job}  cancelled\nnone-such  unknown\n")
     assert place.grid.client.status(job) is JobState.CANCELLED
+
+
+def test_a_gateway_that_is_away_for_a_while_is_waited_for(shell: Shell, place: Place) -> None:
+    port = int(place.url.rpartition(":")[2])
+    with Proxy(("127.0.0.1", port)) as proxy:
+        graph = shell.graph(seq(stage("bench_echo"), stage("bench_sleep", ms=1500)))
+        program = shell.start("run", graph, "-i", '{"ms": 1500}', "--watch", "--grid",
+                              f"http://127.0.0.1:{proxy.port}")  # fmt: skip
+        assert program.stderr is not None
+        assert program.stderr.readline().startswith("done    bench_echo")
+        [running] = place.grid.client.jobs(5, "running")
+        proxy.address = ("127.0.0.1", 1)
+        proxy.cut(reset=True)
+        wait_for(lambda: place.grid.client.status(running.job) is JobState.DONE)
+        assert program.poll() is None
+        proxy.address = ("127.0.0.1", port)
+        out, err = program.communicate(timeout=60)
+        assert (program.returncode, json.loads(out)) == (0, {"ms": 1500})
+        assert err.split()[:2] == ["done", "bench_sleep"]
 
 
 def test_ctrl_c_cancels_the_job(shell: Shell, place: Place) -> None:
