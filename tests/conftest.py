@@ -40,6 +40,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test reads or writes the home folder of whoever runs it, nor finds a grid that runs there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRIDQ_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.delenv("GRIDQ_URL", raising=False)
         yield
 
 

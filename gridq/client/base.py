@@ -102,8 +102,8 @@ class Client:
         """Have a stage in quarantine run again, as if it had killed nobody yet; False where it was released
         before.
 
-        `stage` is its path in the graph, or the number of its step; `by` is who says so. JobNotFound;
-        NotQuarantined: it stands in no quarantine.
+        `stage` is its path in the graph, or the number of its step; `by` is who says so (a gateway says
+        itself whose key it was). JobNotFound; NotQuarantined: it stands in no quarantine.
         """
         raise NotImplementedError
 
@@ -126,7 +126,9 @@ class Client:
         raise NotImplementedError
 
     def rows(self, job: str) -> list[Row]:
-        """One line for each stage recorded so far, in the order of their records."""
+        """One line for each stage recorded so far, in the order of their records. A gateway tells the last
+        thousand.
+        """
         raise NotImplementedError
 
     def view(self, job: str) -> JobView:
