@@ -56,9 +56,12 @@ def look(job: str, wait: float = 0.0) -> Call:
 def place_of(job: str) -> str:
     """The path of a job. JobNotFound: it is no id."""
     try:
-        return f"/jobs/{check_id(job)}"
+        path = f"/jobs/{check_id(job)}"
     except ConfigError:
         raise not_found(job) from None
+    if job in (".", ".."):  # which in a path mean something else
+        raise not_found(job)
+    return path
 
 
 def pause_of(exc: KeyLimitReached) -> float:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+import gridq
 from gridq import errors
 from gridq.client import Client
 from gridq.errors import GridError
+from gridq.settings import settings
 from gridq.states import JobState, StageState
 from tests.builders import seq, stage
 from tests.integration.client.conftest import Place
@@ -157,6 +159,24 @@ def test_every_way_knows_the_others_jobs(client: Client, place: Place) -> None:
     assert client.result(job, 30) == 5
 
 
+def test_the_modules_own_functions_go_where_the_settings_say(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRIDQ_URL", place.url)
+    monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://127.0.0.1:1/0")
+    settings.cache_clear()
+    gridq.client.default.cache_clear()
+    try:
+        job = gridq.submit(TOKENS, stream=True)
+        assert [piece.value for piece in gridq.stream(job)] == [f"token{number} " for number in range(5)]
+        assert gridq.result(job, 10) == "".join(f"token{number} " for number in range(5))
+        assert not gridq.cancel(job)
+    finally:
+        gridq.client.default().close()
+        gridq.client.default.cache_clear()
+        settings.cache_clear()
+
+
 WRONG: dict[str, Any] = {
     "no such stage": lambda client: client.submit({"root": stage("bench_eco")}),
     "no JSON": lambda client: client.submit("{"),
@@ -172,6 +192,7 @@ WRONG: dict[str, Any] = {
     "a stage fails": lambda client: client.run({"root": stage("bench_fail")}, {}, timeout=30),
     "no such job": lambda client: client.result("none-such", 1),
     "no id": lambda client: client.result("a/../b", 1),
+    "dots for an id": lambda client: client.result("..", 1),
     "an empty id": lambda client: client.view(""),
     "no job to wait for": lambda client: client.wait("none-such", 1),
     "no job to follow": lambda client: list(client.stream("none-such", 1)),
