@@ -156,9 +156,14 @@ def _many(sides: HttpSides, streams: int, held: float) -> list[Measured]:
 
 
 def lateness(streams: Sequence[Sequence[Token]]) -> list[float]:
-    """Seconds from upstream to reader of each token that was sent while all the streams were open."""
+    """Seconds from upstream to reader of each token that was sent while all the streams were open.
+
+    RuntimeError: they never were.
+    """
     opened = max(tokens[0].sent for tokens in streams)
     ended = min(tokens[-1].sent for tokens in streams)
+    if ended < opened:
+        raise RuntimeError("the first stream ended before the last had begun")
     return [token.late for token in chain(*streams) if opened <= token.sent <= ended]
 
 

@@ -71,6 +71,8 @@ def test_only_what_was_sent_while_all_were_open_is_looked_at() -> None:
     late = [round(each, 3) for each in http.lateness([first, second])]
     assert sorted(late) == [0.01, 0.02, 0.05, 0.2]
     assert http.share_late(late) == 0.25
+    with pytest.raises(RuntimeError, match="begun"):
+        http.lateness([first[:1], second[2:]])
 
 
 def test_what_is_lost_and_what_comes_again_do_not_make_up_for_each_other() -> None:
@@ -140,7 +142,7 @@ def test_what_is_not_compared_stands_in_the_page_with_its_reason() -> None:
 def test_all_rows_without_the_other_side() -> None:
     found = {
         each.name: each
-        for each in http.run(rounds=1, seconds=0.3, firsts=4, streams=3, held=1.0, litellm=False)
+        for each in http.run(rounds=1, seconds=0.3, firsts=4, streams=3, held=3.0, litellm=False)
     }
     assert len(found) == 8
     assert sum(isinstance(each, Unmeasured) for each in found.values()) == 4
