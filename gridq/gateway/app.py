@@ -74,14 +74,20 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
 class _Server(uvicorn.Server):
     """uvicorn, which says when it is ready, and ends as it is told to: with SIGTERM as with SIGINT."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None]) -> None:
+    def __init__(self, app: FastAPI, config: uvicorn.Config, ready: Callable[[str], None]) -> None:
         super().__init__(config)
+        self._app = app
         self._ready = ready
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._ready(self.url)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        door: Door = self._app.state.door
+        door.closing = True  # whoever watches without an end is told to come back elsewhere
+        await super().shutdown(sockets)
 
     @property
     def url(self) -> str:
@@ -120,9 +126,11 @@ def serve(config: Settings, options: GatewayOptions, *, ready: Callable[[str], N
 def make_server(config: Settings, options: GatewayOptions, ready: Callable[[str], None]) -> uvicorn.Server:
     """The server of `serve`, for whoever runs it otherwise: `should_exit` ends it."""
     _check(config, options)
+    app = create_app(config, options)
     return _Server(
+        app,
         uvicorn.Config(
-            create_app(config, options),
+            app,
             host=options.host,
             port=options.port,
             loop="uvloop" if sys.platform != "win32" else "asyncio",

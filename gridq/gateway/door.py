@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -183,8 +184,9 @@ class Door:
 
     def _undo(self, job: str, admitting: asyncio.Future[Any]) -> None:
         """Cancel a job whose client went away while it was being admitted."""
-        if not admitting.cancelled() and admitting.exception() is None and not self.closing:
-            self._threads.submit(self.client.cancel, job)
+        if not admitting.cancelled() and admitting.exception() is None:
+            with contextlib.suppress(RuntimeError):  # the threads are gone: the gateway has stopped meanwhile
+                self._threads.submit(self.client.cancel, job)
 
     async def wait(self, job: str, timeout: float | None) -> End | None:
         """The end of a job; None where `timeout` seconds pass before it. JobNotFound."""
