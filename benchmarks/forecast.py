@@ -15,7 +15,8 @@ from contextlib import contextmanager
 
 from benchmarks.grids import BenchGrid
 from benchmarks.measure import Figure, Measured, percentile, tell
-from gridq.forecast import Ask, Board, Forecast, forecast
+from gridq.board import Ask, Board
+from gridq.forecast import Forecast, forecast
 from gridq.outlook import read
 from gridq.store.keys import Keys
 

@@ -23,7 +23,7 @@ from benchmarks.http_load import HOST
 from benchmarks.http_sides import HttpSides
 from benchmarks.measure import Figure, Measured, percentile, tell
 from gridq import history
-from gridq.forecast import Ask
+from gridq.board import Ask
 from gridq.limiting import put_in_force
 from gridq.outlook import Lookout
 from gridq.quotas import parse

@@ -12,6 +12,7 @@ from typing import TypeVar
 from redis.exceptions import RedisError
 
 from gridq import queues
+from gridq.board import Ask
 from gridq.errors import (
     DeadlineUnreachable,
     GridError,
@@ -20,7 +21,6 @@ from gridq.errors import (
     QueueFull,
     QuotaExceeded,
 )
-from gridq.forecast import Ask
 from gridq.graph.plan import Plan
 from gridq.jobs import JobOptions, rung
 from gridq.outlook import Lookout, Outlook, explain

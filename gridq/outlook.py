@@ -20,6 +20,7 @@ from typing import Any
 from redis import Redis
 
 from gridq import registry
+from gridq.board import Ask, Board, Line, Seat
 from gridq.errors import (
     DeadlineUnreachable,
     GridError,
@@ -28,7 +29,7 @@ from gridq.errors import (
     QueueFull,
     QuotaExceeded,
 )
-from gridq.forecast import Ask, Board, Forecast, Line, Seat, elsewhere, forecast
+from gridq.forecast import Forecast, elsewhere, forecast
 from gridq.protocol import Json
 from gridq.queues import kind_of
 from gridq.store.keys import Keys

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gridq.forecast import Ask, Board, Forecast, Line, Seat, elsewhere, forecast
+from gridq.board import Ask, Board, Line, Seat
+from gridq.forecast import Forecast, elsewhere, forecast
 from gridq.protocol import Service
 
 ANY = "llm:any"

@@ -10,6 +10,7 @@ import pytest
 
 from gridq import bells, registry
 from gridq.app import app
+from gridq.board import Ask
 from gridq.errors import (
     AgentJobsExceeded,
     DeadlineUnreachable,
@@ -17,7 +18,7 @@ from gridq.errors import (
     NoLiveSeat,
     QueueFull,
 )
-from gridq.forecast import Ask, Forecast
+from gridq.forecast import Forecast
 from gridq.outlook import FRESH, Lookout, Outlook, explain, read
 from gridq.protocol import Advertisement, Service
 from tests.conftest import GridEnv
