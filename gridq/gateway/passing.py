@@ -13,18 +13,20 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gridq.absence import Absence
 from gridq.awaiting import not_found
-from gridq.errors import GridError
+from gridq.errors import GridError, JobNotFound
 from gridq.gateway import faults, sse
 from gridq.gateway.asked import Asked, asked, model_of, parse_body, read_body, stream_of
 from gridq.gateway.caller import Caller, identify
-from gridq.gateway.door import Door, cost_cents
+from gridq.gateway.door import Door, Outcome, cost_cents
 from gridq.gateway.follower import Entry, Follower
 from gridq.gateway.presence import Presence
 from gridq.jobs import new_id
@@ -155,14 +157,19 @@ class Passing(Response):
         return relay.follow(self.job)
 
     async def _whole(self, request: Request, send: Send) -> None:
-        outcome = await self.door.outcome(self.job)
-        body = await self.door.answer(self.job, outcome.end)
+        outcome = await self._outcome()
+        body = await Absence(None).ask_async(partial(self.door.answer, self.job), outcome.end)
         headers = self._told(request)
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         headers += _about(outcome.rows)
         self.begun = True
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+    async def _outcome(self) -> Outcome:
+        """How the job ended, waited for where the server is away just now."""
+        outcome: Outcome = await Absence(None).ask_async(self.door.outcome, self.job)
+        return outcome
 
     async def _pieces(self, follower: Follower, request: Request, send: Send) -> None:
         """Send each piece as it comes; nothing before the first: an error before it has its status."""
@@ -181,10 +188,15 @@ class Passing(Response):
                 continue
             if frames:
                 await self._send(b"".join(frames), request, send)
-            outcome = await self.door.outcome(self.job)
-            if entry.end is not JobState.DONE:
-                raise outcome.end.error() or GridError("The job did not end well")
-            told = b"".join(b": %b: %b\n" % header for header in _about(outcome.rows))
+            told = b""
+            try:
+                outcome = await self._outcome()
+                if entry.end is not JobState.DONE:
+                    raise outcome.end.error() or GridError("The job did not end well")
+                told = b"".join(b": %b: %b\n" % header for header in _about(outcome.rows))
+            except JobNotFound:  # its result has expired, yet all of its stream is here
+                if entry.end is not JobState.DONE:
+                    raise
             last = self.wire.end(f"{self.job}/{entry.id}")
             await self._send(told + last, request, send, more=False)
             return

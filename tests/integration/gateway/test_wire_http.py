@@ -324,6 +324,20 @@ def test_what_was_trimmed_away_is_said_and_not_passed_over(http: httpx.Client, s
     assert frames(kept.text) == events[-2:]
 
 
+def test_a_stream_is_whole_though_the_result_beside_it_has_expired(
+    http: httpx.Client, served: Served
+) -> None:
+    reply = http.post(CHAT, json=body(stream=True))
+    events = frames(reply.text)
+    client = connect(served.config.broker_url.get_secret_value(), name="tests")
+    try:
+        assert client.unlink(served.grid.scripts.keys("fin", reply.headers["x-gridq-job"])) == 1
+    finally:
+        client.close()
+    again = http.post(CHAT, json=body(stream=True), headers={"last-event-id": events[0]["id"]})
+    assert frames(again.text) == events[1:]
+
+
 def test_the_bodies_text_is_what_reaches_the_endpoint(http: httpx.Client, served: Served) -> None:
     text = '{"messages":[{"role":"user","content":"\\u00fc \\ud83d\\ude00 1.0e2"}],"model":"echo","t":1.50}'
     assert http.post(CHAT, content=text.encode()).status_code == 200
