@@ -23,14 +23,25 @@ from gridq.client import (
     Client,
     GatewayClient,
 )
-from gridq.protocol import Json
+from gridq.errors import ChildDied
+from gridq.profiles import StageContext
+from gridq.protocol import Json, StageCall
 from gridq.settings import Settings
 from gridq.store.connection import connect
 from tests.acceptance.homes import GRIDQ
 from tests.gateways import serving
-from tests.local_grid import DEFAULT_SEATS, LocalGrid
+from tests.local_grid import DEFAULT_SEATS, BenchRunner, LocalGrid
 from tests.pointed import environment
 from workers.embedded import EmbeddedServer
+
+
+class Deadly(BenchRunner):
+    """`bench_die` kills its child, as it were."""
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        if stage.implementation == "bench:die":
+            raise ChildDied("The stage's child process ended with 3", {"path": stage.path})
+        return super().__call__(stage, value, context)
 
 
 @dataclass
@@ -55,7 +66,7 @@ def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
     )
     with (
         connect(server.url, name="tests") as client,
-        LocalGrid(client, config, DEFAULT_SEATS, lanes=4) as grid,
+        LocalGrid(client, config, DEFAULT_SEATS, lanes=4, runner=Deadly()) as grid,
         serving(config, keep_alive=0.5) as gateway,
     ):
         yield Place(grid, gateway.url, config)

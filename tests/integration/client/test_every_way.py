@@ -82,6 +82,20 @@ def test_who_is_there_and_what_waits(client: Client) -> None:
     client.cancel(job)
 
 
+def test_a_stage_in_quarantine_is_released_or_dropped(client: Client) -> None:
+    job = client.submit({"root": stage("bench_die")}, {})
+    [found] = wait_for(client.quarantined)
+    assert (found.job, found.path, found.queue, found.deaths) == (job, "root", "bench:any", 2)
+    assert client.release(job, "root")
+    wait_for(client.quarantined)  # it did so again
+    assert client.drop(job, found.step)
+    assert not client.drop(job, "root")
+    with pytest.raises(errors.StageQuarantined):
+        client.result(job, 10)
+    with pytest.raises(errors.NotQuarantined):
+        client.release(job, "root")
+
+
 def test_pieces_come_as_they_are_made_and_again_from_the_beginning(client: Client) -> None:
     job = client.submit(TOKENS, stream=True)
     said = [(piece.path, piece.value) for piece in client.stream(job)]
