@@ -164,7 +164,9 @@ def openai_error(error: GridError, request_id: str) -> dict[str, Json]:
     kind = OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if error.code.startswith("quota."):
         kind = "insufficient_quota"
-    about = {"message": _sentence(told), "type": kind, "param": told["details"].get("path")}
+    details = told["details"]
+    param = details.get("param") or details.get("path")  # the client's own field, where the seat names it
+    about = {"message": _sentence(told), "type": kind, "param": param}
     return {"error": {**about, "code": told["code"], **_extra(told, about), "request_id": request_id}}
 
 

@@ -84,7 +84,7 @@ def test_nothing_names_a_machine_or_a_registry() -> None:
 
 def test_make_help_lists_every_target() -> None:
     text = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z]+):(?!=)", text, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):(?!=)", text, re.MULTILINE))
     phony = set(re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)[1].split())  # type: ignore[index]
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     described = dict(re.findall(r"^make (\S+) +(.+)$", listed, re.MULTILINE))
