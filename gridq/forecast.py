@@ -25,6 +25,9 @@ ORDER = 0.15
 several queues is only known on the average.
 """
 
+SPARE = 1.2
+"""By how much more than reckoned the waits were seen to spread (`python -m benchmarks forecast`)."""
+
 SHORTEST = 1e-6
 """Seconds that a stage takes at least."""
 
@@ -76,7 +79,7 @@ def _on(group: Group, ask: Ask) -> Forecast:
     if pace.rate is None or not pace.whole:
         return Forecast(ask.queue, position, group.lanes, None, None, None, "", pace.rate)
     start = _start(pace, position)
-    off = NINETY * _spread(start, position, position - group.free, pace)
+    off = SPARE * NINETY * _spread(start, position, position - group.free, pace)
     return Forecast(
         ask.queue, position, group.lanes, start, max(start - off, 0.0), start + off, "", pace.rate
     )
