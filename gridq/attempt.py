@@ -237,6 +237,10 @@ class Attempt:
 
     def _failed(self, exc: BaseException) -> str:
         """Report why there is no output; how the job ended, if it did."""
+        try:
+            self._write_pieces()  # what was said before it failed was said
+        except RedisError as fault:
+            log.warning("pieces of %s are not in its stream: %s", self._path, fault)
         found = self._judge(exc)
         kind, error, pause = found.kind, found.error, found.pause
         if isinstance(exc, SeatDegraded) and not self._why:
