@@ -156,6 +156,7 @@ class Attempt:
         store = session.scripts
         stored = dict(zip(self.claim.refs, self.claim.values, strict=True))
         decoded: dict[int, Json] = {}
+        done: list[Json] = []
 
         def outputs(step: int) -> Json:
             if step not in decoded:
@@ -170,7 +171,6 @@ class Attempt:
                 decoded[-1] = values.decode(values.read(store.client, store.keys, self.claim.input))
             return decoded[-1]
 
-        done: list[Json] = []
         for number, op in enumerate(self.step.ops):
             self._at, self._path = number, op.path
             narration.now_about(stage=op.path, runs=op.name)
@@ -237,10 +237,7 @@ class Attempt:
 
     def _failed(self, exc: BaseException) -> str:
         """Report why there is no output; how the job ended, if it did."""
-        try:
-            self._write_pieces()  # what was said before it failed was said
-        except RedisError as fault:
-            log.warning("pieces of %s are not in its stream: %s", self._path, fault)
+        self.flush()  # what was said before it failed was said
         found = self._judge(exc)
         kind, error, pause = found.kind, found.error, found.pause
         if isinstance(exc, SeatDegraded) and not self._why:
@@ -388,14 +385,13 @@ class Attempt:
         """Write the pieces that wait; while the server is away they go on waiting."""
         try:
             self._write_pieces()
-        except (ConnectionError, TimeoutError) as exc:
+        except RedisError as exc:
             log.warning("the pieces of %s wait for the server: %s", self._path, exc)
 
     def _write_pieces(self) -> None:
         """Write the pieces that wait; an attempt that no longer counts is cancelled."""
         with self._flushing:
-            pieces = list(self._pieces)
-            if not pieces:
+            if not (pieces := list(self._pieces)):
                 return
             self._flushed = time.monotonic()
             kept = self.session.scripts.emit(self.claim.lease, self._path, pieces, self.emitted - len(pieces))
