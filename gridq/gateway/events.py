@@ -14,6 +14,7 @@ gateway. Each connection begins with where every stage stands, so nothing of tha
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -24,7 +25,7 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from gridq.awaiting import not_found
-from gridq.errors import GridError, RequestError
+from gridq.errors import BrokerUnreachable, GridError, RequestError
 from gridq.gateway.door import Door
 from gridq.gateway.faults import grid_error, request_id_of
 from gridq.gateway.follower import Follower, order
@@ -145,8 +146,7 @@ class _Story:
         while not self.door.closing:
             now = time.monotonic()
             if now >= look_at:
-                view = await self._look()
-                parts = self._changes(view)
+                parts = await self._news()
                 self._pause = SOONEST if parts else min(self._pause * 2, LATEST)
                 look_at = time.monotonic() + self._pause
                 if parts:
@@ -162,12 +162,30 @@ class _Story:
                 alive_at = time.monotonic() + self.door.options.keep_alive
                 yield b"".join(pieces)
             if entry is not None:
-                view = await self._look()
-                yield b"".join(self._changes(view)) + self._end(view, entry.id)
+                yield await self._last(entry.id)
                 return
             if time.monotonic() >= alive_at:
                 yield KEEP_ALIVE
                 alive_at = time.monotonic() + self.door.options.keep_alive
+
+    async def _news(self) -> list[bytes]:
+        """What has changed; nothing while the server is away: the relay waits for it too."""
+        try:
+            return self._changes(await self._look())
+        except BrokerUnreachable:
+            return []
+
+    async def _last(self, entry: str) -> bytes:
+        """The last changes, and the end."""
+        while True:
+            try:
+                view = await self._look()
+            except BrokerUnreachable:
+                if self.door.closing:
+                    raise
+                await asyncio.sleep(SOONEST)
+            else:
+                return b"".join(self._changes(view)) + self._end(view, entry)
 
     async def _look(self) -> JobView:
         view = await self.door.call(self._reader.read)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,3 +137,24 @@ def test_a_place_that_was_trimmed_away_is_told_not_passed_over(place: Benches, g
     events = list(gateway.events(f"/jobs/{job}/events", headers={"Last-Event-ID": ids[0]}))
     assert events[-1]["event"] == "error"
     assert json.loads(events[-1]["data"])["error"]["code"] == "stream.trimmed"
+
+
+def test_a_server_that_is_away_for_a_while_costs_no_piece(tmp_path: Path) -> None:
+    with (
+        EmbeddedServer(tmp_path / "data", appendonly=True, fsync="always") as own,
+        benches(own, tmp_path, keep_alive=0.2) as place,
+    ):
+        job = submit(place.gateway, SLOWLY)
+        found: list[dict[str, str]] = []
+        restarted = False
+        for event in place.gateway.events(f"/jobs/{job}/events"):
+            found.append(event)
+            if len(pieces(found)) >= 5 and not restarted:
+                own.kill()
+                own.start()
+                restarted = True
+        assert restarted
+        assert found[-1]["event"] == "end", found[-1]
+        end = json.loads(found[-1]["data"])
+        assert end["state"] == "done"
+        assert "".join(pieces(found)) == place.gateway.get(f"/jobs/{job}")["result"]["output"]
