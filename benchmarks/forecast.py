@@ -113,7 +113,7 @@ def _rows(name: str, trials: list[tuple[Forecast, float]]) -> list[Measured]:
     )
     return [
         Figure(
-            f"{name}: errors by waits", 100 * sum(off) / sum(waits), "%", 40,
+            f"{name}: errors by waits", 100 * sum(off) / sum(waits), "%", 50,
         ),
         Figure(f"{name}: outside of the spread", 100 * outside / len(known), "%", 30),
     ]  # fmt: skip
