@@ -57,11 +57,13 @@ def _is_one(address: str, proxies: Sequence[str]) -> bool:
 
 
 def _network(address: str) -> str:
-    """What counts as one address: of IPv6 the /64 that one subscriber has whole."""
+    """What counts as one address: of IPv6 the /64 that one subscriber has whole; an IPv4 address written as
+    IPv6 (::ffff:…) is that alone.
+    """
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if found.version == 6:
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))

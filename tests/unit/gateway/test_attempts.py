@@ -41,6 +41,14 @@ def test_one_subscribers_addresses_are_one() -> None:
     assert tried.wait("2001:db8:1:3::1") == 0
 
 
+def test_an_ipv4_address_written_as_ipv6_is_that_alone() -> None:
+    tried = Attempts(Clock())
+    for _ in range(BURST):
+        tried.failed("::ffff:1.2.3.4")
+    assert tried.wait("1.2.3.4") > 0
+    assert tried.wait("::ffff:1.2.3.5") == 0
+
+
 def test_only_so_many_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "MOST", 8)
     tried = Attempts(Clock())
