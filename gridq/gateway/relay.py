@@ -175,10 +175,10 @@ class Relay:
             at = order(follower.at)
             entries = [entry for entry in entries if order(entry[0]) > at]
         if follower.doubtful and entries:
-            follower.doubtful = False
             if not await self._whole(follower):
                 follower.fail(_trimmed(follower.job))
                 return
+            follower.doubtful = False
         follower.take(entries, now)
 
     async def _whole(self, follower: Follower) -> bool:
