@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from gridq.admission import Admission
 from gridq.awaiting import BLOCK, not_found
 from gridq.client.broker import BrokerClient
-from gridq.errors import ValueGone
+from gridq.errors import BrokerError, ValueGone
 from gridq.gateway.caller import Caller
 from gridq.gateway.follower import Follower
 from gridq.gateway.holding import Holding
@@ -60,7 +60,6 @@ class Door:
         )
         self.pipe = Pipe(connect_async(self.client.url, name="gridq-gateway", retry=False))
         self.relay = Relay(self.redis, self.keys, self.pipe, buffer=options.buffer)
-        self.holding = Holding(self.redis, self.keys, options.hold)
         self.holding = Holding(self.redis, self.keys, options.hold)
         self._admission: Admission | None = None
         self.closing = False
@@ -154,7 +153,10 @@ class Door:
         arguments = None if admission is None else admission.at_once(job, graph, value, about, caller.key)
         if admission is None or arguments is None:
             return False
-        asked = self.pipe.send(("EVALSHA", self.client.scripts.shas["admit"], 0, *arguments))
+        try:
+            asked = self.pipe.send(("EVALSHA", self.client.scripts.shas["admit"], 0, *arguments))
+        except RedisError:  # the gateway stops
+            return False
         try:
             await asyncio.shield(asked.answered)
         except RedisError:  # perhaps it was done all the same: the whole way finds it then
@@ -183,17 +185,15 @@ class Door:
         return admission.admit(job, split, value, about, key=caller.key, body=body)
 
     def _undo(self, job: str, admitting: asyncio.Future[Any]) -> None:
-        """Cancel a job whose client went away while it was being admitted."""
-        if not admitting.cancelled() and admitting.exception() is None:
+        """Cancel a job whose client went away while it was being admitted. After a lost reply it may have
+        been admitted all the same.
+        """
+        if admitting.cancelled():
+            return
+        fault = admitting.exception()
+        if fault is None or isinstance(fault, RedisError | BrokerError):
             with contextlib.suppress(RuntimeError):  # the threads are gone: the gateway has stopped meanwhile
                 self._threads.submit(self.client.cancel, job)
-
-    async def wait(self, job: str, timeout: float | None) -> End | None:
-        """The end of a job; None where `timeout` seconds pass before it. JobNotFound."""
-        with self.relay.follow(job) as follower:
-            if await follower.end(timeout) is None:
-                return None
-        return (await self.outcome(job)).end
 
     async def outcome(self, job: str) -> Outcome:
         """How a job that has ended did so. JobNotFound: its result has expired."""
@@ -224,10 +224,6 @@ class Door:
                 "A stored value is gone", {"path": job, "reason": "its job has ended, or its time is over"}
             )
         return bytes(found)
-
-    async def rows(self, job: str) -> list[Row]:
-        """One line for each stage recorded so far, in the order of their records."""
-        return await self.call(self.client.rows, job)
 
     async def agent_of(self, job: str) -> str:
         """Whose job it is, for `Caller.may_see`. JobNotFound."""

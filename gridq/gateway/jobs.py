@@ -29,7 +29,6 @@ from gridq.gateway.schemas import (
 )
 from gridq.history import MAX_STEPS, JobView
 from gridq.inbox import graph_text
-from gridq.jobs import End
 from gridq.settings import Settings
 from gridq.states import JobState
 from gridq.store import values
@@ -136,7 +135,8 @@ async def read(
     door: Door = request.app.state.door
     job = await find(door, caller, id)
     if wait > 0:
-        await door.wait(job, min(wait, LONGEST_WAIT))
+        with door.relay.follow(job) as follower:
+            await follower.end(min(wait, LONGEST_WAIT))
     view, waits_for, spent = await door.call(_look, door.client, job)
     if view.state is None:
         raise not_found(job)
@@ -145,10 +145,7 @@ async def read(
         return _json(body[:-1] + b',"result":null}', job=job)
     answer = b"null"
     if view.state is JobState.DONE:
-        data = await door.call(door.client.redis.lindex, door.keys("fin", job), 0)
-        if not isinstance(data, bytes):  # its time was over in between
-            raise not_found(job)
-        answer = await door.answer(job, End.read(data))
+        answer = await door.answer(job, (await door.outcome(job)).end)
     result = json.dumps(job_result(view, spent), separators=(",", ":")).encode()
     # The stored text of the answer goes out as it is: it may be many megabytes.
     return _json(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job=job)
