@@ -30,7 +30,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `park:<agent>` | set: where stages of an agent over its money stand aside | the longest deadline + 1 h |
 | `rate:<seat>` | list: the times of a seat's last claims | 2 min |
 | `calls:<key>` | sorted set: requests by an API key with a limit, by their time | 1 min |
-| `opened:<key>` | sorted set: its open requests, until when their places are held | 30 s after the last word |
+| `opened:<key>` | sorted set: its open requests, until when each holds its place | 30 s after the last word |
 | `token:<id>` | hash: a join token: its secret hashed, how often it may be used | as the token |
 | `tokens` | sorted set: join tokens by expiry | as the last of them |
 | `full` | bytes used and maxmemory, while the server's memory is nearly used up | 5 s |
