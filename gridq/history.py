@@ -25,9 +25,6 @@ from gridq.store.keys import Keys
 MAX_STEPS = 1000
 """Of a larger plan only the counts are read, and of its rows the last so many."""
 
-PAGE = 200
-"""Jobs looked at in one round trip."""
-
 
 @dataclass(slots=True)
 class StageView:
@@ -324,29 +321,6 @@ def _recorded(rows: Iterable[Row]) -> Iterator[StageView]:
             tokens_out=row.tokens_out,
             micro_dollars=row.micro_dollars,
         )
-
-
-def jobs(client: Redis, keys: Keys, limit: int = 20, state: JobState | None = None) -> list[JobSummary]:
-    """The jobs that are known, the latest first: up to `limit`, of those in `state` where it is given."""
-    found: list[JobSummary] = []
-    at = 0
-    while len(found) < limit:
-        page: Any = client.zrange(keys("jobs"), at, at + PAGE - 1, desc=True, withscores=True)
-        look = client.pipeline(transaction=False)
-        for member, _ in page:
-            job = member.decode()
-            look.hmget(keys("job", job), HEAD)
-            look.hmget(keys("about", job), [*HEAD, "state", "ended"])
-            look.hmget(keys("sub", job), ["name", "agent", "options"])
-        replies = look.execute() if page else []
-        for number, (member, score) in enumerate(page):
-            summary = summary_of(member.decode(), score, *replies[3 * number : 3 * number + 3])
-            if summary is not None and state in (None, summary.state):
-                found.append(summary)
-        at += PAGE
-        if len(page) < PAGE:
-            break
-    return found[:limit]
 
 
 def summary_of(job: str, at: float, head: list[Any], about: list[Any], inbox: list[Any]) -> JobSummary | None:

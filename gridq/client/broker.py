@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import SecretStr
 from redis.exceptions import OutOfMemoryError
 
-from gridq import backlog, history, prefixes, quarantine, registry
+from gridq import backlog, history, listing, prefixes, quarantine, registry
 from gridq.absence import Absence
 from gridq.awaiting import (
     BLOCK,
@@ -175,8 +175,17 @@ class BrokerClient(Client):
             raise ConfigError(
                 f"There is no state {state!r}", {"path": "state", "expected": "one of " + ", ".join(JobState)}
             )
+        wanted = None if state is None else JobState(state)
+        found: list[JobSummary] = []
+        page = listing.JobPage(found, None)
         with translated(self.url):
-            return history.jobs(self.redis, self.keys, limit, None if state is None else JobState(state))
+            while len(found) < limit:
+                left = limit - len(found)
+                page = listing.jobs(self.redis, self.keys, left, wanted, before=page.after)
+                found += page.jobs
+                if page.after is None:
+                    break
+        return found
 
     def queues(self) -> list[QueueView]:
         with translated(self.url):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from gridq import history
+from gridq import history, listing
 from gridq.errors import AttemptsExhausted, ConfigError, GridError, JobNotFound
 from gridq.history import JobView, StageView, by_step
 from gridq.inbox import Inbox
@@ -134,7 +134,7 @@ def test_of_a_large_plan_only_the_counts_are_read(grid: LocalGrid, monkeypatch: 
 def test_jobs_are_listed_the_latest_first_and_by_state(
     grid: LocalGrid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "PAGE", 2)
+    monkeypatch.setattr(listing, "PAGE", 2)
     first, second = (grid.client.submit({"root": stage("bench_echo")}, n, name=f"n{n}") for n in (1, 2))
     for job in (first, second):
         grid.client.result(job, 20)
