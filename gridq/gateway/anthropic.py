@@ -29,7 +29,7 @@ async def count(request: Request) -> Response:
     """
     door: Door = request.app.state.door
     await identify(request, "submit")
-    raw = await read_body(request.receive, request.scope["headers"], door.most_body)
+    raw = await read_body(request.receive)
     body = parse_body(raw, door.options.max_json_depth)
     model_of(body)
     return JSONResponse({"input_tokens": count_tokens(body)})

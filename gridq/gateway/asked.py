@@ -16,7 +16,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from gridq.errors import InvalidField, InvalidJson, MissingField, RequestError, first_fault
-from gridq.gateway.limits import body_too_large
 from gridq.jobs import JobOptions
 from gridq.protocol import Json
 
@@ -108,22 +107,16 @@ KNOWN = frozenset({*_OPTIONS, b"x-gridq-detach", b"x-gridq-agent"})
 """Every header of a request that the grid reads."""
 
 
-async def read_body(receive: Receive, headers: Iterable[tuple[bytes, bytes]], most: int) -> bytes:
-    """A request's body. InputTooLarge: over `most` bytes; what is over is not read. ClientDisconnect."""
-    for name, value in headers:
-        if name == b"content-length" and value.isdigit() and int(value) > most:
-            raise body_too_large(most)
+async def read_body(receive: Receive) -> bytes:
+    """A request's body, as far as `receive` allows it (`gridq.gateway.limits`). InputTooLarge,
+    ClientDisconnect.
+    """
     parts: list[bytes] = []
-    size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect()
-        part = message.get("body", b"")
-        size += len(part)
-        if size > most:
-            raise body_too_large(most)
-        parts.append(part)
+        parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -66,11 +66,6 @@ class Door:
         """Whether the gateway stops: who is cut off then comes back at another one."""
         self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix="gridq-gateway")
 
-    @property
-    def most_body(self) -> int:
-        """The largest body that a request may have, in bytes."""
-        return self.options.max_body or self.config.max_value
-
     @classmethod
     async def open(cls, config: Settings, options: GatewayOptions) -> Door:
         """A door that reads. A server that is away is waited for."""

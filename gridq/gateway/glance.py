@@ -7,9 +7,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from redis import Redis
+
 from gridq import backlog, registry
 from gridq.backlog import QueueView
+from gridq.gateway import offers, origins
+from gridq.protocol import Json
 from gridq.registry import LiveSeat
+from gridq.store.keys import Keys
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -49,20 +54,20 @@ class Kept(Generic[T]):
 
 
 class Glance:
-    """The live seats and the queues."""
+    """The live seats and the queues, the models that are offered, the origins of the keys."""
 
     def __init__(self, door: Door) -> None:
-        client = door.client
-
-        async def seats() -> list[LiveSeat]:
-            return await door.call(registry.live_seats, client.redis, client.keys)
-
-        async def queues() -> list[QueueView]:
-            return await door.call(backlog.queues, client.redis, client.keys)
-
         self.door = door
-        self.seats = Kept(seats)
-        self.queues = Kept(queues)
+        self.seats: Kept[list[LiveSeat]] = self._kept(registry.live_seats)
+        self.queues: Kept[list[QueueView]] = self._kept(backlog.queues)
+        self.models: Kept[dict[str, dict[str, Json]]] = self._kept(offers.models)
+        self.origins: Kept[frozenset[str]] = self._kept(origins.of_keys)
+
+    def _kept(self, look: Callable[[Redis, Keys], T]) -> Kept[T]:
+        async def ask() -> T:
+            return await self.door.call(look, self.door.client.redis, self.door.keys)
+
+        return Kept(ask)
 
     def forget(self) -> None:
         """Look anew the next time: something was changed."""

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gridq.errors import GridError, RequestError
 from gridq.gateway import faults, origins
+from gridq.gateway.glance import glance_of
 from gridq.gateway.limits import BoundedBody, body_too_large, headers_fault
 from gridq.gateway.origins import Header
 from gridq.settings import Settings
@@ -68,9 +69,8 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                grant = origin is not None and await self._granted(scope, origin)
                 message["headers"] = _headers(message.get("headers", ()), scope["path"], request_id)
-                if grant and origin is not None:
+                if origin is not None and self._granted(scope, origin):
                     message["headers"] += origins.granted(origin)
             await send(message)
 
@@ -113,19 +113,13 @@ class Guard:
             return body_too_large(self.most)
         return headers_fault(scope["headers"])
 
-    async def _granted(self, scope: Scope, origin: str) -> bool:
+    def _granted(self, scope: Scope, origin: str) -> bool:
         """Whether a page of `origin` may read the answer."""
         return origin in self.allowed or "*" in self.allowed or origin in scope["state"].get("origins", ())
 
     async def _preflight(self, scope: Scope, origin: str, wanted: bytes, send: Send) -> None:
         """Answer a browser that asks whether it may ask."""
-        found = await self._granted(scope, origin)
-        if not found:
-            known = getattr(scope["app"].state, "key_origins", None)
-            if known is None:
-                known = scope["app"].state.key_origins = origins.KeyOrigins(scope["app"].state.door)
-            found = await known.holds(origin)
-        if not found:
+        if not self._granted(scope, origin) and origin not in await glance_of(scope["app"]).origins.get():
             raise origins.refused(origin)
         headers = [*origins.preflight(origin, wanted), NOSNIFF]
         await send({"type": "http.response.start", "status": 204, "headers": headers})

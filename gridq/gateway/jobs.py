@@ -84,7 +84,7 @@ async def submit(
     goes before.
     """
     door: Door = request.app.state.door
-    raw = await read_body(request.receive, request.scope["headers"], door.most_body)
+    raw = await read_body(request.receive)
     spec = read_spec(raw, depth=_depth(door))
     base = asked(request.scope["headers"], caller.agent, stream=False).about
     if None not in (spec.idempotency_key, idempotency_key) and spec.idempotency_key != idempotency_key:

@@ -3,52 +3,37 @@
 from __future__ import annotations
 
 import difflib
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
+from redis import Redis
+
 from gridq import registry
-from gridq.gateway.door import Door
 from gridq.protocol import Advertisement, Json
+from gridq.store.keys import Keys
 
 KIND = "llm:"
 ANY = "any"
-
-KEPT = 1.0
-"""Seconds for which what the seats say of themselves is not read again."""
 
 CLOSE = 3
 """Names that are told where one is wrong."""
 
 
-class Offers:
-    """The models of one door's grid."""
+def models(client: Redis, keys: Keys) -> dict[str, dict[str, Json]]:
+    """Each model, family and `any` that a live seat offers, by its name, in one record for both APIs."""
+    return offered(registry.seats(client, keys))
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
-        self._read: tuple[float, dict[str, dict[str, Json]]] = (0.0, {})
 
-    async def all(self) -> dict[str, dict[str, Json]]:
-        """Each model, family and `any` that a live seat offers, by its name, in one record for both APIs."""
-        until, found = self._read
-        if time.monotonic() >= until:
-            client = self.door.client
-            ads = await self.door.call(registry.seats, client.redis, client.keys)
-            found = offered(ads)
-            self._read = time.monotonic() + KEPT, found
-        return found
-
-    async def near(self, name: str) -> list[str]:
-        """The names that come close to one that nobody offers, or some that there are."""
-        names = list(await self.all())
-        lowered = {other.lower(): other for other in names}
-        close = difflib.get_close_matches(name.lower(), list(lowered), CLOSE, 0.5)
-        return [lowered[other] for other in close] or sorted(names)[:CLOSE]
+def near(name: str, names: Iterable[str]) -> list[str]:
+    """Those of `names` that come close to one that nobody offers, or some that there are."""
+    lowered = {other.lower(): other for other in names}
+    close = difflib.get_close_matches(name.lower(), list(lowered), CLOSE, 0.5)
+    return [lowered[other] for other in close] or sorted(lowered.values())[:CLOSE]
 
 
 def offered(ads: Sequence[Advertisement]) -> dict[str, dict[str, Json]]:
-    """Each model, family and `any` of the live seats: names as the seats write them, else by their queues."""
+    """The same of advertisements: names as the seats write them, else by their queues."""
     found: dict[str, dict[str, Json]] = {}
     for ad in sorted(ads, key=lambda ad: ad.started_at):
         slugs = {unquote(queue.removeprefix(KIND)) for queue in ad.queues if queue.startswith(KIND)}

@@ -11,7 +11,8 @@ from starlette.responses import JSONResponse, Response
 
 from gridq.errors import RouteNotFound
 from gridq.gateway.caller import identify
-from gridq.gateway.offers import Offers
+from gridq.gateway.glance import glance_of
+from gridq.gateway.offers import near
 from gridq.gateway.passing import OPENAI, begin
 
 router = APIRouter(tags=["openai"])
@@ -39,7 +40,7 @@ async def embeddings(request: Request) -> Response:
 async def models(request: Request) -> Response:
     """Every model that a live seat offers, every family that one declares, and `any`."""
     await identify(request, "read")
-    data = list((await _offers(request).all()).values())
+    data = list((await glance_of(request.app).models.get()).values())
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
     return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
 
@@ -48,23 +49,15 @@ async def models(request: Request) -> Response:
 async def model(request: Request, name: str) -> Response:
     """One model. A name may hold slashes."""
     await identify(request, "read")
-    offers = _offers(request)
-    found = (await offers.all()).get(name)
+    offered = await glance_of(request.app).models.get()
+    found = offered.get(name)
     if found is None:
-        near = await offers.near(name)
+        close = near(name, offered)
         raise RouteNotFound(
             f"Nobody offers the model {name[:200]!r} now",
             {
                 "path": "model",
-                "reason": "the closest are " + ", ".join(near) if near else "nobody offers any",
+                "reason": "the closest are " + ", ".join(close) if close else "nobody offers any",
             },
         )
     return JSONResponse(found)
-
-
-def _offers(request: Request) -> Offers:
-    state = request.app.state
-    found: Offers | None = getattr(state, "offers", None)
-    if found is None or found.door is not state.door:
-        found = state.offers = Offers(state.door)
-    return found

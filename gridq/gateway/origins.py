@@ -7,19 +7,14 @@ granted to the gateway's origins and to those of any key that stands.
 from __future__ import annotations
 
 import re
-import time
-from typing import TYPE_CHECKING
+
+from redis import Redis
 
 from gridq import auth
 from gridq.auth import Key
 from gridq.errors import GridError, OriginRefused
 from gridq.store.connection import now_ms
-
-if TYPE_CHECKING:
-    from gridq.gateway.door import Door
-
-KEPT = 1.0
-"""Seconds for which the keys' origins are not read again."""
+from gridq.store.keys import Keys
 
 METHODS = b"GET, POST, DELETE, OPTIONS"
 EXPOSED = (
@@ -33,25 +28,11 @@ _NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,2000}")
 Header = tuple[bytes, bytes]
 
 
-class KeyOrigins:
-    """The origins of all keys that stand, read again where they are older than KEPT seconds."""
-
-    def __init__(self, door: Door) -> None:
-        self.door = door
-        self._read: tuple[float, frozenset[str]] = (0.0, frozenset())
-
-    async def holds(self, origin: str) -> bool:
-        """Whether a key has `origin`."""
-        until, found = self._read
-        if time.monotonic() >= until:
-            found = await self.door.call(self._origins)
-            self._read = time.monotonic() + KEPT, found
-        return origin in found
-
-    def _origins(self) -> frozenset[str]:
-        scripts = self.door.client.scripts
-        now, keys = now_ms(scripts.client), auth.listing(scripts.client, scripts.keys)
-        return frozenset(origin for key in keys if key.stands(now) for origin in key.limits.origins)
+def of_keys(client: Redis, keys: Keys) -> frozenset[str]:
+    """The origins of all keys that stand."""
+    now = now_ms(client)
+    standing = [key for key in auth.listing(client, keys) if key.stands(now)]
+    return frozenset(origin for key in standing for origin in key.limits.origins)
 
 
 def granted(origin: str) -> list[Header]:

@@ -64,7 +64,7 @@ async def begin(request: Request, wire: Wire, path: str) -> Passing:
     door: Door = request.app.state.door
     caller = await identify(request, "submit")
     headers = request.scope["headers"]
-    raw = await read_body(request.receive, headers, door.most_body)
+    raw = await read_body(request.receive)
     body = parse_body(raw, door.options.max_json_depth)
     model, stream = model_of(body), stream_of(body)
     about = asked(headers, caller.agent, stream=stream)
