@@ -60,7 +60,7 @@ class JobOptions(Wire):
         description="an agent's jobs of one session go to the seat that served the last, where it is free",
     )
     prefer: Seat | None = Field(
-        None, description="the seat whose lane is woken first for its stages, where it is idle and serves them"
+        None, description="the seat that is woken first for its stages, where it is idle and serves them"
     )
     avoid: Annotated[tuple[Seat, ...], Field(max_length=16)] = Field(
         (), description="seats that may take none of its stages"
