@@ -147,7 +147,7 @@ def test_a_free_queue_is_asked_for_in_one_question_and_without_a_deadline_in_non
         return commands(watched, lambda: check("j", split.starts, JobOptions(**options), {}))
 
     assert asked() == 0
-    assert asked(deadline=1.0) == 5
+    assert 5 <= asked(deadline=1.0) <= 6, "and a PING where the connection was idle for long"
 
 
 def test_through_the_inbox_it_becomes_the_jobs_error(client: Client, grid_env: GridEnv) -> None:

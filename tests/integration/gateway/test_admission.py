@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 
 from gridq import registry
+from gridq.executor import Session
 from gridq.limiting import lift, put_in_force
 from gridq.protocol import Advertisement, Service
 from gridq.quotas import parse
@@ -17,6 +19,7 @@ from gridq.store.scripts import Scripts
 from tests.builders import stage
 from tests.gateways import benches
 from tests.integration.gateway.conftest import Served
+from tests.local_grid import BenchRunner
 from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 
@@ -37,14 +40,22 @@ def ask(served: Served, path: str, model: str, **headers: str) -> httpx.Response
     return served.gateway.http.post(path, json=body, headers=headers)
 
 
-def join(scripts: Scripts, seat: str, queue: str, took: float = 5.0) -> None:
-    """Make a seat live that takes nothing by itself."""
-    scripts.register(seat, "i", host="h", lanes=1, budget=None, queues=[queue], ttl_ms=60_000)
+@contextmanager
+def idle(scripts: Scripts, seat: str, queue: str, took: float = 5.0) -> Iterator[None]:
+    """A live seat that takes nothing by itself, and says that its stages take so long."""
+    session = Session(
+        scripts, scripts.config, seat=seat, host="h", lanes=1, queues=[queue], runner=BenchRunner()
+    )
     ad = Advertisement(
         seat=seat, machine="t", worker=f"{seat}@t", incarnation="i", kind="llm", lanes=1, queues=[queue],
         service={queue: Service(n=50, mean=took, p50=took, p90=took)},
     )  # fmt: skip
     registry.advertise(scripts.client, scripts.keys, ad, 60)
+    session.start()
+    try:
+        yield
+    finally:
+        session.stop(0)
 
 
 def bound(scripts: Scripts, queue: str, most: int) -> None:
@@ -67,17 +78,16 @@ def test_a_job_is_held_until_somebody_serves_it_again(
         scripts, gateway = place.grid.scripts, place.gateway
         holding = gateway.server.config.app.state.door.holding
         graph = {"root": stage("bench_echo", slug="lately")}
-        join(scripts, "t.lately", "bench:lately")
-        wait_for(lambda: holding._is_expected("bench:lately"))
-        scripts.leave("t.lately", "i", "go")
+        with idle(scripts, "t.lately", "bench:lately"):
+            wait_for(lambda: holding._is_expected("bench:lately"))
         replies: list[httpx.Response] = []
         thread = threading.Thread(
             target=lambda: replies.append(gateway.http.post("/jobs", json={"graph": graph}))
         )
         thread.start()
         wait_for(lambda: holding.held)
-        join(scripts, "t.lately", "bench:lately")
-        thread.join(30)
+        with idle(scripts, "t.lately", "bench:lately"):
+            thread.join(30)
         assert replies[0].status_code == 202, replies[0].text
 
 
@@ -95,31 +105,30 @@ def test_a_full_queue_in_each_wires_own_words(served: Served, scripts: Scripts, 
 
 
 def test_where_it_would_stand_and_when_it_would_start(served: Served, scripts: Scripts) -> None:
-    join(scripts, "t.busy", "llm:busy")
-    bound(scripts, "llm:busy", 4)
-    graph = {"root": stage("llm_complete", model="busy", prompt="x")}
-    jobs = [served.gateway.post("/jobs", {"graph": graph}, 202)["job_id"] for _ in range(4)]
+    with idle(scripts, "t.busy", "llm:busy"):
+        bound(scripts, "llm:busy", 4)
+        graph = {"root": stage("llm_complete", model="busy", prompt="x")}
+        jobs = [served.gateway.post("/jobs", {"graph": graph}, 202)["job_id"] for _ in range(4)]
 
-    def refused(status: int, **more: Any) -> Any:
-        reply = served.gateway.http.post("/jobs", json={"graph": graph, **more})
-        assert reply.status_code == status
-        assert int(reply.headers["retry-after"]) >= 1
-        return reply.json()["error"]
+        def refused(status: int, **more: Any) -> Any:
+            reply = served.gateway.http.post("/jobs", json={"graph": graph, **more})
+            assert reply.status_code == status
+            assert int(reply.headers["retry-after"]) >= 1
+            return reply.json()["error"]
 
-    def told() -> Any:
-        return refused(429)["position"]
+        def told() -> Any:
+            return refused(429)["position"]
 
-    assert wait_for(told, true=lambda position: position == 5)  # what was read counts for a moment
-    full = refused(429)
-    assert full["starts_in"].keys() == {"low", "p50", "high"}
-    late = refused(503, deadline=2)
-    assert late["code"] == "job.deadline_unreachable"
-    assert late["bottleneck"] == "the only lane of llm:busy"
-    assert late["starts_in"]["low"] > 2
-    assert late["fix"].startswith("use llm:any, which would run it now, or raise the deadline to ")
-    chat = ask(served, "/v1/chat/completions", "busy", **{"x-gridq-deadline": "2"})
-    assert chat.status_code == 503
-    assert chat.json()["error"]["starts_in"] == late["starts_in"]
-    for job in jobs:
-        served.gateway.ask("DELETE", f"/jobs/{job}", 200)
-    scripts.leave("t.busy", "i", "go")
+        assert wait_for(told, true=lambda position: position == 5)  # what was read counts for a moment
+        full = refused(429)
+        assert full["starts_in"].keys() == {"low", "p50", "high"}
+        late = refused(503, deadline=2)
+        assert late["code"] == "job.deadline_unreachable"
+        assert late["bottleneck"] == "the only lane of llm:busy"
+        assert late["starts_in"]["low"] > 2
+        assert late["fix"].startswith("use llm:any, which would run it now, or raise the deadline to ")
+        chat = ask(served, "/v1/chat/completions", "busy", **{"x-gridq-deadline": "2"})
+        assert chat.status_code == 503
+        assert chat.json()["error"]["starts_in"] == late["starts_in"]
+        for job in jobs:
+            served.gateway.ask("DELETE", f"/jobs/{job}", 200)
