@@ -24,6 +24,7 @@ HEADERS = (
 """Of every stream: nobody on the way may keep it back or keep it."""
 
 _TYPE = re.compile(rb'\{"type":"([a-z_]{1,64})"')
+_NAME = re.compile(r"[a-z_]{1,64}")
 
 
 def frame(data: bytes, *, id: str = "", event: bytes = b"") -> bytes:
@@ -51,8 +52,14 @@ def openai_fault(error: dict[str, Json]) -> bytes:
 def anthropic_frame(place: str, piece: bytes) -> bytes:
     """An event under its own type."""
     match = _TYPE.match(piece)
-    kind = match[1] if match else str(json.loads(piece).get("type", "message")).encode()
+    kind = match[1] if match else _kind(json.loads(piece))
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (place.encode(), kind, piece)
+
+
+def _kind(event: Json) -> bytes:
+    """The type of an event; of what is none of this wire, as a job of another one has it, `message`."""
+    kind = event.get("type") if isinstance(event, dict) else None
+    return kind.encode() if isinstance(kind, str) and _NAME.fullmatch(kind) else b"message"
 
 
 def anthropic_end(place: str) -> bytes:
