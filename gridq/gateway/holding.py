@@ -97,7 +97,8 @@ class Holding:
         until = began + (self._seconds if within is None else min(within, self._seconds))
         self._held += 1
         try:
-            await self._looked.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._looked.wait(), until - began)
             while self._looking is not None and self._is_expected(error.details["queue"]):
                 if not await self._is_served(error.details["queue"], until):
                     break

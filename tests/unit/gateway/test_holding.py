@@ -205,6 +205,20 @@ def test_whoever_goes_away_or_is_closed_on_is_not_held_any_more(grid: Grid) -> N
     asyncio.run(scenario())
 
 
+def test_where_nobody_can_look_it_is_held_no_longer(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(holds: Holding) -> None:
+        raise ConnectionError("the server is away")
+
+    monkeypatch.setattr(Holding, "_look", look)
+
+    async def scenario() -> None:
+        async with held(grid, seconds=0.1) as holds, asyncio.timeout(20):
+            with pytest.raises(NoLiveSeat):
+                await holds.admit(Asking(grid))
+
+    asyncio.run(scenario())
+
+
 def test_many_held_share_one_look(grid: Grid) -> None:
     async def scenario() -> None:
         async with held(grid) as holds:
