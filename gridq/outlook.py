@@ -78,12 +78,8 @@ class Lookout:
         self._found: dict[Ask, Outlook] = {}
         self._lock = threading.Lock()
 
-    def board(self) -> Board:
-        """The queues and seats as they stood at most FRESH seconds ago."""
-        return self._look()[0]
-
     def _look(self) -> tuple[Board, dict[Ask, Outlook]]:
-        """The board, and what was found on it before."""
+        """The queues and seats as they stood at most FRESH seconds ago, and what was found on them before."""
         with self._lock:
             if time.monotonic() - self._read_at >= FRESH:
                 self._board = read(self._client, self._keys, self._batch_age)

@@ -142,15 +142,6 @@ class Follower:
             if entry is None or entry.end is not None:
                 return entry.end if entry else None
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Entry:
-        entry = await self.next()
-        if entry is None:
-            raise StopAsyncIteration
-        return entry
-
     def __enter__(self) -> Self:
         return self
 

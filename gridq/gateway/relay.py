@@ -223,6 +223,9 @@ class Relay:
                 await self._look_at(silent[:AT_ONCE])
             except (RedisError, OSError):  # the reader says so
                 await asyncio.sleep(PAUSE)
+            except Exception:  # as in `_read`: what it is may be one job's alone
+                log.exception("the jobs that say nothing are looked at again")
+                await asyncio.sleep(PAUSE)
 
     async def _look_at(self, silent: list[Follower]) -> None:
         """Whether these jobs are there, and whether one without a stream has ended."""

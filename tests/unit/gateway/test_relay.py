@@ -68,7 +68,10 @@ def on_a_loop(env: GridEnv, act: Callable[[Scene], Awaitable[None]], **given: An
 
 
 async def all_of(follower: Follower) -> list[Entry]:
-    return [entry async for entry in follower]
+    entries = []
+    while (entry := await follower.next()) is not None:
+        entries.append(entry)
+    return entries
 
 
 def pieces(entries: list[Entry]) -> list[str]:
