@@ -30,8 +30,10 @@ from gridq.gateway import (
     tally,
     workers,
 )
+from gridq.gateway.caller import Callers
 from gridq.gateway.connections import Connection
 from gridq.gateway.door import Door
+from gridq.gateway.glance import Glance
 from gridq.gateway.hosting import Hosting
 from gridq.gateway.options import GatewayOptions
 from gridq.settings import Settings
@@ -45,14 +47,17 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.door = await Door.open(config, options)
+        door = app.state.door = await Door.open(config, options)
+        app.state.callers = Callers(door)
+        app.state.glance = Glance(door)
+        app.state.metrics = metrics.Metrics(door, app.state.tally)
         app.state.hosting = Hosting(config)
         app.state.hosting.start()
         try:
             yield
         finally:
             await asyncio.to_thread(app.state.hosting.stop)
-            await app.state.door.close()
+            await door.close()
 
     app = FastAPI(
         title="gridq",

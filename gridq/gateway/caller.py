@@ -69,9 +69,14 @@ class Caller:
     key: str = ""
     scopes: frozenset[str] = ALL
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether it may see everybody's jobs: with `read-all` or `operate`."""
+        return not self.key or not self.scopes.isdisjoint(("read-all", "operate"))
+
     def may_see(self, agent: str) -> bool:
-        """Whether it may see the jobs of `agent`: its own, or with `read-all` or `operate` any."""
-        return not self.key or agent == self.agent or not self.scopes.isdisjoint(("read-all", "operate"))
+        """Whether it may see the jobs of `agent`."""
+        return agent == self.agent or self.sees_all
 
     def may_end(self, agent: str) -> bool:
         """Whether it may cancel the jobs of `agent`: its own, or with `operate` any."""
@@ -145,8 +150,8 @@ class Callers:
             task.exception()  # seen, though every request that waited for it may have gone
 
 
-async def identify(request: Request, scope: str) -> Caller:
-    """The caller of a request, who may `scope`.
+async def identify(request: Request, *scopes: str) -> Caller:
+    """The caller of a request, who may one of `scopes`.
 
     KeyMissing, KeyInvalid, KeyRevoked, KeyScopeMissing, OriginRefused, GatewayOpen, TooManyAttempts.
     """
@@ -160,18 +165,20 @@ async def identify(request: Request, scope: str) -> Caller:
         raise KeyMissing("This grid asks for an API key", dict(WHERE))
     address = client_address(request)
     key = await callers.key(text, address)
-    if not key.may(scope):
-        raise auth.lacks(key.id, scope)
+    if not any(map(key.may, scopes)):
+        raise auth.lacks(key.id, scopes[0])
     request.state.caller = f"{key.agent} ({key.id})"
     await _let_in(request, key)
     return Caller(key.agent, key.id, frozenset(key.scopes))
 
 
-def may(scope: str) -> Callable[[Request], Awaitable[Caller]]:
-    """The dependency of a route that needs `scope`: `caller: Annotated[Caller, Depends(may("submit"))]`."""
+def may(*scopes: str) -> Callable[[Request], Awaitable[Caller]]:
+    """The dependency of a route that needs one of `scopes`:
+    `caller: Annotated[Caller, Depends(may("submit"))]`.
+    """
 
     async def caller(request: Request) -> Caller:
-        return await identify(request, scope)
+        return await identify(request, *scopes)
 
     return caller
 
@@ -281,11 +288,7 @@ async def _let_in(request: Request, key: Key) -> None:
 
 
 def _callers(request: Request) -> Callers:
-    """The gateway's callers, made with its first request."""
-    state = request.app.state
-    found: Callers | None = getattr(state, "callers", None)
-    if found is None or found.door is not state.door:
-        found = state.callers = Callers(state.door)
+    found: Callers = request.app.state.callers
     return found
 
 

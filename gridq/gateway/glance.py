@@ -76,8 +76,6 @@ class Glance:
 
 
 def glance_of(app: FastAPI) -> Glance:
-    """The glance of the application's door, made with the first request that needs it."""
-    found: Glance | None = getattr(app.state, "glance", None)
-    if found is None or found.door is not app.state.door:
-        found = app.state.glance = Glance(app.state.door)
+    """The glance of the application's door."""
+    found: Glance = app.state.glance
     return found

@@ -12,9 +12,9 @@ from fastapi.responses import Response
 from gridq import auth, backlog, listing, prefixes
 from gridq.awaiting import not_found
 from gridq.client.broker import BrokerClient
-from gridq.errors import KeyScopeMissing, NoLiveSeat, RequestError
+from gridq.errors import NoLiveSeat, RequestError
 from gridq.gateway.asked import asked, read_body
-from gridq.gateway.caller import Caller, identify, may
+from gridq.gateway.caller import Caller, may
 from gridq.gateway.door import Door
 from gridq.gateway.jobspec import JobSpec, read_spec
 from gridq.gateway.schemas import (
@@ -41,9 +41,6 @@ LONGEST_WAIT = 60.0
 LEVELS = 2
 """Levels of JSON that one level of a graph has: the node, and the list or record that it stands in."""
 
-EVERYBODY = "*"
-"""Who may see this agent's jobs may see all: no agent is called so."""
-
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 Id = Annotated[str, Path(description="the job's id, or the beginning of it, four characters at least")]
@@ -54,7 +51,7 @@ async def find(door: Door, caller: Caller, given: str) -> str:
     """The id of the job that `given` means among those that the caller may see. JobNotFound, AmbiguousJob."""
     if not _ID.fullmatch(given):
         raise not_found(given[:128])
-    agent = None if caller.may_see(EVERYBODY) else caller.agent
+    agent = None if caller.sees_all else caller.agent
     return await door.call(prefixes.find, door.client.redis, door.keys, given, agent=agent)
 
 
@@ -160,21 +157,15 @@ def _look(client: BrokerClient, job: str) -> tuple[JobView, str, int]:
     return view, waits_for, sum(row.micro_dollars for row in view.rows)
 
 
-async def canceller(request: Request) -> Caller:
-    """Who may cancel: with the scope `submit` its own jobs, with `operate` any."""
-    try:
-        return await identify(request, "submit")
-    except KeyScopeMissing:
-        return await identify(request, "operate")
-
-
 @router.delete(
     "/jobs/{id}",
     summary="Cancel a job",
     response_model=Cancelled,
     responses=faults(400, 401, 403, 404, 429, 503),
 )
-async def cancel(request: Request, id: Id, caller: Annotated[Caller, Depends(canceller)]) -> Cancelled:
+async def cancel(
+    request: Request, id: Id, caller: Annotated[Caller, Depends(may("submit", "operate"))]
+) -> Cancelled:
     """Cancel a job wherever it stands. One that has ended stays as it is; the same again is harmless."""
     door: Door = request.app.state.door
     job = await find(door, caller, id)
@@ -204,7 +195,7 @@ async def jobs(
     the scope `read-all` everybody's.
     """
     door: Door = request.app.state.door
-    if not caller.may_see(EVERYBODY):
+    if not caller.sees_all:
         if agent not in (None, caller.agent):
             raise auth.lacks(caller.key, "read-all")
         agent = caller.agent

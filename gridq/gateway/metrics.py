@@ -27,7 +27,6 @@ from gridq.registry import LiveSeat
 from gridq.urls import is_loopback
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
     from prometheus_client import Metric
 
 router = APIRouter(tags=["health"])
@@ -208,14 +207,6 @@ def _accounts(accounts: Iterable[Account]) -> Iterator[Metric]:
         yield _family(f"gridq_account_{name}", samples)
 
 
-def metrics_of(app: FastAPI) -> Metrics:
-    """The metrics of the application's door."""
-    found: Metrics | None = getattr(app.state, "metrics", None)
-    if found is None or found.door is not app.state.door:
-        found = app.state.metrics = Metrics(app.state.door, app.state.tally)
-    return found
-
-
 async def observer(request: Request) -> None:
     """Who may read the metrics: whoever is at this machine, else who has a key for reading."""
     door: Door = request.app.state.door
@@ -238,5 +229,6 @@ async def observer(request: Request) -> None:
 )
 async def metrics(request: Request) -> Response:
     """The grid and this gateway, at most a second old. From this machine without a key."""
-    text, content_type = await metrics_of(request.app).text(request.headers.get("accept", ""))
+    found: Metrics = request.app.state.metrics
+    text, content_type = await found.text(request.headers.get("accept", ""))
     return Response(text, media_type=content_type)

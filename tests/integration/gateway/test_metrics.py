@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,15 @@ def test_what_jobs_did_is_counted(gateway: Gateway) -> None:
     assert grew("noether_grid_cents_spent_total") == pytest.approx(2.5)
     assert grew("gridq_http_requests_total", "POST", "/jobs", "202") == 2
     assert grew("gridq_http_request_seconds_count", "/jobs/{id}") == 2
+
+
+def test_it_is_counted_from_the_gateways_start(server: EmbeddedServer, tmp_path: Path) -> None:
+    with benches(server, tmp_path) as started:
+        run(started.gateway, {"root": stage("bench_echo")})
+        now = wait_for(
+            lambda: read(started.gateway), true=lambda told: told["gridq_jobs_ended_total"]["done",], poll=0.3
+        )
+        assert now["gridq_jobs_submitted_total"][()] == 1
 
 
 def test_what_is_there_now_is_told(gateway: Gateway) -> None:

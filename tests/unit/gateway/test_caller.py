@@ -12,14 +12,14 @@ from starlette.requests import Request
 
 from gridq.errors import AuthError, GridError, OriginRefused, TooManyAttempts
 from gridq.gateway.attempts import BURST
-from gridq.gateway.caller import Caller, given, worker_secret
+from gridq.gateway.caller import Caller, Callers, given, worker_secret
 from gridq.gateway.options import GatewayOptions
 
 
 def request(options: GatewayOptions | None = None, app: Any = None, **headers: str) -> Request:
     raw = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
-    door = SimpleNamespace(options=options or GatewayOptions())
-    app = app or SimpleNamespace(state=SimpleNamespace(door=door))
+    door: Any = SimpleNamespace(options=options or GatewayOptions())
+    app = app or SimpleNamespace(state=SimpleNamespace(door=door, callers=Callers(door)))
     return Request({"type": "http", "headers": raw, "app": app, "client": ("9.9.9.9", 1), "path": "/workers"})
 
 
