@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 # The arguments of one run: make test ARGS="tests/unit -k queues"
 ARGS ?=
+# How many processes run tests, each file in one of them; many tests wait for whole programs. 0: this one alone.
+WORKERS ?= auto
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench bench-http recovery soak lint check states
@@ -19,7 +21,7 @@ demo: $(STAMP) ## run one graph through a whole grid on this machine
 	@$(BIN)/gridq demo
 
 test: $(STAMP) ## run the tests; ARGS="…" goes to pytest
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile $(ARGS)
 
 bench: $(STAMP) ## measure gridq beside bare Celery on this machine; ARGS="…" goes to the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)
