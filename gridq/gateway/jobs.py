@@ -94,7 +94,7 @@ async def submit(
         about = about.model_copy(update={"agent": caller.agent})
     graph, value = await door.call(_texts, spec, door.config)
     try:
-        job = await door.submit(graph, value, about, caller, job=spec.job)
+        job = await door.submit(graph, value, about, caller, job=spec.job, detached=True)
     except NoLiveSeat as exc:
         exc.details.pop("served", None)  # a graph that waits for its seats is no path that is not there: 503
         raise
