@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -34,6 +35,8 @@ router = APIRouter(tags=["health"])
 KEPT = 1.0
 """Seconds for which an answer is given again: reading the metrics cannot load the grid."""
 
+OPENMETRICS = "application/openmetrics-text"
+
 MICRO = 1_000_000
 
 
@@ -56,19 +59,12 @@ class Metrics:
         self.door = door
         self.tally = tally
         self.harvest = Harvest(int(door.config.result_ttl * 1000))
-        self.texts: dict[str, Kept[tuple[bytes, str]]] = {}
+        self._plain = Kept(partial(door.call, self._text, ""), KEPT)
+        self._openmetrics = Kept(partial(door.call, self._text, f"{OPENMETRICS}; version=1.0.0"), KEPT)
 
     async def text(self, accept: str) -> tuple[bytes, str]:
         """(the metrics in the format that `accept` asks for, its content type), at most KEPT seconds old."""
-        name = "openmetrics" if "application/openmetrics-text" in accept else "text"
-        kept = self.texts.get(name)
-        if kept is None:
-
-            async def ask() -> tuple[bytes, str]:
-                return await self.door.call(self._text, accept if name == "openmetrics" else "")
-
-            kept = self.texts[name] = Kept(ask, KEPT)
-        return await kept.get()
+        return await (self._openmetrics if OPENMETRICS in accept else self._plain).get()
 
     def _text(self, accept: str) -> tuple[bytes, str]:
         from prometheus_client import CollectorRegistry
