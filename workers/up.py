@@ -15,9 +15,8 @@ from typing import Any
 from pydantic import SecretStr
 
 from gridq import login, profiles
-from gridq.cli.gateway import check_certificate
 from gridq.errors import BrokerUnreachable, ConfigError
-from gridq.gateway.options import gateway_options
+from gridq.gateway.options import check_certificate, gateway_options
 from gridq.home import GRID, held, running, unusable
 from gridq.settings import Settings
 from gridq.store.capacity import check_kept

@@ -57,7 +57,6 @@ def gateway(
     parent.watch()
     config = settings()
     options = gateway_options(host=host, port=port, certfile=certfile, keyfile=keyfile)
-    check_certificate(options)
     wanted, free = options.port, _is_free(options.host, options.port)
     keyed = _look_at_grid(options)
     if not free:
@@ -92,32 +91,6 @@ def example(url: str, *, keyed: bool) -> str:
     """A command that shows that the gateway at `url` answers."""
     key = " -H 'Authorization: Bearer gq_…'" if keyed else ""
     return f"curl {url}/v1/models{key}"
-
-
-def check_certificate(options: GatewayOptions) -> None:
-    """ConfigError: the certificate or its key is missing, or they are none or do not belong together."""
-    import ssl
-
-    if options.certfile is None:
-        if options.keyfile is not None:
-            raise ConfigError(
-                "A key without a certificate", {"path": "--keyfile", "fix": "give --certfile too"}
-            )
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-            options.certfile, options.keyfile, password=""
-        )
-    except (OSError, ValueError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-        raise ConfigError(
-            f"The certificate {options.certfile} cannot be used",
-            {
-                "path": "--certfile",
-                "reason": reason,
-                "expected": "a PEM certificate and its private key, without a password",
-            },
-        ) from None
 
 
 def _look_at_grid(options: GatewayOptions) -> bool:

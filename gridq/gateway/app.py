@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from gridq.errors import ConfigError, StartTimeout
+from gridq.errors import StartTimeout
 from gridq.gateway import (
     anthropic,
     enrolment,
@@ -35,7 +35,7 @@ from gridq.gateway.connections import Connection
 from gridq.gateway.door import Door
 from gridq.gateway.glance import Glance
 from gridq.gateway.hosting import Hosting
-from gridq.gateway.options import GatewayOptions
+from gridq.gateway.options import GatewayOptions, check_certificate
 from gridq.settings import Settings
 from gridq.store.connection import check_server, connect_to_submit, translated
 
@@ -158,12 +158,7 @@ def make_server(config: Settings, options: GatewayOptions, ready: Callable[[str]
 
 def _check(config: Settings, options: GatewayOptions) -> None:
     """Refuse at once what would only be met later."""
-    for name, path in (("certfile", options.certfile), ("keyfile", options.keyfile)):
-        if path is not None and not path.is_file():
-            raise ConfigError(
-                "The certificate cannot be read",
-                {"path": f"GRIDQ_GATEWAY_{name.upper()}", "reason": str(path)},
-            )
+    check_certificate(options)
     url = config.broker_url.get_secret_value()
     client = connect_to_submit(url, name="gridq-gateway")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from functools import cache
 from ipaddress import ip_network
 from pathlib import Path
@@ -82,6 +83,30 @@ class GatewayOptions(BaseSettings):
         if isinstance(value, str):
             return tuple(word for word in value.replace(",", " ").split() if word)
         return value
+
+
+def check_certificate(options: GatewayOptions) -> None:
+    """ConfigError: the certificate or its key is missing, or they are none or do not belong together."""
+    if options.certfile is None:
+        if options.keyfile is not None:
+            raise ConfigError(
+                "A key without a certificate", {"path": f"{PREFIX}KEYFILE", "fix": "give --certfile too"}
+            )
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            options.certfile, options.keyfile, password=""
+        )
+    except (OSError, ValueError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        raise ConfigError(
+            f"The certificate {options.certfile} cannot be used",
+            {
+                "path": f"{PREFIX}CERTFILE",
+                "reason": reason,
+                "expected": "a PEM certificate and its private key, without a password",
+            },
+        ) from None
 
 
 def gateway_options(**given: Any) -> GatewayOptions:
