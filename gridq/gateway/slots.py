@@ -1,6 +1,6 @@
 """The limits of single API keys, which hold for all gateways together: requests a minute, open at once.
 
-The server counts (`enter.lua`). A place is held for HOLD seconds and held anew meanwhile, so what a gateway
+The server counts (`enter.lua`). A place is held for HOLD_MS and held anew meanwhile, so what a gateway
 that died had open is free again soon. Only a key that has such a limit costs a question to the server.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from gridq.auth import Key
@@ -17,7 +18,7 @@ from gridq.errors import GridError, KeyBusy, KeyRateExceeded
 if TYPE_CHECKING:
     from gridq.gateway.door import Door
 
-HOLD = 30.0
+HOLD_MS = 30_000
 ANEW = 10.0
 """Seconds between two words for the places that are held."""
 
@@ -27,7 +28,7 @@ class Slots:
 
     def __init__(self, door: Door) -> None:
         self.door = door
-        self._held: dict[str, Key] = {}
+        self._held: dict[str, str] = {}  # request → its key's id
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewing: asyncio.Task[None] | None = None
 
@@ -40,7 +41,14 @@ class Slots:
         if limits.rpm is None and limits.parallel is None:
             return None
         request = secrets.token_hex(8)
-        word, wait_ms = await self._ask(key, request)
+        word, wait_ms = await self.door.call(
+            self.door.client.scripts.enter,
+            key.id,
+            request,
+            rpm=limits.rpm,
+            parallel=limits.parallel,
+            hold_ms=HOLD_MS,
+        )
         if word == "rate":
             raise KeyRateExceeded(
                 f"The key {key.id} has made its {limits.rpm} requests of this minute",
@@ -53,7 +61,7 @@ class Slots:
             )
         if limits.parallel is None:
             return None
-        self._held[request] = key
+        self._held[request] = key.id
         if self._renewing is None or self._renewing.done():
             self._renewing = self._start(self._renew())
         return request
@@ -63,30 +71,20 @@ class Slots:
         key = self._held.pop(request)
         self._start(self._depart(key, request))
 
-    async def _ask(self, key: Key, request: str, *, again: bool = False) -> tuple[str, int]:
-        found: tuple[str, int] = await self.door.call(
-            self.door.client.scripts.enter,
-            key.id,
-            request,
-            rpm=key.limits.rpm,
-            parallel=key.limits.parallel,
-            hold_ms=int(HOLD * 1000),
-            again=again,
-        )
-        return found
-
-    async def _depart(self, key: Key, request: str) -> None:
+    async def _depart(self, key: str, request: str) -> None:
         with contextlib.suppress(GridError, RuntimeError):  # the server is away, or the door is closed
-            await self.door.call(self.door.client.scripts.depart, key.id, [request])
+            await self.door.call(self.door.client.scripts.depart, key, [request])
 
     async def _renew(self) -> None:
         """Hold the places anew until there are none."""
         while self._held:
             await asyncio.sleep(ANEW)
-            for request, key in list(self._held.items()):
-                if request in self._held:
-                    with contextlib.suppress(GridError):
-                        await self._ask(key, request, again=True)
+            requests: defaultdict[str, list[str]] = defaultdict(list)
+            for request, key in self._held.items():
+                requests[key].append(request)
+            for key, held in requests.items():
+                with contextlib.suppress(GridError, RuntimeError):
+                    await self.door.call(self.door.client.scripts.hold, key, held, HOLD_MS)
 
     def _start(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.ensure_future(work)

@@ -18,6 +18,7 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 from gridq.settings import Settings
 from gridq.store import admitting, library, schema
 from gridq.store.admitting import STREAM, Word
+from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from gridq.store.reliability import HALF_LIFE_MS
 from gridq.store.replies import Claim, Drop, Loss, Stream, Swept, groups, read_claim
@@ -268,19 +269,27 @@ class Scripts:
         self.call("limit", digest, about, *(word for pair in fields.items() for word in pair))
 
     def enter(
-        self, key: str, request: str, *, rpm: int | None, parallel: int | None, hold_ms: int, again: bool =
-        False,
-    ) -> tuple[str, int]:  # fmt: skip
+        self, key: str, request: str, *, rpm: int | None, parallel: int | None, hold_ms: int
+    ) -> tuple[str, int]:
         """Let `request` in by the limits of the API key `key`, all gateways counted together.
 
         ("ok", 0), or ("rate" or "parallel", ms until it may be otherwise). Its place among those open at once
-        is held for `hold_ms`; `again` holds it anew, ("gone", 0) where it has lapsed. `depart` gives it back.
+        is held for `hold_ms`; `hold` holds it anew, `depart` gives it back.
         """
         word, *wait = self.call(
-            "enter", key, request, "" if rpm is None else rpm, "" if parallel is None else parallel, hold_ms,
-            "1" if again else "",
-        )  # fmt: skip
+            "enter", key, request, "" if rpm is None else rpm, "" if parallel is None else parallel, hold_ms
+        )
         return word.decode(), wait[0] if wait else 0
+
+    def hold(self, key: str, requests: Sequence[str], hold_ms: int) -> None:
+        """Hold the places of requests for `hold_ms` from now on. One that has lapsed or was given back stays
+        so.
+        """
+        opened, until = self.keys("opened", key), now_ms(self.client) + hold_ms
+        both = self.client.pipeline(transaction=True)
+        both.zadd(opened, dict.fromkeys(requests, until), xx=True)
+        both.pexpire(opened, hold_ms)
+        both.execute()
 
     def depart(self, key: str, requests: Sequence[str]) -> None:
         """Give back the places of requests that have ended."""

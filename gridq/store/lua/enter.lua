@@ -1,18 +1,12 @@
--- Let a request in by its key's own limits, for all gateways together; or hold the place of one that is in.
+-- Let a request in by its key's own limits, for all gateways together.
 -- ARGV  key's id, request (unique), requests a minute ('' = any number), open at once ('' = any number), ms for which its place is
---       held from now, 1: it is in and holds its place
--- gives {'ok'} | {'rate', ms until one more may come} | {'parallel', ms until the first place lapses} | {'gone'} (it held its place
---       no longer). Who is refused counts for nothing; the same request again is one request.
+--       held from now
+-- gives {'ok'} | {'rate', ms until one more may come} | {'parallel', ms until the first place lapses}. Who is refused counts for
+--       nothing; the same request again is one request.
 -- TTL   calls:<key> a minute after the last; opened:<key> as the last place
-local key, request, rpm, parallel, hold, again = unpack(ARGV)
+local key, request, rpm, parallel, hold = unpack(ARGV)
 local calls, opened, until_ms = K .. 'calls:' .. key, K .. 'opened:' .. key, NOW + tonumber(hold)
-local known = C('ZSCORE', opened, request)
-if again ~= '' or known then
-  if not known then return {'gone'} end
-  C('ZADD', opened, until_ms, request)
-  C('PEXPIRE', opened, hold)
-  return {'ok'}
-end
+if C('ZSCORE', opened, request) then return {'ok'} end
 if parallel ~= '' then
   C('ZREMRANGEBYSCORE', opened, '-inf', NOW)
   if C('ZCARD', opened) >= tonumber(parallel) then

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gridq.store.scripts import Scripts
@@ -69,14 +71,19 @@ def test_one_refused_at_once_has_not_used_up_its_minute(scripts: Scripts) -> Non
 def test_the_place_of_a_gateway_that_died_lapses(scripts: Scripts) -> None:
     assert scripts.enter("k", "dead", rpm=None, parallel=1, hold_ms=50)[0] == "ok"
     wait_for(lambda: enter(scripts, "r2", parallel=1) == "ok")
-    assert scripts.enter("k", "dead", rpm=None, parallel=1, hold_ms=HOLD, again=True)[0] == "gone"
+    scripts.hold("k", ["dead"], HOLD)
+    assert scripts.client.zrange(scripts.keys("opened", "k"), 0, -1) == [b"r2"]
 
 
-def test_a_place_is_held_anew(scripts: Scripts) -> None:
-    assert scripts.enter("k", "r1", rpm=1, parallel=1, hold_ms=60_000)[0] == "ok"
-    before = scripts.client.zscore(scripts.keys("opened", "k"), "r1")
-    assert scripts.enter("k", "r1", rpm=1, parallel=1, hold_ms=90_000, again=True) == ("ok", 0)
-    after = scripts.client.zscore(scripts.keys("opened", "k"), "r1")
-    assert before is not None
-    assert after is not None
-    assert after - before >= 29_000
+def test_places_are_held_anew_but_not_those_that_were_given_back(scripts: Scripts) -> None:
+    opened = scripts.keys("opened", "k")
+    for request in ("r1", "r2", "r3"):
+        assert enter(scripts, request, parallel=3) == "ok"
+    before: Any = scripts.client.zmscore(opened, ["r1", "r2"])
+    scripts.depart("k", ["r3"])
+    scripts.hold("k", ["r1", "r2", "r3"], 2 * HOLD)
+    found: Any = scripts.client.zmscore(opened, ["r1", "r2", "r3"])
+    *after, gone = found
+    assert gone is None
+    assert all(now - then >= HOLD for now, then in zip(after, before, strict=True))
+    assert scripts.client.pttl(opened) > HOLD
