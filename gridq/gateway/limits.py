@@ -10,7 +10,9 @@ from gridq.errors import HeadersTooLarge, InputTooLarge
 
 MOST_HEADERS = 100
 HEADER_BYTES = 32 * 1024
-"""Bytes of all header names and values together, and of the request's target."""
+"""Bytes of all header names and values together. What comes before they end, the request's target too, may be
+twice as much (`connections`).
+"""
 
 
 class BoundedBody:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 from typing import Any
 
 import httpx
@@ -242,10 +241,8 @@ def test_a_client_that_goes_away_cancels_its_job_and_the_call(
             httpx.post(f"{served.url}{CHAT}", json=body(model), timeout=httpx.Timeout(5, read=0.5))
         assert served.seen() == before + 1
         job = served.grid.client.jobs(1)[0].job
-    since = time.monotonic()
     wait_for(lambda: state_of(served, job), true=lambda state: state is JobState.CANCELLED)
     assert served.wire.disconnected.wait(10)
-    assert time.monotonic() - since < 5  # a second, were the machine not shared
 
 
 def test_a_client_that_asked_to_detach_leaves_its_job(served: Served) -> None:
