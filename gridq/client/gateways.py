@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from gridq import auth
 from gridq.client import told
 from gridq.client.pools import LIMITS, Pools
-from gridq.errors import ConfigError, GatewayUnreachable, GridError
+from gridq.errors import ConfigError, GatewayStops, GatewayUnreachable, GridError
 from gridq.protocol import Json
 from gridq.store import values
 from gridq.urls import gateways, is_loopback
@@ -259,8 +259,12 @@ class Trial:
         self._reason = what.rstrip(".") or type(exc).__name__
 
     def answered(self, reply: httpx.Response) -> bool:
-        """Whether what answered is a gateway, and not something before or instead of one."""
-        if _error_in(reply) is not None or (reply.is_success and _is_json(reply)):
+        """Whether what answered is a gateway that goes on, and not something before or instead of one."""
+        error = _error_in(reply)
+        if isinstance(error, GatewayStops):
+            self._reason = error.message
+            return False
+        if error is not None or (reply.is_success and _is_json(reply)):
             return True
         self._reason = f"what answers is no gateway: {reply.status_code} {reply.reason_phrase}".strip()
         if reply.has_redirect_location:

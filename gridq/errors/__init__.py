@@ -80,6 +80,7 @@ from gridq.errors.quota import (
 )
 from gridq.errors.request import (
     GatewayFault,
+    GatewayStops,
     HeadersTooLarge,
     MethodNotAllowed,
     RequestError,
@@ -128,6 +129,7 @@ __all__ = [
     "DeadlineUnreachable",
     "GatewayFault",
     "GatewayOpen",
+    "GatewayStops",
     "GatewayUnreachable",
     "GraphCycle",
     "GraphError",

@@ -35,6 +35,12 @@ class RequestTooSlow(RequestError):
     code = "request.timeout"
 
 
+class GatewayStops(GridError):
+    """The gateway stops, and gives up what is still open; the same request does at another one."""
+
+    code = "gateway.stopping"
+
+
 class GatewayFault(GridError):
     """A fault of the gateway itself; its log has the traceback under the request's id."""
 

@@ -58,6 +58,7 @@ STATUSES: Mapping[str, int] = {
     "capability.unknown": 400,
     "config.invalid": 400,
     "gateway.internal": 500,
+    "gateway.stopping": 503,
     "graph.invalid": 400,
     "graph.too_large": 413,
     "grid.busy": 503,

@@ -4,6 +4,7 @@ something fails that nobody expected. One middleware, for each costs every reque
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gridq.errors import GridError, RequestError
+from gridq.errors import GatewayStops, GridError, RequestError
 from gridq.gateway import faults, origins
 from gridq.gateway.glance import glance_of
 from gridq.gateway.limits import BoundedBody, body_too_large, headers_fault
@@ -88,6 +89,10 @@ class Guard:
             await self.app(scope, body, answer)
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:  # uvicorn, as it stops, of what has not ended within GRIDQ_DRAIN
+            if not started:
+                stops = GatewayStops("The gateway stops", {"retry_after": 1, "fix": "ask another one"})
+                await faults.answer(Request(scope, receive), stops)(scope, receive, answer)
         except Exception as exc:
             if started:
                 # The connection ends: an answer that breaks off must not look whole.

@@ -238,6 +238,16 @@ def test_a_gateways_error_is_its_answer_and_nobody_else_is_asked(
     assert not other.asked
 
 
+def test_one_that_stops_is_passed_over(
+    one: Answering, other: Answering, make: Callable[..., Gateways], ask: Ask
+) -> None:
+    one.status = 503
+    one.body = json.dumps({"error": {"code": "gateway.stopping", "message": "it stops"}}).encode()
+    with pytest.raises(GatewayUnreachable, match="it stops"):
+        ask(make(one.url), HELLO)
+    assert ask(make(f"{one.url},{other.url}"), HELLO) == "hello"
+
+
 def test_a_gateway_on_this_machine_is_not_asked_through_a_proxy(
     one: Answering, nobody: str, make: Callable[..., Gateways], ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

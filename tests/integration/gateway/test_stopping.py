@@ -1,0 +1,42 @@
+"""What a gateway that is told to stop says to those whom it gives up."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from gridq.states import JobState
+from tests.gateways import serving
+from tests.integration.gateway.conftest import Served
+from tests.waiting import wait_for
+
+HELLO = [{"role": "user", "content": "hello"}]
+CHATS = {"/v1/chat/completions": False, "/v1/messages": True}
+"""Path → whether a stream is asked for, of which no event comes."""
+
+
+def test_what_has_not_ended_is_refused_in_each_wires_words_and_its_job_cancelled(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = served.seen()
+    config = served.config.model_copy(update={"drain": 0.1})
+
+    def ask(path: str) -> httpx.Response:
+        asked = {"model": "silent", "stream": CHATS[path], "messages": HELLO, "max_tokens": 5}
+        return httpx.post(f"{url}{path}", json=asked, timeout=60, trust_env=False)
+
+    with ThreadPoolExecutor() as threads:
+        with serving(config) as gateway:
+            url = gateway.url
+            asked = [threads.submit(ask, path) for path in CHATS]
+            wait_for(lambda: served.seen() == before + len(CHATS))
+            jobs = [each.job for each in served.grid.client.jobs(len(CHATS))]
+        for each in asked:
+            reply = each.result()
+            assert reply.status_code == 503
+            assert reply.json()["error"]["code"] == "gateway.stopping"
+            assert reply.headers["retry-after"] == "1"
+    wait_for(lambda: {served.grid.client.status(job) for job in jobs} == {JobState.CANCELLED})
+    assert not [record for record in caplog.records if record.exc_info]
