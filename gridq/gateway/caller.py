@@ -54,6 +54,9 @@ MOST = 1024
 """Keys that are remembered. One that was good before is looked up even where its address may try no more."""
 
 
+FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
+"""Headers by which a proxy says for whom it asks."""
+
 WHERE = {
     "path": "Authorization",
     "expected": "Authorization: Bearer gq_<id>_<secret>, or the same key in X-API-Key",
@@ -186,19 +189,20 @@ def may(*scopes: str) -> Callable[[Request], Awaitable[Caller]]:
 async def worker_secret(request: Request) -> None:
     """The dependency of the routes for workers, who know the grid's secret (`X-Grid-Secret`).
 
-    AuthError: it is another, or none is set and the gateway listens beyond this machine. TooManyAttempts.
+    Where none is set whoever is at this machine may, on a grid that asks for no keys.
+    AuthError: it is another, or one must be set. OriginRefused: as `check_local`. TooManyAttempts.
     """
     door: Door = request.app.state.door
     secret = door.options.secret
+    callers, address = _callers(request), client_address(request)
     if secret is None:
-        if not is_loopback(door.options.host):
+        if not is_loopback(door.options.host) or await callers.asks():
             raise AuthError(
                 "This gateway takes no workers",
                 {"path": "X-Grid-Secret", "fix": "set GRIDQ_GATEWAY_SECRET_FILE there"},
             )
         check_local(request, door)
         return
-    callers, address = _callers(request), client_address(request)
     wait = callers.attempts.wait(address)
     if wait:  # first: an operator's own secret may be one that can be guessed
         raise TooManyAttempts("Too many wrong secrets came from this address", {"retry_after": wait})
@@ -229,8 +233,14 @@ def client_address(request: Request) -> str:
 
 def check_local(request: Request, door: Door) -> None:
     """Let in without a key whoever is at this machine. OriginRefused: a page of a foreign origin, or a name
-    that a foreign page had resolve to this machine.
+    that a foreign page had resolve to this machine, or a proxy that passes on what others ask.
     """
+    through = next((name for name in FORWARDED if name in request.headers), None)
+    if through is not None:
+        raise OriginRefused(
+            "The request came through a proxy, and this grid asks for no key",
+            {"path": through, "fix": "make a key (`gridq keys create`) for who comes that way"},
+        )
     named = request.headers.get("host", "")
     if not _is_ours(named, door.options.host):
         raise OriginRefused(

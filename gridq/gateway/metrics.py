@@ -16,7 +16,7 @@ from fastapi.responses import Response
 
 from gridq import backlog, ledger, registry
 from gridq.backlog import QueueView
-from gridq.gateway.caller import check_local, identify
+from gridq.gateway.caller import FORWARDED, check_local, identify
 from gridq.gateway.door import Door
 from gridq.gateway.glance import Kept
 from gridq.gateway.harvest import Distribution, Harvest
@@ -207,7 +207,7 @@ async def observer(request: Request) -> None:
     """Who may read the metrics: whoever is at this machine, else who has a key for reading."""
     door: Door = request.app.state.door
     peer = request.client.host if request.client else ""
-    if is_loopback(peer) and not {"forwarded", "x-forwarded-for"} & set(request.headers):
+    if is_loopback(peer) and not any(name in request.headers for name in FORWARDED):
         check_local(request, door)
         return
     await identify(request, "read")

@@ -12,13 +12,22 @@ from starlette.requests import Request
 
 from gridq.errors import AuthError, GridError, OriginRefused, TooManyAttempts
 from gridq.gateway.attempts import BURST
-from gridq.gateway.caller import Caller, Callers, given, worker_secret
+from gridq.gateway.caller import FORWARDED, Caller, Callers, given, worker_secret
 from gridq.gateway.options import GatewayOptions
 
 
-def request(options: GatewayOptions | None = None, app: Any = None, **headers: str) -> Request:
+def request(
+    options: GatewayOptions | None = None, app: Any = None, *, keys: bool = False, **headers: str
+) -> Request:
+    async def call(function: Any) -> Any:
+        return function()
+
+    there = SimpleNamespace(exists=lambda key: int(keys and key == "keys"))
+    scripts = SimpleNamespace(client=there, keys=lambda name: name)
     raw = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
-    door: Any = SimpleNamespace(options=options or GatewayOptions())
+    door: Any = SimpleNamespace(
+        options=options or GatewayOptions(), client=SimpleNamespace(scripts=scripts), call=call
+    )
     app = app or SimpleNamespace(state=SimpleNamespace(door=door, callers=Callers(door)))
     return Request({"type": "http", "headers": raw, "app": app, "client": ("9.9.9.9", 1), "path": "/workers"})
 
@@ -79,3 +88,13 @@ def test_without_a_secret_workers_come_from_this_machine_alone() -> None:
         asyncio.run(worker_secret(request(host="evil.example.com")))
     with pytest.raises(AuthError):
         asyncio.run(worker_secret(request(GatewayOptions(host="0.0.0.0"), host="127.0.0.1:8080")))
+    with pytest.raises(AuthError):
+        asyncio.run(worker_secret(request(keys=True, host="127.0.0.1:8080")))
+
+
+@pytest.mark.parametrize("header", FORWARDED)
+def test_nor_do_they_come_through_a_proxy_on_this_machine(header: str) -> None:
+    with pytest.raises(OriginRefused, match="proxy"):
+        asyncio.run(
+            worker_secret(request(host="127.0.0.1:8080", **{header.replace("-", "_"): "203.0.113.9"}))
+        )
