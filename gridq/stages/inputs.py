@@ -79,7 +79,7 @@ def needed(roots: tuple[Json, ...], path: Path) -> Json:
     """The value at `path`; StageError that says where it was lost."""
     value = first(roots, path)
     if isinstance(value, Missing):
-        lost, near = describe_missing(roots[0], path)
+        lost, near = describe_missing(roots[-1], path)  # the rule's own key for a bare input is none to name
         raise wrong(
             f"Nothing is at {spell(path)!r}: {lost}", "a path that the input has, or a `default`", near
         )
