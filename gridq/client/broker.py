@@ -7,6 +7,7 @@ is an error here and at once.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -62,6 +63,7 @@ class BrokerClient(Client):
         self.scripts = Scripts(connect_to_submit(self.url, name="gridq-client"), self.config)
         self.keys = self.scripts.keys
         self._admission: Admission | None = None
+        self._making = threading.Lock()
 
     @property
     def admission(self) -> Admission:
@@ -70,9 +72,11 @@ class BrokerClient(Client):
             from gridq.admission import Admission
             from gridq.profiles import load
 
-            with translated(self.url):
-                check_server(self.scripts.client)
-            self._admission = Admission(self.scripts, self.config, load(self.config.profiles))
+            with self._making:
+                if self._admission is None:
+                    with translated(self.url):
+                        check_server(self.scripts.client)
+                    self._admission = Admission(self.scripts, self.config, load(self.config.profiles))
         return self._admission
 
     def submit(self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from redis import Redis
+from redis.client import Pipeline
 
 from gridq import queues
 from gridq.errors import SeatNotFound
@@ -148,29 +149,38 @@ def seat_of(worker_id: str) -> str:
     return f"{MACHINE}.{worker_id}"
 
 
-def enrol(client: Redis, keys: Keys, about: WorkerAdvertisement, *, anew: bool = True) -> bool:
-    """Keep what a worker says, for BEATS of its heartbeats; the same again replaces it. Not `anew`: only
-    where it is still known; False where it is not.
-    """
-    life = max(about.heartbeat_interval_secs * BEATS * 1000, LEAST_MS)
-    until = now_ms(client) + life
+def enrol(client: Redis, keys: Keys, about: WorkerAdvertisement) -> None:
+    """Keep what a worker says, for BEATS of its heartbeats; the same again replaces it."""
     both = client.pipeline(transaction=True)
-    both.set(keys("worker", about.worker_id), about.model_dump_json(), px=life, xx=not anew)
-    both.zadd(keys("workers"), {about.worker_id: until}, xx=not anew)
-    both.pexpire(keys("workers"), life, gt=True)
-    both.pexpire(keys("workers"), life, nx=True)
-    return bool(both.execute()[0])
+    _keep(both, keys, about, now_ms(client))
+    both.execute()
+
+
+def _keep(pipe: Pipeline, keys: Keys, about: WorkerAdvertisement, now: int) -> None:
+    life = max(about.heartbeat_interval_secs * BEATS * 1000, LEAST_MS)
+    pipe.set(keys("worker", about.worker_id), about.model_dump_json(), px=life)
+    pipe.zadd(keys("workers"), {about.worker_id: now + life})
+    pipe.pexpire(keys("workers"), life, gt=True)
+    pipe.pexpire(keys("workers"), life, nx=True)
 
 
 def beat(client: Redis, keys: Keys, worker_id: str, heartbeat: Heartbeat) -> bool:
     """Keep a worker for longer; False where it is not known (any more)."""
-    text: Any = client.get(keys("worker", worker_id))
-    if text is None:
-        return False
-    about = WorkerAdvertisement.model_validate_json(text)
-    if heartbeat.capabilities:
-        about = about.model_copy(update={"capabilities": heartbeat.capabilities})
-    return enrol(client, keys, about, anew=False)
+
+    def once(pipe: Pipeline) -> None:
+        text: Any = pipe.get(keys("worker", worker_id))
+        pipe.multi()
+        if text is None:
+            return
+        about = WorkerAdvertisement.model_validate_json(text)
+        if heartbeat.capabilities:
+            about = about.model_copy(update={"capabilities": heartbeat.capabilities})
+        _keep(pipe, keys, about, now)
+
+    now = now_ms(client)
+    # Again where it enrolled anew in between: an old word must not take the place of a new one.
+    done: list[Any] = client.transaction(once, keys("worker", worker_id))
+    return bool(done)
 
 
 def leave(client: Redis, keys: Keys, worker_id: str) -> bool:

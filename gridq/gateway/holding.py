@@ -130,9 +130,9 @@ class Holding:
         self._waiting[queue].add(waiting)
         self._called.set()
         try:
-            return await asyncio.wait_for(waiting, left)
-        except TimeoutError:
-            return False
+            # Not by wait_for: it may swallow the word that the client has gone, where both come at once.
+            done, _ = await asyncio.wait((waiting,), timeout=left)
+            return waiting.result() if done else False
         finally:
             self._waiting[queue].discard(waiting)
             if not self._waiting[queue]:

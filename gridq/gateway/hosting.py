@@ -208,8 +208,11 @@ class Served:
                 self.client.blpop([bells], timeout=LOOK)
             except RedisError:  # the renewal says so
                 self._ends.wait(LOOK)
-            except GridError as exc:
-                log.warning("a lane of %s could not go on: %s", self.known.seat, exc)
+            except (
+                Exception
+            ) as exc:  # a seat that is advertised keeps its lanes; what it says may hold a prompt
+                told = exc if isinstance(exc, GridError) else type(exc).__name__
+                log.warning("a lane of %s could not go on: %s", self.known.seat, told)
                 self._ends.wait(LOOK)
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
