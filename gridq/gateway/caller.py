@@ -51,10 +51,10 @@ KEPT = 1.0
 """Seconds for which a key that was good, and whether the grid asks for keys, is not looked up again."""
 
 MOST = 1024
-"""Keys that are remembered. One that was good before is looked up even where its address may try no more."""
+"""Keys that are remembered."""
 
 
-FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
+FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 """Headers by which a proxy says for whom it asks."""
 
 WHERE = {
@@ -92,6 +92,8 @@ class Callers:
     def __init__(self, door: Door) -> None:
         self.door = door
         self.attempts = Attempts()
+        self.secrets = Attempts()
+        """Those that tried wrong secrets of workers; apart, for these wait before they are compared."""
         self.slots = Slots(door)
         self._known: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
         self._asks: tuple[float, bool] = (0.0, True)
@@ -103,17 +105,19 @@ class Callers:
         known = self._known.get(digest)
         if known is not None and time.monotonic() < known[0]:
             return known[1]
-        wait = self.attempts.wait(address)
-        if wait and known is None:
-            raise TooManyAttempts(
-                "Too many wrong keys came from this address",
-                {"retry_after": wait, "fix": "ask again later, with a key that is good"},
-            )
         until = time.monotonic() + KEPT
         try:
             found: Key = await self._once(digest, self._look_up, text)
         except (KeyInvalid, KeyRevoked) as exc:
             self._known.pop(digest, None)
+            # Only who is wrong is kept waiting: others at the same address must not be, and no number of
+            # tries finds 256 random bits.
+            wait = self.attempts.wait(address)
+            if wait:
+                raise TooManyAttempts(
+                    "Too many wrong keys came from this address",
+                    {"retry_after": wait, "fix": "ask again later, with a key that is good"},
+                ) from None
             self.attempts.failed(address)
             raise type(exc)(exc.message, dict(WHERE)) from None
         self._known[digest], self._asks = (until, found), (until, True)
@@ -203,13 +207,13 @@ async def worker_secret(request: Request) -> None:
             )
         check_local(request, door)
         return
-    wait = callers.attempts.wait(address)
+    wait = callers.secrets.wait(address)
     if wait:  # first: an operator's own secret may be one that can be guessed
         raise TooManyAttempts("Too many wrong secrets came from this address", {"retry_after": wait})
     told = request.headers.get("x-grid-secret", "").encode("latin-1")
     if hmac.compare_digest(told, secret.get_secret_value().encode()):
         return
-    callers.attempts.failed(address)
+    callers.secrets.failed(address)
     raise AuthError(
         "The grid's secret is missing or wrong",
         {"path": "X-Grid-Secret", "expected": "what GRIDQ_GATEWAY_SECRET is at the gateway"},

@@ -179,7 +179,7 @@ def beat(client: Redis, keys: Keys, worker_id: str, heartbeat: Heartbeat) -> boo
 
     now = now_ms(client)
     # Again where it enrolled anew in between: an old word must not take the place of a new one.
-    done: list[Any] = client.transaction(once, keys("worker", worker_id))
+    done: Any = client.transaction(once, keys("worker", worker_id))
     return bool(done)
 
 

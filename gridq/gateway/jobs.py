@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import Response
+from starlette.requests import ClientDisconnect
 
 from gridq import auth, backlog, listing, prefixes
 from gridq.awaiting import not_found
@@ -17,6 +19,7 @@ from gridq.gateway.asked import asked, read_body
 from gridq.gateway.caller import Caller, may
 from gridq.gateway.door import Door
 from gridq.gateway.jobspec import JobSpec, read_spec
+from gridq.gateway.presence import Presence
 from gridq.gateway.schemas import (
     SEED_STATUS,
     Cancelled,
@@ -132,8 +135,14 @@ async def read(
     door: Door = request.app.state.door
     job = await find(door, caller, id)
     if wait > 0:
-        with door.relay.follow(job) as follower:
-            await follower.end(min(wait, LONGEST_WAIT))
+        with door.relay.follow(job) as follower, Presence(request.receive) as client:
+            try:
+                await follower.end(min(wait, LONGEST_WAIT))
+            except asyncio.CancelledError:
+                if not client.gone:
+                    raise
+                client.forgive()
+                raise ClientDisconnect from None
     view, waits_for, spent = await door.call(_look, door.client, job)
     if view.state is None:
         raise not_found(job)

@@ -66,10 +66,11 @@ async def begin(request: Request, wire: Wire, path: str) -> Passing:
     headers = request.scope["headers"]
     raw = await read_body(request.receive)
     body = parse_body(raw, door.options.max_json_depth)
-    model, stream = model_of(body), stream_of(body)
+    model, stream = model_of(body), stream_of(body) and path != "embeddings"  # these come whole alone
     about = asked(headers, caller.agent, stream=stream)
     detach = about.detach
     if about.resume is not None:
+        await identify(request, "read", "read-all")
         job = about.resume[0]
         agent = await door.agent_of(job)
         if not caller.may_see(agent):
@@ -153,6 +154,7 @@ class Passing(Response):
         except BaseException:
             follower.close()
             raise
+        self.graph = self.value = b""  # the grid has them: of many that wait each may be long
         if self.job == job:
             return follower
         follower.close()
@@ -199,7 +201,7 @@ class Passing(Response):
             except JobNotFound:  # its result has expired, yet all of its stream is here
                 if entry.end is not JobState.DONE:
                     raise
-            last = self.wire.end(f"{self.job}/{entry.id}")
+            last = self.wire.end(f"{self.job}/{entry.id or follower.at.decode()}")
             await self._send(told + last, request, send, more=False)
             return
 

@@ -117,11 +117,11 @@ class Relay:
                 connection = await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
                 try:
                     number = int(await _ask(connection, "CLIENT", "ID"))
-                    if away:
-                        log.warning("the streams are read again")
-                    away = False
                     while True:
                         await self._turn(connection, number)
+                        if away:
+                            log.warning("the streams are read again")
+                        away = False
                 finally:
                     self._blocked = None
                     await connection.disconnect(nowait=True)
@@ -235,15 +235,15 @@ class Relay:
         for follower in silent:
             for command in look(self._keys, follower.job):
                 together.execute_command(*command)
-            together.exists(follower.key)
+            together.xrevrange(follower.key, count=1)
         replies = await together.execute()
         now = time.monotonic()
         for place, follower in enumerate(silent):
-            end, running, queued, stream = replies[4 * place : 4 * place + 4]
+            end, running, queued, last = replies[4 * place : 4 * place + 4]
             follower.heard = now
-            if not follower.open or stream:
+            if not follower.open or (last and order(last[0][0]) > order(follower.at)):
                 continue
-            if end is not None:
+            if end is not None:  # it has no stream, or was asked for behind its end
                 follower.finish(End.read(end).state)
             elif not running and not queued:
                 follower.fail(not_found(follower.job))
