@@ -122,9 +122,7 @@ def test_flower_and_a_gateway_come_with_it(home: HomeFolder) -> None:
         wait_for(lambda port=port: listens(port))  # type: ignore[misc]
     up.send_signal(signal.SIGTERM)
     assert up.wait(30) == 0
-    assert home.processes() == []
-    assert not listens(flower["port"])
-    assert not listens(gateway["port"])
+    assert home.processes() == []  # their ports may be another grid's by now
 
 
 def test_a_grid_whose_parent_was_killed_leaves_no_process_and_another_can_start(home: HomeFolder) -> None:
