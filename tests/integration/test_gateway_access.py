@@ -181,9 +181,35 @@ def test_wrong_keys_are_tried_only_so_often_from_one_address(site: Site) -> None
     assert [answer.status_code for answer in found] == [401] * BURST + [429] * 3
     assert code(found[-1]) == "auth.attempts"
     assert 1 <= int(found[-1].headers["retry-after"]) <= 6
-    assert client.get("/v1/models", headers={"x-api-key": good}).status_code == 200, "it was good before"
+    for text in (good, site.key()[1]):
+        answer = client.get("/v1/models", headers={"x-api-key": text})
+        assert answer.status_code == 200, "only who is wrong is kept waiting"
     elsewhere, _ = site.clients()
     assert elsewhere.get("/v1/models", headers={"x-api-key": wrong[0]}).status_code == 401
+
+
+def test_who_may_only_submit_reads_no_stream_by_resuming_it(site: Site) -> None:
+    client, _ = site.clients(site.key(scopes=("submit",))[1])
+    answer = client.post("/v1/chat/completions", json={"model": "any"}, headers={"last-event-id": "job/1-1"})
+    assert (answer.status_code, code(answer)) == (403, "auth.scope")
+
+
+def test_a_wait_whose_client_has_gone_gives_its_place_back(site: Site) -> None:
+    key, text = site.key(limits=Limits(parallel=1))
+    client, _ = site.clients(text)
+    graph = {"root": {"op": "Stage", "id": "text_template", "config": {"template": "x"}}}
+
+    def places() -> Any:
+        return site.redis.zcard(site.keys("opened", key.id))
+
+    job = client.post("/jobs", json={"graph": graph, "wait_for_seat": True}).json()["job"]
+    wait_for(lambda: places() == 0)
+    at = urlsplit(site.first.url)
+    with socket.create_connection((at.hostname or "", at.port or 0), timeout=20) as sock:
+        head = f"GET /jobs/{job}?wait=60 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {text}\r\n\r\n"
+        sock.sendall(head.encode())
+        wait_for(lambda: places() == 1)
+    wait_for(lambda: places() == 0, 20)
 
 
 @pytest.mark.parametrize("text", ["gq_", "x" * 5000, "gq_000000000000_é", "gq_" + "0" * 12 + "_" + "A" * 44])

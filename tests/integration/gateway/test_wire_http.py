@@ -296,6 +296,9 @@ def test_a_stream_is_resumed_behind_any_of_its_events(http: httpx.Client) -> Non
     job = whole[0]["id"].partition("/")[0]
     from_the_beginning = http.post(CHAT, json=body(stream=True), headers={"last-event-id": f"{job}/0"})
     assert frames(from_the_beginning.text) == whole
+    for place in (whole[-1]["id"], f"{job}/99999999999999999"):
+        behind = http.post(CHAT, json=body(stream=True), headers={"last-event-id": place})
+        assert frames(behind.text) == [{"id": place, "data": "[DONE]"}], "it has ended, and says so again"
 
 
 def test_a_stream_of_a_job_that_is_not_there(http: httpx.Client) -> None:

@@ -82,6 +82,13 @@ def test_workers_know_the_grids_secret() -> None:
             asyncio.run(worker_secret(request(SECRET, x_grid_secret=told)))
 
 
+def test_wrong_keys_keep_no_worker_of_the_same_address_out() -> None:
+    asked = request(SECRET, x_grid_secret="the grid's secret")
+    for _ in range(2 * BURST):
+        asked.app.state.callers.attempts.failed("9.9.9.9")
+    asyncio.run(worker_secret(asked))
+
+
 def test_without_a_secret_workers_come_from_this_machine_alone() -> None:
     asyncio.run(worker_secret(request(host="127.0.0.1:8080")))
     with pytest.raises(OriginRefused):
