@@ -5,17 +5,20 @@ that the grid must know. All else passes through as it came.
 from __future__ import annotations
 
 import codecs
+import gc
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from gridq.errors import InvalidField, InvalidJson, MissingField, RequestError, first_fault
+from gridq.errors import InputTooLarge, InvalidField, InvalidJson, MissingField, RequestError, first_fault
 from gridq.jobs import JobOptions
 from gridq.protocol import Json
 
@@ -24,6 +27,16 @@ OWN = b"x-gridq-"
 
 LONGEST_NAME = 256
 """Characters of a model's name."""
+
+MOST_VALUES = 400_000
+"""Values of a body. Its bytes do not bound them well enough: 8 MB of `[],` are millions of lists, and to make
+them holds up everybody. The vectors and token lists that the model APIs take in one request have fewer.
+"""
+
+LARGE = 256 * 1024
+"""Bytes of a body from which on garbage is not collected as it is decoded: the collector would look through
+all that is there already, again and again.
+"""
 
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _FLAGS = {"1": True, "true": True, "0": False, "false": False}
@@ -122,21 +135,33 @@ async def read_body(receive: Receive) -> bytes:
 
 
 def parse_body(raw: bytes, depth: int) -> dict[str, Json]:
-    """A body as a JSON object. InvalidJson: it is none, or deeper than `depth`."""
-    try:
-        body = _DECODER.decode(raw.removeprefix(codecs.BOM_UTF8).decode())
-    except RecursionError:
-        raise _too_deep(depth) from None
-    except UnicodeDecodeError as exc:
-        raise InvalidJson(
-            "The body is not UTF-8", {"path": "body", "reason": f"{exc.reason} at byte {exc.start}"}
-        ) from None
-    except ValueError as exc:
-        raise InvalidJson("The body is not JSON", {"path": "body", "reason": str(exc)[:200]}) from None
-    if not isinstance(body, dict):
-        raise InvalidJson("The body is no JSON object", {"path": "body", "expected": "a JSON object"})
-    if raw.count(b"{") + raw.count(b"[") > depth and _is_deeper(body, depth):
-        raise _too_deep(depth)
+    """A body as a JSON object. InvalidJson: it is none, or deeper than `depth`. InputTooLarge: it has more
+    than MOST_VALUES values.
+    """
+    if _has_more(raw, MOST_VALUES):
+        raise InputTooLarge(
+            "The body has too many values",
+            {
+                "path": "body",
+                "expected": f"at most {MOST_VALUES} values",
+                "fix": "send fewer in each request, or pass large data as one text or by reference",
+            },
+        )
+    with _no_collection(len(raw)):
+        try:
+            body = _decode(raw.removeprefix(codecs.BOM_UTF8))
+        except RecursionError:
+            raise _too_deep(depth) from None
+        except UnicodeDecodeError as exc:
+            raise InvalidJson(
+                "The body is not UTF-8", {"path": "body", "reason": f"{exc.reason} at byte {exc.start}"}
+            ) from None
+        except ValueError as exc:
+            raise InvalidJson("The body is not JSON", {"path": "body", "reason": str(exc)[:200]}) from None
+        if not isinstance(body, dict):
+            raise InvalidJson("The body is no JSON object", {"path": "body", "expected": "a JSON object"})
+        if raw.count(b"{") + raw.count(b"[") > depth and _is_deeper(body, depth):
+            raise _too_deep(depth)
     return body
 
 
@@ -170,6 +195,54 @@ def _no_number(name: str) -> Json:
 
 _DECODER = json.JSONDecoder(parse_constant=_no_number)
 
+_DIGITS = bytes(ord("0") if ord("0") <= byte <= ord("9") else byte for byte in range(256))
+_LONG = b"0" * 19
+"""From so many digits on a whole number may not fit into 64 bits, and orjson would round it."""
+
+
+def _decode(raw: bytes) -> Json:
+    """UTF-8 JSON text as a value. ValueError (UnicodeDecodeError too), RecursionError."""
+    if _LONG not in raw.translate(_DIGITS):
+        try:
+            value: Json = orjson.loads(raw)
+            return value
+        except orjson.JSONDecodeError:
+            pass  # half of a pair and 1e400 are JSON, though orjson takes neither; of all else json says why
+    return _DECODER.decode(raw.decode())
+
+
+def _has_more(raw: bytes, most: int) -> bool:
+    """Whether a JSON text has more than `most` values, told without decoding it: as many as it has commas and
+    opening brackets, those in strings aside. (An empty list counts twice.)
+    """
+    if _separators(raw) <= most:  # with those in strings
+        return False
+    if b"\\" in raw:
+        raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if raw.count(b'"') > 4 * most:  # each value is at most two strings, its key and itself
+        return True
+    return _separators(b"".join(raw.split(b'"')[::2])) > most
+
+
+def _separators(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+@contextmanager
+def _no_collection(size: int) -> Iterator[None]:
+    """Garbage is not collected meanwhile, for a text of LARGE bytes and more."""
+    if size < LARGE or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+_HOLDERS = (dict, list)  # made once: `dict | list` would be made anew for each value
+
 
 def _is_deeper(value: Json, depth: int) -> bool:
     """Whether `value` is nested more deeply than `depth` levels."""
@@ -179,7 +252,7 @@ def _is_deeper(value: Json, depth: int) -> bool:
             inner
             for outer in level
             for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
+            if isinstance(inner, _HOLDERS)
         ]
         if not level:
             return False

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gridq import auth
+from gridq.gateway.asked import MOST_VALUES
 from tests.builders import seq, stage
 from tests.gateways import Benches, Gateway, benches
 from tests.waiting import wait_for
@@ -163,6 +164,22 @@ def test_a_body_that_is_no_json(gateway: Gateway, raw: bytes) -> None:
     reply = gateway.http.post("/jobs", content=raw)
     assert reply.status_code == 400
     assert reply.json()["error"]["path"] == "body"
+
+
+def test_a_body_of_too_many_values(gateway: Gateway) -> None:
+    raw = b'{"graph":{},"input":[' + b"[]," * MOST_VALUES + b"[]]}"
+    reply = gateway.http.post("/jobs", content=raw)
+    assert reply.status_code == 413
+    assert (reply.json()["error"]["code"], reply.json()["error"]["path"]) == ("input.too_large", "body")
+
+
+def test_an_input_comes_to_its_stage_as_it_was_sent(gateway: Gateway) -> None:
+    text = '[18446744073709551616,-9223372036854775809,1.50,-0.0,"\\ud800","\\u00fc,[",{"a":{"":[]}}]'
+    raw = f'{{"graph":{json.dumps(ECHO)},"input":{text}}}'
+    reply = gateway.http.post("/jobs", content=raw.encode())
+    assert reply.status_code == 202, reply.text
+    answer = gateway.get(f"/jobs/{reply.json()['job_id']}?wait=30")["result"]["output"]
+    assert repr(answer) == repr(json.loads(text))
 
 
 def test_a_deep_graph_is_no_fault(gateway: Gateway) -> None:
