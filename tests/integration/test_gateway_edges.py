@@ -10,6 +10,7 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,6 +22,7 @@ from gridq.gateway.limits import HEADER_BYTES, MOST_HEADERS
 from gridq.settings import Settings
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
+from tests.builders import stage
 from tests.conftest import GridEnv
 from tests.gateways import Gateway, serving
 from tests.waiting import wait_for
@@ -107,6 +109,11 @@ def answered(gateway: Gateway, sent: bytes, *, ends: bool) -> tuple[int, bytes]:
         pytest.param(b"nonsense\r\n\r\n", {400}, id="no HTTP"),
         pytest.param(header(b"Connection: upgrade\r\nUpgrade: websocket"), {200}, id="another protocol"),
         pytest.param(b"GET  HTTP/1.1\r\n\r\n", {400}, id="no target"),
+        pytest.param(b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", {400}, id="a tunnel"),
+        pytest.param(b"CONNECT /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", {400}, id="a tunnel to a path"),
+        pytest.param(b"GET http://[::bad/health HTTP/1.1\r\nHost: x\r\n\r\n", {400}, id="no URL"),
+        pytest.param(b"GET http://localhost HTTP/1.1\r\nHost: x\r\n\r\n", {400}, id="no path"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400}, id="HTTP/2"),
         pytest.param(b"GET /v1/models HTTP/9.9\r\n\r\n", {400}, id="no version"),
         pytest.param(b"BREW /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", {400}, id="no method"),
         pytest.param(b"PATCH /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", {405}, id="another method"),
@@ -210,10 +217,7 @@ def test_an_idle_connection_is_kept(gateway: Gateway, monkeypatch: pytest.Monkey
     with connection(gateway) as sock:
         for sent in (sized(b"{}"), header(b"X-A: a")):
             sock.sendall(sent)
-            came = b""
-            while not came.endswith(b"}"):
-                came += sock.recv(65536)
-            assert came.startswith(b"HTTP/1.1 ")
+            read_answers(sock, 1)
             sock.settimeout(0.2)
             with pytest.raises(TimeoutError):
                 sock.recv(1)
@@ -224,10 +228,96 @@ def test_a_connection_serves_many_requests(gateway: Gateway) -> None:
     with connection(gateway) as sock:
         for _ in range(3):
             sock.sendall(header(b"X-A: " + b"a" * 20_000))
-            came = b""
-            while not came.endswith(b"}"):
-                came += sock.recv(65536)
-            assert came.startswith(b"HTTP/1.1 200")
+            assert read_answers(sock, 1)[0][0] == 200
+
+
+UPGRADES = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+SLEEP = json.dumps(
+    {"graph": {"root": stage("bench_sleep", ms=1)}, "input": {}, "wait_for_seat": True}
+).encode()
+
+
+def upgrading(body: bytes, *, chunked: bool = False) -> bytes:
+    """A POST of a client that would rather speak HTTP/2: curl's --http2, Java's HttpClient."""
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    return b"POST /jobs HTTP/1.1\r\n" + HEAD + UPGRADES + length + b"\r\n\r\n" + sent
+
+
+def read_answers(sock: socket.socket, count: int) -> list[tuple[int, Any]]:
+    """(status, JSON) of so many answers of a connection that goes on."""
+    came = b""
+    found: list[tuple[int, Any]] = []
+    while len(found) < count:
+        head, ended, body = came.partition(b"\r\n\r\n")
+        if ended:
+            length = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
+            if len(body) >= length:
+                found.append((int(head.split(b" ")[1]), json.loads(body[:length])))
+                came = body[length:]
+                continue
+        part = sock.recv(65536)
+        assert part, (found, came)
+        came += part
+    assert not came
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 50, 100_000])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_the_wish_to_speak_another_protocol_is_ignored(gateway: Gateway, size: int, chunked: bool) -> None:
+    sent = 2 * upgrading(SLEEP, chunked=chunked) + header(UPGRADES.rstrip()) + header(b"X-A: a")
+    with connection(gateway) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(sent), size):
+            sock.sendall(sent[at : at + size])
+        found = read_answers(sock, 4)
+    assert [status for status, _ in found] == [202, 202, 200, 200]
+    assert found[0][1]["job"] != found[1][1]["job"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("behind", [b"BAD\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n"])
+@pytest.mark.parametrize("path", ["?wait=30", "/events"])
+def test_what_comes_behind_a_running_request_does_not_stand_in_its_answer(
+    gateway: Gateway, at_once: bool, behind: bytes, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = gateway.post("/jobs", json.loads(SLEEP), 202)["job"]
+    tasks = gateway.server.server_state.tasks
+    wait_for(lambda: not tasks)
+    with connection(gateway) as sock:
+        request = f"GET /jobs/{job}{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        sock.sendall(request + behind if at_once else request)
+        wait_for(lambda: tasks)
+        if not at_once:
+            sock.sendall(behind)
+        gateway.ask("DELETE", f"/jobs/{job}", 200)
+        came = b""
+        while part := sock.recv(65536):
+            came += part
+    assert came.startswith(b"HTTP/1.1 200")
+    assert came.count(b"HTTP/1.1") == 1
+    assert came.endswith((b"}", b"0\r\n\r\n")), "the whole answer"
+    assert b"cancelled" in came
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_running_request_ends_with_its_connection_whatever_came_behind_it(
+    gateway: Gateway, ends: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = gateway.post("/jobs", json.loads(SLEEP), 202)["job"]
+    with connection(gateway) as sock:
+        sock.sendall(
+            f"GET /jobs/{job}?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+            + (header(b"X-A: a") if ends else JSON + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
+        )
+        if ends:
+            sock.shutdown(socket.SHUT_WR)
+        assert sock.recv(1) == b"", "it ends without an answer"
+    wait_for(lambda: not gateway.server.server_state.tasks)
+    gateway.ask("DELETE", f"/jobs/{job}", 200)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -289,24 +379,10 @@ def test_while_the_server_is_away_everybody_is_told_so_and_not_where_it_stands(t
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("tls")
     certfile, keyfile = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *(
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-            ),
-            *("-keyout", str(keyfile), "-out", str(certfile), "-days", "2", "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(keyfile), "-out", str(certfile)]
+    subprocess.run(["openssl", *made.split(), *names, *files], check=True, capture_output=True)
     return certfile, keyfile
 
 
