@@ -109,7 +109,7 @@ class Foresight:
         if low is None or p50 is None or high is None:
             return  # nobody knows
         seconds, option = min((s, name) for name, s in allowed.items() if s is not None)
-        if low > seconds:
+        if low > seconds > 0:  # where its time is over already the sweep says so
             error = DeadlineUnreachable(
                 f"The job could not begin within its {option} of {seconds:.3g} s: a stage of {start.queue} "
                 f"would start in {p50:.3g} s ({low:.3g} to {high:.3g})",

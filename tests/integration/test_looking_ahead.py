@@ -21,6 +21,7 @@ from gridq.limiting import put_in_force
 from gridq.protocol import Advertisement, Service
 from gridq.quotas import parse
 from gridq.router import build
+from gridq.store.connection import now_ms
 from gridq.store.scripts import Scripts
 from gridq.testing import FakeProfile
 from tests.conftest import GridEnv
@@ -167,6 +168,18 @@ def test_through_the_inbox_it_becomes_the_jobs_error(client: Client, grid_env: G
     full = error(client, "full")
     assert full.code == "queue.full"
     assert full.details.keys() > TOLD
+
+
+def test_a_job_whose_time_is_over_before_its_admission_has_expired(client: Client, grid_env: GridEnv) -> None:
+    backlog(client)
+    router = build(app, 1)
+    router.admission = client.admission
+    Inbox(client.scripts, grid_env.settings).enqueue("over", ECHO, 1, deadline=5)
+    # No router was there in its time.
+    client.redis.hset(client.keys("sub", "over"), "dl", now_ms(client.redis) - 1000)
+    router.admit("over")
+    client.scripts.sweep()
+    assert error(client, "over").code == "job.deadline"
 
 
 def error(client: Client, job: str) -> GridError:

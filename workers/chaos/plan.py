@@ -140,10 +140,10 @@ def _job(chance: random.Random, sort: str, made: Made, at: float) -> Job:
         may = {"job.cancelled"}
     elif sort == "late":
         options["deadline"] = round(chance.uniform(0.5, 6), 2)
-        may = {"job.deadline"}
+        may = {"job.deadline", "job.deadline_unreachable"}
     elif sort == "waiting":
         options["queue_timeout"] = round(chance.uniform(0.5, 6), 2)
-        may = {"job.queue_timeout"}
+        may = {"job.queue_timeout", "job.deadline_unreachable"}
     elif sort == "poor":
         options["agent"] = "poor"
         may = {"quota.agent_money"}
