@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import select
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.local_http import Handler, ModelServer
 
 KEY = "sk-ant-test-0123456789"
 VERSION = "2023-06-01"
 
 
-class AnthropicServer:
+class AnthropicServer(ModelServer):
     """Start it with `with AnthropicServer() as server`; `server.url` is the base URL.
 
     Models: `echo` says the last message's words back, one event a word; `tools` calls a function; `thinking`
@@ -22,26 +21,7 @@ class AnthropicServer:
     """
 
     def __init__(self, key: str = KEY) -> None:
-        self.key = key
-        self.requests: list[dict[str, Any]] = []
-        self.started = threading.Event()
-        self.disconnected = threading.Event()
-        self.stopping = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self._server.block_on_close = False
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-
-    def __enter__(self) -> AnthropicServer:
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stopping.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
+        super().__init__(_handler(self), key)
 
 
 TYPES = {
@@ -58,42 +38,32 @@ def error(status: int, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": TYPES.get(status, "api_error"), "message": message}}
 
 
-def _handler(state: AnthropicServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
+def _handler(state: AnthropicServer) -> type[Handler]:
+    class Anthropic(Handler):
         def do_GET(self) -> None:
             if self.headers.get("x-api-key") != state.key or self.path != "/v1/models?limit=1000":
-                self._json(404, error(404, self.path))
+                self.answer(404, error(404, self.path))
                 return
-            self._json(200, {"data": [{"type": "model", "id": "echo"}], "has_more": False})
+            self.answer(200, {"data": [{"type": "model", "id": "echo"}], "has_more": False})
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            state.requests.append({"path": self.path, "body": body, "headers": dict(self.headers)})
-            state.started.set()
+            body = state.take(self)
             model = body["model"]
             if self.headers.get("x-api-key") != state.key:
-                self._json(401, error(401, f"invalid x-api-key {self.headers.get('x-api-key')}"))
+                self.answer(401, error(401, f"invalid x-api-key {self.headers.get('x-api-key')}"))
             elif self.headers.get("anthropic-version") != VERSION:
-                self._json(400, error(400, "anthropic-version: header is required"))
+                self.answer(400, error(400, "anthropic-version: header is required"))
             elif model == "poor":
-                self._json(400, error(400, "Your credit balance is too low to access the Anthropic API."))
+                self.answer(400, error(400, "Your credit balance is too low to access the Anthropic API."))
             elif model.startswith("status-"):
                 status = int(model.removeprefix("status-"))
-                self._json(status, error(status, f"refused with {status}"))
+                self.answer(status, error(status, f"refused with {status}"))
             elif model == "silent":
-                while not state.stopping.is_set() and not select.select([self.connection], [], [], 0.05)[0]:
-                    pass
-                state.disconnected.set()
-                self.close_connection = True
+                state.keep_silent(self)
             elif body.get("stream"):
                 self._stream(body)
             else:
-                self._json(200, self._message(body))
+                self.answer(200, self._message(body))
 
         def _blocks(self, body: dict[str, Any]) -> list[dict[str, Any]]:
             content = body["messages"][-1]["content"]
@@ -135,7 +105,7 @@ def _handler(state: AnthropicServer) -> type[BaseHTTPRequestHandler]:
             if model == "error-event":
                 yield error(529, "Overloaded")
             for index, block in enumerate(whole["content"]):
-                start = {
+                start: dict[str, dict[str, Any]] = {
                     "text": {"text": ""},
                     "thinking": {"thinking": "", "signature": ""},
                     "tool_use": {"input": {}},
@@ -168,28 +138,15 @@ def _handler(state: AnthropicServer) -> type[BaseHTTPRequestHandler]:
                     yield {"type": "text_delta", "text": word + " "}
 
         def _stream(self, body: dict[str, Any]) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
+            self.begin_stream()
             try:
                 for event in self._events(body):
-                    data = f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
-                    self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-                    self.wfile.flush()
+                    self.chunk(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
                 if event["type"] == "message_stop":
-                    self.wfile.write(b"0\r\n\r\n")
+                    self.chunk(b"")
                     return
             except (BrokenPipeError, ConnectionResetError):
                 state.disconnected.set()
             self.close_connection = True
 
-        def _json(self, status: int, value: Any) -> None:
-            raw = json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-
-    return Handler
+    return Anthropic

@@ -1,0 +1,95 @@
+"""HTTP servers on the loopback address for tests: what all of them have."""
+
+from __future__ import annotations
+
+import json
+import select
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection, of which nothing is printed."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def body(self) -> Any:
+        """The JSON of the request."""
+        return json.loads(self.rfile.read(int(self.headers["content-length"])))
+
+    def answer(self, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
+        """`value` as JSON; bytes as they are."""
+        raw = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.send_response(status)
+        for name, text in (headers or {}).items():
+            self.send_header(name, text)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def begin_stream(self) -> None:
+        """The head of a stream of events, whose bytes go out by `chunk`; an empty one ends it."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+
+class LocalServer:
+    """Start it with `with`; `url` is where it answers, `path` at its end."""
+
+    def __init__(self, handler: type[Handler], path: str = "") -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}{path}"
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+class ModelServer(LocalServer):
+    """A server of a model API, with what it was asked; `url` is its base URL, `key` what it lets in."""
+
+    def __init__(self, handler: type[Handler], key: str | None) -> None:
+        super().__init__(handler, "/v1")
+        self.key = key
+        self.requests: list[dict[str, Any]] = []
+        self.started = threading.Event()
+        self.disconnected = threading.Event()
+        self.stopping = threading.Event()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stopping.set()
+        super().__exit__(*exc)
+
+    def take(self, handler: Handler) -> dict[str, Any]:
+        """The body of a request, which is kept."""
+        body: dict[str, Any] = handler.body()
+        self.requests.append({"path": handler.path, "body": body, "headers": dict(handler.headers)})
+        self.started.set()
+        return body
+
+    def keep_silent(self, handler: Handler) -> None:
+        """Say nothing until the other side has gone or the server stops."""
+        while not self.stopping.is_set():
+            if select.select([handler.connection], [], [], 0.05)[0]:
+                self.disconnected.set()
+                break
+        handler.close_connection = True
