@@ -44,7 +44,7 @@ _PLACE = re.compile(r"([A-Za-z0-9_.-]{1,128})/([0-9]{1,18}(?:-[0-9]{1,18})?)")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestOptions:
     """What the headers of a request say.
 
     `about` are the job's options; `detach`: the job goes on where its client goes away; `resume`: the job and
@@ -56,7 +56,7 @@ class Asked:
     resume: tuple[str, str] | None = None
 
 
-def asked(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -> Asked:
+def asked(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -> RequestOptions:
     """What `headers` (names in lower case) say. RequestError names the one that is malformed."""
     options: dict[str, Any] = {}
     found: set[bytes] = set()
@@ -99,7 +99,7 @@ def asked(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -
         )
         raise RequestError(f"The header {header} is malformed", {"path": header, "reason": reason}) from None
     # Who sends a key means to ask again after a lost connection, and must then find its job alive.
-    return Asked(about, detach or about.idempotency_key is not None, resume)
+    return RequestOptions(about, detach or about.idempotency_key is not None, resume)
 
 
 NUMBERS = {

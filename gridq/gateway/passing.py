@@ -22,9 +22,9 @@ from starlette.types import Receive, Scope, Send
 
 from gridq.absence import Absence
 from gridq.awaiting import not_found
-from gridq.errors import GridError, JobNotFound
+from gridq.errors import GridError, JobNotFound, RequestError
 from gridq.gateway import faults, sse
-from gridq.gateway.asked import Asked, asked, model_of, parse_body, read_body, stream_of
+from gridq.gateway.asked import RequestOptions, asked, model_of, parse_body, read_body, stream_of
 from gridq.gateway.caller import Caller, identify
 from gridq.gateway.door import Door, Outcome, cost_cents
 from gridq.gateway.follower import Entry, Follower
@@ -58,8 +58,9 @@ ANTHROPIC = Wire(
 async def begin(request: Request, wire: Wire, path: str) -> Passing:
     """Check a request to `path` of a wire; the response to send, which submits it.
 
-    The errors of `caller.identify`, `asked`, `read_body` and `parse_body`; MissingField, InvalidField;
-    JobNotFound.
+    The id of a job that streams ends with its path: what has another one is not resumed here, for its pieces
+    are none of this path's. The errors of `caller.identify`, `asked`, `read_body` and `parse_body`;
+    MissingField, InvalidField; JobNotFound.
     """
     door: Door = request.app.state.door
     caller = await identify(request, "submit")
@@ -69,12 +70,22 @@ async def begin(request: Request, wire: Wire, path: str) -> Passing:
     model, stream = model_of(body), stream_of(body) and path != "embeddings"  # these come whole alone
     about = asked(headers, caller.agent, stream=stream)
     detach = about.detach
+    mark = "." + path.replace("/", "-")
     if about.resume is not None:
         await identify(request, "read", "read-all")
         job = about.resume[0]
         agent = await door.agent_of(job)
         if not caller.may_see(agent):
             raise not_found(job)
+        if not job.endswith(mark):
+            raise RequestError(
+                f"The job {job} is no stream of {request.url.path}",
+                {
+                    "path": "last-event-id",
+                    "expected": f"the id of an event that a stream of {request.url.path} has sent",
+                    "fix": f"follow it at /jobs/{job}/events, or send the request without Last-Event-ID",
+                },
+            )
         detach = detach or not caller.may_end(agent)
     config: dict[str, Json] = {"model": model}
     if path == "embeddings":
@@ -86,7 +97,10 @@ async def begin(request: Request, wire: Wire, path: str) -> Passing:
         path.encode(),
         raw.removeprefix(codecs.BOM_UTF8),
     )
-    return Passing(door, wire, caller, about, graph=graph, value=value, stream=stream, detached=detach)
+    job = new_id() + (mark if stream else "")
+    return Passing(
+        door, wire, caller, about, job=job, graph=graph, value=value, stream=stream, detached=detach
+    )
 
 
 class Passing(Response):
@@ -94,12 +108,13 @@ class Passing(Response):
 
     background = None
 
-    def __init__(self, door: Door, wire: Wire, caller: Caller, asked: Asked, *, graph: bytes, value: bytes,
-                 stream: bool, detached: bool) -> None:  # fmt: skip
+    def __init__(self, door: Door, wire: Wire, caller: Caller, asked: RequestOptions, *, job: str,
+                 graph: bytes, value: bytes, stream: bool, detached: bool) -> None:  # fmt: skip
         self.door = door
         self.wire = wire
         self.caller = caller
         self.asked = asked
+        self.new = job
         self.graph = graph
         self.value = value
         self.stream = stream or asked.resume is not None
@@ -139,7 +154,7 @@ class Passing(Response):
         if self.asked.resume is not None:
             self.job, after = self.asked.resume
             return relay.follow(self.job, after)
-        job = new_id()
+        job = self.new
         follower = relay.follow(job, fresh=True)
         try:
             self.job = await self.door.submit(

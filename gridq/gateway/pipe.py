@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 Command = tuple[Any, ...]
 
 
-class Asked:
+class Question:
     """Commands of one caller, their replies, and the future that is done with the last of them. Of a command
     that was refused the reply is its ResponseError; `answered` raises ConnectionError where the connection
     was lost, and whether they were done is not known.
@@ -48,19 +48,19 @@ class Pipe:
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
-        self._waiting: list[Asked] = []
-        self._sent: list[Asked] = []
+        self._waiting: list[Question] = []
+        self._sent: list[Question] = []
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def send(self, *commands: Command) -> Asked:
+    def send(self, *commands: Command) -> Question:
         """Send commands, together; `ask` for who waits at once. ConnectionError: the pipe is closed."""
         if self._closed:
             raise ConnectionError("the pipe is closed")
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="pipe")
-        asked = Asked(commands, asyncio.get_running_loop().create_future())
+        asked = Question(commands, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
         self._news.set()
         return asked

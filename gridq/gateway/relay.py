@@ -186,11 +186,11 @@ class Relay:
 
         Asked after the read: what is there then was there before, too.
         """
-        at = follower.at
-        if at in (b"0", b"0-0"):
-            about = await self._client.xinfo_stream(follower.key)
-            return bool(about["entries-added"] == about["length"])
-        return bool(await self._client.xrange(follower.key, at, at))
+        about = await self._client.xinfo_stream(follower.key)
+        if about["entries-added"] == about["length"]:
+            return True
+        first = about["first-entry"]
+        return bool(first and order(first[0]) <= order(follower.at))
 
     async def _wake(self) -> None:
         """Interrupt the read that blocks where what is followed has changed."""

@@ -12,6 +12,7 @@ import pytest
 
 from gridq.states import JobState
 from gridq.store.connection import connect
+from tests.builders import stage
 from tests.integration.gateway.conftest import Served
 from tests.waiting import wait_for
 
@@ -305,6 +306,33 @@ def test_a_stream_of_a_job_that_is_not_there(http: httpx.Client) -> None:
     reply = http.post(CHAT, json=body(stream=True), headers={"last-event-id": "gone/1-1"})
     assert reply.status_code == 404
     assert reply.json()["error"]["code"] == "job.not_found"
+
+
+def test_what_is_no_stream_of_the_path_is_not_resumed_by_it(http: httpx.Client, served: Served) -> None:
+    graph = {"root": stage("text_template", template="x")}
+    messages = body(stream=True, max_tokens=9)
+    jobs = {
+        "a graph": served.gateway.post("/jobs", {"graph": graph, "stream": True}, 202)["job"],
+        "no stream": http.post(CHAT, json=body()).headers["x-gridq-job"],
+        "the other API": http.post("/v1/messages", json=messages).headers["x-gridq-job"],
+        "another path": http.post(
+            "/v1/completions", json={"model": "echo", "prompt": "a", "stream": True}
+        ).headers["x-gridq-job"],
+    }
+    for what, job in jobs.items():
+        reply = http.post(CHAT, json=body(stream=True), headers={"last-event-id": f"{job}/0"})
+        assert reply.status_code == 400, what
+        assert reply.json()["error"]["param"] == "last-event-id"
+    reply = http.post("/v1/messages", json=messages, headers={"last-event-id": jobs["the other API"] + "/0"})
+    assert [event["event"] for event in frames(reply.text)][-1] == "message_stop"
+
+
+@pytest.mark.parametrize("entry", ["00", "0-1", "1", "1-9"])
+def test_a_place_before_the_first_event_is_the_beginning(http: httpx.Client, entry: str) -> None:
+    whole = http.post(CHAT, json=body(stream=True))
+    place = f"{whole.headers['x-gridq-job']}/{entry}"
+    again = http.post(CHAT, json=body(stream=True), headers={"last-event-id": place})
+    assert frames(again.text) == frames(whole.text)
 
 
 def test_what_was_trimmed_away_is_said_and_not_passed_over(http: httpx.Client, served: Served) -> None:
