@@ -1,6 +1,8 @@
-"""The command line `gridq`. Starting it imports little: what a command needs, it imports when it runs.
+"""The command line `gridq`. Starting it imports little: the module of the command that is named, and what
+that needs when it runs.
 
-Other packages add commands by the entry-point group `gridq.commands`: a function that takes the typer app.
+Other packages add commands by the entry-point group `gridq.commands`: a function that takes the typer app. It
+adds them to that, or offers them to the `Tree`, so that their modules too are imported when they are named.
 """
 
 from __future__ import annotations
@@ -11,24 +13,9 @@ from typing import Annotated
 
 import typer
 
-from gridq.cli import (
-    audit,
-    drain,
-    explain,
-    flower,
-    gateway,
-    health,
-    jobs,
-    keys,
-    quarantine,
-    queues,
-    quota,
-    run,
-    validate,
-    workers,
-)
-from gridq.cli.exits import EXITS, INTERRUPTED, WRONG_USE, Commands, Debug
+from gridq.cli.exits import EXITS, INTERRUPTED, WRONG_USE, Debug
 from gridq.cli.interrupts import heed_signals, interrupted
+from gridq.cli.tree import Tree
 
 __all__ = ["app", "main"]
 
@@ -36,27 +23,30 @@ GROUP = "gridq.commands"
 
 app = typer.Typer(
     name="gridq",
-    cls=Commands,
+    cls=Tree,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXITS,
 )
-app.add_typer(run.app)
-app.add_typer(keys.app)
-app.add_typer(quota.app)
-app.add_typer(flower.app)
-app.add_typer(gateway.app)
-app.add_typer(validate.app)
-app.add_typer(explain.app)
-app.add_typer(jobs.app)
-app.add_typer(quarantine.app)
-app.add_typer(queues.app)
-app.add_typer(workers.app)
-app.add_typer(drain.app)
-app.add_typer(health.app)
-app.add_typer(audit.app)
+for module, *commands in (
+    ("run", "run"),
+    ("keys", "keys"),
+    ("quota", "quota"),
+    ("flower", "flower"),
+    ("gateway", "gateway"),
+    ("validate", "validate"),
+    ("explain", "explain"),
+    ("jobs", "jobs", "job", "cancel"),
+    ("quarantine", "quarantine"),
+    ("queues", "queues", "models"),
+    ("workers", "workers", "seats"),
+    ("drain", "drain"),
+    ("health", "health"),
+    ("audit", "audit"),
+):
+    Tree.offer(f"gridq.cli.{module}", *commands)
 
 
 def _version(wanted: bool) -> None:

@@ -15,8 +15,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 
 def commands() -> dict[str, object]:
     cli.load_commands()
-    group = typer.main.get_command(cli.app)
-    return dict(group.commands)  # type: ignore[attr-defined]
+    group = typer.main.get_group(cli.app)
+    context = typer.Context(group)
+    return {name: group.get_command(context, name) for name in group.list_commands(context)}
 
 
 def test_every_command_has_a_section_and_every_section_a_command() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import chaos, demo, grid, token, worker
+from gridq.cli.tree import Tree
 
 
 def register(app: typer.Typer) -> None:
-    """Add this package's commands to `gridq`."""
-    app.add_typer(demo.app)
-    app.add_typer(chaos.app)
-    app.add_typer(grid.app)
-    app.add_typer(worker.app)
-    app.add_typer(token.app)
+    """Offer this package's commands to `gridq`."""
+    Tree.offer("workers.cli.demo", "demo", "probe")
+    Tree.offer("workers.cli.chaos", "chaos")
+    Tree.offer("workers.cli.grid", "up", "down", "status")
+    Tree.offer("workers.cli.worker", "worker", "join")
+    Tree.offer("workers.cli.token", "token")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from gridq import cli
@@ -33,10 +34,11 @@ OURS = (
     "drain",
 )
 HEAVY = ("celery", "kombu", "redis", "pydantic", "rich", "httpx", "xllamacpp", "asyncio")
+OTHERS = ("gridq.cli.run", "gridq.cli.jobs", "gridq.cli.keys", "workers.cli.chaos", "workers.cli.worker")
 
 
-def of_cold_start(*arguments: str, home: Path | None = None) -> str:
-    """What a program of its own prints, and at the end which heavy modules it has loaded."""
+def of_cold_start(*arguments: str, home: Path | None = None, watched: tuple[str, ...] = HEAVY) -> str:
+    """What a program of its own prints, and at the end which of the modules `watched` it has loaded."""
     script = f"""
 import sys
 from gridq.cli import main
@@ -44,7 +46,7 @@ sys.argv = ["gridq", *{arguments!r}]
 try:
     main()
 finally:
-    print("loaded", *sorted(set({HEAVY!r}) & set(sys.modules)))
+    print("loaded", *sorted(set({watched!r}) & set(sys.modules)))
 """
     env = os.environ | ({"GRIDQ_HOME": str(home)} if home else {})
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
@@ -52,10 +54,13 @@ finally:
     return done.stdout
 
 
-def test_the_status_of_a_grid_that_runs_is_told_without_anything_heavy(tmp_path: Path) -> None:
+def test_the_status_of_a_grid_that_runs_is_told_without_anything_heavy_or_of_other_commands(
+    tmp_path: Path,
+) -> None:
     control = Control(tmp_path, GRID, lambda: {"grid": {}, "server": "redis://127.0.0.1:1/0"})
     try:
-        assert of_cold_start("status", "--json", home=tmp_path).splitlines()[-1] == "loaded"
+        told = of_cold_start("status", "--json", home=tmp_path, watched=HEAVY + OTHERS)
+        assert told.splitlines()[-1] == "loaded"
     finally:
         control.close()
 
@@ -95,6 +100,30 @@ def test_a_broken_plug_in_is_told_and_left_out(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(cli, "entry_points", lambda group: [broken])
     cli.load_commands()
     assert "no_such_package_here" in capsys.readouterr().err
+
+
+def greeter(app: typer.Typer) -> None:
+    """A plug-in of somebody else."""
+
+    @app.command(short_help="Say hello.")
+    def hello() -> None:
+        typer.echo("hello")
+
+
+def test_a_plug_in_adds_its_command_to_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "entry_points", lambda group: [EntryPoint("a", f"{__name__}:greeter", group)])
+    monkeypatch.setattr(cli.app, "registered_commands", [])
+    cli.load_commands()
+    assert CliRunner().invoke(cli.app, ["hello"]).stdout == "hello\n"
+    listed = CliRunner().invoke(cli.app, ["--help"]).stdout
+    assert "\n  hello " in listed
+    assert "\n  cancel " in listed
+
+
+def test_a_command_that_is_not_known_is_likened_to_those_that_are() -> None:
+    done = CliRunner().invoke(cli.app, ["cancle"])
+    assert done.exit_code == 2
+    assert "No such command 'cancle'. Did you mean 'cancel'" in done.stderr
 
 
 def test_graph_and_input_cannot_both_be_stdin() -> None:
