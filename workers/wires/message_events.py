@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from gridq.protocol import Json
@@ -85,21 +88,48 @@ def usage(stated: Json) -> dict[str, Json]:
     }
 
 
+@dataclass(eq=False)
+class Block:
+    """One block of a message: how it begins, and the deltas that wait until it does."""
+
+    start: dict[str, Json]
+    held: list[dict[str, Json]] = field(default_factory=list)
+    arguments: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether it is at its end once another block has begun: a call is when its arguments are whole."""
+        if self.start["type"] != "tool_use":
+            return True
+        if not self.arguments.rstrip().endswith("}"):
+            return False
+        try:
+            json.loads(self.arguments)
+        except ValueError:
+            return False
+        return True
+
+
 class MessageEvents:
-    """The events of a message, from a chat's chunks. One block is open at a time."""
+    """The events of a message, from a chat's chunks.
+
+    In a message one block ends before the next begins; a chat may give the pieces of several calls in turns.
+    So what comes of other blocks while a call is under way waits until its arguments are whole, or the chat
+    ends.
+    """
 
     def __init__(self, asked: dict[str, Json]) -> None:
         self._asked = asked
         self._begun = False
-        self._open: tuple[str, int] | None = None
-        self._blocks = 0
-        self._calls: dict[int, int] = {}
+        self._blocks: deque[Block] = deque()  # the first is open
+        self._ended = 0
+        self._calls: dict[int, Block] = {}
         self._last: dict[str, Json] = {}
         self._usage: Json = None
         self._pieces = 0
 
     def add(self, chunk: dict[str, Json]) -> Iterable[dict[str, Json]]:
-        """The events that `chunk` brings."""
+        """The events that `chunk` brings. ValueError: it goes on with a call that was over."""
         if isinstance(chunk.get("usage"), dict):
             self._usage = chunk["usage"]
         if not self._begun:
@@ -121,45 +151,68 @@ class MessageEvents:
             self._last = choice
 
     def _say(self, kind: str, delta: dict[str, Json]) -> Iterable[dict[str, Json]]:
-        if self._open is None or self._open[0] != kind:
+        if not self._blocks or self._blocks[-1].start["type"] != kind:
             empty: dict[str, Any] = {"type": kind, kind: ""}
             if kind == "thinking":
                 empty["signature"] = ""
-            yield from self._start(kind, empty)
-        yield self._delta(self._blocks - 1, delta)
+            yield from self._begin(Block(empty))
+        yield from self._continue(self._blocks[-1], delta)
 
     def _call(self, call: dict[str, Json], index: int, chunk: dict[str, Json]) -> Iterable[dict[str, Json]]:
         function = call.get("function") or {}
         if index not in self._calls:
             name = call.get("id") or f"toolu_{chunk.get('id', '')}_{index}"
-            block = {"type": "tool_use", "id": name, "name": function["name"], "input": {}}
-            yield from self._start("tool_use", block)
-            self._calls[index] = self._blocks - 1
-        if function.get("arguments"):
-            # calls come one after the other; a piece for an earlier one still goes to its own block
-            delta = {"type": "input_json_delta", "partial_json": function["arguments"]}
-            yield self._delta(self._calls[index], delta)
+            start = {"type": "tool_use", "id": name, "name": function["name"], "input": {}}
+            self._calls[index] = Block(start)
+            yield from self._begin(self._calls[index])
+        block, arguments = self._calls[index], function.get("arguments")
+        if arguments:
+            if block not in self._blocks:
+                raise ValueError("it goes on with a call whose arguments were whole")
+            block.arguments += arguments
+            yield from self._continue(block, {"type": "input_json_delta", "partial_json": arguments})
 
-    def _start(self, kind: str, block: dict[str, Json]) -> Iterable[dict[str, Json]]:
-        yield from self._stop_block()
-        self._open = (kind, self._blocks)
-        yield {"type": "content_block_start", "index": self._blocks, "content_block": block}
-        self._blocks += 1
+    def _begin(self, block: Block) -> Iterable[dict[str, Json]]:
+        self._blocks.append(block)
+        if block is self._blocks[0]:
+            yield from self._start()
+        yield from self._advance()
 
-    def _stop_block(self) -> Iterable[dict[str, Json]]:
-        if self._open is not None:
-            yield {"type": "content_block_stop", "index": self._open[1]}
-            self._open = None
+    def _continue(self, block: Block, delta: dict[str, Json]) -> Iterable[dict[str, Json]]:
+        if block is not self._blocks[0]:
+            block.held.append(delta)
+            return
+        yield self._delta(delta)
+        yield from self._advance()
 
-    def _delta(self, index: int, delta: dict[str, Json]) -> dict[str, Json]:
+    def _advance(self) -> Iterable[dict[str, Json]]:
+        """On to the blocks that wait, as far as those before them are over."""
+        while len(self._blocks) > 1 and self._blocks[0].over:
+            yield from self._stop()
+
+    def _start(self) -> Iterable[dict[str, Json]]:
+        block = self._blocks[0]
+        yield {"type": "content_block_start", "index": self._ended, "content_block": block.start}
+        yield from map(self._delta, block.held)
+
+    def _stop(self) -> Iterable[dict[str, Json]]:
+        """End the open block; the next one begins."""
+        self._blocks.popleft()
+        yield {"type": "content_block_stop", "index": self._ended}
+        self._ended += 1
+        if self._blocks:
+            yield from self._start()
+
+    def _delta(self, delta: dict[str, Json]) -> dict[str, Json]:
         self._pieces += 1
-        return {"type": "content_block_delta", "index": index, "delta": delta}
+        return {"type": "content_block_delta", "index": self._ended, "delta": delta}
 
     def end(self) -> Iterable[dict[str, Json]]:
         """The last events; none where the chat did not come to its end."""
         if not self._last:
             return
-        yield from self._stop_block()
+        while self._blocks:
+            yield from self._stop()
         stop = _stop(self._last, self._asked, bool(self._calls))
         stated = usage(self._usage)
         if self._usage is None:
