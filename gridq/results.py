@@ -42,6 +42,21 @@ class Consumer(base.ResultConsumer):  # type: ignore[misc]
             self._look()
         super().drain_events(timeout)
 
+    def cancel_for(self, task_id: str) -> None:
+        """Take a subscription back; called as a result goes, be it by the garbage collector.
+
+        A subscription goes with its connection. Where that is gone there is nothing to take back, and Celery's
+        own would connect for it: to a server that may be away, or for a consumer that goes itself and leaves
+        that connection to nobody.
+        """
+        pubsub = self._pubsub
+        if pubsub is None or (pubsub.connection is not None and pubsub.connection.is_connected):
+            super().cancel_for(task_id)
+            return
+        key = self._get_key_for_task(task_id)
+        self.subscribed_to.discard(key)
+        pubsub.channels.pop(pubsub.encoder.encode(key), None)
+
     @contextmanager
     def reconnect_on_error(self) -> Iterator[None]:
         try:

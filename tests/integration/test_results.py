@@ -75,3 +75,21 @@ def test_a_state_that_cannot_be_asked_is_the_servers_fault(away: EmbeddedServer,
         pointed_at(Settings(broker_url=url, prefix="results:", home=tmp_path)),
     ):
         _ = app.AsyncResult("one").state
+
+
+@pytest.mark.parametrize("lost", ["by itself", "with its thread"])
+def test_a_result_that_goes_connects_to_no_server_to_say_so(away: EmbeddedServer, lost: str) -> None:
+    away.start()
+    consumer = app.backend.result_consumer
+    for job in ("one", "two"):
+        consumer.consume_from(job)
+    pubsub = consumer._pubsub
+    if lost == "by itself":
+        pubsub.connection.disconnect()
+    else:  # the garbage collector takes the consumer of a thread that has ended, and then its results
+        pubsub.reset()
+    consumer.cancel_for("one")
+    assert pubsub.connection is None or not pubsub.connection.is_connected
+    consumer.cancel_for("two")
+    assert not consumer.subscribed_to
+    assert not pubsub.channels, "who connects later asks for them no more"
