@@ -45,9 +45,9 @@ class Consumer(base.ResultConsumer):  # type: ignore[misc]
     def cancel_for(self, task_id: str) -> None:
         """Take a subscription back; called as a result goes, be it by the garbage collector.
 
-        A subscription goes with its connection. Where that is gone there is nothing to take back, and Celery's
-        own would connect for it: to a server that may be away, or for a consumer that goes itself and leaves
-        that connection to nobody.
+        A subscription goes with its connection. Where that is gone there is nothing to take back, and
+        Celery's own would connect for it: to a server that may be away, or for a consumer that goes itself
+        and leaves that connection to nobody.
         """
         pubsub = self._pubsub
         if pubsub is None or (pubsub.connection is not None and pubsub.connection.is_connected):
