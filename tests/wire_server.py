@@ -20,6 +20,7 @@ class WireServer(ModelServer):
     Models: `echo` says the last message's words back, one piece a word, `paced` with 10 ms between them,
     `pausing` with 700; `slow` goes on for ever, `metered` too and says what it has used so far; `silent`
     takes the request and says nothing; `status-<n>` refuses (with `retry_after`);
+    `status-<n>-<code>-<param>` says more of it;
     `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends what is
     not JSON; `error-event` and `error-late` put an error into the stream; `ragged` sends its bytes in odd
     lumps; `whole` ignores `stream`; `tools` calls a function; `reasoning` thinks first; `unmetered` states no
@@ -90,11 +91,12 @@ def _handler(state: WireServer) -> type[Handler]:
             self.answer(401, {"error": {"message": f"Incorrect API key provided: {given}"}})
             return False
 
-        def _refuse(self, status: int, code: str = "") -> None:
+        def _refuse(self, status: int, code: str = "", param: str | None = None) -> None:
             headers = {"Retry-After": state.retry_after} if state.retry_after else {}
             if 300 <= status < 400:
                 headers["Location"] = "https://elsewhere.invalid/v1"
-            self.answer(status, {"error": {"message": f"refused with {status}", "code": code}}, headers)
+            error = {"message": f"refused with {status}", "code": code, "param": param}
+            self.answer(status, {"error": error}, headers)
 
         def _words(self, body: dict[str, Any]) -> list[str]:
             text = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]

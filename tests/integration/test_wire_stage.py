@@ -41,7 +41,7 @@ STAGE = StageCall(
 WORDS = [{"role": "user", "content": "so it goes on"}]
 MODELS = [
     *("echo", "tools", "reasoning", "thinking", "unmetered", "packs", "whole", "silent", "poor", "malformed"),
-    *("cut", "cut-first", "error-event", "error-late", "status-400-too_long"),
+    *("cut", "cut-first", "error-event", "error-late", "status-400-too_long-messages"),
     *(f"status-{status}" for status in (400, 401, 404, 413, 429, 500, 529)),
 ]
 
@@ -277,10 +277,12 @@ def test_refusals(seat: LlmProfile, ask: Any, model: str, error: type[GridError]
     assert caught.value.reason == f"refused with {model.split('-')[1]}"
 
 
-def test_the_endpoints_own_code_is_kept(openai_seat: LlmProfile):
+def test_the_endpoints_own_code_is_kept_and_the_field_that_it_names(openai_seat: LlmProfile):
     with pytest.raises(StageError) as caught:
-        chat(openai_seat, "status-400-too_long")
+        chat(openai_seat, "status-400-too_long-messages")
     assert caught.value.details["endpoint_code"] == "too_long"
+    assert caught.value.details["param"] == "messages"
+    assert caught.value.path == STAGE.path, "of a field in the graph the endpoint knows nothing"
 
 
 def test_an_account_without_credit_rests_the_seat(anthropic_seat: LlmProfile):

@@ -49,8 +49,10 @@ def wrong(field: str, expected: str, fix: str | None = None) -> StageError:
 
 
 def placed(error: StageError, place: str) -> StageError:
-    """`error` with the path of its field in the graph, where it is one of `wrong`."""
-    if "param" in error.details:
+    """`error` with the path of its field in the graph, where it is one of `wrong`; the field that an
+    endpoint names may be one of a translated request.
+    """
+    if "expected" in error.details and "param" in error.details:
         error.details.setdefault("path", f"{place}.{error.details['param']}")
     return error
 

@@ -42,10 +42,12 @@ def fault_of(
     """The error that the answer `raw` with `status` stands for; `key` is blotted out of the endpoint's own
     words.
     """
-    reason, code = _reason(raw, key)
+    reason, code, param = _words(raw, key)
     details: dict[str, Any] = {**where, "status": status, "reason": reason or f"HTTP {status}"}
     if code:
         details["endpoint_code"] = code
+    if param:
+        details["param"] = param
     after = retry_after(headers.get("retry-after", ""))
     if after is not None:
         details["retry_after"] = after
@@ -79,12 +81,12 @@ def fault_in_stream(event: dict[str, Json], key: str | None = None) -> GridError
     return fault_of(status, {}, json.dumps(event).encode(), {}, key)
 
 
-def _reason(raw: bytes, key: str | None) -> tuple[str, str]:
-    """The endpoint's own message and code: `{"error": {"message", "code"}}`, `{"error": text}`,
-    `{"message"}`, text.
+def _words(raw: bytes, key: str | None) -> tuple[str, str, str]:
+    """The endpoint's own message, code and name of the field that is wrong: `{"error": {"message", "code",
+    "param"}}`, `{"error": text}`, `{"message"}`, text.
     """
     text = raw.decode("utf-8", "replace")
-    code = ""
+    code = param = ""
     try:
         body = json.loads(text)
     except ValueError:
@@ -93,11 +95,12 @@ def _reason(raw: bytes, key: str | None) -> tuple[str, str]:
         error = body.get("error", body)
         if isinstance(error, dict):
             code = str(error.get("code") or error.get("type") or "")
+            param = str(error.get("param") or "")
             text = str(error.get("message") or error.get("detail") or text)
         else:
             text = str(error)
     elif text.lstrip().startswith("<"):
         text = ""  # a proxy's HTML page says nothing that the status does not
     if key:
-        text = text.replace(key, "***")
-    return text[:MAX_REASON], code
+        text, param = text.replace(key, "***"), param.replace(key, "***")
+    return text[:MAX_REASON], code, param[:MAX_REASON]
