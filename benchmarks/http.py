@@ -149,7 +149,7 @@ def _many(sides: HttpSides, streams: int, held: float) -> list[Measured]:
     each = int(text.split()[1])
     at = f"{streams} streams at {rate} tokens/s"
     return [
-        Figure(f"{at}, memory of the gateway", max(memory), "MB", 250),
+        Figure(f"{at}, memory of the gateway (RSS)", max(memory), "MB", 250),
         Figure(f"{at}, tokens {LATE * 1e3:.0f} ms late or more", share_late(late) * 100, "%", 1),
         Figure(f"{at}, tokens lost or double of {streams * each:,}", amiss(found, each), "tokens", 0),
     ]

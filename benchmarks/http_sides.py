@@ -52,8 +52,8 @@ class Side:
 
     @property
     def memory(self) -> float:
-        """MB of all its programs with their children."""
-        return sum(memory_of(pid) for pid in self.pids.values())
+        """MB of all its programs with their children (PSS)."""
+        return sum(shared_out_memory(pid) for pid in self.pids.values())
 
     def cpu(self) -> dict[str, float]:
         """Seconds of CPU that each program has used."""
@@ -210,7 +210,7 @@ def install(folder: Path = CACHE) -> tuple[Path, str]:
     return program, ready.read_text()
 
 
-def memory_of(pid: int) -> float:
+def shared_out_memory(pid: int) -> float:
     """MB (10⁶ bytes) of a process and its children. What several share is shared out among them."""
     return sum(pss(Path(f"/proc/{each}/smaps_rollup").read_text()) for each in family(pid)) / 1e6
 

@@ -101,7 +101,7 @@ def test_a_program_is_counted_with_its_children() -> None:
         assert child.stdin is not None
         child.stdout.readline()
         assert child.pid in http_sides.family(os.getpid())
-        assert http_sides.memory_of(os.getpid()) > http_sides.memory_of(child.pid) > 1
+        assert http_sides.shared_out_memory(os.getpid()) > http_sides.shared_out_memory(child.pid) > 1
         child.stdin.close()
     assert child.pid not in http_sides.family(os.getpid())
     side = Side("both", 0, {"a": os.getpid(), "b": os.getpid()})

@@ -109,3 +109,9 @@ def test_the_figures_of_a_run() -> None:
     late, unanswered, unsaid, off, outside = overload.rows(0.2, tally)
     assert (late.verdict, unanswered.verdict, unsaid.verdict) == ("met", "met", "met")
     assert (off.verdict, outside.verdict) == ("missed", "missed")
+    assert outside.value == 50
+
+
+def test_what_a_run_has_not_seen_is_missed() -> None:
+    late, unanswered, _, off, outside = overload.rows(0.2, Tally(outcomes=Counter({"interactive x": 1})))
+    assert {late.verdict, unanswered.verdict, off.verdict, outside.verdict} == {"missed"}
