@@ -30,7 +30,7 @@ from gridq.gateway.door import Door
 from gridq.gateway.faults import grid_error, request_id_of
 from gridq.gateway.follower import Follower, order
 from gridq.gateway.jobs import Id, Reader, find
-from gridq.gateway.schemas import cents, faults, status_of
+from gridq.gateway.schemas import cents, error_of, faults, status_of
 from gridq.gateway.sse import KEEP_ALIVE, frame
 from gridq.history import JobReader, JobView
 from gridq.protocol import Json
@@ -215,7 +215,7 @@ class _Story:
             "status": status_of(view),
             "spent_cents": cents(spent),
             "micro_dollars": spent,
-            "error": view.error,
+            "error": error_of(view),
         }
         return frame(_text(about), id=f"{self.job}/{entry}" if entry else "", event=b"end")
 

@@ -35,6 +35,7 @@ from gridq.errors import (
     InputTooLarge,
     MethodNotAllowed,
     NoLiveSeat,
+    QueueFull,
     RequestError,
     RouteNotFound,
 )
@@ -83,6 +84,7 @@ STATUSES: Mapping[str, int] = {
     "queue.dropped": 429,
     "queue.full": 429,
     "quota.exceeded": 429,
+    "quota.job_budget": 402,
     "quota.file": 500,
     "request.headers": 431,
     "request.invalid": 400,
@@ -104,9 +106,9 @@ STATUSES: Mapping[str, int] = {
 
 OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 ANTHROPIC_TYPES = {
-    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
-    429: "rate_limit_error", 500: "api_error", 502: "api_error", 503: "overloaded_error",
-    504: "timeout_error",
+    401: "authentication_error", 402: "billing_error", 403: "permission_error", 404: "not_found_error",
+    413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 502: "api_error",
+    503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip
 
 RETRY_AFTER = 5.0
@@ -116,6 +118,9 @@ LONGEST_RETRY = 31 * 86_400
 
 FINAL = ("quota.", "auth.key", "auth.scope", "auth.origin", "auth.open", "job.cancelled", "job.idempotency")
 """Beginnings of the codes after which the same request fails again: the clients are told not to repeat it."""
+
+INTERNAL = frozenset({"endpoint"})
+"""Details that only the operator may know: they stand in the gateway's log, and `gridq job` shows them."""
 
 CLOSES = frozenset({408, 413, 431})
 """After these the connection ends: what was not read of the request must not be waited for."""
@@ -129,7 +134,8 @@ def status_of(error: GridError) -> int:
 
     An endpoint's own 4xx, which a failed stage has as `details["status"]`, stays what it is; where every seat
     was refused by its provider's rate limit, it is 429. NoLiveSeat is 404 where `details["served"]` is False:
-    nobody ever served that.
+    nobody ever served that. QueueFull is 400 where no waiting helps: at once more stages are ready than may
+    ever stand in the queue.
     """
     told = error.details.get("status")
     if error.code == "stage.failed" and isinstance(told, int) and told in _ENDPOINT:
@@ -138,6 +144,10 @@ def status_of(error: GridError) -> int:
         return 429
     if isinstance(error, NoLiveSeat) and error.details.get("served") is False:
         return 404
+    if isinstance(error, QueueFull) and _number(error.details.get("needed")) > _number(
+        error.details.get("limit", math.inf)
+    ):
+        return 400
     for cls in type(error).__mro__:
         status = STATUSES.get(getattr(cls, "code", ""))
         if status is not None:
@@ -223,12 +233,26 @@ def headers_of(error: GridError, request_id: str) -> dict[str, str]:
 def answer(request: Request, error: GridError, headers: Mapping[str, str] | None = None) -> Response:
     """The whole response to a request that ended with `error`; logged where it is the grid's own fault."""
     request_id, status = request_id_of(request), status_of(error)
-    if isinstance(error, BrokerError):
-        log.warning("a request failed", extra=about(request, error=str(error)))
+    note(request, error)
     body = json.dumps(shape(request.url.path, error, request_id), separators=(",", ":")).encode()
     return Response(
         body, status, {**headers_of(error, request_id), **(headers or {})}, media_type="application/json"
     )
+
+
+def note(request: Request, error: GridError) -> None:
+    """Log what an error says that its request is not told."""
+    hidden = {name: str(error.details[name]) for name in INTERNAL & error.details.keys()}
+    if isinstance(error, BrokerError):
+        log.warning("a request failed", extra=about(request, error=str(error)))
+    elif hidden:  # of what clients can bring about no more than a line of INFO
+        log.info("a request failed", extra=about(request, error=str(error), **hidden))
+
+
+def outward(record: dict[str, Any]) -> dict[str, Any]:
+    """An error's record without what only the operator may know."""
+    details = record.get("details") or {}
+    return {**record, "details": {name: told for name, told in details.items() if name not in INTERNAL}}
 
 
 def request_id_of(request: Request) -> str:
@@ -324,8 +348,7 @@ def _told(error: GridError) -> dict[str, Any]:
     """The error's record as JSON of bounded length, without what only the operator may know."""
     if isinstance(error, BrokerError):
         return {"code": error.code, "message": "The grid cannot reach its server now", "details": {}}
-    told: dict[str, Any] = json.loads(error.to_json())
-    return told
+    return outward(json.loads(error.to_json()))
 
 
 def _extra(told: dict[str, Any], about: Mapping[str, object]) -> dict[str, Json]:

@@ -295,7 +295,7 @@ class Served:
     def _fault(self, reason: str) -> SeatUnavailable:
         return SeatUnavailable(
             f"The worker {self.known.about.worker_id} cannot be asked",
-            {"reason": reason, "path": self.known.about.url},
+            {"reason": reason, "endpoint": self.known.about.url},
         )
 
 

@@ -63,7 +63,7 @@ async def find(door: Door, caller: Caller, given: str) -> str:
     status_code=202,
     summary="Submit a graph",
     response_model=JobAccepted,
-    responses=faults(400, 401, 403, 404, 409, 413, 429, 503),
+    responses=faults(400, 401, 402, 403, 404, 409, 413, 429, 503),
     openapi_extra={
         "requestBody": {
             "required": True,

@@ -246,6 +246,7 @@ class Passing(Response):
             told: dict[str, str] = {"x-gridq-job": self.job} if self.job else {}
             await faults.answer(request, error, told)(request.scope, receive, send)
             return
+        faults.note(request, error)
         record: dict[str, Any] = self.wire.error(error, faults.request_id_of(request))
         await send({"type": "http.response.body", "body": self.wire.fault(record)})
 

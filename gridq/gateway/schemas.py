@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gridq.gateway.faults import outward
 from gridq.history import JobView
 from gridq.protocol import Json, Row
 from gridq.registry import LiveSeat
@@ -69,6 +70,7 @@ class ErrorBody(BaseModel):
 MEANINGS = {
     400: "the request is malformed, or the graph wrong",
     401: "the key is missing, unknown or revoked",
+    402: "the job's budget is too small for it",
     403: "the key is not for this",
     404: "there is none",
     409: "it contradicts what is there",
@@ -342,6 +344,11 @@ def status_of(view: JobView) -> str:
     return SEED_STATUS[view.state]
 
 
+def error_of(view: JobView) -> dict[str, Json] | None:
+    """What ended a job, as its callers are told; None where nothing did."""
+    return None if view.error is None else outward(view.error)
+
+
 def job_status(view: JobView, waits_for: str, spent: int) -> dict[str, Json]:
     """A job's view as JobStatus has it, but for `result`; `spent` in micro-dollars."""
     ran = [stage.seat for stage in view.stages if stage.seat]
@@ -353,6 +360,7 @@ def job_status(view: JobView, waits_for: str, spent: int) -> dict[str, Json]:
         "micro_dollars": spent,
         "dispatched_to": ran[-1] if ran else None,
         "waits_for": waits_for,
+        "error": error_of(view),
     }
 
 

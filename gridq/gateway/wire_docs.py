@@ -11,6 +11,7 @@ Schema = dict[str, Any]
 MEANINGS = {
     400: "the request is malformed, or the model's endpoint refused it",
     401: "the key is missing, unknown or revoked",
+    402: "the job's budget is too small for it",
     403: "the key is not for this",
     404: "nobody serves the model, nor ever did",
     409: "the idempotency key was used for another body, or the job was cancelled",

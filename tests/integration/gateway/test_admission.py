@@ -93,15 +93,29 @@ def test_a_job_is_held_until_somebody_serves_it_again(
 
 @pytest.mark.parametrize("path", CHATS)
 def test_a_full_queue_in_each_wires_own_words(served: Served, scripts: Scripts, path: str) -> None:
-    bound(scripts, "llm:echo", 0)
-    reply = ask(served, path, "echo")
+    with idle(scripts, "t.filled", "llm:filled"):
+        bound(scripts, "llm:filled", 1)
+        graph = {"root": stage("llm_complete", model="filled", prompt="x")}
+        job = served.gateway.post("/jobs", {"graph": graph}, 202)["job"]
+        reply = ask(served, path, "filled")
+        served.gateway.ask("DELETE", f"/jobs/{job}", 200)
     assert reply.status_code == 429
     assert int(reply.headers["retry-after"]) >= 1
     error = reply.json()["error"]
     assert error["type"] == "rate_limit_error"
     assert error["code"] == "queue.full"
     assert {name for name in SOON if error.get(name)} == set(SOON)
-    assert error["bottleneck"] == "max_pending of llm:echo (0)"
+    assert error["bottleneck"] == "max_pending of llm:filled (1)"
+
+
+@pytest.mark.parametrize("path", CHATS)
+def test_what_no_queue_may_ever_hold_is_not_to_be_asked_again(
+    served: Served, scripts: Scripts, path: str
+) -> None:
+    bound(scripts, "llm:echo", 0)
+    reply = ask(served, path, "echo")
+    assert (reply.status_code, reply.headers["x-gridq-code"]) == (400, "queue.full")
+    assert "retry-after" not in reply.headers
 
 
 def test_where_it_would_stand_and_when_it_would_start(served: Served, scripts: Scripts) -> None:

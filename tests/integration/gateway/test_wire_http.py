@@ -286,6 +286,15 @@ def test_equal_requests_under_one_key_are_asked_once(served: Served, http: httpx
     assert served.seen() == before + 1
 
 
+def test_where_the_endpoint_stands_is_told_to_no_caller(http: httpx.Client, served: Served) -> None:
+    reply = http.post(CHAT, json=body("cut-first", stream=True))
+    job = reply.headers["x-gridq-job"]
+    for text in (reply.text, http.get(f"/jobs/{job}").text, http.get(f"/jobs/{job}/events").text):
+        assert "attempts_exhausted" in text
+        assert served.wire.url not in text
+    assert served.grid.client.view(job).error["details"]["endpoint"] == served.wire.url
+
+
 # -- resumed streams ---------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import pytest
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Query, Request
 from fastapi.testclient import TestClient
 
 from gridq import errors
@@ -20,8 +20,10 @@ from gridq.errors import (
     GridError,
     GridFull,
     IdempotencyConflict,
+    JobBudgetExceeded,
     KeyRateExceeded,
     NoLiveSeat,
+    QueueFull,
     StageError,
 )
 from gridq.gateway import faults
@@ -151,6 +153,27 @@ def test_the_grids_own_shape_and_noethers_money() -> None:
     told = {"limit": 1_000_000, "used": 700_000, "held": 50_000, "needed": 255_000}
     body = faults.grid_error(AgentMoneyExceeded("so", told), "r1")
     assert (body["remaining_cents"], body["requested_cents"]) == (25, 26)
+
+
+def test_where_an_endpoint_stands_is_logged_and_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    error = AttemptsExhausted("so", {"endpoint": "http://10.0.0.7:8000/v1", "reason": "why"})
+    request = Request({"type": "http", "path": "/jobs", "headers": [], "query_string": b"", "state": {}})
+    with caplog.at_level(logging.INFO):
+        body = bytes(faults.answer(request, error).body)
+    for told in (body, faults.openai_error(error, "r"), faults.anthropic_error(error, "r")):
+        assert "why" in str(told)
+        assert "10.0.0.7" not in str(told)
+    assert [record.gridq["endpoint"] for record in caplog.records] == ["http://10.0.0.7:8000/v1"]
+
+
+def test_what_no_waiting_helps_says_no_time_to_wait() -> None:
+    for error, status in (
+        (JobBudgetExceeded("so", {"limit": 1, "needed": 2}), 402),
+        (QueueFull("so", {"pending": 0, "limit": 2, "needed": 3}), 400),
+    ):
+        assert faults.status_of(error) == status
+        assert "retry-after" not in faults.headers_of(error, "r")
+    assert faults.status_of(QueueFull("so", {"pending": 3, "limit": 3, "needed": 3})) == 429
 
 
 def test_where_the_server_stands_is_told_to_nobody() -> None:
