@@ -24,6 +24,7 @@ from gridq.app import app
 from gridq.graph.plan import Op, Plan, Step
 from gridq.jobs import LADDER, plan_fields
 from gridq.settings import Settings
+from gridq.store.admitting import arguments
 from gridq.store.replies import Claim, read_claim
 from gridq.store.scripts import Scripts
 
@@ -117,11 +118,12 @@ class State:
         """One more job, of one stage for each of `costs` (micro-dollars), all ready at once."""
         number = next(self._jobs)
         fields, ready, needs = _plan(tuple(costs))
-        self.scripts.admit(
+        asked = arguments(
             f"j{number}", agent=f"a{number % AGENTS}", prio=0, deadline_ms=3_600_000, ttl_ms=60_000,
             celery=False, stream=False, wait=True, value=b'"x"', answer=0, steps=len(costs), needs=needs,
             ready=ready, fields=fields,
         )  # fmt: skip
+        self.scripts.admit(asked)
 
     def fill(self, size: int, costs: Sequence[int] = (0,)) -> None:
         """`size` pending stages, of all agents and of all `costs` in turn."""

@@ -233,7 +233,7 @@ class Admission:
         arguments = self._arguments(
             job, split, value, options, left_out, celery=celery, deadline=deadline, key=key, body=body
         )
-        reply = self.scripts.write_plan(arguments)
+        reply = self.scripts.admit(arguments)
         if reply[0] == "noseat":
             raise self._no_seat(reply[1])
         if reply[0] == "key":

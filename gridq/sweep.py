@@ -85,6 +85,8 @@ def _tell(swept: Swept) -> None:
         job, _, _, attempt, _ = loss.lease.split(":")
         about = {"job": job, "name": loss.name, "stage": loss.path, "worker": loss.worker}
         narration.tell("stage lost", **about, attempt=int(attempt), after=loss.after)
+    for entry in swept.broken:
+        log.error("the sweep cannot deal with %s in %s: %s", entry.entry, entry.kind, entry.fault)
     for drop in swept.dropped:
         about = {"job": drop.job, "name": drop.name, "stage": drop.path}
         narration.tell("stage dropped", **about, code=StageQuarantined.code)

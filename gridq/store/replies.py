@@ -66,9 +66,19 @@ class Drop:
     path: str
 
 
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An entry of the set of keys `kind` that a sweep could not deal with, and what the server said of it."""
+
+    kind: str
+    entry: str
+    fault: str
+
+
 class Swept(NamedTuple):
     """What one sweep came upon: how many items of each sort, the jobs whose Celery answer is to be written,
-    the attempts that were lost, the stages whose quarantine was over, and whether more is due.
+    the attempts that were lost, the stages whose quarantine was over, whether more is due, and the entries
+    that it left out.
     """
 
     found: dict[str, int]
@@ -76,6 +86,7 @@ class Swept(NamedTuple):
     losses: list[Loss]
     dropped: list[Drop]
     more: bool
+    broken: list[Broken]
 
 
 def read_claim(reply: Sequence[Any]) -> Claim | str:

@@ -8,20 +8,20 @@ a lost reply) is harmless by design.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from gridq.settings import Settings
-from gridq.store import admitting, library, schema
+from gridq.store import library, schema
 from gridq.store.admitting import STREAM, Word
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from gridq.store.reliability import HALF_LIFE_MS
-from gridq.store.replies import Claim, Drop, Loss, Stream, Swept, groups, read_claim
+from gridq.store.replies import Broken, Claim, Drop, Loss, Stream, Swept, groups, read_claim
 
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
@@ -32,9 +32,6 @@ NEW = ("enqueue", "admit")
 """The scripts that take something new. A server whose memory is used up refuses them before their first
 write; all others go on, for they end what was begun and give memory back.
 """
-
-
-P = ParamSpec("P")
 
 
 @cache
@@ -58,15 +55,6 @@ def constants(config: Settings) -> str:
         f"local MAXATT, MAXLOSS, AGE, HOLD = {config.max_attempts}, {config.max_losses}, {age}, {hold}\n"
         f"local QUARANTINE, HALFLIFE = {int(config.quarantine * 1000)}, {HALF_LIFE_MS}\n"
     )
-
-
-def _writes(arguments: Callable[P, tuple[Word, ...]]) -> Callable[Concatenate[Scripts, P], list[str]]:
-    """`Scripts.write_plan` that takes what `arguments` does."""
-
-    def admit(self: Scripts, /, *args: P.args, **kwargs: P.kwargs) -> list[str]:
-        return self.write_plan(arguments(*args, **kwargs))
-
-    return admit
 
 
 class Scripts:
@@ -130,15 +118,12 @@ class Scripts:
         )
         return [word.decode() for word in reply] if isinstance(reply, list) else bool(reply)
 
-    def write_plan(self, arguments: Sequence[Word]) -> list[str]:
+    def admit(self, arguments: Sequence[Word]) -> list[str]:
         """Write a plan, as `admitting.arguments` gives it: `["ok", job that gave way, …]`, `["known"]`, or
         with nothing written `["noseat", queue, …]`, `["queue", queue, pending, limit, needed]`,
         `["key", why]`, `["quota", …]`, `["same", job]`, `["conflict", job]`.
         """
         return [word.decode() for word in self.call("admit", *arguments)]
-
-    admit = _writes(admitting.arguments)
-    """The same with the arguments by their names."""
 
     def stop(self, job: str, state: str, error: str, *, inbox_only: bool = False) -> str:
         """End a job from outside: `plain`, `celery`, `over` or `unknown`. With `inbox_only` one that has been
@@ -253,12 +238,14 @@ class Scripts:
 
     def sweep(self, most: int = 200, answers: int | None = None) -> Swept:
         """One sweep, of at most so many items of each sort, and of so many answers."""
-        *counts, due, lost, over, more = self.call("sweep", most, most if answers is None else answers)
+        reply = self.call("sweep", most, most if answers is None else answers)
+        *counts, due, lost, over, more, faults = reply
         sorts = ("grace", "died", "seats", "due", "expired", "rung", "voided")
         found = dict(zip(sorts, counts, strict=True))
         losses = [Loss(*words) for words in groups(lost, 5)]
         dropped = [Drop(*words) for words in groups(over, 3)]
-        return Swept(found, [job.decode() for job in due], losses, dropped, bool(more))
+        broken = [Broken(*words) for words in groups(faults, 3)]
+        return Swept(found, [job.decode() for job in due], losses, dropped, bool(more), broken)
 
     def rank(self, queue: str, ranks: Mapping[str, int], ttl_ms: int) -> None:
         """Rank the seats of a queue, 0 the best, for so long."""

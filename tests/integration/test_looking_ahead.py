@@ -176,7 +176,9 @@ def test_a_job_whose_time_is_over_before_its_admission_has_expired(client: Clien
     router.admission = client.admission
     Inbox(client.scripts, grid_env.settings).enqueue("over", ECHO, 1, deadline=5)
     # No router was there in its time.
-    client.redis.hset(client.keys("sub", "over"), "dl", now_ms(client.redis) - 1000)
+    over = now_ms(client.redis) - 1000
+    client.redis.hset(client.keys("sub", "over"), "dl", over)
+    client.redis.zadd(client.keys("deadlines"), {"over": over})
     router.admit("over")
     client.scripts.sweep()
     assert error(client, "over").code == "job.deadline"

@@ -34,6 +34,7 @@ if known[1] then
     return {'known'}
   end
   if known[7] and known[8] + known[7] <= NOW then return {'known'} end  -- it stood here for too long: the sweep ends it
+  if tonumber(known[1]) <= NOW then return {'known'} end  -- its time is over: so too
   deadline, input, idem, body = tonumber(known[1]), known[2], known[5] or '', known[6] or ''
 end
 if not deadline then return {'known'} end  -- it has left the inbox and ended, so long ago that its answer is gone too

@@ -2,7 +2,7 @@
 -- ARGV  most items of each sort, most answers
 -- gives {grace, died, seats gone, due, expired, rung, voided, {job whose answer is to be written …}, {of each lost lease: lease,
 --       worker, path, job's name, what came of it …, those lost with a worker that left or started anew too}, {of each stage whose quarantine was over: job, job's name, path …},
---       1 where of some sort more is due than was looked at, else 0}
+--       1 where of some sort more is due than was looked at, else 0, {of each entry that could not be dealt with: set, entry, fault …}}
 -- TTL   swept lives as long as a job may
 local other = other_schema(C('GET', K .. 'schema'))
 if other then return other end
@@ -87,6 +87,25 @@ local function enough()
   return walked > 5000
 end
 
+-- Deal with one entry of a set, so that it keeps nobody from the others where it cannot be: a hand or a lost write has left
+-- something that no script makes. Such an entry is told of. Gives what `act` does.
+local broken = {}
+local function attempt(set, entry, act)
+  local done, told = pcall(act, entry)
+  if done then return told end
+  for _, word in ipairs({set, entry, type(told) == 'table' and told.err or told}) do broken[#broken + 1] = word end
+end
+
+-- The same with what is due in a sorted set of times, until `act` says that this is enough. What cannot be dealt with leaves it.
+local function each(set, limit, act)
+  for _, entry in ipairs(due(set, limit)) do
+    local faults = #broken
+    local stop = attempt(set, entry, act)
+    if #broken > faults then C('ZREM', K .. set, entry) end
+    if stop or enough() then break end
+  end
+end
+
 local last = tonumber(C('GET', K .. 'swept') or NOW)
 C('SET', K .. 'swept', NOW, 'PX', KEEP)
 local away = NOW - last
@@ -106,19 +125,16 @@ if jumped or away > GAP / 2 then
 end
 if not jumped then
   local closed = 0  -- as many as make up the bound with their leases: a machine room that goes dark is soon forgotten
-  for _, s in ipairs(due('seats', most)) do
+  each('seats', most, function(s)
     closed = closed + 1 + C('HLEN', K .. 'held:' .. s)
     gone(s, 'the worker is dead')
     r[3] = r[3] + 1
-    if closed >= most then more = 1; break end
-    if enough() then break end
-  end
-  for _, l in ipairs(due('leases', most)) do
-    r[2] = r[2] + lost(l, 'its lease lapsed')
-    if enough() then break end
-  end
+    if closed >= most then more = 1 end
+    return closed >= most
+  end)
+  each('leases', most, function(l) r[2] = r[2] + lost(l, 'its lease lapsed') end)
 end
-for _, m in ipairs(due('delays', most)) do
+each('delays', most, function(m)
   C('ZREM', K .. 'delays', m)
   r[4] = r[4] + 1
   local kind, job, n, what = string.match(m, '^(%a):([^:]+):(%d+):(.+)$')
@@ -141,19 +157,17 @@ for _, m in ipairs(due('delays', most)) do
       'start a router: celery -A gridq.app worker -Q gridq:router'))
     r[5] = r[5] + 1
   end
-  if enough() then break end
-end
+end)
 local dropped = {}
-for _, m in ipairs(due('quarantine', most)) do
+each('quarantine', most, function(m)
   local job, step = string.match(m, '^([^:]+):(.+)$')
   local name, path = unpack(C('HMGET', jobkey(job), 'name', 'h:' .. step))
   path = path and header(job, step, path).path
   if drop(job, step, 'nobody: its time was over') then
     for _, word in ipairs({job, name or '', path}) do dropped[#dropped + 1] = word end
   else C('ZREM', K .. 'quarantine', m) end  -- its job's keys expired unseen
-  if enough() then break end
-end
-for _, job in ipairs(due('deadlines', most)) do
+end)
+each('deadlines', most, function(job)
   C('ZREM', K .. 'deadlines', job)
   unhold(job)  -- where its keys expired unseen, nobody else gives it back
   if C('EXISTS', jobkey(job), K .. 'sub:' .. job) > 0 then
@@ -163,8 +177,7 @@ for _, job in ipairs(due('deadlines', most)) do
     C('ZREM', K .. 'inbox', job)
     if C('ZSCORE', K .. 'past', job) == false then C('ZREM', K .. 'jobs', job) end
   end
-  if enough() then break end
-end
+end)
 for _, job in ipairs(due('past', 10 * most)) do  -- as fast as jobs can end
   C('ZREM', K .. 'past', job)
   C('ZREM', K .. 'jobs', job)
@@ -179,19 +192,21 @@ for _, job in ipairs(due('inbox', room)) do
   C('LPUSH', P .. 'gridq:router', (string.gsub(message, '@@(%u+)@@', {ID = job})))
   r[6] = r[6] + 1
 end
-for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
-  local classes, look = C('HKEYS', K .. 'cls:' .. q), most
-  for _, cls in ipairs(classes) do
-    if look > 0 and string.sub(cls, -1) ~= '|' then
-      local seen, voided = void(q, cls, look)
-      look, r[7] = look - seen, r[7] + voided
+for _, queue in ipairs(C('SMEMBERS', K .. 'queues')) do
+  attempt('queues', queue, function(q)
+    local classes, look = C('HKEYS', K .. 'cls:' .. q), most
+    for _, cls in ipairs(classes) do
+      if look > 0 and string.sub(cls, -1) ~= '|' then
+        local seen, voided = void(q, cls, look)
+        look, r[7] = look - seen, r[7] + voided
+      end
     end
-  end
-  if #classes > 0 then clear(q, classes); ring(q) elseif C('LLEN', P .. q) == 0 then C('SREM', K .. 'queues', q) end
+    if #classes > 0 then clear(q, classes); ring(q) elseif C('LLEN', P .. q) == 0 then C('SREM', K .. 'queues', q) end
+  end)
 end
 if r[7] >= most then more = 1 end
 local answers = due('answers', tonumber(ARGV[2]), NOW - 300)
 for _, job in ipairs(answers) do C('ZADD', K .. 'answers', NOW, job) end
 for _, word in ipairs(C('LPOP', K .. 'untold', 5000) or {}) do losses[#losses + 1] = word end
-r[8], r[9], r[10], r[11] = answers, losses, dropped, more
+r[8], r[9], r[10], r[11], r[12] = answers, losses, dropped, more, broken
 return r

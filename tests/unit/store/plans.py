@@ -11,6 +11,7 @@ import redis
 from gridq.graph.plan import Arms, Op, Plan, Scope, Step
 from gridq.jobs import End, plan_fields
 from gridq.settings import Settings
+from gridq.store.admitting import arguments
 from gridq.store.replies import Claim, Swept
 from gridq.store.scripts import Scripts
 
@@ -102,7 +103,7 @@ class Grid:
     ) -> list[str]:  # fmt: skip
         """Admit a plan, its cost the sum of its steps'; the script's reply."""
         fields, ready, needs = plan_fields(given)
-        return self.scripts.admit(
+        asked = arguments(
             job or f"j{next(self._numbers)}", agent=agent, prio=prio, deadline_ms=deadline_ms, ttl_ms=ttl_ms,
             celery=celery, stream=stream, wait=wait, value=value, answer=given.answer, steps=len(given.steps),
             stages=sum(len(step.ops) for step in given.steps), needs=needs, ready=ready, fields=fields,
@@ -110,6 +111,7 @@ class Grid:
             body=body,
             micro_dollars=sum(made.micro_dollars for made in given.steps),
         )  # fmt: skip
+        return self.scripts.admit(asked)
 
     def job(self, given: Plan, job: str | None = None, **options: Any) -> str:
         """Admit a plan; its id."""

@@ -8,6 +8,7 @@ import pytest
 
 from gridq.jobs import plan_fields
 from gridq.states import JobState
+from gridq.store.admitting import arguments
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import HOUR, Grid, chain, one
 
@@ -29,7 +30,7 @@ def admit(grid: Grid, job: str, key: str = "ann:k", body: str = "b", **more: Any
         "wait": True, "value": b"1", "answer": 0, "steps": 1, "needs": needs, "ready": ready,
         "fields": fields,
     }  # fmt: skip
-    return grid.scripts.admit(job, idempotency=key, body=body, **given | more)
+    return grid.scripts.admit(arguments(job, idempotency=key, body=body, **given | more))
 
 
 def key_life(grid: Grid, key: str = "ann:k") -> int:

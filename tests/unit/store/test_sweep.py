@@ -398,3 +398,48 @@ def test_what_was_lost_is_told_with_its_worker_and_place(grid: Grid) -> None:
     grid.age("leases", claim.lease)
     assert grid.sweep()[2] == [Loss(claim.lease, "m.a", "root", "briefing", "again")]
     assert grid.sweep()[2] == []
+
+
+def test_what_cannot_be_dealt_with_keeps_nobody_from_the_rest(grid: Grid) -> None:
+    """Entries as no script leaves them: without their keys, with half of them, with keys of another sort."""
+    client, keys = grid.client, grid.keys
+    grid.seat()
+    half = {"name": "half", "agent": "ann", "n": 1, "left": 1, "at": 1, "dl": 2}
+    client.hset(keys("job", "half"), mapping=half)
+    client.set(keys("seat", "m.none"), "text")
+    client.set(keys("cls", "zz:none"), "text")
+    for name in (keys("job", "half"), keys("seat", "m.none"), keys("cls", "zz:none")):
+        client.pexpire(name, HOUR)
+    client.sadd(keys("queues"), "zz:none")
+    entries = {
+        "seats": "m.none",
+        "leases": "none",
+        "delays": "none",
+        "quarantine": "none",
+        "deadlines": "half",
+    }
+    for name, entry in entries.items():
+        client.zadd(keys(name), {entry: 0})
+    lost, late = grid.job(one(), "lost"), grid.job(one(), "late")
+    grid.age("leases", grid.take().lease)
+    grid.age("deadlines", late)
+    swept = grid.sweep()
+    assert (swept.found["died"], swept.found["expired"]) == (1, 1)
+    assert [loss.lease.split(":")[0] for loss in swept.losses] == [lost]
+    assert {entry.kind: entry.entry for entry in swept.broken} == entries | {"queues": "zz:none"}
+    assert all(entry.fault for entry in swept.broken)
+    assert [entry.kind for entry in grid.sweep().broken] == ["queues"]
+    client.unlink(keys("job", "half"), keys("seat", "m.none"), keys("cls", "zz:none"))
+    client.srem(keys("queues"), "zz:none")
+    assert grid.sweep().broken == []
+
+
+def test_a_job_that_is_long_over_is_left_to_the_sweep(grid: Grid) -> None:
+    """Its keys would have expired before its stages could be made ready."""
+    grid.seat()
+    grid.enqueue("j1")
+    grid.client.hset(grid.keys("sub", "j1"), "dl", 1)
+    grid.age("deadlines", "j1")
+    assert grid.admit(one(), "j1", deadline_ms=None) == ["known"]
+    assert grid.sweep().found["expired"] == 1
+    assert grid.client.exists(grid.keys("fin", "j1"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridq.jobs import plan_fields
+from gridq.store.admitting import arguments
 from tests.unit.store.plans import ANY, Grid, one
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -15,10 +16,11 @@ def submit(grid: Grid, job: str, **fields: str) -> None:
     given = one()
     plan, ready, needs = plan_fields(given)
     more = [word for name, text in fields.items() for word in (name.replace("_", ":"), text)]
-    reply = grid.scripts.admit(
+    wish = arguments(
         job, agent="ann", prio=0, deadline_ms=60_000, ttl_ms=60_000, celery=False, stream=False, wait=True,
         value=b"1", answer=given.answer, steps=1, needs=needs, ready=ready, fields=[*plan, *more],
     )  # fmt: skip
+    reply = grid.scripts.admit(wish)
     assert reply == ["ok"]
 
 
