@@ -79,6 +79,7 @@ from gridq.errors.quota import (
     TeamMoneyExceeded,
 )
 from gridq.errors.request import (
+    EncodingRefused,
     GatewayFault,
     GatewayStops,
     HeadersTooLarge,
@@ -127,6 +128,7 @@ __all__ = [
     "ConfigError",
     "DeadlineExceeded",
     "DeadlineUnreachable",
+    "EncodingRefused",
     "GatewayFault",
     "GatewayOpen",
     "GatewayStops",

@@ -29,6 +29,12 @@ class HeadersTooLarge(RequestError):
     code = "request.headers"
 
 
+class EncodingRefused(RequestError):
+    """The body is encoded; the gateway takes it as it is."""
+
+    code = "request.encoding"
+
+
 class RequestTooSlow(RequestError):
     """The body did not come in time."""
 

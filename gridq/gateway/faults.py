@@ -86,6 +86,7 @@ STATUSES: Mapping[str, int] = {
     "quota.exceeded": 429,
     "quota.job_budget": 402,
     "quota.file": 500,
+    "request.encoding": 415,
     "request.headers": 431,
     "request.invalid": 400,
     "request.method": 405,

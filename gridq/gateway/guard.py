@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gridq.errors import GatewayStops, GridError, RequestError
+from gridq.errors import EncodingRefused, GatewayStops, GridError, RequestError
 from gridq.gateway import faults, origins
 from gridq.gateway.glance import glance_of
 from gridq.gateway.limits import BoundedBody, body_too_large, headers_fault
@@ -65,6 +65,8 @@ class Guard:
         state["body"] = body = BoundedBody(receive, self.most)
         origin = named[b"origin"].decode("latin-1") if b"origin" in named else None
         started = False
+        head = scope["method"] == "HEAD"  # answered as a GET is, without its body
+        inner = {**scope, "method": "GET"} if head else scope
 
         async def answer(message: Message) -> None:
             nonlocal started
@@ -73,7 +75,11 @@ class Guard:
                 message["headers"] = _headers(message.get("headers", ()), scope["path"], request_id)
                 if origin is not None and self._granted(scope, origin):
                     message["headers"] += origins.granted(origin)
+            elif head:
+                return
             await send(message)
+            if head:  # at once, for a stream's body may take long to end: its maker hears that nobody reads
+                await send({"type": "http.response.body"})
 
         try:
             fault = self._fault(scope, named)
@@ -86,7 +92,7 @@ class Guard:
             ):
                 await self._preflight(scope, origin, named.get(b"access-control-request-headers", b""), send)
                 return
-            await self.app(scope, body, answer)
+            await self.app(inner, body, answer)
         except ClientDisconnect:
             return
         except asyncio.CancelledError:  # uvicorn, as it stops, of what has not ended within GRIDQ_DRAIN
@@ -105,6 +111,8 @@ class Guard:
                 response = await faults.unexpected(request, exc)
             await response(scope, receive, answer)
         finally:
+            if "route" in inner:
+                scope["route"] = inner["route"]  # for whoever counts
             leave = state.get("leave")
             if leave is not None:
                 leave()
@@ -116,7 +124,7 @@ class Guard:
             return RequestError("The Content-Length is no number", {"path": "Content-Length"})
         if len(length) > 18 or int(length) > self.most:
             return body_too_large(self.most)
-        return headers_fault(scope["headers"])
+        return headers_fault(scope["headers"]) or _framing_fault(scope)
 
     def _granted(self, scope: Scope, origin: str) -> bool:
         """Whether a page of `origin` may read the answer."""
@@ -129,6 +137,26 @@ class Guard:
         headers = [*origins.preflight(origin, wanted), NOSNIFF]
         await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _framing_fault(scope: Scope) -> GridError | None:
+    """Why it is not sure what is asked for: RFC 9112, sections 3.2 and 6.1; RFC 9110, section 8.4."""
+    hosts = transfers = 0
+    for name, value in scope["headers"]:
+        if name == b"host":
+            hosts += 1
+        elif name == b"transfer-encoding":
+            transfers += 1
+            if transfers > 1 or value.strip().lower() != b"chunked":
+                details = {"path": "Transfer-Encoding", "expected": "chunked, once, or none"}
+                return RequestError("The body's transfer coding is not known here", details)
+        elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            details = {"path": "Content-Encoding", "expected": "identity", "fix": "send the body as it is"}
+            return EncodingRefused("The body is encoded", details)
+    if hosts > 1 or (not hosts and scope.get("http_version") == "1.1"):
+        details = {"path": "Host", "expected": "it once"}
+        return RequestError("The request names no host, or several", details)
+    return None
 
 
 _LOOKED_AT = frozenset(

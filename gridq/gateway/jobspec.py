@@ -42,8 +42,10 @@ class JobSpec(JobOptions):
     input: Json = Field(None, description="any JSON value")
     job: str | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9_.-]{1,128}$",
-        description="the job's id, where the submitter makes it: the same again is no second job",
+        pattern=r"^\.*[A-Za-z0-9_-][A-Za-z0-9_.-]*$",
+        max_length=128,
+        description="the job's id, where the submitter makes it: the same again is no second job. Of dots "
+        "alone none can be asked for by a URL",
     )
     deadline_secs: Annotated[float, Field(gt=0)] | None = Field(
         None, description="the same as `deadline`, seconds"

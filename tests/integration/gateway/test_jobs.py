@@ -146,6 +146,7 @@ def test_the_options_may_stand_in_headers_and_the_body_goes_before(gateway: Gate
         ({"graph": ECHO, "budget_cents": -1}, "budget_cents"),
         ({"graph": ECHO, "stream": "yes"}, "stream"),
         ({"graph": ECHO, "job": "a b"}, "job"),
+        ({"graph": ECHO, "job": ".."}, "job"),
         ({"graph": {"root": {"op": "Nothing"}}}, "root"),
         ({"graph": {"root": stage("no_such_stage")}}, "root"),
         ([], "body"),
