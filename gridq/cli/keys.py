@@ -10,7 +10,7 @@ import typer
 
 from gridq.cli.exits import EXITS, AsJson, Debug
 from gridq.cli.inputs import seconds_of
-from gridq.cli.output import console, echo_json, plain_table
+from gridq.cli.output import console, echo_json, minute, plain_table
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -73,7 +73,6 @@ def create(
 def listing(json: AsJson = False, debug: Debug = False) -> None:
     """Show every key there is or was, by its id; secrets cannot be shown again."""
     from gridq import auth
-    from gridq.periods import text_time
     from gridq.settings import settings
     from gridq.store.connection import now_ms
 
@@ -87,11 +86,13 @@ def listing(json: AsJson = False, debug: Debug = False) -> None:
         typer.echo("There are no keys: the grid is single-tenant and takes every job.", err=True)
         return
     limited = any(_limits(key) for key in found)  # else a column would be empty, and narrow the others
-    table = plain_table("id", "agent", "team", "scopes", *(["limits"] if limited else []), "made", "state")
+    columns = ["id", "agent", "team", "scopes", *(["limits"] if limited else []), "made", "state"]
+    table = plain_table(*columns, gap=1)
+    table.columns[0].no_wrap = True
     for key in found:
-        ends = text_time(key.ends, zone)
+        ends = minute(key.ends, zone)
         state = "active" if ends is None else f"until {ends}" if key.stands(now) else f"ended {ends}"
-        made = text_time(key.created, zone) or ""
+        made = minute(key.created, zone) or ""
         limits = [_limits(key) or "-"] if limited else []
         table.add_row(key.id, key.agent, key.team or "-", ",".join(key.scopes), *limits, made, state)
     console().print(table)

@@ -97,6 +97,14 @@ def clock(at: float) -> str:
     return text.removeprefix(today + " ")
 
 
+def minute(ms: int | None, zone: str) -> str | None:
+    """A time of the server's in the time zone `zone`, as tables show it: `2026-11-28 13:15`."""
+    from gridq.periods import text_time
+
+    text = text_time(ms, zone)
+    return None if text is None else text[:16].replace("T", " ")
+
+
 def echo_json(value: Any) -> None:
     """JSON for programs, in ASCII, so that it survives every pipe."""
     typer.echo(json.dumps(value, indent=2))

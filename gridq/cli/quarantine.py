@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from gridq.cli.completion import job_ids
 from gridq.cli.exits import EXITS, AsJson, Debug, one_line
 from gridq.cli.output import clock, console, echo_json, plain_table
-from gridq.cli.server import grid_of
+from gridq.cli.server import GridUrl, grid_of, settings_for
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,15 +43,13 @@ Stage = Annotated[
 
 
 @quarantine.callback()
-def listing(ctx: typer.Context, json: AsJson = False, debug: Debug = False) -> None:
+def listing(ctx: typer.Context, grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> None:
     """Show the stages that killed the process that ran them twice. Nobody runs them until an operator
     releases or drops them; after GRIDQ_QUARANTINE seconds they are dropped. The rest of their jobs goes on.
     """
-    from gridq.settings import settings
-
     if ctx.invoked_subcommand is not None:
         return
-    with grid_of(settings()) as client:
+    with grid_of(settings_for(grid)) as client:
         found = client.quarantined()
     if json:
         echo_json([stage.to_json() for stage in found])
@@ -81,26 +79,40 @@ def table_of(found: list[Quarantined]) -> Table:
 
 
 @quarantine.command(epilog=EXITS, short_help="Run a stage again.")
-def release(ctx: typer.Context, job: Job, stage: Stage, json: AsJson = False, debug: Debug = False) -> None:
+def release(
+    ctx: typer.Context,
+    job: Job,
+    stage: Stage,
+    *,
+    grid: GridUrl = None,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
     """Run a stage in quarantine again, as if it had killed nobody yet: once its cause is mended."""
-    _act("release", job, stage, json or _json_before(ctx))
+    _act("release", job, stage, grid or _before(ctx, "grid"), json or bool(_before(ctx, "json")))
 
 
 @quarantine.command(epilog=EXITS, short_help="Give a stage up: its job fails.")
-def drop(ctx: typer.Context, job: Job, stage: Stage, json: AsJson = False, debug: Debug = False) -> None:
+def drop(
+    ctx: typer.Context,
+    job: Job,
+    stage: Stage,
+    *,
+    grid: GridUrl = None,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
     """Give a stage in quarantine up: its job fails at once, whatever Retry stands around the stage."""
-    _act("drop", job, stage, json or _json_before(ctx))
+    _act("drop", job, stage, grid or _before(ctx, "grid"), json or bool(_before(ctx, "json")))
 
 
-def _json_before(ctx: typer.Context) -> bool:
-    """Whether `--json` stands before the name of the command."""
-    return ctx.parent is not None and bool(ctx.parent.params.get("json"))
+def _before(ctx: typer.Context, option: str) -> Any:
+    """What an option says that stands before the name of the command."""
+    return None if ctx.parent is None else ctx.parent.params.get(option)
 
 
-def _act(verb: Literal["release", "drop"], job: str, stage: str, json: bool) -> None:
-    from gridq.settings import settings
-
-    with grid_of(settings()) as client:
+def _act(verb: Literal["release", "drop"], job: str, stage: str, grid: str | None, json: bool) -> None:
+    with grid_of(settings_for(grid)) as client:
         act = client.release if verb == "release" else client.drop
         job = client.find(job)
         now = act(job, stage, _who())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gridq.cli.exits import EXITS, AsJson, Debug
-from gridq.cli.output import console, echo_json, plain_table
+from gridq.cli.output import console, echo_json, minute, plain_table
 from gridq.money import dollars
 
 if TYPE_CHECKING:
@@ -81,8 +81,6 @@ def headline(found: Ledger) -> list[str]:
 
 def accounts_table(found: Ledger) -> Table:
     """One row for each thing that somebody may use, or has used."""
-    from gridq.periods import text_time
-
     numbers = ("limit", "used", "held", "left")
     table = plain_table("who", "what", *numbers, "until", "", numbers=numbers)
     for account in found.accounts:
@@ -97,7 +95,7 @@ def accounts_table(found: Ledger) -> Table:
             amount(account, account.spent),
             amount(account, account.held),
             remaining,
-            until or text_time(account.until, found.zone) or "-",
+            until or minute(account.until, found.zone) or "-",
             "parked" if account.parked and account.what == "money" else "",
         )
     return table

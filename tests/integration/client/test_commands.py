@@ -107,6 +107,14 @@ def test_what_is_listed_is_what_the_server_says(shell: Shell, place: Place) -> N
     assert "bench:any" in shell("models", "--grid", place.url).stdout
     assert "bench:any" in shell("queues", "--grid", place.url).stdout
     assert "No stage is in quarantine" in shell("quarantine", GRIDQ_URL=place.url).stderr
+    assert "No stage is in quarantine" in shell("quarantine", "--grid", place.url).stderr
+    for verb in ("release", "drop"):
+        for words in (
+            [verb, "nobody", "root", "--grid", place.url],
+            ["--grid", place.url, verb, "nobody", "0"],
+        ):
+            told = shell("quarantine", *words)
+            assert (told.returncode, told.stderr.partition(": ")[2][:13]) == (5, "job.not_found"), told.stderr
 
 
 def test_jobs_are_cancelled(shell: Shell, place: Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -64,6 +65,19 @@ def test_limits_are_kept_shown_and_passed_on() -> None:
     assert "60/min" in listed
     plain = json.loads(run("create", "--agent", "ann", "--json")[0])
     assert (plain["limits"], plain["scopes"]) == ({}, ["submit", "read"])
+
+
+def test_ids_and_times_are_whole_in_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    made = json.loads(run("create", "--agent", "ann", "--team", "research", "--rpm", "60", "--json")[0])
+    run("rotate", made["id"], "--overlap", "2d")
+    told = run("list")[0]
+    assert max(map(len, told.splitlines())) <= 80
+    assert made["id"] in told.split()
+    days = re.findall(r"\d{4}-\S*", told)
+    assert len(days) == 3
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", day) for day in days)
+    assert len(re.findall(r"(?<!\S)\d\d:\d\d(?!\S)", told)) == 3
 
 
 @pytest.mark.parametrize(

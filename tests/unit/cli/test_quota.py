@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ def test_limits_what_is_used_held_and_left(grid_env: GridEnv) -> None:
     assert rows["seat", "m.a", "budget"][:4] == ["$50.00", "$0.25", "$1.00", "$48.75"]
     assert rows["queue", "bench:any", "pending"][:4] == ["7", "0", "0", "7"]
     assert "any minute" in out
+    assert re.search(r"^agent ann .* \d{4}-\d\d-\d\d \d\d:\d\d *$", out, re.M)
     assert "in force since" in err
     found = {(one["name"], one["what"]): one for one in json.loads(run("--json")[0])["accounts"]}
     assert found["ann", "money"]["left"] == 450_000
