@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from gridq.awaiting import Piece
+from gridq.errors import ConfigError
 from gridq.protocol import Json, Row
 from gridq.settings import Settings, settings
 from gridq.states import JobState
@@ -49,11 +50,6 @@ class Client:
         way: Any = _sync_class(url, config) if cls is Client else cls
         made: Self = object.__new__(way)
         return made
-
-    def __init__(
-        self, url: str | None = None, key: str | None = None, *, config: Settings | None = None
-    ) -> None:
-        raise NotImplementedError
 
     def submit(self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
         """Admit a graph with its input; the job's id.
@@ -190,11 +186,6 @@ class AsyncClient:
         made: Self = object.__new__(way)
         return made
 
-    def __init__(
-        self, url: str | None = None, key: str | None = None, *, config: Settings | None = None
-    ) -> None:
-        raise NotImplementedError
-
     async def submit(
         self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json
     ) -> str:
@@ -261,6 +252,15 @@ class AsyncClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def state_called(name: JobState | str | None) -> JobState | None:
+    """The state of that name; ConfigError: there is none."""
+    if name is not None and name not in list(JobState):
+        raise ConfigError(
+            f"There is no state {name!r}", {"path": "state", "expected": "one of " + ", ".join(JobState)}
+        )
+    return None if name is None else JobState(name)
 
 
 def leads_to_gateway(url: str | None, config: Settings | None) -> bool:

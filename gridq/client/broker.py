@@ -30,8 +30,8 @@ from gridq.awaiting import (
     too_long,
 )
 from gridq.backlog import QueueView
-from gridq.client.base import AsyncClient, Client, Reader
-from gridq.errors import ConfigError, JobCancelled, WaitTimeout
+from gridq.client.base import AsyncClient, Client, Reader, state_called
+from gridq.errors import JobCancelled, WaitTimeout
 from gridq.history import JobSummary, JobView
 from gridq.jobs import End, check_id, new_id, options_of
 from gridq.protocol import Json, Row
@@ -175,11 +175,7 @@ class BrokerClient(Client):
             return backlog.waits_for(self.redis, self.keys, view)
 
     def jobs(self, limit: int = 20, state: JobState | str | None = None) -> list[JobSummary]:
-        if state is not None and state not in list(JobState):
-            raise ConfigError(
-                f"There is no state {state!r}", {"path": "state", "expected": "one of " + ", ".join(JobState)}
-            )
-        wanted = None if state is None else JobState(state)
+        wanted = state_called(state)
         found: list[JobSummary] = []
         page = listing.JobPage(found, None)
         with translated(self.url):

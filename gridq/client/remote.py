@@ -14,11 +14,11 @@ from gridq.absence import Absence
 from gridq.awaiting import Piece, too_long
 from gridq.backlog import QueueView
 from gridq.client import told
-from gridq.client.base import AsyncClient, Client, Reader
+from gridq.client.base import AsyncClient, Client, Reader, state_called
 from gridq.client.following import OVER, Following
 from gridq.client.gateways import AsyncGateways, Call, Gateways, bearer
 from gridq.client.waiting import Steps, look, place_of, the_end
-from gridq.errors import BrokerUnreachable, ConfigError, GridError, JobNotFound, KeyLimitReached
+from gridq.errors import BrokerUnreachable, GridError, JobNotFound, KeyLimitReached
 from gridq.history import JobSummary, JobView
 from gridq.inbox import graph_text
 from gridq.jobs import check_id, new_id, options_of
@@ -110,12 +110,9 @@ class GatewayClient(Client):
         return self._known(job, told.waits_for, "")
 
     def jobs(self, limit: int = 20, state: JobState | str | None = None) -> list[JobSummary]:
-        if state is not None and state not in list(JobState):
-            raise ConfigError(
-                f"There is no state {state!r}", {"path": "state", "expected": "one of " + ", ".join(JobState)}
-            )
+        wanted = state_called(state)
         found: list[JobSummary] = []
-        asked: dict[str, str | int | float] = {} if state is None else {"state": str(state)}
+        asked: dict[str, str | int | float] = {} if wanted is None else {"state": str(wanted)}
         while len(found) < limit:
             call = Call("GET", "/jobs", {**asked, "limit": min(limit - len(found), PAGE)})
             some, after = told.page(self.gateways.ask(call))
