@@ -87,6 +87,7 @@ from gridq.errors.request import (
     RequestError,
     RequestTooSlow,
     RouteNotFound,
+    WorkersFull,
 )
 from gridq.errors.seat import (
     ChildDied,
@@ -197,6 +198,7 @@ __all__ = [
     "ValueGone",
     "ValueNotJson",
     "WaitTimeout",
+    "WorkersFull",
     "error_from_record",
     "first_fault",
 ]

@@ -41,6 +41,12 @@ class RequestTooSlow(RequestError):
     code = "request.timeout"
 
 
+class WorkersFull(GridError):
+    """As many workers are enrolled over HTTP as a grid takes."""
+
+    code = "workers.full"
+
+
 class GatewayStops(GridError):
     """The gateway stops, and gives up what is still open; the same request does at another one."""
 

@@ -18,7 +18,7 @@ from redis import Redis
 from redis.client import Pipeline
 
 from gridq import queues
-from gridq.errors import SeatNotFound
+from gridq.errors import SeatNotFound, WorkersFull
 from gridq.gateway.caller import worker_secret
 from gridq.gateway.door import Door
 from gridq.gateway.schemas import faults
@@ -34,6 +34,11 @@ BEATS = 3
 
 LEAST_MS = 5_000
 """For how long a worker is kept at least, however often it means to tell that it lives."""
+
+MOST = 64
+"""Workers that may be enrolled at once. One gateway may come to serve them all, each with four threads and as
+many connections to the server, which has a bound of its own for these.
+"""
 
 MACHINE = "http"
 """The machine of all seats that are workers over HTTP: `http.<worker_id>`."""
@@ -150,10 +155,24 @@ def seat_of(worker_id: str) -> str:
 
 
 def enrol(client: Redis, keys: Keys, about: WorkerAdvertisement) -> None:
-    """Keep what a worker says, for BEATS of its heartbeats; the same again replaces it."""
-    both = client.pipeline(transaction=True)
-    _keep(both, keys, about, now_ms(client))
-    both.execute()
+    """Keep what a worker says, for BEATS of its heartbeats; the same again replaces it. WorkersFull."""
+
+    def once(pipe: Pipeline) -> None:
+        others: Any = pipe.zrangebyscore(keys("workers"), f"({now}", "+inf")
+        if len(set(others) - {about.worker_id.encode()}) >= MOST:
+            raise WorkersFull(
+                "As many workers are enrolled as a grid takes",
+                {
+                    "path": "worker_id",
+                    "limit": MOST,
+                    "fix": "let one go, or run a gridq worker beside the models",
+                },
+            )
+        pipe.multi()
+        _keep(pipe, keys, about, now)
+
+    now = now_ms(client)
+    client.transaction(once, keys("workers"))
 
 
 def _keep(pipe: Pipeline, keys: Keys, about: WorkerAdvertisement, now: int) -> None:

@@ -102,6 +102,7 @@ STATUSES: Mapping[str, int] = {
     "start.timeout": 503,
     "value.gone": 404,
     "value.not_json": 400,
+    "workers.full": 503,
 }
 """The status of each code, which those of its subclasses share unless they stand here too."""
 

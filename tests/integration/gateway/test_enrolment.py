@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from gridq import queues, registry
-from gridq.gateway import hosting
+from gridq.gateway import enrolment, hosting
 from gridq.registry import LiveSeat
 from gridq.settings import Settings
 from gridq.store.connection import connect
@@ -267,6 +267,20 @@ def test_who_goes_is_asked_nothing_more(gateway: Gateway, worker: ForeignWorker,
     wait_for(lambda: not seats(config))
     graph = {"root": stage("llm_complete", model="claude-opus-4-6", prompt="p")}
     assert gateway.http.post("/jobs", json={"graph": graph}).status_code == 503
+
+
+def test_only_so_many_are_enrolled_and_none_of_them_is_turned_away(
+    gateway: Gateway, worker: ForeignWorker, config: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enrolment, "MOST", 1)
+    enrol(gateway, worker, config)
+    other = {"worker_id": "bob", "url": worker.url}
+    error = gateway.post("/workers", other, 503, headers=SHOWN)["error"]
+    assert (error["code"], error["limit"]) == ("workers.full", 1)
+    enrol(gateway, worker, config, "another-model")
+    assert gateway.http.delete("/workers/alice", headers=SHOWN).status_code == 204
+    gateway.post("/workers", other, 201, headers=SHOWN)
+    assert gateway.http.delete("/workers/bob", headers=SHOWN).status_code == 204
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-Grid-Secret": "wrong"}, {"X-Grid-Secret": ""}])
