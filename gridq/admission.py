@@ -10,33 +10,23 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
-from gridq import auth, idempotency, ledger, narration, queues, registry, stages
+from gridq import auth, idempotency, ledger, narration, registry
 from gridq.choosing import kept_apart
-from gridq.errors import (
-    CapabilityConflict,
-    InvalidField,
-    JobBudgetExceeded,
-    NoLiveSeat,
-    QueueFull,
-    UnknownCapability,
-    UnknownStage,
-)
+from gridq.errors import JobBudgetExceeded, NoLiveSeat, QueueFull, UnknownStage
 from gridq.foresight import REFUSALS, Foresight, Start, starts
-from gridq.graph.catalogue import Catalogue, StageSpec, load_directory
-from gridq.graph.compile import Placement, compile_plan
-from gridq.graph.nodes import Graph, parse
+from gridq.graph.catalogue import Catalogue, StageSpec
+from gridq.graph.nodes import Graph
 from gridq.graph.plan import Plan
-from gridq.graph.types import Type
-from gridq.graph.validate import validate
 from gridq.idempotency import Body
 from gridq.jobs import JobOptions, budget_micro, deadline_ms, name_of, plan_fields, queue_timeout_ms
 from gridq.matching import Wanted, unfit, wanted
 from gridq.money import dollars
-from gridq.profiles import Profile, demand_of
-from gridq.protocol import Advertisement, Effect
+from gridq.planning import compile_text, local_catalogue
+from gridq.profiles import Profile
+from gridq.protocol import Advertisement
 from gridq.settings import Settings
 from gridq.store import values
 from gridq.store.admitting import Word
@@ -49,9 +39,6 @@ LOOK = 1.0
 """Seconds for which what the live seats say of themselves is not read again. A seat that joins within them is
 to a job what one is that joins just after its admission: its runner refuses what it cannot do.
 """
-
-MOST_CENTS = 10_000_000
-"""What one stage may be said to cost: its agent waits in proportion, and numbers stay exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,73 +57,6 @@ class Split:
     starts: tuple[Start, ...] = ()
 
 
-def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]) -> Placement:
-    """Which queue a stage goes to, and what it may cost.
-
-    Built-in pure stages: `gridq:pure`; other built-ins: `gridq:local`; Python stages: the queue of their
-    module; all else: the capability that a profile demands for its effects.
-    """
-    cents = sum(_cents(effect, path) for effect in effects if effect.effect == "Cost")
-    demand = demand_of(effects, profiles, path)
-    runner, _, rest = spec.implementation.partition(":")
-    if runner in ("builtin", "python"):
-        if demand is not None:
-            raise CapabilityConflict(
-                f"The stage {spec.name!r} needs {demand.queue} but is implemented by {spec.implementation}",
-                {
-                    "path": path,
-                    "expected": "an implementation of the kind it needs, such as llm:chat",
-                    "fix": "split the model call from the code",
-                },
-            )
-        if runner == "python":
-            queue = queues.module_queue(rest.partition(":")[0])
-        else:
-            queue = queues.PURE if stages.is_pure(spec.implementation) else queues.LOCAL
-    elif demand is None:
-        raise UnknownCapability(
-            f"The stage {spec.name!r} runs {spec.implementation} but declares no effect that names a seat",
-            {"path": path, "expected": 'an effect such as {"effect": "Llm", "model": "any"}'},
-        )
-    else:
-        queue = demand.queue
-    return Placement(queue=queue, micro_dollars=round(cents * 10_000))
-
-
-def _cents(effect: Effect, path: str) -> float:
-    """What a Cost effect says. InvalidField: no number, or more than one stage may be said to cost."""
-    cents = effect.fields.get("cents", 0)
-    if isinstance(cents, bool) or not isinstance(cents, int | float) or not 0 <= cents <= MOST_CENTS:
-        raise InvalidField(
-            "The cents of a Cost effect are no amount",
-            {"path": path, "expected": f"a number from 0 to {MOST_CENTS}"},
-        )
-    return float(cents)
-
-
-def local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> Catalogue:
-    """The built-in stages, those that the profiles bring, those of GRIDQ_STAGES_DIR and those of the modules
-    in GRIDQ_STAGES.
-    """
-    specs = stages.builtin_specs() + [spec for profile in profiles.values() for spec in profile.stages()]
-    catalogue = Catalogue(map(StageSpec.from_json, specs))
-    if config.stages_dir is not None:
-        catalogue = catalogue.extended(load_directory(config.stages_dir))
-    if config.stages:
-        catalogue = catalogue.extended(map(StageSpec.from_json, stages.load_modules(config.stages)))
-    return catalogue
-
-
-def compile_text(
-    text: str | bytes, catalogue: Catalogue, config: Settings, profiles: Mapping[str, Profile]
-) -> tuple[Graph, Type, Plan]:
-    """(the graph, the type of its answer, its plan) of a graph's JSON text; GraphError where it is wrong."""
-    graph = parse(text, max_depth=config.max_depth)
-    answer = validate(graph, catalogue)
-    placed = partial(place, profiles=profiles)
-    return graph, answer, compile_plan(graph, catalogue, placed, max_steps=config.max_steps)
-
-
 class Admission:
     """Splits graphs and admits them. One object a process; threads may share it."""
 
@@ -153,7 +73,7 @@ class Admission:
 
     def split(self, graph: bytes) -> Split:
         """The plan of a graph's JSON text; GraphError where it is wrong. Equal texts are split once."""
-        known = self._plans.get(graph)
+        known = self._known(graph)
         if known is not None:
             return known
         try:
@@ -180,6 +100,14 @@ class Admission:
         self._plans[graph] = split
         while len(self._plans) > PLANS_KEPT:
             self._plans.popitem(last=False)
+        return split
+
+    def _known(self, graph: bytes) -> Split | None:
+        """The split of a text that was split before, one of the last PLANS_KEPT that were asked for."""
+        split = self._plans.get(graph)
+        if split is not None:
+            with suppress(KeyError):  # another thread has put it out meanwhile
+                self._plans.move_to_end(graph)
         return split
 
     def _refresh(self) -> None:
@@ -259,7 +187,7 @@ class Admission:
         Who has the script reply `ok` calls `written`; whatever else it says, nothing was written that `admit`
         would not find.
         """
-        split = self._plans.get(graph)
+        split = self._known(graph)
         asks = (options.pin, options.deadline, options.queue_timeout, options.budget_cents)
         if split is None or split.wanted or options.avoid or any(each is not None for each in asks):
             return None
@@ -271,7 +199,7 @@ class Admission:
 
     def written(self, job: str, graph: bytes, options: JobOptions, reply: Sequence[str]) -> None:
         """Tell of a job that was written by the arguments of `at_once`."""
-        split = self._plans.get(graph)
+        split = self._known(graph)
         if split is not None:
             _tell(job, split, options, reply)
 

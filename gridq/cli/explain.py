@@ -68,11 +68,11 @@ def explain(
 def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]:
     """The plan of a graph as JSON. GraphError, InputTooLarge: what is wrong with it."""
     from gridq import registry
-    from gridq.admission import compile_text, local_catalogue
     from gridq.graph.canonical import composition_id
     from gridq.graph.catalogue import StageSpec
     from gridq.inbox import graph_text
     from gridq.matching import wanted
+    from gridq.planning import compile_text, local_catalogue
     from gridq.profiles import load
     from gridq.store.connection import translated
 

@@ -48,9 +48,9 @@ def validate(
 
 def examine(text: str, config: Settings) -> dict[str, Json]:
     """What a graph is and needs, as JSON. GraphError, InputTooLarge: what is wrong with it."""
-    from gridq.admission import compile_text, local_catalogue
     from gridq.graph.canonical import composition_id
     from gridq.inbox import graph_text
+    from gridq.planning import compile_text, local_catalogue
     from gridq.profiles import load
 
     profiles = load(config.profiles)

@@ -23,11 +23,11 @@ from typing import Any
 
 from redis import Redis
 
-from gridq.admission import compile_text, local_catalogue
 from gridq.errors import GridError
 from gridq.graph.plan import Step
 from gridq.history import read_rows
 from gridq.jobs import End
+from gridq.planning import compile_text, local_catalogue
 from gridq.profiles import load
 from gridq.protocol import Json, Row
 from gridq.settings import Settings

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gridq.admission import compile_text, local_catalogue
 from gridq.errors import ConfigError
 from gridq.graph.nodes import parse
+from gridq.planning import compile_text, local_catalogue
 from gridq.profiles import load
 from gridq.settings import Settings
 from tests.reference import Reference, StageFailed
@@ -74,6 +74,14 @@ def test_the_same_seed_gives_the_same_plan_and_another_another() -> None:
     assert one.jobs[0].id != other.jobs[0].id
     assert plan.make(300, 7, 30, ("kill",), 1.5).jobs == one.jobs, "other faults are no other jobs"
     assert {fault.kind for fault in plan.make(300, 7, 30, ("kill",), 1.5).faults} == {"kill"}
+
+
+def test_jobs_go_by_every_door_and_those_with_a_key_are_submitted_twice() -> None:
+    jobs = plan.make(2000, 5, 60, (), 1.5).jobs
+    assert {(job.door, "idempotency_key" in job.options) for job in jobs} == {
+        (door, keyed) for door in ("server", "celery", "gateway") for keyed in (False, True)
+    }
+    assert all(job.again is not None for job in jobs if "idempotency_key" in job.options)
 
 
 def test_faults_are_called_by_name() -> None:
