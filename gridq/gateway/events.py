@@ -29,16 +29,17 @@ from gridq.errors import BrokerUnreachable, GridError, RequestError
 from gridq.gateway.door import Door
 from gridq.gateway.faults import grid_error, request_id_of
 from gridq.gateway.follower import Follower, order
+from gridq.gateway.glance import WATCHED, Kept, glance_of
 from gridq.gateway.jobs import Id, Reader, find
 from gridq.gateway.schemas import cents, error_of, faults, status_of
 from gridq.gateway.sse import KEEP_ALIVE, frame
-from gridq.history import JobReader, JobView
+from gridq.history import JobView
 from gridq.protocol import Json
 from gridq.store.connection import translated
 
 router = APIRouter(tags=["jobs"])
 
-SOONEST, LATEST = 0.25, 2.0
+SOONEST, LATEST = WATCHED, 2.0
 """Seconds between two looks at a job's stages: doubled as long as nothing changes."""
 
 RECONNECT = b"retry: 1000\n\n"
@@ -87,7 +88,7 @@ async def events(
     place = entry_of(job, last_event_id or after)
     if place != "0" and await _told(door, job, place):
         return Response(status_code=204)
-    story = _Story(door, job, place, request_id_of(request))
+    story = _Story(door, glance_of(request.app).job(job), job, place, request_id_of(request))
     headers = {"x-gridq-job": job, "cache-control": "no-cache", "x-accel-buffering": "no"}
     return StreamingResponse(story.told(), media_type="text/event-stream", headers=headers)
 
@@ -120,12 +121,12 @@ async def _told(door: Door, job: str, place: str) -> bool:
 class _Story:
     """One reader's connection."""
 
-    def __init__(self, door: Door, job: str, place: str, request_id: str) -> None:
+    def __init__(self, door: Door, look: Kept[JobView], job: str, place: str, request_id: str) -> None:
         self.door = door
+        self.look = look
         self.job = job
         self.place = place
         self.request_id = request_id
-        self._reader = JobReader(door.client.redis, door.keys, job)
         self._stages: dict[str, tuple[Any, ...]] = {}
         self._progress = (-1, -1)
         self._pause = SOONEST
@@ -177,18 +178,22 @@ class _Story:
 
     async def _last(self, entry: str) -> bytes:
         """The last changes, and the end."""
+        pauses = iter((0.0, 0.0))  # what is known, and a look that is under way, may be from before the end
         while True:
             try:
                 view = await self._look()
             except BrokerUnreachable:
                 if self.door.closing:
                     raise
-                await asyncio.sleep(SOONEST)
             else:
-                return b"".join(self._changes(view)) + self._end(view, entry)
+                assert view.state is not None
+                if view.state.final:
+                    return b"".join(self._changes(view)) + self._end(view, entry)
+                self.look.forget()
+            await asyncio.sleep(next(pauses, SOONEST))
 
     async def _look(self) -> JobView:
-        view = await self.door.call(self._reader.read)
+        view = await self.look.get()
         if view.state is None:
             raise not_found(self.job)
         return view

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from redis import Redis
 
 from gridq import backlog, registry
 from gridq.backlog import QueueView
 from gridq.gateway import offers, origins
+from gridq.history import JobReader, JobView
 from gridq.protocol import Json
 from gridq.registry import LiveSeat
 from gridq.store.keys import Keys
@@ -25,6 +28,9 @@ T = TypeVar("T")
 
 KEPT = 1.0
 """Seconds for which a look is good: however many ask, the server is asked once."""
+
+WATCHED = 0.25
+"""The same of a job that is watched."""
 
 
 class Kept(Generic[T]):
@@ -54,7 +60,9 @@ class Kept(Generic[T]):
 
 
 class Glance:
-    """The live seats and the queues, the models that are offered, the origins of the keys."""
+    """The live seats and the queues, the models that are offered, the origins of the keys, and the jobs that
+    are watched.
+    """
 
     def __init__(self, door: Door) -> None:
         self.door = door
@@ -62,6 +70,15 @@ class Glance:
         self.queues: Kept[list[QueueView]] = self._kept(backlog.queues)
         self.models: Kept[dict[str, dict[str, Json]]] = self._kept(offers.models)
         self.origins: Kept[frozenset[str]] = self._kept(origins.of_keys)
+        self._jobs: WeakValueDictionary[str, Kept[JobView]] = WeakValueDictionary()
+
+    def job(self, job: str) -> Kept[JobView]:
+        """Where a job stands, looked up at most once in WATCHED seconds for all who hold this."""
+        kept = self._jobs.get(job)
+        if kept is None:
+            reader = JobReader(self.door.client.redis, self.door.keys, job)
+            kept = self._jobs[job] = Kept(partial(self.door.call, reader.read), WATCHED)
+        return kept
 
     def _kept(self, look: Callable[[Redis, Keys], T]) -> Kept[T]:
         async def ask() -> T:
