@@ -14,7 +14,6 @@ from gridq.gateway.jobs import Reader, find
 from gridq.gateway.schemas import (
     Offer,
     QuarantineAct,
-    QuarantinedStage,
     QuarantineOutcome,
     Queue,
     faults,
@@ -61,7 +60,7 @@ async def models(request: Request) -> Any:
 @router.get(
     "/quarantine",
     summary="Stages in quarantine",
-    response_model=list[QuarantinedStage],
+    response_model=list[quarantine.Quarantined],
     responses=faults(400, 401, 403, 429, 503),
 )
 async def quarantined(request: Request, caller: Reader) -> Any:
@@ -70,7 +69,7 @@ async def quarantined(request: Request, caller: Reader) -> Any:
     """
     door: Door = request.app.state.door
     found = await door.call(quarantine.listing, door.client.redis, door.keys)
-    return [stage.to_json() for stage in found if caller.may_see(stage.agent)]
+    return [stage for stage in found if caller.may_see(stage.agent)]
 
 
 @router.post(

@@ -12,10 +12,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gridq.gateway.faults import outward
-from gridq.history import JobView
+from gridq.history import JobView, StageView
 from gridq.protocol import Json, Row
 from gridq.registry import LiveSeat
-from gridq.states import JobState, StageState
+from gridq.states import JobState
 
 CENT = 10_000
 """Micro-dollars in one cent."""
@@ -122,30 +122,6 @@ class JobResult(BaseModel):
     completed_at: datetime | None = None
 
 
-class StageStatus(BaseModel):
-    """One stage of a job. Times in seconds since 1970; money in micro-dollars."""
-
-    path: str
-    stage: str
-    queue: str
-    state: StageState
-    seat: str = Field(description="who runs or ran it, as seat@machine")
-    step: int | None = None
-    attempts: int = 0
-    failures: int = 0
-    losses: int = 0
-    deaths: int = 0
-    until: float | None = None
-    started: float | None = None
-    wait_ms: float | None = None
-    run_ms: float | None = None
-    tokens_in: int = 0
-    tokens_out: int = 0
-    micro_dollars: int = 0
-    excluded: list[str] = Field(default_factory=list)
-    cost: int = 0
-
-
 class JobStatus(BaseModel):
     """A job at one instant. `rows` is its trace: one line for each stage that was recorded."""
 
@@ -168,7 +144,7 @@ class JobStatus(BaseModel):
     micro_dollars: int = Field(description="the same, exactly")
     dispatched_to: str | None = Field(description="who runs it, or ran it last")
     waits_for: str = Field(description="in words, what it waits for; empty where it has ended")
-    stages: list[StageStatus]
+    stages: list[StageView]
     rows: list[Row]
     error: dict[str, Any] | None = Field(description="what ended it: code, message, details")
     result: JobResult | None = Field(description="null until it has ended; its answer is `result.output`")
@@ -260,23 +236,6 @@ class Offer(BaseModel):
     loads: bool = Field(description="whether any of them loads models at all")
     lanes: int
     free: int
-
-
-class QuarantinedStage(BaseModel):
-    """A stage that killed the process that ran it, twice."""
-
-    job: str
-    name: str
-    agent: str
-    step: int
-    path: str
-    stage: str
-    queue: str
-    attempts: int
-    deaths: int
-    worker: str
-    reason: str
-    until: float
 
 
 class QuarantineAct(BaseModel):

@@ -34,6 +34,9 @@ anybody = may("read", "submit")
 """Whoever has a key, whatever it is for; on a grid without keys everybody."""
 
 Operator = Annotated[Caller, Depends(may("operate"))]
+Wait = Annotated[
+    float, Query(ge=0, allow_inf_nan=False, description="seconds to wait until it obeys, at most 10")
+]
 Seat = Annotated[
     str, Path(max_length=200, description="the seat, as machine.name; its name alone where one is called so")
 ]
@@ -86,14 +89,7 @@ async def worker(request: Request, seat: Seat) -> Any:
     response_model=Drained,
     responses=faults(400, 401, 403, 404, 429, 503),
 )
-async def drain(
-    request: Request,
-    seat: Seat,
-    caller: Operator,
-    wait: Annotated[
-        float, Query(ge=0, allow_inf_nan=False, description="seconds to wait until it obeys, at most 10")
-    ] = 0.0,
-) -> Drained:
+async def drain(request: Request, seat: Seat, caller: Operator, wait: Wait = 0.0) -> Drained:
     """What runs on it goes on, what waits goes to others. It holds though the worker is restarted, until it
     is undone.
     """
@@ -109,14 +105,7 @@ async def drain(
     response_model=Drained,
     responses=faults(400, 401, 403, 404, 429, 503),
 )
-async def undrain(
-    request: Request,
-    seat: Seat,
-    caller: Operator,
-    wait: Annotated[
-        float, Query(ge=0, allow_inf_nan=False, description="seconds to wait until it obeys, at most 10")
-    ] = 0.0,
-) -> Drained:
+async def undrain(request: Request, seat: Seat, caller: Operator, wait: Wait = 0.0) -> Drained:
     """Undo a drain; also that of a seat that is not live now, named in full."""
     door: Door = request.app.state.door
     found = seat
