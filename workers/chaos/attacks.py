@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from gridq.errors import GridError
 from workers.chaos import clock
-from workers.chaos.grid import ChaosGrid, Part
+from workers.chaos.grid import SEATS, ChaosGrid, Part
 from workers.chaos.plan import Fault
 from workers.chaos.proxy import Proxy
 
@@ -103,7 +103,7 @@ class Attacker:
         """A worker whose like is live elsewhere: what it ran can be run at once. Where that cannot be asked,
         any.
         """
-        workers = [part for part in self._running() if part.sort != "router"]
+        workers = [part for part in self._running() if part.sort in SEATS]
         try:
             found: Any = self._admin.zrange(self.grid.keys("seats"), 0, -1)
         except (RedisError, OSError):
@@ -118,6 +118,9 @@ class Attacker:
 
     def _router_kill(self, fault: Fault) -> str:
         return self._kill_one(fault, [part for part in self._running() if part.sort == "router"])
+
+    def _gateway_kill(self, fault: Fault) -> str:
+        return self._kill_one(fault, [part for part in self._running() if part.sort == "gateway"])
 
     def _kill_one(self, fault: Fault, parts: list[Part]) -> str:
         return self._kill_part(parts[int(fault.pick * len(parts))], fault.seconds) if parts else ""

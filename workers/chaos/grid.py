@@ -1,5 +1,5 @@
-"""The grid under attack: a server, routers and several machines as processes of this one, each behind a proxy
-of its own.
+"""The grid under attack: a server, routers, gateways and several machines as processes of this one, each
+behind a proxy of its own.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from workers import programs
 from workers.chaos import clock, witness
 from workers.chaos.proxy import HOST, Proxy
 from workers.chaos.standstill import Standstill
-from workers.embedded import EmbeddedServer
+from workers.embedded import EmbeddedServer, free_port, is_free
 from workers.programs import Program
 
 PROFILES = ("chaos",)
 STAGES = ("workers.chaos.stages",)
+SEATS = ("bench", "local")
+GATEWAYS = 2
 LANES = 4
 BUDGET = 1_000_000
 """Dollars a month of each bench seat: never used up, but counted."""
@@ -52,7 +54,7 @@ monthly_dollars = {dollars}
 
 @dataclass
 class Part:
-    """One program: a router, or a worker of one of a machine's seats."""
+    """One program: a router, a gateway, or a worker of one of a machine's seats."""
 
     name: str
     sort: str
@@ -73,7 +75,8 @@ class Part:
 
 
 class ChaosGrid:
-    """`machines` machines with a bench seat and a local seat each, `routers` routers, all under `folder`.
+    """`machines` machines with a bench seat and a local seat each, `routers` routers and two gateways, all
+    under `folder`.
 
     `tell(text)` is called for what happens by itself: a part that ends without being told to.
     """
@@ -100,6 +103,7 @@ class ChaosGrid:
         self.slow_ends: list[str] = []
         self._machines = [f"m{number + 1}" for number in range(machines)]
         self._routers = [f"r{number + 1}" for number in range(routers)]
+        self._ports = {f"g{number + 1}": free_port() for number in range(GATEWAYS)}
         self._proxies: list[Proxy] = []
         self._groups: list[int] = []
         self.standstill = Standstill()
@@ -112,16 +116,20 @@ class ChaosGrid:
         self.allow_poor(True)
         hook = clock.install(self.folder / "hook")
         for machine in self._machines:
-            for seat in ("bench", "local"):
+            for seat in SEATS:
                 self._add(f"{machine}.{seat}", seat, machine, hook)
         for machine in self._routers:
             self._add(f"{machine}.router", "router", machine, hook)
+        for machine in self._ports:
+            self._add(f"{machine}.gateway", "gateway", machine, hook)
         self.client_proxy = self._proxy()
         for part in self.parts.values():
             self.spawn(part)
         until = time.monotonic() + START
         with self.direct() as client:
-            while client.zcard(self.keys("seats")) < len(self.parts):
+            while client.zcard(self.keys("seats")) < len(self.parts) - GATEWAYS or any(
+                map(is_free, self._ports.values())
+            ):
                 for part in self.parts.values():
                     if not part.running:
                         raise ConfigError(
@@ -136,8 +144,8 @@ class ChaosGrid:
         """End every program, then the server; in words, which had to be killed and what is left."""
         self.resume_all()
         killed = []
-        for sort in (("bench", "local"), ("router",)):
-            group = [part for part in self.parts.values() if part.sort in sort and part.child is not None]
+        for sorts in ((*SEATS, "gateway"), ("router",)):
+            group = [part for part in self.parts.values() if part.sort in sorts and part.child is not None]
             late = programs.end([(part.child, DRAIN + 20.0) for part in group if part.child is not None])
             killed += [part.name for part in group if part.child in late]
         for proxy in self._proxies:
@@ -163,6 +171,11 @@ class ChaosGrid:
             stages=STAGES,
             quarantine=QUARANTINE,
         )
+
+    @property
+    def urls(self) -> str:
+        """Where the gateways are, as a client takes them."""
+        return ",".join(f"http://{HOST}:{port}" for port in self._ports.values())
 
     # -- what can be done to it
 
@@ -277,11 +290,13 @@ class ChaosGrid:
         if sort == "router":
             env |= {"GRIDQ_QUOTAS": str(self.quotas), "GRIDQ_NARRATE": "1"}
         logs = self.folder / "logs" / machine
-        program = (
-            programs.router(config, name.replace(".", "-"), logs, env)
-            if sort == "router"
-            else programs.seat(config, sort, logs, env, DRAIN)
-        )
+        match sort:
+            case "router":
+                program = programs.router(config, name.replace(".", "-"), logs, env)
+            case "gateway":
+                program = programs.gateway(self._ports[machine], logs, env, DRAIN)
+            case _:
+                program = programs.seat(config, sort, logs, env, DRAIN)
         self.parts[name] = Part(name, sort, machine, program, proxy)
 
 

@@ -64,6 +64,7 @@ class Judge:
         rules: list[tuple[str, Callable[[Submitted, Record], list[str]]]] = [
             ("each job has one final state, and it is the right one", self._ended),
             ("Celery's backend says the same", self._answered),
+            ("so does the gateway, to who waited there", self._waited),
             ("each stage's effect is recorded once", self._once),
             ("each attempt is recorded or came to nothing, one of them", self._attempts),
             ("each run seen is of one attempt; each extra run matches one that came to nothing",
@@ -118,7 +119,7 @@ class Judge:
         return [f"{job.id} ended by {code} at {path}: {record.error}, which nothing explains"]
 
     def _answered(self, state: Submitted, record: Record) -> list[str]:
-        if not (state.accepted and state.job.celery and record.ends):
+        if not (state.accepted and state.job.door == "celery" and record.ends):
             return []
         told, result = self.answer(state.job.id)
         if record.error is None:
@@ -128,6 +129,16 @@ class Judge:
                 not isinstance(result, GridError) or result.code == record.error.code
             )
         return [] if right else [f"{state.job.id} is {record.state}, Celery says {told} {result!r:.80}"]
+
+    def _waited(self, state: Submitted, record: Record) -> list[str]:
+        if not (state.accepted and state.job.door == "gateway" and record.ends):
+            return []
+        if state.answer is None:
+            return [f"{state.job.id} is {record.state}, and no gateway has said so"]
+        value, error = state.answer
+        said = (value, error and error.code)
+        right = said == (record.value, record.error and record.error.code)
+        return [] if right else [f"{state.job.id} is {record.state}, a gateway says {error or value!r:.80}"]
 
     # -- stages
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from gridq.errors import ConfigError
 from gridq.protocol import Json
@@ -13,9 +14,10 @@ from workers.chaos.graphs import Made, Maker
 FAULTS = {
     "kill": "kill -9 of a worker, started again after a while or never",
     "router-kill": "kill -9 of a router, started again after a while or never",
+    "gateway-kill": "kill -9 of a gateway, started again after a while or never",
     "machine": "kill -9 of every program of a machine at once",
-    "stop": "SIGSTOP of a worker, a router or the server, SIGCONT after a while",
-    "drain": "SIGTERM of a worker or a router, started again once it has ended",
+    "stop": "SIGSTOP of a worker, a router, a gateway or the server, SIGCONT after a while",
+    "drain": "SIGTERM of a worker, a router or a gateway, started again once it has ended",
     "server-restart": "the server is ended and started again",
     "server-kill": "kill -9 of the server, started again with what its append-only file holds",
     "cut": "every connection of a program is closed, by FIN or RST",
@@ -29,8 +31,9 @@ FAULTS = {
 """Name → what happens."""
 
 _WEIGHTS = {
-    "kill": 6, "router-kill": 2, "machine": 1, "stop": 5, "drain": 3, "server-restart": 1, "server-kill": 1,
-    "cut": 5, "blackhole": 4, "delay": 3, "clock": 2, "client-kill": 2, "script-flush": 2, "quota": 2,
+    "kill": 6, "router-kill": 2, "gateway-kill": 2, "machine": 1, "stop": 5, "drain": 3, "server-restart": 1,
+    "server-kill": 1, "cut": 5, "blackhole": 4, "delay": 3, "clock": 2, "client-kill": 2, "script-flush": 2,
+    "quota": 2,
 }  # fmt: skip
 
 
@@ -39,14 +42,15 @@ class Job:
     """One job: what is submitted, when, by which door, and what is done to it.
 
     `at`, `cancel` and `again` are seconds: from the beginning of the run, and from its submission; None:
-    never. `again`: it is submitted a second time, under the same id.
+    never. `again`: it is submitted a second time, under the same id or, where it has one, its idempotency key
+    alone.
     """
 
     id: str
     made: Made
     options: dict[str, Json]
     at: float
-    celery: bool = False
+    door: Literal["server", "celery", "gateway"] = "server"
     cancel: float | None = None
     again: float | None = None
     may: frozenset[str] = frozenset()
@@ -101,6 +105,7 @@ def make(stages: int, seed: int, seconds: float, faults: tuple[str, ...], every:
     """
     # Two sources of chance: other faults are no other jobs.
     jobs = _jobs(random.Random(f"jobs {seed}"), stages, seconds)  # noqa: S311 no secret: a plan to repeat
+    jobs = [_by_gateway(random.Random(f"door {job.id}"), job) for job in jobs]  # noqa: S311
     chance = random.Random(f"faults {seed}")  # noqa: S311
     return Plan(seed, seconds, jobs, _faults(chance, seconds, faults, every))
 
@@ -154,11 +159,23 @@ def _job(chance: random.Random, sort: str, made: Made, at: float) -> Job:
         made=made,
         options=options,
         at=round(at, 3),
-        celery=chance.random() < 0.4,
+        door="celery" if chance.random() < 0.4 else "server",
         cancel=cancel,
         again=chance.uniform(0, 8) if chance.random() < 0.15 else None,
         may=frozenset(may),
     )
+
+
+def _by_gateway(chance: random.Random, job: Job) -> Job:
+    """The job, which may go by a gateway instead of the plain client, and may have an idempotency key: then
+    it is always submitted twice.
+    """
+    if job.door == "server" and chance.random() < 0.4:
+        job = replace(job, door="gateway")
+    if chance.random() < 0.15:
+        again = chance.uniform(0, 8) if job.again is None else job.again
+        job = replace(job, options={**job.options, "idempotency_key": f"key of {job.id}"}, again=again)
+    return job
 
 
 def _faults(chance: random.Random, seconds: float, kinds: tuple[str, ...], every: float) -> list[Fault]:
@@ -167,7 +184,7 @@ def _faults(chance: random.Random, seconds: float, kinds: tuple[str, ...], every
     while kinds and at < seconds:
         kind = chance.choices(kinds, [_WEIGHTS[name] for name in kinds])[0]
         lasts = chance.choice([chance.uniform(0.1, 1), chance.uniform(1, 4), chance.uniform(4, 9)])
-        if kind in ("kill", "router-kill", "machine") and chance.random() < 0.05:
+        if kind in ("kill", "router-kill", "gateway-kill", "machine") and chance.random() < 0.05:
             lasts = float("inf")
         elif kind in ("server-restart", "server-kill"):
             lasts = min(lasts, 4.0)

@@ -104,7 +104,7 @@ def _run(plan: Plan, folder: Path, machines: int, routers: int, tell: Callable[[
     try:
         tell(f"Starting a server, {routers} routers and {machines} machines with two seats each ...")
         grid.start()
-        agents = Agents(plan, grid.config(grid.client_proxy, folder / "agents"))
+        agents = Agents(plan, grid.config(grid.client_proxy, folder / "agents"), grid.urls)
         attacker = Attacker(grid, plan.faults, tell)
         began = time.monotonic()
         watch = _Watch(grid, agents, tell)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gridq.app import configure
-from gridq.client import BrokerClient
-from gridq.errors import BrokerError, GridError, JobNotFound, QuotaExceeded
+from gridq.client import BrokerClient, Client, GatewayClient
+from gridq.errors import BrokerError, GridError, JobNotFound, QuotaExceeded, WaitTimeout
 from gridq.inbox import Inbox
+from gridq.jobs import new_id
+from gridq.protocol import Json
 from gridq.settings import Settings
 from gridq.store.connection import translated
 from workers.chaos.plan import Job, Plan
@@ -22,6 +25,10 @@ log = logging.getLogger(__name__)
 
 AGAIN = 0.3
 """Seconds until a call that did not reach the server is made again."""
+WAITING = 8
+"""Threads that wait at gateways for the ends of jobs."""
+HELD = 2.0
+"""Seconds of one such wait."""
 
 
 @dataclass
@@ -32,20 +39,24 @@ class Submitted:
     accepted: bool = False
     refused: str = ""
     """The code of the error that refused it."""
-    calls: int = 0
+    answer: tuple[Json, GridError | None] | None = None
+    """Value, or error, as it was told to who waited at a gateway."""
     wrong: list[str] = field(default_factory=list)
     """Errors that no call should have had."""
 
 
 class Agents:
-    """Threads that make the calls of a plan at their times, through one connection that may fail."""
+    """Threads that make the calls of a plan at their times, through one connection that may fail, and by the
+    gateways at `urls`.
+    """
 
-    def __init__(self, plan: Plan, config: Settings, *, threads: int = 4) -> None:
+    def __init__(self, plan: Plan, config: Settings, urls: str, *, threads: int = 4) -> None:
         from gridq.tasks import run_graph
 
         configure(config)
         self.submitted = {job.id: Submitted(job) for job in plan.jobs}
         self._client = BrokerClient(config=config)
+        self._gateways = GatewayClient(urls, config=config)
         self._run_graph = run_graph
         self._inbox = Inbox(self._client.scripts, config)
         self._calls: list[tuple[float, int, Callable[[], None]]] = []
@@ -53,7 +64,10 @@ class Agents:
         self._lock = threading.Condition()
         self._ending = False
         self._open = 0
+        self._unread: queue.SimpleQueue[Submitted | None] = queue.SimpleQueue()
+        self._reading = 0
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(threads)]
+        self._threads += [threading.Thread(target=self._read, daemon=True) for _ in range(WAITING)]
         self.began = 0.0
         self._plan = plan
 
@@ -68,7 +82,7 @@ class Agents:
     @property
     def busy(self) -> int:
         """How many calls are still to be made or under way."""
-        return len(self._calls) + self._open
+        return len(self._calls) + self._open + self._reading
 
     def stop(self) -> None:
         """Make no further call."""
@@ -76,9 +90,12 @@ class Agents:
             self._ending = True
             self._calls.clear()
             self._lock.notify_all()
+        for _ in range(WAITING):
+            self._unread.put(None)
         for thread in self._threads:
             thread.join(30)
         self._client.close()
+        self._gateways.close()
 
     def _at(self, when: float, call: Callable[[], None]) -> None:
         with self._lock:
@@ -101,8 +118,13 @@ class Agents:
                     self._open -= 1
 
     def _first(self, job: Job) -> None:
+        state = self.submitted[job.id]
         self._submit(job)
         now = time.monotonic()
+        if state.accepted and job.door == "gateway":
+            with self._lock:
+                self._reading += 1
+            self._unread.put(state)
         if job.cancel is not None:
             self._at(now + job.cancel, lambda: self._cancel(job))
         if job.again is not None:
@@ -111,17 +133,22 @@ class Agents:
     def _submit(self, job: Job) -> None:
         """Submit the job until the server has said what becomes of it."""
         state = self.submitted[job.id]
+        keyed = state.accepted and "idempotency_key" in job.options
 
         def call() -> None:
-            state.calls += 1
-            if job.celery:
-                self._inbox.enqueue(job.id, job.made.graph, job.made.input, celery=True, **job.options)
-                state.accepted = True
-                with translated():
-                    self._run_graph.send_bell(job.id, {})
+            # By its key alone, once it is known that the key is there: no other id may come of it.
+            name = new_id() if keyed else job.id
+            graph, value = job.made.graph, job.made.input
+            if job.door == "celery":
+                given = self._inbox.enqueue(name, graph, value, celery=True, **job.options)
             else:
-                self._client.submit(job.made.graph, job.made.input, job=job.id, **job.options)
-                state.accepted = True
+                given = self._client_of(job).submit(graph, value, job=name, **job.options)
+            state.accepted = True
+            if given != job.id:
+                state.wrong.append(f"{job.id} was submitted again by its key, which gave {given}")
+            if job.door == "celery":
+                with translated():
+                    self._run_graph.send_bell(given, {})
 
         self._until_answered(state, call, "submit")
 
@@ -130,12 +157,35 @@ class Agents:
 
         def call() -> None:
             try:
-                self._client.cancel(job.id)
+                self._client_of(job).cancel(job.id)
             except JobNotFound:
                 if state.accepted:
                     raise
 
         self._until_answered(state, call, "cancel")
+
+    def _client_of(self, job: Job) -> Client:
+        return self._gateways if job.door == "gateway" else self._client
+
+    def _read(self) -> None:
+        """Wait at the gateways for the ends of jobs."""
+        while (state := self._unread.get()) is not None:
+            self._until_answered(state, lambda state=state: self._wait(state), "result")  # type: ignore[misc]
+            with self._lock:
+                self._reading -= 1
+
+    def _wait(self, state: Submitted) -> None:
+        while not self._ending:
+            try:
+                state.answer = self._gateways.result(state.job.id, HELD), None
+                return
+            except WaitTimeout:
+                continue
+            except BrokerError:
+                raise
+            except GridError as exc:
+                state.answer = None, exc
+                return
 
     def _until_answered(self, state: Submitted, call: Callable[[], None], what: str) -> None:
         while not self._ending:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ class Case:
         }
         self.paths = {"s0": "root.stages[0]", "s1": "root.stages[1]"}
         made = Made(graph, None, Outcome("right"), self.paths)
-        self.state = Submitted(Job("j", made, {"agent": "ann"}, 0.0, celery=True), accepted=True)
+        self.state = Submitted(Job("j", made, {"agent": "ann"}, 0.0, door="celery"), accepted=True)
         self.record = Record(JobState.DONE, "right", None, 1, True)
         self.record.rows = [self.row("s0", 1), self.row("s1", 2)]
         self.record.lost[1] = {1: ("m1.bench", 30)}
@@ -59,7 +60,7 @@ class Case:
     def end(self, state: JobState, error: Any, *may: str) -> None:
         """The job ended otherwise, and may end by `may`."""
         old = self.state.job
-        self.state.job = Job("j", old.made, old.options, 0.0, celery=True, may=frozenset(may))
+        self.state.job = Job("j", old.made, old.options, 0.0, door="celery", may=frozenset(may))
         self.record.state, self.record.error, self.record.value = state, error, None
         self.celery = ("FAILURE", error)
 
@@ -77,6 +78,22 @@ def test_an_attempt_that_nobody_ran_is_no_breach() -> None:
     assert case.told() == []
 
 
+def by_gateway(case: Case, answer: tuple[Any, Any] | None) -> Case:
+    """The job was waited for at a gateway, which gave this value or error."""
+    case.state.job = replace(case.state.job, door="gateway")
+    case.state.answer = answer
+    return case
+
+
+def test_what_a_gateway_said_is_what_is_recorded() -> None:
+    assert by_gateway(Case(), ("right", None)).told() == []
+    case = Case()
+    case.end(JobState.CANCELLED, JobCancelled("so"), "job.cancelled")
+    assert by_gateway(case, (None, JobCancelled("so"))).told() == []
+    assert "a gateway says" in by_gateway(case, (None, DeadlineExceeded("late"))).told()[0]
+    assert "a gateway says" in by_gateway(case, ("right", None)).told()[0]
+
+
 def say_of(state: Submitted, *, accepted: bool, refused: str) -> None:
     state.accepted, state.refused = accepted, refused
 
@@ -92,6 +109,9 @@ SPOILT: dict[str, Callable[[Case], object]] = {
     ),
     "Celery says PENDING": lambda case: setattr(case, "celery", ("PENDING", None)),
     "Celery says SUCCESS": lambda case: setattr(case, "celery", ("SUCCESS", "wrong")),
+    "no gateway has said so": lambda case: by_gateway(case, None),
+    "a gateway says 'wrong'": lambda case: by_gateway(case, ("wrong", None)),
+    "a gateway says StageError": lambda case: by_gateway(case, (None, StageError("no"))),
     "was refused and has ended": lambda case: say_of(case.state, accepted=False, refused="quota.agent_money"),
     "was not submitted": lambda case: setattr(case.state, "accepted", False),
     "a wrong answer to a call": lambda case: case.state.wrong.append("a wrong answer to a call"),
