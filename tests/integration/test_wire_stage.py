@@ -20,7 +20,6 @@ from gridq.errors import (
     SeatUnavailable,
     StageError,
     StageTimeout,
-    StreamCut,
 )
 from gridq.profiles import StageContext
 from gridq.protocol import Effect, StageCall, Usage
@@ -303,9 +302,9 @@ def test_a_stream_that_fails_before_it_says_anything_is_the_seats_fault(
 
 @pytest.mark.parametrize("model", ["cut", "error-late"])
 @pytest.mark.parametrize("ask", [chat, messages])
-def test_a_stream_that_breaks_off_is_cut(seat: LlmProfile, ask: Any, model: str):
+def test_a_stream_that_breaks_off_is_the_seats_fault(seat: LlmProfile, ask: Any, model: str):
     pieces: list[Any] = []
-    with pytest.raises(StreamCut):
+    with pytest.raises(SeatUnavailable):
         ask(seat, model, StageContext(emit=pieces.append))
     assert pieces
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from gridq.errors import SeatDegraded, SeatUnavailable, StreamCut
+from gridq.errors import SeatUnavailable
 from gridq.profiles import StageContext
 from gridq.protocol import Json, StageCall
 from workers.wires.asked import OPENAI, Asked, ask
@@ -21,7 +21,7 @@ def run(asked: Request | Asked, model: str, context: StageContext, seat: Speaker
     """Make the call, hand the pieces to `context` where somebody reads them, return the stage's output.
 
     Usage is reported to `context` as it becomes known.
-    StageError, SeatError: see `faults`. StreamCut: it broke off after a piece was handed on.
+    StageError, SeatError: see `faults`; whoever calls it knows whether a piece was handed on before.
     """
     if isinstance(asked, Asked):
         return pass_on(asked, model, context, seat)
@@ -41,19 +41,12 @@ def run(asked: Request | Asked, model: str, context: StageContext, seat: Speaker
             raise speaker.malformed("its answer has no choices")
         context.report(answer.spent())
         return answer.output(asked.implementation)
-    try:
-        with contextlib.closing(speaker.stream(asked.endpoint, body, context)) as chunks:
-            for chunk in chunks:
-                text = answer.add(chunk)
-                context.report(answer.spent())
-                if text:
-                    context.emit(text)
-        if answer.finish_reason is None:
-            raise SeatUnavailable("The endpoint ended its stream before its answer was complete")
-    except (SeatUnavailable, SeatDegraded) as exc:
-        if answer.pieces:
-            raise StreamCut(
-                "The endpoint's stream broke off after its first piece", {**exc.details, "reason": str(exc)}
-            ) from exc
-        raise
+    with contextlib.closing(speaker.stream(asked.endpoint, body, context)) as chunks:
+        for chunk in chunks:
+            text = answer.add(chunk)
+            context.report(answer.spent())
+            if text:
+                context.emit(text)
+    if answer.finish_reason is None:
+        raise SeatUnavailable("The endpoint ended its stream before its answer was complete")
     return answer.output(asked.implementation)

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeVar
 
-from gridq.errors import SeatDegraded, SeatRateLimited, SeatUnavailable, StageError, StreamCut
+from gridq.errors import SeatUnavailable, StageError
 from gridq.profiles import StageContext
 from gridq.protocol import Json
 from workers.wires.asked import ODD, OPENAI, Asked, placed
@@ -59,8 +59,7 @@ def pass_on(asked: Asked, model: str, context: StageContext, seat: Speaker) -> J
     `context`.
 
     Usage is reported to `context` as it becomes known.
-    StageError: the request's fault, details.status says which. SeatError: the seat's. StreamCut: the stream
-    broke off after a piece was handed on.
+    StageError: the request's fault, details.status says which. SeatError: the seat's.
     """
     speaker = in_wire(asked.wire, seat)
     body = {**asked.body, "model": model}
@@ -104,12 +103,6 @@ def _stream(
                 told.tell(event, says)
         if not whole.complete:
             raise SeatUnavailable("The endpoint ended its stream before its answer was complete")
-    except (SeatUnavailable, SeatDegraded, SeatRateLimited) as exc:
-        if told.begun:
-            raise StreamCut(
-                "The endpoint's stream broke off after its first piece", {**exc.details, "reason": str(exc)}
-            ) from exc
-        raise
     finally:
         with contextlib.suppress(*ODD):  # what it was told of its usage so far may be of an odd shape
             context.report(whole.spent())
@@ -126,7 +119,7 @@ class Telling:
 
     def __init__(self, asked: Asked, context: StageContext) -> None:
         options = asked.body.get("stream_options")
-        self.begun = False
+        self._begun = False
         self._chunks = asked.wire == OPENAI
         self._usage_asked = isinstance(options, dict) and bool(options.get("include_usage"))
         self._usage_told = False
@@ -140,10 +133,10 @@ class Telling:
             self._usage_told = True
             if not self._usage_asked:
                 return
-        if not says and not self.begun:
+        if not says and not self._begun:
             self._held.append(event)
             return
-        self.begun = True
+        self._begun = True
         held, self._held = self._held, []
         for each in (*held, event):
             self._context.emit(each)

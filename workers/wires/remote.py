@@ -18,12 +18,9 @@ from typing import ClassVar
 from gridq.errors import GridError, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles import StageContext
 from gridq.protocol import Json
-from workers.wires.asked import Asked
-from workers.wires.asking import run
 from workers.wires.connections import Call, Connections, Dropped
 from workers.wires.faults import fault_in_stream, fault_of
 from workers.wires.sse import EventStream, EventTooLong
-from workers.wires.stages import Request
 
 SILENCE_SECONDS = 300.0
 """How long an endpoint may send nothing. A long prompt on a slow engine is silent for minutes before its
@@ -62,10 +59,6 @@ class RemoteWire(ABC):
     def ended(self, text: str) -> bool:
         """Whether an event's data says that the stream is over and is itself no object."""
         return False
-
-    def run(self, asked: Request | Asked, model: str, context: StageContext) -> Json:
-        """Run a stage of the wires; see `workers.wires.asking`."""
-        return run(asked, model, context, self)
 
     def models(self, seconds: float) -> list[str]:
         """The names of the models the endpoint lists, asked for `seconds` at most."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from contextlib import closing
 
 from gridq.errors import SeatUnavailable
 from gridq.profiles import StageContext
@@ -17,14 +16,10 @@ from workers.profiles.gpu.matching import demand_of, shortfall
 from workers.profiles.gpu.process import ModelProcess, Order
 from workers.profiles.gpu.residents import Residents
 from workers.profiles.gpu.speaking import EngineSpeaker
-from workers.wires import stages
+from workers.wires import asking, stages
 from workers.wires.accounted import AccountedContext
-from workers.wires.asked import Asked
-from workers.wires.asking import read
 from workers.wires.demand import llm_queues
 from workers.wires.models import Model, check_file
-from workers.wires.passing import pass_on
-from workers.wires.stages import Request
 
 SUMS = "checksums.json"
 ALL_LAYERS = -1
@@ -43,7 +38,7 @@ class Runner:
 
         SeatUnavailable: the seat is less than the stage's effects ask for. For the rest see `ModelProcess`.
         """
-        asked = read(stage, value)
+        asked = asking.read(stage, value)
         self._check(stage.effects, stage.path)
         model = stages.choose(stage, asked, self._seat.models) if self._seat.models else None
         if model is None or self._seat.engine is None:
@@ -52,10 +47,7 @@ class Runner:
         began = time.monotonic()
         with self.residents.using(model, context) as process:
             timed = AccountedContext(context, lambda usage: self._timed(usage, began))
-            if isinstance(asked, Asked):
-                return pass_on(asked, model.name, timed, EngineSpeaker(process))
-            with closing(process.ask(asked.endpoint.value, asked.body, timed)) as chunks:
-                return _embed(asked, chunks, timed) if asked.embeddings else _generate(asked, chunks, timed)
+            return asking.run(asked, model.name, timed, EngineSpeaker(process))
 
     def warm(self) -> list[str]:
         """The queues whose work would run on a loaded model: the first that serves a queue counts."""
@@ -104,21 +96,3 @@ class Runner:
 
     def close(self) -> None:
         self.residents.close()
-
-
-def _generate(asked: Request, chunks: Iterable[dict[str, Json]], context: StageContext) -> Json:
-    answer = stages.Answer()
-    for chunk in chunks:
-        text = answer.add(chunk)
-        context.report(answer.spent())
-        if text:
-            context.emit(text)
-    return answer.output(asked.implementation)
-
-
-def _embed(asked: Request, chunks: Iterable[dict[str, Json]], context: StageContext) -> Json:
-    response: dict[str, Json] = {}
-    for chunk in chunks:
-        response |= chunk
-    context.report(stages.embedding_usage(response))
-    return stages.vectors(response, isinstance(asked.body["input"], str))

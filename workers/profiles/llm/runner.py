@@ -6,9 +6,8 @@ from gridq.profiles import StageContext
 from gridq.protocol import Json, StageCall
 from workers.profiles.llm.accounting import priced
 from workers.profiles.llm.capability import LlmCapability
-from workers.wires import stages
+from workers.wires import asking, stages
 from workers.wires.accounted import AccountedContext
-from workers.wires.asking import read
 from workers.wires.remote import RemoteWire
 
 
@@ -19,7 +18,8 @@ def run(
 
     Inputs and outputs: `workers.wires.stages` and `workers.wires.asked`.
     """
-    asked = read(stage, value)
+    asked = asking.read(stage, value)
     model = stages.choose(stage, asked, capability.models)
     context.check()
-    return wire.run(asked, model.name, AccountedContext(context, lambda usage: priced(usage, model)))
+    accounted = AccountedContext(context, lambda usage: priced(usage, model))
+    return asking.run(asked, model.name, accounted, wire)
