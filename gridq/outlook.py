@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -73,19 +74,28 @@ class Lookout:
         self._client = client
         self._keys = keys
         self._batch_age = batch_age
-        self._read_at = -math.inf
-        self._board = Board()
-        self._found: dict[Ask, Outlook] = {}
+        self._begun = -math.inf
+        self._seen: Future[tuple[Board, dict[Ask, Outlook]]] = Future()
         self._lock = threading.Lock()
 
     def _look(self) -> tuple[Board, dict[Ask, Outlook]]:
-        """The queues and seats as they stood at most FRESH seconds ago, and what was found on them before."""
+        """The queues and seats by a look that began at most FRESH seconds ago, and what was found on them
+        before. Where it fails, it has failed for all who waited for it: none of them tries after the other.
+        """
         with self._lock:
-            if time.monotonic() - self._read_at >= FRESH:
-                self._board = read(self._client, self._keys, self._batch_age)
-                self._read_at = time.monotonic()
-                self._found = {}
-            return self._board, self._found
+            mine = time.monotonic() - self._begun >= FRESH
+            if mine:
+                self._begun, self._seen = time.monotonic(), Future()
+            seen = self._seen
+        if mine:
+            try:
+                seen.set_result((read(self._client, self._keys, self._batch_age), {}))
+            except BaseException as exc:
+                with self._lock:
+                    if self._seen is seen:
+                        self._begun = -math.inf
+                seen.set_exception(exc)
+        return seen.result()
 
     def outlook(self, ask: Ask) -> Outlook:
         """When such a stage would start, and where it would now."""

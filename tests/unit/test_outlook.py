@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
+import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from redis.exceptions import RedisError
 
 from gridq import bells, registry
 from gridq.app import app
@@ -21,6 +26,7 @@ from gridq.errors import (
 from gridq.forecast import Forecast
 from gridq.outlook import FRESH, Lookout, Outlook, explain, read
 from gridq.protocol import Advertisement, Service
+from gridq.store.connection import connect
 from tests.conftest import GridEnv
 from tests.invariants import broken
 from tests.unit.store.plans import ANY, Grid, one
@@ -73,6 +79,34 @@ def test_batch_that_has_aged_is_told_apart(grid: Grid) -> None:
 def test_an_empty_grid_is_an_empty_board(grid: Grid) -> None:
     board = read(grid.client, grid.keys, AGE)
     assert (board.seats, board.lines) == ((), ())
+
+
+def test_who_waits_for_one_look_has_its_failure_and_does_not_try_in_turn(grid: Grid) -> None:
+    """Else refused admissions would stand behind one another, each for as long as a server may be silent."""
+    many = 6
+    together = threading.Barrier(many)
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        with connect(url, name="test", timeout=1.0, retry=False) as client:
+            lookout = Lookout(client, grid.keys, AGE)
+
+            def ask(_: int) -> str:
+                together.wait()
+                with pytest.raises(RedisError) as caught:
+                    lookout.forecast(Ask(ANY, "ann", 0, 0))
+                return type(caught.value).__name__
+
+            with ThreadPoolExecutor(many) as threads:
+                assert set(threads.map(ask, range(many))) == {"TimeoutError"}
+            silent.setblocking(False)
+            tried = 0
+            with suppress(BlockingIOError):
+                while True:
+                    silent.accept()[0].close()
+                    tried += 1
+            assert tried == 1
+    lookout._client = grid.client  # the server is back: the next look is a new one
+    assert lookout.forecast(Ask(ANY, "ann", 0, 0)).queue == ANY
 
 
 @pytest.mark.parametrize("dice", range(8))
