@@ -66,7 +66,7 @@ _ORIGIN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class KeyLimits:
     """What one key may ask of all gateways together: requests a minute, and open at once; bytes of a body.
     With `origins` no page of another origin may use it. None, and no origins: as the gateway has it.
     """
@@ -102,7 +102,7 @@ class Limits:
         return {name: value for name, value in found.items() if value is not None} | more
 
 
-UNLIMITED = Limits()
+UNLIMITED = KeyLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Key:
     hash: str
     created: int
     ends: int | None = None
-    limits: Limits = UNLIMITED
+    limits: KeyLimits = UNLIMITED
 
     def stands(self, now_ms: int) -> bool:
         """Whether it is good at `now_ms`."""
@@ -140,7 +140,7 @@ def create(
     *,
     team: str | None = None,
     scopes: Sequence[str] = USUAL,
-    limits: Limits = UNLIMITED,
+    limits: KeyLimits = UNLIMITED,
 ) -> tuple[Key, str]:
     """Make a key for an agent: its record, and the key itself, which is not kept and cannot be shown again.
 
@@ -317,7 +317,7 @@ def _read(key_id: str, data: bytes) -> Key:
     limits = UNLIMITED
     if told:
         origins = tuple(told.get("origins", ()))
-        limits = Limits(told.get("rpm"), told.get("parallel"), told.get("max_body"), origins)
+        limits = KeyLimits(told.get("rpm"), told.get("parallel"), told.get("max_body"), origins)
     return Key(
         key_id,
         record["agent"],

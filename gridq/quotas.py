@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 from gridq import queues as names
 from gridq.errors import ConfigError, QuotasFileError
@@ -38,7 +38,7 @@ MOST = 1_000_000_000
 MOST_PER_MINUTE = 100_000
 
 TABLES = ("agents", "teams", "seats", "queues")
-POLICIES: tuple[Policy, ...] = ("reject", "drop-oldest-batch")
+POLICIES: tuple[Policy, ...] = get_args(Policy)
 _EXAMPLE = '[agents.ann] monthly_dollars = 50, or seed JSON such as {"ann": 5000} (cents a month)'
 
 

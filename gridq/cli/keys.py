@@ -60,7 +60,7 @@ def create(
     """
     from gridq import auth
 
-    limits = auth.Limits(rpm, parallel, max_body, tuple(dict.fromkeys(origin or ())))
+    limits = auth.KeyLimits(rpm, parallel, max_body, tuple(dict.fromkeys(origin or ())))
     with _grid() as (client, names):
         first = not client.exists(names("keys"))
         made, text = auth.create(client, names, agent, team=team, scopes=scope or auth.USUAL, limits=limits)

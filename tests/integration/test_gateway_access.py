@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from gridq import auth
-from gridq.auth import Limits
+from gridq.auth import KeyLimits
 from gridq.gateway.attempts import BURST
 from gridq.settings import Settings
 from gridq.store.connection import connect
@@ -141,7 +141,7 @@ def test_a_revoked_key_ends_at_every_gateway_within_a_second_or_so(site: Site) -
 
 
 def test_so_many_requests_a_minute_at_both_together(site: Site) -> None:
-    key, text = site.key(limits=Limits(rpm=5))
+    key, text = site.key(limits=KeyLimits(rpm=5))
     first, second = site.clients(text)
     found = [(first, second)[n % 2].get("/v1/models") for n in range(9)]
     assert [answer.status_code for answer in found] == [200] * 5 + [429] * 4
@@ -153,7 +153,7 @@ def test_so_many_requests_a_minute_at_both_together(site: Site) -> None:
 
 
 def test_so_many_open_at_once_at_both_together(site: Site) -> None:
-    key, text = site.key(limits=Limits(parallel=2))
+    key, text = site.key(limits=KeyLimits(parallel=2))
     first, second = site.clients(text)
     with site.open_request(site.first, text), site.open_request(site.second, text):
         for client in (first, second):
@@ -195,7 +195,7 @@ def test_who_may_only_submit_reads_no_stream_by_resuming_it(site: Site) -> None:
 
 
 def test_a_wait_whose_client_has_gone_gives_its_place_back(site: Site) -> None:
-    key, text = site.key(limits=Limits(parallel=1))
+    key, text = site.key(limits=KeyLimits(parallel=1))
     client, _ = site.clients(text)
     graph = {"root": {"op": "Stage", "id": "text_template", "config": {"template": "x"}}}
 
@@ -220,7 +220,7 @@ def test_what_is_no_key_is_refused_as_one(site: Site, text: str) -> None:
 
 
 def test_a_keys_own_largest_body(site: Site) -> None:
-    _, text = site.key(limits=Limits(max_body=1024))
+    _, text = site.key(limits=KeyLimits(max_body=1024))
     first, second = site.clients(text)
     for body in (b"x" * 1025, iter([b"x" * 600] * 4)):
         answer = first.post("/v1/chat/completions", content=body)
@@ -262,7 +262,7 @@ def test_pages_of_other_origins_may_not(site: Site) -> None:
 
 def test_a_key_is_bound_to_its_origins(site: Site) -> None:
     mine = "http://127.0.0.1:3000"
-    _, text = site.key(limits=Limits(origins=(mine,)))
+    _, text = site.key(limits=KeyLimits(origins=(mine,)))
     client, _ = site.clients(text)
     wait_for(lambda: preflight(client, mine), 15, true=lambda a: a.status_code == 204)
     answer = client.get("/v1/models", headers={"origin": mine})
@@ -286,7 +286,7 @@ def test_every_answer_has_an_id_and_no_banner(site: Site) -> None:
 def test_the_official_clients_know_our_refusals(site: Site) -> None:
     """By their own classes, with our code and the request's id; a wrong key is tried once."""
     _, submitter = site.key(scopes=("submit",))
-    _, slow = site.key(limits=Limits(rpm=1))
+    _, slow = site.key(limits=KeyLimits(rpm=1))
     at = {"x-forwarded-for": "10.1.1.1"}
     made: list[openai.OpenAI | anthropic.Anthropic] = []
 

@@ -210,7 +210,7 @@ def test_a_key_is_asked_for_and_what_it_may_not_do_is_refused(keyed: Keyed, reac
 
 
 def test_a_key_that_is_busy_is_borne_by_who_waits(keyed: Keyed, reach: Reach) -> None:
-    key = keyed.make("ann", limits=auth.Limits(parallel=1))
+    key = keyed.make("ann", limits=auth.KeyLimits(parallel=1))
     client, other = reach(keyed.url, key), reach(keyed.url, key)
     job = client.submit(SLEEP, wait_for_seat=True)
     waits = [Background(partial(each.result, job, 60)) for each in (client, other)]
