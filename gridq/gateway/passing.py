@@ -121,8 +121,7 @@ class Passing(Response):
         self.job = ""
         self.detached = detached
         self.begun = False
-        self.read = asked.resume is not None
-        """Whether the client has an event's id, by which it can go on elsewhere."""
+        """Whether the head is out, by which the client knows its job."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -133,7 +132,8 @@ class Passing(Response):
                 if client.gone:
                     client.forgive()
                 # A stream that this gateway cuts off as it stops is read on at another one.
-                if not self.detached and self.job and (client.gone or not self.read):
+                known = self.begun or self.asked.resume is not None
+                if not self.detached and self.job and (client.gone or not known):
                     await self._cancel()
                 if not client.gone:
                     raise
@@ -222,7 +222,6 @@ class Passing(Response):
 
     def _frame(self, entry: Entry) -> bytes:
         assert entry.piece is not None
-        self.read = True
         return self.wire.frame(f"{self.job}/{entry.id}", entry.piece)
 
     async def _send(self, data: bytes, request: Request, send: Send, *, more: bool = True) -> None:

@@ -40,3 +40,16 @@ def test_what_has_not_ended_is_refused_in_each_wires_words_and_its_job_cancelled
             assert reply.headers["retry-after"] == "1"
     wait_for(lambda: {served.grid.client.status(job) for job in jobs} == {JobState.CANCELLED})
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_stream_whose_head_is_out_goes_on_at_another_gateway_from_its_beginning(served: Served) -> None:
+    path, asked = "/v1/chat/completions", {"model": "silent", "stream": True, "messages": HELLO}
+    config = served.config.model_copy(update={"drain": 0.1})
+    with httpx.Client(timeout=60, trust_env=False) as client:
+        with serving(config, keep_alive=0.05) as gateway:
+            asking = client.build_request("POST", gateway.url + path, json=asked)
+            job = client.send(asking, stream=True).headers["x-gridq-job"]
+        assert served.grid.client.status(job) is JobState.RUNNING
+    with served.gateway.http.stream("POST", path, json=asked, headers={"last-event-id": f"{job}/0"}) as reply:
+        assert (reply.status_code, reply.headers["x-gridq-job"]) == (200, job)
+    wait_for(lambda: served.grid.client.status(job) is JobState.CANCELLED)
