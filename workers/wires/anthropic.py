@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from gridq.protocol import Json
 from workers.wires.asked import ANTHROPIC
-from workers.wires.remote import SILENCE_SECONDS, RemoteWire
+from workers.wires.remote import RemoteWire
 
 VERSION = "2023-06-01"
 
@@ -22,17 +22,10 @@ class AnthropicWire(RemoteWire):
     wire: ClassVar[str] = ANTHROPIC
     name: ClassVar[str] = "Anthropic"
     listing: ClassVar[str] = "models?limit=1000"  # else the first twenty
+    asks: ClassVar[dict[str, str]] = {"anthropic-version": VERSION}
 
-    def __init__(
-        self,
-        url: str,
-        key: str | None = None,
-        *,
-        headers: dict[str, str] | None = None,
-        silence: float = SILENCE_SECONDS,
-    ) -> None:
-        login = {"x-api-key": key} if key else {}
-        super().__init__(url, key, {"anthropic-version": VERSION, **(headers or {}), **login}, silence)
+    def login(self, key: str) -> dict[str, str]:
+        return {"x-api-key": key}
 
     def streamed(self, body: dict[str, Json]) -> dict[str, Json]:
         return {**body, "stream": True}

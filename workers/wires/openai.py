@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from gridq.profiles import StageContext
 from gridq.protocol import Json
 from workers.wires.asked import OPENAI
-from workers.wires.remote import SILENCE_SECONDS, RemoteWire
+from workers.wires.remote import RemoteWire
 
 DONE = "[DONE]"
 STRICT_HOSTS = ("api.openai.com", ".openai.azure.com")
@@ -23,18 +23,12 @@ class OpenAIWire(RemoteWire):
     wire: ClassVar[str] = OPENAI
     name: ClassVar[str] = "OpenAI"
 
-    def __init__(
-        self,
-        url: str,
-        key: str | None = None,
-        *,
-        headers: dict[str, str] | None = None,
-        silence: float = SILENCE_SECONDS,
-    ) -> None:
-        login = {"Authorization": f"Bearer {key}"} if key else {}
-        super().__init__(url, key, {**(headers or {}), **login}, silence)
-        host = urlsplit(url).hostname or ""
-        self.strict = host.endswith(STRICT_HOSTS)
+    @property
+    def strict(self) -> bool:
+        return (urlsplit(self.url).hostname or "").endswith(STRICT_HOSTS)
+
+    def login(self, key: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {key}"}
 
     def streamed(self, body: dict[str, Json]) -> dict[str, Json]:
         options = body.get("stream_options")

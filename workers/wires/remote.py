@@ -42,15 +42,33 @@ class RemoteWire(ABC):
 
     wire: ClassVar[str]
     name: ClassVar[str]
-    strict = False
     listing: ClassVar[str] = "models"
+    asks: ClassVar[dict[str, str]] = {}
+    """Headers of every request, unless the seat's own say otherwise."""
 
-    def __init__(self, url: str, key: str | None, headers: dict[str, str], silence: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        headers: dict[str, str] | None = None,
+        silence: float = SILENCE_SECONDS,
+    ) -> None:
         """`url` is the base, `https://host/v1`; `silence` the longest time without a byte, in seconds."""
         self.url = url.rstrip("/")
         self._key = key
         self._silence = silence
-        self._connections = Connections(self.url, headers, silence)
+        login = self.login(key) if key else {}
+        self._connections = Connections(self.url, {**self.asks, **(headers or {}), **login}, silence)
+
+    @property
+    def strict(self) -> bool:
+        """Whether it refuses what the vendor's own API does not have."""
+        return False
+
+    @abstractmethod
+    def login(self, key: str) -> dict[str, str]:
+        """The headers that show `key`."""
 
     @abstractmethod
     def streamed(self, body: dict[str, Json]) -> dict[str, Json]:
