@@ -14,6 +14,7 @@ from benchmarks.scripts import QUEUE, State, timing, undisturbed
 from benchmarks.sides import Sides, echo_stage, memory_of_server
 from gridq.client import Client
 from gridq.jobs import new_id
+from gridq.store.admitting import arguments
 from gridq.store.scripts import Scripts
 
 P99_US = 1000.0
@@ -49,11 +50,12 @@ class Corner:
     def admit(self, scripts: Scripts | None = None) -> None:
         """One job, as a submit writes it."""
         split = self.split
-        (scripts or self.state.scripts).admit(
+        asked = arguments(
             new_id(), agent=f"a{next(self._numbers) % 50}", prio=0, deadline_ms=3_600_000, ttl_ms=60_000,
             celery=False, stream=False, wait=False, value=f'"{INPUT}"'.encode(), answer=split.answer,
             steps=split.steps, stages=split.stages, needs=split.needs, ready=split.ready, fields=split.fields,
         )  # fmt: skip
+        (scripts or self.state.scripts).admit(asked)
 
     def pile(self, jobs: int) -> None:
         """Let so many jobs wait."""
