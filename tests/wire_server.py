@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +19,8 @@ class WireServer(ModelServer):
     """Start it with `with WireServer() as server`; `server.url` is the base URL.
 
     Models: `echo` says the last message's words back, one piece a word, `paced` with 10 ms between them,
-    `pausing` with 700; `slow` goes on for ever, `metered` too and says what it has used so far; `silent`
+    `pausing` with 700; `held` says the first and, once `go_on` is set, the others; `vast` says each word
+    4,000 times; `slow` goes on for ever, `metered` too and says what it has used so far; `silent`
     takes the request and says nothing; `status-<n>` refuses (with `retry_after`);
     `status-<n>-<code>-<param>` says more of it;
     `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends what is
@@ -31,6 +33,7 @@ class WireServer(ModelServer):
         super().__init__(_handler(self), key)
         self.retry_after: str | None = None
         self.connections: set[tuple[str, int]] = set()
+        self.go_on = threading.Event()
 
 
 def chunk(content: str | None = None, finish: str | None = None, **delta: Any) -> dict[str, Any]:
@@ -102,7 +105,8 @@ def _handler(state: WireServer) -> type[Handler]:
             text = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
             if isinstance(text, list):
                 text = text[0]["text"]
-            return [word + " " for word in text.split()]
+            times = 4000 if body["model"] == "vast" else 1
+            return [word * times + " " for word in text.split()]
 
         def _answer(self, body: dict[str, Any]) -> None:
             words = self._words(body)
@@ -184,7 +188,9 @@ def _handler(state: WireServer) -> type[Handler]:
             if model == "cut":
                 yield chunk("one ")
                 yield {**chunk("two "), "last": True}
-            for word in words:
+            for number, word in enumerate(words):
+                if model == "held" and number == 1:
+                    state.go_on.wait(60)
                 time.sleep({"paced": 0.01, "pausing": 0.7}.get(model, 0))
                 for index in range(body.get("n", 1)):
                     said = chunk(word)
