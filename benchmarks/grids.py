@@ -15,10 +15,11 @@ from typing import Any, Self
 
 from benchmarks.sides import environment
 from gridq.client import Client
+from gridq.errors import BrokerUnreachable
 from gridq.protocol import Json
 from gridq.store.connection import connect, now_ms
 from workers import programs
-from workers.embedded import EmbeddedServer
+from workers.embedded import EmbeddedServer, free_port
 from workers.home import Home
 
 READY = 120.0
@@ -28,7 +29,7 @@ class BenchGrid:
     """One server, one router and bench seats, as a context.
 
     Each seat's worker is a child of this process that nobody starts again; with `supervised` they are those
-    of one `gridq worker`, which does.
+    of one `gridq worker`, which does. With `gateway` there is one, and `door` is a client at it.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class BenchGrid:
         *,
         supervised: bool = False,
         appendonly: bool = False,
+        gateway: bool = False,
         result_ttl: float = 3600.0,
     ) -> None:
         self.names = [f"seat{number}" for number in range(seats)]
         self.lanes = lanes
         self.supervised = supervised
         self.appendonly = appendonly
+        self.with_gateway = gateway
         self.result_ttl = result_ttl
 
     def __enter__(self) -> Self:
@@ -66,6 +69,8 @@ class BenchGrid:
                 self._supervise(stack)
             self.client = Client(self.server.url, config=self.config)
             stack.callback(self.client.close)
+            if self.with_gateway:
+                self._open_door(stack)
             self._stack = stack.pop_all()
         return self
 
@@ -83,6 +88,23 @@ class BenchGrid:
             )
         stack.callback(programs.end, [(child, 15.0)])
         self.wait_for_seats(len(self.names))
+
+    def _open_door(self, stack: ExitStack) -> None:
+        port = free_port()
+        program = programs.gateway(port, self.folder / "logs", programs.environment(self.config), 5.0)
+        self.gateway = program.start()
+        stack.callback(programs.end, [(self.gateway, 5.0)])
+        self.door = Client(f"http://127.0.0.1:{port}", config=self.config)
+        stack.callback(self.door.close)
+        until = time.monotonic() + READY
+        while True:
+            try:
+                self.door.workers()
+                return
+            except BrokerUnreachable:
+                if self.gateway.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(f"the gateway does not answer: {program.last_words()}") from None
+                time.sleep(0.1)
 
     def wait_for_seats(self, count: int) -> None:
         """Return once so many seats are live."""

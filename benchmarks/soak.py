@@ -1,9 +1,9 @@
-"""Mixed load for half an hour: what routers, workers and the server hold must not grow.
+"""Mixed load for half an hour: what routers, workers, gateways and the server hold must not grow.
 
-Jobs by both doors, chains and fan-ins, long values, streams, failures, cancels and deadlines, and one worker
-killed each two minutes. Memory is sampled each few seconds; printed is the slope of a straight line through
-the samples of the second half, when caches are full, in MB an hour. `make soak` or `python -m benchmarks
-soak`; MINUTES in the environment changes its length.
+Jobs by all three doors (Celery, the server, a gateway), chains and fan-ins, long values, streams, failures,
+cancels and deadlines, and one worker killed each two minutes. Memory is sampled each few seconds; printed is
+the slope of a straight line through the samples of the second half, when caches are full, in MB an hour.
+`make soak` or `python -m benchmarks soak`; MINUTES in the environment changes its length.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchmarks import memory
 from benchmarks.grids import BenchGrid
 from benchmarks.measure import Figure, Measured, tell
 from benchmarks.sides import memory_of, memory_of_server
+from gridq.client import Client
 from gridq.errors import GridError
 from gridq.protocol import Json
 
@@ -40,10 +41,11 @@ EXPIRY = RESULT_TTL + 10
 def run(*, minutes: float | None = None, sample: float = SAMPLE) -> list[Measured]:
     """The slopes, what was done, and the keys left."""
     minutes = float(os.environ.get("MINUTES", MINUTES)) if minutes is None else minutes
-    with BenchGrid(2, 4, appendonly=True, result_ttl=RESULT_TTL) as grid:
+    with BenchGrid(2, 4, appendonly=True, gateway=True, result_ttl=RESULT_TTL) as grid:
         load = Load(grid)
         pids = {"router": grid.home.children["router0"].pid, "worker": grid.home.children["seat0"].pid}
-        samples: dict[str, list[tuple[float, float]]] = {"router": [], "worker": [], "server": []}
+        pids["gateway"] = grid.gateway.pid
+        samples: dict[str, list[tuple[float, float]]] = {name: [] for name in (*pids, "server")}
         began = time.monotonic()
         next_sample = killed = 0.0
         while (at := time.monotonic() - began) < minutes * 60:
@@ -84,7 +86,7 @@ class Load:
     def __init__(self, grid: BenchGrid) -> None:
         self.grid = grid
         self.random = random.Random(4)  # the same load each time
-        self.under_way: deque[tuple[str, str]] = deque()
+        self.under_way: deque[tuple[str, str, Client]] = deque()
         self.ids: set[str] = set()
         self.done = 0
         self.wrong = 0
@@ -94,17 +96,18 @@ class Load:
         if len(self.under_way) >= AT_ONCE:
             self._end()
         kind = self.random.choice(list(KINDS))
+        client = self.random.choice((self.grid.client, self.grid.door))
         graph, value, options, _ = KINDS[kind]
         if kind == "routed":
             from gridq.tasks import run_graph
 
             job = run_graph.delay(graph, value, **options).id
         else:
-            job = self.grid.client.submit(graph, value, **options)
+            job = client.submit(graph, value, **options)
         if kind == "cancelled":
-            self.grid.client.cancel(job)
+            client.cancel(job)
         self.ids.add(job)
-        self.under_way.append((kind, job))
+        self.under_way.append((kind, job, client))
 
     def finish(self) -> None:
         while self.under_way:
@@ -117,8 +120,7 @@ class Load:
         return memory.keys_left(self.grid.store, self.ids, but=self.grid.key("late", ""))
 
     def _end(self) -> None:
-        kind, job = self.under_way.popleft()
-        client = self.grid.client
+        kind, job, client = self.under_way.popleft()
         try:
             if kind == "streamed":
                 for _ in client.stream(job, 60):
