@@ -210,7 +210,7 @@ class Attempt:
         return output
 
     def _row(self, op: Op, usage: Usage, seconds: float, state: str) -> None:
-        self._micro += usage.micro_dollars
+        self._micro += usage.micro_dollars or 0
         self.rows.append(
             {
                 "path": op.path,
@@ -222,8 +222,7 @@ class Attempt:
                 "started": round(self._server_time() - seconds, 3),
                 "wait_ms": self.claim.wait_ms if not self.rows else 0,
                 "run_ms": round(seconds * 1000, 3),
-                "tokens_in": usage.tokens_in,
-                "tokens_out": usage.tokens_out,
+                **usage.tokens(),
                 "micro_dollars": usage.micro_dollars,
                 "state": state,
             }
@@ -253,7 +252,7 @@ class Attempt:
 
     def _report(self, kind: str, error: GridError, pause: float = 0.0, code: str = "") -> str:
         context = self._context
-        used = self._micro + (context.usage.micro_dollars if context is not None else 0)
+        used = self._micro + ((context.usage.micro_dollars or 0) if context is not None else 0)
         with self._flushing:
             again = self._reported is not None
             if self._reported is not None and used <= self._reported:

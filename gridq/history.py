@@ -56,7 +56,7 @@ class StageView:
     run_ms: float | None = None
     tokens_in: int = 0
     tokens_out: int = 0
-    micro_dollars: int = 0
+    micro_dollars: int | None = 0
     excluded: tuple[str, ...] = ()
     cost: int = 0
 

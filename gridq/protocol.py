@@ -47,10 +47,27 @@ class Estimate(Wire):
 class Usage(Wire):
     """What an attempt used. Integers; money in micro-dollars."""
 
-    micro_dollars: int = Field(0, ge=0)
-    tokens_in: int = Field(0, ge=0)
-    tokens_out: int = Field(0, ge=0)
+    micro_dollars: int | None = Field(
+        0, ge=0, description="None: it has no price, as on a subscription, or none that is known"
+    )
+    tokens_in: int = Field(0, ge=0, description="all of them, cached or not")
+    tokens_out: int = Field(0, ge=0, description="all of them, reasoning too")
+    tokens_cached: int = Field(0, ge=0, description="of those in: read from a cache")
+    tokens_cache_written: int = Field(0, ge=0, description="of those in: written to a cache")
+    tokens_cache_hour: int = Field(0, ge=0, description="of those written: to be kept for an hour")
+    tokens_reasoning: int = Field(0, ge=0, description="of those out")
+    tokens_audio_in: int = Field(0, ge=0, description="of those in")
+    tokens_audio_out: int = Field(0, ge=0, description="of those out")
     seconds: float = Field(0.0, ge=0)
+
+    def tokens(self) -> dict[str, int]:
+        """What a row says of them: both numbers, and the parts of which there are any."""
+        parts = {name: getattr(self, name) for name in _PARTS}
+        told = {name: number for name, number in parts.items() if number}
+        return {"tokens_in": self.tokens_in, "tokens_out": self.tokens_out, **told}
+
+
+_PARTS = ("tokens_cached", "tokens_cache_written", "tokens_reasoning")
 
 
 class SeatOffer(Wire):
@@ -146,5 +163,8 @@ class Row(Wire):
     run_ms: float = 0.0
     tokens_in: int = 0
     tokens_out: int = 0
-    micro_dollars: int = 0
+    tokens_cached: int = Field(0, description="of those in: read from a cache")
+    tokens_cache_written: int = Field(0, description="of those in: written to a cache")
+    tokens_reasoning: int = Field(0, description="of those out")
+    micro_dollars: int | None = Field(0, description="None: it has no price, or none that is known")
     state: str = "done"

@@ -11,6 +11,7 @@ from gridq.cli.completion import job_ids, states
 from gridq.cli.exits import EXITS, AsJson, Debug, code_of, complain, one_line
 from gridq.cli.output import amount, clock, console, echo_json, plain_table, span, took
 from gridq.cli.server import GridUrl, grid_of, place_of_grid, settings_for
+from gridq.money import total
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -138,9 +139,10 @@ def header(view: JobView) -> list[str]:
     if view.deadline and not view.ended:
         lines.append(f"deadline  {clock(view.deadline)}, in {span(view.deadline - view.now)}")
     tokens_in, tokens_out = (sum(getattr(row, n) for row in view.rows) for n in ("tokens_in", "tokens_out"))
-    spent = sum(row.micro_dollars for row in view.rows)
+    spent = total(row.micro_dollars for row in view.rows)
     if tokens_in or tokens_out or spent:
-        lines.append(f"used      {tokens_in} tokens in, {tokens_out} out, {amount(spent)}")
+        cost = "no price known" if spent is None else amount(spent)
+        lines.append(f"used      {tokens_in} tokens in, {tokens_out} out, {cost}")
     return lines
 
 

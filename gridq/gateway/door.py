@@ -27,6 +27,7 @@ from gridq.history import read_rows
 from gridq.idempotency import body_of, earlier
 from gridq.inbox import keep_long
 from gridq.jobs import End, JobOptions, check_id, new_id
+from gridq.money import total
 from gridq.protocol import Row
 from gridq.settings import Settings
 from gridq.store import values
@@ -237,6 +238,7 @@ class Door:
         return await self.call(self.client.cancel, job)
 
 
-def cost_cents(rows: list[Row]) -> float:
-    """What the stages of a job cost together, in cents."""
-    return sum(row.micro_dollars for row in rows) / 10_000
+def cost_cents(rows: list[Row]) -> float | None:
+    """What the stages of a job cost together, in cents; None where no price is known for what they used."""
+    micro = total(row.micro_dollars for row in rows)
+    return None if micro is None else micro / 10_000

@@ -34,6 +34,7 @@ from gridq.gateway.jobs import Id, Reader, find
 from gridq.gateway.schemas import cents, error_of, faults, status_of
 from gridq.gateway.sse import KEEP_ALIVE, frame
 from gridq.history import JobView
+from gridq.money import total
 from gridq.protocol import Json
 from gridq.store.connection import translated
 
@@ -213,7 +214,7 @@ class _Story:
         return parts
 
     def _end(self, view: JobView, entry: str) -> bytes:
-        spent = sum(row.micro_dollars for row in view.rows)
+        spent = total(row.micro_dollars for row in view.rows)
         about = {
             "job": self.job,
             "state": view.state,

@@ -137,7 +137,7 @@ class Harvest:
 
     def _row(self, row: dict[str, Any]) -> int:
         """Count one stage; what it cost."""
-        queue, spent = row["queue"], int(row.get("micro_dollars", 0))
+        queue, spent = row["queue"], int(row.get("micro_dollars") or 0)
         self.stages[queue, row.get("state", "done")] += 1
         self.waits[queue].add(row.get("wait_ms", 0.0) / 1000)
         self.runs[queue].add(row.get("run_ms", 0.0) / 1000)

@@ -32,6 +32,7 @@ from gridq.gateway.schemas import (
 )
 from gridq.history import MAX_STEPS, JobView
 from gridq.inbox import graph_text
+from gridq.money import total
 from gridq.settings import Settings
 from gridq.states import JobState
 from gridq.store import values
@@ -157,13 +158,13 @@ async def read(
     return _json(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job=job)
 
 
-def _look(client: BrokerClient, job: str) -> tuple[JobView, str, int]:
+def _look(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]:
     """(the job now, what it waits for, what its stages cost in micro-dollars)."""
     view = client.view(job)
     waits_for = backlog.waits_for(client.redis, client.keys, view)
     if len(view.rows) >= MAX_STEPS:  # of a large plan it has the last ones
         view.rows = client.rows(job)
-    return view, waits_for, sum(row.micro_dollars for row in view.rows)
+    return view, waits_for, total(row.micro_dollars for row in view.rows)
 
 
 @router.delete(

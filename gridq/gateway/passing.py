@@ -260,8 +260,9 @@ def _about(rows: list[Row]) -> Headers:
     """
     if not rows:
         return []
-    return [
+    told = [
         (b"x-gridq-worker", rows[-1].worker.encode()),
         (b"x-gridq-queue-wait-ms", b"%.1f" % rows[-1].wait_ms),
-        (b"x-gridq-cost-cents", b"%g" % cost_cents(rows)),
     ]
+    cost = cost_cents(rows)
+    return told if cost is None else [*told, (b"x-gridq-cost-cents", b"%g" % cost)]

@@ -117,7 +117,9 @@ class JobResult(BaseModel):
     job_id: str
     status: Literal["ok", "failed", "abandoned"]
     output: Json = Field(None, description="the answer; null where there is none")
-    spent_cents: int = Field(description="whole cents, rounded up")
+    spent_cents: int | None = Field(
+        description="whole cents, rounded up; null: no price is known for what it used"
+    )
     error: str | None = None
     completed_at: datetime | None = None
 
@@ -140,8 +142,10 @@ class JobStatus(BaseModel):
     now: float
     done: int = Field(description="stages (of a large plan steps) that are done")
     of: int = Field(description="of how many")
-    spent_cents: int = Field(description="whole cents, rounded up")
-    micro_dollars: int = Field(description="the same, exactly")
+    spent_cents: int | None = Field(
+        description="whole cents, rounded up; null: no price is known for what it used, as on a subscription"
+    )
+    micro_dollars: int | None = Field(description="the same, exactly")
     dispatched_to: str | None = Field(description="who runs it, or ran it last")
     waits_for: str = Field(description="in words, what it waits for; empty where it has ended")
     stages: list[StageView]
@@ -278,13 +282,13 @@ class Ready(BaseModel):
     routers: int | None = Field(description="live routers; null: the server does not answer")
 
 
-def cents(micro_dollars: int) -> int:
-    """Micro-dollars in whole cents, rounded up: what was spent is never nothing.
+def cents(micro_dollars: int | None) -> int | None:
+    """Micro-dollars in whole cents, rounded up: what was spent is never nothing. None: no price is known.
 
-    >>> cents(0), cents(1), cents(10_000)
-    (0, 1, 1)
+    >>> cents(0), cents(1), cents(10_000), cents(None)
+    (0, 1, 1, None)
     """
-    return -(-micro_dollars // CENT)
+    return None if micro_dollars is None else -(-micro_dollars // CENT)
 
 
 def moment(seconds: float | None) -> str | None:
@@ -308,7 +312,7 @@ def error_of(view: JobView) -> dict[str, Json] | None:
     return None if view.error is None else outward(view.error)
 
 
-def job_status(view: JobView, waits_for: str, spent: int) -> dict[str, Json]:
+def job_status(view: JobView, waits_for: str, spent: int | None) -> dict[str, Json]:
     """A job's view as JobStatus has it, but for `result`; `spent` in micro-dollars."""
     ran = [stage.seat for stage in view.stages if stage.seat]
     return {
@@ -323,7 +327,7 @@ def job_status(view: JobView, waits_for: str, spent: int) -> dict[str, Json]:
     }
 
 
-def job_result(view: JobView, spent: int) -> dict[str, Json]:
+def job_result(view: JobView, spent: int | None) -> dict[str, Json]:
     """How an ended job fared, as JobResult has it, but for `output`; `spent` in micro-dollars."""
     error = view.error
     return {

@@ -212,7 +212,7 @@ class Judge:
             record, agent = self.books.records[job], str(state.job.options["agent"])
             jobs[agent] += record.admitted
             for row in self._settled(job, record):
-                used[agent] += row.micro_dollars
+                used[agent] += row.micro_dollars or 0
         spent = self.books.spent
         wrong = []
         for agent in sorted(jobs):
@@ -231,7 +231,7 @@ class Judge:
         for job, record in self.books.records.items():
             for row in self._settled(job, record):
                 seat, _, machine = row.worker.partition("@")
-                used[f"{machine}.{seat}"] += row.micro_dollars
+                used[f"{machine}.{seat}"] += row.micro_dollars or 0
             for attempts in record.lost.values():
                 for seat, charged in attempts.values():
                     used[seat] += charged

@@ -19,7 +19,7 @@ from gridq.errors import SeatUnavailable
 from gridq.profiles import StageContext
 from gridq.protocol import Json
 from workers.wires.asked import CHAT, MESSAGES, ODD, OPENAI, translated, wrong
-from workers.wires.whole import anthropic_usage
+from workers.wires.usage import anthropic_usage, as_openai
 
 if TYPE_CHECKING:
     from workers.wires.passing import Speaker
@@ -252,16 +252,7 @@ def _head(answer: dict[str, Json], asked: dict[str, Json], made: str) -> dict[st
 
 def usage(stated: Json) -> dict[str, Json] | None:
     """The usage in the OpenAI wire's terms: input that came from the cache is part of the prompt."""
-    if not isinstance(stated, dict):
-        return None
-    spent = anthropic_usage(stated)
-    cached = stated.get("cache_read_input_tokens") or 0
-    return {
-        "prompt_tokens": spent.tokens_in,
-        "completion_tokens": spent.tokens_out,
-        "total_tokens": spent.tokens_in + spent.tokens_out,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
+    return as_openai(anthropic_usage(stated)) if isinstance(stated, dict) else None
 
 
 class CompletionChunks:

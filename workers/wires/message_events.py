@@ -10,7 +10,7 @@ from typing import Any
 
 from gridq.protocol import Json
 from gridq.stages.counting import count_tokens
-from workers.wires.stages import count
+from workers.wires.usage import as_anthropic, openai_usage
 from workers.wires.whole import tool_input
 
 STOP_REASONS = {
@@ -77,15 +77,7 @@ def _stop(choice: dict[str, Json], asked: dict[str, Json], called: bool) -> dict
 
 def usage(stated: Json) -> dict[str, Json]:
     """The usage in Messages' terms, where input that came from the cache is counted apart."""
-    stated = stated if isinstance(stated, dict) else {}
-    details = stated.get("prompt_tokens_details") or {}
-    read, written = count(details.get("cached_tokens")), count(details.get("cache_write_tokens"))
-    return {
-        "input_tokens": max(0, count(stated.get("prompt_tokens")) - read - written),
-        "cache_creation_input_tokens": written,
-        "cache_read_input_tokens": read,
-        "output_tokens": count(stated.get("completion_tokens")),
-    }
+    return as_anthropic(openai_usage(stated))
 
 
 @dataclass(eq=False)

@@ -20,7 +20,8 @@ from gridq.protocol import Json
 from workers.wires.asked import ODD, OPENAI, Asked, placed
 from workers.wires.chat_as_messages import ChatAsMessages
 from workers.wires.messages_as_chat import MessagesAsChat
-from workers.wires.whole import Chunks, Events, Whole, openai_usage
+from workers.wires.usage import openai_usage
+from workers.wires.whole import Chunks, Events, Whole
 
 T = TypeVar("T")
 

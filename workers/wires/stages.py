@@ -24,6 +24,7 @@ from gridq.graph.plan import WRAP_KEYS
 from gridq.protocol import Estimate, Json, StageCall, Usage
 from workers.wires.demand import llm_demand, named, serving
 from workers.wires.models import ModelOffer
+from workers.wires.usage import count, openai_usage
 
 IMPLEMENTATIONS = ("llm:complete", "llm:chat", "llm:embed")
 WIRE = "llm:wire"
@@ -247,10 +248,7 @@ class Answer:
     def _count(self, chunk: dict[str, Json]) -> None:
         usage = chunk.get("usage")
         if isinstance(usage, dict):
-            self.usage = Usage(
-                tokens_in=count(usage.get("prompt_tokens")),
-                tokens_out=count(usage.get("completion_tokens")),
-            )
+            self.usage = openai_usage(usage)
 
     def _tool_calls(self, parts: list[Json]) -> None:
         calls = self.message.setdefault("tool_calls", [])
@@ -282,8 +280,8 @@ def vectors(response: dict[str, Json], one: bool) -> Json:
 
 
 def embedding_usage(response: dict[str, Json]) -> Usage:
-    usage = response.get("usage")
-    return Usage(tokens_in=count(usage.get("prompt_tokens")) if isinstance(usage, dict) else 0)
+    """What it used; no endpoint charges for the numbers that come out."""
+    return openai_usage(response.get("usage")).model_copy(update={"tokens_out": 0})
 
 
 def estimate(stage: StageCall, value: Json) -> Estimate:
@@ -313,7 +311,3 @@ def characters(value: Json) -> int:
     if isinstance(value, list):
         return sum(characters(item) for item in value)
     return 0
-
-
-def count(number: Json) -> int:
-    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else 0

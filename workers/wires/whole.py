@@ -14,7 +14,8 @@ from typing import Any
 from gridq.protocol import Json, Usage
 from gridq.stages.counting import count_tokens
 from workers.wires.asked import COMPLETIONS, Asked
-from workers.wires.stages import CHARACTERS_A_TOKEN, characters, count
+from workers.wires.stages import CHARACTERS_A_TOKEN, characters
+from workers.wires.usage import anthropic_usage, count, openai_usage
 
 SAID_ONCE = frozenset({"role", "id", "type", "index", "name"})
 """Fields of a delta that are not continued by the next one."""
@@ -236,20 +237,6 @@ class Events(Whole):
 
     def spent(self) -> Usage:
         return anthropic_usage(self.stated())
-
-
-def openai_usage(usage: dict[str, Json]) -> Usage:
-    return Usage(
-        tokens_in=count(usage.get("prompt_tokens")), tokens_out=count(usage.get("completion_tokens"))
-    )
-
-
-def anthropic_usage(usage: dict[str, Json]) -> Usage:
-    """All input counts, cached or not: the wire states the three apart."""
-    read = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    return Usage(
-        tokens_in=sum(count(usage.get(key)) for key in read), tokens_out=count(usage.get("output_tokens"))
-    )
 
 
 def tool_input(text: str) -> dict[str, Json]:

@@ -183,7 +183,7 @@ def test_a_whole_answer():
         "prompt_tokens": 30,
         "completion_tokens": 7,
         "total_tokens": 37,
-        "prompt_tokens_details": {"cached_tokens": 20},
+        "prompt_tokens_details": {"cached_tokens": 20, "cache_write_tokens": 4},
     }
 
 
