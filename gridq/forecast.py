@@ -36,14 +36,14 @@ SHORTEST = 1e-6
 class Forecast:
     """When the stage would start, from now.
 
-    `position` 1 is the next of the stages that its `lanes` lanes can serve. Eight times of ten it starts
-    between `low` and `high`; all three are None where nobody has measured how long stages take here, or
-    nobody takes such a stage. `rate`: stages that its lanes begin in a second. `bottleneck` says what it
-    waits for, empty where it would start at once.
+    `position` 1 is the next of the stages that its `lanes` lanes can serve; None where nobody takes such a
+    stage. Eight times of ten it starts between `low` and `high`; all three are None there, and where nobody
+    has measured how long stages take here. `rate`: stages that its lanes begin in a second. `bottleneck` says
+    what it waits for, empty where it would start at once.
     """
 
     queue: str
-    position: int
+    position: int | None
     lanes: int
     p50: float | None
     low: float | None
@@ -62,9 +62,9 @@ def forecast(board: Board, ask: Ask) -> Forecast:
     groups = board.groups(ask)
     lanes = sum(group.lanes for group in groups)
     if not lanes:
-        return Forecast(ask.queue, 1, 0, None, None, None, _nobody(board, ask))
+        return Forecast(ask.queue, None, 0, None, None, None, _nobody(board, ask))
     found = [_on(group, ask) for group in groups]
-    best = min(found, key=lambda one: (one.p50 is None, one.p50 or 0.0, one.position))
+    best = min(found, key=lambda one: (one.p50 is None, one.p50 or 0.0, one.position or 0))
     rates = [one.rate for one in found if one.rate]
     bottleneck = "" if best.now else _bottleneck(ask, groups, lanes)
     return replace(best, lanes=lanes, rate=sum(rates) or None, bottleneck=bottleneck)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from redis.exceptions import RedisError
@@ -104,7 +104,7 @@ class Foresight:
         left_out: Mapping[int, str],
         allowed: Mapping[str, float | None],
     ) -> None:
-        outlook = self.lookout.outlook(_ask(start, options, left_out))
+        outlook = self._outlook(start, options, left_out)
         low, p50, high = outlook.forecast.low, outlook.forecast.p50, outlook.forecast.high
         if low is None or p50 is None or high is None:
             return  # nobody knows
@@ -123,11 +123,23 @@ class Foresight:
             return error
         queue = error.details.get("queue")
         mine = [start for start in begin if start.queue == queue] or list(begin[:1])
+        if queue and mine and mine[0].queue != queue:  # of a later step
+            mine = [Start(-1, queue)]
+        if isinstance(error, NoLiveSeat) and error.path != queue:
+            mine = []  # some serve the queue, and none of them may: there is nobody to stand in line for
         outlook = None
         if mine:
             with suppress(RedisError, OSError):  # the refusal itself counts for more
-                outlook = self.lookout.outlook(_ask(mine[0], options, left_out))
+                outlook = self._outlook(mine[0], options, left_out)
         return _with(error, outlook)
+
+    def _outlook(self, start: Start, options: JobOptions, left_out: Mapping[int, str]) -> Outlook:
+        """What is known of such a stage. No other queue is named where a pin or a demand leaves some seats
+        out: whether those of another queue may take it is not known here.
+        """
+        ask = _ask(start, options, left_out)
+        found = self.lookout.outlook(ask)
+        return replace(found, elsewhere=None) if ask.excluded - set(options.avoid) else found
 
 
 def _ask(start: Start, options: JobOptions, left_out: Mapping[int, str]) -> Ask:

@@ -1,10 +1,11 @@
-"""What is known of the near future of queues, read from the server at most twice a second, and how a refused
-admission tells it.
+"""What is known of the near future of queues, read from the server at most twice a second, and how a refusal
+tells it.
 
-Every error by which an admission refuses a job carries in its `details`: `capability`, `bottleneck` (which
-limit binds), `position` among the work that can be served, `starts_in` (`low`, `p50`, `high`, seconds; None
-where nobody has measured how long stages take), `retry_after` (seconds) and `fix`, the smallest change that
-would help.
+Every error by which an admission refuses a job, and every 429 and 503 of a gateway, carries in its `details`:
+`capability` (the queue; None where it is no queue that binds), `bottleneck` (which limit does), `position`
+among the work that can be served (None: there is no line to stand in, or nobody who could take it),
+`starts_in` (`low`, `p50`, `high`, seconds; None there too, and where nobody has measured how long stages
+take), `retry_after` (seconds; None: no waiting helps) and `fix`, the smallest change that would help.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ from redis import Redis
 from gridq import registry
 from gridq.board import Ask, Board, Line, Seat
 from gridq.errors import (
+    AttemptsExhausted,
+    BrokerError,
     DeadlineUnreachable,
     GridError,
     GridFull,
+    JobBudgetExceeded,
     NoLiveSeat,
+    QueueDropped,
     QueueFull,
     QuotaExceeded,
+    SeatRateLimited,
 )
 from gridq.forecast import Forecast, elsewhere, forecast
 from gridq.protocol import Json
@@ -119,7 +125,9 @@ class Lookout:
 
 
 def explain(error: GridError, outlook: Outlook | None = None) -> dict[str, Json]:
-    """What a refused submitter is told, as the module says; what the error says itself goes before."""
+    """What a refused submitter is told, as the module says, whatever the error; what it says itself goes
+    before.
+    """
     told = outlook.forecast if outlook is not None else None
     queue = error.details.get("queue") or (told.queue if told is not None else None)
     found: dict[str, Json] = {
@@ -133,48 +141,85 @@ def explain(error: GridError, outlook: Outlook | None = None) -> dict[str, Json]
             name: round(float(seconds or 0.0), 3)
             for name, seconds in (("low", told.low), ("p50", told.p50), ("high", told.high))
         }
-    found["retry_after"] = _retry_after(error, told)
-    found["fix"] = _fix(error, outlook, found["retry_after"])
-    return found | error.details | {"fix": found["fix"]}
+    after = _retry_after(error, told)
+    return found | error.details | {"retry_after": after, "fix": _fix(error, outlook, after)}
 
 
 def _bottleneck(error: GridError, told: Forecast | None) -> str:
-    if isinstance(error, QueueFull):
-        return f"max_pending of {error.details.get('queue')} ({error.details.get('limit')})"
-    if isinstance(error, QuotaExceeded):
-        return error.path or "a quota"
-    if isinstance(error, GridFull):
-        return "the server's memory"
-    if isinstance(error, NoLiveSeat):
-        queue = error.details.get("queue")
-        serves = error.path == queue
-        return f"no live seat serves {queue}" if serves else f"no live seat of {queue} meets the demand"
-    return told.bottleneck if told is not None else ""
+    """Which limit binds, of errors that do not say so themselves."""
+    details = error.details
+    match error:
+        case QueueFull() | QueueDropped():
+            return f"max_pending of {details.get('queue')} ({details.get('limit')})"
+        case QuotaExceeded():
+            return error.path or "a quota"
+        case GridFull():
+            return "the server's memory"
+        case BrokerError():
+            return "the grid's server"
+        case SeatRateLimited() | AttemptsExhausted():
+            return f"the rate limit of {error.worker or 'its provider'}"
+    if told is not None and told.bottleneck:
+        return told.bottleneck
+    return error.message[:1].lower() + error.message[1:]
 
 
 def _retry_after(error: GridError, told: Forecast | None) -> float | None:
     """Seconds after which another try may do; None: no waiting helps."""
-    details = error.details
-    if isinstance(details.get("retry_after"), int | float):
-        return float(details["retry_after"])
-    if isinstance(error, QuotaExceeded):
-        return _until(details.get("retry_at"))
-    if isinstance(error, QueueFull):
-        short = details["pending"] + details["needed"] - details["limit"]
-        if details["needed"] > details["limit"]:
-            return None
-        return max(round(short / told.rate, 1), 1.0) if told is not None and told.rate else AGAIN
-    if isinstance(error, DeadlineUnreachable) and told is not None and told.low is not None:
-        return max(round(told.low - float(details["seconds"]), 1), 1.0)
+    said = _seconds(error.details.get("retry_after"))
+    if said is not None:
+        return said
+    rate = told.rate if told is not None else None
+    low = told.low if told is not None else None
+    match error:
+        case QuotaExceeded():
+            return _again(error)
+        case QueueFull():
+            pending, limit, needed = (_number(error, name) for name in ("pending", "limit", "needed"))
+            if needed > limit:
+                return None
+            return max(round((pending + needed - limit) / rate, 1), 1.0) if rate else AGAIN
+        case DeadlineUnreachable() if low is not None:
+            return max(round(low - _number(error, "seconds"), 1), 1.0)
+        case NoLiveSeat() if low:  # until one that pauses is back
+            return max(round(low, 1), 1.0)
     return AGAIN
 
 
-def _until(instant: object) -> float | None:
-    """Seconds until an instant in ISO 8601."""
-    if not isinstance(instant, str):
+def _again(error: QuotaExceeded) -> float | None:
+    """When a job that a quota refused may do: once running ones have given back what they hold, or the
+    window turns.
+    """
+    used, needed, limit = (_number(error, name) for name in ("used", "needed", "limit"))
+    if isinstance(error, JobBudgetExceeded) or needed > limit:
         return None
-    left = (datetime.fromisoformat(instant) - datetime.now(UTC)).total_seconds()
+    if 0 < used + needed <= limit:
+        return AGAIN
+    until = _until(error.details.get("retry_at"))
+    return AGAIN if until is None else until
+
+
+def _until(instant: object) -> float | None:
+    """Seconds until an instant in ISO 8601; None where it is none."""
+    try:
+        at = datetime.fromisoformat(instant) if isinstance(instant, str) else None
+    except ValueError:
+        return None
+    if at is None:
+        return None
+    left = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
     return max(round(left, 3), 1.0)
+
+
+def _seconds(told: object) -> float | None:
+    """A time that an error says; None where it is none."""
+    if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
+        return None
+    return float(told)
+
+
+def _number(error: GridError, name: str) -> float:
+    return _seconds(error.details.get(name)) or 0.0
 
 
 def _fix(error: GridError, outlook: Outlook | None, retry_after: float | None) -> str | None:
@@ -184,25 +229,25 @@ def _fix(error: GridError, outlook: Outlook | None, retry_after: float | None) -
     if isinstance(error, DeadlineUnreachable):
         changes += _sooner(error, outlook)
     elif isinstance(error, QueueFull) and not changes:
-        alone = error.details["needed"] > error.details["limit"]
-        queue = error.details["queue"]
-        if not alone:
-            changes.append(f"submit it again in {math.ceil(retry_after or AGAIN)} s")
-        changes.append(f"raise max_pending of {queue} in the quotas file")
+        if retry_after is not None:
+            changes.append(f"submit it again in {math.ceil(retry_after)} s")
+        changes.append(f"raise max_pending of {error.details.get('queue')} in the quotas file")
     elif error.fix:
         changes.append(error.fix)
+    if not changes and retry_after is not None:
+        changes.append(f"ask again in {max(math.ceil(retry_after), 1)} s")
     return ", or ".join(changes) or None
 
 
 def _sooner(error: DeadlineUnreachable, outlook: Outlook | None) -> list[str]:
     changes = []
-    allowed = error.details["seconds"]
     if outlook is not None:
         sooner = outlook.interactive
-        if sooner is not None and sooner.high is not None and sooner.high <= allowed:
+        if sooner is not None and sooner.high is not None and sooner.high <= _number(error, "seconds"):
             changes.append("submit it as interactive")
         if outlook.forecast.high is not None:
-            changes.append(f"raise the {error.details['option']} to {math.ceil(outlook.forecast.high)} s")
+            option = error.details.get("option")
+            changes.append(f"raise the {option} to {math.ceil(outlook.forecast.high)} s")
     return changes
 
 

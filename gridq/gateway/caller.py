@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -38,7 +39,7 @@ from gridq.errors import (
     TooManyAttempts,
 )
 from gridq.gateway import origins
-from gridq.gateway.attempts import Attempts, address_of
+from gridq.gateway.attempts import BURST, EVERY, Attempts, address_of
 from gridq.gateway.limits import body_too_large
 from gridq.gateway.slots import Slots
 from gridq.quotas import NAME
@@ -114,10 +115,7 @@ class Callers:
             # tries finds 256 random bits.
             wait = self.attempts.wait(address)
             if wait:
-                raise TooManyAttempts(
-                    "Too many wrong keys came from this address",
-                    {"retry_after": wait, "fix": "ask again later, with a key that is good"},
-                ) from None
+                raise _too_many("keys", wait, "use a key that is good, or") from None
             self.attempts.failed(address)
             raise type(exc)(exc.message, dict(WHERE)) from None
         self._known[digest], self._asks = (until, found), (until, True)
@@ -209,7 +207,7 @@ async def worker_secret(request: Request) -> None:
         return
     wait = callers.secrets.wait(address)
     if wait:  # first: an operator's own secret may be one that can be guessed
-        raise TooManyAttempts("Too many wrong secrets came from this address", {"retry_after": wait})
+        raise _too_many("secrets", wait)
     told = request.headers.get("x-grid-secret", "").encode("latin-1")
     if hmac.compare_digest(told, secret.get_secret_value().encode()):
         return
@@ -299,6 +297,20 @@ async def _let_in(request: Request, key: Key) -> None:
     place = await slots.enter(key)
     if place is not None:
         state.leave = partial(slots.leave, place)
+
+
+def _too_many(what: str, wait: float, sooner: str = "") -> TooManyAttempts:
+    """The refusal of an address that has tried too many wrong `what`; `wait` in seconds, `sooner`: what helps
+    without waiting.
+    """
+    return TooManyAttempts(
+        f"Too many wrong {what} came from this address",
+        {
+            "bottleneck": f"the wrong {what} of one address ({BURST} at once, then one in {EVERY:g} s)",
+            "retry_after": wait,
+            "fix": f"{sooner} ask again in {math.ceil(wait)} s".strip(),
+        },
+    )
 
 
 def _callers(request: Request) -> Callers:

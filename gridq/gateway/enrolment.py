@@ -165,6 +165,7 @@ def enrol(client: Redis, keys: Keys, about: WorkerAdvertisement) -> None:
                 {
                     "path": "worker_id",
                     "limit": MOST,
+                    "bottleneck": f"the {MOST} workers that a grid takes over HTTP",
                     "fix": "let one go, or run a gridq worker beside the models",
                 },
             )

@@ -6,8 +6,9 @@
 | `/v1/…` | OpenAI's: `{"error": {"message", "type", "param", "code", …}}` |
 | all else | the grid's own: `{"error": {"code", "message", "path", "expected", "fix", …}}` |
 
-All three carry the stable code, the details and the request's id; 429 and 503 carry Retry-After. What only
-the operator may know (the server's address, a traceback) stands in the log, under the request's id.
+All three carry the stable code, the details and the request's id; 429 and 503 the fields of
+`gridq.outlook.explain` and, where waiting helps, Retry-After. What only the operator may know (the server's
+address, a traceback) stands in the log, under the request's id.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import math
 import re
 import secrets
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import FastAPI
@@ -31,6 +31,7 @@ from starlette.responses import Response
 from gridq.errors import (
     BrokerError,
     GatewayFault,
+    GatewayStops,
     GridError,
     InputTooLarge,
     MethodNotAllowed,
@@ -39,6 +40,7 @@ from gridq.errors import (
     RequestError,
     RouteNotFound,
 )
+from gridq.outlook import explain
 from gridq.protocol import Json
 from gridq.store.connection import translate
 
@@ -113,8 +115,8 @@ ANTHROPIC_TYPES = {
     503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip
 
-RETRY_AFTER = 5.0
-"""Seconds of a Retry-After about which nothing is known."""
+LATER = (429, 503)
+"""After these another time may do, or a small change: they say what `gridq.outlook.explain` tells."""
 
 LONGEST_RETRY = 31 * 86_400
 
@@ -158,17 +160,13 @@ def status_of(error: GridError) -> int:
 
 
 def retry_after(error: GridError, status: int | None = None) -> int | None:
-    """Whole seconds, rounded up, after which it is worth asking again; None where it is not said by a header.
-
-    From `details`: `retry_after` in seconds, else `retry_at` as an ISO 8601 time.
+    """Whole seconds, rounded up, after which it is worth asking again; None where the header is not sent:
+    with another status than LATER, or where no waiting helps.
     """
-    status = status_of(error) if status is None else status
-    if status not in (429, 503):
+    if (status_of(error) if status is None else status) not in LATER:
         return None
-    seconds = error.details.get("retry_after")
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not math.isfinite(seconds):
-        seconds = _until(error.details.get("retry_at"))
-    return min(max(1, math.ceil(RETRY_AFTER if seconds is None else seconds)), LONGEST_RETRY)
+    seconds = _explained(error)["retry_after"]
+    return None if seconds is None else min(max(1, math.ceil(seconds)), LONGEST_RETRY)
 
 
 def openai_error(error: GridError, request_id: str) -> dict[str, Json]:
@@ -240,6 +238,12 @@ def answer(request: Request, error: GridError, headers: Mapping[str, str] | None
     return Response(
         body, status, {**headers_of(error, request_id), **(headers or {})}, media_type="application/json"
     )
+
+
+def stopping() -> GatewayStops:
+    """What a gateway says that stops."""
+    details = {"bottleneck": "this gateway, which stops", "retry_after": 1.0, "fix": "ask another one"}
+    return GatewayStops("The gateway stops", details)
 
 
 def note(request: Request, error: GridError) -> None:
@@ -347,10 +351,24 @@ async def _invalid(request: Request, exc: Exception) -> Response:
 
 
 def _told(error: GridError) -> dict[str, Any]:
-    """The error's record as JSON of bounded length, without what only the operator may know."""
-    if isinstance(error, BrokerError):
-        return {"code": error.code, "message": "The grid cannot reach its server now", "details": {}}
-    return outward(json.loads(error.to_json()))
+    """The error's record as JSON of bounded length, without what only the operator may know; with what every
+    429 and 503 says, whatever refused the request.
+    """
+    status = status_of(error)
+    if isinstance(error, BrokerError):  # its own words name the server's address
+        error = type(error)("The grid cannot reach its server now")
+    told = outward(json.loads(error.to_json()))
+    details = told["details"]
+    if status in LATER:
+        told["details"] = _explained(type(error)(told["message"], details))
+    elif isinstance(error, NoLiveSeat) and "retry_after" in details:  # what nobody ever served
+        details["retry_after"] = None
+    return told
+
+
+def _explained(error: GridError) -> dict[str, Any]:
+    """The details of a refusal with all that is said of the wait; an admission has said it already."""
+    return error.details if "starts_in" in error.details else explain(error)
 
 
 def _extra(told: dict[str, Any], about: Mapping[str, object]) -> dict[str, Json]:
@@ -371,17 +389,6 @@ def _sentence(told: dict[str, Any]) -> str:
     if details.get("fix"):
         text += f". Fix: {details['fix']}"
     return text
-
-
-def _until(time: object) -> float | None:
-    """Seconds until an ISO 8601 time; None where it is none."""
-    try:
-        at = datetime.fromisoformat(time) if isinstance(time, str) else None
-    except ValueError:
-        return None
-    if at is None:
-        return None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - datetime.now(UTC).timestamp()
 
 
 def _number(value: object) -> float:

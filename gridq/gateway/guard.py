@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gridq.errors import EncodingRefused, GatewayStops, GridError, RequestError
+from gridq.errors import EncodingRefused, GridError, RequestError
 from gridq.gateway import faults, origins
 from gridq.gateway.glance import glance_of
 from gridq.gateway.limits import BoundedBody, body_too_large, headers_fault
@@ -97,8 +97,8 @@ class Guard:
             return
         except asyncio.CancelledError:  # uvicorn, as it stops, of what has not ended within GRIDQ_DRAIN
             if not started:
-                stops = GatewayStops("The gateway stops", {"retry_after": 1, "fix": "ask another one"})
-                await faults.answer(Request(scope, receive), stops)(scope, receive, answer)
+                response = faults.answer(Request(scope, receive), faults.stopping())
+                await response(scope, receive, answer)
         except Exception as exc:
             if started:
                 # The connection ends: an answer that breaks off must not look whole.

@@ -13,14 +13,22 @@ from fastapi.responses import JSONResponse, Response
 from redis.exceptions import RedisError
 
 from gridq import queues
+from gridq.errors import BrokerUnreachable, GridError, GridFull, NoLiveSeat, SchemaMismatch
+from gridq.gateway import faults
 from gridq.gateway.door import Door
-from gridq.gateway.schemas import Health, Ready
+from gridq.gateway.schemas import Health, NotReady, Ready
+from gridq.outlook import explain
 from gridq.store import schema
 
 router = APIRouter(tags=["health"])
 
 PATIENCE = 2.0
 """Seconds within which the server must answer."""
+
+SOON = 2.0
+"""Seconds after which to look again."""
+
+NO_STORE = {"cache-control": "no-store"}
 
 STARTED = time.monotonic()
 
@@ -41,29 +49,36 @@ async def health() -> Any:
     "/ready",
     summary="The gateway can take work",
     response_model=Ready,
-    responses={503: {"model": Ready, "description": "it cannot; the reason says why"}},
+    responses={503: {"model": NotReady, "description": "it cannot; the reason says why"}},
 )
 async def ready(request: Request) -> Response:
     """200 where the server answers, its data are of this version, it has memory left, a router is live and
-    the gateway does not stop; else 503 with the reason.
+    the gateway does not stop; else 503 with the reason and what every refusal says.
     """
     door: Door = request.app.state.door
     routers: int | None = None
+    error: GridError | None
     if door.closing:
-        reason, fix = "the gateway stops", "ask another one"
+        error = faults.stopping()
     else:
         try:
             async with asyncio.timeout(PATIENCE):
-                routers, reason, fix = await _look(door)
-        except (TimeoutError, RedisError, OSError):  # BrokerUnreachable would tell the server's address
-            reason, fix = "the server does not answer", "start it, or see to the network"
-    body = Ready(ready=not reason, reason=reason, fix=fix, routers=routers).model_dump()
-    headers = {"cache-control": "no-store"} | ({"retry-after": "2"} if reason else {})
-    return JSONResponse(body, 503 if reason else 200, headers)
+                routers, error = await _look(door)
+        except (TimeoutError, RedisError, OSError):  # its own words would tell the server's address
+            fix = "start it, or see to the network"
+            error = BrokerUnreachable("The server does not answer", {"fix": fix})
+    if error is None:
+        body = Ready(ready=True, reason="", fix="", routers=routers)
+        return JSONResponse(body.model_dump(), headers=NO_STORE)
+    error.details.setdefault("retry_after", SOON)
+    reason = error.message[:1].lower() + error.message[1:]
+    why = NotReady(ready=False, reason=reason, routers=routers, code=error.code, **explain(error))
+    headers = {**faults.headers_of(error, faults.request_id_of(request)), **NO_STORE}
+    return JSONResponse(why.model_dump(), 503, headers)
 
 
-async def _look(door: Door) -> tuple[int, str, str]:
-    """(live routers, why the grid cannot take work or '', what helps)."""
+async def _look(door: Door) -> tuple[int, GridError | None]:
+    """(live routers, why the grid cannot take work)."""
     keys = door.keys
     look = door.redis.pipeline(transaction=False)
     look.get(keys("schema"))
@@ -71,9 +86,12 @@ async def _look(door: Door) -> tuple[int, str, str]:
     look.exists(keys("full"))
     data, routers, full = await look.execute()
     if data is not None and int(data) != schema.SCHEMA:
-        return routers, "the grid's data are of another version", "run the grid's version of gridq"
+        about = {"bottleneck": "the version of this gateway", "fix": "run the grid's version of gridq"}
+        return routers, SchemaMismatch("The grid's data are of another version", about)
     if full:
-        return routers, "the server's memory is nearly used up", "wait for jobs to end, or raise maxmemory"
+        fix = "wait for jobs to end, or raise maxmemory"
+        return routers, GridFull("The server's memory is nearly used up", {"fix": fix})
     if not routers:
-        return 0, "no router is live", "start one with celery -A gridq.app worker -Q gridq:router"
-    return routers, "", ""
+        fix = "start one with celery -A gridq.app worker -Q gridq:router"
+        return 0, NoLiveSeat("No router is live", {"queue": queues.PURE, "fix": fix})
+    return routers, None

@@ -43,6 +43,11 @@ class Fault(BaseModel):
     expected: str | None = None
     reason: str | None = None
     fix: str | None = Field(None, description="the smallest change that would help")
+    bottleneck: str | None = Field(None, description="with every 429 and 503: which limit binds")
+    capability: str | None = Field(None, description="there: the queue; null where none is what binds")
+    position: int | None = Field(None, description="there: its place in line; null where there is none")
+    starts_in: dict[str, float] | None = Field(None, description="there: low, p50, high in seconds, or null")
+    retry_after: float | None = Field(None, description="there: seconds; null where no waiting helps")
 
 
 class ErrorBody(BaseModel):
@@ -280,6 +285,17 @@ class Ready(BaseModel):
     reason: str = Field(description="empty where it is")
     fix: str
     routers: int | None = Field(description="live routers; null: the server does not answer")
+
+
+class NotReady(Ready):
+    """Why the gateway cannot take work: what every 503 says."""
+
+    code: str = Field(description="stable, as in gridq.errors")
+    bottleneck: str = Field(description="which limit binds")
+    capability: str | None = Field(description="the queue that nobody serves; null where it is none")
+    position: int | None = Field(description="null: there is no line to stand in")
+    starts_in: dict[str, float] | None = Field(description="null: nobody knows")
+    retry_after: float = Field(description="seconds")
 
 
 def cents(micro_dollars: int | None) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -52,12 +53,12 @@ class Slots:
         if word == "rate":
             raise KeyRateExceeded(
                 f"The key {key.id} has made its {limits.rpm} requests of this minute",
-                {"limit": limits.rpm, "retry_after": wait_ms / 1000, "fix": "ask again then, or less often"},
+                _told(key, "rpm", limits.rpm, wait_ms / 1000),
             )
         if word == "parallel":
             raise KeyBusy(
                 f"The key {key.id} has {limits.parallel} requests open, as many as it may",
-                {"limit": limits.parallel, "retry_after": 1, "fix": "wait until one of them has ended"},
+                _told(key, "parallel", limits.parallel, 1.0, "wait until one of them has ended"),
             )
         if limits.parallel is None:
             return None
@@ -91,3 +92,16 @@ class Slots:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _told(key: Key, option: str, limit: int | None, wait: float, first: str = "") -> dict[str, Any]:
+    """What is said of a limit of `key` that is reached; `option` is the one by which `gridq keys create` sets
+    it, `wait` in seconds.
+    """
+    first = first or f"ask again in {math.ceil(wait)} s"
+    return {
+        "limit": limit,
+        "bottleneck": f"{option} of the key {key.id} ({limit})",
+        "retry_after": wait,
+        "fix": f"{first}, or use a key with a larger --{option}",
+    }

@@ -198,3 +198,41 @@ def test_where_nobody_serves_it_that_is_the_bottleneck(client: Client) -> None:
     assert details["bottleneck"] == "no live seat serves bench:two"
     assert details["starts_in"] is None
     assert str(details["fix"]).startswith(f"use {WIDE}, which would run it now, or start a worker")
+    assert details["position"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "bottleneck"),
+    [
+        ({"pin": "m.gone"}, "the seat m.gone is not live"),
+        ({"avoid": ("m.a", "m.b")}, f"every live seat of {ANY} is to be avoided"),
+    ],
+)
+def test_where_no_seat_may_take_it_no_place_is_told_and_no_other_queue(
+    client: Client, options: dict[str, Any], bottleneck: str
+) -> None:
+    join(client.scripts, "m.b", ANY, WIDE)
+    with pytest.raises(NoLiveSeat) as caught:
+        client.submit(ECHO, 1, **options)
+    details = caught.value.details
+    assert details.keys() > TOLD
+    assert (details["position"], details["starts_in"]) == (None, None), "though all lanes are free"
+    assert details["bottleneck"] == bottleneck
+    assert "would run it now" not in details["fix"]
+
+
+def test_a_later_stage_that_nobody_serves_is_not_told_the_place_of_the_first(client: Client) -> None:
+    stages = [ECHO["root"], {"op": "Stage", "id": "bench_echo", "config": {"slug": "two"}}]
+    with pytest.raises(NoLiveSeat) as caught:
+        client.submit({"root": {"op": "Sequential", "stages": stages}}, 1)
+    details = caught.value.details
+    assert (details["capability"], details["position"], details["starts_in"]) == ("bench:two", None, None)
+
+
+def test_who_pins_a_seat_is_told_no_queue_of_others(client: Client) -> None:
+    bound(client, 3)
+    backlog(client, 3)
+    join(client.scripts, "m.b", WIDE)
+    with pytest.raises(QueueFull) as caught:
+        client.submit(ECHO, 1, pin="m.a")
+    assert str(caught.value.fix).startswith("submit it again in ")

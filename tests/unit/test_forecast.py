@@ -151,6 +151,7 @@ def test_a_rate_limit_is_the_bottleneck_where_it_is() -> None:
 def test_nobody_serves_it() -> None:
     found = look(seat(), ask=Ask("llm:none"))
     assert (found.lanes, found.p50, found.bottleneck) == (0, None, "no live seat serves llm:none")
+    assert found.position is None, "there is no line to stand in"
 
 
 def test_the_family_or_any_that_would_run_it_now() -> None:

@@ -18,13 +18,15 @@ from gridq.app import app
 from gridq.board import Ask
 from gridq.errors import (
     AgentJobsExceeded,
+    AgentMoneyExceeded,
     DeadlineUnreachable,
+    GridError,
     GridFull,
     NoLiveSeat,
     QueueFull,
 )
 from gridq.forecast import Forecast
-from gridq.outlook import FRESH, Lookout, Outlook, explain, read
+from gridq.outlook import AGAIN, FRESH, Lookout, Outlook, explain, read
 from gridq.protocol import Advertisement, Service
 from gridq.store.connection import connect
 from tests.conftest import GridEnv
@@ -196,11 +198,39 @@ def test_a_quota_says_when_its_window_turns() -> None:
     assert found["bottleneck"] == "agents.ann.monthly_jobs"
     assert found["retry_after"] > 1e9
     assert found["fix"] == "raise it"
-    assert explain(AgentJobsExceeded("no", {**details, "retry_at": None}))["retry_after"] is None
+    alone = {**details, "retry_at": None, "limit": 1, "used": 0, "needed": 2}
+    assert explain(AgentJobsExceeded("no", alone))["retry_after"] is None
 
 
 def test_what_an_error_knows_itself_goes_before() -> None:
     assert explain(GridFull("full", {"retry_after": 5.0, "fix": "wait"}))["retry_after"] == 5.0
-    found = explain(NoLiveSeat("none", {"path": ANY, "queue": ANY, "fix": "start one"}), Outlook(told()))
-    assert found["bottleneck"] == "no live seat serves bench:any"
-    assert found["fix"] == "start one"
+    found = explain(GridError("So", {"bottleneck": "this", "position": 3, "fix": "wait"}), Outlook(told()))
+    assert (found["bottleneck"], found["position"], found["fix"]) == ("this", 3, "wait")
+
+
+def test_where_nobody_takes_it_there_is_no_place_in_line() -> None:
+    error = NoLiveSeat(f"No live seat serves {ANY}", {"path": ANY, "queue": ANY, "fix": "start one"})
+    nobody = Forecast(ANY, None, 0, None, None, None, f"no live seat serves {ANY}")
+    for outlook in (None, Outlook(nobody)):
+        found = explain(error, outlook)
+        assert (found["position"], found["starts_in"]) == (None, None)
+        assert found["bottleneck"] == "no live seat serves bench:any"
+        assert found["fix"] == "start one"
+
+
+def test_a_seat_that_pauses_says_when_it_is_back() -> None:
+    error = NoLiveSeat(f"No live seat serves {ANY}", {"path": ANY, "queue": ANY})
+    found = explain(error, Outlook(Forecast(ANY, 1, 2, 30.0, 30.0, 30.0, f"every seat of {ANY} pauses")))
+    assert (found["position"], found["retry_after"]) == (1, 30.0)
+    assert found["bottleneck"] == "every seat of bench:any pauses"
+
+
+def test_what_running_jobs_hold_comes_back_before_the_month_turns() -> None:
+    about = {"retry_at": "2999-01-01T00:00:00+00:00", "limit": 10, "used": 4, "held": 5, "needed": 3}
+    assert explain(AgentMoneyExceeded("no", about))["retry_after"] == AGAIN
+    assert explain(AgentMoneyExceeded("no", {**about, "used": 8}))["retry_after"] > 1e9
+
+
+@pytest.mark.parametrize("said", [float("nan"), float("inf"), True, "3", None])
+def test_a_time_that_is_none_is_not_told(said: Any) -> None:
+    assert explain(GridError("so", {"retry_after": said}))["retry_after"] == AGAIN

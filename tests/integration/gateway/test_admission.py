@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,16 +17,16 @@ from gridq.limiting import lift, put_in_force
 from gridq.protocol import Advertisement, Service
 from gridq.quotas import parse
 from gridq.store.scripts import Scripts
-from tests.builders import stage
+from tests.builders import parallel, seq, stage
 from tests.gateways import benches
 from tests.integration.gateway.conftest import Served
 from tests.local_grid import BenchRunner
+from tests.refused import refused
 from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHATS = ("/v1/chat/completions", "/v1/messages")
-SOON = ("bottleneck", "capability", "fix")
 
 
 @pytest.fixture
@@ -58,8 +59,9 @@ def idle(scripts: Scripts, seat: str, queue: str, took: float = 5.0) -> Iterator
         session.stop(0)
 
 
-def bound(scripts: Scripts, queue: str, most: int) -> None:
-    put_in_force(scripts, parse(f'[queues."{queue}"]\nmax_pending = {most}', "q.toml"), "a test")
+def bound(scripts: Scripts, queue: str, most: int, policy: str = "reject") -> None:
+    text = f'[queues."{queue}"]\nmax_pending = {most}\npolicy = "{policy}"'
+    put_in_force(scripts, parse(text, "q.toml"), "a test")
 
 
 @pytest.mark.parametrize("path", CHATS)
@@ -69,6 +71,72 @@ def test_an_unknown_model_is_refused_at_once_with_the_nearest_name(served: Serve
     error = reply.json()["error"]
     assert error["code"] == "seat.none_live"
     assert "llm:echo" in error["message"]
+    assert (error["position"], error["starts_in"], error["retry_after"]) == (None, None, None)
+    assert "retry-after" not in reply.headers, "no waiting helps"
+
+
+@pytest.mark.parametrize("path", CHATS)
+@pytest.mark.parametrize(
+    ("headers", "bottleneck", "fix"),
+    [
+        ({"x-gridq-pin": "m.gone"}, "the seat m.gone is not live", "pin another seat or none"),
+        ({"x-gridq-avoid": "m.api"}, "every live seat of llm:echo is to be avoided", "avoid fewer seats"),
+    ],
+)
+def test_seats_that_may_not_take_it_are_no_line_to_stand_in(
+    served: Served, path: str, headers: dict[str, str], bottleneck: str, fix: str
+) -> None:
+    error = refused(ask(served, path, "echo", **headers), 503, "seat.none_live")
+    assert error["bottleneck"] == bottleneck
+    assert (error["position"], error["starts_in"]) == (None, None), "though its lanes are free"
+    assert error["fix"].startswith(fix)
+
+
+def test_what_no_seat_can_do_or_nobody_serves_is_told_no_place(served: Served) -> None:
+    body = {"model": "echo", "input": "x"}
+    reply = served.gateway.http.post("/v1/embeddings", json=body)
+    error = refused(reply, 503, "seat.none_live")
+    assert error["bottleneck"] == "no live seat of llm:echo meets the stage's demand"
+    assert (error["position"], error["starts_in"]) == (None, None)
+    known, unknown = (stage("llm_complete", model=model, prompt="x") for model in ("echo", "nobody"))
+    for graph in (unknown, seq(known, unknown)):
+        reply = served.gateway.http.post("/jobs", json={"graph": {"root": graph}})
+        error = refused(reply, 503, "seat.none_live")
+        assert (error["capability"], error["bottleneck"]) == ("llm:nobody", "no live seat serves llm:nobody")
+        assert (error["position"], error["starts_in"]) == (None, None)
+
+
+@pytest.mark.parametrize("path", CHATS)
+def test_who_gave_way_is_told_what_every_refusal_says(served: Served, scripts: Scripts, path: str) -> None:
+    with idle(scripts, "t.narrow", "llm:narrow"), ThreadPoolExecutor() as threads:
+        bound(scripts, "llm:narrow", 1, "drop-oldest-batch")
+        batch = threads.submit(ask, served, path, "narrow", **{"x-gridq-priority": "batch"})
+        wait_for(lambda: scripts.client.exists(scripts.keys("cls", "llm:narrow")))
+        graph = {"root": stage("llm_complete", model="narrow", prompt="x")}
+        job = served.gateway.post("/jobs", {"graph": graph}, 202)["job"]
+        error = refused(batch.result(), 429, "queue.dropped")
+        served.gateway.ask("DELETE", f"/jobs/{job}", 200)
+    assert (error["bottleneck"], error["capability"]) == ("max_pending of llm:narrow (1)", "llm:narrow")
+    assert error["fix"].startswith("submit it again when there is less to do")
+
+
+def test_a_quota_says_when_its_window_turns_or_that_no_waiting_helps(
+    served: Served, scripts: Scripts
+) -> None:
+    put_in_force(
+        scripts, parse("[agents.eve]\nmonthly_jobs = 1\n[agents.bob]\nmonthly_jobs = 0", "q.toml"), "t"
+    )
+    graph = {"root": stage("text_template", template="x")}
+
+    def submit(agent: str) -> httpx.Response:
+        return served.gateway.http.post("/jobs", json={"graph": graph, "agent": agent})
+
+    assert submit("eve").status_code == 202
+    error = refused(submit("eve"), 429, "quota.agent_jobs")
+    assert (error["bottleneck"], error["position"]) == ("agents.eve.monthly_jobs", None)
+    never = submit("bob")
+    assert (never.status_code, never.json()["error"]["retry_after"]) == (429, None)
+    assert "retry-after" not in never.headers
 
 
 def test_a_job_is_held_until_somebody_serves_it_again(
@@ -99,12 +167,8 @@ def test_a_full_queue_in_each_wires_own_words(served: Served, scripts: Scripts, 
         job = served.gateway.post("/jobs", {"graph": graph}, 202)["job"]
         reply = ask(served, path, "filled")
         served.gateway.ask("DELETE", f"/jobs/{job}", 200)
-    assert reply.status_code == 429
-    assert int(reply.headers["retry-after"]) >= 1
-    error = reply.json()["error"]
-    assert error["type"] == "rate_limit_error"
-    assert error["code"] == "queue.full"
-    assert {name for name in SOON if error.get(name)} == set(SOON)
+    error = refused(reply, 429, "queue.full")
+    assert (error["type"], error["capability"]) == ("rate_limit_error", "llm:filled")
     assert error["bottleneck"] == "max_pending of llm:filled (1)"
 
 
@@ -116,6 +180,30 @@ def test_what_no_queue_may_ever_hold_is_not_to_be_asked_again(
     reply = ask(served, path, "echo")
     assert (reply.status_code, reply.headers["x-gridq-code"]) == (400, "queue.full")
     assert "retry-after" not in reply.headers
+    assert reply.json()["error"]["retry_after"] is None
+
+
+DEAR = {
+    "name": "dear_template",
+    "input": {"kind": "Any"},
+    "output": {"kind": "Text"},
+    "effects": [{"effect": "Pure"}, {"effect": "Cost", "cents": 3}],
+    "implementation": "builtin:text_template",
+}
+
+
+def test_a_job_that_never_fits_is_not_to_be_asked_again(served: Served, scripts: Scripts) -> None:
+    registry.publish_stages(scripts.client, scripts.keys, "m", [DEAR], 600.0)
+    bound(scripts, "llm:echo", 1)
+    call = stage("llm_complete", model="echo", prompt="x")
+    two: dict[str, Any] = {"graph": {"root": parallel(a=call, b=call)}}
+    dear: dict[str, Any] = {"graph": {"root": stage("dear_template", template="x")}, "budget_cents": 2}
+    for body, status, code in ((two, 400, "queue.full"), (dear, 402, "quota.job_budget")):
+        reply = served.gateway.http.post("/jobs", json=body)
+        assert reply.status_code == status, reply.text
+        assert reply.headers["x-gridq-code"] == code
+        assert "retry-after" not in reply.headers
+        assert reply.json()["error"]["retry_after"] is None
 
 
 def test_where_it_would_stand_and_when_it_would_start(served: Served, scripts: Scripts) -> None:

@@ -13,6 +13,7 @@ from gridq import registry
 from gridq.protocol import Advertisement
 from tests.builders import stage
 from tests.gateways import Benches, Gateway, benches, serving
+from tests.refused import refused
 from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 
@@ -141,23 +142,24 @@ def test_it_lives_and_can_take_work(gateway: Gateway) -> None:
 def test_what_it_lacks_is_the_reason_why_it_is_not_ready(place: Benches, gateway: Gateway) -> None:
     client, keys = place.grid.scripts.client, place.grid.scripts.keys
 
-    def reason() -> str:
+    def told(code: str) -> tuple[str, str]:
         reply = gateway.http.get("/ready")
-        assert (reply.status_code == 503) is bool(reply.json()["reason"])
-        assert ("retry-after" in reply.headers) is (reply.status_code == 503)
-        return str(reply.json()["reason"])
+        error = refused(reply, 503, code)
+        assert (error["ready"], error["position"], error["starts_in"]) == (False, None, None)
+        return error["reason"], error["bottleneck"]
 
     client.rename(keys("serve", "gridq:pure"), keys("serve", "kept"))
-    assert reason() == "no router is live"
+    assert told("seat.none_live") == ("no router is live", "no router is live")
     client.rename(keys("serve", "kept"), keys("serve", "gridq:pure"))
     client.set(keys("full"), "1 2", px=60_000)
-    assert "memory" in reason()
+    assert told("grid.full") == ("the server's memory is nearly used up", "the server's memory")
     client.delete(keys("full"))
     data = client.get(keys("schema"))
     client.set(keys("schema"), 9)
-    assert "version" in reason()
+    assert told("broker.schema") == ("the grid's data are of another version", "the version of this gateway")
     client.set(keys("schema"), data) if data else client.delete(keys("schema"))
-    assert reason() == ""
+    reply = gateway.http.get("/ready")
+    assert (reply.status_code, "retry-after" in reply.headers) == (200, False)
 
 
 def test_without_its_server_it_lives_and_is_not_ready(place: Benches, tmp_path: Any) -> None:
@@ -166,10 +168,11 @@ def test_without_its_server_it_lives_and_is_not_ready(place: Benches, tmp_path: 
         with serving(config) as gateway:
             own.kill()
             assert gateway.get("/health")["ok"]
-            reply = gateway.http.get("/ready")
-            told = reply.json()
-            assert (reply.status_code, told["ready"], told["routers"]) == (503, False, None)
+            told = refused(gateway.http.get("/ready"), 503, "broker.unreachable")
+            assert (told["ready"], told["routers"]) == (False, None)
             assert told["reason"] == "the server does not answer"
-            assert own.url.rpartition(":")[2] not in json.dumps(told)
-            assert gateway.get("/jobs", 503)["error"]["code"] == "broker.unreachable"
+            away = refused(gateway.http.get("/jobs"), 503, "broker.unreachable")
+            for error in (told, away):
+                assert error["bottleneck"] == "the grid's server"
+                assert own.url.rpartition(":")[2] not in json.dumps(error)
             own.start()

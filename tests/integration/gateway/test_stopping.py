@@ -10,6 +10,7 @@ import pytest
 from gridq.states import JobState
 from tests.gateways import serving
 from tests.integration.gateway.conftest import Served
+from tests.refused import refused
 from tests.waiting import wait_for
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -34,10 +35,9 @@ def test_what_has_not_ended_is_refused_in_each_wires_words_and_its_job_cancelled
             wait_for(lambda: served.seen() == before + len(CHATS))
             jobs = [each.job for each in served.grid.client.jobs(len(CHATS))]
         for each in asked:
-            reply = each.result()
-            assert reply.status_code == 503
-            assert reply.json()["error"]["code"] == "gateway.stopping"
-            assert reply.headers["retry-after"] == "1"
+            error = refused(each.result(), 503, "gateway.stopping")
+            assert (error["bottleneck"], error["retry_after"]) == ("this gateway, which stops", 1.0)
+            assert (error["position"], error["fix"]) == (None, "ask another one")
     wait_for(lambda: {served.grid.client.status(job) for job in jobs} == {JobState.CANCELLED})
     assert not [record for record in caplog.records if record.exc_info]
 

@@ -100,6 +100,13 @@ def test_a_silent_stream_says_that_it_lives(served: Served) -> None:
     wait_for(lambda: state_of(served, job), true=lambda state: state is JobState.CANCELLED)
 
 
+def test_once_the_head_is_out_an_error_is_the_streams_last_event_though_no_piece_came(served: Served) -> None:
+    reply, job = open_stream(served, "silent")
+    served.gateway.ask("DELETE", f"/jobs/{job}", 200)
+    error = json.loads(frames(reply.read().decode())[-1]["data"])["error"]
+    assert (reply.status_code, error["code"]) == (200, "job.cancelled")
+
+
 def test_curl(served: Served) -> None:
     curl = shutil.which("curl")
     if curl is None:

@@ -16,6 +16,7 @@ from gridq import errors
 from gridq.errors import (
     AgentMoneyExceeded,
     AttemptsExhausted,
+    BrokerError,
     BrokerUnreachable,
     GridError,
     GridFull,
@@ -27,6 +28,7 @@ from gridq.errors import (
     StageError,
 )
 from gridq.gateway import faults
+from gridq.outlook import AGAIN, explain
 
 ERRORS: list[type[GridError]] = [
     cls
@@ -97,8 +99,38 @@ def test_every_429_and_503_says_when_to_ask_again(cls: type[GridError], after: A
 def test_a_window_that_turns_says_when() -> None:
     at = (datetime.now(UTC) + timedelta(seconds=100)).isoformat()
     assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": at})) in (100, 101)
-    assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": None})) == faults.RETRY_AFTER
-    assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": "soon"})) == faults.RETRY_AFTER
+    assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": "soon"})) == AGAIN
+
+
+SAYS = {"code", "bottleneck", "capability", "position", "starts_in", "retry_after", "fix"}
+
+
+@pytest.mark.parametrize("cls", ERRORS)
+def test_every_429_and_503_says_the_same_fields_in_every_shape(cls: type[GridError]) -> None:
+    error = cls("So it was", {"fix": "wait"})
+    if faults.status_of(error) not in (429, 503):
+        return
+    fix = explain(error)["fix"]
+    for path in ("/v1/messages", "/v1/models", "/jobs"):
+        told: Any = faults.shape(path, error, "r1")
+        assert told["error"].keys() >= SAYS
+        assert told["error"]["bottleneck"]
+        # What may be said of the server's faults is the same of all.
+        assert told["error"]["fix"] == ("ask again in 5 s" if issubclass(cls, BrokerError) else fix)
+        assert (told["error"]["position"], told["error"]["starts_in"]) == (None, None)
+
+
+def test_what_an_admission_has_said_of_the_wait_stays() -> None:
+    said = {"position": 7, "starts_in": {"low": 1.0, "p50": 2.0, "high": 3.0}, "retry_after": 6.5, "fix": "x"}
+    told: Any = faults.grid_error(QueueFull("so", {**said, "pending": 3, "limit": 3, "needed": 1}), "r")
+    assert {name: told["error"][name] for name in said} == said
+
+
+def test_where_every_seat_was_over_its_rate_that_is_the_bottleneck() -> None:
+    error = AttemptsExhausted("so", {"status": 429, "retry_after": 7.2, "worker": "m.api"})
+    told: Any = faults.openai_error(error, "r")
+    assert told["error"]["bottleneck"] == "the rate limit of m.api"
+    assert told["error"]["fix"] == "ask again in 8 s"
 
 
 def test_what_fails_again_is_not_repeated_by_the_official_clients() -> None:
@@ -122,6 +154,7 @@ def test_openais_shape() -> None:
             "code": "grid.full",
             "request_id": "r1",
             **{"retry_after": 3, "path": "server", "fix": "wait", "used": 9},
+            **{"bottleneck": "the server's memory", "capability": None, "position": None, "starts_in": None},
         }
     }
     assert faults.openai_error(AgentMoneyExceeded("so"), "r")["error"]["type"] == "insufficient_quota"
@@ -170,9 +203,13 @@ def test_what_no_waiting_helps_says_no_time_to_wait() -> None:
     for error, status in (
         (JobBudgetExceeded("so", {"limit": 1, "needed": 2}), 402),
         (QueueFull("so", {"pending": 0, "limit": 2, "needed": 3}), 400),
+        (AgentMoneyExceeded("so", {"limit": 1, "needed": 2, "retry_at": None}), 429),
+        (NoLiveSeat("so", {"served": False, "retry_after": 5.0}), 404),
     ):
         assert faults.status_of(error) == status
         assert "retry-after" not in faults.headers_of(error, "r")
+        told: Any = faults.grid_error(error, "r")
+        assert told["error"].get("retry_after") is None
     assert faults.status_of(QueueFull("so", {"pending": 3, "limit": 3, "needed": 3})) == 429
 
 
