@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,18 +11,23 @@ from tests.local_http import Handler, ModelServer
 
 KEY = "sk-ant-test-0123456789"
 VERSION = "2023-06-01"
+LONG = 10_000_000
+"""How many bytes the model `long` says."""
 
 
 class AnthropicServer(ModelServer):
     """Start it with `with AnthropicServer() as server`; `server.url` is the base URL.
 
     Models: `echo` says the last message's words back, one event a word; `tools` calls a function; `thinking`
-    thinks first; `silent` says nothing; `status-<n>` refuses; `poor` has no credit; `cut` breaks off after a
-    word, `cut-first` before one; `error-event` and `error-late` put an error into the stream.
+    thinks first; `silent` says nothing; `slow` goes on for ever, `long` says ten million bytes, `empty` ends
+    without a word; `status-<n>` refuses (with `refusal_headers`); `poor` has no credit, `unknown` is not there;
+    `cut` breaks off after a word, `cut-first` before one; `error-event` and `error-late` put an error into
+    the stream.
     """
 
     def __init__(self, key: str = KEY) -> None:
         super().__init__(_handler(self), key)
+        self.refusal_headers: dict[str, str] = {}
 
 
 TYPES = {
@@ -49,15 +55,20 @@ def _handler(state: AnthropicServer) -> type[Handler]:
         def do_POST(self) -> None:
             body = state.take(self)
             model = body["model"]
-            if self.headers.get("x-api-key") != state.key:
+            bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")  # of a subscription
+            if state.key not in (self.headers.get("x-api-key"), bearer):
                 self.answer(401, error(401, f"invalid x-api-key {self.headers.get('x-api-key')}"))
             elif self.headers.get("anthropic-version") != VERSION:
                 self.answer(400, error(400, "anthropic-version: header is required"))
             elif model == "poor":
                 self.answer(400, error(400, "Your credit balance is too low to access the Anthropic API."))
+            elif model == "unknown":
+                self.answer(404, error(404, f"model: {model}"))
             elif model.startswith("status-"):
                 status = int(model.removeprefix("status-"))
-                self.answer(status, error(status, f"refused with {status}"))
+                self.answer(status, error(status, f"refused with {status}"), state.refusal_headers)
+            elif self.path.startswith("/v1/messages/count_tokens"):
+                self.answer(200, {"input_tokens": 5})
             elif model == "silent":
                 state.keep_silent(self)
             elif body.get("stream"):
@@ -66,10 +77,14 @@ def _handler(state: AnthropicServer) -> type[Handler]:
                 self.answer(200, self._message(body))
 
         def _blocks(self, body: dict[str, Any]) -> list[dict[str, Any]]:
-            content = body["messages"][-1]["content"]
+            content = next(said["content"] for said in reversed(body["messages"]) if said["role"] == "user")
             if isinstance(content, list):
                 content = "".join(block.get("text", "") for block in content)
             blocks: list[dict[str, Any]] = []
+            if body["model"] == "empty":
+                return blocks
+            if body["model"] == "long":
+                content = "ten bytes " * (LONG // 10)
             if body["model"] == "thinking":
                 blocks.append({"type": "thinking", "thinking": "let me see", "signature": "sig"})
             if body["model"] == "tools":
@@ -79,7 +94,7 @@ def _handler(state: AnthropicServer) -> type[Handler]:
 
         def _message(self, body: dict[str, Any]) -> dict[str, Any]:
             blocks = self._blocks(body)
-            called = blocks[-1]["type"] == "tool_use"
+            called = any(block["type"] == "tool_use" for block in blocks)
             used = {"input_tokens": 5, "cache_read_input_tokens": 2, "cache_creation_input_tokens": 0}
             return {
                 "id": "msg_1",
@@ -114,6 +129,10 @@ def _handler(state: AnthropicServer) -> type[Handler]:
                 yield {"type": "content_block_start", "index": index, "content_block": opened}
                 if model == "cut-first":
                     return
+                while model == "slow" and not state.stopping.is_set():
+                    delta = {"type": "text_delta", "text": "on "}
+                    yield {"type": "content_block_delta", "index": index, "delta": delta}
+                    time.sleep(0.02)
                 for delta in self._deltas(block):
                     yield {"type": "content_block_delta", "index": index, "delta": delta}
                     if model == "cut":
@@ -133,6 +152,9 @@ def _handler(state: AnthropicServer) -> type[Handler]:
             elif block["type"] == "thinking":
                 yield {"type": "thinking_delta", "thinking": block["thinking"]}
                 yield {"type": "signature_delta", "signature": block["signature"]}
+            elif len(block["text"]) == LONG:
+                for start in range(0, LONG, 100_000):
+                    yield {"type": "text_delta", "text": block["text"][start : start + 100_000]}
             else:
                 for word in block["text"].split():
                     yield {"type": "text_delta", "text": word + " "}
