@@ -20,9 +20,9 @@ class AnthropicServer(ModelServer):
 
     Models: `echo` says the last message's words back, one event a word; `tools` calls a function; `thinking`
     thinks first; `silent` says nothing; `slow` goes on for ever, `long` says ten million bytes, `empty` ends
-    without a word; `status-<n>` refuses (with `refusal_headers`); `poor` has no credit, `unknown` is not there;
-    `cut` breaks off after a word, `cut-first` before one; `error-event` and `error-late` put an error into
-    the stream.
+    without a word; `status-<n>` refuses (with `refusal_headers`); `poor` has no credit, `unknown` is not
+    there; `cut` breaks off after a word, `cut-first` before one; `error-event` and `error-late` put an error
+    into the stream.
     """
 
     def __init__(self, key: str = KEY) -> None:

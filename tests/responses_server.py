@@ -20,8 +20,8 @@ class ResponsesServer(ModelServer):
     Models: `echo` says the last user's words back, one event a word; `slow` goes on for ever; `long` says ten
     million bytes; `empty` ends without a word; `reasoning` thinks first; `tools` calls a function; `silent`
     takes the request and says nothing; `status-<n>` refuses (with `refusal_headers`); `poor` has no credit,
-    `spent` is a subscription whose window is used up until `resets_at`, `unknown` is not there; `cut` breaks off after a word, `cut-first` before one; `failed` ends in a
-    `response.failed`.
+    `spent` is a subscription whose window is used up until `resets_at`, `unknown` is not there; `cut` breaks
+    off after a word, `cut-first` before one; `failed` ends in a `response.failed`.
     """
 
     def __init__(self, key: str = KEY) -> None:
