@@ -77,7 +77,7 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
             seat.seat,
             f"{seat.busy}/{seat.lanes}",
             amount(seat.budget_left),
-            amount(seat.budget),
+            "subscription" if seat.capability.get("billing") == "subscription" else amount(seat.budget),
             state_of(seat),
             "\n".join(numbers),
         )

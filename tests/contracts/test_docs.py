@@ -14,7 +14,7 @@ from gridq.quotas import parse as parse_quotas
 from gridq.settings import Settings
 from gridq.stages import builtin_specs
 from workers.profiles.gpu.capability import GpuConfig
-from workers.profiles.llm.capability import LlmSeat, RemoteModel
+from workers.profiles.llm.capability import DeclaredModel, LlmSeat
 from workers.seats import LocalSeat
 from workers.wires.models import Model
 
@@ -39,7 +39,7 @@ def test_every_built_in_stage_is_documented() -> None:
 
 def test_every_key_of_the_seats_file_is_documented() -> None:
     text = (ROOT / "docs" / "seats.md").read_text()
-    for table in (LocalSeat, LlmSeat, GpuConfig, Model, RemoteModel):
+    for table in (LocalSeat, LlmSeat, GpuConfig, Model, DeclaredModel):
         for name in table.model_fields:
             assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), (table.__name__, name)
 

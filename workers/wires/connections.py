@@ -200,9 +200,10 @@ class Connections:
 
     @contextlib.contextmanager
     def ask(
-        self, method: str, path: str, body: bytes | None, call: Call
+        self, method: str, path: str, body: bytes | None, call: Call, login: dict[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """One call; its response, whose connection is kept where it was read to its end.
+        """One call; its response, whose connection is kept where it was read to its end. `login`: headers of
+        this call alone.
 
         OSError, http.client.HTTPException: the endpoint was not reached, or broke off. TimeoutError: a wait
         or the call lasted too long. Dropped.
@@ -213,9 +214,9 @@ class Connections:
             connection, line = self._idle() or self._connect(call)
             call.use(line)
             try:
-                headers = (
-                    self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
-                )
+                headers = {**self._headers, **(login or {})}
+                if body is not None:
+                    headers["Content-Type"] = "application/json"
                 connection.request(method, f"{self._base}/{path}", body, headers)
                 response = connection.getresponse()
                 try:

@@ -12,7 +12,7 @@ import json
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import ClassVar
 
 from gridq.errors import GridError, SeatUnavailable, StageError, StageTimeout
@@ -36,6 +36,9 @@ DRAIN_SECONDS = 0.1
 LUMP = 256 * 1024
 OK = 200
 
+Key = str | Callable[[], str | None] | None
+"""A key, or who tells it for each call."""
+
 
 class RemoteWire(ABC):
     """The calls to one endpoint. Safe to use from several threads; `close` drops what is under way."""
@@ -43,23 +46,32 @@ class RemoteWire(ABC):
     wire: ClassVar[str]
     name: ClassVar[str]
     listing: ClassVar[str] = "models"
+    ending: ClassVar[str] = "/v1"
+    """What the URL of its vendor's own endpoint ends in."""
+
     asks: ClassVar[dict[str, str]] = {}
     """Headers of every request, unless the seat's own say otherwise."""
 
     def __init__(
         self,
         url: str,
-        key: str | None = None,
+        key: Key = None,
         *,
         headers: dict[str, str] | None = None,
         silence: float = SILENCE_SECONDS,
+        key_header: str | None = None,
+        query: str = "",
     ) -> None:
-        """`url` is the base, `https://host/v1`; `silence` the longest time without a byte, in seconds."""
+        """`url` is the base, `https://host/v1`; `silence` the longest time without a byte, in seconds.
+        `key_header`: where the key goes, if not where its wire says; `query`: what every path ends in.
+        """
         self.url = url.rstrip("/")
-        self._key = key
+        self._ask_key: Callable[[], str | None] = key if callable(key) else lambda: key
+        self._key: str | None = None  # the one that was shown last, which no error may say
+        self._key_header = key_header
+        self._query = query
         self._silence = silence
-        login = self.login(key) if key else {}
-        self._connections = Connections(self.url, {**self.asks, **(headers or {}), **login}, silence)
+        self._connections = Connections(self.url, {**self.asks, **(headers or {})}, silence)
 
     @property
     def strict(self) -> bool:
@@ -69,6 +81,9 @@ class RemoteWire(ABC):
     @abstractmethod
     def login(self, key: str) -> dict[str, str]:
         """The headers that show `key`."""
+
+    def _shown(self, key: str) -> dict[str, str]:
+        return {self._key_header: key} if self._key_header else self.login(key)
 
     @abstractmethod
     def streamed(self, body: dict[str, Json]) -> dict[str, Json]:
@@ -109,7 +124,7 @@ class RemoteWire(ABC):
     def malformed(self, reason: str) -> SeatUnavailable:
         return SeatUnavailable(
             f"The endpoint does not speak the {self.name} wire",
-            {**self._where(), "reason": reason, "fix": "check the seat's url: it usually ends in /v1"},
+            {**self._where(), "reason": reason, "fix": f"check the url: it usually ends in {self.ending}"},
         )
 
     def _whole(
@@ -141,9 +156,13 @@ class RemoteWire(ABC):
         self, method: str, path: str, body: dict[str, Json] | None, context: StageContext
     ) -> Iterator[http.client.HTTPResponse]:
         raw = None if body is None else _written(body)
+        self._key = self._ask_key()
+        login = self._shown(self._key) if self._key else {}
+        if self._query:
+            path += ("&" if "?" in path else "?") + self._query
         call = Call(context.deadline, self._silence)
         context.on_cancel(call.drop)
-        with self._connections.ask(method, path, raw, call) as response:
+        with self._connections.ask(method, path, raw, call, login) as response:
             if response.status != OK:
                 headers = {name.lower(): value for name, value in response.getheaders()}
                 raise fault_of(response.status, headers, self._read(response), self._where(), self._key)

@@ -65,7 +65,7 @@ def test_a_whole_answer_says_how_it_came_about(http: httpx.Client, served: Serve
     assert reply.headers["x-request-id"] == "mine-1"
     assert reply.headers["x-gridq-worker"] == "m.api"
     assert float(reply.headers["x-gridq-queue-wait-ms"]) >= 0
-    assert float(reply.headers["x-gridq-cost-cents"]) == 0
+    assert "x-gridq-cost-cents" not in reply.headers, "no price is known for the model, which is not 0"
     assert state_of(served, reply.headers["x-gridq-job"]) is JobState.DONE
 
 
@@ -76,7 +76,7 @@ def test_a_stream_is_framed_and_not_to_be_kept_back(http: httpx.Client) -> None:
     assert reply.headers["x-accel-buffering"] == "no"
     job = reply.headers["x-gridq-job"]
     assert ": x-gridq-worker: m.api\n" in reply.text
-    assert ": x-gridq-cost-cents: 0\n" in reply.text
+    assert "x-gridq-cost-cents" not in reply.text
     events = frames(reply.text)
     assert words(events) == ["so ", "it ", "goes ", "on "]
     assert events[-1]["data"] == "[DONE]"

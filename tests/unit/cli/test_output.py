@@ -78,6 +78,13 @@ def test_seats_fit_a_narrow_terminal() -> None:
         assert max(map(len, text.splitlines())) <= 80
         for part in parts:
             assert part in text
+    flat = seat.model_copy(update={"budget": None, "budget_left": None})
+    flat = flat.model_copy(update={"capability": {"billing": "subscription"}})
+    screen = Console(file=io.StringIO(), width=80)
+    screen.print(full_table([flat]))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "subscription" in text
+    assert "$" not in text
     assert state_of(seat) == "degraded: the engine does not answer [2]"
     since = seat.model_copy(update={"since": seat.started_at, "until": time.time() + 60})
     assert state_of(since).startswith(

@@ -18,9 +18,13 @@ from tests.wire_server import KEY, WireServer
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.accounting import priced
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
-from workers.profiles.llm.probe import on_this_machine, probe
+from workers.profiles.llm.locality import on_this_machine
+from workers.profiles.llm.probe import probe
 
 REMOTE = "https://llm.example.com/v1"
+ENVIRONMENT = (
+    "ANTHROPIC_API_KEY, OPENAI_API_KEY, MISTRAL_API_KEY, GEMINI_API_KEY or GOOGLE_API_KEY, VERTEX_AI_PROJECT"
+)
 MODELS = [{"name": "echo", "families": ["talk"], "price_in": 2.5, "price_out": 10.0}]
 
 
@@ -42,7 +46,7 @@ def test_a_declared_seat_is_offered_without_asking_anybody():
     assert LlmProfile().queues(capability) == ["llm:echo", "llm:talk", "llm:any"]
     assert capability.host == "llm.example.com"
     assert KEY not in offer.model_dump_json()
-    assert report.missing == []
+    assert report.missing == ["Not set in the environment: " + ENVIRONMENT]
 
 
 def test_no_budget_and_a_budget_of_nothing_differ():
@@ -63,6 +67,7 @@ def test_a_key_that_is_not_there_is_missed_in_words(tmp_path: Path):
     assert report.found == []
     assert "NO_KEY" in report.missing[0]
     assert "key file" in report.missing[1]
+    assert len(report.missing) == 3
 
 
 @pytest.mark.parametrize(
@@ -145,14 +150,14 @@ def test_endpoints_that_refuse_or_hang_cost_no_more_than_the_probes_time(server:
         assert time.monotonic() - began < 4, "a probe has two seconds (four allowed on a busy machine)"
     assert report.found == []
     assert "refused the key" in report.missing[0]
-    assert len(report.missing) == 3
+    assert len(report.missing) == 4
 
 
 def test_prices_are_a_micro_dollar_a_token_for_a_dollar_a_million():
     model = RemoteModel(name="m", price_in=2.5, price_out=10)
     assert priced(Usage(tokens_in=1000, tokens_out=100), model).micro_dollars == 3500
     assert priced(Usage(tokens_in=1), model).micro_dollars == 3, "rounded up"
-    assert priced(Usage(tokens_in=1), RemoteModel(name="m")).micro_dollars == 0
+    assert priced(Usage(tokens_in=1), RemoteModel(name="m")).micro_dollars is None
 
 
 def opened(server: WireServer, monkeypatch: pytest.MonkeyPatch, key: str = KEY) -> LlmProfile:

@@ -1,23 +1,77 @@
-"""What an llm seat's tokens cost."""
+"""What an llm seat's tokens cost.
+
+A call is charged as its endpoint counts it: what was read from a cache, written to one, reasoned or heard
+each at its own price. No call of gridq is a batch call, so no batch discount applies.
+"""
 
 from __future__ import annotations
 
-import math
+from decimal import ROUND_CEILING, Decimal
 
 from gridq.protocol import Usage
-from workers.profiles.llm.capability import RemoteModel
+from workers.profiles.llm.capability import LlmCapability, RemoteModel
+from workers.profiles.llm.prices import Price, Prices
+
+
+def charged(usage: Usage, model: RemoteModel, seat: LlmCapability) -> Usage:
+    """`usage` with what it costs at `seat`: nothing to tell (None) on a subscription, what the endpoint
+    itself says of the call where it is one that does, else the model's prices.
+    """
+    if seat.billing == "subscription":
+        return usage.model_copy(update={"micro_dollars": None})
+    if seat.states_cost and usage.micro_dollars:
+        return usage
+    return priced(usage, model)
 
 
 def priced(usage: Usage, model: RemoteModel) -> Usage:
-    """`usage` with the model's prices: micro-dollars, rounded up so that nothing used is free by rounding.
-
-    A price that is not known counts as nothing.
+    """`usage` with the model's prices: micro-dollars, rounded up so that nothing used is free by rounding;
+    None where a price that it needs is not known.
     """
-    spent = usage.tokens_in * (model.price_in or 0) + usage.tokens_out * (model.price_out or 0)
-    return usage.model_copy(update={"micro_dollars": math.ceil(round(spent, 6))})
+    return usage.model_copy(update={"micro_dollars": cost(usage, prices_for(model, usage.tokens_in))})
+
+
+def prices_for(model: RemoteModel, tokens_in: int) -> Prices:
+    """The prices of a call with so many tokens of input."""
+    return next((tier for tier in reversed(model.tiers) if tokens_in > tier.above), model)
+
+
+def cost(usage: Usage, prices: Prices) -> int | None:
+    """Micro-dollars, rounded up."""
+    written = usage.tokens_cache_written - usage.tokens_cache_hour
+    plain = usage.tokens_in - usage.tokens_cached - usage.tokens_cache_written
+    heard = min(usage.tokens_audio_in, plain)
+    said = usage.tokens_out - usage.tokens_reasoning
+    spoken = min(usage.tokens_audio_out, said)
+    write = _first(prices.price_cache_write, prices.price_in)
+    parts = (
+        (plain - heard, prices.price_in),
+        (usage.tokens_cached, _first(prices.price_cached, prices.price_in)),
+        (written, write),
+        (usage.tokens_cache_hour, _first(prices.price_cache_hour, write)),
+        (heard, _first(prices.price_audio_in, prices.price_in)),
+        (said - spoken, prices.price_out),
+        (usage.tokens_reasoning, _first(prices.price_reasoning, prices.price_out)),
+        (spoken, _first(prices.price_audio_out, prices.price_out)),
+    )
+    spent = Decimal(0)
+    for tokens, price in parts:
+        if tokens > 0:
+            if price is None:
+                return None
+            spent += tokens * Decimal(str(price))
+    if not spent and prices.price_in is None and prices.price_out is None:
+        return None
+    return int(spent.to_integral_value(ROUND_CEILING))
 
 
 def dearest(models: tuple[RemoteModel, ...], tokens_in: int, tokens_out: int) -> int:
-    """The most that so many tokens can cost at a seat with `models`, in micro-dollars."""
-    used = Usage(tokens_in=tokens_in, tokens_out=tokens_out, micro_dollars=0, seconds=0)
-    return max((priced(used, model).micro_dollars for model in models), default=0)
+    """The most that so many tokens can cost at a seat with `models`, in micro-dollars; what has no price
+    counts as nothing.
+    """
+    used = Usage(tokens_in=tokens_in, tokens_out=tokens_out)
+    return max((priced(used, model).micro_dollars or 0 for model in models), default=0)
+
+
+def _first(price: Price, other: Price) -> Price:
+    return other if price is None else price

@@ -6,29 +6,38 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from workers.profiles.llm.prices import Prices, Tier
+from workers.profiles.llm.providers import WireName
 from workers.wires.models import ModelOffer
 
+Billing = Literal["metered", "subscription"]
 
-class RemoteModel(ModelOffer):
-    """A model of an endpoint. Prices are in dollars a million tokens, as providers state them; None: not
-    known.
 
-    One dollar a million tokens is one micro-dollar a token.
-    """
+class DeclaredModel(ModelOffer, Prices):
+    """A model of an endpoint as the operator declares it, with the prices that the operator pays."""
 
-    price_in: float | None = Field(default=None, ge=0)
-    price_out: float | None = Field(default=None, ge=0)
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RemoteModel(ModelOffer, Prices):
+    """A model of an endpoint with what is known of its prices; `tiers` are those of long calls."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    tiers: tuple[Tier, ...] = ()
 
 
 class LlmCapability(BaseModel):
     """An llm seat's descriptor: its endpoint's host and its models, the preferred one first. It holds no
-    secret.
+    secret. `states_cost`: each answer says what it cost.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     host: str
     models: tuple[RemoteModel, ...] = Field(min_length=1)
+    billing: Billing = "metered"
+    states_cost: bool = False
 
 
 class LlmSeat(BaseModel):
@@ -46,9 +55,12 @@ class LlmSeat(BaseModel):
     url: str = Field(pattern=r"^https?://[^/@\s?#]+(/[^@\s?#]*)?$")
     key_env: str | None = None
     key_file: str | None = None
-    wire: Literal["openai", "anthropic"] = Field(default="openai", description="what the endpoint speaks")
-    models: tuple[RemoteModel, ...] = ()
+    provider: str | None = Field(default=None, description="whose API it is; fills in what is not said")
+    wire: WireName = Field(default="openai", description="what the endpoint speaks")
+    api_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9.-]+$", description="Azure's, dated")
+    models: tuple[DeclaredModel, ...] = ()
     lanes: int = Field(default=4, ge=1, le=512)
+    billing: Billing = Field(default="metered", description="by the token, or a subscription at a flat rate")
     budget: float | None = Field(default=None, ge=0)
     period: Literal["month", "week", "day"] = "month"
     requests_per_minute: int | None = Field(default=None, ge=0, le=100_000)
