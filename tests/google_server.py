@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.local_http import Handler, ModelServer
 
 KEY = "AIza-test-0123456789"
+MODELS = ("echo", "other")
 LONG = 10_000_000
 """How many bytes the model `long` says."""
 
