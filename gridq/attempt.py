@@ -282,7 +282,8 @@ class Attempt:
         return ended if ended in ("celery", "plain") else ""
 
     def _judge(self, exc: BaseException) -> Verdict:
-        place = {"path": self._path, "worker": self.session.worker, "attempt": self.claim.attempt}
+        where = {"path": self._path, "worker": self.session.worker, "queue": self.claim.queue}
+        place = {**where, "attempt": self.claim.attempt}
         late = isinstance(exc, StageTimeout) and self._for_job and time.monotonic() >= self.deadline
         if self._why == "timeout" or late:
             return self._timeout()

@@ -12,15 +12,17 @@ import httpx
 import pytest
 
 from gridq import registry
+from gridq.errors import SeatRateLimited
 from gridq.executor import Session
 from gridq.limiting import lift, put_in_force
-from gridq.protocol import Advertisement, Service
+from gridq.profiles import StageContext
+from gridq.protocol import Advertisement, Json, Service, StageCall
 from gridq.quotas import parse
 from gridq.store.scripts import Scripts
 from tests.builders import parallel, seq, stage
 from tests.gateways import benches
 from tests.integration.gateway.conftest import Served
-from tests.local_grid import BenchRunner
+from tests.local_grid import BenchRunner, LocalGrid
 from tests.refused import refused
 from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
@@ -118,6 +120,19 @@ def test_who_gave_way_is_told_what_every_refusal_says(served: Served, scripts: S
         served.gateway.ask("DELETE", f"/jobs/{job}", 200)
     assert (error["bottleneck"], error["capability"]) == ("max_pending of llm:narrow (1)", "llm:narrow")
     assert error["fix"].startswith("submit it again when there is less to do")
+
+
+def over_its_rate(stage: StageCall, value: Json, context: StageContext) -> Json:
+    raise SeatRateLimited("The endpoint's rate limit is reached", {"status": 429, "retry_after": 0.01})
+
+
+@pytest.mark.parametrize("path", CHATS)
+def test_where_every_attempt_met_a_rate_limit_it_says_whose(served: Served, path: str) -> None:
+    seats = {"t.hasty": ["llm:hasty"]}
+    with LocalGrid(served.grid.scripts.client, served.config, seats, lanes=1, runner=over_its_rate):
+        error = refused(ask(served, path, "hasty"), 429, "stage.attempts_exhausted")
+    assert (error["bottleneck"], error["capability"]) == ("the rate limit of t.hasty", "llm:hasty")
+    assert (error["position"], error["starts_in"], error["fix"]) == (None, None, "ask again in 1 s")
 
 
 def test_a_quota_says_when_its_window_turns_or_that_no_waiting_helps(

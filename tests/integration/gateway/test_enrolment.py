@@ -22,6 +22,7 @@ from tests.builders import stage
 from tests.gateways import Gateway, serving
 from tests.hygiene import keys_without_ttl
 from tests.local_grid import LocalGrid
+from tests.refused import refused
 from tests.waiting import wait_for
 from workers.embedded import EmbeddedServer
 
@@ -275,8 +276,8 @@ def test_only_so_many_are_enrolled_and_none_of_them_is_turned_away(
     monkeypatch.setattr(enrolment, "MOST", 1)
     enrol(gateway, worker, config)
     other = {"worker_id": "bob", "url": worker.url}
-    error = gateway.post("/workers", other, 503, headers=SHOWN)["error"]
-    assert (error["code"], error["limit"]) == ("workers.full", 1)
+    error = refused(gateway.http.post("/workers", json=other, headers=SHOWN), 503, "workers.full")
+    assert (error["bottleneck"], error["limit"]) == ("the 1 workers that a grid takes over HTTP", 1)
     enrol(gateway, worker, config, "another-model")
     assert gateway.http.delete("/workers/alice", headers=SHOWN).status_code == 204
     gateway.post("/workers", other, 201, headers=SHOWN)
