@@ -20,7 +20,7 @@ class WireServer(ModelServer):
 
     Models: `echo` says the last message's words back, one piece a word, `paced` with 10 ms between them,
     `pausing` with 700; `held` says the first and, once `go_on` is set, the others; `vast` says each word
-    4,000 times; `slow` goes on for ever, `metered` too and says what it has used so far; `silent`
+    1,000 times; `slow` goes on for ever, `metered` too and says what it has used so far; `silent`
     takes the request and says nothing; `status-<n>` refuses (with `retry_after`);
     `status-<n>-<code>-<param>` says more of it;
     `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends what is
@@ -105,7 +105,7 @@ def _handler(state: WireServer) -> type[Handler]:
             text = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
             if isinstance(text, list):
                 text = text[0]["text"]
-            times = 4000 if body["model"] == "vast" else 1
+            times = 1000 if body["model"] == "vast" else 1
             return [word * times + " " for word in text.split()]
 
         def _answer(self, body: dict[str, Any]) -> None:

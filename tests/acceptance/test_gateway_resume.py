@@ -4,86 +4,46 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
 
-from gridq import queues
-from gridq.settings import Settings
 from gridq.states import JobState
-from gridq.store.connection import connect
-from tests.acceptance.homes import GRIDQ
-from tests.integration.gateway.conftest import LlmRunner
-from tests.local_grid import LocalGrid
+from tests.acceptance.llm_grid import Grid, llm_grid
 from tests.waiting import wait_for
-from tests.wire_server import WireServer
-from workers.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.slow
 
 WORDS = [f"w{number}" for number in range(150)]
-CHAT = "/v1/chat/completions"
-
-
-class Grid:
-    """A grid in this process, and gateways before it that are processes of their own."""
-
-    def __init__(self, server: EmbeddedServer, local: LocalGrid, config: Settings) -> None:
-        self.server = server
-        self.local = local
-        self.config = config
-
-    @contextmanager
-    def gateway(self, drain: float = 20) -> Iterator[tuple[subprocess.Popen[str], str]]:
-        quiet = {name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")}
-        told = {
-            "GRIDQ_BROKER_URL": self.server.url, "GRIDQ_PREFIX": self.config.prefix,
-            "GRIDQ_HOME": str(self.config.home), "GRIDQ_DRAIN": str(drain),
-        }  # fmt: skip
-        program = subprocess.Popen(
-            [*GRIDQ, "gateway", "--port", "0"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=quiet | told,
-        )  # fmt: skip
-        assert program.stdout is not None
-        try:
-            yield program, program.stdout.readline().split()[1]
-        finally:
-            program.kill()
-            program.wait()
-            program.stdout.close()
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+GRAMMAR = [
+    "message_start", "content_block_start", *["content_block_delta"] * len(WORDS), "content_block_stop",
+    "message_delta", "message_stop",
+]  # fmt: skip
+"""The events of Anthropic's wire for an answer of all WORDS."""
 
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
-    folder = tmp_path_factory.mktemp("resume")
-    (folder / "home").mkdir()
-    with EmbeddedServer(Path(folder / "data"), appendonly=True) as server, WireServer() as wire:
-        config = Settings(broker_url=server.url, prefix=f"r{secrets.token_hex(3)}:", home=folder / "home")
-        client = connect(server.url, name="tests")
-        runner = LlmRunner(wire.url)
-        seats = {"m.api": runner.profile.queues(runner.capability), "m.router": [queues.PURE]}
-        with LocalGrid(client, config, seats, lanes=8, runner=runner) as local:  # type: ignore[arg-type]
-            yield Grid(server, local, config)
-        runner.profile.close()
-        client.close()
+    with llm_grid(tmp_path_factory.mktemp("resume")) as made:
+        yield made
 
 
 class Reader:
     """What a client has read of one stream, over however many connections; only whole events count."""
 
-    def __init__(self, model: str = "paced") -> None:
+    def __init__(self, model: str = "paced", path: str = CHAT) -> None:
         self.model = model
+        self.path = path
         self.job = ""
         self.last = ""
         self.words: list[str] = []
         self.ids: list[str] = []
+        self.kinds: list[str] = []
         self.whole = False
 
     def read(self, url: str, then: Callable[[], bool] = lambda: True) -> None:
@@ -91,12 +51,13 @@ class Reader:
         body = {
             "model": self.model,
             "stream": True,
+            "max_tokens": 999,
             "messages": [{"role": "user", "content": " ".join(WORDS)}],
         }
         headers = {"last-event-id": self.last} if self.last else {}
         with (
             httpx.Client(timeout=60) as http,
-            http.stream("POST", url + CHAT, json=body, headers=headers) as got,
+            http.stream("POST", url + self.path, json=body, headers=headers) as got,
         ):
             assert got.status_code == 200, got.read()
             self.job = got.headers["x-gridq-job"]
@@ -117,14 +78,20 @@ class Reader:
         if event["data"] == "[DONE]":
             self.whole = True
             return
-        for choice in json.loads(event["data"])["choices"]:
-            word: Any = choice["delta"].get("content")
-            if word:
-                self.words.append(word.strip())
+        told: Any = json.loads(event["data"])
+        if self.path == MESSAGES:
+            assert event["event"] == told["type"]
+            self.kinds.append(told["type"])
+            self.whole = told["type"] == "message_stop"
+            deltas = [told["delta"].get("text")] if told["type"] == "content_block_delta" else []
+        else:
+            deltas = [choice["delta"].get("content") for choice in told["choices"]]
+        self.words += [word.strip() for word in deltas if word]
 
 
-def test_a_gateway_killed_in_mid_stream_is_resumed_on_another(grid: Grid) -> None:
-    reader = Reader()
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_a_gateway_killed_in_mid_stream_is_resumed_on_another(grid: Grid, path: str) -> None:
+    reader = Reader(path=path)
 
     def kill() -> bool:
         if len(reader.words) == 40:
@@ -140,6 +107,7 @@ def test_a_gateway_killed_in_mid_stream_is_resumed_on_another(grid: Grid) -> Non
     assert reader.whole
     assert reader.words == WORDS
     assert len(set(reader.ids)) == len(reader.ids)
+    assert reader.kinds == (GRAMMAR if path == MESSAGES else [])
     assert grid.local.client.status(reader.job) is JobState.DONE
 
 

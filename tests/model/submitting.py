@@ -14,8 +14,9 @@ from gridq import bells
 from gridq.app import app
 from gridq.states import JobState, StageState
 from tests.conftest import GridEnv
+from tests.model.room import Bounds, Room
 from tests.model.shadow import TEAM, Shadow
-from tests.model.trees import Builder, Tree, trees
+from tests.model.trees import ONE, TWO, Builder, Tree, trees
 from tests.model.watcher import Watcher
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import HOUR, Grid
@@ -24,12 +25,14 @@ T = TypeVar("T", bound=Callable[..., None])
 
 AGAIN = (
     "claim", "complete", "fail", "emit", "renew", "register", "leave", "stop", "enqueue", "admit",
-    "quarantine",
+    "quarantine", "enter",
 )  # fmt: skip
 """What redis-py sends again where the reply was lost."""
 
-agents = st.sampled_from(["ann", "bob"])
+AGENTS = ("ann", "bob")
+agents = st.sampled_from(AGENTS)
 amounts = st.sampled_from([None, 0, 5_000, 20_000, 1_000_000])
+bounds = st.dictionaries(st.sampled_from([ONE, TWO]), st.tuples(st.integers(0, 4), st.booleans()), max_size=2)
 timeouts = st.sampled_from([None, None, None, HOUR])
 keys = st.sampled_from(["", "", "", "one", "two"])
 picks = st.integers(0, 2**32).map(random.Random)
@@ -63,6 +66,7 @@ class Submitting(RuleBasedStateMachine):
         self._call, self.grid.scripts.call = self.grid.scripts.call, self.call  # type: ignore[method-assign]
         self.numbers = itertools.count(1)
         self.over: set[str] = set()
+        self.bounds: Bounds = {}
         marked = {name: getattr(getattr(type(self), name), "act", None) for name in dir(type(self))}
         self.acts: dict[str, Any] = {name: about for name, about in marked.items() if about}
 
@@ -116,12 +120,17 @@ class Submitting(RuleBasedStateMachine):
             expected = ["same" if other == body else "conflict", first]
             assert self.grid.admit(plan, job, agent=agent, **options) == expected
             return False
-        may = self.shadow.may(agent, cost)
+        room = Room(self.grid, self.bounds, plan, options.get("prio", 0), AGENTS)
+        full = room.full()
+        may = not full and self.shadow.may(agent, cost)
         if may:  # before the call: in it the books are compared
             self.shadow.admitted(job, agent, cost, celery=options.get("celery", False), key=key, body=body)
         reply = self.grid.admit(plan, job, agent=agent, **options)
-        assert reply[0] == ("ok" if may else "quota")
+        assert reply[0] == ("queue" if full else "ok" if may else "quota")
+        if full:
+            room.refused(reply)
         if may:
+            room.made(reply[1:])
             assert self.grid.admit(plan, job, agent=agent, **options) == ["known"]
         return may
 
@@ -184,17 +193,21 @@ class Submitting(RuleBasedStateMachine):
 
     # -- operators -------------------------------------------------------------------------------------------
 
-    @act(1, ann=amounts, team=amounts, lifted=st.booleans())
-    def limit(self, ann: int | None, team: int | None, lifted: bool) -> None:
+    @act(2, ann=amounts, team=amounts, bounds=bounds, lifted=st.booleans())
+    def limit(self, ann: int | None, team: int | None, bounds: Bounds, lifted: bool) -> None:
         """Other limits are put in force, or all are lifted."""
         self.shadow.limits = None if lifted else {"ann": ann, "bob": None, TEAM: team}
+        self.bounds = {} if lifted else bounds
         if lifted:
             self.grid.scripts.limit("", "", {})
             return
         dollars = {name: '"none"' if n is None else n / 1_000_000 for name, n in self.shadow.limits.items()}
         text = f"[teams.{TEAM}]\nmonthly_dollars = {dollars[TEAM]}\n"
-        for name in ("ann", "bob"):
+        for name in AGENTS:
             text += f'[agents.{name}]\nteam = "{TEAM}"\nmonthly_dollars = {dollars[name]}\n'
+        for queue, (most, drops) in bounds.items():
+            policy = "drop-oldest-batch" if drops else "reject"
+            text += f'[queues."{queue}"]\nmax_pending = {most}\npolicy = "{policy}"\n'
         limit(self.grid, text)
 
     @act(3, lambda self: self.isolated(), pick=picks, verb=st.sampled_from(["release", "drop", "nothing"]))

@@ -22,23 +22,22 @@ from workers.embedded import EmbeddedServer
 from workers.profiles.llm import LlmProfile
 
 MODELS = (
-    "paced", "pausing", "slow", "silent", "cut", "cut-first", "malformed", "error-event", "error-late",
-    "ragged", "whole", "tools", "status-400", "status-404", "status-422", "org/Big Model",
+    "paced", "pausing", "held", "vast", "slow", "silent", "cut", "cut-first", "malformed", "error-event",
+    "error-late", "ragged", "whole", "tools", "status-400", "status-404", "status-422", "org/Big Model",
 )  # fmt: skip
 
 
 class LlmRunner:
-    """Runs stages as an llm seat's lanes do."""
+    """Runs stages as an llm seat's lanes do. `models`: the seat's, else all that a WireServer knows."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, models: Sequence[dict[str, Json]] = ()) -> None:
         self.profile = LlmProfile()
-        seat = {
-            "name": "api",
-            "url": url,
-            "allow_loopback": True,
-            "models": [{"name": "echo", "families": ["small"]}, {"name": "embed", "embeddings": True}]
-            + [{"name": name} for name in MODELS],
-        }
+        usual: list[dict[str, Json]] = [
+            {"name": "echo", "families": ["small"]},
+            {"name": "embed", "embeddings": True},
+            *({"name": name} for name in MODELS),
+        ]
+        seat = {"name": "api", "url": url, "allow_loopback": True, "models": models or usual}
         offer = self.profile.probe([seat]).found[0]
         self.capability = self.profile.Capability.model_validate(offer.capability)
         self.profile.open(self.capability, offer.config)

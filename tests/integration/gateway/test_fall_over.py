@@ -1,0 +1,184 @@
+"""Several seats serve one model: what one fails before its first token, another answers whole; what it fails
+after it, is told to the caller and asked of nobody else.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from gridq import queues, registry
+from gridq.protocol import Advertisement, Row
+from gridq.settings import Settings
+from gridq.store.connection import connect
+from tests.gateways import Gateway, serving
+from tests.integration.gateway.conftest import LlmRunner
+from tests.local_grid import LocalGrid
+from tests.waiting import wait_for
+from tests.wire_server import WireServer
+from workers.embedded import EmbeddedServer, free_port
+
+TEXT = " ".join(f"w{number}" for number in range(30))
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+BEFORE = ("status-500", "status-429", "cut-first", "error-event", "malformed")
+"""How `m.bad` fails before its first token; it has a model of that name."""
+AFTER = ("cut", "error-late")
+REFUSED = "refused"
+"""Where `m.shut` is, nobody listens."""
+
+
+@dataclass
+class Seats:
+    """A gateway before `m.good`, whose only lane can be made busy, and seats that fail."""
+
+    gateway: Gateway
+    grid: LocalGrid
+    good: WireServer
+    bad: WireServer
+    pool: ThreadPoolExecutor
+
+    def ask(self, path: str, model: str, text: str, *, name: str = "", pin: str = "", stream: bool = False
+    ) -> httpx.Response:  # fmt: skip
+        body = {"model": model, "messages": [{"role": "user", "content": text}], "stream": stream}
+        told = {"x-gridq-name": name, "x-gridq-pin": pin}
+        return self.gateway.http.post(
+            path,
+            json={**body, "max_tokens": 999},
+            headers={header: value for header, value in told.items() if value},
+        )
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Within it the lane of `m.good` is taken."""
+        self.good.go_on.clear()
+        self.good.started.clear()
+        held = self.pool.submit(self.ask, CHAT, "held", "one two", pin="m.good", stream=True)
+        wait_for(lambda: self.good.started.is_set() or held.done())
+        assert not held.done(), held.result().text
+        self.good.requests.clear()
+        try:
+            yield
+        finally:
+            self.good.go_on.set()
+            assert held.result(30).status_code == 200
+
+    def fall_over(self, path: str, fault: str, *, stream: bool) -> httpx.Response:
+        """The answer to a question that a failing seat had to take first."""
+        name = f"n{secrets.token_hex(4)}"
+        with self.busy():
+            asked: Future[httpx.Response] = self.pool.submit(
+                self.ask, path, f"as-{fault}", TEXT, name=name, stream=stream
+            )
+            wait_for(lambda: self.rows(name))
+        return asked.result(30)
+
+    def rows(self, name: str) -> list[Row]:
+        """What has become of the attempts of the job of this name."""
+        client = self.grid.client
+        return [row for job in client.jobs(5) if job.name == name for row in client.rows(job.job)]
+
+    def tried(self, reply: httpx.Response) -> list[tuple[str, str]]:
+        """Who tried the job of a reply, and how that went."""
+        rows = self.grid.client.rows(reply.headers["x-gridq-job"])
+        return [(row.worker, row.state) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def seats(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seats]:
+    config = Settings(
+        broker_url=server.url,
+        prefix=f"f{secrets.token_hex(4)}:",
+        home=tmp_path_factory.mktemp("home"),
+        retry_backoff=0.0,
+    )
+    with ExitStack() as stack:
+        good, bad = stack.enter_context(WireServer()), stack.enter_context(WireServer())
+        every = [f"as-{fault}" for fault in (*BEFORE, *AFTER, REFUSED)]
+        runners = {
+            "m.good": LlmRunner(good.url, [{"name": "echo", "families": every}, {"name": "held"}]),
+            "m.bad": LlmRunner(
+                bad.url, [{"name": fault, "families": [f"as-{fault}"]} for fault in (*BEFORE, *AFTER)]
+            ),
+            "m.shut": LlmRunner(
+                f"http://127.0.0.1:{free_port()}/v1", [{"name": "echo", "families": [f"as-{REFUSED}"]}]
+            ),
+        }
+        serves = {name: runner.profile.queues(runner.capability) for name, runner in runners.items()}
+        client = stack.enter_context(connect(server.url, name="tests"))
+        stack.callback(lambda: [client.unlink(key) for key in client.scan_iter(f"{config.prefix}*")])
+        grid = LocalGrid(client, config, {**serves, "m.router": [queues.PURE]}, lanes=1)
+        for name, runner in runners.items():
+            grid.sessions[name].runner = runner
+            stack.callback(runner.profile.close)
+        stack.enter_context(grid)
+        for name, runner in runners.items():
+            said = Advertisement(
+                seat=name, machine="m", worker=f"{name}@m", incarnation="i", kind="llm", lanes=1,
+                queues=serves[name], started_at=1.0, capability=runner.capability.model_dump(mode="json"),
+            )  # fmt: skip
+            registry.advertise(client, grid.scripts.keys, said, 600.0)
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        gateway = stack.enter_context(serving(config))
+        yield Seats(gateway, grid, good, bad, pool)
+
+
+def text_of(path: str, reply: httpx.Response) -> str:
+    """The text of an answer, whole or streamed, on either wire."""
+    if reply.headers["content-type"] == "application/json":
+        answer = reply.json()
+        content = answer["choices"][0]["message"]["content"] if path == CHAT else answer["content"][0]["text"]
+        return str(content)
+    datas = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: ")]
+    told = [json.loads(data) for data in datas if data != "[DONE]"]
+    if path == CHAT:
+        assert datas[-1] == "[DONE]"
+        return "".join(choice["delta"].get("content") or "" for each in told for choice in each["choices"])
+    kinds = [each["type"] for each in told if each["type"] != "ping"]
+    assert kinds[0] == "message_start"
+    assert kinds.count("message_start") == kinds.count("message_stop") == 1
+    assert kinds[-1] == "message_stop"
+    return "".join(each["delta"].get("text", "") for each in told if each["type"] == "content_block_delta")
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("fault", ["status-500", REFUSED])
+def test_what_one_seat_fails_another_answers_whole(seats: Seats, fault: str, path: str, stream: bool) -> None:
+    reply = seats.fall_over(path, fault, stream=stream)
+    assert reply.status_code == 200, reply.text
+    assert text_of(path, reply).split() == TEXT.split()
+    first = "m.shut" if fault == REFUSED else "m.bad"
+    assert seats.tried(reply) == [(first, "failed"), ("m.good", "done")]
+    assert len(seats.good.requests) == 1
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("fault", [fault for fault in BEFORE if fault != "status-500"])
+def test_a_stream_that_fails_before_its_first_token_is_anothers(seats: Seats, fault: str, path: str) -> None:
+    reply = seats.fall_over(path, fault, stream=True)
+    assert reply.status_code == 200, reply.text
+    assert text_of(path, reply).split() == TEXT.split()
+    assert seats.tried(reply) == [("m.bad", "failed"), ("m.good", "done")]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("fault", AFTER)
+def test_what_fails_after_its_first_token_is_told_and_asked_of_nobody_else(
+    seats: Seats, fault: str, path: str
+) -> None:
+    reply = seats.fall_over(path, fault, stream=True)
+    assert reply.status_code == 200
+    datas = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: ")]
+    error = json.loads(datas[-1])["error"]
+    assert error["code"] == "stage.stream_cut"
+    assert {"[DONE]", "message_stop"}.isdisjoint(reply.text.split())
+    assert ("one " if fault == "cut" else TEXT.split()[0]) in "".join(datas[:-1])
+    assert seats.tried(reply) == [("m.bad", "failed")]
+    assert seats.good.requests == []

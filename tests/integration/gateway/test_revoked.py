@@ -1,0 +1,41 @@
+"""A key that is revoked while its stream is open."""
+
+from __future__ import annotations
+
+import json
+
+from gridq import auth
+from tests.integration.gateway.conftest import Served
+from tests.waiting import wait_for
+
+CHAT = "/v1/chat/completions"
+
+
+def test_a_stream_goes_on_to_its_end_and_the_next_request_is_refused(served: Served) -> None:
+    scripts = served.grid.scripts
+    client, keys = scripts.client, scripts.keys
+    record, text = auth.create(client, keys, "ann")
+    key = {"authorization": f"Bearer {text}"}
+    body = {"model": "held", "stream": True, "messages": [{"role": "user", "content": "so it goes on"}]}
+    http = served.gateway.http
+    with http.stream("POST", CHAT, json=body, headers=key) as reply:
+        assert reply.status_code == 200, reply.read()
+        datas = (line.removeprefix("data: ") for line in reply.iter_lines() if line.startswith("data: "))
+        told = []
+        for data in datas:
+            told.append(data)
+            if "so " in data:
+                break
+        assert http.get("/v1/models", headers=key).status_code == 200
+        auth.revoke(client, keys, record.id)
+        refused = wait_for(
+            lambda: http.get("/v1/models", headers=key), true=lambda reply: reply.status_code == 401
+        )
+        assert refused.json()["error"]["code"] == "auth.key_revoked"
+        served.wire.go_on.set()
+        told += datas
+    assert told.pop() == "[DONE]"
+    deltas = [choice["delta"] for data in told for choice in json.loads(data)["choices"]]
+    assert [delta["content"] for delta in deltas if delta.get("content")] == ["so ", "it ", "goes ", "on "]
+    again = http.post(CHAT, json=body, headers=key)
+    assert (again.status_code, again.json()["error"]["code"]) == (401, "auth.key_revoked")

@@ -1,0 +1,69 @@
+"""What an admission must do where queues are bounded, told from what stands in them before it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gridq.errors import QueueDropped
+from gridq.graph.plan import Plan
+from tests.unit.store.plans import Grid
+
+Bounds = dict[str, tuple[int, bool]]
+"""Queue → the most stages that may stand in it, whether batch work gives way to interactive."""
+
+
+class Room:
+    """The bounded queues that a job would stand in, as they are now. `agents`: whose stages there may be."""
+
+    def __init__(self, grid: Grid, bounds: Bounds, given: Plan, prio: int, agents: tuple[str, ...]) -> None:
+        self.grid = grid
+        self.bounds = bounds
+        self.prio = prio
+        ready = Counter(step.queue for step in given.steps if not step.after)
+        self.needed = {queue: count for queue, count in ready.items() if queue in bounds}
+        self.standing = {queue: sum(grid.classes(queue).values()) for queue in self.needed}
+        self.batch = {queue: self._batch(queue, agents) for queue in self.needed}
+
+    def _batch(self, queue: str, agents: tuple[str, ...]) -> Counter[str]:
+        """How many stages of each batch job stand in the queue."""
+        found: Counter[str] = Counter()
+        for cls in self.grid.classes(queue):
+            if not cls.startswith("0/"):
+                for agent in agents:
+                    key = self.grid.keys("w", queue, cls, agent)
+                    members = [member.decode() for member in self.grid.client.zrange(key, 0, -1)]
+                    found.update(member.rpartition(":")[0] for member in members)
+        return found
+
+    def over(self, queue: str, gone: list[str]) -> bool:
+        """Whether the job has no room in the queue once the jobs that are `gone` stand there no more."""
+        left = self.standing[queue] - sum(self.batch[queue][job] for job in gone)
+        return left + self.needed[queue] > self.bounds[queue][0]
+
+    def full(self) -> set[str]:
+        """The queues for which the job has to be refused."""
+        found = set()
+        for queue, needed in self.needed.items():
+            most, drops = self.bounds[queue]
+            short = self.standing[queue] + needed - most
+            gives = drops and self.prio == 0 and needed <= most and sum(self.batch[queue].values()) >= short
+            if short > 0 and not gives:
+                found.add(queue)
+        return found
+
+    def refused(self, reply: list[str]) -> None:
+        """Check the refusal."""
+        _, queue, *numbers = reply
+        assert queue in self.full()
+        told = (self.standing[queue], self.bounds[queue][0], self.needed[queue])
+        assert [int(number) for number in numbers] == list(told)
+
+    def made(self, dropped: list[str]) -> None:
+        """Check who gave way to the job that was admitted: no more than must, and each ended for that."""
+        assert len(set(dropped)) == len(dropped)
+        for number, job in enumerate(dropped):
+            where = [queue for queue in self.needed if self.batch[queue][job]]
+            assert any(self.over(queue, dropped[:number]) for queue in where), f"{job} gave way for nothing"
+            assert isinstance(self.grid.ended(job).error(), QueueDropped)
+        for queue in self.needed:
+            assert sum(self.grid.classes(queue).values()) <= self.bounds[queue][0], f"{queue} is over-full"
