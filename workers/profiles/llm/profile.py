@@ -13,6 +13,9 @@ from gridq.profiles import Profile, StageContext
 from gridq.protocol import Demand, Effect, Estimate, Json, ProbeReport, StageCall
 from workers.profiles.llm import accounting, matching, runner
 from workers.profiles.llm.capability import LlmCapability, LlmSeat
+from workers.profiles.llm.clis.offering import is_cli
+from workers.profiles.llm.clis.speaker import CliSpeaker
+from workers.profiles.llm.clis.table import CliSeat, login
 from workers.profiles.llm.opening import opened
 from workers.profiles.llm.probe import KIND, probe
 from workers.wires import stages
@@ -30,7 +33,7 @@ class LlmProfile(Profile):
     Capability: ClassVar[type[BaseModel]] = LlmCapability
 
     def __init__(self) -> None:
-        self._wire: RemoteWire | None = None
+        self._wire: RemoteWire | CliSpeaker | None = None
         self._capability: LlmCapability | None = None
         self._degraded: tuple[float, str] = (0.0, "")
         self._calls = 0
@@ -53,9 +56,11 @@ class LlmProfile(Profile):
     def open(self, capability: BaseModel, config: Mapping[str, Json]) -> None:
         """Read the key and make the wire ready; nothing is sent yet. ConfigError: the key is not there."""
         assert isinstance(capability, LlmCapability)
-        seat = LlmSeat.model_validate(config)
         self._capability = capability
-        self._wire = opened(seat)
+        if is_cli(config):
+            self._wire = CliSpeaker(login(CliSeat.model_validate(config)))
+        else:
+            self._wire = opened(LlmSeat.model_validate(config))
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         if self._wire is None or self._capability is None:
@@ -90,6 +95,10 @@ class LlmProfile(Profile):
         return {"calls": float(self._calls), "failures": float(self._failures)}
 
     def health(self) -> str:
-        """Why the endpoint refused the seat, for a minute after it did or until it serves again."""
+        """Why the endpoint or the program refused the seat: for a minute after it did, as long as it said,
+        or until it serves again.
+        """
+        if isinstance(self._wire, CliSpeaker):
+            return self._wire.health()
         until, reason = self._degraded
         return reason if time.monotonic() < until else ""

@@ -1,0 +1,367 @@
+"""Calls of real seats by fake programs: what the program gets, what comes of its answer, how it fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.errors import (
+    GridError,
+    JobCancelled,
+    SeatDegraded,
+    SeatRateLimited,
+    SeatUnavailable,
+    StageError,
+    StageTimeout,
+)
+from gridq.profiles import StageContext
+from gridq.protocol import Effect, Json, StageCall
+from tests.fake_clis import PROGRAMS, FakeClis
+from tests.waiting import wait_for
+from tests.wire_types import CHUNK, COMPLETION, EVENT, MESSAGE, valid
+from workers.profiles.llm import LlmProfile
+from workers.profiles.llm.capability import LlmCapability
+
+CLIS = tuple(PROGRAMS)
+MODELS = (
+    *(
+        "echo",
+        "count",
+        "huge",
+        "slow",
+        "stubborn",
+        "silent",
+        "empty",
+        "hollow",
+        "crash",
+        "garbage",
+        "deaf",
+        "noisy",
+    ),
+    *("quotes", "lingers", "straggler", "limited", "session", "logged-out", "expired", "no-credit"),
+    *("overloaded", "no-model", "too-long"),
+)
+EFFECTS = [Effect(effect="Llm", model="any")]
+WORDS = [{"role": "user", "content": "so it goes on"}]
+
+
+def stage(implementation: str) -> StageCall:
+    return StageCall(id="s", name="s", path="$.a", implementation=implementation, effects=EFFECTS)
+
+
+@pytest.fixture(scope="module")
+def fakes(tmp_path_factory: pytest.TempPathFactory) -> FakeClis:
+    return FakeClis(tmp_path_factory.mktemp("clis"), *CLIS)
+
+
+@pytest.fixture(autouse=True)
+def _found(fakes: FakeClis, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in fakes.environ.items():
+        monkeypatch.setenv(name, value)
+
+
+def named(cli: str, model: str) -> str:
+    return f"anthropic/{model}" if cli == "opencode" else model
+
+
+def seat(cli: str, **fields: Any) -> LlmProfile:
+    """A seat as its worker opens it."""
+    profile = LlmProfile()
+    models = [{"name": named(cli, model)} for model in MODELS]
+    table = {"name": "mine", "cli": cli, "models": models, **fields}
+    program = fields.get("program") or shutil.which(PROGRAMS[cli])
+    billing = fields.get("billing", "subscription")
+    capability = {"host": cli, "models": models, "billing": billing, "states_cost": True}
+    profile.open(LlmCapability.model_validate(capability), {**table, "program": program})
+    return profile
+
+
+@pytest.fixture(params=CLIS)
+def cli(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def ask(profile: LlmProfile, cli: str, model: str, context: StageContext | None = None, **body: Json) -> Json:
+    asked = {"model": named(cli, model), "messages": WORDS, **body}
+    value = {"wire": "openai", "path": "chat/completions", "body": asked}
+    return profile.run(stage("llm:wire"), value, context or StageContext())
+
+
+def failing(profile: LlmProfile, cli: str, model: str) -> GridError:
+    with pytest.raises(GridError) as caught:
+        ask(profile, cli, model)
+    return caught.value
+
+
+def test_an_answer_is_whole_with_what_it_used(cli: str):
+    context = StageContext()
+    answer = ask(seat(cli), cli, "echo", context)
+    assert valid(COMPLETION, answer).choices[0].message.content == "so it goes on "
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    used = context.usage
+    assert (used.tokens_in, used.tokens_cached, used.tokens_out) == (7, 4, 5)
+    assert used.micro_dollars is None  # a subscription has no price a call
+
+
+def test_a_metered_login_costs_what_its_program_says():
+    context = StageContext()
+    ask(seat("claude", billing="metered"), "claude", "echo", context)
+    assert context.usage.micro_dollars == 12_500
+
+
+def test_pieces_come_as_they_are_said(cli: str):
+    pieces: list[Any] = []
+    context = StageContext(emit=pieces.append)
+    answer = ask(seat(cli), cli, "echo", context, stream_options={"include_usage": True})
+    assert all(valid(CHUNK, piece) for piece in pieces)
+    said = [piece["choices"][0]["delta"].get("content") for piece in pieces if piece["choices"]]
+    assert "".join(filter(None, said)) == "so it goes on " == answer["choices"][0]["message"]["content"]
+    if cli not in ("codex", "opencode"):  # these tell their answers whole
+        assert len(said) > 4
+    assert pieces[-1]["usage"]["prompt_tokens"] == 7
+
+
+def test_an_anthropic_client_is_answered_in_its_own_wire(cli: str):
+    body = {"model": named(cli, "echo"), "max_tokens": 50, "system": "Be brief.", "messages": WORDS}
+    value = {"wire": "anthropic", "path": "messages", "body": body}
+    profile = seat(cli)
+    answer = profile.run(stage("llm:wire"), value, StageContext())
+    assert valid(MESSAGE, answer).usage.cache_read_input_tokens == 4
+    assert "so it goes on" in answer["content"][0]["text"]
+    events: list[Any] = []
+    profile.run(stage("llm:wire"), value, StageContext(emit=events.append))
+    assert all(valid(EVENT, event) for event in events)
+    assert events[-1]["type"] == "message_stop"
+
+
+def test_the_stages_of_a_model_reach_it(cli: str):
+    profile = seat(cli)
+    value = {"prompt": "so it goes", "model": named(cli, "echo")}
+    assert profile.run(stage("llm:complete"), value, StageContext()) == "so it goes "
+    pieces: list[Any] = []
+    value = {"messages": "and on", "model": named(cli, "echo")}
+    answer = profile.run(stage("llm:chat"), value, StageContext(emit=pieces.append))
+    assert answer == {"role": "assistant", "content": "and on ", "finish_reason": "stop"}
+    assert "".join(pieces) == "and on "
+
+
+def test_a_program_sees_its_prompt_and_little_else(
+    cli: str, fakes: FakeClis, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://:pw@host")
+    messages = [{"role": "system", "content": "Be brief."}, *WORDS]
+    ask(seat(cli), cli, "echo", messages=messages)
+    call = fakes.calls(cli)[-1]
+    assert not {"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GRIDQ_BROKER_URL", "SECRET_THING"} & set(call["env"])
+    assert call["env"]["HOME"] == str(fakes.folder)
+    assert "so it goes on" not in " ".join(call["argv"])
+    assert "so it goes on" in call["prompt"]
+    assert call["folder"] in ([], [".cursor"], ["opencode.json"])
+    assert not Path(call["cwd"]).exists()
+    told = [call["prompt"], *call["files"].values()]
+    assert sum("Be brief." in text for text in told) == 1
+
+
+def test_a_long_prompt_goes_through():
+    long = "word " * 400_000
+    answer = ask(seat("claude"), "claude", "count", messages=[{"role": "user", "content": long}])
+    assert answer["choices"][0]["message"]["content"] == "2000000"
+
+
+def test_a_huge_answer_does_not_block():
+    answer = ask(seat("claude"), "claude", "huge")
+    assert len(answer["choices"][0]["message"]["content"]) == 10_000_000
+
+
+def test_a_home_of_its_own_is_the_login_that_is_used(cli: str, fakes: FakeClis, tmp_path: Path):
+    ask(seat(cli, home=str(tmp_path)), cli, "echo")
+    seen = fakes.calls(cli)[-1]["env"]
+    assert [name for name, value in seen.items() if value.startswith(str(tmp_path))]
+
+
+def test_what_a_table_names_is_seen(fakes: FakeClis):
+    ask(seat("claude", env=["SECRET_THING"]), "claude", "echo")
+    assert fakes.calls("claude")[-1]["env"]["SECRET_THING"] == "never"
+
+
+def test_tools_are_forbidden_unless_the_owner_allows_them(cli: str, fakes: FakeClis):
+    ask(seat(cli), cli, "echo")
+    forbidden = fakes.calls(cli)[-1]
+    ask(seat(cli, tools=True), cli, "echo")
+    allowed = fakes.calls(cli)[-1]
+    assert (forbidden["argv"], sorted(forbidden["files"])) != (allowed["argv"], sorted(allowed["files"]))
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "state"),
+    [
+        ("limited", SeatDegraded, "rate limited"),
+        ("logged-out", SeatDegraded, "logged out"),
+        ("expired", SeatDegraded, "login expired"),
+        ("no-credit", SeatDegraded, "no credit"),
+        ("overloaded", SeatUnavailable, "overloaded"),
+        ("no-model", SeatUnavailable, "model unknown"),
+        ("too-long", StageError, "request refused"),
+    ],
+)
+def test_what_is_wrong_is_told_apart(model: str, kind: type[GridError], state: str):
+    error = failing(seat("claude"), "claude", model)
+    assert type(error) is kind, error
+    assert error.details["state"] == state
+
+
+def test_a_limit_that_ends_is_waited_for(cli: str):
+    profile = seat(cli)
+    assert profile.health() == ""
+    error = failing(profile, cli, "limited")
+    least = 2 * 86400 if cli == "cursor" else 7300
+    assert least < error.details["retry_after"] < 4 * 86400
+    assert "rate limited, since" in profile.health()
+    assert "tried again at" in profile.health()
+    ask(profile, cli, "echo")
+    assert profile.health() == ""
+
+
+def test_a_seat_that_fails_again_rests_longer():
+    profile = seat("claude")
+    first = failing(profile, "claude", "logged-out").details["retry_after"]
+    second = failing(profile, "claude", "logged-out").details["retry_after"]
+    assert (first, second) == (60.0, 120.0)
+    assert "claude auth login" in str(failing(profile, "claude", "logged-out").details["fix"])
+
+
+def test_a_time_of_day_is_understood():
+    error = failing(seat("claude"), "claude", "session")
+    assert 7300 < error.details["retry_after"] < 7600
+
+
+@pytest.mark.parametrize("model", ["empty", "hollow", "garbage"])
+def test_no_answer_is_a_failure_however_it_ended(model: str):
+    error = failing(seat("claude"), "claude", model)
+    assert type(error) is SeatUnavailable, error
+    if model == "garbage":
+        assert "what is this" in error.details["reason"]
+
+
+def test_a_crash_is_told_with_its_last_words():
+    error = failing(seat("claude"), "claude", "crash")
+    assert type(error) is SeatUnavailable
+    assert "Segmentation fault" in error.details["reason"]
+    assert error.details["exit"] == -11
+
+
+def test_an_error_holds_no_prompt_and_no_key():
+    error = failing(seat("claude"), "claude", "quotes")
+    told = str(error.to_record())
+    assert "so it goes on" not in told
+    assert "sk-ant" not in told
+    assert error.details["exit"] == 3
+
+
+@pytest.mark.parametrize("model", ["deaf", "noisy", "lingers"])
+def test_odd_programs_are_understood_all_the_same(model: str):
+    answer = ask(seat("claude"), "claude", model)
+    assert answer["choices"][0]["message"]["content"].strip() in ("so it goes on", "nothing asked")
+
+
+def test_what_a_program_leaves_behind_ends_with_it(fakes: FakeClis):
+    answer = ask(seat("claude"), "claude", "straggler")
+    assert answer["choices"][0]["message"]["content"] == "so it goes on "
+    child = next(call["child"] for call in reversed(fakes.calls("claude")) if "child" in call)
+    wait_for(lambda: not alive(child))
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; one that has ended and is not reaped yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("model", ["slow", "stubborn", "silent"])
+def test_a_cancelled_stage_kills_all_of_it(model: str, fakes: FakeClis):
+    profile = seat("claude")
+    before = len(fakes.calls("claude"))
+    context = StageContext(emit=lambda piece: None)
+    failed: list[GridError] = []
+
+    def run() -> None:
+        try:
+            ask(profile, "claude", model, context)
+        except GridError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wanted = 2 if model == "stubborn" else 1
+    wait_for(lambda: len(fakes.calls("claude")) >= before + wanted)
+    context.cancel()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert isinstance(failed[0], JobCancelled)
+    for call in fakes.calls("claude")[before:]:
+        for pid in filter(None, (call.get("pid"), call.get("child"))):
+            wait_for(lambda pid=pid: not alive(pid))
+
+
+def test_a_stage_whose_time_is_over_ends_it(fakes: FakeClis):
+    with pytest.raises(StageTimeout):
+        ask(seat("claude"), "claude", "slow", StageContext(deadline=time.monotonic() + 0.5))
+    assert not alive(fakes.calls("claude")[-1]["pid"])
+
+
+def test_a_program_that_is_silent_for_too_long_is_ended(fakes: FakeClis):
+    error = failing(seat("claude", silence=0.5), "claude", "silent")
+    assert type(error) is SeatUnavailable
+    assert "wrote nothing" in error.message
+    assert not alive(fakes.calls("claude")[-1]["pid"])
+
+
+def test_a_program_that_is_gone_rests_its_seat(fakes: FakeClis, tmp_path: Path):
+    own = FakeClis(tmp_path / "own", "claude")
+    profile = seat("claude", program=str(own.folder / "claude"))
+    (own.folder / "claude").unlink()
+    error = failing(profile, "claude", "echo")
+    assert type(error) is SeatDegraded
+    assert error.details["state"] == "broken install"
+
+
+def test_two_calls_on_one_login_come_one_after_the_other(
+    fakes: FakeClis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("workers.profiles.llm.clis.logins.WAIT_SECONDS", 0.2)
+    one, other = seat("claude"), seat("claude")
+    context = StageContext()
+    before = len(fakes.calls("claude"))
+
+    def first() -> None:
+        with pytest.raises(JobCancelled):
+            ask(one, "claude", "slow", context)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    wait_for(lambda: len(fakes.calls("claude")) > before)
+    error = failing(other, "claude", "echo")
+    assert type(error) is SeatUnavailable
+    assert "uses the seat's login" in error.message
+    context.cancel()
+    thread.join(10)
+    assert ask(other, "claude", "echo")
+
+
+def test_a_rate_limit_without_a_time_goes_to_another_seat(fakes: FakeClis, tmp_path: Path):
+    own = FakeClis(tmp_path / "own")
+    text = "import sys; print('429 Too Many Requests', file=sys.stderr); sys.exit(len(sys.argv) > 2)"
+    own.install("codex", text)
+    profile = seat("codex", program=str(own.folder / "codex"))
+    assert type(failing(profile, "codex", "echo")) is SeatRateLimited
+    assert os.listdir(own.folder) == ["codex"]

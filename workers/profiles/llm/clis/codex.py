@@ -1,0 +1,108 @@
+"""Codex: `codex exec --json`.
+
+Facts: the vendor's documents and its open source. Each line is an event: `thread.started`, `turn.started`,
+`item.*` (of kinds `agent_message`, `reasoning`, `command_execution` …), `turn.completed` with usage,
+`turn.failed`, and `error`, which also tells of retries. An answer comes whole, as the last `agent_message`;
+earlier ones are remarks on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from gridq.protocol import Json, Usage
+from workers.profiles.llm.clis.provider import Ask, Login, Provider, Reader, patterns, record
+from workers.wires.usage import count
+
+NO_TOOLS = (
+    'approval_policy="never"',
+    'web_search="disabled"',
+    "features.shell_tool=false",
+    "features.unified_exec=false",
+    "features.apply_patch_freeform=false",
+    "tools.view_image=false",
+    "project_doc_max_bytes=0",
+)
+"""Settings that take its tools away; the sandbox is read-only all the same."""
+
+
+def argv(ask: Ask) -> list[str]:
+    told = ["exec", "--json", "--skip-git-repo-check", "--ephemeral", "--color", "never"]
+    told += ["--model", ask.model, "--cd", str(ask.folder)]
+    if ask.tools:
+        told += ["--sandbox", "workspace-write"]
+    else:
+        told += ["--sandbox", "read-only"]
+        for setting in NO_TOOLS:
+            told += ["-c", setting]
+    if ask.system:
+        # a file's path: what is said of a text's length and quotes in TOML does not matter then
+        told += ["-c", f"model_instructions_file={json.dumps(ask.file('system.md', ask.system))}"]
+    if ask.schema is not None:
+        told += ["--output-schema", ask.file("schema.json", json.dumps(ask.schema))]
+    return [*told, "-"]
+
+
+@dataclass
+class CodexReader(Reader):
+    said: str = ""
+    trouble: str = ""
+
+    def event(self, event: dict[str, Json]) -> str:
+        match event.get("type"):
+            case "thread.started":
+                self.session = event.get("thread_id") or ""
+            case "item.completed":
+                item = record(event.get("item"))
+                if item.get("type") == "agent_message":
+                    self.said = item.get("text") or ""
+            case "error":
+                self.trouble = str(event.get("message") or "")
+                self.refusal = self.refusal or self.trouble
+            case "turn.failed":
+                error = event.get("error")
+                self.refused(record(error).get("message") or error or self.trouble)
+            case "turn.completed":
+                self._usage(record(event.get("usage")))
+                self.complete, self.refusal = True, ""
+                return self.said
+        return ""
+
+    def _usage(self, usage: dict[str, Json]) -> None:
+        if usage:
+            self.usage = Usage(
+                tokens_in=count(usage.get("input_tokens")),
+                tokens_cached=count(usage.get("cached_input_tokens")),
+                tokens_out=count(usage.get("output_tokens")),
+                tokens_reasoning=count(usage.get("reasoning_output_tokens")),
+            )
+
+
+CODEX = Provider(
+    name="codex",
+    title="Codex",
+    programs=("codex",),
+    argv=argv,
+    reader=lambda ask: CodexReader(),
+    home={"CODEX_HOME": "{home}"},
+    homes=("$CODEX_HOME", "~/.codex"),
+    log_in="codex login",
+    rule="OpenAI's terms let nobody but its holder use an account: lend a seat of a plan whose terms allow "
+    "it, or an API key.",
+    example='{name = "gpt-5-codex", families = ["gpt-5"]}',
+    login=Login(("login", "status"), re.compile(r"not logged in", re.IGNORECASE)),
+    words=patterns(
+        expired=r"refresh token .{0,40}(revoked|expired|already used)|token_expired|"
+        r"access token could not be refreshed|log out and sign in again",
+        logged_out=r"not logged in|\b401\b|unauthorized|invalid_api_key|incorrect api key|missing bearer|"
+        r"please log in|codex login",
+        no_credit=r"quota exceeded|insufficient_quota|out of credits|plan and billing|upgrade to plus",
+        limited=r"usage limit|rate.?limit|too many requests|\b429\b",
+        no_model=r"model .{0,80}(not supported|not found|does not exist)|model_not_found",
+        overloaded=r"at capacity|high demand|overloaded|\b(502|503|504|529)\b|server_error",
+        refused=r"context (window|length)|context_length_exceeded|invalid_request_error|invalid_prompt",
+    ),
+    schema=True,
+)

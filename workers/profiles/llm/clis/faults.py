@@ -1,0 +1,158 @@
+"""What the words of a vendor's program mean to the grid, and how long its seat rests for them.
+
+| what is wrong | error | what follows |
+|---|---|---|
+| logged out, expired, no credit, broken install | SeatDegraded | the seat rests, each time longer |
+| rate limited until T | SeatDegraded | the seat rests until T |
+| rate limited, no time told | SeatRateLimited | another seat |
+| overloaded, model unknown, anything else | SeatUnavailable | another seat |
+| the request is refused | StageError | the stage fails with the program's own words |
+
+An error never quotes the prompt: of what a program wrote, lines that stand in it are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from datetime import UTC, datetime
+
+from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
+from gridq.protocol import Json
+from workers.profiles.llm.clis.provider import Fault, Provider
+from workers.profiles.llm.clis.resets import reset_at
+
+MAX_REASON = 500
+FIRST_REST = 60.0
+LONGEST_REST = 3600.0
+"""Seconds for which a seat rests where no time was told: twice as long after each failure in a row."""
+
+SOON = 20.0
+"""Seconds up to which a limit is a moment's: the stage goes elsewhere, the seat does not rest."""
+
+RESTS = frozenset({Fault.LOGGED_OUT, Fault.EXPIRED, Fault.NO_CREDIT, Fault.BROKEN})
+BROKEN = re.compile(
+    r"cannot find module|command not found|no such file or directory|exec format error|permission denied|"
+    r"requires node|unsupported engine|error while loading shared libraries|unknown (option|argument)|"
+    r"unexpected argument",
+    re.IGNORECASE,
+)
+"""Words of the system, or of a version that does not know what it is asked: the install is to be mended."""
+
+_SECRETS = re.compile(
+    r"\b(?:sk|pk|rk|ghp|gho|ghu|ghs|github_pat|xox[bp]|AIza|crsr|key)[-_]?[A-Za-z0-9_-]{16,}|"
+    r"(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_.-]+"
+)
+LEAST = 12
+"""Characters from which a line that also stands in the prompt is taken for a part of it."""
+
+
+def fault_in(provider: Provider, words: str) -> Fault | None:
+    """What `words` tell of."""
+    for fault, pattern in provider.words:
+        if pattern.search(words):
+            return fault
+    return Fault.BROKEN if BROKEN.search(words) else None
+
+
+def told(words: str, prompt: str, secrets: tuple[str, ...] = ()) -> str:
+    """The end of what a program wrote, without lines of the prompt and without secrets."""
+    asked = {line for line in map(str.strip, prompt.splitlines()) if len(line) >= LEAST}
+    kept = []
+    for line in map(str.strip, words.splitlines()):
+        if len(line) >= LEAST and (line in prompt or any(each in line for each in asked)):
+            continue
+        kept.append(line)
+    text = _SECRETS.sub("***", " ".join(filter(None, kept)))
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text[-MAX_REASON:]
+
+
+class Condition:
+    """How a seat's login is: well, or since when and until when it is not, and why."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fault: Fault | None = None
+        self._since = 0.0
+        self._until = 0.0
+        self._reason = ""
+        self._failures = 0
+
+    def well(self) -> None:
+        """A call went through."""
+        with self._lock:
+            self._fault, self._failures = None, 0
+
+    def ill(self, fault: Fault, reason: str, until: float | None = None) -> float:
+        """A call failed by `fault`; seconds for which the seat should rest."""
+        with self._lock:
+            now = time.time()
+            if self._fault is not fault:
+                self._since = now
+            self._fault, self._reason = fault, reason
+            self._failures += 1
+            rest = min(FIRST_REST * 2.0 ** min(self._failures - 1, 10), LONGEST_REST)
+            if until is not None:
+                rest = max(1.0, until - now)
+            self._until = now + rest
+            return rest
+
+    def said(self) -> str:
+        """In words; empty where it is well or may be tried again."""
+        with self._lock:
+            if self._fault is None or time.time() >= self._until:
+                return ""
+            since, until = _clock(self._since), _clock(self._until)
+            return f"{self._fault}, since {since}, tried again at {until}: {self._reason}"
+
+
+def error_of(
+    provider: Provider, condition: Condition, words: str, shown: str, details: dict[str, Json]
+) -> GridError:
+    """The error for a call that gave no answer; `condition` learns of it.
+
+    `words`: all that the program said of it. `shown`: what of that an error may hold.
+    """
+    fault = fault_in(provider, words)
+    details = {**details, "reason": shown or "it said nothing"}
+    title = provider.title
+    if fault is not None:
+        details["state"] = str(fault)
+    if fault is Fault.REFUSED:
+        return StageError(f"{title} refused the request: {details['reason']}", {**details, "status": 400})
+    if fault in RESTS:
+        details["retry_after"] = condition.ill(fault, details["reason"])
+        return SeatDegraded(f"{title}: {fault}", {**details, "fix": _fix(provider, fault)})
+    if fault is Fault.LIMITED:
+        until = reset_at(words)
+        left = None if until is None else max(0.0, until - time.time())
+        if left is None or left < SOON:
+            if left is not None:
+                details["retry_after"] = left
+            return SeatRateLimited(f"{title}: its rate limit is reached", details)
+        details["retry_after"] = condition.ill(fault, details["reason"], until)
+        return SeatDegraded(f"{title}: rate limited until {_clock(until)}", details)
+    if fault is Fault.NO_MODEL:
+        fix = "correct the seat's models: their names are what the program's --model takes"
+        return SeatUnavailable(f"{title} does not know the model", {**details, "fix": fix})
+    if fault is Fault.OVERLOADED:
+        return SeatUnavailable(f"{title}: its service is overloaded", details)
+    return SeatUnavailable(f"{title} gave no answer", details)
+
+
+def _fix(provider: Provider, fault: Fault) -> str:
+    if fault is Fault.NO_CREDIT:
+        return "top the account up, or wait for its next period"
+    if fault is Fault.BROKEN:
+        return f"install {provider.title} again, or a newer version; see gridq probe"
+    return f"log in on the seat's machine: {provider.log_in}"
+
+
+def _clock(at: float | None) -> str:
+    """A time as people read it, with the day where it is not today's (UTC)."""
+    moment = datetime.fromtimestamp(at or 0.0, UTC)
+    today = moment.date() == datetime.now(UTC).date()
+    return moment.strftime("%H:%M UTC" if today else "%-d %B, %H:%M UTC")
