@@ -1,8 +1,11 @@
-"""Routers, workers and server restarted one after the other under load: what was accepted runs once."""
+"""Gateways, routers, workers and server restarted one after the other under load: what was accepted runs
+once.
+"""
 
 from __future__ import annotations
 
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -12,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from gridq.client import Client
-from gridq.errors import BrokerUnreachable, NoLiveSeat
+from gridq.errors import BrokerUnreachable, GatewayUnreachable, NoLiveSeat
 from gridq.jobs import new_id
 from gridq.tasks import run_graph
-from tests.acceptance.grids import NOTE, whole
+from tests.acceptance.grids import NOTE, WholeGrid, whole
+from tests.acceptance.homes import listens
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers import programs
+from workers.embedded import EmbeddedServer, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -46,13 +51,17 @@ GRAPH = {
 
 
 class Load(threading.Thread):
-    """Submits one job after the other, by both doors, until it is told to stop; what is refused is submitted
-    again under the same id.
+    """Submits one job after the other, by each door, until it is told to stop; what is refused is submitted
+    again under the same id. `gateways` is a client of theirs, of whom one is always there.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, gateways: Client) -> None:
         super().__init__(daemon=True)
-        self.client = client
+        self.doors = [
+            lambda job: client.submit(GRAPH, job, job=job),
+            lambda job: run_graph.apply_async((GRAPH, job), task_id=job),
+            lambda job: gateways.submit(GRAPH, job, job=job),
+        ]
         self.stop = threading.Event()
         self.accepted: list[str] = []
         self.unexpected: list[Exception] = []
@@ -63,10 +72,10 @@ class Load(threading.Thread):
             job = new_id()
             while not self.stop.is_set():
                 try:
-                    if len(self.accepted) % 2:
-                        self.client.submit(GRAPH, job, job=job)
-                    else:
-                        run_graph.apply_async((GRAPH, job), task_id=job)
+                    self.doors[len(self.accepted) % len(self.doors)](job)
+                except GatewayUnreachable as exc:
+                    self.unexpected.append(exc)
+                    return
                 except (BrokerUnreachable, NoLiveSeat):
                     time.sleep(0.1)
                 except Exception as exc:
@@ -77,7 +86,35 @@ class Load(threading.Thread):
                     break
 
 
-@pytest.mark.timeout(300)  # five programs end and start one after the other: long on a busy machine
+class Gateways:
+    """Two gateways of a grid, each of which comes back where it was; `url` names both."""
+
+    def __init__(self, grid: WholeGrid) -> None:
+        self.ports = [free_port(), free_port()]
+        self.url = ",".join(f"http://127.0.0.1:{port}" for port in self.ports)
+        self.folder = grid.home.folder / "gateways"
+        self.env = programs.environment(grid.config, {"GRIDQ_DRAIN": "20"})
+        self.children = [self._start(number) for number in (0, 1)]
+
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
+        port = self.ports[number]
+        child = programs.gateway(port, self.folder / str(number), self.env, 30).start()
+        wait_for(lambda: listens(port))
+        return child
+
+    def restart(self, number: int) -> None:
+        """End one in order, and start it again."""
+        old = self.children[number]
+        old.send_signal(signal.SIGTERM)
+        assert old.wait(60) == 0
+        self.children[number] = self._start(number)
+
+    def end(self) -> None:
+        """End both."""
+        programs.end([(child, 30.0) for child in self.children])
+
+
+@pytest.mark.timeout(300)  # seven programs end and start one after the other: long on a busy machine
 def test_a_rolling_restart_loses_nothing_and_runs_nothing_twice(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     with ExitStack() as stack:
@@ -87,8 +124,15 @@ def test_a_rolling_restart_loses_nothing_and_runs_nothing_twice(tmp_path: Path) 
             whole(tmp_path, server.url, seats, stages=STAGES, routers=2, drain=20, env=env)
         )
         client, home = grid.client, grid.home
-        load = Load(client)
+        gateways = Gateways(grid)
+        stack.callback(gateways.end)
+        through = stack.enter_context(Client(gateways.url, config=grid.config))
+        load = Load(client, through)
         stack.callback(load.stop.set)
+        for number in (0, 1):
+            goal = len(load.accepted) + 10
+            gateways.restart(number)
+            wait_for(lambda: len(load.accepted) >= goal or load.unexpected)  # noqa: B023
         for name in ("router0", "local", "router1", "bench"):
             old = home.children[name]
             goal = len(load.accepted) + 10
@@ -103,11 +147,12 @@ def test_a_rolling_restart_loses_nothing_and_runs_nothing_twice(tmp_path: Path) 
         load.stop.set()
         load.join(60)
         assert not load.unexpected
+        assert {child.poll() for child in gateways.children} == {None}
         ran: list[str] = []
         refused = 0
         for job in load.accepted:
             try:
-                assert client.result(job, timeout=60) == job
+                assert through.result(job, timeout=60) == job
             except NoLiveSeat:  # what a router could not admit while a seat was gone was never begun
                 refused += 1
             else:
