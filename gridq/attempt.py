@@ -25,6 +25,7 @@ from gridq.errors import (
 from gridq.graph.plan import Op, Step, evaluate, load_step
 from gridq.profiles import StageContext
 from gridq.protocol import Effect, Json, StageCall, Usage
+from gridq.resting import DEGRADED
 from gridq.store import values
 from gridq.store.replies import Claim
 from gridq.verdict import CUT, Verdict, judge, seconds_of
@@ -46,9 +47,6 @@ it.
 
 AWAY = 300.0
 """Seconds past its time for which a result is kept while the server is away."""
-
-DEGRADED = 60.0
-"""Seconds for which a seat that is logged out takes nothing."""
 
 Runner = Callable[[StageCall, Json, StageContext], Json]
 """What runs one stage on this seat: the built-in stages, or the seat's profile."""
@@ -83,7 +81,7 @@ class Attempt:
         left = max(claim.remaining_ms, 0) / 1000 + 1
         self.deadline = self.started + min(sum(limits), left)
         self._for_job = left < sum(limits)
-        self._made = False  # its output is there, to be recorded
+        self.made = False  # its output is there, to be recorded
 
     # -- the lane's thread
 
@@ -94,7 +92,7 @@ class Attempt:
             output = self._output()
         except BaseException as exc:  # a runner's SystemExit is as much a failure as any other
             return self._failed(exc), "failed"
-        self._made = True
+        self.made = True
         session = self.session
         try:
             self._patiently(self._write_pieces)
@@ -242,7 +240,7 @@ class Attempt:
         if isinstance(exc, SeatDegraded) and not self._why:
             seconds = seconds_of(exc.details.get("retry_after")) or DEGRADED
             try:
-                self.session.pause(seconds, exc.message)
+                self.session.resting.fall_ill(seconds, exc.message)
                 narration.tell("seat paused", code=exc.code, seconds=seconds)
             except RedisError as fault:
                 log.warning("seat %s could not say that it pauses: %s", self.session.seat, fault)
@@ -334,11 +332,11 @@ class Attempt:
 
     def lose(self) -> None:
         """The lease is no longer ours: the job was cancelled, or somebody else has the stage."""
-        self._cancel("lost")
+        self.cancel("lost")
 
     def hand_back(self) -> None:
         """Stop, and give the stage back with the attempt unspent."""
-        self._cancel("back")
+        self.cancel("back")
         # Only a stage whose first token is out ends with it: any other is run again.
         error = StreamCut(
             CUT, {"path": self._path, "worker": self.session.worker, "reason": "the worker stopped"}
@@ -351,17 +349,18 @@ class Attempt:
         """
         self.flush()
         now = time.monotonic()
-        if now > self.deadline and not self._why and not self._made:
-            self._cancel("timeout")
+        if now > self.deadline and not self._why and not self.made:
+            self.cancel("timeout")
         stuck = self._cancelled_at is not None and now > self._cancelled_at + GRACE
         if stuck and self._why == "timeout":  # the job need not wait for it
             found = self._timeout()
             ended = self._report(found.kind, found.error)
             self.session.ended(ended, self.claim.job)
-        if stuck and self._why != "back":
+        if stuck and not (self._why == "back" and self.session.draining):
             self.session.abandon(self)
 
-    def _cancel(self, why: str) -> None:
+    def cancel(self, why: str) -> None:
+        """Stop what runs: `why` is `lost`, `back` or `timeout`."""
         if not self._why:
             self._why = why
             self._cancelled_at = time.monotonic()
@@ -397,4 +396,4 @@ class Attempt:
             kept = self.session.scripts.emit(self.claim.lease, self._path, pieces, self.emitted - len(pieces))
             self._pieces.clear()
         if not kept:
-            self._cancel("lost")
+            self.cancel("lost")

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
 
@@ -25,6 +25,7 @@ from gridq.durations import Durations
 from gridq.errors import SeatInUse
 from gridq.events import Monitors
 from gridq.repeat import Repeat
+from gridq.resting import Resting
 from gridq.settings import Settings
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
@@ -42,7 +43,7 @@ class Session:
     """One incarnation of one seat, live from `start` to `stop`.
 
     `on_end(job)` is called when this session's script ended a job whose answer Celery waits for. `on_gone()`
-    is called where the server has forgotten the seat, before it registers again, `on_change()` when it pauses
+    is called where the server has forgotten the seat, before it registers again, `on_change()` when it rests
     or comes back.
     """
 
@@ -81,14 +82,13 @@ class Session:
         self.incarnation = secrets.token_hex(8)
         self.watchdog = Watchdog(lanes)  # it only counts, until another is set
         self.draining = False
-        self.paused = ""  # why the seat takes nothing for a while, empty where it does
-        self._paused_until = 0.0
+        self.resting = Resting(self)
         self._monitors = monitors
         self._warm = warm or (lambda: ())
         self._record_ttl = record_ttl
         self._on_end = on_end or (lambda job: None)
         self._on_gone = on_gone or (lambda: None)
-        self._on_change = on_change or (lambda: None)
+        self.on_change = on_change or (lambda: None)
         self._free = deque(range(lanes))
         self._numbers = count(lanes)
         self._running: dict[str, Attempt] = {}
@@ -121,23 +121,13 @@ class Session:
             queues=self.queues,
             ttl_ms=int(self._record_ttl * 1000),
             worker=self.worker,
+            rests=self.draining or self.resting.now is not None,
         )
         if other is not None:
             raise SeatInUse(
                 f"The seat {self.seat!r} is served by another live worker",
                 {"worker": other, "fix": "stop that worker, or give this machine an id of its own"},
             )
-
-    def pause(self, seconds: float, reason: str) -> None:
-        """Take nothing for `seconds`: the seat is logged out, out of credit or broken. It comes back by
-        itself.
-        """
-        self.paused = reason
-        self._paused_until = time.monotonic() + seconds
-        try:
-            self._on_change()  # first: whoever is refused for it is told why
-        finally:
-            self.scripts.leave(self.seat, self.incarnation, "drain")
 
     def drain(self) -> bool:
         """Take nothing more; what runs goes on. Whether the server could be told so."""
@@ -158,19 +148,7 @@ class Session:
         until = time.monotonic() + (self.config.drain if within is None else within)
         while self._running and time.monotonic() < until:
             time.sleep(0.02)
-        with self._lock:
-            left = list(self._running.values())
-        away = False
-        for attempt in left:
-            with self._about(attempt):
-                if away:
-                    attempt.lose()
-                    continue
-                try:
-                    attempt.hand_back()
-                except RedisError as exc:  # the leases lapse; the others need not wait for the server too
-                    away = True
-                    log.warning("seat %s could not hand back what it runs: %s", self.seat, exc)
+        self.hand_back(self.running().values())
         if not self.stopped:
             narration.tell("seat gone", worker=self.worker)
         self._watcher.stop()
@@ -180,10 +158,24 @@ class Session:
         except RedisError as exc:
             log.warning("seat %s could not say that it goes: %s", self.seat, exc)
 
-    @property
-    def pause_left(self) -> float:
-        """Seconds until the seat comes back from its pause; 0 where it does not pause."""
-        return max(self._paused_until - time.monotonic(), 0.0) if self.paused else 0.0
+    def hand_back(self, attempts: Iterable[Attempt]) -> None:
+        """Stop attempts, and give their stages back as if they had not been begun."""
+        away = False
+        for attempt in attempts:
+            with self._about(attempt):
+                if away:
+                    attempt.lose()
+                    continue
+                try:
+                    attempt.hand_back()
+                except RedisError as exc:  # the leases lapse; the others need not wait for the server too
+                    away = True
+                    log.warning("seat %s could not hand back what it runs: %s", self.seat, exc)
+
+    def running(self) -> dict[str, Attempt]:
+        """What runs now, by its lease."""
+        with self._lock:
+            return dict(self._running)
 
     @property
     def stopped(self) -> bool:
@@ -233,7 +225,7 @@ class Session:
 
     def goes_on(self, lane: str, until: float) -> bool:
         """Whether `lane` takes another stage after the one it has."""
-        return time.monotonic() < until and not (self.draining or self.paused or lane in self._abandoned)
+        return time.monotonic() < until and not (self.draining or self.resting.now or lane in self._abandoned)
 
     def abandon(self, attempt: Attempt) -> None:
         """An attempt that no longer counts does not stop: its lane goes on without it, on a thread that
@@ -256,7 +248,7 @@ class Session:
     def claim(self, lane: str) -> Claim | None:
         """The next stage for `lane`, or None where there is none for this seat."""
         for _ in range(100):
-            if self.draining or self.paused:
+            if self.draining or self.resting.now:
                 return None
             found = self.scripts.claim(self.seat, self.incarnation, lane, secrets.token_hex(8))
             if isinstance(found, Claim):
@@ -275,6 +267,8 @@ class Session:
             attempt = Attempt(claim, self)
             with self._lock:
                 self._running[claim.lease] = attempt
+            if self.resting.own:  # since it was asked for
+                attempt.cancel("back")
             with self._about(attempt):
                 if attempt.step.ops:  # else it only puts together what other stages made
                     narration.tell("stage taken", wait_ms=claim.wait_ms)
@@ -331,22 +325,17 @@ class Session:
             lost = []
         else:
             self._told = recorded
-        if self.paused and not self.draining and time.monotonic() >= self._paused_until:
-            self.paused = ""
-            self.register()
-            narration.tell("seat back", worker=self.worker)
-            self._on_change()
+        self.resting.recover()
         for lease in lost:
             running[lease].lose()
         if self._monitors is not None and self._monitors.listen:
             self._monitors.beat([event for attempt in running.values() for event in attempt.announce()])
-        if not (self.draining or self.paused):
+        if not (self.draining or self.resting.now):
             self.watchdog.look()
 
     def look(self) -> None:
         """Between renewals: stop what was cancelled, end what has overrun its time. Idle it asks nothing."""
-        with self._lock:
-            running = dict(self._running)
+        running = self.running()
         if not running:
             return
         for attempt in running.values():
@@ -370,8 +359,6 @@ class Session:
         except SeatInUse:
             self.draining = True  # another machine has taken the seat over: what runs here is lost anyway
             raise
-        if self.draining or self.paused:
-            self.scripts.leave(self.seat, self.incarnation, "drain")
 
     def ended(self, how: str, job: str) -> None:
         """A job was ended by one of this session's scripts: see to its answer where Celery waits for one."""

@@ -194,6 +194,7 @@ EVENTS: dict[str, Callable[[Fields], str]] = {
     "seat draining": lambda about: f"{about['worker']} takes nothing more.",
     "seat gone": lambda about: f"{about['worker']} has left.",
     "seat paused": _paused,
+    "seat kept": lambda about: f"The owner of {about['worker']} keeps it: what it ran is handed back.",
     "seat back": lambda about: f"{about['worker']} takes stages again.",
 }
 """Every event there is, with its sentence. docs/logs.md lists them."""

@@ -77,16 +77,16 @@ class Heartbeat:
         metrics, unwell = self._sample
         session = self.session
         state, reason = "ready", ""
+        since = until = None
+        rest = session.resting.now
         if session.draining:
             state, reason = "draining", "the worker is stopping"
-        elif session.paused:
-            state, reason = "degraded", session.paused
+        elif rest is not None:
+            state, reason, since, until = rest.state, rest.reason, rest.since, rest.until
         elif unwell:
             state, reason = "degraded", unwell
-        now = time.time()
         if state != self._state:
-            self._state, self._since = state, now
-        left = 0.0 if session.draining else session.pause_left
+            self._state, self._since = state, time.time()
         return Advertisement(
             seat=session.seat,
             machine=self.machine,
@@ -98,8 +98,8 @@ class Heartbeat:
             capability=self.capability,
             state=state,
             reason=reason,
-            since=self._since,
-            until=now + left if left else None,
+            since=self._since if since is None else since,
+            until=until,
             version=self.version,
             started_at=self._started,
             metrics={"busy": float(session.busy), **metrics},

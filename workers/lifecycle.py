@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import time
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
@@ -29,11 +30,15 @@ from gridq.store.scripts import Scripts
 from gridq.transport import hang_up
 from gridq.watchdog import Watchdog
 from workers.heartbeat import Heartbeat
+from workers.owner.watch import Watch
 from workers.probing import find
 from workers.seats import Seat
 from workers.subscriptions import choose
 
 log = logging.getLogger(__name__)
+
+PATIENCE = 0.5
+"""Seconds for which a look at a seat's lock by somebody else is waited out."""
 
 
 class SeatRunner:
@@ -94,6 +99,7 @@ class Worker:
             specs=stages.load_modules(config.stages) if seat.profile is None and config.stages else [],
             version=version("gridq"),
         )
+        self.owner = Watch(config.home, seat.name, self.session)
         self.ending = Ending(self.session, told=self.heartbeat.beat, leave=self._leave)
         own = scripts.keys.queue(queues.seat_queue(self.session.seat))
         self.session.watchdog = Watchdog(
@@ -114,11 +120,13 @@ class Worker:
         bells.declare(self.app, self._client, self.session.scripts.keys)
         revoke_cancels(self.session.scripts, partial(answers.write, self.app, self.session.scripts))
         self.heartbeat.offer()
+        self.owner.begin()
         self.session.start()
         self.heartbeat.timeouts = timeouts.in_effect(
             self.app, self.session.scripts, self.config, self.session.seat
         )
         self.heartbeat.start()
+        self.owner.start()
         executor.attach(self.session)
 
     def stop(self) -> None:
@@ -128,6 +136,7 @@ class Worker:
         self._leave()
 
     def _leave(self) -> None:
+        self.owner.stop()
         self.heartbeat.stop()
         if self.seat.profile is not None:
             self.seat.profile.close()
@@ -147,9 +156,11 @@ def _lock(home: Path, seat: str) -> TextIO:
     folder = home / "seats"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = (folder / f"{seat}.lock").open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    end = time.monotonic() + PATIENCE
+    while not _taken(file):
+        if time.monotonic() < end:
+            time.sleep(0.02)
+            continue
         file.seek(0)
         other = file.read().strip() or "unknown"
         file.close()
@@ -161,6 +172,14 @@ def _lock(home: Path, seat: str) -> TextIO:
     file.write(str(os.getpid()))
     file.flush()
     return file
+
+
+def _taken(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 _worker: list[Worker] = []

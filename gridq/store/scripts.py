@@ -145,10 +145,12 @@ class Scripts:
         worker: str = "",
         period: str = "month",
         per_minute: int | None = None,
+        rests: bool = False,
     ) -> str | None:
         """Make the seat live. None, or the host of the other live worker that serves it.
 
-        `budget` is micro-dollars a `period`, `per_minute` requests a minute; None: no limit.
+        `budget` is micro-dollars a `period`, `per_minute` requests a minute; None: no limit. `rests`: it
+        takes nothing for now, as after `leave`.
         """
         reply = self.call(
             "register",
@@ -162,6 +164,7 @@ class Scripts:
             worker or seat,
             period,
             "" if per_minute is None else per_minute,
+            "1" if rests else "",
         )
         return None if reply[0] == 1 else reply[1].decode()
 

@@ -39,6 +39,7 @@ def test_a_degraded_seat_is_no_live_seat_until_it_heals(grid_env: GridEnv) -> No
         session = grid.sessions["m.bench"]
 
         def advertise() -> None:
+            rest = session.resting.now
             ad = Advertisement(
                 seat="m.bench",
                 machine="m",
@@ -47,15 +48,15 @@ def test_a_degraded_seat_is_no_live_seat_until_it_heals(grid_env: GridEnv) -> No
                 kind="bench",
                 lanes=2,
                 queues=["bench:any"],
-                state="degraded" if session.paused else "ready",
-                reason=session.paused,
+                state=rest.state if rest else "ready",
+                reason=rest.reason if rest else "",
             )
             registry.advertise(grid_env.client, grid.scripts.keys, ad, 10)
 
-        session._on_change = advertise
+        session.on_change = advertise
         job = grid.client.submit(ECHO, 1)
         until = time.monotonic() + 20
-        while grid_env.client.exists(grid.scripts.keys("serve", "bench:any")) or not session.paused:
+        while grid_env.client.exists(grid.scripts.keys("serve", "bench:any")) or not session.resting.now:
             assert time.monotonic() < until
             time.sleep(0.01)
         with pytest.raises(NoLiveSeat, match="degraded: The login has run out"):

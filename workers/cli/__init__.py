@@ -14,3 +14,4 @@ def register(app: typer.Typer) -> None:
     Tree.offer("workers.cli.grid", "up", "down", "status")
     Tree.offer("workers.cli.worker", "worker", "join")
     Tree.offer("workers.cli.token", "token")
+    Tree.offer("workers.cli.seat", "seat")

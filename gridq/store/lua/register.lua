@@ -1,7 +1,7 @@
 -- A seat goes live, or says again what it is. A new incarnation ends the leases of the one before at once.
 -- ARGV  seat, incarnation, host (which start of which machine), lanes, budget in micro-dollars or '', queues (space separated),
 --       TTL of the seat's record in ms, name of its Celery worker, what the budget is for (month, week,
---       day), requests a minute or ''
+--       day), requests a minute or '', '1' where it takes nothing for now
 -- TTL   untold lives for a minute
 -- gives {1} | {0, host} another live worker on another host serves it | an error SCHEMA
 local other = other_schema(C('GET', K .. 'schema'))
@@ -32,7 +32,10 @@ set_limits(seat)
 turned(seat)
 C('PEXPIRE', key, ARGV[7])
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
-if not obey(seat, false, lanes, queues, ARGV[7]) then
+if ARGV[11] == '1' then
+  C('HSET', key, 'draining', 1)
+  unlist(seat, lanes, queues)
+elseif not obey(seat, false, lanes, queues, ARGV[7]) then
   idle(seat, queues)
   for q in words(queues) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
 end

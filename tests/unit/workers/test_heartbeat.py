@@ -23,7 +23,7 @@ def test_a_state_has_a_beginning_a_reason_and_where_it_is_known_an_end(grid_env:
     ready = beat.advertisement()
     assert (ready.state, ready.until) == ("ready", None)
     assert ready.since >= began
-    session.pause(60, "the key was refused")
+    session.resting.fall_ill(60, "the key was refused")
     beat.beat()
     first, second = beat.advertisement(), beat.advertisement()
     assert (first.state, first.reason) == ("degraded", "the key was refused")

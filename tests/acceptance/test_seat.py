@@ -1,0 +1,86 @@
+"""`gridq seat`, by the owner, at a worker that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.acceptance.grids import WholeGrid, whole
+from tests.acceptance.homes import GRIDQ
+from tests.waiting import wait_for
+from workers.embedded import EmbeddedServer
+
+pytestmark = pytest.mark.slow
+
+LONG = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 60_000}}}
+ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
+
+
+@pytest.fixture(scope="module")
+def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
+    with whole(tmp_path_factory.mktemp("seat"), server.url, {"bench": 2}, drain=1) as made:
+        yield made
+
+
+def gridq(grid: WholeGrid, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`gridq`, which finds no server."""
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")}
+    env = {
+        **quiet,
+        "GRIDQ_HOME": str(grid.config.home),
+        "GRIDQ_BROKER_URL": "redis://127.0.0.1:1/0",
+        "GRIDQ_PROFILES": "bench",
+        "COLUMNS": "100",
+    }
+    return subprocess.run(
+        [*GRIDQ, *arguments], capture_output=True, text=True, timeout=60, env=env, check=False
+    )
+
+
+def told(grid: WholeGrid, *arguments: str) -> Any:
+    done = gridq(grid, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def state(grid: WholeGrid) -> str:
+    return ",".join(seat.state for seat in grid.client.workers())
+
+
+def test_the_owner_keeps_a_seat_and_lends_it_again(grid: WholeGrid) -> None:
+    job = grid.client.submit(LONG, {})
+    wait_for(lambda: [seat for seat in grid.client.workers() if seat.busy])
+    [row] = told(grid, "seat", "pause", "bench", "--for", "2h", "--reason", "a talk")
+    assert (row["seat"], row["state"], row["served"], row["obeys"]) == ("bench", "paused", True, True)
+    assert row["until"] - row["since"] == pytest.approx(7200, abs=1)
+    seat = wait_for(lambda: grid.client.workers()[0], true=lambda seat: not seat.busy)
+    assert (seat.state, seat.since, seat.until) == ("paused", row["since"], row["until"])
+    [stage] = grid.client.view(job).stages
+    assert (stage.state, stage.failures, stage.losses) == ("ready", 0, 0)
+    grid.client.cancel(job)
+    [row] = told(grid, "seat", "resume")
+    assert (row["state"], row["obeys"], row["until"]) == ("lent", True, None)
+    wait_for(lambda: state(grid) == "ready")
+    assert grid.client.run(ECHO, 3, timeout=20) == 3
+
+
+def test_it_holds_over_a_restart(grid: WholeGrid) -> None:
+    told(grid, "seat", "pause")
+    wait_for(lambda: state(grid) == "paused")
+    worker = grid.home.children["bench"]
+    worker.send_signal(signal.SIGTERM)
+    wait_for(lambda: worker.poll() is not None)
+    [row] = told(grid, "seat", "status")
+    assert (row["state"], row["served"]) == ("paused", False)
+    grid.home.spawn("bench")
+    wait_for(lambda: state(grid) == "paused")
+    job = grid.client.submit(ECHO, 4, wait_for_seat=True)
+    assert not grid.client.wait(job, 1.5)
+    told(grid, "seat", "resume", "bench")
+    assert grid.client.result(job, 20) == 4

@@ -1,0 +1,183 @@
+"""The owner's switch against sessions on a real server: what runs, what waits and who is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridq import registry
+from gridq.errors import NoLiveSeat
+from gridq.executor import Session
+from gridq.profiles import StageContext
+from gridq.protocol import Json, StageCall, Usage
+from gridq.settings import Settings
+from gridq.store.connection import connect
+from tests.conftest import GridEnv
+from tests.local_grid import BenchRunner, LocalGrid
+from tests.waiting import wait_for
+from workers.heartbeat import Heartbeat
+from workers.owner import switch
+from workers.owner.watch import Watch
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+SLEEP = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 60_000}}}
+ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
+
+
+class Paid(BenchRunner):
+    """Says at once that it has used something, and counts its runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs = 0
+        self.deaf: threading.Event | None = None
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        self.runs += 1
+        context.report(Usage(micro_dollars=700))
+        if self.deaf is not None:
+            self.deaf.wait(60)
+        return super().__call__(stage, value, context)
+
+
+class Owned:
+    """A grid of one seat whose owner has a switch in `home`."""
+
+    def __init__(self, grid: LocalGrid, runner: Paid, home: Path) -> None:
+        self.grid = grid
+        self.runner = runner
+        self.home = home
+        self.client = grid.client
+        self.session: Session = grid.sessions["m.bench"]
+        beat = Heartbeat(
+            grid.scripts.client, grid.config, self.session, machine="m", kind="bench", capability={}
+        )
+        self.session.on_change = beat.beat
+        beat.beat()
+        self.watch = Watch(home, "bench", self.session)
+        self.watch.begin()
+        self.watch.start()
+
+    def seat(self) -> registry.LiveSeat:
+        [seat] = [seat for seat in self.client.workers() if seat.seat == "m.bench"]
+        return seat
+
+    def start(self) -> str:
+        job = self.client.submit(SLEEP, {})
+        wait_for(lambda: self.runner.runs)
+        return job
+
+
+@pytest.fixture
+def owned(grid_env: GridEnv, tmp_path: Path) -> Iterator[Owned]:
+    config = Settings(
+        broker_url=grid_env.url, prefix=grid_env.prefix, profiles=("bench",), renew_ms=100, lease_ms=2000
+    )
+    runner = Paid()
+    with LocalGrid(connect(grid_env.url), config, {"m.bench": ["bench:any"]}, runner=runner) as grid:
+        found = Owned(grid, runner, tmp_path)
+        try:
+            yield found
+        finally:
+            if runner.deaf is not None:
+                runner.deaf.set()
+            found.watch.stop()
+
+
+def test_what_runs_is_handed_back_unspent_and_what_it_used_is_the_seats_waste(owned: Owned) -> None:
+    session = owned.session
+    session.budget = 10_000
+    session.register()
+    job = owned.start()
+    switch.pause(owned.home, None, reason="a talk")
+    seat = wait_for(owned.seat, true=lambda seat: seat.state == "paused" and not seat.busy)
+    assert (seat.reason, seat.until) == ("its owner paused it: a talk", None)
+    [stage] = wait_for(lambda: owned.client.view(job).stages, true=lambda found: found[0].state == "ready")
+    assert (stage.attempts, stage.failures, stage.losses) == (1, 0, 0)
+    assert owned.seat().budget_left == 9_300
+    assert "m.bench is paused: its owner paused it: a talk" in owned.client.waits_for(job)
+    with pytest.raises(NoLiveSeat, match="serves it but is paused: its owner paused it: a talk"):
+        owned.client.submit(ECHO, 1)
+    runs = owned.runner.runs
+    switch.resume(owned.home, None)
+    wait_for(lambda: owned.runner.runs > runs)
+    assert owned.seat().state == "ready"
+    assert owned.client.run(ECHO, 3, timeout=20) == 3
+    owned.client.cancel(job)
+
+
+def test_others_go_on_with_it(owned: Owned, grid_env: GridEnv) -> None:
+    job = owned.client.submit(
+        ECHO | {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 700}}}, {}
+    )
+    wait_for(lambda: owned.runner.runs)
+    with LocalGrid(connect(grid_env.url), owned.grid.config, {"m.other": ["bench:any"]}):
+        switch.pause(owned.home, "bench")
+        assert owned.client.result(job, 20) is not None
+        [row] = owned.client.rows(job)
+        assert (row.worker, row.attempt, row.failures) == ("m.other", 2, 0)
+
+
+def test_code_that_does_not_stop_keeps_no_lane(owned: Owned) -> None:
+    owned.runner.deaf = threading.Event()
+    jobs = [owned.start(), owned.client.submit(SLEEP, {})]
+    wait_for(lambda: owned.runner.runs == 2)
+    switch.pause(owned.home, "bench")
+    wait_for(lambda: not owned.session.busy)
+    for job in jobs:
+        owned.client.cancel(job)
+    deaf, owned.runner.deaf = owned.runner.deaf, None
+    switch.resume(owned.home, "bench")
+    wait_for(lambda: owned.seat().state == "ready")
+    assert owned.client.run(ECHO, 3, timeout=20) == 3
+    deaf.set()
+
+
+def test_a_seat_that_is_kept_begins_so(owned: Owned) -> None:
+    switch.pause(owned.home, "bench")
+    wait_for(lambda: owned.seat().state == "paused")
+    owned.watch.stop()
+    session = owned.session
+    again = Watch(owned.home, "bench", session)
+    session.resting.own = None
+    again.begin()
+    session.register()
+    assert owned.grid.scripts.client.hget(owned.grid.scripts.keys("lanes"), "bench:any") is None
+    with pytest.raises(NoLiveSeat):
+        owned.client.submit(ECHO, 1)
+    assert owned.grid.scripts.claim(session.seat, session.incarnation, "x", "n") == "draining"
+    switch.resume(owned.home, "bench")
+    again.look()
+    assert owned.client.run(ECHO, 3, timeout=20) == 3
+
+
+def test_an_illness_that_is_over_does_not_take_the_seat_from_its_owner(owned: Owned) -> None:
+    switch.pause(owned.home, "bench")
+    wait_for(lambda: owned.seat().state == "paused")
+    owned.session.resting.fall_ill(0.05, "the key was refused")
+    wait_for(lambda: owned.session.resting.now == owned.session.resting.own)
+    owned.session.renew()
+    assert owned.seat().state == "paused"
+    owned.session.resting.fall_ill(60, "the key was refused")
+    switch.resume(owned.home, "bench")
+    wait_for(lambda: owned.seat().state == "degraded")
+    with pytest.raises(NoLiveSeat, match="the key was refused"):
+        owned.client.submit(ECHO, 1)
+
+
+def test_the_server_may_be_away(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing runs here though the grid cannot be told; it is told once it is there again."""
+    job = owned.start()
+    away = connect("redis://127.0.0.1:1/0", timeout=0.1, retry=False)
+    there = owned.grid.scripts.client
+    owned.session.scripts.client = away
+    switch.pause(owned.home, "bench")
+    wait_for(lambda: owned.session.resting.own)
+    owned.session.scripts.client = there
+    wait_for(owned.seat, true=lambda seat: seat.state == "paused" and not seat.busy)
+    wait_for(lambda: owned.client.view(job).stages[0].state == "ready")
+    owned.client.cancel(job)

@@ -1,0 +1,156 @@
+"""`gridq seat`: what the owner of this machine's seats lends, and when."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.inputs import seconds_of
+from gridq.cli.output import clock, console, echo_json, plain_table
+from gridq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+app = typer.Typer()
+seat_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Lend this machine's seats to the grid, or keep them: the owner's own word.",
+    epilog=EXITS,
+)
+app.add_typer(seat_app, name="seat")
+
+OBEYED = 5.0
+"""Seconds within which a worker heeds the switch; it looks several times a second."""
+
+LONGEST = 366 * 86_400.0
+
+
+def _names(incomplete: str) -> list[str]:
+    from gridq.home import folder
+    from workers.owner.watch import known
+
+    return [name for name in known(folder()) if name.startswith(incomplete)]
+
+
+Seat = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SEAT",
+        help="One seat of this machine, such as claude; all of them without it.",
+        autocompletion=_names,
+        show_default=False,
+    ),
+]
+
+
+@seat_app.command(epilog=EXITS, short_help="Keep a seat, or all: nothing runs there, at once.")
+def pause(
+    seat: Seat = None,
+    *,
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="For so long: 30m, 2h, 1d.", show_default=False),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until", metavar="CLOCK", help="Until then: 18:00, or 2026-12-01 18:00.", show_default=False
+        ),
+    ] = None,
+    reason: Annotated[
+        str, typer.Option("--reason", help="What the others are told.", show_default=False)
+    ] = "",
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Keep a seat of this machine, or all of them, until the time is over or `gridq seat resume`.
+
+    Within a second it takes nothing more, and what runs there is stopped and handed back with its attempt
+    unspent. It holds over restarts, and needs no server: the word is a file of this home folder.
+    """
+    from workers.owner import switch
+
+    if for_ is not None and until is not None:
+        raise ConfigError("A pause ends once", {"path": "--until", "fix": "give --for or --until, not both"})
+    home = _home_of(seat)
+    now = time.time()
+    end = now + seconds_of(for_, "--for", 1, LONGEST) if for_ is not None else None
+    if until is not None:
+        end = switch.until_of(until, now)
+    switch.pause(home, seat, until=end, reason=reason)
+    _tell(home, seat, json)
+
+
+@seat_app.command(epilog=EXITS, short_help="Lend a seat, or all, again.")
+def resume(seat: Seat = None, *, json: AsJson = False, debug: Debug = False) -> None:
+    """Lend a seat of this machine, or all of them, again, as far as the seats file allows."""
+    from workers.owner import switch
+
+    home = _home_of(seat)
+    switch.resume(home, seat)
+    _tell(home, seat, json)
+
+
+@seat_app.command(epilog=EXITS, short_help="Show how this machine's seats are lent.")
+def status(seat: Seat = None, *, json: AsJson = False, debug: Debug = False) -> None:
+    """Show which seats of this machine are lent, and which are kept, since when, until when and why."""
+    home = _home_of(seat)
+    _show(home, _rows(home, seat), json)
+
+
+def _home_of(seat: str | None) -> Path:
+    """The home folder. ConfigError: this machine has no such seat."""
+    from gridq.home import folder
+    from workers.owner.watch import known
+
+    home = folder()
+    if seat is not None and seat not in known(home):  # one that was never served
+        from gridq.profiles import load
+        from gridq.settings import settings
+        from workers.probing import find
+
+        config = settings()
+        find(config, load(config.profiles)).chosen([seat])
+    return home
+
+
+def _rows(home: Path, seat: str | None) -> list[dict[str, Any]]:
+    from workers.owner.watch import known, seat_now
+
+    return [seat_now(home, name) for name in ([seat] if seat is not None else known(home))]
+
+
+def _tell(home: Path, seat: str | None, json: bool) -> None:
+    """Show how the seats are lent, once their workers heed it."""
+    end = time.monotonic() + OBEYED
+    rows = _rows(home, seat)
+    while not all(row["obeys"] for row in rows) and time.monotonic() < end:
+        time.sleep(0.05)
+        rows = _rows(home, seat)
+    _show(home, rows, json)
+
+
+def _show(home: Path, rows: list[dict[str, Any]], json: bool) -> None:
+    if json:
+        echo_json(rows)
+    elif rows:
+        console().print(_table(rows))
+    else:
+        typer.echo(f"No seat was ever served from {home}. To serve them: gridq worker", err=True)
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = plain_table("seat", "state", "since", "until", "because")
+    for row in rows:
+        state = row["state"] if row["served"] else f"{row['state']}, not served"
+        if not row["obeys"]:
+            state = "its worker has not heeded it yet"
+        times = (clock(row[name]) if row[name] else "-" for name in ("since", "until"))
+        table.add_row(row["seat"], state, *times, row["reason"])
+    return table

@@ -1,0 +1,115 @@
+"""Watches what the owner wants of one seat, in the worker that serves it, and says beside it how that stands.
+
+`<home>/seats/<seat>.json` is that word: it counts only while the worker holds the lock of the same name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gridq.attempt import Attempt
+from gridq.executor import Session
+from gridq.home import held, write_private
+from gridq.repeat import Repeat
+from gridq.resting import Rest
+from workers.owner import switch
+
+log = logging.getLogger(__name__)
+
+LOOK = 0.2
+"""Seconds between two looks: what the owner says counts within one."""
+
+LENT = "lent"
+
+Rule = Callable[[float], Rest | None]
+"""Why the owner keeps the seat at a time (seconds since 1970), or None."""
+
+
+class Watch:
+    """Lends one seat and withholds it, as its owner says by the switch and by `rules`."""
+
+    def __init__(self, home: Path, seat: str, session: Session, rules: Sequence[Rule] = ()) -> None:
+        self._home = home
+        self._seat = seat
+        self._session = session
+        self._rules: tuple[Rule, ...] = (lambda now: switch.said(home, seat, now), *rules)
+        self._applied: Rest | None = None
+        self._noted: Rest | None = None
+        self._repeat = Repeat(f"owner of {seat}", LOOK, self.look)
+
+    def begin(self) -> None:
+        """Before the seat goes live: a seat that is kept begins so."""
+        self._applied = self._session.resting.own = self._wanted()
+        self._note(self._applied)
+
+    def start(self) -> None:
+        self._repeat.start()
+
+    def stop(self) -> None:
+        self._repeat.stop()
+
+    def look(self) -> None:
+        """See what the owner wants, and do it. RedisError: the grid could not be told; the next look tries
+        again, and meanwhile nothing runs here that is not to.
+        """
+        wanted = self._wanted()
+        if wanted == self._applied:
+            return
+        resting = self._session.resting
+        stopped: list[Attempt] = []
+        if wanted is not None:
+            stopped = resting.withhold(wanted)
+        else:
+            resting.release()
+        if wanted != self._noted:
+            self._note(wanted)
+        resting.tell(stopped)
+        self._applied = wanted
+
+    def _wanted(self) -> Rest | None:
+        now = time.time()
+        return next((rest for rule in self._rules if (rest := rule(now)) is not None), None)
+
+    def _note(self, rest: Rest | None) -> None:
+        self._noted = rest
+        said = {"state": LENT} if rest is None else asdict(rest)
+        try:
+            write_private(_path(self._home, self._seat), json.dumps(said) + "\n")
+        except OSError as exc:  # a full disk is no reason to lend what is kept
+            log.warning("how the seat %s is lent could not be written down: %s", self._seat, exc)
+
+
+def known(home: Path) -> list[str]:
+    """The seats that were ever served from this home."""
+    return sorted(path.stem for path in (home / "seats").glob("*.lock"))
+
+
+def seat_now(home: Path, seat: str) -> dict[str, Any]:
+    """How a seat of this machine is lent: `served` by a worker or not, its `state` (`lent`, `paused`),
+    `reason`, `since` and `until`; `obeys` False: its worker has yet to heed the switch.
+    """
+    word = switch.said(home, seat, time.time())
+    rest = {"state": LENT} if word is None else asdict(word)
+    served = held(home / "seats", seat)
+    if served:
+        try:
+            noted = json.loads(_path(home, seat).read_bytes())
+        except (OSError, ValueError):  # it is about to begin
+            noted = {}
+        obeys = noted == rest if word is not None else not noted.get("reason", "").startswith(switch.BY_OWNER)
+        if obeys:
+            rest = noted
+    else:
+        obeys = True
+    about = {"reason": "", "since": None, "until": None, **rest}
+    return {"seat": seat, "served": served, "obeys": obeys, **about}
+
+
+def _path(home: Path, seat: str) -> Path:
+    return home / "seats" / f"{seat}.json"
