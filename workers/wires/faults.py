@@ -3,7 +3,8 @@
 | status | error | what follows |
 |---|---|---|
 | 401, 403, 402, a redirect | SeatDegraded | the seat rests: its key, its credit or its URL is wrong |
-| 429 | SeatRateLimited, with `retry_after`; SeatDegraded where the quota is used up | another seat |
+| 400 of a key that is not valid (Google), an account without credit (Anthropic) | SeatDegraded | so too |
+| 429 | SeatRateLimited, with `retry_after`; SeatDegraded where the credit is used up | another seat |
 | 408, 5xx, 529 | SeatUnavailable | another seat |
 | any other 4xx | StageError with the endpoint's own words | the stage fails |
 """
@@ -16,12 +17,17 @@ from typing import Any
 
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
 from gridq.protocol import Json
-from gridq.stages.http import retry_after
+from workers.wires.waits import wait
 
 MAX_REASON = 500
-OUT_OF_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "credit_balance_too_low"})
+OUT_OF_CREDIT = frozenset(
+    {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "credit_balance_too_low"}
+)
 CREDIT_WORDS = "credit balance is too low"
 """What Anthropic says, with 400, where an account has nothing left."""
+
+BAD_KEYS = frozenset({"API_KEY_INVALID", "FAILED_PRECONDITION"})
+"""What Google says, with 400, of a wrong key and of an account that may not use its API from where it is."""
 
 STATUSES = {
     "invalid_request_error": 400,
@@ -31,6 +37,7 @@ STATUSES = {
     "not_found_error": 404,
     "request_too_large": 413,
     "rate_limit_error": 429,
+    "timeout_error": 504,
     "overloaded_error": 529,
 }
 """The status of an error that comes within a stream, by its type, as Anthropic states them."""
@@ -42,16 +49,16 @@ def fault_of(
     """The error that the answer `raw` with `status` stands for; `key` is blotted out of the endpoint's own
     words.
     """
-    reason, code, param = _words(raw, key)
+    reason, code, param, told = _words(raw, key)
     details: dict[str, Any] = {**where, "status": status, "reason": reason or f"HTTP {status}"}
     if code:
         details["endpoint_code"] = code
     if param:
         details["param"] = param
-    after = retry_after(headers.get("retry-after", ""))
+    after = wait(headers, told) if status == 429 else wait(_plain(headers), told)
     if after is not None:
         details["retry_after"] = after
-    if status in {401, 403}:
+    if status in {401, 403} or (status == 400 and code in BAD_KEYS):
         return SeatDegraded("The endpoint refused the key", {**details, "fix": "give the seat a valid key"})
     spent = (status == 429 and code in OUT_OF_CREDIT) or (status == 400 and CREDIT_WORDS in reason)
     if status == 402 or spent:
@@ -81,20 +88,30 @@ def fault_in_stream(event: dict[str, Json], key: str | None = None) -> GridError
     return fault_of(status, {}, json.dumps(event).encode(), {}, key)
 
 
-def _words(raw: bytes, key: str | None) -> tuple[str, str, str]:
-    """The endpoint's own message, code and name of the field that is wrong: `{"error": {"message", "code",
-    "param"}}`, `{"error": text}`, `{"message"}`, text.
+def _plain(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Without the limits' own times: only at a 429 do these say when to come again."""
+    return {name: headers[name] for name in ("retry-after", "retry-after-ms") if name in headers}
+
+
+def _words(raw: bytes, key: str | None) -> tuple[str, str, str, Json]:
+    """The endpoint's own message, code, name of the field that is wrong, and details: `{"error": {"message",
+    "code", "param"}}`, Google's `{"error": {"message", "status", "details"}}`, `{"error": text}`,
+    `{"message"}`, text.
     """
     text = raw.decode("utf-8", "replace")
     code = param = ""
+    told: Json = None
     try:
         body = json.loads(text)
     except ValueError:
         body = None
+    if isinstance(body, list) and body:
+        body = body[0]  # Google's, where a stream was to begin
     if isinstance(body, dict):
         error = body.get("error", body)
         if isinstance(error, dict):
-            code = str(error.get("code") or error.get("type") or "")
+            told = error.get("details")
+            code = _google_code(error, told) or str(error.get("code") or error.get("type") or "")
             param = str(error.get("param") or "")
             text = str(error.get("message") or error.get("detail") or text)
         else:
@@ -103,4 +120,13 @@ def _words(raw: bytes, key: str | None) -> tuple[str, str, str]:
         text = ""  # a proxy's HTML page says nothing that the status does not
     if key:
         text, param = text.replace(key, "***"), param.replace(key, "***")
-    return text[:MAX_REASON], code, param[:MAX_REASON]
+    return text[:MAX_REASON], code, param[:MAX_REASON], told
+
+
+def _google_code(error: dict[str, Json], details: Json) -> str:
+    """The reason in Google's details, else its status; its `code` is that of HTTP."""
+    if not isinstance(error.get("status"), str):
+        return ""
+    listed = details if isinstance(details, list) else ()
+    reasons = (each.get("reason") for each in listed if isinstance(each, dict))
+    return next((reason for reason in reasons if isinstance(reason, str)), str(error["status"]))

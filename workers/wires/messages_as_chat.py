@@ -42,12 +42,14 @@ class MessagesAsChat:
     wire = ANTHROPIC
     strict = False
 
-    def __init__(self, inner: Speaker) -> None:
+    def __init__(self, inner: Speaker, *, thinks: bool = False) -> None:
+        """`thinks`: `inner` takes `thinking` as Messages has it."""
         assert inner.wire == OPENAI
         self._inner = inner
+        self._thinks = thinks
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        answer = self._inner.post(CHAT, translated(chat_body, body, self._inner.strict), context)
+        answer = self._inner.post(CHAT, self._chat(body), context)
         try:
             return message(answer, body)
         except ODD:
@@ -55,8 +57,7 @@ class MessagesAsChat:
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         told = MessageEvents(body)
-        asked = translated(chat_body, body, self._inner.strict)
-        with contextlib.closing(self._inner.stream(CHAT, asked, context)) as chunks:
+        with contextlib.closing(self._inner.stream(CHAT, self._chat(body), context)) as chunks:
             try:
                 for chunk in chunks:
                     yield from told.add(chunk)
@@ -66,6 +67,14 @@ class MessagesAsChat:
 
     def malformed(self, reason: str) -> SeatUnavailable:
         return self._inner.malformed(reason)
+
+    def _chat(self, body: dict[str, Json]) -> dict[str, Json]:
+        asked = translated(chat_body, body, self._inner.strict)
+        if not self._thinks:
+            return asked
+        effort = (body.get("output_config") or {}).get("effort")
+        told = {"thinking": body.get("thinking"), "reasoning_effort": effort}
+        return asked | {key: value for key, value in told.items() if value is not None}
 
 
 def chat_body(body: dict[str, Json], strict: bool = False) -> dict[str, Json]:

@@ -18,7 +18,9 @@ from gridq.errors import SeatUnavailable, StageError
 from gridq.profiles import StageContext
 from gridq.protocol import Json
 from workers.wires.asked import ODD, OPENAI, Asked, placed
+from workers.wires.chat_as_google import ChatAsGoogle
 from workers.wires.chat_as_messages import ChatAsMessages
+from workers.wires.google import GOOGLE
 from workers.wires.messages_as_chat import MessagesAsChat
 from workers.wires.usage import openai_usage
 from workers.wires.whole import Chunks, Events, Whole
@@ -52,6 +54,9 @@ def in_wire(wire: str, seat: Speaker) -> Speaker:
     """`seat` as one that speaks `wire`."""
     if seat.wire == wire:
         return seat
+    if seat.wire == GOOGLE:
+        chat = ChatAsGoogle(seat)
+        return chat if wire == OPENAI else MessagesAsChat(chat, thinks=True)
     return ChatAsMessages(seat) if wire == OPENAI else MessagesAsChat(seat)
 
 

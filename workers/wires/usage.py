@@ -74,6 +74,30 @@ def anthropic_usage(stated: Json) -> Usage:
     )
 
 
+def google_usage(stated: Json) -> Usage:
+    """The `usageMetadata` of generateContent: `promptTokenCount` has what came from a cache, not the results
+    of the endpoint's own tools; `candidatesTokenCount` has no thoughts.
+    """
+    told = _record(stated)
+    thoughts = count(told.get("thoughtsTokenCount"))
+    return _parts(
+        count(told.get("promptTokenCount")) + count(told.get("toolUsePromptTokenCount")),
+        count(told.get("candidatesTokenCount")) + thoughts,
+        cached=count(told.get("cachedContentTokenCount")),
+        reasoning=thoughts,
+        audio_in=_heard(told.get("promptTokensDetails")),
+        audio_out=_heard(told.get("candidatesTokensDetails")),
+    )
+
+
+def _heard(details: Json) -> int:
+    """The tokens of the modality AUDIO."""
+    told = details if isinstance(details, list) else []
+    return sum(
+        count(_record(each).get("tokenCount")) for each in told if _record(each).get("modality") == "AUDIO"
+    )
+
+
 def as_openai(used: Usage) -> dict[str, Json]:
     """`used` in the OpenAI wire's names; what its vendor has no name for under Anthropic's."""
     prompt: dict[str, Json] = {"cached_tokens": used.tokens_cached}
