@@ -93,10 +93,11 @@ class SeatOffer(Wire):
 
 
 class ProbeReport(Wire):
-    """What a probe found, and in words what it did not and why."""
+    """What a probe found, and in words what it did not and why, and what could be lent and is not."""
 
     found: list[SeatOffer] = Field(default_factory=list)
     missing: list[str] = Field(default_factory=list)
+    unlent: list[str] = Field(default_factory=list)
 
 
 class Service(Wire):

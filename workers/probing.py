@@ -30,6 +30,7 @@ def find(config: Settings, profiles: Mapping[str, Profile]) -> Found:
             continue
         profile = profiles[kind]
         found.missing += [f"{kind}: {why}" for why in report.missing]
+        found.unlent += [f"{kind}: {what}" for what in report.unlent]
         try:
             found.seats += [_seat(profile, offer) for offer in report.found]
         except Exception as exc:

@@ -49,10 +49,11 @@ class Seat:
 
 @dataclass(slots=True)
 class Found:
-    """What a machine offers, and in words what was not found and why."""
+    """What a machine offers, and in words what was not found and why, and what could be lent and is not."""
 
     seats: list[Seat] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    unlent: list[str] = field(default_factory=list)
 
     def chosen(self, names: Sequence[str]) -> list[Seat]:
         """The seats called `names`, or all. ConfigError: this machine has no such seat."""

@@ -72,9 +72,10 @@ def demo(
 
 @app.command(epilog=EXITS, short_help="Show what this machine can offer, and what not.")
 def probe(json: AsJson = False, debug: Debug = False) -> None:
-    """Show the seats that this machine can offer, and what was looked for in vain and why.
+    """Show the seats that this machine can offer, what was looked for in vain and why, and what its owner
+    could lend.
 
-    Nothing is started and no server is asked.
+    No stage is run and no model is asked.
     """
     from gridq.profiles import load
     from gridq.settings import settings
@@ -84,7 +85,7 @@ def probe(json: AsJson = False, debug: Debug = False) -> None:
     found = find(config, load(config.profiles))
     if json:
         seats = [{**each.offer.model_dump(exclude={"config"}), "queues": each.queues} for each in found.seats]
-        echo_json({"seats": seats, "missing": found.missing})
+        echo_json({"seats": seats, "missing": found.missing, "unlent": found.unlent})
         return
     out = console()
     out.print(seats_table(found))
@@ -92,6 +93,10 @@ def probe(json: AsJson = False, debug: Debug = False) -> None:
         out.print("\nNot found:")
         for why in found.missing:
             out.print(f"  - {why}")
+    if found.unlent:
+        out.print("\nFound, not lent:")
+        for what in found.unlent:
+            out.print(f"  - {what}")
     out.print(f"\nServe them: gridq worker; only one: celery -A workers worker --seat {found.seats[-1].name}")
 
 

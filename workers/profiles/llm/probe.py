@@ -11,7 +11,7 @@ from gridq.errors import ConfigError
 from gridq.protocol import Json, ProbeReport, SeatOffer
 from workers.profiles.llm import environment, tables
 from workers.profiles.llm.capability import LlmCapability, LlmSeat, RemoteModel
-from workers.profiles.llm.clis import offering
+from workers.profiles.llm.clis import finding, offering
 from workers.profiles.llm.listing import listed
 from workers.profiles.llm.opening import key_of
 from workers.profiles.llm.pricing import priced_models
@@ -57,7 +57,8 @@ def probe(
             priced = priced_models(seat, models, f"llm[{index}]", missing)
             if priced:
                 found.append(_offer(seat, priced))
-    return ProbeReport(found=found, missing=missing + absent)
+    unlent = finding.unlent({seat.cli for seat in programs}, environ)
+    return ProbeReport(found=found, missing=missing + absent, unlent=unlent)
 
 
 def _offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:

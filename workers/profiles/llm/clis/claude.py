@@ -34,7 +34,7 @@ def argv(ask: Ask) -> list[str]:
         told += ["--system-prompt-file", ask.file("system.md", ask.system)]
     if ask.schema is not None:
         told += ["--json-schema", json.dumps(ask.schema)]
-    return told
+    return [*told, *ask.args]
 
 
 @dataclass

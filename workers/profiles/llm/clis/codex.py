@@ -1,9 +1,9 @@
 """Codex: `codex exec --json`.
 
-Facts: the vendor's documents and its open source. Each line is an event: `thread.started`, `turn.started`,
-`item.*` (of kinds `agent_message`, `reasoning`, `command_execution` …), `turn.completed` with usage,
-`turn.failed`, and `error`, which also tells of retries. An answer comes whole, as the last `agent_message`;
-earlier ones are remarks on the way.
+Facts: the vendor's documents, its open source and what version 0.171.0 prints. Each line is an
+event: `thread.started`, `turn.started`, `item.*` (of kinds `agent_message`, `reasoning`, `command_execution`
+…), `turn.completed` with usage, `turn.failed`, and `error`, which also tells of retries. An answer comes
+whole, as the last `agent_message`; earlier ones are remarks on the way.
 """
 
 from __future__ import annotations
@@ -16,33 +16,43 @@ from gridq.protocol import Json, Usage
 from workers.profiles.llm.clis.provider import Ask, Login, Provider, Reader, patterns, record
 from workers.wires.usage import count
 
-NO_TOOLS = (
-    'approval_policy="never"',
-    'web_search="disabled"',
-    "features.shell_tool=false",
-    "features.unified_exec=false",
-    "features.apply_patch_freeform=false",
-    "tools.view_image=false",
-    "project_doc_max_bytes=0",
+OFF = (
+    *("shell_tool", "unified_exec", "apply_patch_freeform", "view_image", "image_generation", "multi_agent"),
+    *("apps", "plugins", "remote_plugin", "hooks", "goals", "skill_search", "tool_suggest", "sleep_tool"),
+    *("browser_use", "browser_use_external", "in_app_browser", "computer_use", "code_mode_host"),
+    *("shell_snapshot", "skill_mcp_dependency_install"),
 )
-"""Settings that take its tools away; the sandbox is read-only all the same."""
+"""Its features that are tools or bring some. Set as settings, not by --disable, which refuses a name that a
+version does not know.
+"""
+
+QUIET = (
+    'approval_policy="never"',
+    "analytics.enabled=false",
+    "check_for_update_on_startup=false",
+    "features.unbounded_connection_retries=false",
+)
 
 
 def argv(ask: Ask) -> list[str]:
     told = ["exec", "--json", "--skip-git-repo-check", "--ephemeral", "--color", "never"]
     told += ["--model", ask.model, "--cd", str(ask.folder)]
+    settings = list(QUIET)
     if ask.tools:
         told += ["--sandbox", "workspace-write"]
     else:
-        told += ["--sandbox", "read-only"]
-        for setting in NO_TOOLS:
-            told += ["-c", setting]
+        # without the owner's settings no server of tools is started; the sandbox is read-only all the same
+        told += ["--sandbox", "read-only", "--ignore-user-config", "--ignore-rules"]
+        settings += [*(f"features.{name}=false" for name in OFF), 'web_search="disabled"']
+        settings += ["project_doc_max_bytes=0"]
     if ask.system:
-        # a file's path: what is said of a text's length and quotes in TOML does not matter then
-        told += ["-c", f"model_instructions_file={json.dumps(ask.file('system.md', ask.system))}"]
+        # as a file, for what stands in an argv is seen by all of a machine's users
+        settings.append(f"model_instructions_file={json.dumps(ask.file('system.md', ask.system))}")
+    for setting in settings:
+        told += ["-c", setting]
     if ask.schema is not None:
         told += ["--output-schema", ask.file("schema.json", json.dumps(ask.schema))]
-    return [*told, "-"]
+    return [*told, *ask.args, "-"]
 
 
 @dataclass
@@ -75,6 +85,7 @@ class CodexReader(Reader):
             self.usage = Usage(
                 tokens_in=count(usage.get("input_tokens")),
                 tokens_cached=count(usage.get("cached_input_tokens")),
+                tokens_cache_written=count(usage.get("cache_write_input_tokens")),
                 tokens_out=count(usage.get("output_tokens")),
                 tokens_reasoning=count(usage.get("reasoning_output_tokens")),
             )
@@ -96,9 +107,9 @@ CODEX = Provider(
     words=patterns(
         expired=r"refresh token .{0,40}(revoked|expired|already used)|token_expired|"
         r"access token could not be refreshed|log out and sign in again",
-        logged_out=r"not logged in|\b401\b|unauthorized|invalid_api_key|incorrect api key|missing bearer|"
-        r"please log in|codex login",
-        no_credit=r"quota exceeded|insufficient_quota|out of credits|plan and billing|upgrade to plus",
+        logged_out=r"not logged in|missing (environment variable|bearer)|\b401\b|unauthorized|"
+        r"invalid_api_key|incorrect api key|please log in|codex login",
+        no_credit=r"\b402\b|quota exceeded|insufficient_quota|out of credits|and billing|upgrade to plus",
         limited=r"usage limit|rate.?limit|too many requests|\b429\b",
         no_model=r"model .{0,80}(not supported|not found|does not exist)|model_not_found",
         overloaded=r"at capacity|high demand|overloaded|\b(502|503|504|529)\b|server_error",

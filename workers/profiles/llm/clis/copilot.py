@@ -18,8 +18,8 @@ def argv(ask: Ask) -> list[str]:
     told += ["--no-color", "--no-auto-update", "--no-ask-user", "--no-custom-instructions"]
     told += ["--stream", "on" if ask.partial and not ask.tools else "off"]
     if ask.tools:
-        return [*told, "--allow-all-tools"]
-    return [*told, "--available-tools", "", "--disable-builtin-mcps"]
+        return [*told, "--allow-all-tools", *ask.args]
+    return [*told, "--available-tools", "", "--disable-builtin-mcps", *ask.args]
 
 
 @dataclass

@@ -25,11 +25,11 @@ def argv(ask: Ask) -> list[str]:
     if ask.partial and not ask.tools:
         told.append("--stream-partial-output")
     if ask.tools:
-        return told
+        return [*told, *ask.args]
     rules = ask.folder / ".cursor"
     rules.mkdir()
     (rules / "cli.json").write_text(json.dumps(NO_TOOLS), "utf-8")
-    return [*told, "--mode", "ask", "--sandbox", "enabled"]
+    return [*told, "--mode", "ask", "--sandbox", "enabled", *ask.args]
 
 
 @dataclass

@@ -15,7 +15,7 @@ from workers.profiles.llm.clis.provider import Provider
 
 EVERY = frozenset(
     {
-        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TMPDIR"),
         *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
         *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
@@ -23,8 +23,8 @@ EVERY = frozenset(
         *("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
     }
 )
-PLAIN = {"TERM": "dumb", "NO_COLOR": "1", "CI": "1"}
-"""What makes programs print plain text and ask nothing."""
+PLAIN = {"TERM": "dumb", "NO_COLOR": "1", "TZ": "UTC"}
+"""What makes programs print plain text and ask nothing; a time of day that they tell is one of UTC."""
 
 
 def environment_of(

@@ -127,7 +127,7 @@ def error_of(
         details["retry_after"] = condition.ill(fault, details["reason"])
         return SeatDegraded(f"{title}: {fault}", {**details, "fix": _fix(provider, fault)})
     if fault is Fault.LIMITED:
-        until = reset_at(words)
+        until = reset_at(words, datetime.now(UTC))
         left = None if until is None else max(0.0, until - time.time())
         if left is None or left < SOON:
             if left is not None:

@@ -56,7 +56,7 @@ def look(seats: Sequence[CliSeat], environ: Mapping[str, str] = os.environ) -> d
     threads = []
     for seat in seats:
         if programs[seat.name]:
-            login = PROVIDERS[seat.cli].login
+            login = PROVIDERS[seat.cli].login if not seat.env else None  # a key may stand in for it
             for what, argv in (("version", ("--version",)), ("login", login.argv if login else ())):
                 if argv:
                     given = (said, (seat.name, what), seat, [programs[seat.name], *argv], environ)

@@ -19,7 +19,12 @@ NO_TOOLS = {
     "tools": {"core": []},
     "mcp": {"allowed": []},
     "context": {"fileName": ["none.md"], "discoveryMaxDirs": 1},
-    "general": {"disableAutoUpdate": True, "disableUpdateNag": True, "enableAutoUpdate": False},
+    "general": {
+        "disableAutoUpdate": True,
+        "disableUpdateNag": True,
+        "enableAutoUpdate": False,
+        "maxAttempts": 1,  # the grid has other seats to try
+    },
     "privacy": {"usageStatisticsEnabled": False},
 }
 """Settings that no other file of settings overrides: no tool, no server of tools, no file of instructions."""
@@ -27,7 +32,7 @@ NO_TOOLS = {
 
 def argv(ask: Ask) -> list[str]:
     told = ["--output-format", "stream-json", "--model", ask.model, "--extensions", "none"]
-    return told if ask.tools else [*told, "--approval-mode", "default"]
+    return [*told, *ask.args] if ask.tools else [*told, "--approval-mode", "default", *ask.args]
 
 
 def variables(ask: Ask) -> Mapping[str, str]:

@@ -1,9 +1,12 @@
-"""One call at a time on a login, whichever program of this machine makes it.
+"""One call at a time on a login, whichever program of this machine makes it, in a folder of its own.
 
 Two runs of a vendor's program on one login race for its refresh token and log its owner out. A seat has one
-lane, and two seats on one login are refused; this lock is for what those rules do not see: another grid's
+lane, and two seats on one login are refused; the lock here is for what those rules do not see: another grid's
 worker on this machine, and a program that outlives its killed worker, which inherits the lock and holds it
 until its own end.
+
+Who holds the lock owns the login's folder, and so clears away what a killed worker left there. It stands in
+the user's cache: some programs take no settings from a place that others can write to, such as /tmp.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from gridq.errors import SeatUnavailable
@@ -23,17 +28,22 @@ WAIT_SECONDS = 3.0
 LOOK_SECONDS = 0.05
 
 
-@contextlib.contextmanager
-def alone(login: str, context: StageContext) -> Iterator[tuple[int, ...]]:
-    """Within it nobody else uses `login`; gives the descriptors that the program is to inherit.
+@dataclass(frozen=True)
+class Alone:
+    """`keep` are the descriptors that the program is to inherit, `folder` an empty folder for the call."""
 
-    SeatUnavailable: somebody else uses it for longer than a moment. Where no lock can be had at all (no
-    folder to write to), none is held.
+    keep: tuple[int, ...]
+    folder: Path
+
+
+@contextlib.contextmanager
+def alone(login: str, context: StageContext, environ: Mapping[str, str] = os.environ) -> Iterator[Alone]:
+    """Within it nobody else uses `login`.
+
+    SeatUnavailable: somebody else uses it for longer than a moment, or this user has no folder for it.
     """
-    lock = _opened(login)
-    if lock is None:
-        yield ()
-        return
+    lock, folder = _opened(login, environ)
+    held = False
     try:
         until = time.monotonic() + WAIT_SECONDS
         while not _taken(lock):
@@ -42,10 +52,15 @@ def alone(login: str, context: StageContext) -> Iterator[tuple[int, ...]]:
                 why = "Another program of this machine uses the seat's login"
                 raise SeatUnavailable(why, {"retry_after": 5})
             time.sleep(LOOK_SECONDS)
-        yield (lock,)
+        held = True
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        yield Alone((lock,), folder)
     finally:
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_UN)  # also of those that inherited it and are not gone yet
+        if held:
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)  # also of those that inherited it and are not gone yet
         os.close(lock)
 
 
@@ -57,12 +72,14 @@ def _taken(lock: int) -> bool:
     return True
 
 
-def _opened(login: str) -> int | None:
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(cache) / "gridq" / "logins"
+def _opened(login: str, environ: Mapping[str, str]) -> tuple[int, Path]:
+    cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    base = Path(cache) / "gridq" / "logins"
     name = hashlib.sha256(login.encode()).hexdigest()[:24]
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError:
-        return None
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(base / f"{name}.lock", flags, 0o600), base / name
+    except OSError as exc:
+        why = "There is no folder for the calls of the seat's program"
+        raise SeatUnavailable(why, {"reason": f"{base}: {exc.strerror}"}) from None

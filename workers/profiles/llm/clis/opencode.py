@@ -28,7 +28,7 @@ def argv(ask: Ask) -> list[str]:
         settings["permission"] = agent["permission"] = {"*": "deny"}
         agent["tools"] = {"*": False}
     (ask.folder / "opencode.json").write_text(json.dumps(settings), "utf-8")
-    return ["run", "--format", "json", "--model", ask.model, "--agent", AGENT]
+    return ["run", "--format", "json", "--model", ask.model, "--agent", AGENT, *ask.args]
 
 
 @dataclass

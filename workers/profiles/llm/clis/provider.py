@@ -42,7 +42,7 @@ class Ask:
 
     `folder` is the call's own empty working folder, `told` a folder beside it for files that the program is
     pointed at. `system` and `schema` are only set where the provider has a way for them. `partial`: somebody
-    reads the pieces. `tools`: the owner lets the program use its tools.
+    reads the pieces. `tools`: the owner lets the program use its tools. `args`: what the owner adds.
     """
 
     model: str
@@ -52,6 +52,7 @@ class Ask:
     schema: Json = None
     partial: bool = False
     tools: bool = False
+    args: tuple[str, ...] = ()
 
     def file(self, name: str, text: str) -> str:
         """Write a file that the program is to read; its path."""

@@ -84,34 +84,29 @@ def _told_as_time(text: str, now: datetime) -> datetime | None:
     """The time of day, with a day or without, at the beginning of `text`."""
     here = now.astimezone(_zone(text) or now.tzinfo)
     clock = _CLOCK.search(text)
-    day = _day(text, here)
-    if clock is None:
-        return None if day is None else datetime.combine(day, clocktime(), here.tzinfo)
-    if clock[3]:
-        hour = int(clock[1]) % 12 + (12 if clock[3].lower() == "p" else 0)
-        minute = int(clock[2] or 0)
-    else:
-        hour, minute = int(clock[4]), int(clock[5])
     try:
+        day = _day(text, here)
+        if clock is None:
+            return None if day is None else datetime.combine(day, clocktime(), here.tzinfo)
+        hour, minute = int(clock[1] or clock[4]), int(clock[2] or clock[5] or 0)
+        if clock[3]:
+            hour = hour % 12 + (12 if clock[3].lower() == "p" else 0)
         at = datetime.combine(day or here.date(), clocktime(hour, minute), here.tzinfo)
-    except ValueError:
+    except ValueError:  # no such day, no such time
         return None
     return at + timedelta(days=1) if at < here and day is None else at
 
 
 def _day(text: str, here: datetime) -> date | None:
-    """The day that `text` names, None where it names none."""
-    try:
-        told = _SLASHED.search(text)
-        if told:
-            return date(int(told[3]), int(told[1]), int(told[2]))
-        told = _DATE.search(text)
-        if told:
-            month, day = MONTHS.index(told[1].lower()) + 1, int(told[2])
-            year = int(told[3]) if told[3] else here.year + ((month, day) < (here.month, here.day))
-            return date(year, month, day)
-    except ValueError:
-        return None
+    """The day that `text` names, None where it names none. ValueError: there is no such day."""
+    told = _SLASHED.search(text)
+    if told:
+        return date(int(told[3]), int(told[1]), int(told[2]))
+    told = _DATE.search(text)
+    if told:
+        month, day = MONTHS.index(told[1].lower()) + 1, int(told[2])
+        year = int(told[3]) if told[3] else here.year + ((month, day) < (here.month, here.day))
+        return date(year, month, day)
     if re.search(r"\btomorrow\b", text, re.IGNORECASE):
         return here.date() + timedelta(days=1)
     told = _DAY.search(text)

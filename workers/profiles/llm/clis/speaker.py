@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,7 +32,8 @@ class CliLogin:
     """One login of one program on this machine: what every call on it has in common.
 
     `login` is its folder, `secrets` what no error may show, `silence` the seconds for which it may say
-    nothing, `tools` whether its owner lets it use its tools, `metered` whether each call costs what it says.
+    nothing. `tools`: its owner lets it use its tools; `args`: what its owner adds; `metered`: each call costs
+    what it says.
     """
 
     provider: Provider
@@ -42,6 +42,7 @@ class CliLogin:
     login: str
     silence: float
     tools: bool = False
+    args: tuple[str, ...] = ()
     metered: bool = False
     secrets: tuple[str, ...] = ()
     condition: Condition = field(default_factory=Condition)
@@ -97,8 +98,8 @@ class CliSpeaker:
         """
         cli = self._cli
         prompt = prompt_of(cli.provider, path, body, tools=cli.tools)
-        with alone(cli.login, context) as kept, tempfile.TemporaryDirectory(prefix="gridq-cli-") as scratch:
-            ask = _asked(cli, prompt, str(body["model"]), Path(scratch), partial)
+        with alone(cli.login, context) as own:
+            ask = _asked(cli, prompt, str(body["model"]), own.folder, partial)
             reader = cli.provider.reader(ask)
             try:
                 argv = [cli.program, *cli.provider.argv(ask)]
@@ -112,7 +113,7 @@ class CliSpeaker:
                     told=prompt.text.encode(),
                     context=context,
                     silence=cli.silence,
-                    keep=kept,
+                    keep=own.keep,
                 )
             except OSError as exc:
                 raise self._failed(reader, f"{type(exc).__name__}: {exc.strerror}", prompt, None) from None
@@ -175,7 +176,7 @@ def _asked(cli: CliLogin, prompt: Prompt, model: str, scratch: Path, partial: bo
     folder, told_ = scratch / "work", scratch / "told"
     folder.mkdir()
     told_.mkdir()
-    return Ask(model, folder, told_, prompt.system, prompt.schema, partial, cli.tools)
+    return Ask(model, folder, told_, prompt.system, prompt.schema, partial, cli.tools, cli.args)
 
 
 def _lines(run: Run) -> Iterator[bytes]:

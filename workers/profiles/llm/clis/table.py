@@ -35,6 +35,7 @@ class CliSeat(BaseModel):
     models: tuple[DeclaredModel, ...] = Field(min_length=1)
     lanes: Literal[1] = 1
     env: tuple[str, ...] = Field(default=(), description="names of variables")
+    args: tuple[str, ...] = Field(default=(), description="further arguments of the program")
     tools: bool = False
     billing: Billing = Field(default="subscription", description="metered where each call costs what it says")
     budget: float | None = Field(default=None, ge=0)
@@ -64,7 +65,7 @@ def parse(table: Mapping[str, Json], path: str) -> CliSeat:
         seat = CliSeat.model_validate(table)
     except ValidationError as exc:
         field, reason = first_fault(exc)
-        expected = "name, cli and models; perhaps home, program, env, tools, billing, budget, silence"
+        expected = "name, cli and models; perhaps home, program, env, args, tools, billing, budget, silence"
         if field == "lanes":
             expected = "1: two runs of a program on one login race for it and log its owner out"
         if field.startswith("url"):
@@ -92,6 +93,7 @@ def login(seat: CliSeat, environ: Mapping[str, str] = os.environ) -> CliLogin:
         login=exclusive(seat, environ),
         silence=seat.silence,
         tools=seat.tools,
+        args=seat.args,
         metered=seat.billing == "metered",
         secrets=tuple(environment[name] for name in seat.env if len(environment.get(name, "")) >= 8),
     )
