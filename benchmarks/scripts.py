@@ -23,6 +23,7 @@ from gridq import bells
 from gridq.app import app
 from gridq.graph.plan import Op, Plan, Step
 from gridq.jobs import LADDER, plan_fields
+from gridq.protocol import Usage
 from gridq.settings import Settings
 from gridq.store.admitting import arguments
 from gridq.store.replies import Claim, read_claim
@@ -138,13 +139,13 @@ class State:
 
     def back(self, claim: Claim, seat: str) -> None:
         assert (
-            self.scripts.fail(claim.lease, "back", pause_ms=0, used=0, error="{}", row="", seat=seat)
+            self.scripts.fail(claim.lease, "back", pause_ms=0, used=Usage(), error="{}", row="", seat=seat)
             == "again"
         )
 
     def complete(self, claim: Claim, seat: str, *, go_on: bool) -> Claim | str:
         result, _, after = self.scripts.complete(
-            claim.lease, b'"x"', used=0, rows="[]", seat=seat, incarnation="inc", lane="inc.0",
+            claim.lease, b'"x"', used=Usage(), rows="[]", seat=seat, incarnation="inc", lane="inc.0",
             nonce=f"n{next(self._nonces)}", go_on=go_on,
         )  # fmt: skip
         assert result == 1

@@ -70,9 +70,9 @@ class Attempt:
         self._path = self.step.path
         self._at = 0  # which of its operations runs
         self._why = ""  # lost, back, timeout: why the context was cancelled
-        self._reported: int | None = None  # what it was said to have used, where it was reported
+        self._reported: Usage | None = None  # what it was said to have used, where it was reported
         self._announced = False
-        self._micro = 0
+        self._used = Usage(micro_dollars=None)
         self._cancelled_at: float | None = None
         limits = [op.timeout or session.config.stage_timeout for op in self.step.ops] or [
             session.config.stage_timeout
@@ -122,7 +122,7 @@ class Attempt:
             lambda: session.scripts.complete(
                 self.claim.lease,
                 output,
-                used=self._micro,
+                used=self._used,
                 rows=json.dumps(self.rows, separators=(",", ":")),
                 seat=session.seat,
                 incarnation=session.incarnation,
@@ -208,7 +208,7 @@ class Attempt:
         return output
 
     def _row(self, op: Op, usage: Usage, seconds: float, state: str) -> None:
-        self._micro += usage.micro_dollars or 0
+        self._used = self._used.plus(usage)
         self.rows.append(
             {
                 "path": op.path,
@@ -250,10 +250,10 @@ class Attempt:
 
     def _report(self, kind: str, error: GridError, pause: float = 0.0, code: str = "") -> str:
         context = self._context
-        used = self._micro + ((context.usage.micro_dollars or 0) if context is not None else 0)
+        used = self._used if context is None else self._used.plus(context.usage)
         with self._flushing:
             again = self._reported is not None
-            if self._reported is not None and used <= self._reported:
+            if used == self._reported:
                 return ""
             self._reported = used
         row = json.dumps(self.rows, separators=(",", ":")) if self.rows and kind != "back" else ""

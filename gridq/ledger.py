@@ -111,6 +111,12 @@ def read(client: Redis, keys: Keys, zone: str) -> Ledger:
     return Ledger(turns.get("zone", zone), in_force, bool(found[4]), tuple(accounts))
 
 
+def zone_of(client: Redis, keys: Keys, zone: str) -> str:
+    """The time zone in which windows turn; `zone` where no router has said so."""
+    told: Any = client.hget(keys("calendar"), "zone")
+    return zone if told is None else str(told.decode())
+
+
 def window(turns: str, now: int) -> tuple[int, int | None]:
     """(start, end) in ms of the window that `now` stands in, as the scripts find it: 0 and None where no
     calendar says.

@@ -66,8 +66,15 @@ class Usage(Wire):
         told = {name: number for name, number in parts.items() if number}
         return {"tokens_in": self.tokens_in, "tokens_out": self.tokens_out, **told}
 
+    def plus(self, other: Usage) -> Usage:
+        """What both used together, in money as far as it has a price."""
+        numbers = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
+        priced = [one.micro_dollars for one in (self, other) if one.micro_dollars is not None]
+        return Usage(micro_dollars=sum(priced) if priced else None, **numbers)
+
 
 _PARTS = ("tokens_cached", "tokens_cache_written", "tokens_reasoning")
+_NUMBERS = [name for name in Usage.model_fields if name != "micro_dollars"]
 
 
 class SeatOffer(Wire):

@@ -136,6 +136,12 @@ class Settings(BaseSettings):
     affinity: float = Field(
         2.0, ge=0, description="for how long work is passed over for work whose model or session is at hand"
     )
+    ledger_days: int = Field(
+        62,
+        ge=32,
+        le=3660,
+        description="for which the ledger is kept: longer than its longest window, a month",
+    )
     batch_age: float = Field(600.0, ge=0, description="after which batch work counts as interactive")
 
     log: Literal["text", "json"] = "text"

@@ -17,7 +17,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `vt:<kind>` | hash: virtual time of each agent | the same |
 | `seat:<seat>` | hash: incarnation, lanes, budget, queues | 40 days after it was last live (routers: 1 h) |
 | `held:<seat>` | hash: lane → lease | empties itself; at most as the pending sets |
-| `late:<lease>` | a lease that ended uncompleted: its seat, its charge or '-' | as its job, at least 1 h |
+| `late:<lease>` | a lease that ended uncompleted: seat, charge, agent, queue | as its job, at least 1 h |
 | `worker:<id>` | what a worker that is asked over HTTP said as it enrolled | 3 of its heartbeats |
 | `workers` | sorted set: these workers by the end of that | as the last of them |
 | `drain:<seat>` | since when an operator lets the seat take nothing | 40 days after the seat was last live |
@@ -28,6 +28,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `watched` | the router that says that a monitor of Celery's listens | 5 s |
 | `spent:<start>` | hash: what agents and teams used in the month that began then | that month + 2 days |
 | `park:<agent>` | set: where stages of an agent over its money stand aside | the longest deadline + 1 h |
+| `ledger` | stream: what was settled, charged and counted | GRIDQ_LEDGER_DAYS after the last sweep |
 | `rate:<seat>` | list: the times of a seat's last claims | 2 min |
 | `calls:<key>` | sorted set: requests by an API key with a limit, by their time | 1 min |
 | `opened:<key>` | sorted set: its open requests, until when each holds its place | 30 s after the last word |

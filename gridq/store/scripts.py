@@ -15,6 +15,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
+from gridq.protocol import Usage
 from gridq.settings import Settings
 from gridq.store import library, schema
 from gridq.store.admitting import STREAM, Word
@@ -47,11 +48,12 @@ def constants(config: Settings) -> str:
     hold = int(config.affinity * 1000)
     keep = int((config.max_deadline + 3600) * 1000)
     age = int(config.batch_age * 1000)
+    ledger = config.ledger_days * 86_400_000
     return (
         f"local SCHEMA = '{schema.SCHEMA}'\n"
         f"local P, K = '{config.prefix}', '{config.prefix}.'\n"
         f"local LEASE, GAP = {config.lease_ms}, {config.lease_ms - config.renew_ms}\n"
-        f"local RESULT, KEEP = {int(config.result_ttl * 1000)}, {keep}\n"
+        f"local RESULT, KEEP, LEDGER = {int(config.result_ttl * 1000)}, {keep}, {ledger}\n"
         f"local MAXATT, MAXLOSS, AGE, HOLD = {config.max_attempts}, {config.max_losses}, {age}, {hold}\n"
         f"local QUARANTINE, HALFLIFE = {int(config.quarantine * 1000)}, {HALF_LIFE_MS}\n"
     )
@@ -215,14 +217,15 @@ class Scripts:
         ]
 
     def fail(
-        self, lease: str, kind: str, *, pause_ms: int, used: int, error: str, row: str, seat: str,
+        self, lease: str, kind: str, *, pause_ms: int, used: Usage, error: str, row: str, seat: str,
         told: str = "", uuid: str = "", why: str = "",
     ) -> str:  # fmt: skip
         """End an attempt without an output: `again`, `quarantined`, `plain`, `celery` or `fenced`.
 
         `told`: events for Celery's monitors; `uuid` and `why` of the one that says how the stage stopped.
         """
-        word: str = self.call("fail", lease, kind, pause_ms, used, error, row, seat, told, uuid, why).decode()
+        args = (lease, kind, pause_ms, _words(used), error, row, seat, told, uuid, why)
+        word: str = self.call("fail", *args).decode()
         return word
 
     def emit(self, lease: str, path: str, pieces: Sequence[str], before: int) -> bool:
@@ -286,7 +289,7 @@ class Scripts:
         self.client.zrem(self.keys("opened", key), *requests)
 
     def complete(
-        self, lease: str, output: bytes, *, used: int, rows: str, seat: str, incarnation: str, lane: str,
+        self, lease: str, output: bytes, *, used: Usage, rows: str, seat: str, incarnation: str, lane: str,
         nonce: str, go_on: bool, long: bytes | None = None, long_ttl_ms: int = 0, told: str = "",
     ) -> tuple[int, str, Claim | str]:  # fmt: skip
         """Record an output and take the lane's next stage.
@@ -295,7 +298,18 @@ class Scripts:
         script runs. Gives (1 recorded, 0 recorded before, -1 fenced off, -2 the value could not be written;
         '' or how the job ended; the next claim).
         """
-        args = (lease, output, used, rows, seat, incarnation, lane, nonce, "1" if go_on else "0", told)
+        args = (
+            lease,
+            output,
+            _words(used),
+            rows,
+            seat,
+            incarnation,
+            lane,
+            nonce,
+            "1" if go_on else "0",
+            told,
+        )
         if long is None:
             reply = self.call("complete", *args)
         else:
@@ -314,3 +328,9 @@ class Scripts:
                 self.call("keep", output[1:].decode(), long, long_ttl_ms)
                 reply = self.call("complete", *args)
         return reply[0], reply[1].decode(), read_claim(reply[2])
+
+
+def _words(used: Usage) -> str:
+    """What an attempt used, as the scripts read it."""
+    micro = "" if used.micro_dollars is None else used.micro_dollars
+    return f"{micro},{used.tokens_in},{used.tokens_out}"

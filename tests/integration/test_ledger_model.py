@@ -19,6 +19,7 @@ from gridq import bells
 from gridq.app import app
 from gridq.ledger import Account, read
 from gridq.store.replies import Claim
+from gridq.verification import verify
 from tests import machines
 from tests.conftest import GridEnv
 from tests.invariants import broken
@@ -172,6 +173,8 @@ class Ledgers(RuleBasedStateMachine):
                 assert found[who, "jobs"].spent == self.count[who]
         if ("m.a", "budget") in found:
             assert found["m.a", "budget"].spent == self.charged
+        entered = verify(self.grid.client, self.grid.keys)
+        assert (entered.differences, entered.notes) == ((), ())
 
     def teardown(self) -> None:
         """Without limits everything comes to its end, and nothing is held any more."""

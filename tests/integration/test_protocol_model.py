@@ -15,6 +15,7 @@ from hypothesis.stateful import initialize, invariant
 
 from gridq.queues import PURE
 from gridq.store.replies import Claim, read_claim
+from gridq.verification import verify
 from tests import machines
 from tests.conftest import GridEnv
 from tests.hygiene import keys_without_ttl
@@ -22,7 +23,7 @@ from tests.invariants import broken
 from tests.model.entering import Entering
 from tests.model.submitting import act, picks
 from tests.model.trees import ONE, TWO, Tree, trees
-from tests.unit.store.plans import HOUR
+from tests.unit.store.plans import HOUR, usage
 
 SEATS = {"m.a": (2, 1_000_000, (ONE, TWO)), "m.b": (1, 50_000, (ONE,)), "m.c": (1, None, (TWO, PURE))}
 """Lanes, budget and queues."""
@@ -132,8 +133,8 @@ class Protocol(Entering):
         seat, inc, lane = self.grid.holders[lease]
         self.write(output)
         result = self.grid.scripts.complete(
-            lease, output, used=self.used[lease], rows=f"done {lease}", seat=seat, incarnation=inc, lane=lane,
-            nonce=self.grid.nonce(), go_on=go_on,
+            lease, output, used=usage(self.used[lease]), rows=f"done {lease}", seat=seat, incarnation=inc,
+            lane=lane, nonce=self.grid.nonce(), go_on=go_on,
         )  # fmt: skip
         self.take_on(result[2], seat, inc, lane)
         return result
@@ -291,6 +292,13 @@ class Protocol(Entering):
         budgets = {seat: budget for seat, (_, budget, _) in SEATS.items() if self.incarnations[seat] != "i0"}
         wrong = self.shadow.wrong(budgets)
         assert not wrong, "\n".join(wrong)
+        if machines.LONG:
+            self.entries()
+
+    def entries(self) -> None:
+        """The ledger comes to what the server's counters say, and with them the books."""
+        entered = verify(self.grid.client, self.grid.keys)
+        assert (entered.differences, entered.notes) == ((), ())
 
     @invariant()
     def few_bells(self) -> None:
@@ -326,6 +334,7 @@ class Protocol(Entering):
         assert not self.live()
         self.consistent()
         self.books()
+        self.entries()
         for job in self.over:
             wrong = self.shadow.recorded_wrong(job)
             assert not wrong, "\n".join(wrong)
@@ -336,7 +345,7 @@ class Protocol(Entering):
         grid.sweep()
         names = grid.own()
         kinds = {name.partition(":")[0] for name in names} - {"val"}
-        history = {"fin", "rows", "str", "about", "jobs", "past", "spent", "idem", "calls"}
+        history = {"fin", "rows", "str", "about", "jobs", "past", "spent", "idem", "calls", "ledger"}
         assert kinds <= history | {"seat", "late", "vt", "swept", "losses", "bells", "bellno", "schema"}
         ends = [grid.ended(job) for job in self.over]
         answers = {f"val:{end.payload[1:].decode()}" for end in ends if end.payload.startswith(b"@")}

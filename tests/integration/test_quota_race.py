@@ -37,6 +37,7 @@ with Client() as client:
 """
 CLAIM = """
 import secrets, sys
+from gridq.protocol import Usage
 from gridq.settings import settings
 from gridq.store.connection import connect
 from gridq.store.replies import Claim
@@ -48,8 +49,8 @@ said = []
 for _ in range(100):
     found = scripts.claim("m.a", "i1", sys.argv[1], secrets.token_hex(4))
     if isinstance(found, Claim):
-        scripts.complete(found.lease, b"1", used=0, rows="[]", seat="m.a", incarnation="i1", lane=sys.argv[1],
-                         nonce=secrets.token_hex(4), go_on=False)
+        scripts.complete(found.lease, b"1", used=Usage(), rows="[]", seat="m.a", incarnation="i1",
+                         lane=sys.argv[1], nonce=secrets.token_hex(4), go_on=False)
         said.append("ok")
     else:
         said.append(found)

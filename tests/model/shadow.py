@@ -38,7 +38,7 @@ class Shadow:
         elif script == "complete":
             self._completed(args, reply)
         elif script == "fail":
-            lease, used, row = args[0], int(args[3]), args[5]
+            lease, used, row = args[0], _micro(args[3]), args[5]
             self._charge(lease, used)
             if reply != b"fenced" and row:
                 self.rows[lease.split(":")[0]].append(row)
@@ -126,7 +126,7 @@ class Shadow:
             assert first == claim.lease, f"{claim.lease} runs again what {first} has begun to answer"
 
     def _completed(self, args: tuple[Any, ...], reply: Any) -> None:
-        lease, used, rows = args[0], int(args[2]), args[3]
+        lease, used, rows = args[0], _micro(args[2]), args[3]
         result = reply[0]
         if result != -2:
             self._charge(lease, used)
@@ -154,3 +154,8 @@ class Shadow:
         self.streamed.setdefault(lease.rsplit(":", 2)[0], lease)
         told = self.pieces[lease.split(":")[0]]
         told += [piece for piece in args[3:] if piece not in told]
+
+
+def _micro(usage: Any) -> int:
+    """The micro-dollars of what a call says that an attempt used."""
+    return int(str(usage).partition(",")[0])

@@ -118,8 +118,9 @@ def _lost(client: Redis, keys: Keys, records: dict[str, Record]) -> None:
         for raw, value in zip(some, replies, strict=True):
             job, step, _, attempt, _ = raw.decode()[head:].split(":")
             if job in records and value is not None:
-                seat, charged = value.decode().split(" ")
-                used = 0 if charged == "-" else int(float(charged))  # '-': it died before it reported
+                seat, usage, *_ = value.decode().split(" ")
+                charged = usage.partition(",")[0]
+                used = int(charged) if charged.isdigit() else 0  # '-': it died before it reported
                 records[job].lost[int(step)][int(attempt)] = (seat, used)
 
 

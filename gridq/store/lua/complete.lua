@@ -1,6 +1,6 @@
 -- Record a stage's output: check the fence, link the output, settle the hold, close the lease, find what became ready, ring;
 -- then, in the same call, take the lane's next stage.
--- ARGV  lease, output (a value, or '@name' of a value written before), micro-dollars used, rows as JSON, seat, incarnation,
+-- ARGV  lease, output (a value, or '@name' of a value written before), what it used ('micro-dollars,tokens in,tokens out'), rows as JSON, seat, incarnation,
 --       lane, nonce of the next claim, '1' take the next | '0' leave, what monitors are told of it as JSON or ''
 -- gives {1 recorded | 0 recorded before | -1 fenced off | -2 the value is not there, '' | plain | celery (the job ended), next}
 -- A lapsed lease still counts while nobody else has claimed the stage: a paid call is not thrown away.
@@ -8,12 +8,14 @@ local lease, output, used, rows, seat, inc, lane, nonce, goon, told = unpack(ARG
 local job, step, rest = parse(lease)
 local j = jobkey(job)
 local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n', 'h:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0',
-  'team', 'agent', 'left', 'bud')
+  'team', 'agent', 'left', 'bud', 'st:' .. step)
+local micro = usage(used)
 local result, ended, pure, later = 1, '', {}, {}
 if f[1] ~= rest then
   local by = free(lease)
-  local charged = settle(lease, by, tonumber(used))  -- a late attempt is the seat's waste, never the agent's
-  if by then remember(lease, by, used) end
+  local of = attempt_of(f[9], f[5])
+  local charged = settle(lease, by, used, 'late', of)  -- a late attempt is the seat's waste, never the agent's
+  if by then remember(lease, by, used, of) end
   local ended_by_it = not f[4] and not charged  -- the job is gone, and this lease was not taken from its seat
   result = (f[2] == rest or ended_by_it) and 0 or -1
   if string.sub(output, 1, 1) == '@' and f[2] ~= rest then  -- the caller has just written a value that nobody will read
@@ -25,15 +27,15 @@ elseif string.sub(output, 1, 1) == '@' and C('EXISTS', K .. 'val:' .. string.sub
   return {-2, '', {'none'}}
 else
   local by = free(lease)
-  settle(lease, by, tonumber(used))
+  settle(lease, by, used, 'done', attempt_of(f[9], f[5], f[12], f[8]))
   if not by then recall(job, step, rest); C('DEL', K .. 'late:' .. lease) end
-  if f[8] and tonumber(used) > 0 then
-    local all = spend(job, f[9], f[8], tonumber(used))
+  if f[8] and micro > 0 then
+    local all = spend(job, f[9], f[8], micro)
     if over(f[9], f[8]) then park(f[9], f[8]) end
     if all then park_all(f[8]) end
   end
   local left = tonumber(f[10]) - 1
-  local rest_of_budget = f[11] and tonumber(used) > 0 and C('HINCRBY', j, 'bud', whole(-used)) or 0
+  local rest_of_budget = f[11] and micro > 0 and C('HINCRBY', j, 'bud', whole(-micro)) or 0
   local first = C('RPUSH', K .. 'rows:' .. job, rows) == 1
   if string.sub(output, 1, 1) == '@' then
     C('SADD', K .. 'vals:' .. job, string.sub(output, 2))

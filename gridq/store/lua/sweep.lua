@@ -3,7 +3,7 @@
 -- gives {grace, died, seats gone, due, expired, rung, voided, {job whose answer is to be written …}, {of each lost lease: lease,
 --       worker, path, job's name, what came of it …, those lost with a worker that left or started anew too}, {of each stage whose quarantine was over: job, job's name, path …},
 --       1 where of some sort more is due than was looked at, else 0, {of each entry that could not be dealt with: set, entry, fault …}}
--- TTL   swept lives as long as a job may
+-- TTL   swept lives as long as a job may, ledger until nobody has swept for GRIDQ_LEDGER_DAYS
 local other = other_schema(C('GET', K .. 'schema'))
 if other then return other end
 local most = tonumber(ARGV[1])
@@ -108,6 +108,8 @@ end
 
 local last = tonumber(C('GET', K .. 'swept') or NOW)
 C('SET', K .. 'swept', NOW, 'PX', KEEP)
+C('XTRIM', K .. 'ledger', 'MINID', '~', whole(NOW - LEDGER), 'LIMIT', 1000)  -- by whole blocks of a hundred entries or so
+C('PEXPIRE', K .. 'ledger', LEDGER)
 local away = NOW - last
 local jumped = away > GAP or away < -GAP
 if jumped or away > GAP / 2 then

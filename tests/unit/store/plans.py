@@ -10,6 +10,7 @@ import redis
 
 from gridq.graph.plan import Arms, Op, Plan, Scope, Step
 from gridq.jobs import End, plan_fields
+from gridq.protocol import Usage
 from gridq.settings import Settings
 from gridq.store.admitting import arguments
 from gridq.store.replies import Claim, Swept
@@ -56,6 +57,11 @@ def branch(**fields: Any) -> Plan:
     """A gate, an arm of two steps for true and one of one step for false, and their join."""
     steps = (step(**fields), step(0), step(1), step(0), step(2, 3, refs=(0, 2, 3)))
     return plan(*steps, arms=[Arms(0, (1, 2), (3,))])
+
+
+def usage(micro: int | None, tokens: tuple[int, int] = (0, 0)) -> Usage:
+    """What an attempt used; None: it has no price."""
+    return Usage(micro_dollars=micro, tokens_in=tokens[0], tokens_out=tokens[1])
 
 
 class Grid:
@@ -142,32 +148,36 @@ class Grid:
         return found
 
     def complete(
-        self, lease: str | Claim, output: bytes = b"1", *, used: int = 0, go_on: bool = False,
-        long: bytes | None = None, seat: str | None = None,
+        self, lease: str | Claim, output: bytes = b"1", *, used: int | None = 0, go_on: bool = False,
+        tokens: tuple[int, int] = (0, 0), long: bytes | None = None, seat: str | None = None,
     ) -> tuple[int, str, Claim | str]:  # fmt: skip
         """Complete a lease from the lane that holds it."""
         lease = lease if isinstance(lease, str) else lease.lease
         holder, inc, lane = self.holders.get(lease, ("m.a", "i1", "0"))
         holder = seat or holder
         result, ended, after = self.scripts.complete(
-            lease, output, used=used, rows="[]", seat=holder, incarnation=inc, lane=lane, nonce=self.nonce(),
-            go_on=go_on, long=long, long_ttl_ms=2 * HOUR,
+            lease, output, used=usage(used, tokens), rows="[]", seat=holder, incarnation=inc, lane=lane,
+            nonce=self.nonce(), go_on=go_on, long=long, long_ttl_ms=2 * HOUR,
         )  # fmt: skip
         return result, ended, self._held(after, holder, inc, lane)
 
-    def done(self, claim: Claim, output: bytes = b"1", used: int = 0) -> str:
+    def done(
+        self, claim: Claim, output: bytes = b"1", used: int | None = 0, tokens: tuple[int, int] = (0, 0)
+    ) -> str:
         """Complete a claim, which must be recorded; '' or how the job ended."""
-        result, ended, _ = self.complete(claim, output, used=used)
+        result, ended, _ = self.complete(claim, output, used=used, tokens=tokens)
         assert result == 1
         return ended
 
     def fail(
-        self, lease: str | Claim, kind: str = "seat", *, pause_ms: int = 0, used: int = 0, row: str = ""
-    ) -> str:
+        self, lease: str | Claim, kind: str = "seat", *, pause_ms: int = 0, used: int | None = 0,
+        tokens: tuple[int, int] = (0, 0), row: str = "",
+    ) -> str:  # fmt: skip
         """Fail a lease from the seat that holds it."""
         lease = lease if isinstance(lease, str) else lease.lease
         seat = self.holders.get(lease, ("m.a", "", ""))[0]
-        return self.scripts.fail(lease, kind, pause_ms=pause_ms, used=used, error=ERROR, row=row, seat=seat)
+        spent = usage(used, tokens)
+        return self.scripts.fail(lease, kind, pause_ms=pause_ms, used=spent, error=ERROR, row=row, seat=seat)
 
     def _held(self, found: Claim | str, seat: str, inc: str, lane: str) -> Claim | str:
         if isinstance(found, Claim):

@@ -11,6 +11,7 @@ import pytest
 from gridq.app import app
 from gridq.events import begun, succeeded, text, uuid_of
 from gridq.graph.plan import load_step
+from gridq.protocol import Usage
 from gridq.store.replies import Claim
 from tests.monitor import Monitor
 from tests.unit.store.limits import limit
@@ -39,14 +40,14 @@ def told(claim: Claim, **row: object) -> str:
 def complete(grid: Grid, claim: Claim, **row: object) -> None:
     seat, inc, lane = grid.holders[claim.lease]
     grid.scripts.complete(
-        claim.lease, b'"secret"', used=0, rows="[]", seat=seat, incarnation=inc, lane=lane,
+        claim.lease, b'"secret"', used=Usage(), rows="[]", seat=seat, incarnation=inc, lane=lane,
         nonce=grid.nonce(), go_on=False, told=told(claim, **row),
     )  # fmt: skip
 
 
 def fail(grid: Grid, claim: Claim, kind: str, error: str = '{"code":"stage.failed"}') -> str:
     return grid.scripts.fail(
-        claim.lease, kind, pause_ms=0, used=0, error=error, row="", seat="m.a", told=told(claim),
+        claim.lease, kind, pause_ms=0, used=Usage(), error=error, row="", seat="m.a", told=told(claim),
         uuid=uuid_of(claim, 0), why="stage.failed",
     )  # fmt: skip
 

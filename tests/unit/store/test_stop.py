@@ -30,7 +30,7 @@ def test_an_end_from_outside_empties_everything(grid: Grid) -> None:
     late = {
         name for name in grid.own() if name.startswith(("late:", "idle:"))
     }  # what it used may be told yet
-    assert grid.own() - late == STAY | {"fin:j1", "rows:j1", "about:j1", "jobs", "past"}
+    assert grid.own() - late == STAY | {"fin:j1", "rows:j1", "about:j1", "jobs", "past", "ledger"}
 
 
 def test_the_end_is_set_once(grid: Grid) -> None:

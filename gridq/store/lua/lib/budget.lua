@@ -9,20 +9,13 @@ local function least(own, grid)  -- of two numbers or false; nil where neither i
   return own and grid and math.min(own, grid) or own or grid
 end
 
-local function credit(seat, micro)  -- give back; take where it is negative
-  if micro == 0 then return end
-  local key = K .. 'seat:' .. seat
-  local f = C('HMGET', key, 'left', 'gleft')
-  if f[1] then C('HINCRBY', key, 'left', micro) end
-  if f[2] then C('HINCRBY', key, 'gleft', micro) end
-end
-
 local function refill(seat, g, budget, period)
   local holding, _, stop = 0, window(period or 'month')
   for _, lease in ipairs(C('HVALS', K .. 'held:' .. seat)) do
     holding = holding + tonumber(string.match(C('HGET', K .. 'who', lease) or '0', '(%S+)$'))
   end
   C('HSET', K .. 'seat:' .. seat, g .. 'left', whole(budget - holding), g .. 'turn', stop and whole(stop) or '')
+  book('refill', {s = seat, q = g == '' and 'own' or 'grid', u = whole(budget)})
 end
 
 -- Refill what the turn of a window refills; true where that was so. `turns`: the fields turn and gturn where the caller has read
@@ -41,6 +34,17 @@ local function turned(seat, turns)
     end
   end
   return any
+end
+
+-- Give back; take where it is negative. What the turn of a window refills is refilled first, so that all of it counts in the window
+-- in which it was settled. A lease that gives back its hold is still held meanwhile.
+local function credit(seat, micro)
+  if micro == 0 then return end
+  local key = K .. 'seat:' .. seat
+  local f = C('HMGET', key, 'left', 'gleft', 'turn', 'gturn')
+  if (least(f[3], f[4]) or FOREVER) <= NOW then turned(seat, {f[3], f[4]}) end
+  if f[1] then C('HINCRBY', key, 'left', micro) end
+  if f[2] then C('HINCRBY', key, 'gleft', micro) end
 end
 
 -- Set a ledger's budget ('-': none). What is left outlives a restart; a changed budget changes it by the difference.

@@ -4,9 +4,9 @@
 local function free(lease)
   if C('ZREM', K .. 'leases', lease) == 0 then return nil end
   local seat, lane, cost = string.match(C('HGET', K .. 'who', lease), '^(%S+) (%S+) (%S+)$')
+  credit(seat, tonumber(cost))
   C('HDEL', K .. 'who', lease)
   if C('HGET', K .. 'held:' .. seat, lane) == lease then C('HDEL', K .. 'held:' .. seat, lane) end
-  credit(seat, tonumber(cost))
   return seat, tonumber(cost)
 end
 
@@ -14,25 +14,62 @@ local function charge(seat, micro)
   if micro > 0 then credit(seat, -micro) end
 end
 
--- A lease that ended without a completion is remembered with what was charged for it, '-' until its attempt reports: what that
--- reports late is charged then, once, while a repeated call finds nothing to charge.
-local function remember(lease, seat, charged)
-  local job = parse(lease)
-  C('SET', K .. 'late:' .. lease, seat .. ' ' .. charged, 'PX', math.max(C('PTTL', jobkey(job)), 3600000))
+-- What an attempt used, as its worker says it: 'micro-dollars,tokens in,tokens out', or the first alone; without the first it has no
+-- price. '-': nothing is known. Gives three numbers, and whether it has a price.
+local function usage(text)
+  local micro, tokens_in, tokens_out = string.match(text, '^(%d*),?(%d*),?(%d*)$')
+  return tonumber(micro) or 0, tonumber(tokens_in) or 0, tonumber(tokens_out) or 0, tonumber(micro) ~= nil
 end
 
--- Charge what an attempt used: to the seat that held its lease (`by`, nil where it was closed before). Gives the seat, nil
--- where all was settled before; second: whether this is the attempt's first report. What it used only grows: an earlier report
--- that comes again takes nothing back.
-local function settle(lease, by, used)
-  if by then charge(by, used); return by, true end
+-- What the ledger says of a step's attempt: its agent, its queue, since when it was claimed; from the job's fields agent, h:<step> and
+-- st:<step>, false where the job is gone. `team`: where limits count what it used.
+local function attempt_of(agent, h, since, team)
+  return {agent = agent or nil, q = h and string.match(h, '^%S+') or nil, since = since or nil, team = team or nil}
+end
+
+-- An attempt into the ledger. Of built-in stages and one's own code, of which there are many and which cost nothing, only those that
+-- used something all the same.
+local function enter(what, lease, seat, of, micro, tokens_in, tokens_out, priced)
+  if micro + tokens_in + tokens_out == 0 and (not of.q or costless(of.q)) then return end
+  local job, step, rest = parse(lease)
+  book(what, {j = job, n = step, a = string.match(rest, '^%d+:(%d+)'), s = seat, w = of.agent, t = of.team, q = of.q,
+    u = priced and whole(micro), i = whole(tokens_in), x = whole(tokens_out), d = of.since and whole(NOW - of.since),
+    m = of.team and micro > 0 and window('month')})
+end
+
+-- A lease that ended without a completion is remembered with what was charged for it, '-' until its attempt reports: what that
+-- reports late is charged then, once, while a repeated call finds nothing to charge.
+local function remember(lease, seat, charged, of)
+  local job = parse(lease)
+  local told = seat .. ' ' .. charged .. ' ' .. (of.agent or '-') .. ' ' .. (of.q or '-')
+  C('SET', K .. 'late:' .. lease, told, 'PX', math.max(C('PTTL', jobkey(job)), 3600000))
+end
+
+-- Charge what an attempt used to the seat that held its lease (`by`, nil where it was closed before), and enter it as `what`. Gives
+-- the seat, nil where all was settled before; second: whether this is the attempt's first report. What it used only grows: an
+-- earlier report that comes again takes nothing back, and only the difference is entered.
+local function settle(lease, by, used, what, of)
+  local micro, tokens_in, tokens_out, priced = usage(used)
+  if by then
+    charge(by, micro)
+    enter(what, lease, by, of, micro, tokens_in, tokens_out, priced)
+    return by, true
+  end
   local late = C('GET', K .. 'late:' .. lease)
   if not late then return nil, false end
-  local seat, charged = string.match(late, '^(%S+) (%S+)$')
-  local before = tonumber(charged) or 0
-  if charged == '-' or used > before then
-    charge(seat, used - before)
-    C('SET', K .. 'late:' .. lease, seat .. ' ' .. used, 'KEEPTTL')
+  local seat, charged, agent, q = string.match(late, '^(%S+) (%S+) (%S+) (%S+)$')
+  local m, i, x, before = usage(charged)
+  priced = priced or before
+  micro, tokens_in, tokens_out = math.max(micro, m), math.max(tokens_in, i), math.max(tokens_out, x)
+  local more = micro + tokens_in + tokens_out > m + i + x
+  if charged == '-' or more then
+    charge(seat, micro - m)
+    local told = (priced and whole(micro) or '') .. ',' .. whole(tokens_in) .. ',' .. whole(tokens_out)
+    C('SET', K .. 'late:' .. lease, seat .. ' ' .. told .. ' ' .. agent .. ' ' .. q, 'KEEPTTL')
+  end
+  if what == 'done' or more then
+    of.agent, of.q = of.agent or agent, of.q or q
+    enter(what, lease, seat, of, micro - m, tokens_in - i, tokens_out - x, priced)
   end
   return seat, charged == '-'
 end
@@ -45,7 +82,8 @@ end
 
 local function withdraw(job, step)  -- whatever the step is doing, it stops
   local waited = unpend(job, step)
-  local f = C('HMGET', jobkey(job), 'cur:' .. step, 'q:' .. step, 'qt', 'ep:' .. step, 'a:' .. step)
+  local f = C('HMGET', jobkey(job), 'cur:' .. step, 'q:' .. step, 'qt', 'ep:' .. step, 'a:' .. step, 'agent', 'h:' .. step,
+    'st:' .. step)
   if waited and f[3] then C('ZREM', K .. 'delays', timer(job, step, f[4], f[5])) end
   if f[2] then
     C('HDEL', jobkey(job), 'q:' .. step)
@@ -54,7 +92,9 @@ local function withdraw(job, step)  -- whatever the step is doing, it stops
   local lease = f[1] and job .. ':' .. step .. ':' .. f[1]
   local seat = lease and free(lease)
   if seat then
-    remember(lease, seat, '-')
+    local of = attempt_of(f[6], f[7], f[8])
+    remember(lease, seat, '-', of)
+    enter('cancelled', lease, seat, of, 0, 0, 0)
     tell_stop('revoked', job .. '.' .. step, seat)
   end
 end

@@ -1,28 +1,8 @@
--- Money and jobs of agents and teams in a month: what they may use, what their running jobs hold, what they have used; and the
--- windows that limits count in.
+-- Money and jobs of agents and teams in a month: what they may use, what their running jobs hold, what they have used.
 --
 -- Who is a:<agent> or t:<team>. limits: who → its limits ('-': none). spent:<start of the month>: 'money <who>', 'jobs <who>'.
 -- holds: job → agent, team ('-': none) and what it still holds. promised: who → the sum of its holds.
 -- A job that was admitted under limits has the field `team`; of any other nothing here is touched.
-
-local function whole(n) return string.format('%.0f', n) end
-
--- The window (month, week or day) that the server's clock stands in: its start ('0' where no calendar is), its end in ms or nil.
-local windows = {}
-local function window(kind)
-  local w = windows[kind]
-  if not w then
-    w = {start = '0'}
-    for at in words(C('HGET', K .. 'calendar', kind)) do
-      if tonumber(at) > NOW then w.stop = tonumber(at); break end
-      w.start = at
-    end
-    windows[kind] = w
-  end
-  return w.start, w.stop
-end
-
-local function spent() return K .. 'spent:' .. window('month') end
 
 local function add_spent(what, who, n)
   local key, _, stop = spent(), window('month')
@@ -77,6 +57,7 @@ local function promise(job, agent, team, micro)
     if l.money and used + held + needed > l.money then return refusal('_money', used, held, l.money, needed) end
     if l.jobs and jobs >= l.jobs then return refusal('_jobs', jobs, 0, l.jobs, 1) end
   end
+  book('job', {j = job, w = agent, t = team, m = window('month')})
   for _, l in ipairs(list) do
     add_spent('jobs', l.who, 1)
     if micro > 0 then add_promised(l.who, micro) end

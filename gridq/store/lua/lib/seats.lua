@@ -7,21 +7,23 @@ local losses = {}
 local function lost(lease, why, kind)
   local seat = free(lease)
   if not seat then return 0 end
-  remember(lease, seat, '-')
-  tally(seat, 0, 1)
   local job, step = parse(lease)
-  if C('EXISTS', jobkey(job)) == 0 then return 0 end
-  local name = C('HGET', jobkey(job), 'name')
+  local f = C('HMGET', jobkey(job), 'name', 'agent', 'h:' .. step, 'st:' .. step, 'em:' .. step)
+  local name, h, cut = f[1], f[3], f[5]
+  local of = attempt_of(f[2], h, f[4])
+  remember(lease, seat, '-', of)
+  enter('lost', lease, seat, of, 0, 0, 0)
+  tally(seat, 0, 1)
+  if not h then return 0 end
   C('HINCRBY', K .. 'losses', 'n', 1)
   C('PEXPIRE', K .. 'losses', KEEP)
   -- What the job ends with if this was the last loss; where its first token is out, the only one.
-  local cut = C('HEXISTS', jobkey(job), 'em:' .. step) == 1
   local record = cut and '{"error":"StreamCut","code":"stage.stream_cut","message":"The answer broke off after it had begun"'
     or kind == 'died' and '{"error":"StageQuarantined","code":"stage.quarantined","message":"The stage killed the process that ran it, twice"'
     or '{"error":"AttemptsExhausted","code":"stage.attempts_exhausted","message":"The stage lost every seat that ran it"'
   if kind == 'died' then C('HDEL', jobkey(job), 'cur:' .. step) end  -- nothing will come of it any more
   local worker = C('HGET', K .. 'seat:' .. seat, 'worker') or seat
-  local details = {reason = why, worker = worker, path = header(job, step).path}
+  local details = {reason = why, worker = worker, path = header(job, step, h).path}
   local after = attempt_failed(job, step, seat, kind or 'lost', 0, record .. ',"details":' .. cjson.encode(details) .. '}')
   local stays = after == 'again' or after == 'quarantined'
   tell_stop(stays and 'retried' or 'failed', job .. '.' .. step, seat, 'lost: ' .. why)

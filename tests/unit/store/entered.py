@@ -1,0 +1,23 @@
+"""What the ledger of a grid under test has."""
+
+from __future__ import annotations
+
+from gridq import entries
+from gridq.entries import Entry
+from gridq.verification import verify
+from tests.unit.store.plans import Grid
+
+TEAM = '[teams.t]\nmonthly_dollars = 1\n[agents.ann]\nteam = "t"\n'
+"""Limits under which an agent and its team are counted."""
+
+
+def entered(grid: Grid, *kinds: str) -> list[Entry]:
+    """The entries of some kinds; of attempts where none is named."""
+    return [one for one in entries.read(grid.client, grid.keys) if one.what in (kinds or entries.ATTEMPTS)]
+
+
+def agrees(grid: Grid) -> None:
+    """The counters are what the entries come to."""
+    found = verify(grid.client, grid.keys)
+    assert found.differences == ()
+    assert found.notes == ()

@@ -1,0 +1,266 @@
+"""The ledger: what each script enters, and that it does so once."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from gridq import entries
+from tests.unit.store.entered import TEAM, agrees, entered
+from tests.unit.store.limits import DAY, limit, turn_at
+from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def sums(grid: Grid) -> list[tuple[str, str, int | None, int, int]]:
+    """What attempts came to: what, seat, micro-dollars, tokens in and out."""
+    return [(e.what, e.seat, e.micro_dollars, e.tokens_in, e.tokens_out) for e in entered(grid)]
+
+
+# -- what is entered
+
+
+def test_an_attempt_that_is_recorded(grid: Grid) -> None:
+    turn_at(grid, DAY)
+    limit(grid, TEAM)
+    grid.seat(budget=50_000)
+    grid.job(one(cost=900), "j1")
+    grid.done(grid.take(), used=70, tokens=(12, 34))
+    (found,) = entered(grid)
+    assert (found.job, found.step, found.attempt, found.seat) == ("j1", 0, 1, "m.a")
+    assert (found.agent, found.team, found.queue, found.charged) == ("ann", "t", "bench:any", "agent")
+    assert (found.micro_dollars, found.tokens_in, found.tokens_out) == (70, 12, 34)
+    assert abs(found.at - grid.now()) < HOUR
+    turns = grid.client.hget(grid.keys("calendar"), "month")
+    assert found.month == turns.split()[0].decode()
+    assert found.ms is not None
+    agrees(grid)
+
+
+def test_without_limits_no_agent_is_charged(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one())
+    grid.done(grid.take(), used=70)
+    (found,) = entered(grid)
+    assert (found.agent, found.team, found.month, found.charged) == ("ann", "", "", "agent")
+    assert not [name for name in grid.own() if name.startswith("spent")]
+    agrees(grid)
+
+
+def test_what_has_no_price_is_not_said_to_cost_nothing(grid: Grid) -> None:
+    """A subscription is paid for by the month: its calls use tokens, and no money that anybody knows of."""
+    limit(grid, TEAM)
+    grid.seat(budget=50_000)
+    grid.job(one(cost=900))
+    claim = grid.take()
+    grid.fail(claim, "back", used=None, tokens=(3, 4))
+    grid.complete(claim, used=None, tokens=(3, 9))
+    grid.done(grid.take(), used=None, tokens=(5, 6))
+    assert sums(grid) == [
+        ("back", "m.a", None, 3, 4),
+        ("late", "m.a", None, 0, 5),
+        ("done", "m.a", None, 5, 6),
+    ]
+    assert grid.left() == 50_000
+    agrees(grid)
+
+
+def test_jobs_are_counted_with_their_admission(grid: Grid) -> None:
+    limit(grid, TEAM + "[agents.bob]\nmonthly_jobs = 1\n")
+    grid.seat()
+    grid.job(one(), "j1")
+    grid.job(one(), "b1", agent="bob")
+    assert grid.admit(one(), "b2", agent="bob")[0] == "quota"
+    assert grid.admit(one(), "j1") == ["known"]
+    assert [(e.job, e.agent, e.team, e.month) for e in entered(grid, "job")] == [
+        ("j1", "ann", "t", "0"),
+        ("b1", "bob", "-", "0"),
+    ]
+    agrees(grid)
+
+
+@pytest.mark.parametrize("kind", ["stage", "seat", "died", "back", "lost"])
+def test_what_came_to_nothing_is_the_seat_s_alone(grid: Grid, kind: str) -> None:
+    limit(grid, TEAM)
+    grid.seat(budget=50_000)
+    grid.job(one(cost=900))
+    claim = grid.take()
+    grid.fail(claim, kind, used=30, tokens=(5, 0))
+    grid.fail(claim, kind, used=30, tokens=(5, 0))
+    assert sums(grid) == [("failed" if kind == "stage" else kind, "m.a", 30, 5, 0)]
+    assert entered(grid)[0].charged == "seat"
+    agrees(grid)
+
+
+def test_later_reports_enter_the_difference(grid: Grid) -> None:
+    """A worker that stops hands a stage back; its thread goes on for a while."""
+    limit(grid, TEAM)
+    grid.seat(budget=50_000)
+    grid.job(one(cost=900))
+    claim = grid.take()
+    grid.fail(claim, "back", used=30, tokens=(5, 0))
+    grid.fail(claim, "back", used=40, tokens=(5, 7))
+    grid.fail(claim, "back", used=30, tokens=(5, 0))  # an earlier call comes again
+    grid.complete(claim, used=70, tokens=(5, 9))
+    grid.complete(claim, used=70, tokens=(5, 9))
+    assert sums(grid) == [("back", "m.a", 30, 5, 0), ("late", "m.a", 10, 0, 7), ("late", "m.a", 30, 0, 2)]
+    assert {(e.agent, e.queue) for e in entered(grid)} == {("ann", "bench:any")}
+    assert grid.left() == 50_000 - 70
+    agrees(grid)
+
+
+def test_tokens_that_cost_nothing_are_told_late_too(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one())
+    claim = grid.take()
+    grid.lapse(claim)
+    grid.fail(claim, "lost", tokens=(3, 4))
+    grid.fail(claim, "lost", tokens=(3, 4))
+    assert sums(grid) == [("lost", "m.a", None, 0, 0), ("late", "m.a", 0, 3, 4)]
+
+
+def test_a_lost_lease_and_what_its_attempt_says_afterwards(grid: Grid) -> None:
+    limit(grid, TEAM)
+    grid.seat("m.a", budget=50_000)
+    grid.seat("m.b", budget=50_000)
+    grid.job(one(cost=900))
+    old = grid.take("m.a")
+    grid.lapse(old)
+    new = grid.take("m.b")
+    grid.complete(old, used=70)
+    grid.done(new, used=50)
+    assert sums(grid) == [("lost", "m.a", None, 0, 0), ("late", "m.a", 70, 0, 0), ("done", "m.b", 50, 0, 0)]
+    agrees(grid)
+
+
+def test_a_lapsed_lease_that_is_recorded_after_all(grid: Grid) -> None:
+    limit(grid, TEAM)
+    grid.seat(budget=50_000)
+    grid.job(chain(2, cost=900))
+    claim = grid.take()
+    grid.lapse(claim)
+    assert grid.complete(claim, used=70)[0] == 1
+    assert grid.complete(claim, used=70)[0] == 0
+    assert sums(grid) == [("lost", "m.a", None, 0, 0), ("done", "m.a", 70, 0, 0)]
+    assert [e.charged for e in entered(grid)] == ["seat", "agent"]
+    agrees(grid)
+
+
+def test_what_runs_as_its_job_is_cancelled(grid: Grid) -> None:
+    limit(grid, TEAM)
+    grid.seat(lanes=2, budget=50_000)
+    job = grid.job(wide(3, cost=900))
+    first, second = grid.take(lane="0"), grid.take(lane="1")
+    grid.scripts.stop(job, "cancelled", "{}")
+    grid.fail(first, "back", used=0)
+    grid.complete(second, used=70)
+    grid.complete(second, used=70)
+    assert sums(grid) == [("cancelled", "m.a", None, 0, 0)] * 2 + [("late", "m.a", 70, 0, 0)]
+    assert {e.agent for e in entered(grid)} == {"ann"}  # though its job is no more
+    agrees(grid)
+
+
+def test_an_attempt_whose_job_has_vanished(grid: Grid) -> None:
+    limit(grid, TEAM)
+    grid.seat(budget=50_000)
+    job = grid.job(one(cost=900))
+    claim = grid.take()
+    grid.client.delete(grid.keys("job", job))
+    grid.complete(claim, used=70)
+    assert sums(grid) == [("late", "m.a", 70, 0, 0)]
+    grid.age("deadlines", job)
+    grid.sweep()
+    agrees(grid)
+
+
+@pytest.mark.parametrize("how", ["go", "died", "anew"])
+def test_the_leases_of_a_seat_that_goes(grid: Grid, how: str) -> None:
+    grid.seat(lanes=2)
+    grid.job(wide(2))
+    for lane in ("0", "1"):
+        grid.take(lane=lane)
+    if how == "anew":
+        grid.seat(inc="i2")
+    else:
+        grid.scripts.leave("m.a", "i1", how)
+    assert sums(grid) == [("lost", "m.a", None, 0, 0)] * 2
+
+
+def test_what_costs_nothing_by_its_kind_is_not_entered(grid: Grid) -> None:
+    """Built-in stages and one's own code are many, and nobody pays for them; a model's are always entered."""
+    grid.seat("m.a", "gridq:local", "gridq:pure", "bench:any")
+    job = grid.job(
+        plan(step(queue="gridq:local"), step(0, queue="gridq:pure"), step(1), step(2, queue="gridq:local"))
+    )
+    grid.done(grid.take())
+    grid.fail(grid.take(), "back")
+    grid.done(grid.take())
+    grid.done(grid.take())
+    grid.done(grid.take(), tokens=(1, 0))  # yet it said that it used something
+    assert grid.end(job)
+    assert [(e.step, e.queue) for e in entered(grid)] == [(2, "bench:any"), (3, "gridq:local")]
+
+
+def test_a_repeated_call_enters_nothing(grid: Grid) -> None:
+    limit(grid, TEAM)
+    grid.seat(budget=50_000)
+    grid.job(chain(2, cost=900))
+    claim = grid.take()
+    for _ in range(3):
+        grid.complete(claim, used=70, tokens=(1, 2), go_on=True)
+    assert len(entered(grid)) == 1
+    agrees(grid)
+
+
+# -- its life and size
+
+
+def test_the_sweep_trims_it_and_keeps_it_alive(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one())
+    grid.done(grid.take())
+    key = grid.keys("ledger")
+    days = grid.config.ledger_days * DAY
+    assert days - HOUR < grid.client.pttl(key) <= days
+    grid.client.persist(key)
+    grid.sweep()
+    assert days - HOUR < grid.client.pttl(key) <= days
+    old = grid.keys("ledger")
+    grid.client.delete(old)
+    for number in range(3_000):
+        grid.client.xadd(old, {"o": "late"}, id=f"{grid.now() - days - DAY + number}-1")
+    grid.client.xadd(old, {"o": "late"})
+    for left in (2_000, 1_000, 100):
+        grid.sweep()
+        assert grid.client.xlen(key) <= left + 100
+    assert entered(grid)[-1].at > grid.now() - DAY
+
+
+def test_an_entry_takes_few_bytes(grid: Grid) -> None:
+    limit(
+        grid,
+        TEAM.replace("ann", "research-assistant")
+        .replace("[teams.t]", "[teams.research]")
+        .replace('"t"', '"research"'),
+    )
+    grid.seat("workstation-3f2a.anthropic", "llm:claude-opus-4-6")
+    for _ in range(150):
+        grid.job(one(queue="llm:claude-opus-4-6"), str(uuid.uuid4()), agent="research-assistant")
+        grid.done(grid.take("workstation-3f2a.anthropic"), used=1_234, tokens=(3_210, 987))
+    assert (
+        grid.client.memory_usage(grid.keys("ledger"), samples=0) / grid.client.xlen(grid.keys("ledger")) < 250
+    )
+
+
+def test_pages_give_each_entry_once(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "PAGE", 2)
+    grid.seat()
+    for number in range(5):
+        grid.job(one(), f"j{number}")
+        grid.done(grid.take())
+    assert [e.job for e in entered(grid)] == [f"j{number}" for number in range(5)]
+    last = entered(grid)[-1]
+    assert list(entries.read(grid.client, grid.keys, since=last.at, until=last.at))[-1] == last
+    assert list(entries.read(grid.client, grid.keys, after=last.id)) == []

@@ -1,0 +1,141 @@
+"""Counters and entries agree, whatever turns or changes; each counter that is wrong is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq import entries
+from gridq.verification import Difference, verify
+from tests.unit.store.entered import TEAM, agrees, entered
+from tests.unit.store.limits import DAY, limit, turn, turn_at
+from tests.unit.store.plans import Grid, one, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+# -- windows
+
+
+def test_a_seat_s_budget_begins_anew_with_an_entry(grid: Grid) -> None:
+    turn_at(grid, DAY)
+    limit(grid, '[seats."m.a"]\nbudget_dollars = 0.02')
+    grid.seat(budget=50_000)
+    grid.job(wide(2, cost=900))
+    grid.done(grid.take(), used=70)
+    turn(grid)
+    grid.scripts.renew("m.a", "i1", [])
+    grid.done(grid.take(), used=40)
+    told = [(e.seat, e.queue, e.micro_dollars) for e in entered(grid, "refill")]
+    assert sorted(told) == [("m.a", "grid", 20_000)] * 2 + [("m.a", "own", 50_000)] * 2
+    agrees(grid)
+    assert grid.left() == 50_000 - 40
+
+
+@pytest.mark.parametrize("how", ["done", "failed", "lapsed"])
+def test_what_is_settled_after_the_turn_counts_in_the_new_window(grid: Grid, how: str) -> None:
+    """Also where nobody has claimed or renewed since."""
+    turn_at(grid, DAY)
+    limit(grid, TEAM)
+    grid.seat(lanes=2, budget=50_000)
+    grid.job(wide(2, cost=900))
+    first, second = grid.take(lane="0"), grid.take(lane="1")
+    grid.done(first, used=300)
+    if how == "lapsed":
+        grid.lapse(second)
+    turn(grid)
+    if how == "failed":
+        grid.fail(second, "seat", used=70)
+    else:
+        grid.complete(second, used=70)
+    assert grid.left() == 50_000 - 70
+    assert [e.what for e in entered(grid, "refill", *entries.ATTEMPTS)][-2:] in (
+        ["refill", "done"],
+        ["refill", "seat"],
+    )
+    agrees(grid)
+
+
+def test_what_was_used_before_the_ledger_began_is_carried_over(grid: Grid) -> None:
+    turn_at(grid, DAY)
+    limit(grid, TEAM)
+    grid.seat()
+    grid.job(one(cost=900))
+    grid.done(grid.take(), used=500)
+    grid.client.delete(grid.keys("ledger"))
+    assert {d.counter for d in verify(grid.client, grid.keys).differences} == {
+        "agent ann: jobs of the month",
+        "agent ann: money of the month",
+        "team t: jobs of the month",
+        "team t: money of the month",
+    }
+    grid.job(one(cost=900))
+    grid.done(grid.take(), used=20)
+    carried = [(e.agent, e.queue, e.micro_dollars) for e in entered(grid, "carried")]
+    assert sorted(carried) == [
+        ("a:ann", "jobs", 1),
+        ("a:ann", "money", 500),
+        ("t:t", "jobs", 1),
+        ("t:t", "money", 500),
+    ]
+    assert next(entries.read(grid.client, grid.keys)).what == "begin"
+    agrees(grid)
+
+
+def test_a_seat_whose_window_began_before_the_ledger_is_named(grid: Grid) -> None:
+    grid.seat(budget=1_000)
+    grid.client.delete(grid.keys("ledger"))
+    grid.job(one())
+    grid.done(grid.take(), used=7)
+    found = verify(grid.client, grid.keys)
+    assert found.differences == ()
+    assert [note.partition(" is ")[0] for note in found.notes] == ["seat m.a: budget used"]
+
+
+def test_budgets_that_change_come_and_go(grid: Grid) -> None:
+    grid.seat(lanes=3, budget=100_000)
+    grid.job(wide(6, cost=900))
+    held = grid.take(lane="0")
+    limit(grid, '[seats."m.a"]\nbudget_dollars = 0.02')
+    grid.done(grid.take(lane="1"), used=70)
+    agrees(grid)
+    grid.seat(lanes=3, budget=60_000, period="day")
+    grid.done(held, used=30)
+    agrees(grid)
+    limit(grid, "")
+    grid.done(grid.take(), used=11)
+    limit(grid, '[seats."m.a"]\nbudget_dollars = 0.02')
+    grid.take()
+    agrees(grid)
+    grid.seat(lanes=3)
+    grid.done(grid.take(lane="2"), used=5)
+    grid.seat(lanes=3, budget=10_000)
+    agrees(grid)
+
+
+# -- verify finds
+
+
+def test_every_counter_that_is_wrong_is_named(grid: Grid) -> None:
+    limit(grid, TEAM)
+    grid.seat(budget=50_000)
+    grid.job(one(cost=900))
+    grid.done(grid.take(), used=70)
+    agrees(grid)
+    spent, seat = grid.keys("spent", "0"), grid.keys("seat", "m.a")
+    grid.client.hincrby(spent, "money a:ann", 1)
+    grid.client.hincrby(spent, "jobs t:t", -1)
+    grid.client.hincrby(seat, "left", -2)
+    assert verify(grid.client, grid.keys).differences == (
+        Difference("team t: jobs of the month", 0, 1),
+        Difference("agent ann: money of the month", 71, 70),
+        Difference("seat m.a: budget used", 72, 70),
+    )
+
+
+def test_an_entry_that_is_missing_is_found(grid: Grid) -> None:
+    limit(grid, TEAM)
+    grid.seat(budget=50_000)
+    grid.job(one(cost=900))
+    grid.done(grid.take(), used=70)
+    grid.client.xdel(grid.keys("ledger"), entered(grid)[0].id)
+    assert len(verify(grid.client, grid.keys).differences) == 3
