@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
+from gridq import auth
 from gridq.client import Client
 from gridq.settings import Settings
 from tests.acceptance.test_demo import needs_model
@@ -46,6 +48,7 @@ class Containers:
     children: dict[str, subprocess.Popen[bytes]]
     port: int
     flower: int
+    gateway: int
     folder: Path
 
     def start(self, name: str) -> None:
@@ -70,9 +73,9 @@ def wait_until(condition: Callable[[], bool], why: Callable[[], str], seconds: f
 
 @pytest.fixture(scope="module")
 def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
-    """All services but the worker, up and healthy in the order in which Compose starts them."""
+    """All but the worker and the gateway, up and healthy in the order in which Compose starts them."""
     folder = tmp_path_factory.mktemp("compose")
-    port, flower = free_port(), free_port()
+    port, flower, gateway = free_port(), free_port(), free_port()
     (folder / "secrets").mkdir()
     for name in ("redis_password", "flower_password"):
         (folder / "secrets" / name).write_text(secrets.token_hex(16) + "\n")
@@ -91,7 +94,7 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]
     here = {
         "/run/secrets/": f"{folder}/secrets/", "/etc/gridq/redis.conf": str(folder / "redis.conf"),
         "redis:6379": f"127.0.0.1:{port}", "-p 6379": f"-p {port}", "5555": str(flower),
-        "0.0.0.0": "127.0.0.1",
+        "8080": str(gateway), "0.0.0.0": "127.0.0.1",
     }  # fmt: skip
     specs = load()["services"]
     numbered = {
@@ -100,12 +103,13 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]
         "router-2": "router",
         "flower": "flower",
         "worker": "worker",
+        "gateway": "gateway",
     }
     services = {
         name: Service(name, specs[of], {**here, "/var/lib/gridq": str(folder / f"home-{name}")}, path, folder)
         for name, of in numbered.items()
     }
-    up = Containers(services, {}, port, flower, folder)
+    up = Containers(services, {}, port, flower, gateway, folder)
     try:
         for name in ("redis", "router-1", "router-2", "flower"):
             up.start(name)
@@ -166,6 +170,32 @@ def test_flower_asks_for_the_password_of_its_file(containers: Containers) -> Non
     password = (containers.folder / "secrets" / "flower_password").read_text().strip()
     assert status(f"gridq:{password}") == 200
     assert status("gridq:wrong") == 401
+
+
+def test_the_gateway_is_asked_for_and_serves_whoever_has_a_key(containers: Containers) -> None:
+    """As docs/deploy.md says it: a key is made first, and from then on nobody submits without one."""
+    router, gateway = containers.services["router-1"], containers.services["gateway"]
+    assert gateway.spec["profiles"] == ["gateway"]
+    made = router.run("gridq", "keys", "create", "--agent", "ann")
+    assert made.returncode == 0, made.stderr
+    key = made.stdout.strip()
+    (containers.folder / "secrets" / "ann_key").write_text(key)
+    containers.start("gateway")
+    url = f"http://127.0.0.1:{containers.gateway}"
+    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, trust_env=False) as http:
+        assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 401
+        assert http.get("/v1/models").status_code == 200
+        root = {"op": "Stage", "id": "text_template", "config": {"template": "Hello {{name}}"}}
+        job = {"graph": {"root": root}, "input": {"name": "Ada"}}
+        assert httpx.post(f"{url}/jobs", json=job, trust_env=False).status_code == 401
+        given = http.post("/jobs", json=job)
+        assert given.status_code == 202, given.text
+        view = http.get(f"/jobs/{given.json()['job']}", params={"wait": 30}, timeout=60).json()
+        assert (view["state"], view["result"]["output"]) == ("done", "Hello Ada")
+    assert containers.end("gateway") == 0
+    assert not gateway.healthy()
+    with client_of(containers) as client:
+        assert auth.forget(client.redis, client.keys, auth.listing(client.redis, client.keys)[0].id)
 
 
 def test_no_service_logs_a_secret(containers: Containers) -> None:
