@@ -96,6 +96,7 @@ class SeatOffer(Wire):
     budget_period: Literal["month", "week", "day"] = Field("month", description="when the budget refills")
     requests_per_minute: int | None = Field(None, ge=0, description="None: no limit; 0: none at all")
     config: dict[str, Json] = Field(default_factory=dict)
+    program: str = Field("", description="the program that serves it, which its owner may use too")
     note: str = ""
 
 
@@ -132,6 +133,7 @@ class Advertisement(Wire):
     since: float = Field(0.0, description="when this state began, in seconds since 1970; 0: not known")
     until: float | None = Field(None, description="when it ends by itself, where that is known")
     version: str = ""
+    owner: str = Field("", description="who lends it, where its seats file says so")
     started_at: float = 0.0
     metrics: dict[str, float] = Field(default_factory=dict)
     service: dict[str, Service] = Field(

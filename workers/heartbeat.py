@@ -38,6 +38,7 @@ class Heartbeat:
         profile: Profile | None = None,
         specs: list[dict[str, Json]] | None = None,
         version: str = "",
+        owner: str = "",
     ) -> None:
         self.client = client
         self.config = config
@@ -48,6 +49,7 @@ class Heartbeat:
         self.profile = profile
         self.specs = specs or []
         self.version = version
+        self.owner = owner
         self.timeouts: dict[str, float] = {}
         self._started = self._since = time.time()
         self._state = ""
@@ -101,6 +103,7 @@ class Heartbeat:
             since=self._since if since is None else since,
             until=until,
             version=self.version,
+            owner=self.owner,
             started_at=self._started,
             metrics={"busy": float(session.busy), **metrics},
             service=session.durations.told(),

@@ -30,6 +30,7 @@ from gridq.store.scripts import Scripts
 from gridq.transport import hang_up
 from gridq.watchdog import Watchdog
 from workers.heartbeat import Heartbeat
+from workers.owner.rules import rules_of
 from workers.owner.watch import Watch
 from workers.probing import find
 from workers.seats import Seat
@@ -98,8 +99,10 @@ class Worker:
             profile=seat.profile,
             specs=stages.load_modules(config.stages) if seat.profile is None and config.stages else [],
             version=version("gridq"),
+            owner=seat.terms.owner,
         )
-        self.owner = Watch(config.home, seat.name, self.session)
+        rules = rules_of(config.home, seat.name, seat.terms.lend, seat.offer.program)
+        self.owner = Watch(config.home, seat.name, self.session, rules)
         self.ending = Ending(self.session, told=self.heartbeat.beat, leave=self._leave)
         own = scripts.keys.queue(queues.seat_queue(self.session.seat))
         self.session.watchdog = Watchdog(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gridq import queues, stages
 from gridq.errors import ConfigError, GridError
 from gridq.profiles import Profile
 from gridq.protocol import Json, ProbeReport, SeatOffer
 from gridq.settings import Settings
+from workers.owner.idle import here
+from workers.owner.lend import Owners
 from workers.seats import Found, Seat, check_distinct, local_seat, read_file
 
 SECONDS = 5.0
@@ -18,7 +21,8 @@ SECONDS = 5.0
 
 def find(config: Settings, profiles: Mapping[str, Profile]) -> Found:
     """The seats of this machine. ConfigError: the seats file, or a stages module, is wrong."""
-    tables = read_file(config.home, set(profiles))
+    owners = Owners()
+    tables = owners.split(read_file(config.home, set(profiles)))
     if config.stages:
         stages.load_modules(config.stages)
     found = Found([local_seat(tables, config.stages)])
@@ -36,7 +40,19 @@ def find(config: Settings, profiles: Mapping[str, Profile]) -> Found:
         except Exception as exc:
             found.missing.append(f"{kind}: what it found is no seat: {type(exc).__name__}: {exc}")
     check_distinct(found.seats)
+    found.seats = [replace(seat, terms=owners.of(seat.offer.kind, seat.name)) for seat in found.seats]
+    found.missing += _never_lent(found.seats)
     return found
+
+
+def _never_lent(seats: Sequence[Seat]) -> list[str]:
+    """Why seats that are lent only when nobody uses the machine will not be."""
+    asking = [seat for seat in seats if seat.terms.lend.only_when_idle is not None]
+    told = here().idle() if asking else None
+    if told is None or told.seconds is not None:
+        return []
+    why = f"is lent only when nobody uses the machine, which cannot be told here: {told.why}"
+    return [f"{seat.offer.kind}: {seat.name} {why}" for seat in asking]
 
 
 def _seat(profile: Profile, offer: SeatOffer) -> Seat:

@@ -18,6 +18,7 @@ from gridq import queues
 from gridq.errors import ConfigError, first_fault
 from gridq.profiles import Profile
 from gridq.protocol import Json, SeatOffer
+from workers.owner.lend import Terms
 
 FILE = "seats.toml"
 LOCAL_KIND = "local"
@@ -34,13 +35,14 @@ class LocalSeat(BaseModel):
 @dataclass(frozen=True, slots=True)
 class Seat:
     """One seat of this machine, ready to be served: its offer, the profile that runs it (None: built-in), its
-    queues.
+    queues, the terms on which its owner lends it.
     """
 
     offer: SeatOffer
     queues: tuple[str, ...]
     profile: Profile | None = None
     capability: BaseModel | None = None
+    terms: Terms = field(default_factory=Terms)
 
     @property
     def name(self) -> str:

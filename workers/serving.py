@@ -85,4 +85,4 @@ def reload(machine: Deployment, names: Sequence[str]) -> None:
 
 
 def _differ(one: Seat, other: Seat) -> bool:
-    return (one.offer, one.queues) != (other.offer, other.queues)
+    return (one.offer, one.queues, one.terms) != (other.offer, other.queues, other.terms)

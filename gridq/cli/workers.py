@@ -67,6 +67,8 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
     )
     for seat in seats:
         numbers = [f"{name} {value:g}" for name, value in sorted(seat.metrics.items()) if name != "busy"]
+        if seat.owner:
+            numbers.insert(0, f"owner {seat.owner}")
         if seat.per_minute is not None:
             numbers.append(f"requests a minute {seat.per_minute}")
         if seat.reliability < 0.995:

@@ -20,6 +20,7 @@ from tests.local_grid import BenchRunner, LocalGrid
 from tests.waiting import wait_for
 from workers.heartbeat import Heartbeat
 from workers.owner import switch
+from workers.owner.rules import Switch
 from workers.owner.watch import Watch
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -58,7 +59,7 @@ class Owned:
         )
         self.session.on_change = beat.beat
         beat.beat()
-        self.watch = Watch(home, "bench", self.session)
+        self.watch = Watch(home, "bench", self.session, [Switch(home, "bench")])
         self.watch.begin()
         self.watch.start()
 
@@ -142,7 +143,7 @@ def test_a_seat_that_is_kept_begins_so(owned: Owned) -> None:
     wait_for(lambda: owned.seat().state == "paused")
     owned.watch.stop()
     session = owned.session
-    again = Watch(owned.home, "bench", session)
+    again = Watch(owned.home, "bench", session, [Switch(owned.home, "bench")])
     session.resting.own = None
     again.begin()
     session.register()

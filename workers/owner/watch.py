@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from gridq.home import held, write_private
 from gridq.repeat import Repeat
 from gridq.resting import Rest
 from workers.owner import switch
+from workers.owner.rules import Rule
 
 log = logging.getLogger(__name__)
 
@@ -27,24 +28,23 @@ LOOK = 0.2
 
 LENT = "lent"
 
-Rule = Callable[[float], Rest | None]
-"""Why the owner keeps the seat at a time (seconds since 1970), or None."""
-
 
 class Watch:
-    """Lends one seat and withholds it, as its owner says by the switch and by `rules`."""
+    """Lends one seat and withholds it, as its owner says by `rules`: the first that keeps it counts."""
 
-    def __init__(self, home: Path, seat: str, session: Session, rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, home: Path, seat: str, session: Session, rules: Sequence[Rule]) -> None:
         self._home = home
         self._seat = seat
         self._session = session
-        self._rules: tuple[Rule, ...] = (lambda now: switch.said(home, seat, now), *rules)
+        self._rules = rules
         self._applied: Rest | None = None
         self._noted: Rest | None = None
         self._repeat = Repeat(f"owner of {seat}", LOOK, self.look)
 
     def begin(self) -> None:
-        """Before the seat goes live: a seat that is kept begins so."""
+        """Before the seat goes live: a seat that is kept begins so. It may take some seconds."""
+        for rule in self._rules:
+            rule.start()
         self._applied = self._session.resting.own = self._wanted()
         self._note(self._applied)
 
@@ -52,6 +52,8 @@ class Watch:
         self._repeat.start()
 
     def stop(self) -> None:
+        for rule in self._rules:
+            rule.stop()
         self._repeat.stop()
 
     def look(self) -> None:

@@ -1,0 +1,74 @@
+"""What a seats file says of owners, for every profile's tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.errors import ConfigError
+from gridq.settings import Settings
+from gridq.testing import FakeProfile
+from workers.owner.lend import Owners, Terms
+from workers.probing import find
+from workers.seats import Found
+
+SEATS = """
+[local]
+owner = "alice"
+
+[[bench]]
+name = "one"
+owner = "alice"
+lend = { hours = "19:00-08:00 Mon-Fri, Sat, Sun", only_when_idle = "10m", timezone = "Europe/Berlin" }
+
+[[bench]]
+name = "two"
+
+[[bench]]
+name = "three"
+[bench.lend]
+only_when_idle = 90
+"""
+
+
+def found(home: Path, text: str) -> Found:
+    (home / "seats.toml").write_text(text)
+    return find(Settings(home=home, profiles=("bench",)), {"bench": FakeProfile()})
+
+
+def test_each_seat_has_its_own_terms_and_the_profile_sees_none_of_them(tmp_path: Path) -> None:
+    seats = {seat.name: seat.terms for seat in found(tmp_path, SEATS).seats}
+    assert (seats["local"].owner, seats["one"].owner, seats["two"]) == ("alice", "alice", Terms())
+    assert (seats["one"].lend.only_when_idle, seats["three"].lend.only_when_idle) == (600, 90)
+    assert seats["one"].lend.when() is not None
+    assert seats["three"].lend.when() is None
+
+
+def test_a_table_without_a_name_speaks_for_every_seat_of_its_kind() -> None:
+    owners = Owners()
+    assert owners.split({"gpu": {"lanes": 2, "owner": "bob"}}) == {"gpu": {"lanes": 2}}
+    assert [owners.of("gpu", name).owner for name in ("gpu0", "cpu")] == ["bob", "bob"]
+    assert owners.of("llm", "gpu0") == Terms()
+
+
+@pytest.mark.parametrize(
+    ("table", "path", "why"),
+    [
+        ({"owner": "al ice"}, "bench[0].owner", "pattern"),
+        ({"owner": 5}, "bench[0].owner", "string"),
+        ({"lend": "yes"}, "bench[0].lend", "dictionary"),
+        ({"lend": {"hour": "Sat"}}, "bench[0].lend.hour", "Extra inputs"),
+        ({"lend": {"hours": "Sat-Funday"}}, "bench[0].lend.hours", "'Funday' is no day"),
+        ({"lend": {"timezone": "Europe/Berlln"}}, "bench[0].lend.timezone", "no time zone"),
+        ({"lend": {"only_when_idle": "soon"}}, "bench[0].lend.only_when_idle", "must be a time"),
+        ({"lend": {"only_when_idle": True}}, "bench[0].lend.only_when_idle", "must be a time"),
+        ({"lend": {"only_when_idle": "2d"}}, "bench[0].lend.only_when_idle", "must be a time"),
+    ],
+)
+def test_what_is_wrong_names_its_place(table: dict[str, Any], path: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Owners().split({"bench": [{"name": "one", **table}]})
+    assert caught.value.details["path"] == path
+    assert why in caught.value.details["reason"]

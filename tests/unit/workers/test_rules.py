@@ -1,0 +1,122 @@
+"""When a seat's terms keep it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from workers.owner import rules
+from workers.owner.hours import parse
+from workers.owner.idle import Process, Told
+from workers.owner.lend import Lend
+from workers.owner.rules import InHours, WhenIdle, rules_of, workers_of
+
+
+class Desk:
+    """A machine of the test's making."""
+
+    def __init__(self) -> None:
+        self.told = Told(3600.0)
+        self.running: list[Process] | None = []
+
+    def idle(self) -> Told:
+        return self.told
+
+    def processes(self) -> list[Process] | None:
+        return self.running
+
+
+def test_outside_of_its_hours_it_is_kept_until_they_begin() -> None:
+    rule = InHours(parse("19:00-08:00"), "19:00-08:00")
+    noon, evening = (datetime(2026, 11, 27, hour).timestamp() for hour in (12, 19))
+    rest = rule(noon)
+    assert rest is not None
+    assert (rest.state, rest.reason, rest.until) == ("paused", "it is lent only at 19:00-08:00", evening)
+    assert rule(noon + 60) is rest
+    assert rule(evening) is None
+    again = rule(noon)  # the clock was set back
+    assert again is not None
+    assert again.until == evening
+
+
+def test_while_somebody_is_there_it_is_kept() -> None:
+    desk = Desk()
+    rule = WhenIdle(desk, 600)
+    rule.sample()
+    assert rule(0) is None
+    desk.told = Told(599)
+    rule.sample()
+    rest = rule(0)
+    assert rest is not None
+    assert rest.reason == "somebody uses the machine: it is lent once that was not so for 10 min"
+    desk.told = Told(3)
+    rule.sample()
+    assert rule(0) is rest
+    desk.told = Told(600)
+    rule.sample()
+    assert rule(0) is None
+
+
+def test_where_nobody_can_tell_it_is_kept() -> None:
+    desk = Desk()
+    desk.told = Told(None, "there is no screen")
+    rule = WhenIdle(desk, 600)
+    rule.sample()
+    rest = rule(0)
+    assert rest is not None
+    assert "cannot be told here: there is no screen" in rest.reason
+    desk.told, desk.running = Told(3600.0), None
+    rule = WhenIdle(desk, 600, "claude")
+    rule.sample()
+    rest = rule(0)
+    assert rest is not None
+    assert "does not use claude, which cannot be told here" in rest.reason
+
+
+def test_the_owners_own_use_of_the_program_counts_as_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(rules.time, "monotonic", lambda: now[0])
+    desk = Desk()
+    desk.running = [Process(7, 1, mine=True, words=("claude",))]
+    ours: list[int] = []
+    rule = WhenIdle(desk, 60, "claude", lambda: ours)
+
+    def kept() -> bool:
+        rule.sample()
+        return rule(0) is not None
+
+    assert kept()
+    now[0] += 100
+    assert kept()
+    desk.running = []
+    now[0] += 59
+    assert kept()
+    now[0] += 1
+    assert not kept()
+    desk.running = [Process(7, 1, mine=True, words=("claude",)), Process(8, 7, mine=True, words=("claude",))]
+    ours.append(7)
+    assert not kept()
+
+
+def test_the_rules_of_a_seat_are_those_of_its_terms(tmp_path: Path) -> None:
+    def kinds(**terms: object) -> list[str]:
+        return [
+            type(rule).__name__ for rule in rules_of(tmp_path, "a", Lend.model_validate(terms), "", Desk())
+        ]
+
+    assert kinds() == ["Switch"]
+    assert kinds(hours="Sat", only_when_idle="10m") == ["Switch", "InHours", "WhenIdle"]
+
+
+def test_the_workers_of_a_home_are_those_that_hold_their_seats(tmp_path: Path) -> None:
+    (tmp_path / "seats").mkdir()
+    for name, text in (("a", "41"), ("b", "42"), ("c", "")):
+        (tmp_path / "seats" / f"{name}.lock").write_text(text)
+    held = os.open(tmp_path / "seats" / "b.lock", os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert workers_of(tmp_path) == [42]
+    os.close(held)

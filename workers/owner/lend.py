@@ -1,0 +1,130 @@
+"""What the owner of a seat says in the seats file: `owner`, and the table `lend`.
+
+Both may stand in a seat's table of every profile. They are read here and taken out before the profile's probe
+sees the table. A table with a `name` speaks for that seat, one without for every other seat of its kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from gridq.errors import ConfigError, first_fault
+from gridq.protocol import Json
+from workers.owner.hours import Hours, parse
+
+OWNER = r"^[A-Za-z0-9_.@-]{1,64}$"
+LONGEST_IDLE = 24 * 3600.0
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|m|h)?")
+_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600}
+
+
+class Lend(BaseModel):
+    """The `lend` table: as far as its keys allow a seat is lent, without it always."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at_most: int | None = Field(None, ge=1, le=512, description="stages at once")
+    timezone: str | None = Field(None, description="of `hours`; None: this machine's")
+    hours: str | None = Field(None, description="when: 19:00-08:00 Mon-Fri, Sat, Sun")
+    only_when_idle: float | None = Field(
+        None, description="seconds for which nobody may have used the machine or the seat's program"
+    )
+
+    @field_validator("timezone")
+    @classmethod
+    def _zone(cls, value: str | None) -> str | None:
+        try:
+            if value is not None:
+                ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(f"{value!r} is no time zone such as Europe/Berlin") from None
+        return value
+
+    @field_validator("hours")
+    @classmethod
+    def _hours(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse(value)
+        return value
+
+    @field_validator("only_when_idle", mode="before")
+    @classmethod
+    def _idle(cls, value: Any) -> Any:
+        match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is not None:
+            value = float(match[1]) * _UNITS[match[2] or "s"]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= LONGEST_IDLE:
+            raise ValueError("must be a time from 1s to 24h, such as 10m")
+        return value
+
+    def when(self) -> Hours | None:
+        """The hours in which the seat is lent; None: at any."""
+        if self.hours is None:
+            return None
+        return parse(self.hours, ZoneInfo(self.timezone) if self.timezone else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms one seat is in the grid."""
+
+    owner: str = ""
+    lend: Lend = field(default_factory=Lend)
+
+
+class _Said(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    owner: Annotated[str, Field(pattern=OWNER)] = ""
+    lend: Lend = Field(default_factory=Lend)
+
+
+class Owners:
+    """What the seats file says of owners. `split` takes it out of the tables."""
+
+    def __init__(self) -> None:
+        self._terms: dict[tuple[str, str], Terms] = {}
+
+    def split(self, tables: Mapping[str, Json]) -> dict[str, Json]:
+        """The tables without `owner` and `lend`. ConfigError names the one that is wrong."""
+        return {kind: self._without(kind, table) for kind, table in tables.items()}
+
+    def of(self, kind: str, seat: str) -> Terms:
+        """The terms of a seat."""
+        return self._terms.get((kind, seat)) or self._terms.get((kind, "")) or Terms()
+
+    def unused(self, seats: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """(kind, name) of the tables with terms for which none of the `seats` is there."""
+        there = set(seats)
+        return [each for each in self._terms if each[1] and each not in there]
+
+    def _without(self, kind: str, table: Json) -> Json:
+        if isinstance(table, list):
+            return [self._one(kind, each, f"{kind}[{at}]") for at, each in enumerate(table)]
+        return self._one(kind, table, kind)
+
+    def _one(self, kind: str, table: Json, path: str) -> Json:
+        if not isinstance(table, dict) or not table.keys() & {"owner", "lend"}:
+            return table
+        try:
+            said = _Said.model_validate(table)
+        except ValidationError as exc:
+            name, reason = first_fault(exc)
+            raise ConfigError(
+                f"What a seat's table says of its owner is not usable: {path}.{name}",
+                {
+                    "path": f"{path}.{name}",
+                    "reason": reason,
+                    "expected": 'owner = "NAME", and in lend: ' + ", ".join(Lend.model_fields),
+                },
+            ) from None
+        name = table.get("name", "")
+        self._terms[kind, name if isinstance(name, str) else ""] = Terms(said.owner, said.lend)
+        return {key: value for key, value in table.items() if key not in ("owner", "lend")}
