@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gridq import auth, idempotency, ledger, narration, registry
+from gridq import auth, idempotency, ledger, lending, narration, registry
 from gridq.choosing import kept_apart
 from gridq.errors import JobBudgetExceeded, NoLiveSeat, QueueFull, UnknownStage
 from gridq.foresight import REFUSALS, Foresight, Start, starts
@@ -142,7 +142,7 @@ class Admission:
         left_out: dict[int, str] = {}
         try:
             if split.wanted or options.pin is not None or options.avoid:
-                left_out = self._left_out(split, options)
+                left_out = self._left_out(job, split, options, key)
             self.foresight.check(job, split.starts, options, left_out, queued=not deadline)
             return self._write(
                 job, split, value, options, left_out,
@@ -164,6 +164,8 @@ class Admission:
         reply = self.scripts.admit(arguments)
         if reply[0] == "noseat":
             raise self._no_seat(reply[1])
+        if reply[0] == "barred":
+            raise lending.barred(reply, options.agent)
         if reply[0] == "key":
             raise auth.refused(reply[1], key)
         if reply[0] == "queue":
@@ -243,7 +245,7 @@ class Admission:
             queue_timeout_ms=queue_timeout_ms(options, self.config),
         )
 
-    def _left_out(self, split: Split, options: JobOptions) -> dict[int, str]:
+    def _left_out(self, job: str, split: Split, options: JobOptions, key: str) -> dict[int, str]:
         """Step → the seats that do not meet its demand or that its submitter does not want, with commas
         between. NoLiveSeat.
         """
@@ -254,6 +256,7 @@ class Admission:
             seats = registry.seats(self.scripts.client, self.scripts.keys)
             self._seats = read_at, seats
         try:
+            seats = lending.lent(self.scripts, job, seats, options, key)
             found = kept_apart(_queues_of(split), seats, options)
             for want in split.wanted:
                 lacking = unfit(want, seats, self.profiles, wait=options.wait_for_seat)
@@ -262,7 +265,7 @@ class Admission:
             if not known:
                 raise
             self._seats = (-math.inf, ())  # perhaps one has joined since
-            return self._left_out(split, options)
+            return self._left_out(job, split, options, key)
         return {step: ",".join(names) for step, names in found.items() if names}
 
     def _zone(self) -> str:

@@ -142,7 +142,12 @@ def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
     first = max(ready, key=lambda stage: stage.wait_ms or 0.0)
     if client.exists(keys("park", view.agent)):
         return f"money: what the agent {view.agent!r} or its team may spend is used up (gridq quota)"
-    return f"a seat of {first.queue} to run {first.stage}: {why(first, live_seats(client, keys))}"
+    live = live_seats(client, keys)
+    team = ""
+    if any(seat.lends_to for seat in live):
+        found: list[Any] = client.hmget(keys("job", view.job), "team", "of")
+        team = next((name.decode() for name in found if name), "")
+    return f"a seat of {first.queue} to run {first.stage}: {why(first, live, view.agent, team)}"
 
 
 def _operator(stage: StageView) -> str:
@@ -153,11 +158,16 @@ def _operator(stage: StageView) -> str:
     )
 
 
-def why(stage: StageView, live: list[LiveSeat]) -> str:
-    """In words, why a ready stage is not running, given the live seats."""
+def why(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "") -> str:
+    """In words, why a ready stage of an agent is not running, given the live seats."""
     serving = [seat for seat in live if stage.queue in seat.queues]
     if not serving:
         return f"no live seat serves it; {why_nobody(stage.queue, live)}"
+    others = [seat for seat in serving if not seat.lent_to(agent, team)]
+    if len(others) == len(serving):
+        told = (f"{seat.seat} is lent to {', '.join(seat.lends_to)} alone" for seat in others[:3])
+        return "; ".join(told)
+    serving = [seat for seat in serving if seat not in others]
     able = [seat for seat in serving if seat.seat not in stage.excluded]
     if not able:
         left_out = " and ".join(seat.seat for seat in serving[:3])

@@ -61,6 +61,7 @@ class Session:
         budget: int | None = None,
         period: str = "month",
         per_minute: int | None = None,
+        lends_to: Sequence[str] = (),
         record_ttl: float = 40 * 24 * 3600.0,
         on_end: Callable[[str], None] | None = None,
         on_gone: Callable[[], None] | None = None,
@@ -79,6 +80,7 @@ class Session:
         self.budget = budget
         self.period = period
         self.per_minute = per_minute
+        self.lends_to = tuple(lends_to)
         self.incarnation = secrets.token_hex(8)
         self.watchdog = Watchdog(lanes)  # it only counts, until another is set
         self.draining = False
@@ -122,6 +124,7 @@ class Session:
             ttl_ms=int(self._record_ttl * 1000),
             worker=self.worker,
             rests=self.draining or self.resting.now is not None,
+            only=self.lends_to,
         )
         if other is not None:
             raise SeatInUse(

@@ -134,6 +134,9 @@ class Advertisement(Wire):
     until: float | None = Field(None, description="when it ends by itself, where that is known")
     version: str = ""
     owner: str = Field("", description="who lends it, where its seats file says so")
+    lends_to: list[str] = Field(
+        default_factory=list, description="the agents and teams (team:<name>) it is lent to alone; empty: all"
+    )
     started_at: float = 0.0
     metrics: dict[str, float] = Field(default_factory=dict)
     service: dict[str, Service] = Field(
@@ -142,6 +145,10 @@ class Advertisement(Wire):
     timeouts: dict[str, float] = Field(
         default_factory=dict, description="seconds, as read back at the worker's start: see gridq.timeouts"
     )
+
+    def lent_to(self, agent: str, team: str = "") -> bool:
+        """Whether it is lent to an agent of a team."""
+        return not self.lends_to or agent in self.lends_to or (team != "" and f"team:{team}" in self.lends_to)
 
 
 class StageCall(Wire):

@@ -104,6 +104,7 @@ class Heartbeat:
             until=until,
             version=self.version,
             owner=self.owner,
+            lends_to=list(session.lends_to),
             started_at=self._started,
             metrics={"busy": float(session.busy), **metrics},
             service=session.durations.told(),

@@ -85,6 +85,7 @@ class Worker:
             budget=seat.offer.budget_micro_dollars,
             period=seat.offer.budget_period,
             per_minute=seat.offer.requests_per_minute,
+            lends_to=seat.terms.lends_to,
             on_end=partial(answers.write, app, scripts),
             on_gone=self._gone,
             on_change=self._changed,

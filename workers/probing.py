@@ -12,7 +12,7 @@ from gridq.profiles import Profile
 from gridq.protocol import Json, ProbeReport, SeatOffer
 from gridq.settings import Settings
 from workers.owner.idle import here
-from workers.owner.lend import Owners
+from workers.owner.lend import Owners, Terms
 from workers.seats import Found, Seat, check_distinct, local_seat, read_file
 
 SECONDS = 5.0
@@ -40,9 +40,22 @@ def find(config: Settings, profiles: Mapping[str, Profile]) -> Found:
         except Exception as exc:
             found.missing.append(f"{kind}: what it found is no seat: {type(exc).__name__}: {exc}")
     check_distinct(found.seats)
-    found.seats = [replace(seat, terms=owners.of(seat.offer.kind, seat.name)) for seat in found.seats]
+    for seat in found.seats[:]:
+        found.seats.remove(seat)
+        try:
+            found.seats.append(_on_terms(seat, owners.of(seat.offer.kind, seat.name)))
+        except ValueError as exc:
+            found.missing.append(f"{seat.offer.kind}: {seat.name} is not lent: {exc}")
     found.missing += _never_lent(found.seats)
     return found
+
+
+def _on_terms(seat: Seat, terms: Terms) -> Seat:
+    """What its owner lends of a seat. ValueError: nothing, and why."""
+    offer = terms.applied(seat.offer)
+    if offer is not seat.offer and seat.profile is not None:
+        seat = _seat(seat.profile, offer)
+    return replace(seat, offer=offer, terms=terms)
 
 
 def _never_lent(seats: Sequence[Seat]) -> list[str]:

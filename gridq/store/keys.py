@@ -50,6 +50,7 @@ PERMANENT = (
     "who",  # hash: lease → seat, lane, hold
     "seats",  # sorted set: live seats by expiry
     "lanes",  # hash: capability → lanes that listen
+    "lends",  # hash: live seats that are lent to some alone → whom
     "serve:*",  # set: live seats of a capability
     "warm:*",  # sorted set: live seats that have a capability's model loaded
     "idle:*",  # sorted set: seats with a free lane, best first

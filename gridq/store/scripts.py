@@ -148,11 +148,13 @@ class Scripts:
         period: str = "month",
         per_minute: int | None = None,
         rests: bool = False,
+        only: Iterable[str] = (),
     ) -> str | None:
         """Make the seat live. None, or the host of the other live worker that serves it.
 
         `budget` is micro-dollars a `period`, `per_minute` requests a minute; None: no limit. `rests`: it
-        takes nothing for now, as after `leave`.
+        takes nothing for now, as after `leave`. `only`: the agents and teams (`team:<name>`) to whom it is
+        lent alone, none: everybody.
         """
         reply = self.call(
             "register",
@@ -167,6 +169,7 @@ class Scripts:
             period,
             "" if per_minute is None else per_minute,
             "1" if rests else "",
+            " ".join(f"t:{name[5:]}" if name.startswith("team:") else f"a:{name}" for name in only),
         )
         return None if reply[0] == 1 else reply[1].decode()
 

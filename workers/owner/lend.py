@@ -7,7 +7,7 @@ sees the table. A table with a `name` speaks for that seat, one without for ever
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -15,9 +15,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gridq.errors import ConfigError, first_fault
-from gridq.protocol import Json
+from gridq.protocol import Json, SeatOffer
 from workers.owner.hours import Hours, parse
 
+AGENT = r"^(team:)?[A-Za-z0-9_.@-]{1,64}$"
 OWNER = r"^[A-Za-z0-9_.@-]{1,64}$"
 LONGEST_IDLE = 24 * 3600.0
 
@@ -35,6 +36,11 @@ class Lend(BaseModel):
     hours: str | None = Field(None, description="when: 19:00-08:00 Mon-Fri, Sat, Sun")
     only_when_idle: float | None = Field(
         None, description="seconds for which nobody may have used the machine or the seat's program"
+    )
+
+    models: tuple[str, ...] = Field((), description="names or families of models; none: all that it has")
+    agents: tuple[Annotated[str, Field(pattern=AGENT)], ...] = Field(
+        (), description="agents, and teams as team:<name>; none: everybody"
     )
 
     @field_validator("timezone")
@@ -77,6 +83,25 @@ class Terms:
 
     owner: str = ""
     lend: Lend = field(default_factory=Lend)
+
+    @property
+    def lends_to(self) -> tuple[str, ...]:
+        """Whom it is lent to alone, its owner always among them; empty: everybody."""
+        agents = self.lend.agents
+        return tuple(dict.fromkeys((*agents, self.owner))) if agents and self.owner else agents
+
+    def applied(self, offer: SeatOffer) -> SeatOffer:
+        """What of a seat is lent: its lanes and models, as far as the terms allow. ValueError: nothing is."""
+        lend = self.lend
+        changed: dict[str, Json] = {}
+        if lend.at_most is not None:
+            changed["lanes"] = min(lend.at_most, offer.lanes)
+        if lend.models:
+            capability = _narrowed(offer.capability, lend.models)
+            if not capability.get("models"):
+                raise ValueError(f"it has none of the models that are lent: {', '.join(lend.models)}")
+            changed |= {"capability": capability, "config": _narrowed(offer.config, lend.models)}
+        return offer.model_copy(update=changed) if changed else offer
 
 
 class _Said(BaseModel):
@@ -128,3 +153,12 @@ class Owners:
         name = table.get("name", "")
         self._terms[kind, name if isinstance(name, str) else ""] = Terms(said.owner, said.lend)
         return {key: value for key, value in table.items() if key not in ("owner", "lend")}
+
+
+def _narrowed(about: Mapping[str, Json], wanted: Collection[str]) -> dict[str, Json]:
+    """A descriptor with those of its `models` alone that are called so, or of such a family."""
+    models = about.get("models")
+    if not isinstance(models, list):
+        return dict(about)
+    kept = [each for each in models if {each.get("name"), *(each.get("families") or ())} & set(wanted)]
+    return {**about, "models": kept}

@@ -5,7 +5,7 @@
 --       micro-dollars, how many stages it has, its idempotency key as <agent>:<digest> or '', the digest of its body or '' (the
 --       inbox knows its own), for how long a stage may stand ready in ms or '', field, value, …
 -- gives {'ok', batch job that gave way to it …} | {'known'} the job is admitted or ended already, or will be; nothing was written:
---       {'noseat', queue …} | {'queue', queue, stages that stand there, most, needed} |
+--       {'noseat', queue …} | {'barred', queue, seat, whom that is lent to, …} | {'queue', queue, stages that stand there, most, needed} |
 --       {'key', why} | {'quota', limit, name, used, held, limit, needed, end of the window or ''} | {'same', job that has the
 --       idempotency key} | {'conflict', job that has the key, or the id, with another body} | an error SCHEMA or FULL (lib/gate.lua)
 -- TTL   job:<job> and idem:<key> live to the deadline + an hour, the latter with the job's end to its result's TTL
@@ -42,7 +42,7 @@ local function refuse(reply)
   if not known[1] then unlink(input) end
   return reply
 end
-local guarded = C('EXISTS', K .. 'limits', K .. 'keys') > 0  -- a grid without limits and keys asks this and nothing more
+local guarded = C('EXISTS', K .. 'limits', K .. 'keys', K .. 'lends') > 0  -- a grid without them asks this and nothing more
 local team = '-'
 if guarded then
   local fault
@@ -60,6 +60,12 @@ if ARGV[8] ~= '1' then
     if C('HEXISTS', K .. 'lanes', q) == 0 then none[#none + 1] = q end
   end
   if none[2] then return refuse(none) end
+  if guarded then
+    --[
+    local others = barred(ARGV[12], agent, team)
+    if others then return refuse(others) end
+    --]
+  end
 end
 local gave_way = {}
 if guarded and C('EXISTS', K .. 'limits') == 1 then
@@ -80,6 +86,7 @@ if ARGV[7] ~= '' then note('stream', ARGV[7]) end
 if ARGV[15] ~= '' then note('session', ARGV[15]) end
 if ARGV[21] ~= '' then note('qt', ARGV[21]) end
 if body ~= '' then note('body', body) end
+if team ~= '-' then note('of', team) end
 if idem ~= '' then
   note('idem', idem)
   C('SET', K .. 'idem:' .. idem, job .. ' ' .. body, 'PX', deadline - NOW + 3600000)

@@ -1,7 +1,8 @@
 -- A seat goes live, or says again what it is. A new incarnation ends the leases of the one before at once.
 -- ARGV  seat, incarnation, host (which start of which machine), lanes, budget in micro-dollars or '', queues (space separated),
 --       TTL of the seat's record in ms, name of its Celery worker, what the budget is for (month, week,
---       day), requests a minute or '', '1' where it takes nothing for now
+--       day), requests a minute or '', '1' where it takes nothing for now, whom it is lent to alone
+--       ('a:<agent>' and 't:<team>', space separated) or ''
 -- TTL   untold lives for a minute
 -- gives {1} | {0, host} another live worker on another host serves it | an error SCHEMA
 local other = other_schema(C('GET', K .. 'schema'))
@@ -24,6 +25,10 @@ elseif f[3] ~= lanes or f[4] ~= queues then
 end
 C('HSET', key, 'inc', inc, 'host', host, 'lanes', lanes, 'queues', queues, 'ttl', ARGV[7], 'worker', ARGV[8])
 C('HDEL', key, 'draining')
+if ARGV[12] and ARGV[12] ~= '' then
+  C('HSET', key, 'only', ARGV[12])
+  C('HSET', K .. 'lends', seat, ARGV[12])
+elseif C('HDEL', key, 'only') == 1 then C('HDEL', K .. 'lends', seat) end
 if f[1] ~= inc then C('HDEL', key, 'oks') end
 -- No budget and a budget of nothing differ.
 set_budget(seat, '', budget == '' and '-' or budget, ARGV[9])

@@ -84,6 +84,7 @@ class Grid:
     def seat(
         self, seat: str = "m.a", *queues: str, inc: str = "i1", host: str = "h1", lanes: int = 1,
         budget: int | None = None, ttl_ms: int = HOUR, period: str = "month", per_minute: int | None = None,
+        rests: bool = False, only: Sequence[str] = (),
     ) -> str | None:  # fmt: skip
         """Register a seat; the other host where it is refused."""
         other = self.scripts.register(
@@ -96,6 +97,8 @@ class Grid:
             ttl_ms=ttl_ms,
             period=period,
             per_minute=per_minute,
+            rests=rests,
+            only=only,
         )
         if other is None:
             self.budgets[seat] = budget

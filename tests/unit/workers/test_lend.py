@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from gridq.errors import ConfigError
+from gridq.protocol import SeatOffer
 from gridq.settings import Settings
 from gridq.testing import FakeProfile
-from workers.owner.lend import Owners, Terms
+from workers.owner.lend import Lend, Owners, Terms
 from workers.probing import find
 from workers.seats import Found
 
@@ -72,3 +73,48 @@ def test_what_is_wrong_names_its_place(table: dict[str, Any], path: str, why: st
         Owners().split({"bench": [{"name": "one", **table}]})
     assert caught.value.details["path"] == path
     assert why in caught.value.details["reason"]
+
+
+def offer(**more: Any) -> SeatOffer:
+    models = [
+        {"name": "big-1", "families": ["big"]},
+        {"name": "big-2", "families": ["big"]},
+        {"name": "small"},
+    ]
+    given: dict[str, Any] = {"name": "a", "kind": "llm", "lanes": 4, "capability": {"models": models}}
+    return SeatOffer(**{**given, "config": {"models": models, "url": "x"}, **more})
+
+
+def terms(owner: str = "", **lend: Any) -> Terms:
+    return Terms(owner, Lend.model_validate(lend))
+
+
+def test_a_seat_lends_no_more_than_its_terms_say() -> None:
+    assert terms().applied(offer()) == offer()
+    assert terms(at_most=2).applied(offer()).lanes == 2
+    assert terms(at_most=9).applied(offer()).lanes == 4
+    some = terms(models=["big", "small"]).applied(offer())
+    one = terms(models=["big-2"]).applied(offer())
+    assert [[model["name"] for model in each.capability["models"]] for each in (some, one)] == [
+        ["big-1", "big-2", "small"],
+        ["big-2"],
+    ]
+    assert [model["name"] for model in one.config["models"]] == ["big-2"]
+    assert one.config["url"] == "x"
+    with pytest.raises(ValueError, match="none of the models that are lent: huge"):
+        terms(models=["huge"]).applied(offer())
+
+
+def test_its_owner_is_always_among_those_it_is_lent_to() -> None:
+    assert terms("alice").lends_to == ()
+    assert terms(agents=["ci", "team:research"]).lends_to == ("ci", "team:research")
+    assert terms("alice", agents=["ci"]).lends_to == ("ci", "alice")
+    assert terms("ci", agents=["ci"]).lends_to == ("ci",)
+
+
+def test_a_seat_with_nothing_to_lend_is_not_served_and_that_is_said(tmp_path: Path) -> None:
+    seats = found(
+        tmp_path, '[bench]\nlanes = 3\nlend = { at_most = 1 }\n[local]\nlend = { models = ["big"] }\n'
+    )
+    assert [(seat.name, seat.offer.lanes) for seat in seats.seats] == [("bench", 1)]
+    assert seats.missing == ["local: local is not lent: it has none of the models that are lent: big"]

@@ -1,4 +1,13 @@
--- Who may submit.
+-- Who may submit, and whom a seat is lent to.
+
+-- Whether a seat is lent to an agent or its team. `only`: whom it is lent to alone ('a:<agent>' and 't:<team>', space separated),
+-- as its record says it; false or nil: to everybody.
+local function lent(only, agent, team)
+  if not only then return true end
+  only = ' ' .. only .. ' '
+  return string.find(only, ' a:' .. agent .. ' ', 1, true) ~= nil
+    or team and string.find(only, ' t:' .. team .. ' ', 1, true) ~= nil or false
+end
 
 -- Why a submission by this key is refused: missing (the grid has keys and none came), unknown, revoked; false where it may. The
 -- key's secret was checked by whoever read it; here it must still stand and be that agent's. Second: the key's team or '-'.
@@ -8,4 +17,22 @@ local function key_fault(id, agent)
   local key = text and cjson.decode(text) or {}
   if key.agent ~= agent then return 'unknown', '-' end
   return key.ends ~= nil and key.ends <= NOW and 'revoked', key.team or '-'
+end
+
+-- The refusal where all live seats of one of the `queues` are lent to others: {'barred', queue, seat, whom that is lent to, …}.
+-- lends: seat → whom it is lent to alone.
+local function barred(queues, agent, team)
+  if C('EXISTS', K .. 'lends') == 0 then return nil end
+  local own = string.match(C('HGET', K .. 'limits', 'a:' .. agent) or '', '^%S+')
+  if own and own ~= '-' then team = own end
+  for q in words(queues) do
+    local found, free = {'barred', q}, false
+    for _, seat in ipairs(C('SMEMBERS', K .. 'serve:' .. q)) do
+      local only = C('HGET', K .. 'lends', seat)
+      free = lent(only, agent, team)
+      if free then break end
+      found[#found + 1], found[#found + 2] = seat, only
+    end
+    if not free and found[3] then return found end
+  end
 end

@@ -29,22 +29,32 @@ end
 
 -- Ring for one stage: a preferred seat that is idle, else the best-ranked idle seat's own queue, else the capability's
 -- queue, where never more bells stand than lanes listen. A bell is a hint: a seat found busy leaves the idle set and comes
--- back with its next free lane. Where it is known who is excluded and what the stage costs, a seat that could not take it is
--- passed over.
-local function ring(q, excluded, cost, session)
+-- back with its next free lane. Where it is known who is excluded, what the stage costs and whose it is, a seat that could not
+-- take it is passed over.
+local function ring(q, excluded, cost, session, agent, team)
   local set = K .. 'idle:' .. q
   local seats = {}
   for _, seat in ipairs(preferred(q, session)) do if C('ZSCORE', set, seat) then seats[#seats + 1] = seat end end
   for _, seat in ipairs(C('ZRANGE', set, 0, 15)) do seats[#seats + 1] = seat end
+  local spare
   for _, seat in ipairs(seats) do
-    local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'left', 'gleft')
-    if not (excluded and has(excluded, seat)) and not (cost and (least(f[2], f[3]) or FOREVER) < tonumber(cost)) then
+    local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'left', 'gleft', 'only')
+    local poor = cost and (least(f[2], f[3]) or FOREVER) < tonumber(cost)
+    if not poor and not (excluded and has(excluded, seat)) and (not agent or lent(f[4], agent, team)) then
       local own = P .. 'seat:' .. seat
       local lanes = tonumber(f[1] or 0)
       local taken = C('LLEN', own) + C('HLEN', K .. 'held:' .. seat)
-      if taken + 1 >= lanes then C('ZREM', set, seat) end
-      if taken < lanes then return bell(own, 'seat:' .. seat, 'stage') end
+      if f[4] and not agent and taken < lanes then  -- whose stage it is nobody knows: one that is lent to some alone comes last
+        spare = spare or {seat, own, taken + 1 >= lanes}
+      else
+        if taken + 1 >= lanes then C('ZREM', set, seat) end
+        if taken < lanes then return bell(own, 'seat:' .. seat, 'stage') end
+      end
     end
+  end
+  if spare then
+    if spare[3] then C('ZREM', set, spare[1]) end
+    return bell(spare[2], 'seat:' .. spare[1], 'stage')
   end
   local lanes = tonumber(C('HGET', K .. 'lanes', q) or 0)
   if lanes < 1 then lanes = 1 end
@@ -61,7 +71,7 @@ local function timer(job, step, epoch, claims) return 'q:' .. job .. ':' .. step
 local function push(job, step, later)
   local j = jobkey(job)
   local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step, 'session', 'team', 'h:' .. step, 'qt',
-    'ep:' .. step, 'a:' .. step, 'prefer')
+    'ep:' .. step, 'a:' .. step, 'prefer', 'of')
   if f[5] then return end
   if f[9] then C('ZADD', K .. 'delays', 'NX', NOW + f[9], timer(job, step, f[10], f[11])) end
   local h = header(nil, nil, f[8])
@@ -90,7 +100,8 @@ local function push(job, step, later)
   for _, key in ipairs({w, rdy, K .. 'cls:' .. q, vt}) do C('PEXPIRE', key, KEEP) end
   if apart then return end
   local session = f[12] or f[6] and C('HGET', K .. 'sessions:' .. agent, f[6]) or nil
-  if later then later[#later + 1] = {q, f[3], h.cost, session} else ring(q, f[3], h.cost, session) end
+  local team = f[7] or f[13]
+  if later then later[#later + 1] = {q, f[3], h.cost, session, agent, team} else ring(q, f[3], h.cost, session, agent, team) end
 end
 
 -- Take a stage out of its pending set; true where it stood there. `f`: its job's fields at:<step> and agent, where the caller

@@ -85,7 +85,8 @@ end
 -- The seat is no longer live: its leases are lost now, its lanes are listened to by nobody. `died`: its process ended by
 -- itself, and a stage that ran there alone is held to have killed it; of several it cannot be told which.
 local function gone(seat, why, died)
-  local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'queues', 'draining', 'warm')
+  local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'queues', 'draining', 'warm', 'only')
+  if f[5] then C('HDEL', K .. 'lends', seat) end
   if f[4] and f[4] ~= '' then warmed(seat, f[4], '') end
   if C('ZREM', K .. 'seats', seat) == 1 and not f[3] then unlist(seat, f[1], f[2]) end
   C('DEL', P .. 'seat:' .. seat)

@@ -58,7 +58,8 @@ local function head(c, seat)  -- the first stage of a candidate's agent that thi
     else
       for _, m in ipairs(some(w)) do
         local job, step = string.match(m, '^([^:]+):(.+)$')
-        if not has(C('HGET', jobkey(job), 'x:' .. step) or '', seat) then
+        local f = C('HMGET', jobkey(job), 'x:' .. step, 'team', 'of')
+        if not has(f[1] or '', seat) and lent(c.only, c.agent, f[2] or f[3]) then
           c.step, c.score = m, tonumber(C('ZSCORE', w, m))
           break
         end
@@ -87,20 +88,33 @@ local function virtual(clock, kind, agent)
   return clock[id]
 end
 
+-- Those who wait in a class and whom a seat is lent to by name, whose turn it is first; then some others.
+local function lent_first(only, rdy)
+  local named = {}
+  for who in words(only) do
+    local v = string.sub(who, 1, 2) == 'a:' and C('ZSCORE', rdy, string.sub(who, 3))
+    if v then named[#named + 1] = {tonumber(v), string.sub(who, 3)} end
+  end
+  table.sort(named, function(a, b) return a[1] < b[1] end)
+  for i = 1, #named do named[i] = named[i][2] end
+  for _, agent in ipairs(some(rdy)) do named[#named + 1] = agent end
+  return named
+end
+
 -- In a class of mixed exclusions the first agent may have nothing for this seat, yet another may.
 local function elsewhere(first, rdy, seat)
-  for _, agent in ipairs(some(rdy)) do
+  for _, agent in ipairs(first.only and lent_first(first.only, rdy) or some(rdy)) do
     local v = tonumber(C('HGET', K .. 'vt:' .. first.kind, agent) or 0)
     local c = {v = v, turn = v - first.system, system = first.system, q = first.q, cls = first.cls, agent = agent,
-      cost = first.cost, kind = first.kind, mixed = true, prio = first.prio}
+      cost = first.cost, kind = first.kind, mixed = true, only = first.only, prio = first.prio}
     if head(c, seat) < FOREVER then return c end
   end
   return nil
 end
 
 -- The agent whose turn it is in one class of one queue, as a candidate; nil where there is none, false where more than a
--- bounded look would be needed.
-local function candidate(q, cls, prio, cost, mixed, seat, clock)
+-- bounded look would be needed. `only`: whom the seat is lent to alone. An agent whom it names needs no look at its stages.
+local function candidate(q, cls, prio, cost, mixed, seat, clock, only)
   local kind = string.match(q, '^[^:]+')
   local rdy = K .. 'rdy:' .. q .. ':' .. cls
   for _ = 1, 64 do
@@ -118,8 +132,8 @@ local function candidate(q, cls, prio, cost, mixed, seat, clock)
     if agent then
       local system = virtual(clock, kind, '*')
       local c = {v = v, turn = v - system, system = system, q = q, cls = cls, agent = agent, cost = cost, kind = kind,
-        mixed = mixed, prio = prio}
-      if mixed and head(c, seat) == FOREVER then c = elsewhere(c, rdy, seat) end
+        mixed = mixed or not lent(only, agent), only = only, prio = prio}
+      if c.mixed and head(c, seat) == FOREVER then c = elsewhere(c, rdy, seat) end
       if not c then return nil end
       if prio > 0 and head(c, seat) <= NOW - AGE then c.prio = 0 end  -- batch work that has waited long enough is as good
       return c
@@ -166,7 +180,8 @@ end
 
 -- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, limited, again.
 local function take(seat, inc, lane, nonce)
-  local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'left', 'queues', 'draining', 'warm', 'gleft', 'rpm', 'grpm', 'turn', 'gturn')
+  local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'left', 'queues', 'draining', 'warm', 'gleft', 'rpm', 'grpm', 'turn', 'gturn',
+    'only')
   if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local mine = C('HGET', K .. 'held:' .. seat, lane)
   if mine then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
@@ -197,7 +212,7 @@ local function take(seat, inc, lane, nonce)
       for _, cls in ipairs(C('HKEYS', K .. 'cls:' .. q)) do
         local prio, cost, x = string.match(cls, '^(%d+)/([^|]*)|(.*)$')
         if tonumber(cost) <= left and not has(x, seat) then
-          local c = candidate(q, cls, tonumber(prio), cost, x == '*', seat, clock)
+          local c = candidate(q, cls, tonumber(prio), cost, x == '*', seat, clock, S[12])
           if c == false then cut = true elseif c then
             c.warm = warm[q] or false
             if not best or before(c, best, seat) then best = c end

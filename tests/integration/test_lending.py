@@ -1,0 +1,83 @@
+"""A seat that is lent to some alone: who is refused, who waits, and what each is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gridq import registry
+from gridq.client import Client
+from gridq.errors import NoLiveSeat
+from gridq.settings import Settings
+from gridq.store.connection import connect
+from tests.conftest import GridEnv
+from tests.local_grid import LocalGrid
+from tests.waiting import wait_for
+from workers.heartbeat import Heartbeat
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
+
+
+@pytest.fixture
+def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
+    """One seat, which is lent to the agent ci and the team research."""
+    config = Settings(broker_url=grid_env.url, prefix=grid_env.prefix, profiles=("bench",), renew_ms=100)
+    with LocalGrid(connect(grid_env.url), config, {"m.bench": ["bench:any"]}) as made:
+        session = made.sessions["m.bench"]
+        session.lends_to = ("ci", "team:research")
+        session.register()
+        Heartbeat(
+            made.scripts.client, config, session, machine="m", kind="bench", capability={}, owner="alice"
+        ).beat()
+        yield made
+
+
+def test_who_may_not_is_refused_with_the_reason_and_who_may_is_served(grid: LocalGrid) -> None:
+    client = grid.client
+    with pytest.raises(
+        NoLiveSeat, match="No live seat of bench:any is lent to the agent 'default'"
+    ) as caught:
+        client.submit(ECHO, 1)
+    assert caught.value.reason == "m.bench is lent to ci, team:research alone"
+    assert client.run(ECHO, 2, agent="ci", timeout=20) == 2
+    with pytest.raises(NoLiveSeat, match=r"The seat m\.bench is not lent to the agent 'default'"):
+        client.submit(ECHO, 1, pin="m.bench")
+    assert client.run(ECHO, 3, agent="ci", pin="m.bench", timeout=20) == 3
+    [seat] = client.workers()
+    assert (seat.owner, seat.lends_to) == ("alice", ["ci", "team:research"])
+
+
+def test_who_waits_is_told_for_what_and_is_served_where_another_seat_joins(
+    grid: LocalGrid, grid_env: GridEnv
+) -> None:
+    client: Client = grid.client
+    job = client.submit(ECHO, 4, wait_for_seat=True)
+    assert client.waits_for(job).endswith("to run bench_echo: m.bench is lent to ci, team:research alone")
+    assert client.run(ECHO, 5, agent="ci", timeout=20) == 5
+    with LocalGrid(connect(grid_env.url), grid.config, {"m.other": ["bench:any"]}):
+        assert client.result(job, 20) == 4
+        assert [row.worker for row in client.rows(job)] == ["m.other"]
+        with pytest.raises(NoLiveSeat, match="is not lent"):
+            client.submit(ECHO, 1, pin="m.bench")
+        assert client.run(ECHO, 6, avoid=("m.bench",), timeout=20) == 6
+
+
+def test_a_team_may_by_its_limits(grid: LocalGrid) -> None:
+    grid.scripts.limit("d", "{}", {"a:ann": "research - -"})
+    assert grid.client.run(ECHO, 1, agent="ann", timeout=20) == 1
+    assert grid.client.run(ECHO, 2, agent="ann", pin="m.bench", timeout=20) == 2
+    with pytest.raises(NoLiveSeat):
+        grid.client.submit(ECHO, 1, agent="bob")
+    grid.scripts.limit("", "", {})
+
+
+def test_a_seat_says_whom_it_is_lent_to_as_long_as_it_is_live(grid: LocalGrid) -> None:
+    live = registry.live_seats(grid.scripts.client, grid.scripts.keys)
+    assert [seat.lent_to("ci") for seat in live] == [True]
+    assert not live[0].lent_to("bob")
+    assert live[0].lent_to("bob", "research")
+    assert not live[0].lent_to("research")
+    wait_for(lambda: grid.scripts.client.exists(grid.scripts.keys("lends")))

@@ -1,0 +1,141 @@
+"""A seat that is lent to some agents and teams alone: register.lua, admit.lua, lib/take.lua, pending.lua."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.store.plans import ANY, Grid, one, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def agent_of(grid: Grid, lease: str) -> str | None:
+    return grid.field(lease.partition(":")[0], "agent")
+
+
+def key(grid: Grid, agent: str, team: str | None) -> str:
+    """The id of an API key."""
+    grid.client.hset(grid.keys("keys"), f"k-{agent}", json.dumps({"agent": agent, "team": team}))
+    return f"k-{agent}"
+
+
+def test_who_may_not_is_never_given_the_seat_and_who_may_goes_first(grid: Grid) -> None:
+    grid.seat("m.a", only=["ci"])
+    for number in range(30):  # more than a look takes in
+        grid.job(one(), agent=f"other{number:02}")
+    assert grid.claim() == "none"
+    job = grid.job(one(), agent="ci")
+    assert grid.take().job == job
+    assert grid.claim(lane="0") != "none"  # its lane's own lease, once more
+    grid.seat("m.b")
+    assert agent_of(grid, grid.take("m.b").lease) != "ci"
+
+
+def test_those_it_names_take_turns(grid: Grid) -> None:
+    grid.seat(only=["ann", "bob"])
+    for agent in ("zoe", "ann", "ann", "bob", "bob"):
+        grid.job(one(), agent=agent)
+    served = []
+    while not isinstance(claim := grid.claim(), str):
+        served.append(agent_of(grid, claim.lease))
+        grid.done(claim)
+    assert (sorted(map(str, served[:2])), len(served)) == (["ann", "bob"], 4)
+
+
+def test_a_job_that_all_seats_are_barred_to_is_refused_and_nothing_is_written(grid: Grid) -> None:
+    grid.seat("m.a", only=["ci", "team:research"])
+    before = grid.own()
+    assert grid.admit(one(), "j1", wait=False) == ["barred", ANY, "m.a", "a:ci t:research"]
+    assert grid.own() == before
+    assert grid.admit(one(), "j2", agent="ci", wait=False) == ["ok"]
+    assert grid.admit(one(), "j3", wait=True) == ["ok"]
+    grid.seat("m.b")
+    assert grid.admit(one(), "j4", wait=False) == ["ok"]
+
+
+def test_a_team_is_that_of_the_key(grid: Grid) -> None:
+    grid.seat(only=["team:research"])
+    ann, bob = key(grid, "ann", "research"), key(grid, "bob", "sales")
+    assert grid.admit(one(), "b", agent="bob", key=bob, wait=False)[0] == "barred"
+    grid.job(one(), "b", agent="bob", key=bob)
+    assert grid.claim() == "none"
+    assert grid.admit(one(), "a", agent="ann", key=ann, wait=False) == ["ok"]
+    assert grid.take().job == "a"
+
+
+def test_a_team_of_the_quotas_file_goes_before_that_of_the_key(grid: Grid) -> None:
+    grid.seat(only=["team:research"])
+    ann = key(grid, "ann", "sales")
+    grid.scripts.limit("d", "{}", {"a:ann": "research - -"})
+    assert grid.admit(one(), "a", agent="ann", key=ann, wait=False) == ["ok"]
+    assert grid.take().job == "a"
+
+
+def test_one_that_joins_later_is_not_for_those_who_wait_already(grid: Grid) -> None:
+    grid.job(wide(3), "old", agent="bob")
+    grid.seat("m.a", only=["ci"])
+    assert grid.claim() == "none"
+    grid.seat("m.a", only=["bob"])
+    assert grid.take().job == "old"
+
+
+def test_it_is_rung_for_those_alone_whom_it_is_lent_to(grid: Grid) -> None:
+    grid.seat("m.a", only=["ci"])
+    grid.seat("m.b")
+    grid.job(one(), agent="bob")
+    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (0, 1)
+    grid.job(one(), agent="ci")
+    assert grid.bells("seat:m.a") == 1
+
+
+def test_what_becomes_ready_rings_so_too(grid: Grid) -> None:
+    grid.seat("m.b")
+    job = grid.job(wide(1), agent="bob")
+    claim = grid.take("m.b")
+    grid.seat("m.a", only=["ci"])
+    grid.clear("seat:m.a", "seat:m.b", ANY)
+    grid.done(claim)
+    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (0, 1)
+    assert grid.take("m.b").job == job
+    grid.job(one(), agent="ci")  # it was passed over, and is rung all the same where it may
+    assert grid.bells("seat:m.a") == 1
+
+
+def test_where_nobody_else_is_idle_it_is_rung_for_whoever_waits(grid: Grid) -> None:
+    grid.job(one(), agent="ci")
+    grid.seat("m.a", only=["ci"])
+    assert grid.bells("seat:m.a") == 1
+
+
+def test_whom_it_is_lent_to_is_forgotten_with_it(grid: Grid) -> None:
+    grid.seat(only=["ci"])
+    assert grid.client.hgetall(grid.keys("lends")) == {b"m.a": b"a:ci"}
+    grid.seat()
+    assert not grid.client.exists(grid.keys("lends"))
+    grid.job(one())
+    assert grid.take()
+    grid.seat(only=["ci"])
+    grid.scripts.leave("m.a", "i1", "go")
+    assert not grid.client.exists(grid.keys("lends"))
+
+
+def test_a_seat_of_mixed_exclusions_is_looked_at_stage_by_stage(grid: Grid) -> None:
+    grid.seat("m.a", only=["ci", "team:research"])
+    for number in range(70):  # more classes than a queue keeps apart
+        grid.job(one(cost=10_000 * (number + 1)), agent="bob")
+    job = grid.job(one(), agent="ci")
+    assert grid.take().job == job
+
+
+def test_a_seat_that_rests_is_live_and_serves_nobody(grid: Grid) -> None:
+    grid.seat(rests=True)
+    assert grid.admit(one(), "j", wait=False) == ["noseat", ANY]
+    assert grid.claim() == "draining"
+    grid.seat(rests=True)
+    assert grid.client.hget(grid.keys("lanes"), ANY) is None
+    grid.seat()
+    assert grid.client.hget(grid.keys("lanes"), ANY) == b"1"
+    grid.seat(rests=True, lanes=3)
+    assert grid.client.hget(grid.keys("lanes"), ANY) is None
