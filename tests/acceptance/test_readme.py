@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ import pytest
 from gridq.settings import Settings
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
+from tests.acceptance.homes import GRIDQ
 from tests.conftest import GridEnv
 from workers.embedded import EmbeddedServer
 from workers.seats import read_file
@@ -33,6 +36,8 @@ PROGRAMS = [block for block in blocks("python") if "from gridq import stage" not
 SHELL = [line.partition("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
 SERVICES = [line for line in SHELL if line.startswith("celery ")]
 COMMANDS = [line for line in SHELL if line.startswith("gridq ")]
+REQUESTS = [line for line in SHELL if line.startswith("curl ")]
+GATEWAY = "http://127.0.0.1:8080"
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +74,7 @@ def test_there_is_something_to_run() -> None:
     assert len(SERVICES) == 3
     assert len(COMMANDS) >= 2
     assert len(PROGRAMS) >= 2
+    assert len(REQUESTS) == 1
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
@@ -98,6 +104,41 @@ def test_a_command(environment: dict[str, str], command: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def gateway(environment: dict[str, str]) -> Iterator[str]:
+    """The URL of a gateway of that grid."""
+    program = subprocess.Popen(
+        [*GRIDQ, "gateway", "--port", "0"], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert program.stdout is not None
+    try:
+        yield program.stdout.readline().split()[1]
+    finally:
+        program.terminate()
+        assert program.wait(30) == 0
+        program.stdout.close()
+
+
+@pytest.mark.parametrize("command", REQUESTS)
+def test_a_request(environment: dict[str, str], gateway: str, command: str) -> None:
+    """As it stands there, but for the port, which may be taken here."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    assert GATEWAY in command
+    done = subprocess.run(
+        shlex.split(command.replace(GATEWAY, gateway)),
+        env={**environment, "no_proxy": "*"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["choices"][0]["message"]["content"].strip(), answer
 
 
 def test_the_seats_file(tmp_path: Path) -> None:
