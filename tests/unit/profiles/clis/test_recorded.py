@@ -56,7 +56,7 @@ CASES = [(cli, case, *expected) for cli, cases in TRIES.items() for case, expect
 
 
 def read(cli: str, case: str, *, partial: bool = False) -> tuple[Reader, list[str]]:
-    ask = Ask("m", Path(), Path(), partial=partial)
+    ask = Ask("m", Path(), Path(), Path(), partial=partial)
     reader = PROVIDERS[cli].reader(ask)
     lines = (RECORDED / cli / f"{case}.stdout").read_bytes().splitlines()
     return reader, list(filter(None, map(reader.take, lines)))
@@ -118,7 +118,7 @@ def test_a_codexs_last_words_are_its_answer():
     "line", ["{", "[]", "null", "{}", '{"type": 5}', '{"type":"result"}', "\x1b[?25l", "ä"]
 )
 def test_odd_lines_break_nothing(cli: str, line: str):
-    reader = PROVIDERS[cli].reader(Ask("m", Path(), Path()))
+    reader = PROVIDERS[cli].reader(Ask("m", Path(), Path(), Path()))
     assert reader.take(line.encode()) == ""
     assert not reader.text
 
@@ -134,6 +134,6 @@ def test_events_of_odd_shapes_break_nothing(cli: str):
     fields = ("result", "usage", "event", "item", "error", "message", "stats", "part", "data", "content")
     for kind in kinds:
         for value in odd:
-            reader = PROVIDERS[cli].reader(Ask("m", Path(), Path(), partial=True))
+            reader = PROVIDERS[cli].reader(Ask("m", Path(), Path(), Path(), partial=True))
             event = {"type": kind, "role": "assistant", "timestamp_ms": 1, **dict.fromkeys(fields, value)}
             assert isinstance(reader.take(json.dumps(event).encode()), str)

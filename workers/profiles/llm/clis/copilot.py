@@ -1,6 +1,6 @@
 """GitHub Copilot CLI: `copilot --output-format json`.
 
-Facts: the vendor's documents and its SDK's list of events. The events of a session, among them
+Facts: the vendor's documents and what version 1.0.102 prints. The events of a session, among them
 `assistant.message_delta`, `assistant.message`, `assistant.usage`, `session.error`; at the end `result`.
 """
 
@@ -15,11 +15,18 @@ from workers.wires.usage import count
 
 def argv(ask: Ask) -> list[str]:
     told = ["--output-format", "json", "--model", ask.model]
-    told += ["--no-color", "--no-auto-update", "--no-ask-user", "--no-custom-instructions"]
+    told += [
+        "--no-color",
+        "--no-auto-update",
+        "--no-ask-user",
+        "--no-custom-instructions",
+        "--log-level",
+        "none",
+    ]
     told += ["--stream", "on" if ask.partial and not ask.tools else "off"]
     if ask.tools:
         return [*told, "--allow-all-tools", *ask.args]
-    return [*told, "--available-tools", "", "--disable-builtin-mcps", *ask.args]
+    return [*told, "--available-tools=none", "--disable-builtin-mcps", "--disallow-temp-dir", *ask.args]
 
 
 @dataclass
@@ -43,7 +50,9 @@ class CopilotReader(Reader):
                     tokens_out=before.tokens_out + count(data.get("outputTokens")),
                 )
             case "session.error":
-                self.refused(data.get("message") or data.get("errorType") or "")
+                status = data.get("statusCode")
+                words = data.get("message") or data.get("errorType") or ""
+                self.refused(f"{words} (HTTP {status})" if status else words)
             case "result":
                 self.session = event.get("sessionId") or self.session
                 self.complete = not event.get("exitCode") and not self.refusal
@@ -67,13 +76,14 @@ COPILOT = Provider(
     settings={"COPILOT_AUTO_UPDATE": "false"},
     words=patterns(
         expired=r"token (has )?expired|bad credentials|session expired",
-        logged_out=r"no authentication information|not (logged|signed) in|/login|unauthorized|\b401\b|"
-        r"authentication (failed|required)",
-        no_credit=r"no quota|quota exceeded|premium requests?.{0,60}(exceeded|used|left)|\b402\b|billing",
+        logged_out=r"no authentication information|not (logged|signed) in|/login|unauthorized|"
+        r"authentication (failed|required)|\(HTTP 40[13]\)",
+        no_credit=r"no quota|quota exceeded|premium requests?.{0,60}(exceeded|used|left)|credit balance|"
+        r"\b402\b|billing",
         limited=r"rate.?limit|too many requests|\b429\b",
-        overloaded=r"overloaded|unavailable|capacity|\b(502|503|504)\b",
+        overloaded=r"overloaded|unavailable|at capacity|\(HTTP 5\d\d\)|\b(502|503|504)\b",
         no_model=r"model .{0,80}not (available|supported|found|enabled)|invalid model|\bfrom --model\b",
-        refused=r"context (window|length)|prompt is too long|token count",
+        refused=r"context (window|length)|prompt is too long|token count|\(HTTP 4(00|13)\)",
     ),
     system=False,
 )

@@ -1,6 +1,6 @@
 """Gemini CLI: `gemini --output-format stream-json`.
 
-Facts: the vendor's documents (headless mode, configuration). Events: `init`, `message` (of the user and, in
+Facts: the vendor's documents and what version 0.61.0 prints. Events: `init`, `message` (of the user and, in
 pieces, of the assistant), `tool_use`, `tool_result`, `error` and `result` with `stats`. Exit codes: 41 for a
 missing login, 42 for a wrong request, 53 for too many turns.
 """
@@ -8,6 +8,7 @@ missing login, 42 for a wrong request, 53 for too many turns.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,32 +16,42 @@ from gridq.protocol import Json, Usage
 from workers.profiles.llm.clis.provider import Ask, Provider, Reader, patterns, record
 from workers.wires.usage import count
 
-NO_TOOLS = {
-    "tools": {"core": []},
-    "mcp": {"allowed": []},
-    "context": {"fileName": ["none.md"], "discoveryMaxDirs": 1},
+QUIET: dict[str, Json] = {
     "general": {
-        "disableAutoUpdate": True,
-        "disableUpdateNag": True,
         "enableAutoUpdate": False,
+        "enableAutoUpdateNotification": False,
         "maxAttempts": 1,  # the grid has other seats to try
+        "retryFetchErrors": False,
     },
     "privacy": {"usageStatisticsEnabled": False},
+    "telemetry": {"enabled": False},
 }
-"""Settings that no other file of settings overrides: no tool, no server of tools, no file of instructions."""
+NO_TOOLS: dict[str, Json] = {
+    "tools": {"core": ["none"]},
+    "mcp": {"allowed": []},
+    "skills": {"enabled": False},
+    "hooksConfig": {"enabled": False},
+    "experimental": {"enableAgents": False},
+    "context": {"fileName": ["none.md"], "includeDirectoryTree": False},
+}
+"""Settings of the system, which no other file of settings overrides: no tool, no server of tools, no file of
+instructions. The program reads them only from a folder that nobody else may write to.
+"""
 
 
 def argv(ask: Ask) -> list[str]:
     told = ["--output-format", "stream-json", "--model", ask.model, "--extensions", "none"]
-    return [*told, *ask.args] if ask.tools else [*told, "--approval-mode", "default", *ask.args]
+    if ask.tools:
+        return [*told, *ask.args]
+    return [*told, "--approval-mode", "default", "--allowed-mcp-server-names", "none", *ask.args]
 
 
 def variables(ask: Ask) -> Mapping[str, str]:
     told = {}
     if ask.system:
         told["GEMINI_SYSTEM_MD"] = ask.file("system.md", ask.system)
-    if not ask.tools:
-        told["GEMINI_CLI_SYSTEM_SETTINGS_PATH"] = ask.file("settings.json", json.dumps(NO_TOOLS))
+    settings = QUIET if ask.tools else QUIET | NO_TOOLS
+    told["GEMINI_CLI_SYSTEM_SETTINGS_PATH"] = ask.file("settings.json", json.dumps(settings))
     return told
 
 
@@ -93,16 +104,25 @@ GEMINI = Provider(
         "GOOGLE_GENAI_USE_GCA",
         "GOOGLE_GENAI_USE_VERTEXAI",
     ),
-    settings={"GEMINI_TELEMETRY_ENABLED": "false", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
+    settings={
+        "GEMINI_TELEMETRY_ENABLED": "false",
+        "GEMINI_CLI_TRUST_WORKSPACE": "true",
+        "GEMINI_CLI_NO_RELAUNCH": "true",
+    },
     variables=variables,
     words=patterns(
         expired=r"invalid_grant|token (has been )?(expired|revoked)|reauth",
-        logged_out=r"set an auth method|api key not valid|api_key_invalid|unauthenticated|\b401\b|"
+        logged_out=r"set an auth method|api key not valid|api_key_invalid|unauthenticated|"
+        r"must specify the \w+_API_KEY|invalid auth method|\"code\":\s*(40[13]|41)\b|"
         r"authentication (is )?(required|failed)|interactive (consent|terminal)|FatalAuthentication",
-        no_credit=r"billing|prepayment credits|payment required",
-        limited=r"exhausted your (capacity|daily quota)|quota|resource_exhausted|rate.?limit|\b429\b",
-        overloaded=r"overloaded|unavailable|high demand|\b(500|502|503|504)\b",
-        no_model=r"requested entity was not found|model .{0,80}not found|ModelNotFound|\b404\b",
-        refused=r"input token count|exceeds the maximum|invalid_argument|prohibited_content|safety",
+        no_credit=r"billing|prepayment credits|payment required|\"code\":\s*402\b",
+        limited=r"exhausted your (capacity|daily quota)|quota|resource_exhausted|rate.?limit|"
+        r"\"code\":\s*429\b",
+        overloaded=r"overloaded|status: unavailable|high demand|\"code\":\s*5\d\d\b",
+        no_model=r"requested entity was not found|model .{0,80}not found|ModelNotFound|\"code\":\s*404\b",
+        refused=r"input token count|exceeds the maximum|invalid_argument|prohibited_content|"
+        r"\"code\":\s*400\b",
+        broken=r"skipping system settings file",
     ),
+    unsafe=re.compile(r"skipping system settings file", re.IGNORECASE),
 )

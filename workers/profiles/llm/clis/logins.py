@@ -75,7 +75,7 @@ def _taken(lock: int) -> bool:
 def _opened(login: str, environ: Mapping[str, str]) -> tuple[int, Path]:
     cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     base = Path(cache) / "gridq" / "logins"
-    name = hashlib.sha256(login.encode()).hexdigest()[:24]
+    name = hashlib.sha256(login.encode()).hexdigest()[:12]  # short: programs put sockets below
     try:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -40,14 +40,16 @@ class Fault(StrEnum):
 class Ask:
     """One call: what the argv is made of.
 
-    `folder` is the call's own empty working folder, `told` a folder beside it for files that the program is
-    pointed at. `system` and `schema` are only set where the provider has a way for them. `partial`: somebody
-    reads the pieces. `tools`: the owner lets the program use its tools. `args`: what the owner adds.
+    `folder` is the call's own empty working folder; beside it are `told`, for files that the program is
+    pointed at, and `temporary`, for what it writes of its own accord. `system` and `schema` are only set
+    where the provider has a way for them. `partial`: somebody reads the pieces. `tools`: the owner lets the
+    program use its tools. `args`: what the owner adds.
     """
 
     model: str
     folder: Path
     told: Path
+    temporary: Path
     system: str = ""
     schema: Json = None
     partial: bool = False
@@ -119,12 +121,13 @@ class Login:
 class Provider:
     """One vendor's program.
 
-    `programs` are its names, the usual one first. `home` are the variables that move its login to another
-    folder (`{home}` stands for the folder), `homes` where that is by default: the first that is set or there.
-    `environment` are the names of variables that it may see beside those that every program may, `settings`
-    what it is always told. `argv` gives what follows the program's name; the prompt goes by stdin. `words`
-    are its texts for what can be wrong, the first that is found counts. `rule` is the vendor's rule on who
-    may use a login, `log_in` how its owner logs in.
+    `programs` are its names, the usual one first. `argv` gives what follows the name; the prompt goes by
+    stdin. `home` are the variables that move its login to another folder (`{home}` stands for the folder),
+    `homes` where that is by default: the first that is set. `environment` are the names of variables that it
+    may see beside those that every program may, `settings` what it is always told, `variables` what it is
+    told with a call. `words` are its texts for what can be wrong, the first that is found counts; `unsafe`
+    are those that say that its tools are not taken away. `rule` is the vendor's rule on who may use a login,
+    `log_in` how its owner logs in, `example` a model for a table.
     """
 
     name: str
@@ -142,6 +145,7 @@ class Provider:
     settings: Mapping[str, str] = field(default_factory=dict)
     variables: Callable[[Ask], Mapping[str, str]] | None = None
     words: tuple[tuple[Fault, re.Pattern[str]], ...] = ()
+    unsafe: re.Pattern[str] | None = None
     system: bool = True
     schema: bool = False
 

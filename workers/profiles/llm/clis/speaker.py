@@ -12,14 +12,14 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gridq.errors import GridError, SeatUnavailable
+from gridq.errors import GridError, SeatDegraded, SeatUnavailable
 from gridq.profiles import StageContext
 from gridq.protocol import Json
 from workers.profiles.llm.clis.faults import Condition, error_of, told
 from workers.profiles.llm.clis.logins import alone
 from workers.profiles.llm.clis.process import Run
 from workers.profiles.llm.clis.prompts import Prompt, prompt_of
-from workers.profiles.llm.clis.provider import Ask, Provider, Reader
+from workers.profiles.llm.clis.provider import Ask, Fault, Provider, Reader
 from workers.wires.asked import OPENAI
 from workers.wires.usage import as_openai, openai_usage
 
@@ -103,7 +103,8 @@ class CliSpeaker:
             reader = cli.provider.reader(ask)
             try:
                 argv = [cli.program, *cli.provider.argv(ask)]
-                environment = dict(cli.environment)
+                # programs leave reports there, with the prompt
+                environment = {**cli.environment, "TMPDIR": str(ask.temporary)}
                 if cli.provider.variables is not None:
                     environment |= cli.provider.variables(ask)
                 run = Run(
@@ -123,7 +124,9 @@ class CliSpeaker:
                         text = reader.take(line)
                         run.done = reader.complete
                         if text:
+                            self._restrained(run)
                             yield reader, text
+                    self._restrained(run)
             except GridError as error:
                 self._report(reader, context)
                 error.details.setdefault("cli", cli.provider.name)
@@ -133,6 +136,14 @@ class CliSpeaker:
                 raise self._failed(reader, run.stderr, prompt, run.code)
         cli.condition.well()
         yield reader, ""
+
+    def _restrained(self, run: Run) -> None:
+        """SeatDegraded: the program has said that it does not keep from its tools."""
+        unsafe = self._cli.provider.unsafe
+        if unsafe is not None and not self._cli.tools and unsafe.search(run.stderr):
+            details: dict[str, Json] = {"reason": told(run.stderr, ""), "state": str(Fault.BROKEN)}
+            details["retry_after"] = self._cli.condition.ill(Fault.BROKEN, "its tools cannot be taken away")
+            raise SeatDegraded(f"{self._cli.provider.title}: its tools cannot be taken away", details)
 
     def _report(self, reader: Reader, context: StageContext) -> None:
         """What a call that failed has used, as far as it said."""
@@ -173,10 +184,10 @@ def _collect(call: Generator[tuple[Reader, str]], texts: list[str]) -> Reader:
 
 
 def _asked(cli: CliLogin, prompt: Prompt, model: str, scratch: Path, partial: bool) -> Ask:
-    folder, told_ = scratch / "work", scratch / "told"
-    folder.mkdir()
-    told_.mkdir()
-    return Ask(model, folder, told_, prompt.system, prompt.schema, partial, cli.tools, cli.args)
+    folder, told_, own = scratch / "work", scratch / "told", scratch / "tmp"
+    for each in (folder, told_, own):
+        each.mkdir()
+    return Ask(model, folder, told_, own, prompt.system, prompt.schema, partial, cli.tools, cli.args)
 
 
 def _lines(run: Run) -> Iterator[bytes]:
