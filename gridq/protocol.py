@@ -134,6 +134,11 @@ class Advertisement(Wire):
     until: float | None = Field(None, description="when it ends by itself, where that is known")
     version: str = ""
     owner: str = Field("", description="who lends it, where its seats file says so")
+    share: float | None = Field(None, description="the part of its budget that is lent; None: all of it")
+    whole_budget: int | None = Field(
+        None,
+        description="micro-dollars in a window, the part that its owner keeps too; None: no share is kept",
+    )
     lends_to: list[str] = Field(
         default_factory=list, description="the agents and teams (team:<name>) it is lent to alone; empty: all"
     )

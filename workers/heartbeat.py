@@ -39,6 +39,8 @@ class Heartbeat:
         specs: list[dict[str, Json]] | None = None,
         version: str = "",
         owner: str = "",
+        share: float | None = None,
+        whole_budget: int | None = None,
     ) -> None:
         self.client = client
         self.config = config
@@ -50,6 +52,8 @@ class Heartbeat:
         self.specs = specs or []
         self.version = version
         self.owner = owner
+        self.share = share
+        self.whole_budget = whole_budget
         self.timeouts: dict[str, float] = {}
         self._started = self._since = time.time()
         self._state = ""
@@ -104,6 +108,8 @@ class Heartbeat:
             until=until,
             version=self.version,
             owner=self.owner,
+            share=self.share,
+            whole_budget=self.whole_budget,
             lends_to=list(session.lends_to),
             started_at=self._started,
             metrics={"busy": float(session.busy), **metrics},

@@ -101,6 +101,8 @@ class Worker:
             specs=stages.load_modules(config.stages) if seat.profile is None and config.stages else [],
             version=version("gridq"),
             owner=seat.terms.owner,
+            share=seat.terms.lend.share,
+            whole_budget=seat.whole_budget if seat.terms.lend.share is not None else None,
         )
         rules = rules_of(config.home, seat.name, seat.terms.lend, seat.offer.program)
         self.owner = Watch(config.home, seat.name, self.session, rules)

@@ -52,10 +52,13 @@ def find(config: Settings, profiles: Mapping[str, Profile]) -> Found:
 
 def _on_terms(seat: Seat, terms: Terms) -> Seat:
     """What its owner lends of a seat. ValueError: nothing, and why."""
+    whole = seat.offer.budget_micro_dollars
+    if terms.lend.share is not None and whole is None:
+        raise ValueError("lend.share is a share of its budget, and it has none")
     offer = terms.applied(seat.offer)
     if offer is not seat.offer and seat.profile is not None:
         seat = _seat(seat.profile, offer)
-    return replace(seat, offer=offer, terms=terms)
+    return replace(seat, offer=offer, terms=terms, whole_budget=whole)
 
 
 def _never_lent(seats: Sequence[Seat]) -> list[str]:

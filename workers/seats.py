@@ -35,7 +35,7 @@ class LocalSeat(BaseModel):
 @dataclass(frozen=True, slots=True)
 class Seat:
     """One seat of this machine, ready to be served: its offer, the profile that runs it (None: built-in), its
-    queues, the terms on which its owner lends it.
+    queues, the terms on which its owner lends it, and its whole budget, of which the offer has what is lent.
     """
 
     offer: SeatOffer
@@ -43,6 +43,7 @@ class Seat:
     profile: Profile | None = None
     capability: BaseModel | None = None
     terms: Terms = field(default_factory=Terms)
+    whole_budget: int | None = None
 
     @property
     def name(self) -> str:

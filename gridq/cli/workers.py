@@ -69,6 +69,8 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
         numbers = [f"{name} {value:g}" for name, value in sorted(seat.metrics.items()) if name != "busy"]
         if seat.owner:
             numbers.insert(0, f"owner {seat.owner}")
+        if seat.share is not None:
+            numbers.append(f"lends {seat.share:.0%} of {amount(seat.whole_budget)}")
         if seat.lends_to:
             numbers.append(f"lent to {', '.join(seat.lends_to)}")
         if seat.per_minute is not None:

@@ -42,19 +42,20 @@ def whole(
     seats: Mapping[str, int],
     *,
     stages: str = "",
+    terms: str = "",
     routers: int = 1,
     env: Mapping[str, str] | None = None,
     **given: Any,
 ) -> Iterator[WholeGrid]:
     """A grid on the server at `url`, each part a bare `celery` process, and this process pointed at it.
 
-    `seats` are their names and lanes, `stages` the text of a module of stages for the seat `local`
-    (`own_stages`), `given` settings of this process and of the children, `env` the children's alone. What
-    they write stands in `folder`.
+    `seats` are their names and lanes, `terms` what else each of their tables says, `stages` the text of a
+    module of stages for the seat `local` (`own_stages`), `given` settings of this process
+    and of the children, `env` the children's alone. What they write stands in `folder`.
     """
     (folder / "own_stages.py").write_text(stages)
     (folder / "home").mkdir(mode=0o700)
-    lanes = "".join(f"[{name}]\nlanes = {number}\n" for name, number in seats.items())
+    lanes = "".join(f"[{name}]\nlanes = {number}\n{terms}" for name, number in seats.items())
     (folder / "home" / "seats.toml").write_text(lanes)
     config = Settings(
         broker_url=url, prefix=f"w{secrets.token_hex(3)}:", home=folder / "home", profiles=("bench",), **given

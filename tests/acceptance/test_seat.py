@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gridq.settings import Settings
 from tests.acceptance.grids import WholeGrid, whole
 from tests.acceptance.homes import GRIDQ
 from tests.waiting import wait_for
@@ -24,12 +25,17 @@ ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 
 @pytest.fixture(scope="module")
 def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
-    with whole(tmp_path_factory.mktemp("seat"), server.url, {"bench": 2}, drain=1) as made:
+    folder = tmp_path_factory.mktemp("seat")
+    with whole(
+        folder, server.url, {"bench": 2}, terms="budget = 5\nlend = { share = 0.6 }\n", drain=1
+    ) as made:
         yield made
 
 
-def gridq(grid: WholeGrid, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`gridq`, which finds no server."""
+def gridq(
+    grid: WholeGrid, *arguments: str, server: Settings | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`gridq`, which finds no server but the one that is given."""
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")}
     env = {
         **quiet,
@@ -38,13 +44,15 @@ def gridq(grid: WholeGrid, *arguments: str) -> subprocess.CompletedProcess[str]:
         "GRIDQ_PROFILES": "bench",
         "COLUMNS": "100",
     }
+    if server is not None:
+        env |= {"GRIDQ_BROKER_URL": server.broker_url.get_secret_value(), "GRIDQ_PREFIX": server.prefix}
     return subprocess.run(
         [*GRIDQ, *arguments], capture_output=True, text=True, timeout=60, env=env, check=False
     )
 
 
-def told(grid: WholeGrid, *arguments: str) -> Any:
-    done = gridq(grid, *arguments, "--json")
+def told(grid: WholeGrid, *arguments: str, server: Settings | None = None) -> Any:
+    done = gridq(grid, *arguments, "--json", server=server)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -68,6 +76,20 @@ def test_the_owner_keeps_a_seat_and_lends_it_again(grid: WholeGrid) -> None:
     assert (row["state"], row["obeys"], row["until"]) == ("lent", True, None)
     wait_for(lambda: state(grid) == "ready")
     assert grid.client.run(ECHO, 3, timeout=20) == 3
+
+
+def test_what_is_lent_binds_at_the_share(grid: WholeGrid) -> None:
+    spend = {"root": {"op": "Stage", "id": "bench_spend"}}
+    grid.client.run(spend, {"micro_dollars": 2_500_000}, timeout=20)
+    [seat] = grid.client.workers()
+    assert (seat.budget_left, seat.budget, seat.share, seat.whole_budget) == (
+        500_000,
+        3_000_000,
+        0.6,
+        5_000_000,
+    )
+    [row] = told(grid, "seat", "status", server=grid.config)
+    assert (row["budget_left"], row["budget"], row["whole_budget"]) == (500_000, 3_000_000, 5_000_000)
 
 
 def test_it_holds_over_a_restart(grid: WholeGrid) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from gridq.cli.exits import EXITS, AsJson, Debug
 from gridq.cli.inputs import seconds_of
-from gridq.cli.output import clock, console, echo_json, plain_table
+from gridq.cli.output import amount, clock, console, echo_json, plain_table
 from gridq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -99,9 +99,15 @@ def resume(seat: Seat = None, *, json: AsJson = False, debug: Debug = False) -> 
 
 @seat_app.command(epilog=EXITS, short_help="Show how this machine's seats are lent.")
 def status(seat: Seat = None, *, json: AsJson = False, debug: Debug = False) -> None:
-    """Show which seats of this machine are lent, and which are kept, since when, until when and why."""
+    """Show which seats of this machine are lent, and which are kept, since when, until when and why; of one
+    with a budget also what is left of the part that is lent, and the whole, where the server answers.
+    """
     home = _home_of(seat)
-    _show(home, _rows(home, seat), json)
+    rows = _rows(home, seat)
+    money = _money(home) if any(row["served"] for row in rows) else {}
+    for row in rows:
+        row.update(money.get(row["seat"], {"budget_left": None, "budget": None, "whole_budget": None}))
+    _show(home, rows, json)
 
 
 def _home_of(seat: str | None) -> Path:
@@ -126,6 +132,38 @@ def _rows(home: Path, seat: str | None) -> list[dict[str, Any]]:
     return [seat_now(home, name) for name in ([seat] if seat is not None else known(home))]
 
 
+def _money(home: Path) -> dict[str, dict[str, int | None]]:
+    """Of this machine's live seats with a budget: what is left of what is lent, that, and the whole; empty
+    where the server does not answer.
+    """
+    from contextlib import suppress
+
+    from redis.exceptions import RedisError
+
+    from gridq import registry
+    from gridq.errors import GridError
+    from gridq.machine import machine_id
+    from gridq.settings import settings
+    from gridq.store.connection import connect
+    from gridq.store.keys import Keys
+
+    found: dict[str, dict[str, int | None]] = {}
+    with suppress(RedisError, GridError, OSError):
+        config, machine = settings(), machine_id(home)
+        url = config.broker_url.get_secret_value()
+        with connect(url, name="gridq-seat", timeout=1.0, retry=False) as client:
+            for seat in registry.live_seats(client, Keys(config.prefix), routers=False):
+                if seat.machine == machine and seat.budget is not None:
+                    whole = seat.budget if seat.whole_budget is None else seat.whole_budget
+                    name = seat.seat.partition(".")[2]
+                    found[name] = {
+                        "budget_left": seat.budget_left,
+                        "budget": seat.budget,
+                        "whole_budget": whole,
+                    }
+    return found
+
+
 def _tell(home: Path, seat: str | None, json: bool) -> None:
     """Show how the seats are lent, once their workers heed it."""
     end = time.monotonic() + OBEYED
@@ -146,11 +184,16 @@ def _show(home: Path, rows: list[dict[str, Any]], json: bool) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = plain_table("seat", "state", "since", "until", "because")
+    rich = any(row.get("budget") is not None for row in rows)
+    table = plain_table(
+        "seat", "state", "since", "until", *(("left", "lent", "of budget") if rich else ()), "because",
+        numbers=("left", "lent", "of budget"),
+    )  # fmt: skip
     for row in rows:
         state = row["state"] if row["served"] else f"{row['state']}, not served"
         if not row["obeys"]:
             state = "its worker has not heeded it yet"
         times = (clock(row[name]) if row[name] else "-" for name in ("since", "until"))
-        table.add_row(row["seat"], state, *times, row["reason"])
+        money = [amount(row[name]) for name in ("budget_left", "budget", "whole_budget")] if rich else []
+        table.add_row(row["seat"], state, *times, *money, row["reason"])
     return table

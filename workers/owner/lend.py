@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -39,6 +40,9 @@ class Lend(BaseModel):
     )
 
     models: tuple[str, ...] = Field((), description="names or families of models; none: all that it has")
+    share: float | None = Field(
+        None, gt=0, le=1, description="of the seat's budget in each of its windows; the rest is the owner's"
+    )
     agents: tuple[Annotated[str, Field(pattern=AGENT)], ...] = Field(
         (), description="agents, and teams as team:<name>; none: everybody"
     )
@@ -91,11 +95,15 @@ class Terms:
         return tuple(dict.fromkeys((*agents, self.owner))) if agents and self.owner else agents
 
     def applied(self, offer: SeatOffer) -> SeatOffer:
-        """What of a seat is lent: its lanes and models, as far as the terms allow. ValueError: nothing is."""
+        """What of a seat is lent: its lanes, models and budget, as far as the terms allow. ValueError: it has
+        nothing to lend.
+        """
         lend = self.lend
         changed: dict[str, Json] = {}
         if lend.at_most is not None:
             changed["lanes"] = min(lend.at_most, offer.lanes)
+        if lend.share is not None and offer.budget_micro_dollars is not None:
+            changed["budget_micro_dollars"] = int(offer.budget_micro_dollars * Fraction(str(lend.share)))
         if lend.models:
             capability = _narrowed(offer.capability, lend.models)
             if not capability.get("models"):

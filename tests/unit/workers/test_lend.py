@@ -63,6 +63,8 @@ def test_a_table_without_a_name_speaks_for_every_seat_of_its_kind() -> None:
         ({"lend": {"hour": "Sat"}}, "bench[0].lend.hour", "Extra inputs"),
         ({"lend": {"hours": "Sat-Funday"}}, "bench[0].lend.hours", "'Funday' is no day"),
         ({"lend": {"timezone": "Europe/Berlln"}}, "bench[0].lend.timezone", "no time zone"),
+        ({"lend": {"share": 60}}, "bench[0].lend.share", "less than or equal to 1"),
+        ({"lend": {"share": 0}}, "bench[0].lend.share", "greater than 0"),
         ({"lend": {"only_when_idle": "soon"}}, "bench[0].lend.only_when_idle", "must be a time"),
         ({"lend": {"only_when_idle": True}}, "bench[0].lend.only_when_idle", "must be a time"),
         ({"lend": {"only_when_idle": "2d"}}, "bench[0].lend.only_when_idle", "must be a time"),
@@ -103,6 +105,15 @@ def test_a_seat_lends_no_more_than_its_terms_say() -> None:
     assert one.config["url"] == "x"
     with pytest.raises(ValueError, match="none of the models that are lent: huge"):
         terms(models=["huge"]).applied(offer())
+
+
+def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> None:
+    assert terms(share=0.6).applied(offer(budget_micro_dollars=50_000_001)).budget_micro_dollars == 30_000_000
+    assert terms(share=0.07).applied(offer(budget_micro_dollars=100)).budget_micro_dollars == 7
+    assert terms(share=1).applied(offer(budget_micro_dollars=7)).budget_micro_dollars == 7
+    seats = found(tmp_path, "[bench]\nbudget = 5\nlend = { share = 0.6 }\n[local]\nlend = { share = 0.5 }\n")
+    assert [(s.offer.budget_micro_dollars, s.whole_budget) for s in seats.seats] == [(3_000_000, 5_000_000)]
+    assert seats.missing == ["local: local is not lent: lend.share is a share of its budget, and it has none"]
 
 
 def test_its_owner_is_always_among_those_it_is_lent_to() -> None:

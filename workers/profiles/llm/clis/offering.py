@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from gridq.errors import ConfigError
 from gridq.protocol import Json, SeatOffer
@@ -78,5 +79,6 @@ def _offer(seat: CliSeat, said: Looked, environ: Mapping[str, str]) -> SeatOffer
         budget_period=seat.period,
         requests_per_minute=seat.requests_per_minute,
         config={**seat.model_dump(mode="json"), "program": said.program},
+        program=Path(said.program).name,
         note=note,
     )
