@@ -31,6 +31,8 @@ class OpenAIWire(RemoteWire):
         return {"Authorization": f"Bearer {key}"}
 
     def streamed(self, body: dict[str, Json]) -> dict[str, Json]:
+        if self.usage_unasked:
+            return {key: value for key, value in body.items() if key != "stream_options"} | {"stream": True}
         options = body.get("stream_options")
         options = {**(options if isinstance(options, dict) else {}), "include_usage": True}
         return {**body, "stream": True, "stream_options": options}

@@ -61,15 +61,18 @@ class RemoteWire(ABC):
         silence: float = SILENCE_SECONDS,
         key_header: str | None = None,
         query: str = "",
+        usage_unasked: bool = False,
     ) -> None:
         """`url` is the base, `https://host/v1`; `silence` the longest time without a byte, in seconds.
-        `key_header`: where the key goes, if not where its wire says; `query`: what every path ends in.
+        `key_header`: where the key goes, if not where its wire says; `query`: what every path ends in;
+        `usage_unasked`: a stream says what it used without being asked, and being asked is an error.
         """
         self.url = url.rstrip("/")
         self._ask_key: Callable[[], str | None] = key if callable(key) else lambda: key
         self._key: str | None = None  # the one that was shown last, which no error may say
         self._key_header = key_header
         self._query = query
+        self.usage_unasked = usage_unasked
         self._silence = silence
         self._connections = Connections(self.url, {**self.asks, **(headers or {})}, silence)
 
@@ -96,7 +99,8 @@ class RemoteWire(ABC):
     def models(self, seconds: float) -> list[str]:
         """The names of the models the endpoint lists, asked for `seconds` at most."""
         context = StageContext(deadline=time.monotonic() + seconds)
-        data = self._whole("GET", self.listing, None, context).get("data")
+        told = self._json("GET", self.listing, None, context)
+        data = told.get("data") if isinstance(told, dict) else told  # Together's is a bare list
         if not isinstance(data, list):
             raise self.malformed("it lists no models")
         return [item["id"] for item in data if isinstance(item, dict) and isinstance(item.get("id"), str)]
@@ -112,7 +116,7 @@ class RemoteWire(ABC):
         with self._faults(context), contextlib.closing(self._events(path, body, context)) as events:
             for text in events:
                 context.check()
-                event = self._object(text)
+                event = self._record(self._parsed(text))
                 fault = fault_in_stream(event, self._key)
                 if fault is not None:
                     raise fault
@@ -130,9 +134,12 @@ class RemoteWire(ABC):
     def _whole(
         self, method: str, path: str, body: dict[str, Json] | None, context: StageContext
     ) -> dict[str, Json]:
+        return self._record(self._json(method, path, body, context))
+
+    def _json(self, method: str, path: str, body: dict[str, Json] | None, context: StageContext) -> Json:
         with self._faults(context), self._answer(method, path, body, context) as response:
             raw = self._read(response)
-        return self._object(raw.decode("utf-8", "replace"))
+        return self._parsed(raw.decode("utf-8", "replace"))
 
     def _events(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[str]:
         """The data of each event, as it comes."""
@@ -206,11 +213,13 @@ class RemoteWire(ABC):
                 raise self.malformed(f"its answer is longer than {MAX_ANSWER} bytes")
         return bytes(raw)
 
-    def _object(self, text: str) -> dict[str, Json]:
+    def _parsed(self, text: str) -> Json:
         try:
-            found = json.loads(text)
+            return json.loads(text)
         except ValueError:
             raise self.malformed("it sent something that is not JSON") from None
+
+    def _record(self, found: Json) -> dict[str, Json]:
         if not isinstance(found, dict):
             raise self.malformed("it sent JSON that is not an object")
         return found

@@ -131,7 +131,7 @@ def test_the_operators_prices_win_over_the_list():
 def test_a_budget_needs_a_price_for_each_model_and_says_which_lines_to_add():
     with pytest.raises(ConfigError) as caught:
         probe([seat(budget=5, models=[{"name": "house-model"}])], {})
-    assert caught.value.path == "llm[0].models"
+    assert caught.value.path == "llm.main.models"
     assert "'house-model'" in caught.value.message
     for part in ("[[llm.models]]", 'name = "house-model"', "price_in", "price_out", "subscription"):
         assert part in caught.value.details["fix"]

@@ -10,6 +10,7 @@ import pytest
 from gridq.errors import ConfigError, SeatDegraded
 from gridq.profiles import StageContext
 from gridq.protocol import ProbeReport
+from tests.local_http import Handler, LocalServer
 from tests.wire_server import KEY, WireServer
 from workers.profiles.llm.capability import LlmSeat
 from workers.profiles.llm.environment import NAMED, key_variables
@@ -17,6 +18,7 @@ from workers.profiles.llm.opening import opened
 from workers.profiles.llm.prices import look_up
 from workers.profiles.llm.probe import probe
 from workers.profiles.llm.providers import PROVIDERS
+from workers.wires.openai import OpenAIWire
 
 OWN = {name for name, provider in PROVIDERS.items() if provider.url is None}
 MODELS = [{"name": "m"}]
@@ -83,6 +85,33 @@ def test_azure_has_its_own_header_and_version(server: WireServer, monkeypatch: p
     assert asked["path"] == "/v1/chat/completions?api-version=2024-10-21"
     assert asked["headers"]["api-key"] == KEY
     assert "Authorization" not in asked["headers"]
+
+
+@pytest.mark.parametrize(("provider", "asked"), [("mistral", None), ("groq", {"include_usage": True})])
+def test_mistral_is_not_asked_for_a_streams_usage_which_it_refuses(
+    server: WireServer, monkeypatch: pytest.MonkeyPatch, provider: str, asked: Any
+):
+    monkeypatch.setenv("SOME_KEY", KEY)
+    table = {"provider": provider, "url": server.url, "key_env": "SOME_KEY", "allow_loopback": True}
+    wire = opened(config_of(probe([{**table, "models": MODELS}]), provider))
+    body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
+    options = {"stream_options": {"include_usage": True}}
+    assert list(wire.stream("chat/completions", body | options, StageContext()))
+    wire.close()
+    assert server.requests[0]["body"] == {**body, "stream": True} | (
+        {"stream_options": asked} if asked else {}
+    )
+
+
+def test_a_list_of_models_may_be_bare():
+    class Bare(Handler):
+        def do_GET(self) -> None:
+            self.answer(200, [{"id": "a"}, {"id": "b"}])
+
+    with LocalServer(Bare) as bare:
+        wire = OpenAIWire(bare.url)
+        assert wire.models(5) == ["a", "b"]
+        wire.close()
 
 
 def test_a_key_in_a_file_is_read_for_each_call(server: WireServer, tmp_path: Path):

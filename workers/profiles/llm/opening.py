@@ -50,6 +50,7 @@ def wire_of(seat: LlmSeat, key: Key) -> RemoteWire:
         headers=seat.headers,
         silence=seat.silence,
         key_header=provider.key_header if provider else None,
+        usage_unasked=provider is not None and provider.usage_unasked,
         query=f"api-version={seat.api_version}" if seat.api_version else "",
     )
 

@@ -14,9 +14,7 @@ SHOWN = 5
 """Models without a price that are named; of more their number is told."""
 
 
-def priced_models(
-    seat: LlmSeat, models: Sequence[Model], path: str, missing: list[str]
-) -> tuple[RemoteModel, ...]:
+def priced_models(seat: LlmSeat, models: Sequence[Model], missing: list[str]) -> tuple[RemoteModel, ...]:
     """`models` with the prices that the operator states, else those of the list.
 
     A model whose table states `price_in` and `price_out` is not looked up. Where the seat has a budget every
@@ -37,7 +35,11 @@ def priced_models(
     if seat.models:
         raise ConfigError(
             f"The llm seat {seat.name!r} has a budget, but no price is known for its model {unknown[0]!r}",
-            {"path": f"{path}.models", "expected": "a price for each model", "fix": _fix(unknown[0])},
+            {
+                "path": f"llm.{seat.name}.models",
+                "expected": "a price for each model",
+                "fix": _fix(unknown[0]),
+            },
         )
     names = ", ".join(unknown[:SHOWN]) + (f" and {len(unknown) - SHOWN} more" if len(unknown) > SHOWN else "")
     missing.append(

@@ -45,7 +45,7 @@ def probe(
         looking = beside.submit(offering.offers, programs, missing, environ)
         told = listed([(seat, key) for seat, key in usable if not seat.models])
         found = looking.result()
-    for index, (seat, _) in enumerate(usable):
+    for seat, _ in usable:
         models = seat.models or told.get(seat.name, ())
         if isinstance(models, str):
             missing.append(
@@ -54,7 +54,7 @@ def probe(
         elif not models:
             missing.append(f"Seat {seat.name!r}: its endpoint lists no model")
         else:
-            priced = priced_models(seat, models, f"llm[{index}]", missing)
+            priced = priced_models(seat, models, missing)
             if priced:
                 found.append(_offer(seat, priced))
     unlent = finding.unlent({seat.cli for seat in programs}, environ)

@@ -21,7 +21,8 @@ class Provider:
 
     `listed`: its id in the price list, None where it charges nothing by the token. `states_cost`: each answer
     says what it cost. `key_header`: where the key goes, where that is not what its wire says. `lists` False:
-    it has no list of models to ask.
+    it has no list of models to ask. `usage_unasked`: a stream says what it used without being asked, and
+    being asked is an error.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Provider:
     states_cost: bool = False
     key_header: str | None = None
     lists: bool = True
+    usage_unasked: bool = False
 
 
 PROVIDERS = {
@@ -41,7 +43,13 @@ PROVIDERS = {
             "anthropic", "https://api.anthropic.com/v1", "anthropic", ("ANTHROPIC_API_KEY",), "anthropic"
         ),
         Provider("openai", "https://api.openai.com/v1", keys=("OPENAI_API_KEY",), listed="openai"),
-        Provider("mistral", "https://api.mistral.ai/v1", keys=("MISTRAL_API_KEY",), listed="mistral"),
+        Provider(
+            "mistral",
+            "https://api.mistral.ai/v1",
+            keys=("MISTRAL_API_KEY",),
+            listed="mistral",
+            usage_unasked=True,
+        ),
         Provider(
             "google",
             "https://generativelanguage.googleapis.com/v1beta",
