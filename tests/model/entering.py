@@ -31,8 +31,17 @@ class Entering(Submitting):
 
     @act(
         4, key=st.sampled_from(sorted(LIMITS)), pick=picks,
-        what=st.sampled_from(["enter", "enter", "enter", "depart", "depart", "hold", "lapse", "minute"]),
+        acts=st.lists(
+            st.sampled_from(["enter"] * 4 + ["depart", "depart", "hold", "lapse", "minute"]),
+            min_size=3, max_size=8,
+        ),
     )  # fmt: skip
+    def at_gateways(self, key: str, pick: random.Random, acts: list[str]) -> None:
+        """What comes to gateways, one after the other."""
+        for what in acts:
+            self.at_a_gateway(key, pick, what)
+            self.places()
+
     def at_a_gateway(self, key: str, pick: random.Random, what: str) -> None:
         if what == "enter":
             self.requests[key].append(f"r{next(self.numbers)}")

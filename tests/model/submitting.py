@@ -191,6 +191,17 @@ class Submitting(RuleBasedStateMachine):
         assert self.grid.client.zrem(self.grid.keys("answers"), job)
         self.shadow.unanswered.remove(job)
 
+    @act(
+        3, lambda self: len(self.live()) < 4, most=st.integers(1, 3), drops=st.booleans(),
+        prios=st.lists(st.integers(0, 1), min_size=3, max_size=5), agent=agents, celery=st.booleans(),
+    )  # fmt: skip
+    def crowd(self, most: int, drops: bool, prios: list[int], agent: str, celery: bool) -> None:
+        """A queue is bounded, and more is submitted for it than there is room for."""
+        self.limit(None, None, {ONE: (most, drops)}, lifted=False)
+        for prio in sorted(prios, reverse=drops):  # batch work first
+            tree = ("stage", ONE, 0)
+            self.admitted(tree, f"j{next(self.numbers)}", agent, prio=prio, celery=celery)
+
     # -- operators -------------------------------------------------------------------------------------------
 
     @act(2, ann=amounts, team=amounts, bounds=bounds, lifted=st.booleans())
