@@ -10,7 +10,7 @@ ARGS ?=
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench bench-http recovery soak lint check states
+.PHONY: help setup demo test clis bench bench-http recovery soak lint check states
 
 help: ## print these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ demo: $(STAMP) ## run one graph through a whole grid on this machine
 
 test: $(STAMP) ## run the tests; ARGS="…" goes to pytest
 	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile $(ARGS)
+
+clis: $(STAMP) ## run the vendors' own programs on local servers; npm installs them, 0.9 GB, once
+	@$(BIN)/python -m pytest -m clis tests/real_clis $(ARGS)
 
 bench: $(STAMP) ## measure gridq beside bare Celery on this machine; ARGS="…" goes to the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)

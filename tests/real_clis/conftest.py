@@ -1,0 +1,9 @@
+"""`make clis` runs these; they are no part of `make test`, which has fakes of the same programs."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    return True if config.option.markexpr != "clis" else None

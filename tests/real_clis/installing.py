@@ -1,0 +1,36 @@
+"""The vendors' programs in the versions that the lock files here name, installed once below `build/`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CACHE = HERE.parents[1] / "build" / "clis"
+AWAY = re.compile(r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|ERR_SOCKET_TIMEOUT")
+"""What npm says where its registry is not to be had."""
+
+
+def program(name: str) -> Path:
+    """The path of a program. Without npm or its registry the test is skipped and says so."""
+    lock = HERE / name / "package-lock.json"
+    folder = CACHE / f"{name}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
+    if not (folder / "done").exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip(f"there is no npm to install {name} with")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(lock, folder)
+        shutil.copy(lock.with_name("package.json"), folder)
+        argv = [npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"]
+        ran = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+        if ran.returncode and AWAY.search(ran.stderr):
+            pytest.skip(f"npm cannot install {name}: {ran.stderr.strip().splitlines()[0]}")
+        assert ran.returncode == 0, ran.stderr
+        (folder / "done").touch()
+    return folder / "node_modules" / ".bin" / name

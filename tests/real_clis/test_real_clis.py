@@ -1,0 +1,85 @@
+"""The vendors' own programs through a whole grid, each before a local server of the wire that it speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.homes import processes
+from tests.builders import stage
+from tests.real_clis.grid import CLIS, Grid, up
+from tests.waiting import wait_for
+from workers.embedded import EmbeddedServer
+
+pytestmark = [pytest.mark.clis, pytest.mark.timeout(600)]
+
+ASKED = {"prompt": "so it goes on", "system": "You are terse."}
+
+
+def complete(model: str) -> dict[str, object]:
+    return {"root": stage("llm_complete", model=model)}
+
+
+@pytest.fixture(scope="module", params=CLIS)
+def grid(
+    request: pytest.FixtureRequest, server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Grid]:
+    with up(request.param, server.url, tmp_path_factory.mktemp(request.param)) as made:
+        yield made
+
+
+def test_an_answer_whole(grid: Grid) -> None:
+    before = len(grid.server.requests)
+    answer = grid.client.run(complete("echo"), ASKED, 60)
+    assert answer.strip().endswith("so it goes on")
+    (asked,) = grid.server.requests[before:]
+    assert "You are terse." in str(asked["body"])
+    (row,) = grid.client.rows(grid.client.jobs(1)[0].job)
+    assert row.tokens_in > 0
+    assert row.tokens_out > 0
+
+
+def test_it_has_no_tools(grid: Grid) -> None:
+    grid.client.run(complete("echo"), ASKED, 60)
+    tools = grid.asked("echo")[-1]["body"].get("tools") or []
+    names = [tool.get("name") for tool in tools if "functionDeclarations" not in tool]
+    names += [each["name"] for tool in tools for each in tool.get("functionDeclarations") or ()]
+    assert names in ([], ["request_user_input"])  # which `codex exec` refuses
+
+
+def test_an_answer_in_pieces(grid: Grid) -> None:
+    job = grid.client.submit(complete("echo"), ASKED, stream=True)
+    pieces = [piece.value for piece in grid.client.stream(job, 60)]
+    assert "".join(map(str, pieces)).strip().endswith("so it goes on")
+    assert len(pieces) > 1 or not grid.cli.streams
+
+
+def test_a_rate_limit_sends_the_stage_elsewhere(grid: Grid) -> None:
+    job = grid.client.submit(complete("status-429"), ASKED)
+    assert grid.told("stage tried again", job)["code"] == "seat.rate_limited"
+    grid.client.cancel(job)
+    assert len(grid.asked("status-429")) < 10, "the program's own retries are off"
+
+
+def test_a_login_that_is_refused_rests_its_seat(grid: Grid) -> None:
+    job = grid.client.submit(complete("locked"), ASKED)
+    assert grid.told("seat paused", job)["code"] == "seat.degraded"
+    grid.client.cancel(job)
+
+
+def test_cancel_ends_the_program_and_all_that_it_started(grid: Grid) -> None:
+    def running() -> list[str]:
+        return [line for line in processes(grid.folder) if _is(grid, line)]
+
+    job = grid.client.submit(complete("silent"), ASKED)
+    wait_for(lambda: grid.asked("silent"), 60)
+    assert running()
+    assert grid.client.cancel(job)
+    wait_for(lambda: not running(), 30)
+    assert grid.server.disconnected.wait(30)
+
+
+def _is(grid: Grid, line: str) -> bool:
+    return any(str(Path(word).resolve()).startswith(str(grid.program.parents[2])) for word in line.split())
