@@ -22,6 +22,7 @@ from benchmarks import (
     memory,
     onestage,
     overload,
+    programs,
     recovery,
     report,
     scripts,
@@ -37,6 +38,7 @@ APART: dict[str, Callable[[], Sequence[Measured]]] = {
     "overload": overload.run,
     "forecast": forecast.run,
     "http": http.run,
+    "programs": programs.run,
     "soak": soak.run,
 }
 

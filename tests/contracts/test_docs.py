@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from gridq.settings import Settings
 from gridq.stages import builtin_specs
 from workers.profiles.gpu.capability import GpuConfig
 from workers.profiles.llm.capability import DeclaredModel, LlmSeat
+from workers.profiles.llm.clis.offering import is_cli
+from workers.profiles.llm.clis.table import CliSeat
+from workers.profiles.llm.clis.table import parse as parse_table
 from workers.seats import LocalSeat
 from workers.wires.models import Model
 
@@ -39,9 +43,16 @@ def test_every_built_in_stage_is_documented() -> None:
 
 def test_every_key_of_the_seats_file_is_documented() -> None:
     text = (ROOT / "docs" / "seats.md").read_text()
-    for table in (LocalSeat, LlmSeat, GpuConfig, Model, DeclaredModel):
+    for table in (LocalSeat, LlmSeat, CliSeat, GpuConfig, Model, DeclaredModel):
         for name in table.model_fields:
             assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), (table.__name__, name)
+
+
+def test_the_tables_of_programs_in_the_docs_are_right() -> None:
+    text = (ROOT / "docs" / "seats.md").read_text()
+    examples = [tomllib.loads(example) for example in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
+    tables = [table for example in examples for table in example.get("llm", []) if is_cli(table)]
+    assert [parse_table(table, "llm").name for table in tables] == ["claude", "claude-work"]
 
 
 def test_the_quotas_file_of_the_docs_is_right_and_has_every_key() -> None:

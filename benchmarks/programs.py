@@ -1,0 +1,71 @@
+"""What a seat by a vendor's program adds to the program itself: the same program, argv, environment and
+prompt, run bare and through the seat, in turns.
+
+The program is the fake of the tests, which answers as soon as it has started.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.measure import Figure, Measured, percentile
+from gridq.profiles import StageContext
+from tests.fake_clis import FakeClis
+from workers.profiles.llm.clis.known import PROVIDERS
+from workers.profiles.llm.clis.provider import Ask
+from workers.profiles.llm.clis.speaker import CliSpeaker
+from workers.profiles.llm.clis.table import CliSeat, login
+
+PROMPT = "so it goes on " * 20
+BODY = {"model": "echo", "messages": [{"role": "user", "content": PROMPT}]}
+
+
+def run(*, calls: int = 60) -> list[Measured]:
+    """What the seat adds to a call, by the medians of both: whole and streamed."""
+    found: list[Measured] = []
+    with tempfile.TemporaryDirectory(prefix="gridq-bench-") as folder:
+        fakes = FakeClis(Path(folder) / "bin", "claude")
+        seat = CliSeat.model_validate(
+            {"name": "mine", "cli": "claude", "models": [{"name": "echo"}], "home": folder, "program": "/"}
+        )
+        program = str(fakes.folder / "claude")
+        cli = login(seat.model_copy(update={"program": program}), fakes.environ)
+        work, told = Path(folder) / "work", Path(folder) / "told"
+        work.mkdir()
+        told.mkdir()
+        for streamed in (False, True):
+            ask = Ask("echo", work, told, work, "Be brief.", partial=streamed)
+            argv = [program, *PROVIDERS["claude"].argv(ask)]
+            speaker = CliSpeaker(cli)
+            alone, through = [], []
+            for _ in range(calls):
+                began = time.monotonic()
+                subprocess.run(
+                    argv,
+                    input=PROMPT.encode(),
+                    capture_output=True,
+                    cwd=work,
+                    env=dict(cli.environment),
+                    check=True,
+                )
+                alone.append(time.monotonic() - began)
+                began = time.monotonic()
+                _call(speaker, streamed)
+                through.append(time.monotonic() - began)
+            how = "streamed" if streamed else "whole"
+            bare, seated = percentile(alone, 0.5) * 1e3, percentile(through, 0.5) * 1e3
+            found.append(
+                Figure(f"{how}: what a seat adds to its program's {bare:.0f} ms", seated - bare, "ms", 30)
+            )
+    return found
+
+
+def _call(speaker: CliSpeaker, streamed: bool) -> None:
+    if streamed:
+        for _ in speaker.stream("chat/completions", BODY, StageContext(emit=lambda piece: None)):
+            pass
+    else:
+        speaker.post("chat/completions", BODY, StageContext())
