@@ -11,6 +11,8 @@ and a run that the outside witness saw must be of one of them: the runs beyond t
 ones, and each has its own recorded attempt that came to nothing. An attempt that nobody ran (its worker died
 before it began) is one that came to nothing without a run; a run without an attempt, or two of one attempt,
 break the rule.
+
+What each attempt used stands in the ledger too, one entry for each time that more of it became known.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from typing import Any
 
 from redis import Redis
 
+from gridq import entries
+from gridq.entries import Entry
 from gridq.errors import GridError
 from gridq.graph.plan import Step
 from gridq.history import read_rows
@@ -34,6 +38,7 @@ from gridq.settings import Settings
 from gridq.states import JobState
 from gridq.store import values
 from gridq.store.keys import Keys
+from gridq.verification import Verified, verify
 
 BATCH = 200
 
@@ -41,7 +46,7 @@ BATCH = 200
 @dataclass(slots=True)
 class Record:
     """All that is kept of one job. `lost`: step → attempt → (seat, micro-dollars charged) of the attempts
-    that came to nothing; `ends`: how many there are.
+    that came to nothing; `ends`: how many there are; `entries`: step → attempt → what the ledger has of it.
     """
 
     state: JobState | None = None
@@ -51,6 +56,9 @@ class Record:
     admitted: bool = False
     rows: list[Row] = field(default_factory=list)
     lost: dict[int, dict[int, tuple[str, int]]] = field(default_factory=lambda: defaultdict(dict))
+    entries: dict[int, dict[int, list[Entry]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
 
     def recorded(self, step: int, path: str) -> list[int]:
         """The attempts of a step that were recorded, by the rows of its first stage."""
@@ -60,12 +68,15 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """The whole grid's: records by job, what agents have spent, what seats have been charged."""
+    """The whole grid's: records by job, what agents have spent, what seats have been charged, and how the
+    ledger compares with both.
+    """
 
     records: dict[str, Record]
     spent: dict[str, int]
     charged: dict[str, int]
     losses: int
+    verified: Verified
 
 
 def read(client: Redis, keys: Keys, jobs: Iterable[str], budget: int) -> Books:
@@ -86,6 +97,9 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str], budget: int) -> Books:
             records[job].rows = read_rows(rows)
             _end(client, keys, records[job], ends)
     _lost(client, keys, records)
+    for entry in entries.read(client, keys):
+        if entry.charged and entry.job in records and entry.step is not None and entry.attempt is not None:
+            records[entry.job].entries[entry.step][entry.attempt].append(entry)
     charged = {}
     for raw in client.scan_iter(keys("seat", "*"), count=1000):
         left: Any = client.hget(raw, "left")
@@ -97,7 +111,7 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str], budget: int) -> Books:
         for name, value in found.items():
             spent[name.decode()] += int(value)
     losses: Any = client.hget(keys("losses"), "n")
-    return Books(records, dict(spent), charged, int(losses or 0))
+    return Books(records, dict(spent), charged, int(losses or 0), verify(client, keys))
 
 
 def _end(client: Redis, keys: Keys, record: Record, ends: list[bytes]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gridq.audit import Check
+from gridq.entries import RECORDED
 from gridq.errors import GridError
 from gridq.graph.plan import Step
 from gridq.protocol import Row
@@ -69,6 +70,7 @@ class Judge:
             ("each attempt is recorded or came to nothing, one of them", self._attempts),
             ("each run seen is of one attempt; each extra run matches one that came to nothing",
              self._witnessed),
+            ("the ledger has what each attempt used, to the micro-dollar the witness saw", self._entered),
         ]  # fmt: skip
         for name, rule in rules:
             found = [
@@ -78,6 +80,9 @@ class Judge:
         self.verdict.checks.append(Check("agents have spent what was recorded", tuple(self._agents())))
         self.verdict.checks.append(
             Check("seats are charged what was recorded, and the waste", tuple(self._seats()))
+        )
+        self.verdict.checks.append(
+            Check("every counter is what the ledger comes to", tuple(self._verified()))
         )
         return self.verdict
 
@@ -205,6 +210,36 @@ class Judge:
 
     # -- money
 
+    def _entered(self, state: Submitted, record: Record) -> list[str]:
+        job = state.job.id
+        number = {op.path: n for n, step in enumerate(self.steps[job]) for op in step.ops}
+        spent: Counter[tuple[int, int]] = Counter()
+        for run in self.runs[job]:
+            spent[number[state.job.made.stages[run.stage]], run.attempt] += run.spend
+        wrong = []
+        for n, step in enumerate(self.steps[job]):
+            recorded = set(record.recorded(n, step.ops[0].path)) if step.ops else set()
+            lost, entries = record.lost.get(n, {}), record.entries.get(n, {})
+            for attempt in sorted(recorded | lost.keys() | entries.keys()):
+                found = entries.get(attempt, [])
+                used = sum(entry.micro_dollars or 0 for entry in found)
+                done = [entry.micro_dollars for entry in found if entry.what == RECORDED]
+                seen = spent[n, attempt]
+                where = f"{job}: attempt {attempt} of {step.path}"
+                if attempt in recorded:
+                    if used != seen or (done != [seen] and not (costless(step) and not seen)):
+                        wrong.append(f"{where} used {seen}, entered are {used}, recorded {done}")
+                elif used not in (0, seen) or done or used != lost.get(attempt, ("", 0))[1]:
+                    wrong.append(f"{where} came to nothing and used {seen}, entered are {used}, {done}")
+                if not found and not costless(step):
+                    wrong.append(f"{where} has no entry")
+        return wrong
+
+    def _verified(self) -> list[str]:
+        found = self.books.verified
+        lines = [f"{each.counter}: {each.kept}, entered {each.entered}" for each in found.differences]
+        return [*lines, *found.notes]
+
     def _agents(self) -> list[str]:
         used: Counter[str] = Counter()
         jobs: Counter[str] = Counter()
@@ -245,6 +280,11 @@ class Judge:
         """The rows of recorded attempts."""
         number = {op.path: n for n, step in enumerate(self.steps[job]) for op in step.ops}
         return [row for row in record.rows if row.attempt not in record.lost.get(number[row.path], {})]
+
+
+def costless(step: Step) -> bool:
+    """Whether the ledger leaves out attempts that used nothing: built-in stages and one's own code."""
+    return step.queue.startswith("gridq:")
 
 
 def standing(job: Job) -> str:

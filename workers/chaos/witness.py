@@ -1,7 +1,8 @@
 """The outside witness: every run of a stage is noted in a file, by the stage itself, before and after.
 
 What it says owes nothing to Redis. A line is written by one write at the file's end, so lines of many
-processes never mix: `+` or `-` (begun, ended), job, stage, attempt, process, monotonic ms.
+processes never mix: `+` or `-` (begun, ended), job, stage, attempt, process, micro-dollars it will say
+that it used, monotonic ms.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ ORDERS = "chaos"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a stage: `begun` and `ended` in monotonic ms of this machine, `ended` 0 where it did not."""
+    """One run of a stage: `begun` and `ended` in monotonic ms of this machine, `ended` 0 where it did not;
+    `spend` is what it used, in micro-dollars.
+    """
 
     job: str
     stage: str
@@ -36,6 +39,7 @@ class Run:
     pid: int
     begun: int
     ended: int = 0
+    spend: int = 0
 
 
 def work(value: Json, context: StageContext) -> Json:
@@ -48,10 +52,11 @@ def work(value: Json, context: StageContext) -> Json:
     its stages got what it should.
     """
     orders: dict[str, Any] = value[ORDERS] if isinstance(value, dict) else {}
-    about = f"{context.job} {orders['id']} {context.attempt} {os.getpid()}"
+    spend = orders.get("spend", 0)
+    about = f"{context.job} {orders['id']} {context.attempt} {os.getpid()} {spend}"
     _note("+", about)
     try:
-        context.report(Usage(micro_dollars=orders.get("spend", 0)))
+        context.report(Usage(micro_dollars=spend))
         for number in range(orders.get("emit", 0)):
             context.emit(f"{orders['id']} {number}")
         _wait(orders.get("ms", 0) / 1000, context)
@@ -85,9 +90,9 @@ def read(path: Path) -> list[Run]:
     for sign, *about, at in _lines(path):
         key = tuple(about)
         if sign == "+":
-            job, stage, attempt, pid = about
+            job, stage, attempt, pid, spend = about
             last[key] = len(runs)
-            runs.append(Run(job, stage, int(attempt), int(pid), int(at)))
+            runs.append(Run(job, stage, int(attempt), int(pid), int(at), spend=int(spend)))
         else:
             runs[last[key]] = replace(runs[last[key]], ended=int(at))
     return runs

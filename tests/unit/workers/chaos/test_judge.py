@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from gridq.entries import Entry
 from gridq.errors import AttemptsExhausted, DeadlineExceeded, JobCancelled, StageError
 from gridq.protocol import Row
 from gridq.settings import Settings
 from gridq.states import JobState
+from gridq.verification import Difference, Verified
 from workers.chaos.books import Books, Record
 from workers.chaos.graphs import Made, Outcome
 from workers.chaos.judge import Judge, Verdict, recovery
@@ -40,8 +42,17 @@ class Case:
         self.record = Record(JobState.DONE, "right", None, 1, True)
         self.record.rows = [self.row("s0", 1), self.row("s1", 2)]
         self.record.lost[1] = {1: ("m1.bench", 30)}
-        self.books = Books({"j": self.record}, {"money a:ann": 200, "jobs a:ann": 1}, {"m1.bench": 230}, 1)
-        self.runs = [Run("j", "s0", 1, 7, 10, 20), Run("j", "s1", 1, 7, 30), Run("j", "s1", 2, 8, 3030, 3040)]
+        self.enter(0, 1, "done", 100)
+        self.enter(1, 1, "lost", None)
+        self.enter(1, 1, "late", 30)
+        self.enter(1, 2, "done", 100)
+        spent = {"money a:ann": 200, "jobs a:ann": 1}
+        self.books = Books({"j": self.record}, spent, {"m1.bench": 230}, 1, Verified((), (), 5, 3, "5-0"))
+        self.runs = [
+            Run("j", "s0", 1, 7, 10, 20, spend=100),
+            Run("j", "s1", 1, 7, 30, spend=30),
+            Run("j", "s1", 2, 8, 3030, 3040, spend=100),
+        ]
         self.celery: tuple[str, Any] = ("SUCCESS", "right")
 
     def row(self, stage: str, attempt: int, state: str = "done") -> Row:
@@ -49,6 +60,10 @@ class Case:
             path=self.paths[stage], stage="chaos_seat", queue="bench:any", worker="bench@m1", attempt=attempt,
             state=state, micro_dollars=100,
         )  # fmt: skip
+
+    def enter(self, step: int, attempt: int, what: str, micro: int | None) -> None:
+        entry = Entry("1-1", 1, what, "j", step, attempt, "m1.bench", "ann", micro_dollars=micro)
+        self.record.entries[step][attempt].append(entry)
 
     def verdict(self) -> Verdict:
         judge = Judge(self.books, {"j": self.state}, self.runs, CONFIG, lambda job: self.celery)
@@ -75,6 +90,9 @@ def test_good_books_are_in_order() -> None:
 def test_an_attempt_that_nobody_ran_is_no_breach() -> None:
     case = Case()
     del case.runs[1]
+    case.record.lost[1] = {1: ("m1.bench", 0)}
+    case.record.entries[1][1].pop()
+    case.books.charged["m1.bench"] = 200
     assert case.told() == []
 
 
@@ -125,6 +143,18 @@ SPOILT: dict[str, Callable[[Case], object]] = {
     "was never run": lambda case: case.runs.pop(0),
     "ann has spent 300": lambda case: case.books.spent.update({"money a:ann": 300}),
     "ann has 2 jobs": lambda case: case.books.spent.update({"jobs a:ann": 2}),
+    "attempt 1 of root.stages[0] used 100, entered are 101": lambda case: case.enter(0, 1, "late", 1),
+    "recorded [100, 0]": lambda case: case.enter(0, 1, "done", 0),
+    "came to nothing and used 30, entered are 60": lambda case: case.enter(1, 1, "late", 30),
+    "attempt 1 of root.stages[0] has no entry": lambda case: case.record.entries.pop(0),
+    "agent ann: money of the month: 200, entered 199": lambda case: setattr(
+        case,
+        "books",
+        replace(
+            case.books,
+            verified=Verified((Difference("agent ann: money of the month", 200, 199),), (), 5, 3, "5-0"),
+        ),
+    ),
     "m1.bench is charged 200": lambda case: case.books.charged.update({"m1.bench": 200}),
 }
 
@@ -144,6 +174,9 @@ def test_errors_that_the_faults_or_the_agents_explain_are_none() -> None:
     case.end(JobState.FAILED, AttemptsExhausted("lost too often"))
     case.record.rows.pop()
     case.record.lost[1] = dict.fromkeys(range(1, 11), ("m1.bench", 0))
+    case.record.entries[1].clear()
+    for attempt in range(1, 11):
+        case.enter(1, attempt, "lost", None)
     case.books.spent["money a:ann"] = 100
     case.books.charged["m1.bench"] = 100
     case.runs = case.runs[:1]

@@ -45,11 +45,11 @@ def test_every_run_is_noted_whatever_comes_of_it(file: Path) -> None:
 
 
 def test_a_run_that_never_ended_and_one_that_was_begun_twice_are_told_apart(file: Path) -> None:
-    file.write_text("+ j s0 1 7 10\n+ j s0 1 7 20\n- j s0 1 7 25\n+ j s1 1 7 30\n")
-    assert [(run.stage, run.begun, run.ended) for run in witness.read(file)] == [
-        ("s0", 10, 0),
-        ("s0", 20, 25),
-        ("s1", 30, 0),
+    file.write_text("+ j s0 1 7 0 10\n+ j s0 1 7 0 20\n- j s0 1 7 0 25\n+ j s1 1 7 500 30\n")
+    assert [(run.stage, run.begun, run.ended, run.spend) for run in witness.read(file)] == [
+        ("s0", 10, 0, 0),
+        ("s0", 20, 25, 0),
+        ("s1", 30, 0, 500),
     ]
     assert witness.read(file.with_name("none")) == []
 
