@@ -20,7 +20,8 @@ PAGE = 1000
 """Entries that one round trip reads: the server is busy with them for less than a millisecond."""
 
 RECORDED = "done"
-ATTEMPTS = (RECORDED, "failed", "seat", "died", "lost", "back", "cancelled", "late")
+LATE = "late"
+ATTEMPTS = (RECORDED, "failed", "seat", "died", "lost", "back", "cancelled", LATE)
 """What an attempt came to. Only what is recorded is charged to the agent too."""
 
 

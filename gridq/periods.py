@@ -36,6 +36,12 @@ def text_time(ms: int | None, zone: str) -> str | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, ZoneInfo(zone)).isoformat("T", "seconds")
 
 
+def month_of(zone: str, year: int, month: int) -> tuple[int, int]:
+    """Start and end of a month in `zone`, in ms since 1970; `month` from 1."""
+    here, after = ZoneInfo(zone), divmod(year * 12 + month, 12)
+    return _midnight(date(year, month, 1), here), _midnight(date(after[0], after[1] + 1, 1), here)
+
+
 def _days(period: Period, today: date) -> list[date]:
     count = AHEAD[period]
     if period == "day":

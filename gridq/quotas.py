@@ -62,12 +62,14 @@ class TeamLimit:
 @dataclass(frozen=True, slots=True)
 class SeatLimit:
     """What one seat, by its full id `machine.seat`, may give: beside what its own machine's file says, never
-    instead of it.
+    instead of it. `gridq report` knows by `cost` what is paid for it a month, by `owner` whose agent it is.
     """
 
     budget: int | None = None
     period: Period = "month"
     per_minute: int | None = None
+    cost: int | None = None
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,19 +159,19 @@ class _Reader:
         seats: dict[str, SeatLimit] = {}
         queues: dict[str, QueueLimit] = {}
         self.only(data, (), TABLES)
-        for team, at, table in self.tables(
-            data, "teams", ("monthly_dollars", "monthly_cents", "monthly_jobs")
-        ):
+        keys: tuple[str, ...] = ("monthly_dollars", "monthly_cents", "monthly_jobs")
+        for team, at, table in self.tables(data, "teams", keys):
             teams[team] = TeamLimit(self.money(table, at, "monthly"), self.count(table, at, "monthly_jobs"))
-        keys = ("team", "monthly_dollars", "monthly_cents", "monthly_jobs")
+        keys = ("team", *keys)
         for agent, at, table in self.tables(data, "agents", keys):
             limits = self.money(table, at, "monthly"), self.count(table, at, "monthly_jobs")
             agents[agent] = AgentLimit(self.team(table, at, teams), *limits)
-        keys = ("budget_dollars", "budget_cents", "period", "requests_per_minute")
+        keys = ("budget_dollars", "budget_cents", "period", "requests_per_minute", "cost_dollars", "owner")
         for seat, at, table in self.tables(data, "seats", keys):
             budget = self.money(table, at, "budget")
             rate = self.count(table, at, "requests_per_minute", MOST_PER_MINUTE)
-            seats[seat] = SeatLimit(budget, self.period(table, at), rate)
+            cost, owner = self.money(table, at, "cost"), self.owner(table, at)
+            seats[seat] = SeatLimit(budget, self.period(table, at), rate, cost, owner)
         for queue, at, table in self.tables(data, "queues", ("max_pending", "policy")):
             queues[queue] = QueueLimit(self.count(table, at, "max_pending"), self.policy(table, at))
         digest = hashlib.sha256(self.text.encode()).hexdigest()[:16]
@@ -255,6 +257,12 @@ class _Reader:
             if value == period:
                 return period
         return self.refuse((*at, "period"), f"{value!r} is no period", "one of " + ", ".join(AHEAD))
+
+    def owner(self, table: dict[str, Any], at: tuple[str, ...]) -> str | None:
+        name = table.get("owner")
+        if name is not None and not (isinstance(name, str) and NAME.fullmatch(name)):
+            self.refuse((*at, "owner"), f"{name!r} is no agent's name", "an agent's name")
+        return name
 
     def queue(self, name: str, at: tuple[str, ...]) -> None:
         try:

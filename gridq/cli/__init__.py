@@ -34,6 +34,8 @@ for module, *commands in (
     ("run", "run"),
     ("keys", "keys"),
     ("quota", "quota"),
+    ("ledger", "ledger"),
+    ("report", "report"),
     ("flower", "flower"),
     ("gateway", "gateway"),
     ("validate", "validate"),

@@ -134,3 +134,27 @@ def seconds_of(text: str, option: str, least: float, most: float) -> float:
             {"path": option, "expected": f"from {least:g}s to {most / 86_400:g}d, such as 30m, 1h or 2d"},
         )
     return seconds
+
+
+def instant_of(text: str | None, option: str, zone: str, now: int) -> int | None:
+    """An instant in ms since 1970: a date or a time of the zone `zone`, unless it names an offset of its own,
+    or a span such as `12h` before `now`. None stays None. ConfigError: it is none.
+    """
+    if text is None:
+        return None
+    from datetime import datetime
+    from zoneinfo import ZoneInfo
+
+    if re.fullmatch(r"\d+(?:\.\d+)? ?(s|min|m|h|d)", text.strip()):
+        return now - int(seconds_of(text, option, 0, 36_500 * 86_400) * 1000)
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigError(
+            f"{text!r} is no time for {option}",
+            {
+                "path": option,
+                "expected": "a time such as 2026-11-01 or 2026-11-01T08:00, or a span such as 12h or 7d",
+            },
+        ) from None
+    return int((at if at.tzinfo else at.replace(tzinfo=ZoneInfo(zone))).timestamp() * 1000)

@@ -12,6 +12,7 @@ from gridq.cli.exits import EXITS, AsJson, Debug
 from gridq.cli.inputs import seconds_of
 from gridq.cli.output import amount, clock, console, echo_json, plain_table
 from gridq.errors import ConfigError
+from workers.cli import seat_log
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +25,7 @@ seat_app = typer.Typer(
     epilog=EXITS,
 )
 app.add_typer(seat_app, name="seat")
+seat_log.add(seat_app)
 
 OBEYED = 5.0
 """Seconds within which a worker heeds the switch; it looks several times a second."""

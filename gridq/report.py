@@ -1,0 +1,231 @@
+"""What each seat was worth in a month, from the ledger, and what that comes to in a year: of S seats, each of
+which costs C a month, a part u is used, and of what lies idle a part r can be had.
+
+Money is micro-dollars. A number that nobody has told and that the ledger does not hold stays None: nothing is
+guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from redis import Redis
+
+from gridq import entries
+from gridq.entries import LATE, RECORDED, Entry
+from gridq.protocol import Json
+from gridq.quotas import SeatLimit
+from gridq.store.keys import Keys
+
+DAY_MS = 86_400_000
+WEEK_MS = 7 * DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number, and where it comes from; `value` None: nobody knows it, and `source` says what would."""
+
+    value: float | None
+    source: str
+
+
+@dataclass(slots=True)
+class SeatReport:
+    """One seat's month.
+
+    `recorded` counts the attempts that came to something, `wasted_attempts` those that did not, `unpriced`
+    those of either that used something without a price, as a subscription's do; `recorded_for_others` those
+    recorded for others than the seat's `owner`. `used`, `lent` and `wasted` are the same in money, as far as
+    there are prices. `cost` is paid for the seat a month, `capacity` what its budget allows in the month;
+    `reclaimed` the part of its cost that others had of it: cost · lent / capacity.
+    """
+
+    seat: str
+    owner: str | None = None
+    recorded: int = 0
+    wasted_attempts: int = 0
+    unpriced: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    used: int = 0
+    wasted: int = 0
+    recorded_for_others: int | None = None
+    lent: int | None = None
+    cost: int | None = None
+    capacity: int | None = None
+
+    @property
+    def reclaimed(self) -> int | None:
+        if self.cost is None or self.lent is None or not self.capacity or self.unpriced:
+            return None
+        return self.cost * self.lent // self.capacity
+
+    def add(self, entry: Entry) -> None:
+        """Take one attempt more, or what is heard of one afterwards."""
+        micro = entry.micro_dollars or 0
+        self.tokens_in += entry.tokens_in
+        self.tokens_out += entry.tokens_out
+        told = entry.what == RECORDED or entry.tokens_in + entry.tokens_out > 0  # of who was lost nothing is
+        self.unpriced += told and entry.micro_dollars is None
+        if entry.what != RECORDED:
+            self.wasted_attempts += entry.what != LATE
+            self.wasted += micro
+            return
+        self.recorded += 1
+        self.used += micro
+        if self.owner is not None and entry.agent != self.owner:
+            self.recorded_for_others = (self.recorded_for_others or 0) + 1
+            self.lent = (self.lent or 0) + micro
+
+    def to_json(self) -> dict[str, Json]:
+        """The fields for programs, `reclaimed` among them."""
+        return asdict(self) | {"reclaimed": self.reclaimed}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A month, `start` to `end` in ms: its seats, and the model's figures. The ledger holds it from `since`
+    to `until`; both None: nothing of it. `idle` and `reclaimable` are micro-dollars a year.
+    """
+
+    start: int
+    end: int
+    since: int | None
+    until: int | None
+    seats: tuple[SeatReport, ...]
+    model: Mapping[str, Figure] = field(default_factory=dict)
+
+    @property
+    def idle(self) -> int | None:
+        """S · C · 12 · (1 - u), nothing where more was used than was paid for."""
+        count, cost, use = (self.model[name].value for name in "SCu")
+        if count is None or cost is None or use is None:
+            return None
+        return round(count * cost * 12 * max(1 - use, 0))
+
+    @property
+    def reclaimable(self) -> int | None:
+        """The part r of what lies idle."""
+        part = self.model["r"].value
+        return None if part is None or self.idle is None else round(self.idle * part)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the company says of itself. `limits`: the seats' part of its quotas file, from `file`. Each other
+    number stands for what the ledger or the file would say; `seat_cost` for seats of which the file has none.
+    """
+
+    limits: Mapping[str, SeatLimit] = field(default_factory=dict)
+    file: str = ""
+    seats: int | None = None
+    seat_cost: int | None = None
+    utilisation: float | None = None
+    routable: float | None = None
+
+
+def report(client: Redis, keys: Keys, month: tuple[int, int], now: int, told: Told) -> Report:
+    """The report of the month that begins and ends at `month`, in ms; `now` by the server's clock."""
+    start, end = month
+    found: dict[str, SeatReport] = {}
+    records = _records(client, keys)
+    for seat in sorted(records.keys() | told.limits.keys()):
+        limit = told.limits.get(seat, SeatLimit())
+        own = records.get(seat, (None, "month"))
+        found[seat] = _seat(seat, limit, own, end - start, told.seat_cost)
+    for entry in entries.read(client, keys, since=start, until=end - 1):
+        if entry.charged is None:
+            continue
+        if entry.seat not in found:
+            limit = told.limits.get(entry.seat, SeatLimit())
+            own = _record(client, keys, entry.seat)
+            found[entry.seat] = _seat(entry.seat, limit, own, end - start, told.seat_cost)
+        found[entry.seat].add(entry)
+    first = next(entries.read(client, keys), None)
+    since = None if first is None or first.at >= end else max(first.at, start)
+    until = None if since is None else min(now, end)
+    seats = tuple(found[name] for name in sorted(found))
+    return Report(start, end, since, until, seats, _model(seats, (since, until) == month, told))
+
+
+def _seat(
+    name: str, limit: SeatLimit, own: tuple[int | None, str], span: int, cost: int | None
+) -> SeatReport:
+    budget, period = own
+    bounds = [
+        amount * span // {"week": WEEK_MS, "day": DAY_MS}.get(per, span)
+        for amount, per in ((budget, period), (limit.budget, limit.period))
+        if amount is not None
+    ]
+    return SeatReport(
+        seat=name,
+        owner=limit.owner,
+        recorded_for_others=None if limit.owner is None else 0,
+        lent=None if limit.owner is None else 0,
+        cost=cost if limit.cost is None else limit.cost,
+        capacity=min(bounds, default=None),
+    )
+
+
+def _model(seats: tuple[SeatReport, ...], whole: bool, told: Told) -> dict[str, Figure]:
+    if told.seats is None:
+        count = Figure(len(seats), "seats that are live, in the ledger or in the quotas file")
+    else:
+        count = Figure(told.seats, "--seats")
+    costs = [seat.cost for seat in seats if seat.cost is not None]
+    if not seats or len(costs) < len(seats):
+        without = len(seats) - len(costs)
+        cost = Figure(
+            None, f"of {without} seats unknown: set cost_dollars in the quotas file, or --seat-cost"
+        )
+        if not seats and told.seat_cost is not None:
+            cost = Figure(told.seat_cost, "--seat-cost")
+    else:
+        in_file = sum(limit.cost is not None for limit in told.limits.values())
+        places = [told.file] * bool(in_file) + ["--seat-cost"] * (in_file < len(seats))
+        cost = Figure(sum(costs) / len(seats), "mean of " + " and ".join(places))
+    if told.routable is None:
+        part = Figure(None, "unknown: --routable says how much of what lies idle can be had")
+    else:
+        part = Figure(told.routable, "--routable")
+    return {"S": count, "C": cost, "u": _utilisation(seats, whole, told), "r": part}
+
+
+def _utilisation(seats: tuple[SeatReport, ...], whole: bool, told: Told) -> Figure:
+    if told.utilisation is not None:
+        return Figure(told.utilisation, "--utilisation")
+    without = sum(not seat.capacity or bool(seat.unpriced) for seat in seats)
+    if without or not seats or not whole:
+        why = f"{without} seats have no budget or no price" if without else "the ledger has no whole month"
+        return Figure(None, f"unknown, as {why}: --utilisation says it")
+    parts = [(seat.used + seat.wasted) / (seat.capacity or 1) for seat in seats]
+    return Figure(
+        sum(parts) / len(parts),
+        "mean of what went through the grid, of the budgets; what owners use beside the grid is not in it",
+    )
+
+
+def _records(client: Redis, keys: Keys) -> dict[str, tuple[int | None, str]]:
+    """Budget and period of the live seats that serve more than the grid's own queues."""
+    live: Any = client.zrange(keys("seats"), 0, -1)
+    names = [name.decode() for name in live]
+    look = client.pipeline(transaction=False)
+    for name in names:
+        look.hmget(keys("seat", name), ["queues", "budget", "period"])
+    found: Iterable[Any] = look.execute() if names else ()
+    return {
+        name: _budget(budget, period)
+        for name, (queues, budget, period) in zip(names, found, strict=True)
+        if any(not queue.startswith("gridq:") for queue in (queues or b"").decode().split())
+    }
+
+
+def _record(client: Redis, keys: Keys, seat: str) -> tuple[int | None, str]:
+    found: Any = client.hmget(keys("seat", seat), ["budget", "period"])
+    return _budget(*found)
+
+
+def _budget(budget: bytes | None, period: bytes | None) -> tuple[int | None, str]:
+    return None if budget is None else int(budget), (period or b"month").decode()

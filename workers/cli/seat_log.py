@@ -1,0 +1,114 @@
+"""`gridq seat log`: what ran on a seat, for whom, at what cost."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.inputs import instant_of
+from gridq.cli.output import amount, clock, console, echo_json, plain_table, took
+from gridq.cli.server import client_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.table import Table
+
+    from gridq.entries import Entry
+
+WEEK = "7d"
+
+
+def log(
+    seat: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SEAT",
+            help="One seat of this machine, or any by its full id; all of this machine's without it.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    since: Annotated[
+        str,
+        typer.Option("--since", metavar="TIME", help="From then on: 2026-11-01, or so long ago: 12h, 7d."),
+    ] = WEEK,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="The latest so many.")
+    ] = 50,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show what ran on this machine's seats, for whom, what came of it and at what cost, from the ledger: the
+    latest attempts, and what all of them together used. No prompt and no answer stands there.
+    """
+    from gridq import entries
+    from gridq.ledger import zone_of
+    from gridq.machine import machine_id
+    from gridq.settings import settings
+    from gridq.store.connection import now_ms, translated
+
+    config = settings()
+    wanted = seat if seat and "." in seat else f"{machine_id(config.home)}.{seat or ''}"
+    kept: deque[Entry] = deque(maxlen=limit)
+    sums = {"attempts": 0, "recorded": 0, "used": 0, "wasted": 0, "tokens_in": 0, "tokens_out": 0}
+    with client_of(config) as client, translated(client.url):
+        zone = zone_of(client.redis, client.keys, config.timezone)
+        start = instant_of(since, "--since", zone, now_ms(client.redis))
+        for entry in entries.read(client.redis, client.keys, since=start):
+            whole = entry.seat.startswith(wanted) if seat is None else entry.seat == wanted
+            if whole and entry.charged is not None:
+                kept.append(entry)
+                _add(sums, entry)
+    if json:
+        echo_json({"since": start and start / 1000, **sums, "entries": [entry.to_json() for entry in kept]})
+        return
+    if not kept:
+        typer.echo(f"Nothing ran on {wanted.removesuffix('.')} since {since}.", err=True)
+        return
+    console().print(log_table(kept))
+    typer.echo(
+        f"{sums['attempts']} attempts, {sums['recorded']} of them recorded; used {amount(sums['used'])}, "
+        f"wasted {amount(sums['wasted'])}; {sums['tokens_in']} tokens in, {sums['tokens_out']} out.",
+        err=True,
+    )
+
+
+def log_table(kept: Iterable[Entry]) -> Table:
+    """One row for each entry."""
+    numbers = ("cost", "tokens", "took")
+    table = plain_table("time", "seat", "for", "queue", "job", "came to", *numbers, numbers=numbers, gap=1)
+    for entry in kept:
+        table.add_row(
+            clock(entry.at / 1000),
+            entry.seat.partition(".")[2],
+            entry.agent or "-",
+            entry.queue or "-",
+            f"{entry.job[:8]} {entry.step}.{entry.attempt}",
+            entry.what,
+            amount(entry.micro_dollars),
+            f"{entry.tokens_in}+{entry.tokens_out}",
+            took(entry.ms),
+        )
+    return table
+
+
+def _add(sums: dict[str, int], entry: Entry) -> None:
+    from gridq.entries import LATE, RECORDED
+
+    recorded = entry.what == RECORDED
+    sums["attempts"] += entry.what != LATE
+    sums["recorded"] += recorded
+    sums["used" if recorded else "wasted"] += entry.micro_dollars or 0
+    sums["tokens_in"] += entry.tokens_in
+    sums["tokens_out"] += entry.tokens_out
+
+
+def add(to: typer.Typer) -> None:
+    """Put the command into the group `gridq seat`."""
+    to.command(
+        "log", epilog=EXITS, short_help="Show what ran on this machine's seats, for whom, at what cost."
+    )(log)
