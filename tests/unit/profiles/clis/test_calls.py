@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -127,6 +130,7 @@ def test_pieces_come_as_they_are_said(cli: str):
     assert pieces[-1]["usage"]["prompt_tokens"] == 7
 
 
+@pytest.mark.parametrize("cli", ["claude", "copilot"])
 def test_an_anthropic_client_is_answered_in_its_own_wire(cli: str):
     body = {"model": named(cli, "echo"), "max_tokens": 50, "system": "Be brief.", "messages": WORDS}
     value = {"wire": "anthropic", "path": "messages", "body": body}
@@ -140,6 +144,7 @@ def test_an_anthropic_client_is_answered_in_its_own_wire(cli: str):
     assert events[-1]["type"] == "message_stop"
 
 
+@pytest.mark.parametrize("cli", ["claude", "copilot"])
 def test_the_stages_of_a_model_reach_it(cli: str):
     profile = seat(cli)
     value = {"prompt": "so it goes", "model": named(cli, "echo")}
@@ -267,7 +272,8 @@ def test_an_error_holds_no_prompt_and_no_key():
 
 
 @pytest.mark.parametrize("model", ["deaf", "noisy", "lingers"])
-def test_odd_programs_are_understood_all_the_same(model: str):
+def test_odd_programs_are_understood_all_the_same(model: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("workers.profiles.llm.clis.process.LINGER_SECONDS", 0.3)
     answer = ask(seat("claude"), "claude", model)
     assert answer["choices"][0]["message"]["content"].strip() in ("so it goes on", "nothing asked")
 
@@ -365,3 +371,51 @@ def test_a_rate_limit_without_a_time_goes_to_another_seat(fakes: FakeClis, tmp_p
     profile = seat("codex", program=str(own.folder / "codex"))
     assert type(failing(profile, "codex", "echo")) is SeatRateLimited
     assert os.listdir(own.folder) == ["codex"]
+
+
+CALL = """
+import sys
+from gridq.profiles import StageContext
+from workers.profiles.llm.clis.speaker import CliSpeaker
+from workers.profiles.llm.clis.table import login, parse
+table = {"name": "mine", "cli": "claude", "program": sys.argv[1], "models": [{"name": "stubborn"}]}
+body = {"model": "stubborn", "messages": [{"role": "user", "content": "so it goes"}]}
+CliSpeaker(login(parse(table, "llm"))).post("chat/completions", body, StageContext())
+"""
+
+
+def test_a_program_does_not_outlive_its_killed_worker(fakes: FakeClis):
+    before = len(fakes.calls("claude"))
+    program = shutil.which("claude")
+    worker = subprocess.Popen([sys.executable, "-c", CALL, program], cwd=Path(__file__).parents[4])
+    calls = wait_for(lambda: fakes.calls("claude")[before:], true=lambda calls: len(calls) == 2)
+    head, child = calls[0]["pid"], calls[1]["child"]
+    worker.kill()
+    worker.wait()
+    wait_for(lambda: not alive(head))
+    assert alive(child)  # it ends with nobody; the next call on the login ends it
+    assert ask(seat("claude"), "claude", "echo")
+    wait_for(lambda: not alive(child))
+
+
+def test_a_schema_of_the_answer_is_what_comes_back(fakes: FakeClis):
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    pieces: list[Any] = []
+    ask(seat("claude"), "claude", "echo", StageContext(emit=pieces.append), response_format=wanted)
+    argv = fakes.calls("claude")[-1]["argv"]
+    assert json.loads(argv[argv.index("--json-schema") + 1]) == schema
+    ask(seat("codex"), "codex", "echo", response_format=wanted)
+    assert json.loads(fakes.calls("codex")[-1]["files"]["schema.json"]) == schema
+
+
+def test_odd_characters_go_through():
+    answer = ask(seat("claude"), "claude", "echo", messages=[{"role": "user", "content": "a\ud800b\x00ü"}])
+    assert answer["choices"][0]["message"]["content"] == "a?b\x00ü "
+
+
+def test_a_failure_with_a_long_prompt_is_told_soon_and_without_it():
+    line = "a line of the prompt that is long enough\n"
+    with pytest.raises(GridError) as caught:
+        ask(seat("claude"), "claude", "quotes", messages=[{"role": "user", "content": line * 200_000}])
+    assert "a line of the prompt" not in str(caught.value.to_record())

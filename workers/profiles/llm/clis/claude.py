@@ -22,7 +22,7 @@ FINISH = {"max_tokens": "length", "model_context_window_exceeded": "length", "re
 def argv(ask: Ask) -> list[str]:
     told = ["-p", "--output-format", "stream-json", "--verbose", "--model", ask.model]
     told += ["--no-session-persistence", "--strict-mcp-config", "--disable-slash-commands"]
-    if ask.partial and not ask.tools:
+    if ask.partial and not ask.tools and ask.schema is None:
         told.append("--include-partial-messages")
     if ask.tools:
         if ask.system:
@@ -71,7 +71,7 @@ class ClaudeReader(Reader):
         self.complete = True
         self.finish = FINISH.get(event.get("stop_reason") or "", "stop")
         structured = event.get("structured_output")
-        if structured is not None and not self.text:
+        if structured is not None:
             return json.dumps(structured, ensure_ascii=False)
         return answer if isinstance(answer, str) and not self.text else ""
 

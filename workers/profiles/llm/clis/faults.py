@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
@@ -47,6 +48,9 @@ _SECRETS = re.compile(
 LEAST = 12
 """Characters from which a line that also stands in the prompt is taken for a part of it."""
 
+LONGEST_LOOK = 1_000_000
+"""Pairs of lines that are compared at most."""
+
 
 def fault_in(provider: Provider, words: str) -> Fault | None:
     """What `words` tell of."""
@@ -56,15 +60,22 @@ def fault_in(provider: Provider, words: str) -> Fault | None:
     return Fault.BROKEN if BROKEN.search(words) else None
 
 
-def told(words: str, prompt: str, secrets: tuple[str, ...] = ()) -> str:
-    """The end of what a program wrote, without lines of the prompt and without secrets."""
+def without_prompt(words: str, prompt: str) -> str:
+    """`words` without the lines that quote the prompt; nothing of them where that would take too long."""
     asked = {line for line in map(str.strip, prompt.splitlines()) if len(line) >= LEAST}
-    kept = []
-    for line in map(str.strip, words.splitlines()):
-        if len(line) >= LEAST and (line in prompt or any(each in line for each in asked)):
-            continue
-        kept.append(line)
-    text = _SECRETS.sub("***", " ".join(filter(None, kept)))
+    lines = [line for line in map(str.strip, words.splitlines()) if line]
+    if len(asked) * len(lines) > LONGEST_LOOK:
+        return ""
+    return "\n".join(
+        line
+        for line in lines
+        if len(line) < LEAST or not (line in prompt or any(each in line for each in asked))
+    )
+
+
+def told(words: str, secrets: Iterable[str] = ()) -> str:
+    """The end of what a program wrote, as an error may show it: in one line, without secrets."""
+    text = _SECRETS.sub("***", " ".join(words.split()))
     for secret in secrets:
         text = text.replace(secret, "***")
     return text[-MAX_REASON:]

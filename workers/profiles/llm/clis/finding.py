@@ -118,7 +118,7 @@ def _looked(seat: CliSeat, program: str, version: Said, login: Said) -> Looked:
         return Looked(why_not=f"{provider.title} is not installed: there is no {where}")
     code, words = version
     if code:
-        why = f"{provider.title} ({program}) does not start: {told(words, '') or f'exit code {code}'}"
+        why = f"{provider.title} ({program}) does not start: {told(words) or f'exit code {code}'}"
         return Looked(program, why_not=why)
     if provider.login is not None and provider.login.out.search(login[1]):
         return Looked(program, why_not=f"{provider.title} is logged out: {provider.log_in}")

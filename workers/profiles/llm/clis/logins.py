@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -53,7 +54,9 @@ def alone(login: str, context: StageContext, environ: Mapping[str, str] = os.env
                 raise SeatUnavailable(why, {"retry_after": 5})
             time.sleep(LOOK_SECONDS)
         held = True
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():  # a worker was killed in a call
+            _end_all_in(folder)
+            shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         yield Alone((lock,), folder)
     finally:
@@ -62,6 +65,17 @@ def alone(login: str, context: StageContext, environ: Mapping[str, str] = os.env
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_UN)  # also of those that inherited it and are not gone yet
         os.close(lock)
+
+
+def _end_all_in(folder: Path) -> None:
+    """Kill what works in `folder`, where the system tells it: what a program has started does not end with
+    it.
+    """
+    inside = f"{folder.resolve()}/"
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(entry / "cwd").startswith(inside):
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _taken(lock: int) -> bool:

@@ -202,6 +202,8 @@ class Run:
         with self._lock:
             if self._reaped:
                 return True
+            if sys.platform != "linux":
+                return self._process.poll() is not None
             how = os.WEXITED | os.WNOHANG | os.WNOWAIT
             try:
                 return os.waitid(os.P_PID, self._process.pid, how) is not None
@@ -276,4 +278,12 @@ def _with_parent() -> tuple[str, ...]:
     on at the owner's cost, beside the next worker's call on the same login.
     """
     helper = shutil.which("setpriv") if sys.platform == "linux" else None
-    return (helper, "--pdeathsig", "KILL", "--") if helper else ()
+    if helper is None:
+        return ()
+    prefix = (helper, "--pdeathsig", "KILL", "--")
+    attempt = [*prefix, sys.executable, "--version"]
+    try:  # a small one, such as busybox's, knows no such option
+        known = subprocess.run(attempt, capture_output=True, timeout=5, check=False)  # noqa: S603 see above
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return prefix if known.returncode == 0 else ()

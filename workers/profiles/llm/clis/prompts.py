@@ -7,6 +7,7 @@ documents say.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -44,6 +45,9 @@ NOTHING: Mapping[str, tuple[Json, ...]] = {
     "best_of": (1,),
 }
 """Fields that are refused unless they ask for nothing: their values that do."""
+
+LONGEST_SCHEMA = 100_000
+"""Characters: it may have to go as one argument, of which the system takes 128 KB."""
 
 DEFAULT_SYSTEM = "Answer the request itself. You have no tools and no files; nobody can be asked back."
 """Stands in place of the program's own instructions, which are those of a coding agent."""
@@ -98,6 +102,8 @@ def _checked(provider: Provider, body: dict[str, Json]) -> Json:
             schema = told.get("schema") if isinstance(told, dict) else None
             if not isinstance(schema, dict):
                 raise wrong("response_format.json_schema.schema", "an object")
+            if len(json.dumps(schema)) > LONGEST_SCHEMA:
+                raise wrong("response_format.json_schema.schema", f"at most {LONGEST_SCHEMA} characters")
             return schema
         case kind:
             fix = "ask in the prompt for JSON, or a seat at a model API's endpoint"

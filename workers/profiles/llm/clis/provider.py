@@ -59,7 +59,7 @@ class Ask:
     def file(self, name: str, text: str) -> str:
         """Write a file that the program is to read; its path."""
         path = self.told / name
-        path.write_text(text, "utf-8")
+        path.write_text(text, "utf-8", errors="replace")
         return str(path)
 
 

@@ -12,10 +12,10 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gridq.errors import GridError, SeatDegraded, SeatUnavailable
+from gridq.errors import GridError, JobCancelled, SeatDegraded, SeatUnavailable
 from gridq.profiles import StageContext
 from gridq.protocol import Json
-from workers.profiles.llm.clis.faults import Condition, error_of, told
+from workers.profiles.llm.clis.faults import Condition, error_of, told, without_prompt
 from workers.profiles.llm.clis.logins import alone
 from workers.profiles.llm.clis.process import Run
 from workers.profiles.llm.clis.prompts import Prompt, prompt_of
@@ -111,7 +111,7 @@ class CliSpeaker:
                     argv,
                     env=environment,
                     folder=ask.folder,
-                    told=prompt.text.encode(),
+                    told=prompt.text.encode("utf-8", "replace"),
                     context=context,
                     silence=cli.silence,
                     keep=own.keep,
@@ -130,6 +130,8 @@ class CliSpeaker:
             except GridError as error:
                 self._report(reader, context)
                 error.details.setdefault("cli", cli.provider.name)
+                if not isinstance(error, JobCancelled):
+                    error.details.setdefault("reason", self._last_words(run, prompt))
                 raise
             if not reader.complete or not reader.text:
                 self._report(reader, context)
@@ -141,7 +143,7 @@ class CliSpeaker:
         """SeatDegraded: the program has said that it does not keep from its tools."""
         unsafe = self._cli.provider.unsafe
         if unsafe is not None and not self._cli.tools and unsafe.search(run.stderr):
-            details: dict[str, Json] = {"reason": told(run.stderr, ""), "state": str(Fault.BROKEN)}
+            details: dict[str, Json] = {"reason": told(run.stderr), "state": str(Fault.BROKEN)}
             details["retry_after"] = self._cli.condition.ill(Fault.BROKEN, "its tools cannot be taken away")
             raise SeatDegraded(f"{self._cli.provider.title}: its tools cannot be taken away", details)
 
@@ -159,20 +161,25 @@ class CliSpeaker:
         priced = self._cli.metered and reader.dollars is not None
         return {"usage": as_openai(reader.usage) | ({"cost": reader.dollars} if priced else {})}
 
+    def _last_words(self, run: Run, prompt: Prompt) -> str:
+        words = without_prompt(run.stderr, f"{prompt.text}\n{prompt.system}")
+        return told(words, self._cli.secrets) or "it wrote nothing to stderr"
+
     def _failed(self, reader: Reader, stderr: str, prompt: Prompt, code: int | None) -> GridError:
         """Why there is no answer, by the program's own words: those it gave as its reason, else what it wrote
         beside its answer.
         """
         cli = self._cli
         words = reader.refusal or "\n".join(filter(None, (reader.noise, stderr)))
-        shown = told(words, f"{prompt.text}\n{prompt.system}", cli.secrets)
+        words = without_prompt(words, f"{prompt.text}\n{prompt.system}")
+        shown = told(words, cli.secrets)
         details: dict[str, Json] = {"cli": cli.provider.name}
         if code is not None:
             details["exit"] = code
             if not words.strip() or (reader.complete and not reader.refusal):
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
                 shown = f"it ended with {how} and said nothing" + (f": {shown}" if shown else "")
-        return error_of(cli.provider, cli.condition, told(words, prompt.text), shown, details)
+        return error_of(cli.provider, cli.condition, words, shown, details)
 
 
 def _collect(call: Generator[tuple[Reader, str]], texts: list[str]) -> Reader:
