@@ -2,8 +2,9 @@
 
 Jobs by all three doors (Celery, the server, a gateway), chains and fan-ins, long values, streams, failures,
 cancels and deadlines, and one worker killed each two minutes. Memory is sampled each few seconds; printed is
-the slope of a straight line through the samples of the second half, when caches are full, in MB an hour.
-`make soak` or `python -m benchmarks soak`; MINUTES in the environment changes its length.
+the slope of a straight line through the samples of the second half, when caches are full, in MB an hour; the server's without its ledger, which
+is measured by the attempt. `make soak` or `python -m benchmarks soak`; MINUTES in the environment changes its
+length.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from statistics import linear_regression
+from typing import Any
 
 from benchmarks import memory
 from benchmarks.grids import BenchGrid
@@ -30,6 +32,9 @@ AT_ONCE = 40
 
 SLOPE = 12.0
 """MB an hour that a process may seem to grow: what a line through half an hour cannot tell from none."""
+
+ENTRY = 250
+"""Bytes that the ledger may keep for an attempt."""
 
 RESULT_TTL = 30.0
 """Seconds: short, so that the server soon holds as many results as it will."""
@@ -54,7 +59,7 @@ def run(*, minutes: float | None = None, sample: float = SAMPLE) -> list[Measure
                 next_sample += sample
                 for name, pid in pids.items():
                     samples[name].append((at, memory_of(pid)))
-                samples["server"].append((at, memory_of_server(grid.store)))
+                samples["server"].append((at, memory_of_server(grid.store) - ledger(grid)[0] / 1e6))
             if at - killed > 120:  # the other worker: the sampled one lives through all of it
                 killed = at
                 grid.kill("seat1")
@@ -63,13 +68,25 @@ def run(*, minutes: float | None = None, sample: float = SAMPLE) -> list[Measure
         load.finish()
         time.sleep(EXPIRY if minutes >= 1 else 0)
         left = load.keys_left() if minutes >= 1 else 0
+        size, entries = ledger(grid)
     found: list[Measured] = [
         Figure(f"{name} under mixed load, growth of memory in {minutes:g} min", slope(points), "MB/h", SLOPE)
         for name, points in samples.items()
     ]
+    found.append(
+        Figure(f"ledger, memory of each of {entries:,} attempts", size / max(entries, 1), "B", ENTRY)
+    )
     found.append(Figure(f"keys of {load.done:,} jobs left after {minutes:g} min", left, "keys", 0))
     found.append(Figure(f"jobs of {load.done:,} that did not end as they should", load.wrong, "jobs", 0))
     return found
+
+
+def ledger(grid: BenchGrid) -> tuple[int, int]:
+    """Bytes and entries of the ledger, which grows with each attempt for as long as it is kept."""
+    key = grid.key("ledger")
+    size: Any = grid.store.memory_usage(key)
+    entries: Any = grid.store.xlen(key)
+    return size or 0, entries
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:

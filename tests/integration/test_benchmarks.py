@@ -87,8 +87,10 @@ def test_criteria_answer_every_request_though_a_worker_is_killed() -> None:
 
 @pytest.mark.slow
 def test_soak_ends_each_job_as_its_sort_does() -> None:
-    *slopes, keys, wrong = soak.run(minutes=0.05, sample=0.2)
+    *slopes, entry, keys, wrong = soak.run(minutes=0.05, sample=0.2)
     assert len(slopes) == 4
+    assert isinstance(entry, Figure)
+    assert 0 < entry.value <= soak.ENTRY
     assert isinstance(wrong, Figure)
     assert wrong.value == 0
     assert isinstance(keys, Figure)
