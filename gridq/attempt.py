@@ -17,7 +17,6 @@ from gridq.errors import (
     DeadlineExceeded,
     GridError,
     JobCancelled,
-    SeatDegraded,
     SeatError,
     StageTimeout,
     StreamCut,
@@ -25,10 +24,9 @@ from gridq.errors import (
 from gridq.graph.plan import Op, Step, evaluate, load_step
 from gridq.profiles import StageContext
 from gridq.protocol import Effect, Json, StageCall, Usage
-from gridq.resting import DEGRADED
 from gridq.store import values
 from gridq.store.replies import Claim
-from gridq.verdict import CUT, Verdict, judge, seconds_of
+from gridq.verdict import CUT, Verdict, judge
 
 if TYPE_CHECKING:
     from gridq.executor import Session
@@ -237,11 +235,9 @@ class Attempt:
         self.flush()  # what was said before it failed was said
         found = self._judge(exc)
         kind, error, pause = found.kind, found.error, found.pause
-        if isinstance(exc, SeatDegraded) and not self._why:
-            seconds = seconds_of(exc.details.get("retry_after")) or DEGRADED
+        if isinstance(exc, SeatError) and not self._why:
             try:
-                self.session.resting.fall_ill(seconds, exc.message)
-                narration.tell("seat paused", code=exc.code, seconds=seconds)
+                self.session.resting.failed(exc)
             except RedisError as fault:
                 log.warning("seat %s could not say that it pauses: %s", self.session.seat, fault)
         # The code alone is told to monitors and logs: what else an error says may hold a prompt.

@@ -24,6 +24,7 @@ from gridq.attempt import Attempt, Runner
 from gridq.durations import Durations
 from gridq.errors import SeatInUse
 from gridq.events import Monitors
+from gridq.queues import PURE
 from gridq.repeat import Repeat
 from gridq.resting import Resting
 from gridq.settings import Settings
@@ -116,7 +117,7 @@ class Session:
             self.seat,
             self.incarnation,
             host=self.host,
-            lanes=self.lanes,
+            lanes=self.resting.lanes(self.lanes),
             budget=self.budget,
             period=self.period,
             per_minute=self.per_minute,
@@ -315,6 +316,8 @@ class Session:
         with self._lock:
             self._recorded += 1
         self.durations.note(queue, seconds)
+        if queue != PURE:  # which says nothing of what the seat is lent for
+            self.resting.succeeded()
 
     def renew(self) -> None:
         """One beat: renew seat and leases, stop what was lost."""

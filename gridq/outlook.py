@@ -275,10 +275,8 @@ def read(client: Redis, keys: Keys, batch_age: float) -> Board:
 
 def _seat(seat: registry.LiveSeat, running: Iterable[tuple[str, float | None]], now: float) -> Seat:
     back_in: float | None = 0.0
-    if seat.state == "degraded" and seat.until is not None:
-        back_in = max(seat.until - now, 0.001)
-    elif seat.state != "ready":
-        back_in = None
+    if seat.state != "ready":
+        back_in = None if seat.until is None else max(seat.until - now, 0.001)
     usual = {queue: service.mean / 2 for queue, service in seat.service.items()}
     return Seat(
         seat.seat,

@@ -128,7 +128,9 @@ class Advertisement(Wire):
     lanes: int
     queues: list[str]
     capability: dict[str, Json] = Field(default_factory=dict)
-    state: str = Field("ready", description="ready, degraded, draining")
+    state: str = Field(
+        "ready", description="ready, draining, paused by its owner, or why it is not well: see gridq.resting"
+    )
     reason: str = ""
     since: float = Field(0.0, description="when this state began, in seconds since 1970; 0: not known")
     until: float | None = Field(None, description="when it ends by itself, where that is known")

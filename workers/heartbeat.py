@@ -91,6 +91,8 @@ class Heartbeat:
             state, reason, since, until = rest.state, rest.reason, rest.since, rest.until
         elif unwell:
             state, reason = "degraded", unwell
+        elif session.resting.trial:
+            reason = f"on trial, one stage at a time, after: {session.resting.trial}"
         if state != self._state:
             self._state, self._since = state, time.time()
         return Advertisement(

@@ -54,7 +54,7 @@ async def workers(
     *,
     queue: Annotated[str | None, Query(description="only those that serve it, such as llm:any")] = None,
     kind: Annotated[str | None, Query(description="only those of it, such as gpu")] = None,
-    state: Annotated[str | None, Query(description="only those in it: ready, degraded, draining")] = None,
+    state: Annotated[str | None, Query(description="only those in it, such as ready or paused")] = None,
     routers: Annotated[bool, Query(description="the routers' own seats too")] = False,
 ) -> Any:
     """Every live seat: what it says of itself, what it holds, what it may spend. At most a second old."""

@@ -29,6 +29,9 @@ CREDIT_WORDS = "credit balance is too low"
 BAD_KEYS = frozenset({"API_KEY_INVALID", "FAILED_PRECONDITION"})
 """What Google says, with 400, of a wrong key and of an account that may not use its API from where it is."""
 
+OVERLOADED = 529
+"""The status by which Anthropic says that its service is overloaded."""
+
 STATUSES = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -59,15 +62,19 @@ def fault_of(
     if after is not None:
         details["retry_after"] = after
     if status in {401, 403} or (status == 400 and code in BAD_KEYS):
-        return SeatDegraded("The endpoint refused the key", {**details, "fix": "give the seat a valid key"})
+        details |= {"state": "key refused", "fix": "give the seat a valid key"}
+        return SeatDegraded("The endpoint refused the key", details)
     spent = (status == 429 and code in OUT_OF_CREDIT) or (status == 400 and CREDIT_WORDS in reason)
     if status == 402 or spent:
-        return SeatDegraded("The endpoint's credit is used up", {**details, "fix": "top the account up"})
+        details |= {"state": "no credit", "fix": "top the account up"}
+        return SeatDegraded("The endpoint's credit is used up", details)
     if 300 <= status < 400:
         details["fix"] = "give the seat the URL it redirects to"
         return SeatDegraded("The endpoint redirects, which a key must not follow", details)
     if status == 429:
         return SeatRateLimited("The endpoint's rate limit is reached", details)
+    if status == OVERLOADED:
+        details["state"] = "overloaded"
     if status == 408 or status >= 500:
         return SeatUnavailable(f"The endpoint answered with HTTP {status}", details)
     return StageError(f"The endpoint refused the request: {details['reason']}", details)

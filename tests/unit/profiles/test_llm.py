@@ -184,7 +184,7 @@ def test_a_stage_runs_streams_and_is_priced(server: WireServer, monkeypatch: pyt
     profile.close()
 
 
-def test_a_refused_key_shows_as_health_and_nowhere_in_the_log(
+def test_a_refused_key_is_told_and_shows_nowhere_in_the_log(
     server: WireServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.DEBUG)
@@ -193,7 +193,7 @@ def test_a_refused_key_shows_as_health_and_nowhere_in_the_log(
     with pytest.raises(SeatDegraded) as caught:
         profile.run(CALL, "a secret prompt", StageContext())
     assert caught.value.path == "$.a"
-    assert "refused the key" in profile.health()
+    assert caught.value.details["state"] == "key refused"
     assert profile.metrics() == {"calls": 1.0, "failures": 1.0}
     profile.close()
     assert wrong not in caplog.text

@@ -136,7 +136,10 @@ class ModelProcess:
             )
         if failed["kind"] == "device":
             fix = f"install a build of {self.order.engine} for this device"
-            return SeatDegraded("The engine cannot use the device", {**where, "reason": reason, "fix": fix})
+            return SeatDegraded(
+                "The engine cannot use the device",
+                {**where, "state": "broken install", "reason": reason, "fix": fix},
+            )
         return SeatUnavailable("The engine cannot load the model", {**where, "reason": reason})
 
     def ask(self, endpoint: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:

@@ -9,9 +9,10 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
-from gridq.errors import GridError, ModelFileError, SeatDegraded, SeatUnavailable
+from gridq.errors import GridError, ModelFileError, SeatUnavailable
 from gridq.profiles import Profile, StageContext
 from gridq.protocol import Demand, Effect, Estimate, Json, ProbeReport, StageCall
+from gridq.resting import DEGRADED
 from workers.profiles.gpu import devices, matching
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.probe import probe
@@ -20,7 +21,6 @@ from workers.wires import stages
 from workers.wires.asking import read
 
 SAMPLE_SECONDS = 5.0
-DEGRADED_SECONDS = 60.0
 
 
 class GpuProfile(Profile):
@@ -70,8 +70,8 @@ class GpuProfile(Profile):
         try:
             output = self._runner.run(stage, value, context)
         except GridError as error:
-            if isinstance(error, ModelFileError | SeatDegraded):
-                self._degraded = (time.monotonic() + DEGRADED_SECONDS, error.message)
+            if isinstance(error, ModelFileError):  # its other models may be well, so the seat does not rest
+                self._degraded = (time.monotonic() + DEGRADED, error.message)
             error.details.setdefault("path", stage.path)
             raise
         self._degraded = (0.0, "")
@@ -104,7 +104,7 @@ class GpuProfile(Profile):
         }
 
     def health(self) -> str:
-        """Why the last stage failed by the seat's own fault, for a minute or until one succeeds."""
+        """Which model's file was at fault, for a minute or until a stage succeeds."""
         until, reason = self._degraded
         return reason if time.monotonic() < until else ""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pydantic import BaseModel
 
-from gridq.errors import GridError, SeatDegraded, SeatUnavailable
+from gridq.errors import GridError, SeatUnavailable
 from gridq.profiles import Profile, StageContext
 from gridq.protocol import Demand, Effect, Estimate, Json, ProbeReport, StageCall
 from workers.profiles.llm import accounting, matching, runner
@@ -23,8 +22,6 @@ from workers.wires.asking import read
 from workers.wires.demand import llm_demand
 from workers.wires.remote import RemoteWire
 
-DEGRADED_SECONDS = 60.0
-
 
 class LlmProfile(Profile):
     """A seat is one login at one endpoint; its models, their families and `llm:any` are its queues."""
@@ -35,7 +32,6 @@ class LlmProfile(Profile):
     def __init__(self) -> None:
         self._wire: RemoteWire | CliSpeaker | None = None
         self._capability: LlmCapability | None = None
-        self._degraded: tuple[float, str] = (0.0, "")
         self._calls = 0
         self._failures = 0
 
@@ -71,11 +67,8 @@ class LlmProfile(Profile):
             output = runner.run(stage, value, context, self._wire, self._capability)
         except GridError as error:
             self._failures += 1
-            if isinstance(error, SeatDegraded):
-                self._degraded = (time.monotonic() + DEGRADED_SECONDS, error.message)
             error.details.setdefault("path", stage.path)
             raise
-        self._degraded = (0.0, "")
         return output
 
     def close(self) -> None:
@@ -95,10 +88,7 @@ class LlmProfile(Profile):
         return {"calls": float(self._calls), "failures": float(self._failures)}
 
     def health(self) -> str:
-        """Why the endpoint or the program refused the seat: for a minute after it did, as long as it said,
-        or until it serves again.
+        """Why the program refused its login, as long as that counts; an endpoint's refusals are the core's
+        business (`gridq.resting`).
         """
-        if isinstance(self._wire, CliSpeaker):
-            return self._wire.health()
-        until, reason = self._degraded
-        return reason if time.monotonic() < until else ""
+        return self._wire.health() if isinstance(self._wire, CliSpeaker) else ""

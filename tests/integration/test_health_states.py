@@ -1,0 +1,193 @@
+"""A seat that is not well: which state it is in, for how long, and how it comes back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gridq import resting
+from gridq.errors import NoLiveSeat, SeatDegraded, SeatError, SeatRateLimited, SeatUnavailable
+from gridq.executor import Session
+from gridq.profiles import StageContext
+from gridq.protocol import Json, StageCall
+from gridq.registry import LiveSeat
+from gridq.settings import Settings
+from gridq.store.connection import connect
+from gridq.store.scripts import Scripts
+from tests.conftest import GridEnv
+from tests.local_grid import BenchRunner, LocalGrid
+from tests.waiting import wait_for
+from workers.heartbeat import Heartbeat
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
+
+
+class Told:
+    """A session's seat, and what its heartbeat says."""
+
+    def __init__(self, env: GridEnv) -> None:
+        scripts = Scripts(env.client, env.settings)
+        self.session = Session(
+            scripts, env.settings, seat="m.a", host="h", lanes=4, queues=["bench:any"], runner=BenchRunner()
+        )
+        self.beat = Heartbeat(
+            env.client, env.settings, self.session, machine="m", kind="bench", capability={}
+        )
+        self.session.register()
+
+    def rest(self, error: SeatError) -> tuple[str, float] | None:
+        """The state after a failure, and for how many seconds from then on."""
+        self.session.resting.failed(error)
+        ad = self.beat.advertisement()
+        return None if ad.until is None else (ad.state, round(ad.until - time.time(), 1))
+
+
+@pytest.fixture
+def told(grid_env: GridEnv) -> Told:
+    return Told(grid_env)
+
+
+def refused(state: str = "", **details: Json) -> SeatDegraded:
+    return SeatDegraded("It was refused", {"state": state, **details} if state else details)
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ("logged out", "logged_out"),
+        ("login expired", "login_expired"),
+        ("key refused", "key_refused"),
+        ("no credit", "no_credit"),
+        ("rate limited", "rate_limited"),
+        ("broken install", "broken_install"),
+        ("overloaded", "overloaded"),
+        ("", "degraded"),
+        ("of its own kind", "degraded"),
+    ],
+)
+def test_each_cause_is_a_state_of_its_own(told: Told, said: str, state: str) -> None:
+    before = time.time()
+    assert told.rest(refused(said)) == (state, 60)
+    ad = told.beat.advertisement()
+    assert (ad.reason, before <= ad.since <= time.time()) == ("It was refused", True)
+
+
+def test_it_rests_twice_as_long_each_time_up_to_an_hour(told: Told) -> None:
+    rests = []
+    for _ in range(8):
+        told.session.resting._ill_until = 0.0  # its time is over
+        told.session.resting.recover()
+        rests.append((told.rest(refused("logged out")) or ("", 0.0))[1])
+    assert rests == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+
+
+def test_stages_that_fail_side_by_side_are_one_fall(told: Told) -> None:
+    assert [told.rest(refused("no credit")) for _ in range(4)] == [("no_credit", 60)] * 4
+
+
+def test_a_time_that_is_told_counts(told: Told) -> None:
+    assert told.rest(refused("rate limited", retry_after=600)) == ("rate_limited", 600)
+
+
+def test_a_rate_limit_of_a_moment_is_no_rest_and_a_long_one_is(told: Told) -> None:
+    assert told.rest(SeatRateLimited("slow down")) is None
+    assert told.rest(SeatRateLimited("slow down", {"retry_after": 5})) is None
+    assert told.rest(SeatRateLimited("slow down", {"retry_after": 90})) == ("rate_limited", 90)
+
+
+def test_a_service_that_is_overloaded_is_left_alone_after_some_answers_in_a_row(told: Told) -> None:
+    busy = SeatUnavailable("HTTP 529", {"state": "overloaded"})
+    assert [told.rest(busy), told.rest(busy)] == [None, None]
+    told.session.resting.succeeded()
+    assert [told.rest(busy), told.rest(busy), told.rest(busy)] == [None, None, ("overloaded", 60)]
+    assert told.rest(SeatUnavailable("HTTP 500")) == ("overloaded", 60)  # as before
+
+
+class Login:
+    """Refuses until it is logged in; counts what runs side by side."""
+
+    def __init__(self) -> None:
+        self.logged_in = False
+        self.go_on = threading.Event()
+        self.running = 0
+        self.calls = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        with self._lock:
+            self.calls += 1
+            self.running += 1
+        try:
+            if not self.logged_in:
+                raise refused("logged out", retry_after=0.3)
+            self.go_on.wait(30)
+            return value
+        finally:
+            with self._lock:
+                self.running -= 1
+
+
+class Ill:
+    """A grid of one seat of three lanes whose login has run out."""
+
+    def __init__(self, grid: LocalGrid, login: Login) -> None:
+        self.client = grid.client
+        self.login = login
+        session = grid.sessions["m.bench"]
+        beat = Heartbeat(grid.scripts.client, grid.config, session, machine="m", kind="bench", capability={})
+        session.on_change = beat.beat
+        beat.beat()
+
+    def seat(self) -> LiveSeat:
+        [seat] = [seat for seat in self.client.workers() if seat.seat == "m.bench"]
+        return seat
+
+
+@pytest.fixture
+def ill(grid_env: GridEnv) -> Iterator[Ill]:
+    config = Settings(
+        broker_url=grid_env.url, prefix=grid_env.prefix, profiles=("bench",), retry_backoff=0.05,
+        renew_ms=100, max_attempts=100,
+    )  # fmt: skip
+    login = Login()
+    seats = {"m.bench": ["bench:any"]}
+    with LocalGrid(connect(grid_env.url), config, seats, lanes=3, runner=login) as grid:
+        try:
+            yield Ill(grid, login)
+        finally:
+            login.go_on.set()
+
+
+def test_it_is_tried_with_one_stage_at_a_time_until_one_succeeds(ill: Ill) -> None:
+    jobs = [ill.client.submit(ECHO, number, wait_for_seat=True) for number in range(6)]
+    wait_for(ill.seat, true=lambda seat: seat.state == "logged_out")
+    with pytest.raises(NoLiveSeat, match="is logged_out: It was refused"):
+        ill.client.submit(ECHO, 9)
+    ill.login.logged_in = True
+    wait_for(lambda: ill.login.running)
+    seat = ill.seat()
+    assert (seat.state, seat.lanes) == ("ready", 1)
+    assert seat.reason == "on trial, one stage at a time, after: It was refused"
+    assert not ill.client.wait(jobs[5], 0.7)  # several renewals, and each lane has looked
+    assert ill.login.running == 1
+    ill.login.go_on.set()
+    assert sorted(ill.client.result(job, 20) for job in jobs) == [0, 1, 2, 3, 4, 5]
+    wait_for(ill.seat, true=lambda seat: (seat.state, seat.lanes, seat.reason) == ("ready", 3, ""))
+
+
+def test_a_burst_of_failures_asks_it_no_more_than_its_rests_allow(ill: Ill) -> None:
+    """Three lanes fail side by side once; then each trial is one call, though many stages wait."""
+    jobs = [ill.client.submit(ECHO, number, wait_for_seat=True) for number in range(12)]
+    falls = ill.login
+    wait_for(lambda: falls.calls >= 5)
+    began, before = time.monotonic(), falls.calls
+    ill.client.wait(jobs[0], 1.0)
+    assert falls.calls - before <= (time.monotonic() - began) / 0.3 + 1
+    assert resting.UNWELL[0] == "logged_out"
+    for job in jobs:
+        ill.client.cancel(job)
