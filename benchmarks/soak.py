@@ -2,9 +2,9 @@
 
 Jobs by all three doors (Celery, the server, a gateway), chains and fan-ins, long values, streams, failures,
 cancels and deadlines, and one worker killed each two minutes. Memory is sampled each few seconds; printed is
-the slope of a straight line through the samples of the second half, when caches are full, in MB an hour; the server's without its ledger, which
-is measured by the attempt. `make soak` or `python -m benchmarks soak`; MINUTES in the environment changes its
-length.
+the slope of a straight line through the samples of the second half, when caches are full, in MB an hour. The
+server's is without its ledger, which is measured by the attempt. `make soak` or `python -m benchmarks soak`;
+MINUTES in the environment changes its length.
 """
 
 from __future__ import annotations
