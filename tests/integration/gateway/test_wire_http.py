@@ -67,6 +67,9 @@ def test_a_whole_answer_says_how_it_came_about(http: httpx.Client, served: Serve
     assert float(reply.headers["x-gridq-queue-wait-ms"]) >= 0
     assert "x-gridq-cost-cents" not in reply.headers, "no price is known for the model, which is not 0"
     assert state_of(served, reply.headers["x-gridq-job"]) is JobState.DONE
+    told = http.get(f"/jobs/{reply.headers['x-gridq-job']}").json()
+    assert (told["micro_dollars"], told["spent_cents"], told["result"]["spent_cents"]) == (None, None, None)
+    assert [(row["tokens_in"], row["micro_dollars"]) for row in told["rows"]] == [(4, None)]
 
 
 def test_a_stream_is_framed_and_not_to_be_kept_back(http: httpx.Client) -> None:

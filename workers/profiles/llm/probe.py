@@ -75,7 +75,7 @@ def _offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:
     return SeatOffer(
         name=seat.name,
         kind=KIND,
-        capability=capability.model_dump(mode="json", exclude_none=True),
+        capability=capability.model_dump(mode="json", exclude_defaults=True),
         lanes=seat.lanes,
         exclusive=f"{seat.url.rstrip('/')} {login}",
         budget_micro_dollars=None if seat.budget is None else round(seat.budget * MICRO),
