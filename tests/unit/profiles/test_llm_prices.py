@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from gridq.errors import ConfigError
-from gridq.protocol import Usage
+from gridq.profiles import StageContext
+from gridq.protocol import StageCall, Usage
+from tests.local_http import Handler, LocalServer
+from tests.wire_server import KEY, WireServer
+from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.accounting import charged, priced
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
 from workers.profiles.llm.prices import Tier, look_up
@@ -141,6 +145,38 @@ def test_a_budget_needs_a_price_for_each_model_and_says_which_lines_to_add():
     assert probe([seat(budget=5, models=[{**half[0], "embeddings": True}])], {}).found
     assert probe([seat(budget=5, models=[{**half[0], "price_out": 0}])], {}).found
     assert probe([seat(models=half)], {}).found, "without a budget nothing is counted"
+
+
+def test_of_listed_models_those_without_a_price_are_left_out_of_a_budget_and_named():
+    with WireServer(key=KEY) as server:
+        table = seat(url=server.url, key_env="K", allow_loopback=True, budget=5)
+        report = probe([table], {"K": KEY})
+        assert report.found == []
+        assert "no price is known for echo, other: left out" in report.missing[0]
+        assert 'name = "echo"' in report.missing[0]
+        assert probe([{**table, "provider": "openrouter"}], {"K": KEY}).found, "each answer says what it cost"
+
+
+def test_what_openrouter_says_a_call_cost_is_charged(monkeypatch: pytest.MonkeyPatch):
+    class OpenRouter(Handler):
+        def do_POST(self) -> None:
+            self.body()
+            message = {"role": "assistant", "content": "hi"}
+            usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10, "cost": 0.0000231}
+            choices = [{"index": 0, "finish_reason": "stop", "message": message}]
+            self.answer(200, {"id": "1", "choices": choices, "usage": usage})
+
+    monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
+    with LocalServer(OpenRouter) as server:
+        profile = LlmProfile()
+        table = {"provider": "openrouter", "url": server.url, "allow_loopback": True, "budget": 5}
+        (offer,) = profile.probe([{**table, "models": [{"name": "some/model"}]}]).found
+        profile.open(LlmCapability.model_validate(offer.capability), offer.config)
+        call = StageCall(id="s", name="s", path="$", implementation="llm:complete")
+        context = StageContext()
+        assert profile.run(call, "hello", context) == "hi"
+        profile.close()
+    assert context.usage == Usage(tokens_in=9, tokens_out=1, micro_dollars=24)
 
 
 def test_a_subscription_has_no_budget_in_dollars_and_says_what_it_is():
