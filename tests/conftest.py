@@ -15,6 +15,7 @@ from gridq.settings import Settings, settings
 from gridq.store.connection import connect
 from tests.hygiene import keys_without_ttl
 from workers.embedded import EmbeddedServer
+from workers.profiles.llm.environment import NAMED, key_variables
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,15 @@ class GridEnv:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test reads or writes the home folder of whoever runs it, nor finds a grid that runs there."""
+    """No test reads or writes the home folder of whoever runs it, nor finds a grid that runs there, nor takes
+    the keys of their environment for seats.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRIDQ_HOME", str(tmp_path_factory.mktemp("home")))
         patch.delenv("GRIDQ_URL", raising=False)
+        for named in NAMED:
+            for variable in key_variables(named.provider):
+                patch.delenv(variable, raising=False)
         yield
 
 
