@@ -93,27 +93,26 @@ def read(
 
 
 def _entry(name: str, fields: dict[bytes, bytes]) -> Entry:
-    def text(field: bytes) -> str:
-        return fields.get(field, b"").decode("utf-8", "replace")
-
-    def number(field: bytes) -> int | None:
-        found = fields.get(field)
-        return int(found) if found else None
-
+    words = fields[b"e"].decode("utf-8", "replace").split(" ")
+    what, job, step, attempt, seat, agent, team, queue, micro, tokens_in, tokens_out, ms, month = words
     return Entry(
         id=name,
         at=int(name.partition("-")[0]),
-        what=text(b"o"),
-        job=text(b"j"),
-        step=number(b"n"),
-        attempt=number(b"a"),
-        seat=text(b"s"),
-        agent=text(b"w"),
-        team=text(b"t"),
-        queue=text(b"q"),
-        micro_dollars=number(b"u"),
-        tokens_in=number(b"i") or 0,
-        tokens_out=number(b"x") or 0,
-        ms=number(b"d"),
-        month=text(b"m"),
+        what=what,
+        job=job,
+        step=_number(step),
+        attempt=_number(attempt),
+        seat=seat,
+        agent=agent,
+        team=team,
+        queue=queue,
+        micro_dollars=_number(micro),
+        tokens_in=_number(tokens_in) or 0,
+        tokens_out=_number(tokens_out) or 0,
+        ms=_number(ms),
+        month=month,
     )
+
+
+def _number(word: str) -> int | None:
+    return int(word) if word else None

@@ -169,14 +169,11 @@ def test_the_model_with_the_company_s_own_numbers(grid: Grid) -> None:
 def test_how_much_was_used_is_known_of_a_whole_month(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     first = int(datetime(2026, 2, 1, tzinfo=UTC).timestamp() * 1000)
-    told_before = {"s": "m.a", "w": "ann", "q": "bench:any", "i": "1", "x": "1"}
     for at, what, micro in (
-        (-1, "begin", ""),
-        (5, "done", "250000"),
-        (9, "lost", "50000"),
-        (28 * DAY, "done", "7"),
-    ):
-        grid.client.xadd(grid.keys("ledger"), {"o": what, **told_before, "u": micro}, id=f"{first + at}-0")
+        (-1, "begin", ""), (5, "done", "250000"), (9, "lost", "50000"), (28 * DAY, "done", "7"),
+    ):  # fmt: skip
+        entry = f"{what} j 0 1 m.a ann  bench:any {micro} 1 1  "
+        grid.client.xadd(grid.keys("ledger"), {"e": entry}, id=f"{first + at}-0")
     grid.seat("m.a", budget=MILLION)
     grid.seat("m.b", budget=MILLION // 28, period="day")
     month = told("report", "--month", "2026-02", "--seat-cost", "40", "--routable", "0.5")

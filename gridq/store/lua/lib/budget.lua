@@ -15,7 +15,7 @@ local function refill(seat, g, budget, period)
     holding = holding + tonumber(string.match(C('HGET', K .. 'who', lease) or '0', '(%S+)$'))
   end
   C('HSET', K .. 'seat:' .. seat, g .. 'left', whole(budget - holding), g .. 'turn', stop and whole(stop) or '')
-  book('refill', {s = seat, q = g == '' and 'own' or 'grid', u = whole(budget)})
+  book(words_of('refill', '', '', '', seat, '', '', g == '' and 'own' or 'grid', whole(budget), '', '', '', ''))
 end
 
 -- Refill what the turn of a window refills; true where that was so. `turns`: the fields turn and gturn where the caller has read

@@ -31,10 +31,10 @@ end
 -- used something all the same.
 local function enter(what, lease, seat, of, micro, tokens_in, tokens_out, priced)
   if micro + tokens_in + tokens_out == 0 and (not of.q or costless(of.q)) then return end
-  local job, step, rest = parse(lease)
-  book(what, {j = job, n = step, a = string.match(rest, '^%d+:(%d+)'), s = seat, w = of.agent, t = of.team, q = of.q,
-    u = priced and whole(micro), i = whole(tokens_in), x = whole(tokens_out), d = of.since and whole(NOW - of.since),
-    m = of.team and micro > 0 and window('month')})
+  local job, step, attempt = string.match(lease, '^([^:]+):(%d+):%d+:(%d+)')
+  local month = of.team and micro > 0 and window('month') or ''
+  book(words_of(what, job, step, attempt, seat, of.agent or '', of.team or '', of.q or '', priced and whole(micro) or '',
+    tokens_in, tokens_out, of.since and NOW - of.since or '', month))
 end
 
 -- A lease that ended without a completion is remembered with what was charged for it, '-' until its attempt reports: what that

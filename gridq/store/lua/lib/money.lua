@@ -57,7 +57,7 @@ local function promise(job, agent, team, micro)
     if l.money and used + held + needed > l.money then return refusal('_money', used, held, l.money, needed) end
     if l.jobs and jobs >= l.jobs then return refusal('_jobs', jobs, 0, l.jobs, 1) end
   end
-  book('job', {j = job, w = agent, t = team, m = window('month')})
+  book(words_of('job', job, '', '', '', agent, team, '', '', '', '', '', (window('month'))))
   for _, l in ipairs(list) do
     add_spent('jobs', l.who, 1)
     if micro > 0 then add_promised(l.who, micro) end
