@@ -58,6 +58,7 @@ class Usage(Wire):
     tokens_reasoning: int = Field(0, ge=0, description="of those out")
     tokens_audio_in: int = Field(0, ge=0, description="of those in")
     tokens_audio_out: int = Field(0, ge=0, description="of those out")
+    service: str = Field("", description="priority, flex, fast: what is charged otherwise than usual")
     seconds: float = Field(0.0, ge=0)
 
     def tokens(self) -> dict[str, int]:
@@ -74,7 +75,7 @@ class Usage(Wire):
 
 
 _PARTS = ("tokens_cached", "tokens_cache_written", "tokens_reasoning")
-_NUMBERS = [name for name in Usage.model_fields if name != "micro_dollars"]
+_NUMBERS = [name for name in Usage.model_fields if name not in ("micro_dollars", "service")]
 
 
 class SeatOffer(Wire):

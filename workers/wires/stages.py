@@ -248,7 +248,7 @@ class Answer:
     def _count(self, chunk: dict[str, Json]) -> None:
         usage = chunk.get("usage")
         if isinstance(usage, dict):
-            self.usage = openai_usage(usage)
+            self.usage = openai_usage(usage, chunk.get("service_tier"))
 
     def _tool_calls(self, parts: list[Json]) -> None:
         calls = self.message.setdefault("tool_calls", [])

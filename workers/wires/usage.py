@@ -20,6 +20,8 @@ import math
 from gridq.protocol import Json, Usage
 
 MICRO = 1_000_000
+SERVICES = frozenset({"priority", "flex", "fast"})
+"""The kinds of service that endpoints charge otherwise than what they call default or standard."""
 
 
 def count(number: Json) -> int:
@@ -27,8 +29,8 @@ def count(number: Json) -> int:
     return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else 0
 
 
-def openai_usage(stated: Json) -> Usage:
-    """The `usage` of a chat completion, a completion or embeddings.
+def openai_usage(stated: Json, service: Json = None) -> Usage:
+    """The `usage` of a chat completion, a completion or embeddings; `service`: the answer's `service_tier`.
 
     Where reasoning is not part of `completion_tokens` but of `total_tokens` (xAI's way) it is added.
     `micro_dollars` is what the endpoint says the call cost, in dollars in `cost` (OpenRouter's way), else 0.
@@ -53,6 +55,7 @@ def openai_usage(stated: Json) -> Usage:
         audio_in=count(prompt.get("audio_tokens")),
         audio_out=count(answer.get("audio_tokens")),
         micro=_micro(told.get("cost")),
+        service=service,
     )
 
 
@@ -71,6 +74,7 @@ def anthropic_usage(stated: Json) -> Usage:
         written=written,
         hour=hour,
         reasoning=count(_record(told.get("output_tokens_details")).get("thinking_tokens")),
+        service=told.get("speed"),
     )
 
 
@@ -154,6 +158,7 @@ def _parts(
     audio_in: int = 0,
     audio_out: int = 0,
     micro: int = 0,
+    service: Json = None,
 ) -> Usage:
     cached = min(cached, tokens_in)
     written = min(written, tokens_in - cached)
@@ -167,6 +172,7 @@ def _parts(
         tokens_reasoning=min(reasoning, tokens_out),
         tokens_audio_in=min(audio_in, tokens_in),
         tokens_audio_out=min(audio_out, tokens_out),
+        service=service if isinstance(service, str) and service in SERVICES else "",
     )
 
 

@@ -140,7 +140,7 @@ class Chunks(Whole):
         return characters(self.asked.body) // CHARACTERS_A_TOKEN + 1
 
     def spent(self) -> Usage:
-        return openai_usage(self.stated())
+        return openai_usage(self.stated(), self._head.get("service_tier"))
 
 
 class Events(Whole):

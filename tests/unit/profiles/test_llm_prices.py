@@ -86,6 +86,18 @@ def test_a_long_call_costs_its_tier_throughout():
     assert cost(Usage(tokens_in=500_001, tokens_out=10), **model) == 4_500_009 + 300
 
 
+def test_a_call_costs_what_its_kind_of_service_does():
+    services = look_up(["gpt-5"], "openai", "")["gpt-5"].services
+    model = {"price_in": 1.25, "price_out": 10, "services": services}
+    used = Usage(tokens_in=1000, tokens_out=100)
+    assert cost(used, **model) == 2250
+    assert cost(used.model_copy(update={"service": "flex"}), **model) == 1125
+    assert cost(used.model_copy(update={"service": "priority"}), **model) == 4500
+    assert cost(used.model_copy(update={"service": "unheard"}), **model) == 2250
+    fast = look_up(["claude-fable-5-2"], "anthropic", "")["claude-fable-5-2"].services
+    assert [each.name for each in fast] == ["fast"]
+
+
 def test_a_subscription_has_no_price_and_an_endpoint_that_says_what_it_cost_is_believed():
     model = RemoteModel(name="m", price_in=3, price_out=15)
     flat = LlmCapability(host="h", models=(model,), billing="subscription")

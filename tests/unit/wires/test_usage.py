@@ -104,6 +104,15 @@ def test_odd_ways_of_stating_it(stated: Any, used: Usage):
     assert openai_usage(stated) == used
 
 
+@pytest.mark.parametrize(
+    ("told", "service"),
+    [("priority", "priority"), ("flex", "flex"), ("default", ""), ("auto", ""), (None, ""), (["flex"], "")],
+)
+def test_the_kind_of_service_counts_where_it_is_charged_otherwise(told: Any, service: str):
+    assert openai_usage(CHAT, told).service == service
+    assert anthropic_usage({**MESSAGE, "speed": told}).service == service
+
+
 def test_the_last_chunk_and_the_last_event_tell_it_in_their_wires_names():
     chunks = CompletionChunks({"model": "m"})
     begun = {**MESSAGE, "output_tokens": 1, "output_tokens_details": None}

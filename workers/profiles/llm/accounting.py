@@ -28,12 +28,14 @@ def priced(usage: Usage, model: RemoteModel) -> Usage:
     """`usage` with the model's prices: micro-dollars, rounded up so that nothing used is free by rounding;
     None where a price that it needs is not known.
     """
-    return usage.model_copy(update={"micro_dollars": cost(usage, prices_for(model, usage.tokens_in))})
+    return usage.model_copy(update={"micro_dollars": cost(usage, prices_for(model, usage))})
 
 
-def prices_for(model: RemoteModel, tokens_in: int) -> Prices:
-    """The prices of a call with so many tokens of input."""
-    return next((tier for tier in reversed(model.tiers) if tokens_in > tier.above), model)
+def prices_for(model: RemoteModel, usage: Usage) -> Prices:
+    """The prices of a call as it was served and as long as it was."""
+    served = (each for each in model.services if each.name == usage.service)
+    long = (tier for tier in reversed(model.tiers) if usage.tokens_in > tier.above)
+    return next(served, None) or next(long, model)
 
 
 def cost(usage: Usage, prices: Prices) -> int | None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from workers.profiles.llm.prices import Prices, Tier
+from workers.profiles.llm.prices import Prices, Service, Tier
 from workers.profiles.llm.providers import WireName
 from workers.wires.models import ModelOffer
 
@@ -20,11 +20,14 @@ class DeclaredModel(ModelOffer, Prices):
 
 
 class RemoteModel(ModelOffer, Prices):
-    """A model of an endpoint with what is known of its prices; `tiers` are those of long calls."""
+    """A model of an endpoint with what is known of its prices; `tiers` are those of long calls, `services`
+    those of calls that are served in another way.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     tiers: tuple[Tier, ...] = ()
+    services: tuple[Service, ...] = ()
 
 
 class LlmCapability(BaseModel):

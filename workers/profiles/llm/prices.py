@@ -5,13 +5,16 @@ The package carries its list; nothing is fetched. It is imported only where a mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import datetime
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from workers.wires.usage import SERVICES
+
 if TYPE_CHECKING:
-    from genai_prices.types import ModelPrice
+    from genai_prices.types import ModelInfo, ModelPrice
 
 Price = float | None
 
@@ -42,6 +45,12 @@ class Tier(Prices):
     above: int = Field(ge=0)
 
 
+class Service(Prices):
+    """The prices of a whole call that the endpoint says it served as `name`: priority, flex or fast."""
+
+    name: str
+
+
 LISTED = {
     "price_in": "input_mtok",
     "price_out": "output_mtok",
@@ -62,14 +71,13 @@ class Listed(BaseModel):
 
     prices: dict[str, float]
     tiers: tuple[Tier, ...] = ()
+    services: tuple[Service, ...] = ()
 
 
 def look_up(names: Iterable[str], provider: str | None, url: str) -> dict[str, Listed]:
     """The list's prices by model, for those that it has: of `provider` (the list's own id), else of whoever
     answers at `url`. Another's model of the same name says nothing of what this endpoint charges.
     """
-    import datetime
-
     from genai_prices.data_snapshot import get_snapshot
 
     snapshot, now = get_snapshot(), datetime.datetime.now(datetime.UTC)
@@ -81,8 +89,18 @@ def look_up(names: Iterable[str], provider: str | None, url: str) -> dict[str, L
             continue
         found = _listed(model.get_prices(now))
         if found is not None:
-            told[name] = found
+            told[name] = found.model_copy(update={"services": tuple(_services(model, now, found))})
     return told
+
+
+def _services(model: ModelInfo, now: datetime.datetime, usual: Listed) -> Iterator[Service]:
+    """The kinds of service that the list has other prices of: OpenAI says which in `service_tier`, Anthropic
+    in `speed`.
+    """
+    for service in sorted(SERVICES):
+        found = _listed(model.get_prices(now, {"service_tier": service, "speed": service}))
+        if found is not None and found.prices != usual.prices:
+            yield Service(name=service, **found.prices)
 
 
 def _listed(listed: ModelPrice) -> Listed | None:

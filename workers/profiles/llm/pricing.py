@@ -64,8 +64,10 @@ def _remote(model: Model, listed: Listed | None) -> RemoteModel:
     none.
     """
     own = {name: getattr(model, name) for name in LISTED if getattr(model, name) is not None}
-    about = model.model_dump(exclude=set(LISTED) | {"tiers"})
+    about = model.model_dump(exclude=set(LISTED) | {"tiers", "services"})
     if listed is None:
         return RemoteModel(**about, **own)
     tiers = tuple(tier.model_copy(update=own) for tier in listed.tiers)
-    return RemoteModel(**about, **{"price_out": 0.0, **listed.prices, **own}, tiers=tiers)
+    services = tuple(service.model_copy(update=own) for service in listed.services)
+    prices = {"price_out": 0.0, **listed.prices, **own}
+    return RemoteModel(**about, **prices, tiers=tiers, services=services)
