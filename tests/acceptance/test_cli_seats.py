@@ -90,7 +90,7 @@ def test_its_limit_is_seen_and_waited_for(grid: HomeFolder) -> None:
         made = http.post("/jobs", json={"graph": {"root": graph}, "input": "so it goes"})
         assert made.is_success, made.text
 
-        (seat,) = wait_for(lambda: http.get("/workers?state=degraded").json())
+        (seat,) = wait_for(lambda: http.get("/workers?state=rate_limited").json())
     assert "rate limited until" in seat["reason"]
     assert seat["until"] > time.time() + 7000
 

@@ -86,9 +86,3 @@ class LlmProfile(Profile):
 
     def metrics(self) -> dict[str, float]:
         return {"calls": float(self._calls), "failures": float(self._failures)}
-
-    def health(self) -> str:
-        """Why the program refused its login, as long as that counts; an endpoint's refusals are the core's
-        business (`gridq.resting`).
-        """
-        return self._wire.health() if isinstance(self._wire, CliSpeaker) else ""

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,90 +11,22 @@ import pytest
 
 from gridq.errors import (
     GridError,
-    JobCancelled,
     SeatDegraded,
     SeatRateLimited,
     SeatUnavailable,
     StageError,
-    StageTimeout,
 )
 from gridq.profiles import StageContext
-from gridq.protocol import Effect, Json, StageCall
-from tests.fake_clis import PROGRAMS, FakeClis
-from tests.waiting import wait_for
+from tests.cli_seats import CLIS, WORDS, ask, failing, named, seat, stage
+from tests.fake_clis import FakeClis
 from tests.wire_types import CHUNK, COMPLETION, EVENT, MESSAGE, valid
-from workers.profiles.llm import LlmProfile
-from workers.profiles.llm.capability import LlmCapability
 
-CLIS = tuple(PROGRAMS)
-MODELS = (
-    *(
-        "echo",
-        "count",
-        "huge",
-        "slow",
-        "stubborn",
-        "silent",
-        "empty",
-        "hollow",
-        "crash",
-        "garbage",
-        "deaf",
-        "noisy",
-    ),
-    *("quotes", "lingers", "straggler", "limited", "session", "logged-out", "expired", "no-credit"),
-    *("overloaded", "no-model", "too-long"),
-)
-EFFECTS = [Effect(effect="Llm", model="any")]
-WORDS = [{"role": "user", "content": "so it goes on"}]
-
-
-def stage(implementation: str) -> StageCall:
-    return StageCall(id="s", name="s", path="$.a", implementation=implementation, effects=EFFECTS)
-
-
-@pytest.fixture(scope="module")
-def fakes(tmp_path_factory: pytest.TempPathFactory) -> FakeClis:
-    return FakeClis(tmp_path_factory.mktemp("clis"), *CLIS)
-
-
-@pytest.fixture(autouse=True)
-def _found(fakes: FakeClis, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in fakes.environ.items():
-        monkeypatch.setenv(name, value)
-
-
-def named(cli: str, model: str) -> str:
-    return f"anthropic/{model}" if cli == "opencode" else model
-
-
-def seat(cli: str, **fields: Any) -> LlmProfile:
-    """A seat as its worker opens it."""
-    profile = LlmProfile()
-    models = [{"name": named(cli, model)} for model in MODELS]
-    table = {"name": "mine", "cli": cli, "models": models, **fields}
-    program = fields.get("program") or shutil.which(PROGRAMS[cli])
-    billing = fields.get("billing", "subscription")
-    capability = {"host": cli, "models": models, "billing": billing, "states_cost": True}
-    profile.open(LlmCapability.model_validate(capability), {**table, "program": program})
-    return profile
+pytestmark = pytest.mark.usefixtures("on_path")
 
 
 @pytest.fixture(params=CLIS)
 def cli(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def ask(profile: LlmProfile, cli: str, model: str, context: StageContext | None = None, **body: Json) -> Json:
-    asked = {"model": named(cli, model), "messages": WORDS, **body}
-    value = {"wire": "openai", "path": "chat/completions", "body": asked}
-    return profile.run(stage("llm:wire"), value, context or StageContext())
-
-
-def failing(profile: LlmProfile, cli: str, model: str) -> GridError:
-    with pytest.raises(GridError) as caught:
-        ask(profile, cli, model)
-    return caught.value
 
 
 def test_an_answer_is_whole_with_what_it_used(cli: str):
@@ -224,23 +151,20 @@ def test_what_is_wrong_is_told_apart(model: str, kind: type[GridError], state: s
 
 
 def test_a_limit_that_ends_is_waited_for(cli: str):
-    profile = seat(cli)
-    assert profile.health() == ""
-    error = failing(profile, cli, "limited")
+    error = failing(seat(cli), cli, "limited")
+    assert type(error) is SeatDegraded
     least = 2 * 86400 if cli == "cursor" else 7300
     assert least < error.details["retry_after"] < 4 * 86400
-    assert "rate limited, since" in profile.health()
-    assert "tried again at" in profile.health()
-    ask(profile, cli, "echo")
-    assert profile.health() == ""
+    assert "rate limited until" in error.message
 
 
-def test_a_seat_that_fails_again_rests_longer():
-    profile = seat("claude")
-    first = failing(profile, "claude", "logged-out").details["retry_after"]
-    second = failing(profile, "claude", "logged-out").details["retry_after"]
-    assert (first, second) == (60.0, 120.0)
-    assert "claude auth login" in str(failing(profile, "claude", "logged-out").details["fix"])
+def test_who_is_logged_out_is_told_how_to_log_in():
+    assert "claude auth login" in str(failing(seat("claude"), "claude", "logged-out").details["fix"])
+
+
+def test_a_program_that_would_try_for_ever_is_not_waited_for():
+    error = failing(seat("opencode"), "opencode", "overloaded")
+    assert error.details["state"] == "overloaded"
 
 
 def test_a_time_of_day_is_understood():
@@ -278,60 +202,6 @@ def test_odd_programs_are_understood_all_the_same(model: str, monkeypatch: pytes
     assert answer["choices"][0]["message"]["content"].strip() in ("so it goes on", "nothing asked")
 
 
-def test_what_a_program_leaves_behind_ends_with_it(fakes: FakeClis):
-    answer = ask(seat("claude"), "claude", "straggler")
-    assert answer["choices"][0]["message"]["content"] == "so it goes on "
-    child = next(call["child"] for call in reversed(fakes.calls("claude")) if "child" in call)
-    wait_for(lambda: not alive(child))
-
-
-def alive(pid: int) -> bool:
-    """Whether it runs; one that has ended and is not reaped yet does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-@pytest.mark.parametrize("model", ["slow", "stubborn", "silent"])
-def test_a_cancelled_stage_kills_all_of_it(model: str, fakes: FakeClis):
-    profile = seat("claude")
-    before = len(fakes.calls("claude"))
-    context = StageContext(emit=lambda piece: None)
-    failed: list[GridError] = []
-
-    def run() -> None:
-        try:
-            ask(profile, "claude", model, context)
-        except GridError as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    wanted = 2 if model == "stubborn" else 1
-    wait_for(lambda: len(fakes.calls("claude")) >= before + wanted)
-    context.cancel()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert isinstance(failed[0], JobCancelled)
-    for call in fakes.calls("claude")[before:]:
-        for pid in filter(None, (call.get("pid"), call.get("child"))):
-            wait_for(lambda pid=pid: not alive(pid))
-
-
-def test_a_stage_whose_time_is_over_ends_it(fakes: FakeClis):
-    with pytest.raises(StageTimeout):
-        ask(seat("claude"), "claude", "slow", StageContext(deadline=time.monotonic() + 0.5))
-    assert not alive(fakes.calls("claude")[-1]["pid"])
-
-
-def test_a_program_that_is_silent_for_too_long_is_ended(fakes: FakeClis):
-    error = failing(seat("claude", silence=0.5), "claude", "silent")
-    assert type(error) is SeatUnavailable
-    assert "wrote nothing" in error.message
-    assert not alive(fakes.calls("claude")[-1]["pid"])
-
-
 def test_a_program_that_is_gone_rests_its_seat(fakes: FakeClis, tmp_path: Path):
     own = FakeClis(tmp_path / "own", "claude")
     profile = seat("claude", program=str(own.folder / "claude"))
@@ -341,29 +211,6 @@ def test_a_program_that_is_gone_rests_its_seat(fakes: FakeClis, tmp_path: Path):
     assert error.details["state"] == "broken install"
 
 
-def test_two_calls_on_one_login_come_one_after_the_other(
-    fakes: FakeClis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("workers.profiles.llm.clis.logins.WAIT_SECONDS", 0.2)
-    one, other = seat("claude"), seat("claude")
-    context = StageContext()
-    before = len(fakes.calls("claude"))
-
-    def first() -> None:
-        with pytest.raises(JobCancelled):
-            ask(one, "claude", "slow", context)
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    wait_for(lambda: len(fakes.calls("claude")) > before)
-    error = failing(other, "claude", "echo")
-    assert type(error) is SeatUnavailable
-    assert "uses the seat's login" in error.message
-    context.cancel()
-    thread.join(10)
-    assert ask(other, "claude", "echo")
-
-
 def test_a_rate_limit_without_a_time_goes_to_another_seat(fakes: FakeClis, tmp_path: Path):
     own = FakeClis(tmp_path / "own")
     text = "import sys; print('429 Too Many Requests', file=sys.stderr); sys.exit(len(sys.argv) > 2)"
@@ -371,31 +218,6 @@ def test_a_rate_limit_without_a_time_goes_to_another_seat(fakes: FakeClis, tmp_p
     profile = seat("codex", program=str(own.folder / "codex"))
     assert type(failing(profile, "codex", "echo")) is SeatRateLimited
     assert os.listdir(own.folder) == ["codex"]
-
-
-CALL = """
-import sys
-from gridq.profiles import StageContext
-from workers.profiles.llm.clis.speaker import CliSpeaker
-from workers.profiles.llm.clis.table import login, parse
-table = {"name": "mine", "cli": "claude", "program": sys.argv[1], "models": [{"name": "stubborn"}]}
-body = {"model": "stubborn", "messages": [{"role": "user", "content": "so it goes"}]}
-CliSpeaker(login(parse(table, "llm"))).post("chat/completions", body, StageContext())
-"""
-
-
-def test_a_program_does_not_outlive_its_killed_worker(fakes: FakeClis):
-    before = len(fakes.calls("claude"))
-    program = shutil.which("claude")
-    worker = subprocess.Popen([sys.executable, "-c", CALL, program], cwd=Path(__file__).parents[4])
-    calls = wait_for(lambda: fakes.calls("claude")[before:], true=lambda calls: len(calls) == 2)
-    head, child = calls[0]["pid"], calls[1]["child"]
-    worker.kill()
-    worker.wait()
-    wait_for(lambda: not alive(head))
-    assert alive(child)  # it ends with nobody; the next call on the login ends it
-    assert ask(seat("claude"), "claude", "echo")
-    wait_for(lambda: not alive(child))
 
 
 def test_a_schema_of_the_answer_is_what_comes_back(fakes: FakeClis):

@@ -11,7 +11,7 @@ import pytest
 
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
 from tests.fake_clis import FAKE
-from workers.profiles.llm.clis.faults import Condition, error_of, fault_in
+from workers.profiles.llm.clis.faults import error_of, fault_in
 from workers.profiles.llm.clis.known import PROVIDERS
 from workers.profiles.llm.clis.provider import Ask, Fault, Reader
 from workers.profiles.llm.clis.resets import reset_at
@@ -50,7 +50,39 @@ TRIES = {
         "empty": (SeatUnavailable, None),
         "sigterm": (SeatUnavailable, None),
     },
+    "gemini": {
+        "stream-bad-key": (SeatDegraded, "logged out"),
+        "stream-no-login": (SeatDegraded, "logged out"),
+        "no-login": (SeatDegraded, "logged out"),
+        "stream-429": (SeatRateLimited, "rate limited"),
+        "stream-500": (SeatUnavailable, "overloaded"),
+        "stream-404": (SeatUnavailable, "model unknown"),
+        "stream-refused": (SeatUnavailable, None),
+        "cut-stream": (SeatUnavailable, None),
+        "stream-empty": (SeatUnavailable, None),
+        "sigterm-silent": (SeatUnavailable, None),
+    },
+    "copilot": {
+        "bad-key": (SeatDegraded, "logged out"),
+        "poor": (SeatDegraded, "no credit"),
+        "status-429": (SeatRateLimited, "rate limited"),
+        "status-500": (SeatUnavailable, "overloaded"),
+        "unknown": (SeatUnavailable, "model unknown"),
+        "refused": (SeatUnavailable, None),
+        "cut": (SeatUnavailable, None),
+        "empty": (SeatUnavailable, None),
+        "sigterm": (SeatUnavailable, None),
+    },
+    "opencode": {
+        "bad-key": (SeatDegraded, "logged out"),
+        "no-login": (SeatDegraded, "logged out"),
+        "poor": (SeatDegraded, "no credit"),
+        "unknown": (SeatUnavailable, "model unknown"),
+        "empty": (SeatUnavailable, None),
+        "sigterm": (SeatUnavailable, None),
+    },
 }
+PLAIN = {"claude": "plain", "codex": "plain", "gemini": "stream", "copilot": "plain", "opencode": "plain"}
 CLAUDES = datetime.fromtimestamp(1795887052, UTC)
 CASES = [(cli, case, *expected) for cli, cases in TRIES.items() for case, expected in cases.items()]
 
@@ -67,7 +99,7 @@ def failed(cli: str, case: str) -> GridError:
     assert not (reader.complete and reader.text)
     stderr = (RECORDED / cli / f"{case}.stderr").read_text("utf-8")
     words = reader.refusal or f"{reader.noise}\n{stderr}"
-    return error_of(PROVIDERS[cli], Condition(), words, words, {})
+    return error_of(PROVIDERS[cli], words, stderr, words, {})
 
 
 @pytest.mark.parametrize(("cli", "case", "kind", "state"), CASES)
@@ -77,14 +109,17 @@ def test_a_failure_is_told_apart(cli: str, case: str, kind: type[GridError], sta
     assert error.details.get("state") == state
 
 
-@pytest.mark.parametrize("cli", sorted(TRIES))
+@pytest.mark.parametrize("cli", sorted(PLAIN))
 def test_an_answer_and_what_it_used(cli: str):
-    reader, texts = read(cli, "plain")
-    assert "".join(texts) == "so it goes on "
+    reader, texts = read(cli, PLAIN[cli])
+    assert "".join(texts).endswith("so it goes on ")  # copilot's server was asked with the date before
     assert reader.complete
     assert reader.session
-    assert reader.usage is not None
-    assert (reader.usage.tokens_in, reader.usage.tokens_cached, reader.usage.tokens_out) == (7, 2, 3)
+    if cli == "copilot":  # it says nothing of tokens
+        assert reader.usage is None
+    else:
+        assert reader.usage is not None
+        assert (reader.usage.tokens_in, reader.usage.tokens_cached, reader.usage.tokens_out) == (7, 2, 3)
 
 
 def test_claude_says_pieces_and_what_it_costs():

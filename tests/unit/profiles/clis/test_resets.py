@@ -44,7 +44,9 @@ def at(*date: int) -> datetime:
         ("Please try again in 120ms", at(2026, 11, 28, 15, 0, 0, 120_000)),
         ("limits will reset when your monthly cycle ends on 12/17/2026.", at(2026, 12, 17)),
         ("resets 2026-11-30T13:59:59.602877+00:00", at(2026, 11, 30, 13, 59, 59, 602_877)),
+        ("timestamp=2026-11-28T16:00:00Z Rate limit. Try again in 2 minutes.", at(2026, 11, 28, 15, 2)),
         # what is none
+        ("timestamp=2026-11-28T16:00:00Z rate limit", None),
         ("try again at Nov 28th, 2025 4:00 PM", None),
         ("resets Feb 31, 3pm", None),
         ("reset on 13/45/2026", None),

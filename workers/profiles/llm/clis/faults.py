@@ -1,4 +1,4 @@
-"""What the words of a vendor's program mean to the grid, and how long its seat rests for them.
+"""What the words of a vendor's program mean to the grid.
 
 | what is wrong | error | what follows |
 |---|---|---|
@@ -14,7 +14,6 @@ An error never quotes the prompt: of what a program wrote, lines that stand in i
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -25,10 +24,6 @@ from workers.profiles.llm.clis.provider import Fault, Provider
 from workers.profiles.llm.clis.resets import reset_at
 
 MAX_REASON = 500
-FIRST_REST = 60.0
-LONGEST_REST = 3600.0
-"""Seconds for which a seat rests where no time was told: twice as long after each failure in a row."""
-
 SOON = 20.0
 """Seconds up to which a limit is a moment's: the stage goes elsewhere, the seat does not rest."""
 
@@ -81,53 +76,14 @@ def told(words: str, secrets: Iterable[str] = ()) -> str:
     return text[-MAX_REASON:]
 
 
-class Condition:
-    """How a seat's login is: well, or since when and until when it is not, and why."""
+def error_of(provider: Provider, words: str, stderr: str, shown: str, details: dict[str, Json]) -> GridError:
+    """The error for a call that gave no answer. Its `state` is that of the seat; how long it rests where no
+    time is told is the core's business (`gridq.resting`).
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._fault: Fault | None = None
-        self._since = 0.0
-        self._until = 0.0
-        self._reason = ""
-        self._failures = 0
-
-    def well(self) -> None:
-        """A call went through."""
-        with self._lock:
-            self._fault, self._failures = None, 0
-
-    def ill(self, fault: Fault, reason: str, until: float | None = None) -> float:
-        """A call failed by `fault`; seconds for which the seat should rest."""
-        with self._lock:
-            now = time.time()
-            if self._fault is not fault:
-                self._since = now
-            self._fault, self._reason = fault, reason
-            self._failures += 1
-            rest = min(FIRST_REST * 2.0 ** min(self._failures - 1, 10), LONGEST_REST)
-            if until is not None:
-                rest = max(1.0, until - now)
-            self._until = now + rest
-            return rest
-
-    def said(self) -> str:
-        """In words; empty where it is well or may be tried again."""
-        with self._lock:
-            if self._fault is None or time.time() >= self._until:
-                return ""
-            since, until = _clock(self._since), _clock(self._until)
-            return f"{self._fault}, since {since}, tried again at {until}: {self._reason}"
-
-
-def error_of(
-    provider: Provider, condition: Condition, words: str, shown: str, details: dict[str, Json]
-) -> GridError:
-    """The error for a call that gave no answer; `condition` learns of it.
-
-    `words`: all that the program said of it. `shown`: what of that an error may hold.
+    `words`: what the program gave as its reason, `stderr` what it wrote beside, which counts where that tells
+    nothing; `shown`: what an error may hold.
     """
-    fault = fault_in(provider, words)
+    fault = fault_in(provider, words) or fault_in(provider, stderr)
     details = {**details, "reason": shown or "it said nothing"}
     title = provider.title
     if fault is not None:
@@ -135,16 +91,14 @@ def error_of(
     if fault is Fault.REFUSED:
         return StageError(f"{title} refused the request: {details['reason']}", {**details, "status": 400})
     if fault in RESTS:
-        details["retry_after"] = condition.ill(fault, details["reason"])
         return SeatDegraded(f"{title}: {fault}", {**details, "fix": _fix(provider, fault)})
     if fault is Fault.LIMITED:
         until = reset_at(words, datetime.now(UTC))
-        left = None if until is None else max(0.0, until - time.time())
-        if left is None or left < SOON:
-            if left is not None:
-                details["retry_after"] = left
+        if until is None:
             return SeatRateLimited(f"{title}: its rate limit is reached", details)
-        details["retry_after"] = condition.ill(fault, details["reason"], until)
+        details["retry_after"] = left = max(0.0, until - time.time())
+        if left < SOON:
+            return SeatRateLimited(f"{title}: its rate limit is reached", details)
         return SeatDegraded(f"{title}: rate limited until {_clock(until)}", details)
     if fault is Fault.NO_MODEL:
         fix = "correct the seat's models: their names are what the program's --model takes"
@@ -162,8 +116,8 @@ def _fix(provider: Provider, fault: Fault) -> str:
     return f"log in on the seat's machine: {provider.log_in}"
 
 
-def _clock(at: float | None) -> str:
+def _clock(at: float) -> str:
     """A time as people read it, with the day where it is not today's (UTC)."""
-    moment = datetime.fromtimestamp(at or 0.0, UTC)
+    moment = datetime.fromtimestamp(at, UTC)
     today = moment.date() == datetime.now(UTC).date()
     return moment.strftime("%H:%M UTC" if today else "%-d %B, %H:%M UTC")

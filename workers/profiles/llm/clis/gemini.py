@@ -113,15 +113,15 @@ GEMINI = Provider(
     words=patterns(
         expired=r"invalid_grant|token (has been )?(expired|revoked)|reauth",
         logged_out=r"set an auth method|api key not valid|api_key_invalid|unauthenticated|"
-        r"must specify the \w+_API_KEY|invalid auth method|\"code\":\s*(40[13]|41)\b|"
+        r"must specify the \w+_API_KEY|invalid auth method|\bcode\"?:\s*(40[13]|41)\b|"
         r"authentication (is )?(required|failed)|interactive (consent|terminal)|FatalAuthentication",
-        no_credit=r"billing|prepayment credits|payment required|\"code\":\s*402\b",
+        no_credit=r"billing|prepayment credits|payment required|\bcode\"?:\s*402\b",
         limited=r"exhausted your (capacity|daily quota)|quota|resource_exhausted|rate.?limit|"
-        r"\"code\":\s*429\b",
-        overloaded=r"overloaded|status: unavailable|high demand|\"code\":\s*5\d\d\b",
-        no_model=r"requested entity was not found|model .{0,80}not found|ModelNotFound|\"code\":\s*404\b",
+        r"\bcode\"?:\s*429\b",
+        overloaded=r"overloaded|status: unavailable|high demand|\bcode\"?:\s*5\d\d\b",
+        no_model=r"requested entity was not found|model .{0,80}not found|ModelNotFound|\bcode\"?:\s*404\b",
         refused=r"input token count|exceeds the maximum|invalid_argument|prohibited_content|"
-        r"\"code\":\s*400\b",
+        r"\bcode\"?:\s*400\b",
         broken=r"skipping system settings file",
     ),
     unsafe=re.compile(r"skipping system settings file", re.IGNORECASE),

@@ -1,8 +1,9 @@
 """opencode: `opencode run --format json`.
 
-Facts: the project's documents and open source. Events: `step_start`, `text` (each part whole), `tool_use`,
-`step_finish` with tokens and cost, `error`. A project's configuration is `opencode.json` in the working
-folder; it stands above the owner's own. Models are named `provider/model`.
+Facts: the project's documents, its open source and what version 1.18.33 prints. Events: `step_start`, `text`
+(each part whole), `tool_use`, `step_finish` with tokens and cost, `error`. A limit, an overload or a lost
+connection is tried again for ever and told on stderr alone. A project's configuration is `opencode.json` in
+the working folder; it stands above the owner's own. Models are named `provider/model`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def argv(ask: Ask) -> list[str]:
         settings["permission"] = agent["permission"] = {"*": "deny"}
         agent["tools"] = {"*": False}
     (ask.folder / "opencode.json").write_text(json.dumps(settings), "utf-8")
-    return ["run", "--format", "json", "--model", ask.model, "--agent", AGENT, *ask.args]
+    told = ["run", "--print-logs", "--log-level", "ERROR", "--format", "json"]
+    return [*told, "--model", ask.model, "--agent", AGENT, *ask.args]
 
 
 @dataclass
@@ -93,14 +95,18 @@ OPENCODE = Provider(
     example='{name = "anthropic/claude-sonnet-4-5", families = ["claude"]}',
     login=Login(("auth", "list"), re.compile(r"\b0 credentials(?![\s\S]*\b[1-9]\d* environment)")),
     environment=("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
-    settings={"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1"},
+    settings={
+        f"OPENCODE_DISABLE_{what}": "1"
+        for what in ("AUTOUPDATE", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "CLAUDE_CODE", "SHARE", "PRUNE")
+    },
+    hopeless=re.compile(r'message="stream error"[^\n]*\n'),
     words=patterns(
         expired=r"token (has )?expired|token refresh failed|invalid_grant",
         logged_out=r"ProviderAuthError|invalid (x-)?api.?key|incorrect api key|unauthorized|"
         r"api key is missing|\(HTTP 401\)|\(HTTP 403\)",
         no_credit=r"credit balance|insufficient.(balance|credits|quota)|\(HTTP 402\)|billing",
-        limited=r"usage limit|rate.?limit|too many requests|\(HTTP 429\)|limit reached",
-        overloaded=r"overloaded|\(HTTP 5\d\d\)|unavailable",
+        limited=r"usage limit|rate.?limit|too many requests|\b429\b|\(HTTP 429\)|limit reached",
+        overloaded=r"overloaded|\b5(00|02|03|29)\b|\(HTTP 5\d\d\)|unavailable",
         no_model=r"(Provider)?ModelNotFound|model not found|\(HTTP 404\)",
         refused=r"context (window|length)|prompt is too long|MessageOutputLength|\(HTTP 4(00|13|22)\)",
     ),

@@ -11,6 +11,7 @@ import collections
 import contextlib
 import functools
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -62,15 +63,18 @@ class Run:
         context: StageContext,
         silence: float,
         keep: Sequence[int] = (),
+        hopeless: re.Pattern[str] | None = None,
     ) -> None:
         """`told` is its stdin, `silence` the seconds for which it may write nothing, `keep` the descriptors
-        that it inherits.
+        that it inherits, `hopeless` words on its stderr after which it is not waited for.
         """
         self._context = context
         self._silence = silence
         self._told = memoryview(told)
         self._errors: collections.deque[bytes] = collections.deque()
         self._kept = 0
+        self._hopeless = hopeless
+        self._given_up = False
         self._lock = threading.Lock()
         self._reaped = False
         self.done = False
@@ -135,6 +139,8 @@ class Run:
                             yield lump
                         heard = time.monotonic() if lump else heard
                 self._context.check()
+                if self._given_up:
+                    return
                 now = time.monotonic()
                 open_ = {key.data for key in ready.get_map().values()}
                 if self._gone():
@@ -195,6 +201,7 @@ class Run:
             self._kept += len(lump)
             while self._kept - len(self._errors[0]) > TAIL:
                 self._kept -= len(self._errors.popleft())
+            self._given_up = self._hopeless is not None and bool(self._hopeless.search(self.stderr))
         return lump
 
     def _gone(self) -> bool:

@@ -126,7 +126,8 @@ class Provider:
     `homes` where that is by default: the first that is set. `environment` are the names of variables that it
     may see beside those that every program may, `settings` what it is always told, `variables` what it is
     told with a call. `words` are its texts for what can be wrong, the first that is found counts; `unsafe`
-    are those that say that its tools are not taken away. `rule` is the vendor's rule on who may use a login,
+    are those that say that its tools are not taken away, `hopeless` those by which a program tells of a try
+    that failed and goes on trying for ever. `rule` is the vendor's rule on who may use a login,
     `log_in` how its owner logs in, `example` a model for a table.
     """
 
@@ -146,6 +147,7 @@ class Provider:
     variables: Callable[[Ask], Mapping[str, str]] | None = None
     words: tuple[tuple[Fault, re.Pattern[str]], ...] = ()
     unsafe: re.Pattern[str] | None = None
+    hopeless: re.Pattern[str] | None = None
     system: bool = True
     schema: bool = False
 

@@ -62,13 +62,6 @@ def _found(text: str, now: datetime) -> datetime | None:
     told = _SECONDS.search(text)
     if told:
         return now + timedelta(seconds=float(told[1]))
-    told = _ISO.search(text)
-    if told:
-        try:
-            at = datetime.fromisoformat(told[1])
-        except ValueError:
-            return None
-        return at if at.tzinfo else at.replace(tzinfo=now.tzinfo)
     told = _SPAN.search(text)
     if told:
         seconds = sum(
@@ -83,6 +76,13 @@ def _found(text: str, now: datetime) -> datetime | None:
 def _told_as_time(text: str, now: datetime) -> datetime | None:
     """The time of day, with a day or without, at the beginning of `text`."""
     here = now.astimezone(_zone(text) or now.tzinfo)
+    told = _ISO.search(text)
+    if told:
+        try:
+            iso = datetime.fromisoformat(told[1])
+        except ValueError:
+            return None
+        return iso if iso.tzinfo else iso.replace(tzinfo=here.tzinfo)
     clock = _CLOCK.search(text)
     try:
         day = _day(text, here)

@@ -9,13 +9,13 @@ import contextlib
 import secrets
 import time
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gridq.errors import GridError, JobCancelled, SeatDegraded, SeatUnavailable
 from gridq.profiles import StageContext
 from gridq.protocol import Json
-from workers.profiles.llm.clis.faults import Condition, error_of, told, without_prompt
+from workers.profiles.llm.clis.faults import error_of, told, without_prompt
 from workers.profiles.llm.clis.logins import alone
 from workers.profiles.llm.clis.process import Run
 from workers.profiles.llm.clis.prompts import Prompt, prompt_of
@@ -45,7 +45,6 @@ class CliLogin:
     args: tuple[str, ...] = ()
     metered: bool = False
     secrets: tuple[str, ...] = ()
-    condition: Condition = field(default_factory=Condition)
 
 
 class CliSpeaker:
@@ -56,10 +55,6 @@ class CliSpeaker:
 
     def __init__(self, cli: CliLogin) -> None:
         self._cli = cli
-
-    def health(self) -> str:
-        """Why its login cannot work now, with since and until; "" where it can."""
-        return self._cli.condition.said()
 
     def close(self) -> None:
         """Nothing is held between calls; what is under way ends with its stage."""
@@ -115,6 +110,7 @@ class CliSpeaker:
                     context=context,
                     silence=cli.silence,
                     keep=own.keep,
+                    hopeless=cli.provider.hopeless,
                 )
             except OSError as exc:
                 raise self._failed(reader, f"{type(exc).__name__}: {exc.strerror}", prompt, None) from None
@@ -136,7 +132,6 @@ class CliSpeaker:
             if not reader.complete or not reader.text:
                 self._report(reader, context)
                 raise self._failed(reader, run.stderr, prompt, run.code)
-        cli.condition.well()
         yield reader, ""
 
     def _restrained(self, run: Run) -> None:
@@ -144,7 +139,6 @@ class CliSpeaker:
         unsafe = self._cli.provider.unsafe
         if unsafe is not None and not self._cli.tools and unsafe.search(run.stderr):
             details: dict[str, Json] = {"reason": told(run.stderr), "state": str(Fault.BROKEN)}
-            details["retry_after"] = self._cli.condition.ill(Fault.BROKEN, "its tools cannot be taken away")
             raise SeatDegraded(f"{self._cli.provider.title}: its tools cannot be taken away", details)
 
     def _report(self, reader: Reader, context: StageContext) -> None:
@@ -170,8 +164,9 @@ class CliSpeaker:
         beside its answer.
         """
         cli = self._cli
-        words = reader.refusal or "\n".join(filter(None, (reader.noise, stderr)))
-        words = without_prompt(words, f"{prompt.text}\n{prompt.system}")
+        asked = f"{prompt.text}\n{prompt.system}"
+        words, stderr = without_prompt(reader.refusal, asked), without_prompt(stderr, asked)
+        words = words or "\n".join(filter(None, (without_prompt(reader.noise, asked), stderr)))
         shown = told(words, cli.secrets)
         details: dict[str, Json] = {"cli": cli.provider.name}
         if code is not None:
@@ -179,7 +174,7 @@ class CliSpeaker:
             if not words.strip() or (reader.complete and not reader.refusal):
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
                 shown = f"it ended with {how} and said nothing" + (f": {shown}" if shown else "")
-        return error_of(cli.provider, cli.condition, words, shown, details)
+        return error_of(cli.provider, words, stderr, shown, details)
 
 
 def _collect(call: Generator[tuple[Reader, str]], texts: list[str]) -> Reader:

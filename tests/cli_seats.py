@@ -1,0 +1,67 @@
+"""Seats of fake programs, as their workers open them, and calls on them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.errors import GridError
+from gridq.profiles import StageContext
+from gridq.protocol import Effect, Json, StageCall
+from tests.fake_clis import PROGRAMS
+from workers.profiles.llm import LlmProfile
+from workers.profiles.llm.capability import LlmCapability
+
+CLIS = tuple(PROGRAMS)
+MODELS = (
+    *("echo", "count", "huge", "slow", "stubborn", "silent", "empty", "hollow", "crash", "garbage", "deaf"),
+    *("noisy", "quotes", "lingers", "straggler", "limited", "session", "logged-out", "expired", "no-credit"),
+    *("overloaded", "no-model", "too-long"),
+)
+EFFECTS = [Effect(effect="Llm", model="any")]
+WORDS = [{"role": "user", "content": "so it goes on"}]
+
+
+def stage(implementation: str) -> StageCall:
+    return StageCall(id="s", name="s", path="$.a", implementation=implementation, effects=EFFECTS)
+
+
+def named(cli: str, model: str) -> str:
+    return f"anthropic/{model}" if cli == "opencode" else model
+
+
+def seat(cli: str, **fields: Any) -> LlmProfile:
+    """A seat as its worker opens it; nothing is probed."""
+    profile = LlmProfile()
+    models = [{"name": named(cli, model)} for model in MODELS]
+    table = {"name": "mine", "cli": cli, "models": models, **fields}
+    program = fields.get("program") or shutil.which(PROGRAMS[cli])
+    billing = fields.get("billing", "subscription")
+    capability = {"host": cli, "models": models, "billing": billing, "states_cost": True}
+    profile.open(LlmCapability.model_validate(capability), {**table, "program": program})
+    return profile
+
+
+def ask(profile: LlmProfile, cli: str, model: str, context: StageContext | None = None, **body: Json) -> Json:
+    """One chat of OpenAI's wire."""
+    asked = {"model": named(cli, model), "messages": WORDS, **body}
+    value = {"wire": "openai", "path": "chat/completions", "body": asked}
+    return profile.run(stage("llm:wire"), value, context or StageContext())
+
+
+def failing(profile: LlmProfile, cli: str, model: str) -> GridError:
+    """The error of such a chat."""
+    with pytest.raises(GridError) as caught:
+        ask(profile, cli, model)
+    return caught.value
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; one that has ended and is not reaped yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
