@@ -27,7 +27,7 @@ Sort = tuple[str, int, frozenset[str]]
 class Seat:
     """A live seat. `running`: of each busy lane the stage's queue and for how long it has run. `back_in`:
     until it takes work (0: now; None: nobody knows). `rate_in`: until it may make requests again. `left`:
-    what its budget has, in micro-dollars.
+    what its budget has, in micro-dollars. `lends_to`: the agents and teams it is lent to alone, if any.
     """
 
     seat: str
@@ -39,6 +39,7 @@ class Seat:
     per_minute: int | None = None
     rate_in: float = 0.0
     left: int | None = None
+    lends_to: tuple[str, ...] = ()
 
     @property
     def free(self) -> int:
@@ -49,6 +50,10 @@ class Seat:
         """Whether it takes such a stage, now or once it is back."""
         able = self.back_in is not None and (self.left is None or self.left >= cost)
         return able and queue in self.queues and self.seat not in excluded
+
+    def may_be_lent(self, agent: str) -> bool:
+        """Whether it is lent to an agent, as far as is known without its team."""
+        return not self.lends_to or agent in self.lends_to or any(":" in name for name in self.lends_to)
 
 
 @dataclass(frozen=True, slots=True)

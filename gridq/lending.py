@@ -48,7 +48,7 @@ def barred(reply: Sequence[str], agent: str) -> NoLiveSeat:
     more = f" and {len(seats) - 3} more" if len(seats) > 3 else ""
     return NoLiveSeat(
         f"No live seat of {queue} is lent to the agent {agent!r}",
-        {"path": queue, "queue": queue, "reason": "; ".join(seats[:3]) + more, "fix": FIX},
+        {"path": "agent", "queue": queue, "reason": "; ".join(seats[:3]) + more, "fix": FIX},
     )
 
 

@@ -108,6 +108,9 @@ class Lookout:
         board, known = self._look()
         if ask not in known and len(known) >= ASKS:
             ask = replace(ask, agent=ANYBODY)
+        others = {seat.seat for seat in board.seats if not seat.may_be_lent(ask.agent)}
+        if others:
+            ask = replace(ask, excluded=ask.excluded | others)
         found = known.get(ask)
         if found is None:
             foretold = forecast(board, ask)
@@ -288,6 +291,7 @@ def _seat(seat: registry.LiveSeat, running: Iterable[tuple[str, float | None]], 
         seat.per_minute,
         max(seat.rate_until - now, 0.0) if seat.rate_until is not None else 0.0,
         seat.budget_left,
+        tuple(seat.lends_to),
     )
 
 

@@ -42,6 +42,7 @@ def test_who_may_not_is_refused_with_the_reason_and_who_may_is_served(grid: Loca
     ) as caught:
         client.submit(ECHO, 1)
     assert caught.value.reason == "m.bench is lent to ci, team:research alone"
+    assert caught.value.path == "agent"  # so that a gateway does not hold it: nobody need come
     assert client.run(ECHO, 2, agent="ci", timeout=20) == 2
     with pytest.raises(NoLiveSeat, match=r"The seat m\.bench is not lent to the agent 'default'"):
         client.submit(ECHO, 1, pin="m.bench")

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 LOOK = 0.2
 """Seconds between two looks: what the owner says counts within one."""
 
+AGAIN = 1.0
+"""Seconds between two tries to tell the grid."""
+
 LENT = "lent"
 
 
@@ -37,16 +40,18 @@ class Watch:
         self._seat = seat
         self._session = session
         self._rules = rules
-        self._applied: Rest | None = None
-        self._noted: Rest | None = None
+        self._heeded: Rest | None = None
+        self._stopped: list[Attempt] = []
+        self._untold = False  # the grid does not know yet
+        self._again = 0.0  # when it is told again
         self._repeat = Repeat(f"owner of {seat}", LOOK, self.look)
 
     def begin(self) -> None:
         """Before the seat goes live: a seat that is kept begins so. It may take some seconds."""
         for rule in self._rules:
             rule.start()
-        self._applied = self._session.resting.own = self._wanted()
-        self._note(self._applied)
+        self._heeded = self._session.resting.own = self._wanted()
+        self._note(self._heeded)
 
     def start(self) -> None:
         self._repeat.start()
@@ -57,29 +62,29 @@ class Watch:
         self._repeat.stop()
 
     def look(self) -> None:
-        """See what the owner wants, and do it. RedisError: the grid could not be told; the next look tries
-        again, and meanwhile nothing runs here that is not to.
+        """See what the owner wants, and do it. RedisError, SeatInUse: the grid could not be told; that is
+        tried again, and meanwhile nothing runs here that is not to.
         """
         wanted = self._wanted()
-        if wanted == self._applied:
-            return
         resting = self._session.resting
-        stopped: list[Attempt] = []
-        if wanted is not None:
-            stopped = resting.withhold(wanted)
-        else:
-            resting.release()
-        if wanted != self._noted:
+        if wanted != self._heeded:
+            if wanted is not None:
+                self._stopped = resting.withhold(wanted)
+            else:
+                resting.release()
+            self._heeded = wanted
+            self._untold, self._again = True, 0.0
             self._note(wanted)
-        resting.tell(stopped)
-        self._applied = wanted
+        if self._untold and time.monotonic() >= self._again:
+            self._again = time.monotonic() + AGAIN
+            resting.tell(self._stopped)
+            self._untold, self._stopped = False, []
 
     def _wanted(self) -> Rest | None:
         now = time.time()
         return next((rest for rule in self._rules if (rest := rule(now)) is not None), None)
 
     def _note(self, rest: Rest | None) -> None:
-        self._noted = rest
         said = {"state": LENT} if rest is None else asdict(rest)
         try:
             write_private(_path(self._home, self._seat), json.dumps(said) + "\n")

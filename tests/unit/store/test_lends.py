@@ -139,3 +139,14 @@ def test_a_seat_that_rests_is_live_and_serves_nobody(grid: Grid) -> None:
     assert grid.client.hget(grid.keys("lanes"), ANY) == b"1"
     grid.seat(rests=True, lanes=3)
     assert grid.client.hget(grid.keys("lanes"), ANY) is None
+
+
+def test_who_waited_in_vain_is_told_that_its_seats_are_lent_to_others(grid: Grid) -> None:
+    grid.seat(only=["ci", "team:research"])
+    late = grid.job(one(), "late", agent="bob", queue_timeout_ms=1)
+    grid.job(one(), "due", agent="bob")
+    grid.wait_over()
+    grid.age("deadlines", "due")
+    grid.sweep()
+    for job in (late, "due"):
+        assert b"all seats that serve it are lent to others" in grid.ended(job).payload

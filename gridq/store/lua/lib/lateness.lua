@@ -6,10 +6,10 @@ local function seats_of(q)
   if not serving[q] then
     local list = {}
     for _, seat in ipairs(C('SRANDMEMBER', K .. 'serve:' .. q, 64)) do
-      local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'left', 'gleft', 'rpm', 'grpm')
+      local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'left', 'gleft', 'rpm', 'grpm', 'only')
       local rate = least(f[4], f[5])
       list[#list + 1] = {seat = seat, lanes = tonumber(f[1] or 0), busy = C('HLEN', K .. 'held:' .. seat),
-        left = least(f[2], f[3]) or FOREVER, hasty = rate ~= nil and spent_rate(seat, rate)}
+        left = least(f[2], f[3]) or FOREVER, hasty = rate ~= nil and spent_rate(seat, rate), only = f[6]}
     end
     serving[q] = list
   end
@@ -17,15 +17,16 @@ local function seats_of(q)
 end
 
 -- In words, and what would help. `x`: the seats that the stage's attempts excluded.
-local function unclaimed(q, x, cost, agent)
+local function unclaimed(q, x, cost, agent, team)
   if not costless(q) and C('HEXISTS', K .. 'parked', agent) == 1 then
     return 'its agent or team was over its money, so its stages stood aside', 'raise the limit, or wait until the month turns'
   end
-  local able, lanes, free, solvent, patient = 0, 0, 0, 0, 0
+  local able, lanes, free, solvent, patient, others = 0, 0, 0, 0, 0, 0
   local seats = seats_of(q)
   if not seats[1] then return 'no live seat serves it and takes work', 'start a worker that serves it' end
   for _, s in ipairs(seats) do
-    if not has(x, s.seat) then
+    if not lent(s.only, agent, team) then others = others + 1
+    elseif not has(x, s.seat) then
       able, lanes = able + 1, lanes + s.lanes
       if s.busy < s.lanes then
         free = free + 1
@@ -36,6 +37,7 @@ local function unclaimed(q, x, cost, agent)
       end
     end
   end
+  if others == #seats then return 'all seats that serve it are lent to others', 'ask the owner of one to lend it to the agent' end
   if able == 0 then return 'the seats that serve it failed it or lack what it needs', 'look at its attempts: gridq job' end
   if free == 0 then return 'all lanes of its seats were busy (' .. lanes .. ')', 'add a seat, or allow a longer queue_timeout' end
   if solvent == 0 then return 'the budgets of the seats that serve it are used up', 'raise one, or wait until it refills' end
@@ -53,7 +55,7 @@ end
 
 -- The error of a job whose deadline has passed, with the first of its stages that runs or stands ready, of very many some.
 local function past_deadline(job)
-  local f = C('HMGET', jobkey(job), 'at', 'dl', 'n', 'agent')
+  local f = C('HMGET', jobkey(job), 'at', 'dl', 'n', 'agent', 'of')
   if not f[3] then f = C('HMGET', K .. 'sub:' .. job, 'at', 'dl') end
   local details = {path = '', seconds = (f[2] - f[1]) / 1000, reason = not f[3] and 'no router had admitted it' or nil}
   for step = 0, math.min(tonumber(f[3] or 0), 100) - 1 do
@@ -68,7 +70,7 @@ local function past_deadline(job)
       details.fix = 'look at quarantined stages while there is time: gridq quarantine'
       break
     elseif s[2] then
-      details.path, details.reason, details.fix = h.path, unclaimed(h.q, s[4] or '', h.cost, f[4])
+      details.path, details.reason, details.fix = h.path, unclaimed(h.q, s[4] or '', h.cost, f[4], f[5])
       break
     end
   end
