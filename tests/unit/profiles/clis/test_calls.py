@@ -241,3 +241,49 @@ def test_a_failure_with_a_long_prompt_is_told_soon_and_without_it():
     with pytest.raises(GridError) as caught:
         ask(seat("claude"), "claude", "quotes", messages=[{"role": "user", "content": line * 200_000}])
     assert "a line of the prompt" not in str(caught.value.to_record())
+
+
+@pytest.mark.parametrize(
+    ("implementation", "value", "field"),
+    [
+        ("llm:embed", {"input": "so"}, "path"),
+        ("llm:complete", {"prompt": "so", "raw": True}, "path"),
+        ("llm:complete", {"prompt": "so", "stop": ["."]}, "stop"),
+        ("llm:chat", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]"),
+    ],
+)
+def test_a_stage_asks_nothing_that_a_program_cannot_do(
+    implementation: str, value: dict[str, Any], field: str, fakes: FakeClis
+):
+    before = len(fakes.calls("claude"))
+    with pytest.raises(StageError) as caught:
+        seat("claude").run(stage(implementation), {**value, "model": "echo"}, StageContext())
+    assert str(caught.value.details["param"]).startswith(field)
+    assert len(fakes.calls("claude")) == before
+
+
+def test_a_program_that_keeps_its_tools_is_not_used(tmp_path: Path):
+    own = FakeClis(tmp_path / "own")
+    said = "'Security Warning: Skipping system settings file /x: insecure'"
+    event = '{"type":"message","role":"assistant","content":"so"}'
+    own.install("gemini", f"import sys; print({said}, file=sys.stderr, flush=True); print('{event}')")
+    pieces: list[Any] = []
+    program = str(own.folder / "gemini")
+    with pytest.raises(SeatDegraded, match="its tools cannot be taken away"):
+        ask(seat("gemini", program=program), "gemini", "echo", StageContext(emit=pieces.append))
+    assert pieces == []
+
+
+def test_a_user_without_a_folder_for_calls_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    error = failing(seat("claude"), "claude", "echo")
+    assert type(error) is SeatUnavailable
+    assert "There is no folder" in error.message
+
+
+def test_nothing_of_a_call_is_left_behind(fakes: FakeClis):
+    ask(seat("claude"), "claude", "echo")
+    left = sorted((fakes.folder / ".cache" / "gridq" / "logins").iterdir())
+    assert left
+    assert all(path.suffix == ".lock" and path.stat().st_size == 0 for path in left)

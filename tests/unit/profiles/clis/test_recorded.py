@@ -160,13 +160,14 @@ def test_odd_lines_break_nothing(cli: str, line: str):
 
 @pytest.mark.parametrize("cli", sorted(PROVIDERS))
 def test_events_of_odd_shapes_break_nothing(cli: str):
-    odd: list[Any] = [None, 1, "x", [], {}, True]
+    odd: list[Any] = [None, 1, "x", [], {}, True, {"text": 5, "type": []}, [{"type": "text", "text": 5}]]
     kinds = (
         *("result", "stream_event", "rate_limit_event", "item.completed", "turn.completed", "turn.failed"),
         *("error", "message", "init", "assistant", "text", "step_finish", "assistant.message_delta"),
         *("assistant.message", "assistant.usage", "session.error", "thread.started"),
     )
     fields = ("result", "usage", "event", "item", "error", "message", "stats", "part", "data", "content")
+    fields += ("stop_reason", "session_id", "subtype", "is_error", "total_cost_usd", "severity", "status")
     for kind in kinds:
         for value in odd:
             reader = PROVIDERS[cli].reader(Ask("m", Path(), Path(), Path(), partial=True))

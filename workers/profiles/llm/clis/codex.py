@@ -67,7 +67,7 @@ class CodexReader(Reader):
             case "item.completed":
                 item = record(event.get("item"))
                 if item.get("type") == "agent_message":
-                    self.said = item.get("text") or ""
+                    self.said = str(item.get("text") or "")
             case "error":
                 self.trouble = str(event.get("message") or "")
                 self.refusal = self.refusal or self.trouble

@@ -127,7 +127,9 @@ class Run:
                 ready.register(self._ended, selectors.EVENT_READ, "end")
             heard, wrote, until, swept = time.monotonic(), 0, None, False
             while True:
-                for key, _ in ready.select(self._wait(heard, until)):
+                events = ready.select(self._wait(heard, until))
+                # stderr first: what it says there before its answer is known before it
+                for key, _ in sorted(events, key=lambda event: event[0].data != "err"):
                     if key.data == "in":
                         self._tell(ready)
                     elif key.data == "end":
@@ -201,7 +203,8 @@ class Run:
             self._kept += len(lump)
             while self._kept - len(self._errors[0]) > TAIL:
                 self._kept -= len(self._errors.popleft())
-            self._given_up = self._hopeless is not None and bool(self._hopeless.search(self.stderr))
+            if self._hopeless is not None and self._hopeless.search(self.stderr):
+                self._given_up = True
         return lump
 
     def _gone(self) -> bool:

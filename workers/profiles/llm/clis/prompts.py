@@ -86,7 +86,7 @@ def _checked(provider: Provider, body: dict[str, Json]) -> Json:
         if value is None or field in HINTS or field in READ:
             continue
         if value not in NOTHING.get(field, ()):
-            raise _cannot(field, title)
+            raise _cannot(field, title, "nothing (nor stop_sequences)" if field == "stop" else "nothing")
     if body.get("n", 1) != 1:
         raise _cannot("n", title, "1")
     if body.get("tools"):
