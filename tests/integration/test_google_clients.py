@@ -291,10 +291,12 @@ def test_anthropics_client(door: WireDoor, server: GeminiServer):
 # -- what a seat makes of it --------------------------------------------------------------------------------
 
 
-def run(profile: LlmProfile, model: str, pieces: list[Any] | None = None) -> tuple[Any, Usage]:
+def run(
+    profile: LlmProfile, model: str, pieces: list[Any] | None = None, context: StageContext | None = None
+) -> tuple[Any, Usage]:
     effects = [Effect(effect="Llm", model=model)]
     call = StageCall(id="s", name="llm_complete", path="$", implementation="llm:complete", effects=effects)
-    context = StageContext(emit=None if pieces is None else pieces.append)
+    context = context or StageContext(emit=None if pieces is None else pieces.append)
     return profile.run(call, "so it goes on", context), context.usage
 
 
@@ -344,9 +346,11 @@ def test_each_failure_is_its_error_whole_or_streamed(
 @pytest.mark.parametrize(("model", "said"), [("cut", ["so "]), ("cut-first", []), ("error-late", ["so "])])
 def test_a_stream_that_breaks_off_is_the_seats_fault(profile: LlmProfile, model: str, said: list[str]):
     pieces: list[Any] = []
+    context = StageContext(emit=pieces.append)
     with pytest.raises(SeatUnavailable):
-        run(profile, model, pieces)
+        run(profile, model, context=context)
     assert pieces == said
+    assert context.usage.tokens_in == (4 if said else 0), "what it said that it had used so far is charged"
 
 
 def test_vertex_takes_a_bearer_and_no_ids(monkeypatch: pytest.MonkeyPatch):

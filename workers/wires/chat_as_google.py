@@ -87,7 +87,6 @@ class ChatAsGoogle:
             try:
                 for event in events:
                     yield from told.add(event)
-                yield from told.end()
             except ODD:
                 raise self.malformed("an event of its stream is not of the wire") from None
 

@@ -68,21 +68,20 @@ def completion(answer: dict[str, Json], asked: dict[str, Json]) -> dict[str, Jso
 
 
 class ContentChunks:
-    """The chunks of a chat completion, from the events of a stream."""
+    """The chunks of a chat completion, from the events of a stream. Each event says what was used so far, and
+    a chunk of its own says it on: of a stream that breaks off it is what is known.
+    """
 
     def __init__(self, asked: dict[str, Json]) -> None:
         self._asked = asked
         self._head: dict[str, Json] = {}
         self._calls: dict[int, int] = {}
         self._begun: set[int] = set()
-        self._usage: Json = None
 
     def add(self, event: dict[str, Json]) -> Iterable[dict[str, Json]]:
         """The chunks that `event` brings. StageError, SeatUnavailable: see `check`."""
         check(event)
         self._head = self._head or _head(event, self._asked, "chat.completion.chunk")
-        if isinstance(event.get("usageMetadata"), dict):
-            self._usage = event["usageMetadata"]
         for at, candidate in enumerate(event.get("candidates") or ()):
             index = candidate.get("index", at)
             if index not in self._begun:
@@ -98,11 +97,9 @@ class ContentChunks:
             reason = _reason(candidate, index in self._calls)
             if reason is not None:
                 yield self._chunk(index, {}, reason)
-
-    def end(self) -> Iterable[dict[str, Json]]:
-        """The chunk of the usage, which grew with each event."""
-        if self._head and self._usage is not None:
-            yield {**self._head, "choices": [], "usage": _usage(self._usage)}
+        used = _usage(event.get("usageMetadata"))
+        if used is not None:
+            yield {**self._head, "choices": [], "usage": used}
 
     def _chunk(self, index: int, delta: dict[str, Json], finish: str | None = None) -> dict[str, Json]:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}

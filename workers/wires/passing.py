@@ -128,7 +128,7 @@ class Telling:
         self._begun = False
         self._chunks = asked.wire == OPENAI
         self._usage_asked = isinstance(options, dict) and bool(options.get("include_usage"))
-        self._usage_told = False
+        self._usage: dict[str, Json] | None = None
         self._context = context
         self._held: list[dict[str, Json]] = []
 
@@ -136,9 +136,8 @@ class Telling:
         if event.get("type") == "ping":
             return
         if self._chunks and event.get("usage") and not event.get("choices"):
-            self._usage_told = True
-            if not self._usage_asked:
-                return
+            self._usage = event  # a seat may say it again and again, the client hears it once, at the end
+            return
         if not says and not self._begun:
             self._held.append(event)
             return
@@ -148,9 +147,9 @@ class Telling:
             self._context.emit(each)
 
     def usage(self, whole: Chunks) -> None:
-        """The chunk of the usage for a client that asked for it, where the endpoint sent none."""
-        if self._usage_asked and not self._usage_told:
-            self._context.emit({**whole.head(), "choices": [], "usage": whole.stated()})
+        """The chunk of the usage for a client that asked for it, made up where the endpoint sent none."""
+        if self._usage_asked:
+            self._context.emit(self._usage or {**whole.head(), "choices": [], "usage": whole.stated()})
 
 
 def _embed(asked: Asked, body: dict[str, Json], context: StageContext, speaker: Speaker) -> dict[str, Json]:

@@ -1,0 +1,144 @@
+"""Each way in which an endpoint fails, in each wire, whole and streamed: the same error of the grid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable
+from gridq.profiles import StageContext
+from gridq.protocol import Effect, StageCall
+from tests.local_http import Handler, LocalServer
+from workers.profiles.llm import LlmProfile
+from workers.profiles.llm.capability import LlmCapability
+
+WIRES = ("openai", "anthropic", "google")
+TYPES = {401: "authentication_error", 402: "billing_error", 429: "rate_limit_error", 529: "overloaded_error"}
+BEGUN: dict[str, list[dict[str, Any]]] = {
+    "openai": [{"id": "1", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "so "}}]}],
+    "anthropic": [
+        {"type": "message_start", "message": {"id": "1", "role": "assistant", "usage": {"input_tokens": 3}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "so "}},
+    ],
+    "google": [{"candidates": [{"index": 0, "content": {"role": "model", "parts": [{"text": "so "}]}}]}],
+}
+
+
+class Failing(LocalServer):
+    """Fails as the last `play` says."""
+
+    def __init__(self) -> None:
+        self.play: Callable[[Handler], None] = lambda handler: None
+        super().__init__(_handler(self))
+
+
+def _handler(state: Failing) -> type[Handler]:
+    class Plays(Handler):
+        def do_POST(self) -> None:
+            self.body()
+            state.play(self)
+
+    return Plays
+
+
+@pytest.fixture(scope="module")
+def failing() -> Iterator[Failing]:
+    with Failing() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def profiles(failing: Failing) -> Iterator[dict[str, LlmProfile]]:
+    opened = {}
+    for wire in WIRES:
+        profile = opened[wire] = LlmProfile()
+        table = {"name": "s", "url": f"{failing.url}/{wire}", "wire": wire, "models": [{"name": "m"}]}
+        (offer,) = profile.probe([{**table, "allow_loopback": True}]).found
+        profile.open(LlmCapability.model_validate(offer.capability), offer.config)
+    yield opened
+    for profile in opened.values():
+        profile.close()
+
+
+def refusal(wire: str, status: int) -> dict[str, Any]:
+    """As each vendor writes it."""
+    if wire == "anthropic":
+        return {"type": "error", "error": {"type": TYPES.get(status, "api_error"), "message": "no"}}
+    if wire == "google":
+        return {"error": {"code": status, "message": "no", "status": "SOME_STATUS"}}
+    return {"error": {"message": "no", "type": "some_error", "param": None, "code": None}}
+
+
+def ask(profile: LlmProfile, streaming: bool) -> tuple[GridError, list[Any]]:
+    pieces: list[Any] = []
+    effects = [Effect(effect="Llm", model="m")]
+    call = StageCall(id="s", name="s", path="$", implementation="llm:complete", effects=effects)
+    with pytest.raises(GridError) as caught:
+        profile.run(call, "so it goes on", StageContext(emit=pieces.append if streaming else None))
+    return caught.value, pieces
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "kind", "after"),
+    [
+        (401, {}, SeatDegraded, None),
+        (402, {}, SeatDegraded, None),
+        (429, {}, SeatRateLimited, None),
+        (429, {"Retry-After": "7"}, SeatRateLimited, 7),
+        (429, {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "1m2s"}, SeatRateLimited, 62),
+        (500, {}, SeatUnavailable, None),
+        (529, {"Retry-After": "2"}, SeatUnavailable, 2),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_refusal(
+    failing: Failing,
+    profiles: dict[str, LlmProfile],
+    wire: str,
+    streaming: bool,
+    status: int,
+    headers: dict[str, str],
+    kind: type[GridError],
+    after: float | None,
+):
+    failing.play = lambda handler: handler.answer(status, refusal(wire, status), headers)
+    error, pieces = ask(profiles[wire], streaming)
+    assert type(error) is kind
+    assert (error.details["status"], error.details["reason"]) == (status, "no")
+    assert error.details.get("retry_after") == after
+    assert pieces == []
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("broken", [b"", b"data: {not json\n\n", b"data: 5\n\n"])
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_stream_that_is_cut_or_is_no_stream(
+    failing: Failing, profiles: dict[str, LlmProfile], wire: str, broken: bytes, begun: bool
+):
+    def play(handler: Handler) -> None:
+        handler.begin_stream()
+        for event in BEGUN[wire] if begun else ():
+            handler.chunk(f"data: {json.dumps(event)}\n\n".encode())
+        if broken:
+            handler.chunk(broken)
+        handler.close_connection = True
+
+    failing.play = play
+    error, pieces = ask(profiles[wire], True)
+    assert type(error) is SeatUnavailable
+    assert pieces == (["so "] if begun else [])
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "answer", [b"<html>", b"[]", b"{}", b'{"choices": 5, "content": 5, "candidates": 5}']
+)
+def test_an_answer_that_is_none(failing: Failing, profiles: dict[str, LlmProfile], wire: str, answer: bytes):
+    failing.play = lambda handler: handler.answer(200, answer)
+    error, _ = ask(profiles[wire], False)
+    assert type(error) is SeatUnavailable
