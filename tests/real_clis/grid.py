@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -117,10 +118,21 @@ class Grid:
 
 
 @contextmanager
+def own_cache() -> Iterator[Path]:
+    """A folder for what seats keep, instead of the user's cache. It lies in the home folder, for Gemini CLI
+    takes no settings from a place below one that others can write to, as folders of tests are.
+    """
+    base = Path.home() / ".cache"
+    base.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gridq-tests-", dir=base, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextmanager
 def up(name: str, url: str, folder: Path) -> Iterator[Grid]:
     """The grid of one program on the server at `url`."""
     cli, path = CLIS[name], program(name)
-    with cli.server() as server:
+    with cli.server() as server, own_cache() as cache:
         assert server.key is not None
         workers = {}
         tables = ""
@@ -141,6 +153,7 @@ def up(name: str, url: str, folder: Path) -> Iterator[Grid]:
                 "GRIDQ_LOG_LEVEL": "DEBUG",
                 "GRIDQ_NARRATE": "1",
                 "GRIDQ_DRAIN": "1",
+                "XDG_CACHE_HOME": str(cache),
                 **login.variables,
             }
         (folder / "home").mkdir(mode=0o700)
