@@ -94,7 +94,7 @@ def read(
 
 def _entry(name: str, fields: dict[bytes, bytes]) -> Entry:
     words = fields[b"e"].decode("utf-8", "replace").split(" ")
-    what, job, step, attempt, seat, agent, team, queue, micro, tokens_in, tokens_out, ms, month = words
+    what, job, step, attempt, seat, agent, team, queue, micro, tokens_in, tokens_out, ms, month, *_ = words
     return Entry(
         id=name,
         at=int(name.partition("-")[0]),

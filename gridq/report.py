@@ -7,15 +7,15 @@ guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from redis import Redis
 
-from gridq import entries
+from gridq import entries, registry
 from gridq.entries import LATE, RECORDED, Entry
-from gridq.protocol import Json
+from gridq.protocol import Advertisement, Json
 from gridq.quotas import SeatLimit
 from gridq.store.keys import Keys
 
@@ -129,20 +129,22 @@ class Told:
 def report(client: Redis, keys: Keys, month: tuple[int, int], now: int, told: Told) -> Report:
     """The report of the month that begins and ends at `month`, in ms; `now` by the server's clock."""
     start, end = month
+    ads = {ad.seat: ad for ad in registry.seats(client, keys)}
     found: dict[str, SeatReport] = {}
-    records = _records(client, keys)
-    for seat in sorted(records.keys() | told.limits.keys()):
-        limit = told.limits.get(seat, SeatLimit())
-        own = records.get(seat, (None, "month"))
-        found[seat] = _seat(seat, limit, own, end - start, told.seat_cost)
+
+    def of(seat: str) -> SeatReport:
+        if seat not in found:
+            record: Any = client.hmget(keys("seat", seat), ["budget", "period"])
+            limit = told.limits.get(seat, SeatLimit())
+            found[seat] = _seat(seat, limit, record, ads.get(seat), end - start)
+            found[seat].cost = told.seat_cost if limit.cost is None else limit.cost
+        return found[seat]
+
+    for seat in {*_serving(client, keys), *told.limits}:
+        of(seat)
     for entry in entries.read(client, keys, since=start, until=end - 1):
-        if entry.charged is None:
-            continue
-        if entry.seat not in found:
-            limit = told.limits.get(entry.seat, SeatLimit())
-            own = _record(client, keys, entry.seat)
-            found[entry.seat] = _seat(entry.seat, limit, own, end - start, told.seat_cost)
-        found[entry.seat].add(entry)
+        if entry.charged is not None:
+            of(entry.seat).add(entry)
     first = next(entries.read(client, keys), None)
     since = None if first is None or first.at >= end else max(first.at, start)
     until = None if since is None else min(now, end)
@@ -151,21 +153,24 @@ def report(client: Redis, keys: Keys, month: tuple[int, int], now: int, told: To
 
 
 def _seat(
-    name: str, limit: SeatLimit, own: tuple[int | None, str], span: int, cost: int | None
+    name: str, limit: SeatLimit, record: list[bytes | None], ad: Advertisement | None, span: int
 ) -> SeatReport:
-    budget, period = own
+    """What is known of a seat beside the ledger: by the quotas file, its record (budget and period), and what
+    its worker tells; `span` is the month's length in ms.
+    """
+    budget = None if record[0] is None else int(record[0])
+    period = (record[1] or b"month").decode()
+    if ad is not None and ad.whole_budget is not None:
+        budget = ad.whole_budget
     bounds = [
         amount * span // {"week": WEEK_MS, "day": DAY_MS}.get(per, span)
         for amount, per in ((budget, period), (limit.budget, limit.period))
         if amount is not None
     ]
+    owner = limit.owner or (ad.owner if ad is not None else "") or None
+    nothing = None if owner is None else 0
     return SeatReport(
-        seat=name,
-        owner=limit.owner,
-        recorded_for_others=None if limit.owner is None else 0,
-        lent=None if limit.owner is None else 0,
-        cost=cost if limit.cost is None else limit.cost,
-        capacity=min(bounds, default=None),
+        name, owner, recorded_for_others=nothing, lent=nothing, capacity=min(bounds, default=None)
     )
 
 
@@ -207,25 +212,16 @@ def _utilisation(seats: tuple[SeatReport, ...], whole: bool, told: Told) -> Figu
     )
 
 
-def _records(client: Redis, keys: Keys) -> dict[str, tuple[int | None, str]]:
-    """Budget and period of the live seats that serve more than the grid's own queues."""
+def _serving(client: Redis, keys: Keys) -> list[str]:
+    """The live seats that serve more than the grid's own queues."""
     live: Any = client.zrange(keys("seats"), 0, -1)
     names = [name.decode() for name in live]
     look = client.pipeline(transaction=False)
     for name in names:
-        look.hmget(keys("seat", name), ["queues", "budget", "period"])
-    found: Iterable[Any] = look.execute() if names else ()
-    return {
-        name: _budget(budget, period)
-        for name, (queues, budget, period) in zip(names, found, strict=True)
+        look.hget(keys("seat", name), "queues")
+    found: list[Any] = look.execute() if names else []
+    return [
+        name
+        for name, queues in zip(names, found, strict=True)
         if any(not queue.startswith("gridq:") for queue in (queues or b"").decode().split())
-    }
-
-
-def _record(client: Redis, keys: Keys, seat: str) -> tuple[int | None, str]:
-    found: Any = client.hmget(keys("seat", seat), ["budget", "period"])
-    return _budget(*found)
-
-
-def _budget(budget: bytes | None, period: bytes | None) -> tuple[int | None, str]:
-    return None if budget is None else int(budget), (period or b"month").decode()
+    ]

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from gridq import cli
 from gridq.machine import machine_id
+from gridq.protocol import Advertisement
+from gridq.registry import advertise
 from gridq.settings import settings
 from tests.conftest import GridEnv
 from tests.unit.store.entered import TEAM
@@ -133,6 +135,18 @@ def test_what_each_seat_was_used_for(grid: Grid, quotas: str) -> None:
     assert (idle["recorded"], idle["used"], idle["lent"], idle["reclaimed"]) == (0, 0, None, None)
     table = run("report", GRIDQ_QUOTAS=quotas)[0].splitlines()
     assert table[2].split() == ["m.a", "2", "$0.70", "$0.40", "$0.10", "$50.00", "$20.00"]
+
+
+def test_whose_seat_it_is_its_own_machine_may_say(grid: Grid) -> None:
+    """The budget is the whole one: what its owner keeps is paid for too."""
+    ad = Advertisement(
+        seat="m.a", machine="m", worker="a@m", incarnation="i1", kind="bench", lanes=1, queues=["bench:any"],
+        owner="bob", share=0.5, whole_budget=2 * MILLION,
+    )  # fmt: skip
+    advertise(grid.client, grid.keys, ad, 60.0)
+    seat = next(seat for seat in told("report", "--seat-cost", "50")["seats"] if seat["seat"] == "m.a")
+    assert (seat["owner"], seat["lent"], seat["capacity"]) == ("bob", 300_000, 2 * MILLION)
+    assert seat["reclaimed"] == 7_500_000
 
 
 def test_what_nobody_knows_stays_unknown(grid: Grid, quotas: str) -> None:

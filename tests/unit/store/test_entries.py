@@ -67,6 +67,16 @@ def test_what_has_no_price_is_not_said_to_cost_nothing(grid: Grid) -> None:
     agrees(grid)
 
 
+def test_numbers_beyond_all_reason_can_be_read(grid: Grid) -> None:
+    """What a provider says that it counted is entered as it is."""
+    grid.seat()
+    grid.job(one())
+    claim = grid.take()
+    grid.fail(claim, "back", tokens=(10**19, 0))
+    grid.complete(claim, used=10**14, tokens=(10**19, 10**17))
+    assert sums(grid) == [("back", "m.a", 0, 10**19, 0), ("late", "m.a", 10**14, 0, 10**17)]
+
+
 def test_jobs_are_counted_with_their_admission(grid: Grid) -> None:
     limit(grid, TEAM + "[agents.bob]\nmonthly_jobs = 1\n")
     grid.seat()
@@ -229,9 +239,11 @@ def test_the_sweep_trims_it_and_keeps_it_alive(grid: Grid) -> None:
     assert days - HOUR < grid.client.pttl(key) <= days
     old, late = grid.keys("ledger"), {"e": "late" + " " * 12}
     grid.client.delete(old)
+    first, many = grid.now() - days - DAY, grid.client.pipeline()
     for number in range(3_000):
-        grid.client.xadd(old, late, id=f"{grid.now() - days - DAY + number}-1")
-    grid.client.xadd(old, late)
+        many.xadd(old, late, id=f"{first + number}-1")
+    many.xadd(old, late)
+    many.execute()
     for left in (2_000, 1_000, 100):
         grid.sweep()
         assert grid.client.xlen(key) <= left + 100

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from gridq import entries
@@ -139,3 +141,37 @@ def test_an_entry_that_is_missing_is_found(grid: Grid) -> None:
     grid.done(grid.take(), used=70)
     grid.client.xdel(grid.keys("ledger"), entered(grid)[0].id)
     assert len(verify(grid.client, grid.keys).differences) == 3
+
+
+def test_it_is_right_while_the_grid_runs_and_the_month_turns(grid: Grid) -> None:
+    """Counters and entries are read at one instant: whoever settles meanwhile is in both or in neither."""
+    turn_at(grid, DAY)
+    limit(grid, TEAM.replace("1", "1000"))
+    grid.seat(lanes=2, budget=10**12)
+    over = threading.Event()
+
+    def work() -> None:
+        other = Grid(grid.client, grid.config)
+        try:
+            for number in range(150):
+                other.job(one(cost=900), f"w{number}")
+                claim = other.take()
+                if number % 5 == 0:
+                    other.fail(claim, "back", used=number)
+                    claim = other.take()
+                other.done(claim, used=number, tokens=(number, 1))
+        finally:
+            over.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    looked = 0
+    while not over.is_set():
+        agrees(grid)
+        looked += 1
+        if looked % 10 == 0:
+            turn(grid)
+    worker.join()
+    agrees(grid)
+    assert looked > 10
+    assert len(entered(grid)) == 150 + 30

@@ -34,7 +34,7 @@ local function enter(what, lease, seat, of, micro, tokens_in, tokens_out, priced
   local job, step, attempt = string.match(lease, '^([^:]+):(%d+):%d+:(%d+)')
   local month = of.team and micro > 0 and window('month') or ''
   book(words_of(what, job, step, attempt, seat, of.agent or '', of.team or '', of.q or '', priced and whole(micro) or '',
-    tokens_in, tokens_out, of.since and NOW - of.since or '', month))
+    whole(tokens_in), whole(tokens_out), of.since and NOW - of.since or '', month))
 end
 
 -- A lease that ended without a completion is remembered with what was charged for it, '-' until its attempt reports: what that
