@@ -250,3 +250,19 @@ def stored(client: Client) -> str:
     }
     names = list(redis.scan_iter(f"{client.config.prefix}*", count=1000))
     return "\n".join(f"{name!r} {reads[redis.type(name)](name)!r}" for name in names if redis.exists(name))
+
+
+def test_the_ledger_has_it_all(grid: Grid) -> None:
+    """After whatever ran here: tokens as the worker told them, and every counter is what the entries make."""
+    told = {"micro_dollars": 70, "tokens_in": 12, "tokens_out": 34}
+    paid = {"root": {"op": "Stage", "id": "paid", "config": told}}
+    job = grid.client.submit(paid, {}, agent="gil")
+    grid.client.result(job, 20)
+    lines = CliRunner().invoke(cli.app, ["ledger", "export"]).stdout.splitlines()
+    entries = [entry for entry in map(json.loads, lines) if entry["job"] == job]
+    assert [entry["what"] for entry in entries] == ["job", "done"]
+    assert {name: entries[1][name] for name in told} == told
+    assert (entries[1]["agent"], entries[1]["charged"]) == ("gil", "agent")
+    found = command("ledger", "verify")
+    assert (found["differences"], found["notes"]) == ([], [])
+    assert found["counters"] > 4
