@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsons
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,7 +60,8 @@ def export(since: Since = None, until: Until = None, json: AsJson = False, debug
         start = instant_of(since, "--since", zone, now)
         end = instant_of(until, "--until", zone, now)
         for entry in entries.read(client.redis, client.keys, since=start, until=end):
-            typer.echo(jsons.dumps(entry.to_json(), separators=(",", ":")))
+            sys.stdout.write(jsons.dumps(entry.to_json(), separators=(",", ":")) + "\n")
+    sys.stdout.flush()
 
 
 @ledger.command(epilog=EXITS, short_help="Rebuild the counters from the ledger, and compare.")
