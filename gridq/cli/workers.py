@@ -53,7 +53,8 @@ def seats_table(seats: Sequence[LiveSeat]) -> Table:
     """One row for each seat, in short."""
     table = plain_table("seat", "kind", "lanes", "queues", "state", "since", numbers=("lanes", "since"))
     for seat in seats:
-        state = f"{seat.state}: {seat.reason}" if seat.reason else seat.state
+        ready = f"ready: {seat.reason}" if seat.reason else "ready"
+        state = ready if seat.state == "ready" else state_of(seat)
         age = span(time.time() - seat.started_at) if seat.started_at else "-"
         lanes = f"{seat.busy}/{seat.lanes}"
         table.add_row(seat.seat, seat.kind or "-", lanes, "\n".join(seat.queues), state, age)

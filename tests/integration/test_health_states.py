@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -41,10 +41,11 @@ class Told:
         self.session.register()
 
     def rest(self, error: SeatError) -> tuple[str, float] | None:
-        """The state after a failure, and for how many seconds from then on."""
+        """The state after a failure, and for how many seconds from then on, to ten."""
+        before = time.time()
         self.session.resting.failed(error)
         ad = self.beat.advertisement()
-        return None if ad.until is None else (ad.state, round(ad.until - time.time(), 1))
+        return None if ad.until is None else (ad.state, round(ad.until - before, -1))
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ def ill(grid_env: GridEnv) -> Iterator[Ill]:
         renew_ms=100, max_attempts=100,
     )  # fmt: skip
     login = Login()
-    seats = {"m.bench": ["bench:any"]}
+    seats: dict[str, Sequence[str]] = {"m.bench": ["bench:any"]}
     with LocalGrid(connect(grid_env.url), config, seats, lanes=3, runner=login) as grid:
         try:
             yield Ill(grid, login)

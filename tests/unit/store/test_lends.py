@@ -17,7 +17,8 @@ def agent_of(grid: Grid, lease: str) -> str | None:
 
 def key(grid: Grid, agent: str, team: str | None) -> str:
     """The id of an API key."""
-    grid.client.hset(grid.keys("keys"), f"k-{agent}", json.dumps({"agent": agent, "team": team}))
+    record = {"agent": agent} if team is None else {"agent": agent, "team": team}
+    grid.client.hset(grid.keys("keys"), f"k-{agent}", json.dumps(record))
     return f"k-{agent}"
 
 
@@ -150,3 +151,11 @@ def test_who_waited_in_vain_is_told_that_its_seats_are_lent_to_others(grid: Grid
     grid.sweep()
     for job in (late, "due"):
         assert b"all seats that serve it are lent to others" in grid.ended(job).payload
+
+
+def test_no_team_is_no_team_that_a_seat_could_be_lent_to(grid: Grid) -> None:
+    grid.seat(only=["team:-"])
+    assert grid.admit(one(), "j1", agent="bob", key=key(grid, "bob", None), wait=False)[0] == "barred"
+    grid.scripts.limit("d", "{}", {"a:*": "- - -"})
+    grid.job(one(), "j2", agent="bob", key="k-bob")
+    assert grid.claim() == "none"

@@ -6,7 +6,7 @@ local function lent(only, agent, team)
   if not only then return true end
   only = ' ' .. only .. ' '
   return string.find(only, ' a:' .. agent .. ' ', 1, true) ~= nil
-    or team and string.find(only, ' t:' .. team .. ' ', 1, true) ~= nil or false
+    or team and team ~= '-' and string.find(only, ' t:' .. team .. ' ', 1, true) ~= nil or false
 end
 
 -- Why a submission by this key is refused: missing (the grid has keys and none came), unknown, revoked; false where it may. The
