@@ -8,6 +8,7 @@ import codecs
 import gc
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,10 +74,13 @@ def asked(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -
             if match is None:
                 raise _malformed(header, "the id of an event of this gateway: <job>/<entry>")
             resume = (match[1], match[2])
-        elif name == b"x-gridq-detach":
+        elif name in SWITCHES:
             if text.lower() not in _FLAGS:
                 raise _malformed(header, "1 or 0")
-            detach = _FLAGS[text.lower()]
+            if name == b"x-gridq-detach":
+                detach = _FLAGS[text.lower()]
+            else:
+                options[SWITCHES[name]] = _FLAGS[text.lower()]
         elif name == b"x-gridq-agent":
             pass  # gridq.gateway.caller reads it
         elif name in NUMBERS:
@@ -115,8 +119,9 @@ WORDS = {
     b"x-gridq-pin": ("pin", "a seat's name"),
     b"idempotency-key": ("idempotency_key", "1 to 255 printable characters"),
 }
+SWITCHES = {b"x-gridq-detach": "detach", b"x-gridq-wait-for-seat": "wait_for_seat"}
 _OPTIONS = {name: told[0] for name, told in (NUMBERS | WORDS).items()} | {b"x-gridq-avoid": "avoid"}
-KNOWN = frozenset({*_OPTIONS, b"x-gridq-detach", b"x-gridq-agent"})
+KNOWN = frozenset({*_OPTIONS, *SWITCHES, b"x-gridq-agent"})
 """Every header of a request that the grid reads."""
 
 
@@ -157,7 +162,7 @@ def parse_body(raw: bytes, depth: int) -> dict[str, Json]:
                 "The body is not UTF-8", {"path": "body", "reason": f"{exc.reason} at byte {exc.start}"}
             ) from None
         except ValueError as exc:
-            raise InvalidJson("The body is not JSON", {"path": "body", "reason": str(exc)[:200]}) from None
+            raise InvalidJson("The body is not JSON", {"path": "body", "reason": _reason(exc)}) from None
         if not isinstance(body, dict):
             raise InvalidJson("The body is no JSON object", {"path": "body", "expected": "a JSON object"})
         if raw.count(b"{") + raw.count(b"[") > depth and _is_deeper(body, depth):
@@ -191,6 +196,13 @@ def stream_of(body: dict[str, Json]) -> bool:
 
 def _no_number(name: str) -> Json:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _reason(fault: ValueError) -> str:
+    """Why a text is no JSON that is taken; Python's own advice on long numbers is none for a client."""
+    if "int_max_str_digits" in str(fault):
+        return f"a number has more than {sys.get_int_max_str_digits()} digits"
+    return str(fault)[:200]
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_number)

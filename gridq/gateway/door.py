@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from gridq.gateway.holding import Holding
 from gridq.gateway.options import GatewayOptions
 from gridq.gateway.pipe import Pipe
 from gridq.gateway.relay import CALM, Relay
+from gridq.gateway.unwanted import Unwanted
 from gridq.history import read_rows
 from gridq.idempotency import body_of, earlier
 from gridq.inbox import keep_long
@@ -31,7 +31,7 @@ from gridq.money import total
 from gridq.protocol import Row
 from gridq.settings import Settings
 from gridq.store import values
-from gridq.store.connection import connect_async, translated
+from gridq.store.connection import CONNECT_TIMEOUT, connect_async, translated
 
 CONNECTIONS = 32
 """Connections of one gateway's loop, the reader's among them: a thousand jobs that end at once share them."""
@@ -59,9 +59,12 @@ class Door:
         self.redis: redis.asyncio.Redis = connect_async(
             self.client.url, name="gridq-gateway", timeout=BLOCK * 2, most=CONNECTIONS
         )
-        self.pipe = Pipe(connect_async(self.client.url, name="gridq-gateway", retry=False))
+        self.pipe = Pipe(
+            connect_async(self.client.url, name="gridq-gateway", timeout=CONNECT_TIMEOUT, retry=False)
+        )
         self.relay = Relay(self.redis, self.keys, self.pipe, buffer=options.buffer)
         self.holding = Holding(self.redis, self.keys, options.hold)
+        self.unwanted = Unwanted(self.cancel)
         self._admission: Admission | None = None
         self.closing = False
         """Whether the gateway stops: who is cut off then comes back at another one."""
@@ -81,6 +84,7 @@ class Door:
         await self.holding.close()
         await self.relay.close()
         await self.pipe.close()
+        await self.unwanted.close()
         await self.redis.aclose()
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
         self.client.close()
@@ -112,8 +116,8 @@ class Door:
         (`gridq.gateway.holding`).
 
         `follower` is one of the relay's that follows `job` already, so that no time is lost. The errors are
-        those of `gridq.Client.submit`; nothing is queued then. Where the request is given up meanwhile, what
-        was admitted is cancelled, unless it is `detached`.
+        those of `gridq.Client.submit`; nothing is queued then. Where the request is given up meanwhile, or is
+        told that the server is away, what was admitted all the same is cancelled, unless it is `detached`.
         """
         given = check_id(job) if job is not None else new_id()
         fresh = job is None or follower is not None
@@ -134,7 +138,12 @@ class Door:
                 raise
 
         limits = [limit for limit in (about.queue_timeout, about.deadline) if limit is not None]
-        admitted = await self.holding.admit(attempt, min(limits, default=None))
+        try:
+            admitted = await self.holding.admit(attempt, min(limits, default=None))
+        except BrokerError:
+            if not detached:
+                self.unwanted.add(given)
+            raise
         if follower is not None and admitted == follower.job:
             follower.watch(CALM)
         return admitted
@@ -188,8 +197,7 @@ class Door:
             return
         fault = admitting.exception()
         if fault is None or isinstance(fault, RedisError | BrokerError):
-            with contextlib.suppress(RuntimeError):  # the threads are gone: the gateway has stopped meanwhile
-                self._threads.submit(self.client.cancel, job)
+            self.unwanted.add(job)
 
     async def outcome(self, job: str) -> Outcome:
         """How a job that has ended did so. JobNotFound: its result has expired."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import contextlib
 import json
 import logging
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from gridq.absence import Absence
 from gridq.awaiting import not_found
-from gridq.errors import GridError, JobNotFound, RequestError
+from gridq.errors import BrokerError, GridError, JobNotFound, RequestError
 from gridq.gateway import faults, sse
 from gridq.gateway.asked import RequestOptions, asked, model_of, parse_body, read_body, stream_of
 from gridq.gateway.caller import Caller, identify
@@ -250,8 +249,12 @@ class Passing(Response):
         await send({"type": "http.response.body", "body": self.wire.fault(record)})
 
     async def _cancel(self) -> None:
-        with contextlib.suppress(GridError):  # it has ended, or the server is away: its deadline ends it
+        try:
             await self.door.cancel(self.job)
+        except BrokerError:
+            self.door.unwanted.add(self.job)
+        except GridError:  # it has ended
+            pass
 
 
 def _about(rows: list[Row]) -> Headers:

@@ -109,6 +109,15 @@ def test_what_no_seat_can_do_or_nobody_serves_is_told_no_place(served: Served) -
 
 
 @pytest.mark.parametrize("path", CHATS)
+def test_who_asks_to_wait_for_a_seat_is_not_refused(served: Served, scripts: Scripts, path: str) -> None:
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(ask, served, path, "sometime", **{"x-gridq-wait-for-seat": "1"})
+        wait_for(lambda: scripts.client.exists(scripts.keys("cls", "llm:sometime")))
+        assert served.gateway.ask("DELETE", f"/jobs/{served.grid.client.jobs(1)[0].job}", 200)["cancelled"]
+        assert asked.result().status_code == 409
+
+
+@pytest.mark.parametrize("path", CHATS)
 def test_who_gave_way_is_told_what_every_refusal_says(served: Served, scripts: Scripts, path: str) -> None:
     with idle(scripts, "t.narrow", "llm:narrow"), ThreadPoolExecutor() as threads:
         bound(scripts, "llm:narrow", 1, "drop-oldest-batch")

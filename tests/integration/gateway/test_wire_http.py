@@ -156,6 +156,7 @@ def test_the_headers_become_the_options_of_the_job(http: httpx.Client, served: S
         ("x-gridq-prefer", "a,b"),
         ("x-gridq-avoid", "m.a,,m.b"),
         ("x-gridq-detach", "perhaps"),
+        ("x-gridq-wait-for-seat", "perhaps"),
         ("x-gridq-agent", "two words"),
         ("x-gridq-prioirty", "batch"),
         ("idempotency-key", "é"),

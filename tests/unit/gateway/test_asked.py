@@ -51,6 +51,10 @@ def test_what_is_no_json_is_refused_with_a_reason_and_a_place(text: str) -> None
         assert "line 1 column" in error.details["reason"] or "char" in error.details["reason"]
 
 
+def test_a_number_of_too_many_digits_is_told_without_pythons_advice() -> None:
+    assert refused(b'{"x":' + b"9" * 4301 + b"}").details["reason"] == "a number has more than 4300 digits"
+
+
 @pytest.mark.parametrize("raw", [b"[]", b"null", b'"x"', b"1"])
 def test_what_is_no_object(raw: bytes) -> None:
     assert refused(raw).message == "The body is no JSON object"

@@ -1,0 +1,41 @@
+"""A server that hangs, and what it does of what it was sent when it wakes: nothing that was refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gridq.gateway import caller, door, unwanted
+from gridq.states import JobState
+from gridq.store import connection
+from tests.acceptance.llm_grid import llm_grid
+from tests.gateways import serving
+from tests.refused import refused
+from tests.waiting import wait_for
+
+PATH = "/v1/chat/completions"
+ASKED = {"max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
+
+
+def test_a_job_whose_client_was_told_that_the_server_is_away_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caller, "KEPT", 600.0)  # whether there are keys is known: the job itself is sent
+    for module in (connection, door):
+        monkeypatch.setattr(module, "CONNECT_TIMEOUT", 0.3)
+    monkeypatch.setattr(unwanted, "AGAIN", 0.05)
+    with llm_grid(tmp_path) as grid, serving(grid.config) as gateway:
+        gateway.post(PATH, {"model": "echo", **ASKED})
+        pid = grid.server.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            reply = gateway.http.post(PATH, json={"model": "silent", **ASKED})
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        refused(reply, 503, "broker.unreachable")
+        states = [JobState.CANCELLED, JobState.DONE]
+        wait_for(lambda: [job.state for job in grid.local.client.jobs(5)] == states)
