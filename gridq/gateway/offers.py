@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from redis import Redis
 
 from gridq import registry
+from gridq.gateway.enrolment import MACHINE
 from gridq.protocol import Advertisement, Json
 from gridq.store.keys import Keys
 
@@ -21,8 +22,10 @@ CLOSE = 3
 
 
 def models(client: Redis, keys: Keys) -> dict[str, dict[str, Json]]:
-    """Each model, family and `any` that a live seat offers, by its name, in one record for both APIs."""
-    return offered(registry.seats(client, keys))
+    """Each model, family and `any` that a live seat offers, by its name, in one record for both APIs. Workers
+    that came over HTTP run no request of a model API.
+    """
+    return offered([ad for ad in registry.seats(client, keys) if ad.machine != MACHINE])
 
 
 def near(name: str, names: Iterable[str]) -> list[str]:

@@ -50,8 +50,8 @@ async def queues(
     dependencies=[Depends(anybody)],
 )
 async def models(request: Request) -> Any:
-    """Each capability of the live seats, who serves it, and where its model is loaded. `/v1/models` lists the
-    same as the model APIs' clients read it.
+    """Each capability of the live seats, who serves it, and where its model is loaded. `/v1/models` lists
+    those that the model APIs can ask for, as their clients read it.
     """
     seats = await glance_of(request.app).seats.get()
     return registry.offers_of([seat for seat in seats if seat.kind != registry.ROUTER_KIND])

@@ -79,6 +79,20 @@ def serving(demand: Demand, models: Iterable[ModelOffer]) -> list[ModelOffer]:
     ]
 
 
+def lack(demand: Demand, models: Sequence[ModelOffer]) -> str:
+    """In words what a seat with `models` lacks for `demand`; empty where one of them meets it."""
+    if serving(demand, models):
+        return ""
+    called = [model for model in models if demand.queue in llm_queues([model])]
+    if not called:
+        return f"it does not serve {demand.queue}"
+    if demand.needs.get("embeddings"):
+        called = [model for model in called if model.embeddings]
+        if not called:
+            return "it has no model of that name that gives embeddings"
+    return f"its context is {max(model.context or 0 for model in called)} tokens"
+
+
 def named(name: object, models: Sequence[ModelOffer]) -> list[ModelOffer]:
     """Those of `models` that a request's `model` field may mean: all for nothing or `any`, else by name or
     family.

@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from gridq import queues, registry
-from gridq.gateway import enrolment, hosting
+from gridq.gateway import enrolment, hosting, offers
 from gridq.registry import LiveSeat
 from gridq.settings import Settings
 from gridq.store.connection import connect
@@ -236,6 +236,8 @@ def test_a_request_of_a_model_api_is_not_for_it(
     assert reply.status_code >= 500
     assert "no request of a model API" in reply.text
     assert worker.asked == []
+    with connect(config.broker_url.get_secret_value(), name="tests") as client:
+        assert offers.models(client, Keys(config.prefix)) == {}, "the model APIs' clients would ask for it"
 
 
 def test_another_gateway_takes_over_whom_one_that_stops_served(

@@ -6,7 +6,7 @@ import pytest
 
 from gridq.errors import InvalidField
 from gridq.protocol import Effect
-from workers.wires.demand import llm_demand, llm_queues, named, serving
+from workers.wires.demand import lack, llm_demand, llm_queues, named, serving
 from workers.wires.models import ModelOffer
 
 GPT4 = ModelOffer(name="gpt-4", families=("gpt",), context=8192)
@@ -73,6 +73,19 @@ def test_context_and_embeddings_narrow():
     assert vectors is not None
     assert serving(wide, [GPT4, TURBO]) == [TURBO]
     assert serving(vectors, [GPT4, EMBED]) == [EMBED]
+
+
+def test_what_a_seats_models_lack_is_told_in_words():
+    def told(**fields: object) -> str:
+        demand = llm_demand(llm(**fields))
+        assert demand is not None
+        return lack(demand, [GPT4, EMBED])
+
+    assert told(model="gpt-4") == told(embeddings=True) == told(model="gpt", context=8192) == ""
+    assert told(model="gpt-4", embeddings=True) == "it has no model of that name that gives embeddings"
+    assert told(model="gpt-4", context=8193) == "its context is 8192 tokens"
+    assert told(embeddings=True, context=8193) == "its context is 8192 tokens"
+    assert told(model="gpt-5") == "it does not serve llm:gpt-5"
 
 
 def test_named_reads_a_requests_model_field():

@@ -13,7 +13,7 @@ from gridq import queues
 from gridq.errors import InvalidField
 from gridq.protocol import Demand, Effect, Json
 from workers.profiles.gpu.capability import Backend, GpuCapability
-from workers.wires.demand import llm_demand, llm_queues, serving
+from workers.wires.demand import lack, llm_demand, llm_queues
 
 EFFECT = "Gpu"
 KIND = "gpu"
@@ -97,7 +97,7 @@ def shortfall(demand: Demand, capability: GpuCapability) -> str:
     if demand.queue not in queues_of(capability):
         return f"{demand.queue} is not served by {capability.device} ({capability.backend})"
     if queues.kind_of(demand.queue) != KIND:
-        return "" if serving(demand, capability.models) else "no model of the seat meets the demand"
+        return lack(demand, capability.models)
     memory = demand.needs.get("memory_mb", 0)
     if capability.memory_mb < memory:
         return f"needs {memory} MB, {capability.device} has {capability.memory_mb} MB"

@@ -14,7 +14,7 @@ from gridq.errors import SeatUnavailable, StageError
 from gridq.profiles import StageContext
 from gridq.protocol import Json
 from workers.profiles.gpu.process import ModelProcess
-from workers.wires.asked import CHAT, EMBEDDINGS, OPENAI, Asked, wrong
+from workers.wires.asked import CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, Asked, wrong
 from workers.wires.whole import Chunks
 
 MADE = {CHAT: ("chatcmpl", "chat.completion.chunk")}
@@ -42,9 +42,11 @@ class EngineSpeaker:
         return whole.answer()
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        """The chunks as they are made."""
+        """The chunks as they are made. StageError: several answers are asked for."""
         if (body.get("n") or 1) != 1:
             raise wrong("n", "1: this seat's engine gives one answer", "leave 'n' out")
+        if path == COMPLETIONS:
+            body = {**body, "prompt": _only(body["prompt"])}
         prefix, made = MADE.get(path, ("cmpl", "text_completion"))
         head = {
             "id": f"{prefix}-{secrets.token_hex(12)}",
@@ -81,3 +83,15 @@ class EngineSpeaker:
 
     def malformed(self, reason: str) -> SeatUnavailable:
         return SeatUnavailable("The engine's answer is not of the wire", {"reason": reason})
+
+
+def _only(prompt: Json) -> Json:
+    """The one prompt, a text or its tokens, of a request that may give it in a list. StageError: there are
+    several, which an engine answers in a shape of its own.
+    """
+    if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):
+        return prompt
+    if len(prompt) > 1:
+        fix = "send each in a request of its own"
+        raise wrong("prompt", "one: this seat's engine continues one at a time", fix)
+    return prompt[0]

@@ -19,7 +19,7 @@ from workers.profiles.llm.opening import opened
 from workers.profiles.llm.probe import KIND, probe
 from workers.wires import stages
 from workers.wires.asking import read
-from workers.wires.demand import llm_demand
+from workers.wires.demand import lack, llm_demand
 from workers.wires.remote import RemoteWire
 
 
@@ -45,6 +45,10 @@ class LlmProfile(Profile):
     def matches(self, demand: Demand, capability: BaseModel) -> bool:
         assert isinstance(capability, LlmCapability)
         return matching.matches(demand, capability)
+
+    def shortfall(self, demand: Demand, capability: BaseModel) -> str:
+        assert isinstance(capability, LlmCapability)
+        return lack(demand, capability.models)
 
     def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
         return probe(config)
