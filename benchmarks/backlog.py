@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.measure import Figure, Measured, alternate, percentile
 from benchmarks.scripts import QUEUE, State, timing, undisturbed
 from benchmarks.sides import Sides, echo_stage, memory_of_server
-from gridq.client import Client
+from gridq.client import BrokerClient
 from gridq.jobs import new_id
 from gridq.store.admitting import arguments
 from gridq.store.scripts import Scripts
@@ -43,7 +43,7 @@ class Corner:
     def __init__(self, sides: Sides, name: str) -> None:
         self.state = State(sides, name)
         self.state.seat("m.s", lanes=2)
-        self.client = Client(sides.server.url, config=self.state.scripts.config)
+        self.client = BrokerClient(sides.server.url, config=self.state.scripts.config)
         self._numbers = count()
         self.split = self.client.admission.split(b'{"root": {"op": "Stage", "id": "bench_echo"}}')
 

@@ -17,7 +17,7 @@ from redis import Redis
 from benchmarks import bare_app
 from gridq import inbox
 from gridq.app import configure
-from gridq.client import Client
+from gridq.client import BrokerClient
 from gridq.protocol import Json
 from gridq.settings import Settings, settings
 from gridq.store.connection import connect
@@ -104,7 +104,7 @@ class Sides:
             self.store = connect(self.server.url, name="bench")
             stack.callback(self.store.close)
             self.home = stack.enter_context(Home(self.config, [SEAT], folder=folder / "logs"))
-            self.client = Client(self.server.url, config=self.config)
+            self.client = BrokerClient(self.server.url, config=self.config)
             stack.callback(self.client.close)
             self.bare = stack.enter_context(
                 _bare_worker(self.server.url.removesuffix("/0") + "/1", folder / "bare.log")
