@@ -128,6 +128,17 @@ def test_one_id_is_one_body_by_either_door(grid: Grid, ended: bool) -> None:
     assert admit(grid, "j1", "", "a") == ["known"]
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_an_id_that_the_grid_made_is_nobodys_to_give(grid: Grid, ended: bool) -> None:
+    grid.seat()
+    assert admit(grid, "j1", "", "") == ["ok"]
+    if ended:
+        grid.done(grid.take())
+    assert admit(grid, "j1", "", "a") == ["conflict", "j1"]
+    assert enqueue(grid, "j1", "", "a") == ["conflict", "j1"]
+    assert admit(grid, "j1", "", "") == ["known"]
+
+
 def test_the_input_of_the_job_that_is_there_stays(grid: Grid) -> None:
     """A refused submission's long input is dropped, that of the job which has the id is not."""
     grid.seat()

@@ -3,14 +3,15 @@
 -- A job that was submitted under an id or a key of its submitter's own has the digest of its body in its field `body`, under a
 -- key also `idem`: <agent>:<digest of the key>. idem:<that>: 'job digest'.
 
--- Whether a known job was submitted with another body, as far as both have a digest ('' or false: none).
+-- Whether a known job was submitted with another body than the one with this digest. '' is a call that is repeated under an id of its
+-- own making; a job without a digest has such an id, so that who gives it means other work.
 local function other_body(job, digest)
   if digest == '' then return false end
   for _, key in ipairs({jobkey(job), K .. 'sub:' .. job, K .. 'about:' .. job}) do
     local known = C('HGET', key, 'body')
     if known then return known ~= digest end
   end
-  return false
+  return true
 end
 
 -- The job that an agent submitted under this key before; second: whether with another body. nil where there is none.
