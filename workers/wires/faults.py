@@ -6,6 +6,7 @@
 | 400 of a key that is not valid (Google), an account without credit (Anthropic) | SeatDegraded | so too |
 | 429 | SeatRateLimited, with `retry_after`; SeatDegraded where the credit is used up | another seat |
 | 408, 5xx, 529 | SeatUnavailable | another seat |
+| 403 of a moderation (OpenRouter) | StageError | the stage fails: it is the request's fault, not the key's |
 | any other 4xx | StageError with the endpoint's own words | the stage fails |
 """
 
@@ -61,6 +62,8 @@ def fault_of(
     after = wait(headers, told) if status == 429 else wait(_plain(headers), told)
     if after is not None:
         details["retry_after"] = after
+    if status == 403 and _flagged(raw):
+        return StageError(f"The endpoint's moderation refused the request: {details['reason']}", details)
     if status in {401, 403} or (status == 400 and code in BAD_KEYS):
         details |= {"state": "key refused", "fix": "give the seat a valid key"}
         return SeatDegraded("The endpoint refused the key", details)
@@ -93,6 +96,15 @@ def fault_in_stream(event: dict[str, Json], key: str | None = None) -> GridError
         told = next((kind for kind in kinds if isinstance(kind, str) and kind in STATUSES), "")
         status = 429 if "rate_limit_exceeded" in kinds else STATUSES.get(told, 500)
     return fault_of(status, {}, json.dumps(event).encode(), {}, key)
+
+
+def _flagged(raw: bytes) -> bool:
+    """Whether the endpoint's moderation objects to the input, which OpenRouter says in the error's metadata."""
+    try:
+        told = json.loads(raw)["error"]["metadata"]
+    except (ValueError, TypeError, KeyError):
+        return False
+    return isinstance(told, dict) and ("flagged_input" in told or "reasons" in told)
 
 
 def _plain(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -29,6 +29,8 @@ def fault(status: int, body: Any = None, **headers: str) -> GridError:
         (401, {"error": {"message": "Incorrect API key"}}, SeatDegraded),
         (402, {"error": {"message": "Insufficient Balance"}}, SeatDegraded),
         (403, {"error": {"message": "no"}}, SeatDegraded),
+        (403, {"error": {"message": "no", "metadata": {"provider_name": "x"}}}, SeatDegraded),
+        (403, {"error": {"message": "flagged", "metadata": {"reasons": ["violence"]}}}, StageError),
         (302, b"", SeatDegraded),
         (400, {"error": {"message": "Your credit balance is too low to …"}}, SeatDegraded),
         (429, {"error": {"type": "insufficient_quota", "message": "quota"}}, SeatDegraded),
