@@ -99,7 +99,7 @@ def fault_in_stream(event: dict[str, Json], key: str | None = None) -> GridError
 
 
 def _flagged(raw: bytes) -> bool:
-    """Whether the endpoint's moderation objects to the input, which OpenRouter says in the error's metadata."""
+    """Whether the endpoint's moderation objects to the input, as OpenRouter says in `metadata`."""
     try:
         told = json.loads(raw)["error"]["metadata"]
     except (ValueError, TypeError, KeyError):
