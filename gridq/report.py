@@ -182,9 +182,8 @@ def _model(seats: tuple[SeatReport, ...], whole: bool, told: Told) -> dict[str, 
     costs = [seat.cost for seat in seats if seat.cost is not None]
     if not seats or len(costs) < len(seats):
         without = len(seats) - len(costs)
-        cost = Figure(
-            None, f"of {without} seats unknown: set cost_dollars in the quotas file, or --seat-cost"
-        )
+        unknown = f"of {_seats(without)} unknown" if seats else "unknown"
+        cost = Figure(None, f"{unknown}: set cost_dollars in the quotas file, or --seat-cost")
         if not seats and told.seat_cost is not None:
             cost = Figure(told.seat_cost, "--seat-cost")
     else:
@@ -203,13 +202,20 @@ def _utilisation(seats: tuple[SeatReport, ...], whole: bool, told: Told) -> Figu
         return Figure(told.utilisation, "--utilisation")
     without = sum(not seat.capacity or bool(seat.unpriced) for seat in seats)
     if without or not seats or not whole:
-        why = f"{without} seats have no budget or no price" if without else "the ledger has no whole month"
+        have = "has" if without == 1 else "have"
+        why = (
+            f"{_seats(without)} {have} no budget or no price" if without else "the ledger has no whole month"
+        )
         return Figure(None, f"unknown, as {why}: --utilisation says it")
     parts = [(seat.used + seat.wasted) / (seat.capacity or 1) for seat in seats]
     return Figure(
         sum(parts) / len(parts),
         "mean of what went through the grid, of the budgets; what owners use beside the grid is not in it",
     )
+
+
+def _seats(count: int) -> str:
+    return "1 seat" if count == 1 else f"{count} seats"
 
 
 def _serving(client: Redis, keys: Keys) -> list[str]:

@@ -105,7 +105,11 @@ def _show(found: Verified) -> None:
         typer.echo(f"difference  {one_line(each.counter)}: the grid counts {_amount(each, each.kept)}, "
                    f"the ledger has {_amount(each, each.entered)}")  # fmt: skip
     word = "agree" if not found.differences else f"were compared, {len(found.differences)} differ"
-    typer.echo(f"{found.counters} counters {word}; {found.entries} entries were read.")
+    counters = "1 counter" if found.counters == 1 else f"{found.counters} counters"
+    if found.counters == 1 and not found.differences:
+        word = "agrees"
+    entries = "1 entry was" if found.entries == 1 else f"{found.entries} entries were"
+    typer.echo(f"{counters} {word}; {entries} read.")
 
 
 def _amount(difference: Difference, number: int) -> str:

@@ -207,7 +207,9 @@ def translated(url: str | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except GridError:  # WaitTimeout is an OSError too, and no fault of the server
+    except (GridError, BrokenPipeError):
+        # WaitTimeout is an OSError too; and of a pipe the clients say so in errors of their own: this one is
+        # stdout's, whose reader has seen enough
         raise
     except (faults.RedisError, OSError) as exc:
         raise translate(exc, url) from exc

@@ -96,7 +96,9 @@ def test_its_limit_is_seen_and_waited_for(grid: HomeFolder) -> None:
 
 
 def test_what_could_be_lent_is_shown(grid: HomeFolder) -> None:
-    shown = " ".join(grid("probe").stdout.split())
+    lines = [line.strip() for line in grid("probe").stdout.splitlines()]
+    shown = " ".join(lines)
     assert "Claude Code 2.1.42" in shown
     assert "Found, not lent:" in shown
-    assert '[[llm]] name = "codex" cli = "codex"' in shown
+    at = lines.index('name = "codex"')
+    assert (lines[at - 1], lines[at + 1]) == ("[[llm]]", 'cli = "codex"')

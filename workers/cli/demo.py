@@ -96,7 +96,10 @@ def probe(json: AsJson = False, debug: Debug = False) -> None:
     if found.unlent:
         out.print("\nFound, not lent:")
         for what in found.unlent:
-            out.print(f"  - {what}")
+            told, *lines = what.splitlines()
+            out.print(f"  - {told}")
+            for line in lines:
+                out.print(f"      {line}")
     out.print(f"\nServe them: gridq worker; only one: celery -A workers worker --seat {found.seats[-1].name}")
 
 

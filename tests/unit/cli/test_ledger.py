@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from gridq.machine import machine_id
 from gridq.protocol import Advertisement
 from gridq.registry import advertise
 from gridq.settings import settings
+from tests.acceptance.homes import GRIDQ
 from tests.conftest import GridEnv
 from tests.unit.store.entered import TEAM
 from tests.unit.store.limits import DAY, limit
@@ -91,6 +93,20 @@ def test_each_entry_is_a_line_of_json(grid: Grid) -> None:
     assert abs(done["at"] - grid.now() / 1000) < 3600
 
 
+def test_a_reader_that_has_seen_enough_is_no_fault_of_the_server(grid: Grid) -> None:
+    grid.seat()
+    for number in range(500):  # more than a pipe holds
+        grid.job(one(), f"j{number}")
+        grid.done(grid.take())
+    program = [*GRIDQ, "ledger", "export"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert json.loads(child.stdout.readline())
+        child.stdout.close()
+        assert child.stderr.read() == b""
+
+
 def test_a_part_of_it(grid: Grid) -> None:
     assert run("ledger", "export", "--until", "2001-01-01")[0] == ""
     assert run("ledger", "export", "--since", "1h")[0] == run("ledger", "export")[0]
@@ -154,7 +170,7 @@ def test_what_nobody_knows_stays_unknown(grid: Grid, quotas: str) -> None:
     assert (model["S"]["value"], model["C"]["value"]) == (3, 30 * MILLION)
     assert model["C"]["source"] == f"mean of {quotas}"
     assert model["u"]["value"] is None
-    assert "1 seats have no budget" in model["u"]["source"]
+    assert "1 seat has no budget" in model["u"]["source"]
     assert model["r"]["value"] is None
     assert told("report", "--quotas", quotas)["idle_a_year"] is None
     assert "unknown" in run("report")[0]

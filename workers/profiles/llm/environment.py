@@ -48,9 +48,12 @@ class NotUsable(ValueError):
     """What the environment says is no seat; why, in words."""
 
 
-def seats(configured: Sequence[LlmSeat], environ: Mapping[str, str], missing: list[str]) -> list[LlmSeat]:
+def seats(
+    configured: Sequence[LlmSeat], environ: Mapping[str, str], missing: list[str], *, others: bool = False
+) -> list[LlmSeat]:
     """The seats of the environment whose keys and names no seat of the file uses; `missing` gets a sentence
-    for what is not usable or left out, and one for the keys that are not set.
+    for what is not usable or left out, and one for the keys that are not set. `others`: the file has seats of
+    another sort.
     """
     found: list[LlmSeat] = []
     unset: list[str] = []
@@ -68,7 +71,7 @@ def seats(configured: Sequence[LlmSeat], environ: Mapping[str, str], missing: li
                 found.append(_seat(each, environ))
             except NotUsable as why:
                 missing.append(f"{each.provider}: {why}: no seat from the environment")
-    if unset and (configured or found):
+    if unset and (configured or found or others):
         missing.append("Not set in the environment: " + ", ".join(unset))
     elif unset:
         missing.append("No [[llm]] seat is configured and none of these is set: " + ", ".join(unset))

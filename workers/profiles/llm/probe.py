@@ -34,7 +34,7 @@ def probe(
     programs = offering.read(given, environ)
     missing: list[str] = []
     absent: list[str] = []
-    seats += environment.seats(seats, environ, absent)
+    seats += environment.seats(seats, environ, absent, others=bool(programs))
     usable = []
     for seat in seats:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ def test_nothing_is_lent_by_itself(fakes: FakeClis):
     (claude,) = [what for what in report.unlent if "Claude Code" in what]
     assert "is found, not lent" in claude
     assert PROVIDERS["claude"].rule in claude
-    assert '[[llm]] name = "claude" cli = "claude" models = [' in claude
+    (seat,) = tomllib.loads(claude.partition("\n")[2])["llm"]  # it can be pasted as it stands
+    assert (seat["name"], seat["cli"]) == ("claude", "claude")
+    assert not any("No [[llm]] seat" in what for what in report.missing)
     assert fakes.calls("claude") == []
 
 

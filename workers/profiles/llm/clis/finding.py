@@ -79,16 +79,18 @@ def look(seats: Sequence[CliSeat], environ: Mapping[str, str] = os.environ) -> d
 
 
 def unlent(lent: Iterable[str], environ: Mapping[str, str] = os.environ) -> list[str]:
-    """A sentence for each program on PATH that no table lends: the vendor's rule, and the lines to add."""
+    """For each program on PATH that no table lends: a sentence with the vendor's rule, and the lines to add,
+    each on a line of its own.
+    """
     sentences = []
     for provider in PROVIDERS.values():
         program = _on_path(provider.programs, environ)
         if program and provider.name not in lent:
-            lines = f'[[llm]] name = "{provider.name}" cli = "{provider.name}" models = [{provider.example}]'
-            sentences.append(
-                f"{provider.title} ({program}) is found, not lent. {provider.rule} "
-                f"To lend it, add to seats.toml: {lines}"
-            )
+            name = f'"{provider.name}"'
+            told = f"{provider.title} ({program}) is found, not lent. {provider.rule}"
+            told += " To lend it, add to seats.toml:"
+            lines = ("[[llm]]", f"name = {name}", f"cli = {name}", f"models = [{provider.example}]")
+            sentences.append("\n".join((told, *lines)))
     return sentences
 
 
