@@ -14,9 +14,10 @@ from redis.exceptions import RedisError
 
 from gridq.errors import GridError
 from workers.chaos import clock
-from workers.chaos.grid import SEATS, ChaosGrid, Part
+from workers.chaos.grid import ChaosGrid, Part
 from workers.chaos.plan import Fault
 from workers.chaos.proxy import Proxy
+from workers.owner import switch
 
 DAY = 86_400.0
 CLIENT = "client"
@@ -38,6 +39,7 @@ class Attacker:
         self._undo: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
         self._down = False
+        self._kept: Counter[str] = Counter()
         self._admin = grid.direct()
 
     def tick(self, elapsed: float) -> None:
@@ -103,7 +105,7 @@ class Attacker:
         """A worker whose like is live elsewhere: what it ran can be run at once. Where that cannot be asked,
         any.
         """
-        workers = [part for part in self._running() if part.sort in SEATS]
+        workers = [part for part in self._running() if part.seat]
         try:
             found: Any = self._admin.zrange(self.grid.keys("seats"), 0, -1)
         except (RedisError, OSError):
@@ -232,3 +234,29 @@ class Attacker:
         self.grid.allow_poor(False)
         self._later(fault.seconds + 3.0, lambda: self.grid.allow_poor(True))  # a router looks each 2 s
         return "the agent poor has no money@"
+
+    def _pause(self, fault: Fault) -> str:
+        """The owner keeps a seat; so many of each sort may be kept at once that one is left."""
+        parts = [part for part in self.grid.parts.values() if part.seat and not part.gone]
+        spare = [
+            part
+            for part in parts
+            if any(
+                like.sort == part.sort and like is not part and like.name not in self._kept for like in parts
+            )
+        ]
+        if not spare:
+            return ""
+        part = spare[int(fault.pick * len(spare))]
+        home = self.grid.home(part.machine)
+        switch.pause(home, part.seat)
+        self._kept[part.name] += 1
+
+        def lend() -> None:
+            self._kept[part.name] -= 1
+            if not self._kept[part.name]:
+                del self._kept[part.name]
+                switch.resume(home, part.seat)
+
+        self._later(fault.seconds, lend)
+        return part.name + "@"

@@ -23,18 +23,13 @@ from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from workers import programs
 from workers.chaos import clock, witness
+from workers.chaos.layout import RICH, Layout, Machine, witnessed
 from workers.chaos.proxy import HOST, Proxy
 from workers.chaos.standstill import Standstill
 from workers.embedded import EmbeddedServer, free_port, is_free
 from workers.programs import Program
 
-PROFILES = ("chaos",)
-STAGES = ("workers.chaos.stages",)
-SEATS = ("bench", "local")
 GATEWAYS = 2
-LANES = 4
-BUDGET = 1_000_000
-"""Dollars a month of each bench seat: never used up, but counted."""
 START = 120.0
 """Seconds within which the grid must be live."""
 DRAIN = 2.0
@@ -43,24 +38,19 @@ QUARANTINE = 4.0
 END = 60.0
 """Seconds that a part may take to end by SIGTERM while faults go on."""
 
-QUOTAS = """\
-[agents."*"]
-monthly_dollars = 1000000
-
-[agents.poor]
-monthly_dollars = {dollars}
-"""
-
 
 @dataclass
 class Part:
-    """One program: a router, a gateway, or a worker of one of a machine's seats."""
+    """One program: a router, a gateway, or the worker of a machine's seat `seat`. Seats of one `sort` can
+    stand in for each other.
+    """
 
     name: str
     sort: str
     machine: str
     program: Program
     proxy: Proxy
+    seat: str = ""
     child: subprocess.Popen[bytes] | None = None
     gone: bool = False
     """Killed for good."""
@@ -75,8 +65,8 @@ class Part:
 
 
 class ChaosGrid:
-    """`machines` machines with a bench seat and a local seat each, `routers` routers and two gateways, all
-    under `folder`.
+    """The machines of `layout`, `routers` routers and two gateways, all under `folder`. `layout`: three
+    machines of witnessed seats where none is given.
 
     `tell(text)` is called for what happens by itself: a part that ends without being told to.
     """
@@ -85,11 +75,12 @@ class ChaosGrid:
         self,
         folder: Path,
         *,
-        machines: int = 3,
+        layout: Layout | None = None,
         routers: int = 2,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.folder = folder
+        self.layout = layout or witnessed(3)
         self.tell = tell
         self.prefix = "chaos:"
         self.keys = Keys(self.prefix)
@@ -101,7 +92,6 @@ class ChaosGrid:
         """Of each program that was killed: when (monotonic ms), its process."""
         self.ended_alone: list[str] = []
         self.slow_ends: list[str] = []
-        self._machines = [f"m{number + 1}" for number in range(machines)]
         self._routers = [f"r{number + 1}" for number in range(routers)]
         self._ports = {f"g{number + 1}": free_port() for number in range(GATEWAYS)}
         self._proxies: list[Proxy] = []
@@ -115,13 +105,13 @@ class ChaosGrid:
         self.server.start()
         self.allow_poor(True)
         hook = clock.install(self.folder / "hook")
-        for machine in self._machines:
-            for seat in SEATS:
-                self._add(f"{machine}.{seat}", seat, machine, hook)
-        for machine in self._routers:
-            self._add(f"{machine}.router", "router", machine, hook)
-        for machine in self._ports:
-            self._add(f"{machine}.gateway", "gateway", machine, hook)
+        for machine in self.layout.machines:
+            for seat, sort in machine.seats.items():
+                self._add(machine, sort, hook, seat)
+        for name in self._routers:
+            self._add(Machine(name, {}, ""), "router", hook)
+        for name in self._ports:
+            self._add(Machine(name, {}, ""), "gateway", hook)
         self.client_proxy = self._proxy()
         for part in self.parts.values():
             self.spawn(part)
@@ -144,8 +134,9 @@ class ChaosGrid:
         """End every program, then the server; in words, which had to be killed and what is left."""
         self.resume_all()
         killed = []
-        for sorts in ((*SEATS, "gateway"), ("router",)):
-            group = [part for part in self.parts.values() if part.sort in sorts and part.child is not None]
+        for last in (False, True):  # routers: they look after what workers hand back
+            parts = [part for part in self.parts.values() if (part.sort == "router") is last]
+            group = [part for part in parts if part.child is not None]
             late = programs.end([(part.child, DRAIN + 20.0) for part in group if part.child is not None])
             killed += [part.name for part in group if part.child in late]
         for proxy in self._proxies:
@@ -167,8 +158,9 @@ class ChaosGrid:
             broker_url=SecretStr(url),
             prefix=self.prefix,
             home=home,
-            profiles=PROFILES,
-            stages=STAGES,
+            profiles=self.layout.profiles,
+            stages=self.layout.stages,
+            stages_dir=self.layout.stages_dir,
             quarantine=QUARANTINE,
         )
 
@@ -219,7 +211,7 @@ class ChaosGrid:
 
     def allow_poor(self, rich: bool) -> None:
         """Let the agent `poor` have all the money it wants, or none."""
-        write_private(self.quotas, QUOTAS.format(dollars=1_000_000 if rich else 0.000001))
+        write_private(self.quotas, self.layout.quotas.format(dollars=RICH if rich else 0.000001))
 
     def tick(self) -> None:
         """See to what has ended: start again what is due, and tell of what ended by itself."""
@@ -257,7 +249,7 @@ class ChaosGrid:
 
     def clock_file(self, machine: str) -> Path:
         """The file with the seconds by which a machine's clock is off."""
-        return self.folder / machine / "clock"
+        return self.home(machine) / "clock"
 
     # -- making parts
 
@@ -266,13 +258,17 @@ class ChaosGrid:
         self._proxies.append(proxy)
         return proxy
 
-    def _add(self, name: str, sort: str, machine: str, hook: str) -> None:
-        home = self.folder / machine
+    def home(self, machine: str) -> Path:
+        """A machine's home folder."""
+        return self.folder / machine
+
+    def _add(self, machine: Machine, sort: str, hook: str, seat: str = "") -> None:
+        name = f"{machine.name}.{seat or sort}"
+        home = self.home(machine.name)
         home.mkdir(mode=0o700, exist_ok=True)
-        (home / "machine").write_text(machine + "\n")
-        seats = f"[bench]\nlanes = {LANES}\nbudget = {BUDGET}\n[local]\nlanes = {LANES}\n"
-        (home / "seats.toml").write_text(seats)
-        clock.shift(self.clock_file(machine), 0)
+        (home / "machine").write_text(machine.name + "\n")
+        (home / "seats.toml").write_text(machine.terms)
+        clock.shift(self.clock_file(machine.name), 0)
         proxy = self._proxy()
         config = self.config(proxy, home)
         env = {
@@ -280,24 +276,26 @@ class ChaosGrid:
             for name, value in programs.environment(config, orphaned=DRAIN).items()
             if not name.startswith("GRIDQ_") or name in _KEPT
         } | {
-            "GRIDQ_STAGES": ",".join(STAGES),
+            **self.layout.env,
+            "GRIDQ_STAGES": ",".join(self.layout.stages),
             "GRIDQ_DRAIN": str(DRAIN),
             "GRIDQ_QUARANTINE": str(QUARANTINE),
             "PYTHONPATH": os.pathsep.join(filter(None, [hook, os.environ.get("PYTHONPATH", "")])),
             witness.FILE: str(self.witness),
-            clock.FILE: str(self.clock_file(machine)),
+            clock.FILE: str(self.clock_file(machine.name)),
         }
+        if self.layout.stages_dir is not None:
+            env["GRIDQ_STAGES_DIR"] = str(self.layout.stages_dir)
         if sort == "router":
             env |= {"GRIDQ_QUOTAS": str(self.quotas), "GRIDQ_NARRATE": "1"}
-        logs = self.folder / "logs" / machine
-        match sort:
-            case "router":
-                program = programs.router(config, name.replace(".", "-"), logs, env)
-            case "gateway":
-                program = programs.gateway(self._ports[machine], logs, env, DRAIN)
-            case _:
-                program = programs.seat(config, sort, logs, env, DRAIN)
-        self.parts[name] = Part(name, sort, machine, program, proxy)
+        logs = self.folder / "logs" / machine.name
+        if seat:
+            program = programs.seat(config, seat, logs, env, DRAIN)
+        elif sort == "router":
+            program = programs.router(config, name.replace(".", "-"), logs, env)
+        else:
+            program = programs.gateway(self._ports[machine.name], logs, env, DRAIN)
+        self.parts[name] = Part(name, sort, machine.name, program, proxy, seat)
 
 
 _KEPT = {

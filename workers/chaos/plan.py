@@ -27,13 +27,14 @@ FAULTS = {
     "client-kill": "CLIENT KILL of every connection",
     "script-flush": "the server forgets the scripts",
     "quota": "an agent's money is used up for a while",
+    "pause": "an owner keeps a seat for a while: what runs there is handed back",
 }
 """Name → what happens."""
 
 _WEIGHTS = {
     "kill": 6, "router-kill": 2, "gateway-kill": 2, "machine": 1, "stop": 5, "drain": 3, "server-restart": 1,
     "server-kill": 1, "cut": 5, "blackhole": 4, "delay": 3, "clock": 2, "client-kill": 2, "script-flush": 2,
-    "quota": 2,
+    "quota": 2, "pause": 3,
 }  # fmt: skip
 
 
@@ -106,8 +107,7 @@ def make(stages: int, seed: int, seconds: float, faults: tuple[str, ...], every:
     # Two sources of chance: other faults are no other jobs.
     jobs = _jobs(random.Random(f"jobs {seed}"), stages, seconds)  # noqa: S311 no secret: a plan to repeat
     jobs = [_by_gateway(random.Random(f"door {job.id}"), job) for job in jobs]  # noqa: S311
-    chance = random.Random(f"faults {seed}")  # noqa: S311
-    return Plan(seed, seconds, jobs, _faults(chance, seconds, faults, every))
+    return Plan(seed, seconds, jobs, faults_of(seed, seconds, faults, every))
 
 
 def _jobs(chance: random.Random, stages: int, seconds: float) -> list[Job]:
@@ -178,7 +178,9 @@ def _by_gateway(chance: random.Random, job: Job) -> Job:
     return job
 
 
-def _faults(chance: random.Random, seconds: float, kinds: tuple[str, ...], every: float) -> list[Fault]:
+def faults_of(seed: int, seconds: float, kinds: tuple[str, ...], every: float) -> list[Fault]:
+    """Faults of these kinds over `seconds`, on average one each `every` seconds."""
+    chance = random.Random(f"faults {seed}")  # noqa: S311 no secret: a plan to repeat
     made: list[Fault] = []
     at = 2.0
     while kinds and at < seconds:

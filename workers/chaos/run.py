@@ -23,10 +23,11 @@ from gridq.errors import GridError
 from gridq.store.connection import translate
 from workers.chaos import books, witness
 from workers.chaos.attacks import Attacker
-from workers.chaos.grid import BUDGET, START, ChaosGrid
+from workers.chaos.grid import GATEWAYS, START, ChaosGrid
 from workers.chaos.judge import Judge, Verdict, recovery
+from workers.chaos.layout import BUDGET, Layout, witnessed
 from workers.chaos.plan import Plan
-from workers.chaos.submitting import Agents
+from workers.chaos.submitting import Agents, Submitted
 
 SETTLE = 120.0
 """Seconds after the last fault within which every job must have ended."""
@@ -63,6 +64,27 @@ class Result:
         return any(check.breaches for check in self.checks)
 
 
+@dataclass
+class Judged:
+    """What a judge has found: its verdict, how many attempts were lost with their worker, and the seconds
+    from the death of a program to the next run of what it ran (`judge.recovery`).
+    """
+
+    verdict: Verdict
+    losses: int
+    recovery: dict[str, list[float]] = field(default_factory=dict)
+
+
+def by_witness(grid: ChaosGrid, submitted: dict[str, Submitted]) -> Judged:
+    """Hold every run of a stage that the witness's file has against what the grid has recorded."""
+    runs = witness.read(grid.witness)
+    with grid.direct() as client:
+        found = books.read(client, grid.keys, submitted, BUDGET * 1_000_000)
+    config = grid.config(grid.client_proxy, grid.folder / "agents")
+    verdict = Judge(found, submitted, runs, config, celery_says).judge()
+    return Judged(verdict, found.losses, recovery(runs, grid.deaths, submitted))
+
+
 def longest(seconds: float) -> float:
     """Seconds that a run whose faults go on for `seconds` takes at most."""
     return START + seconds + SETTLE + QUIET + 120.0
@@ -71,20 +93,23 @@ def longest(seconds: float) -> float:
 def run(
     plan: Plan,
     *,
-    machines: int = 3,
+    layout: Layout | None = None,
     routers: int = 2,
+    judge: Callable[[ChaosGrid, dict[str, Submitted]], Judged] | None = None,
     keep: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Start a grid, run the plan on it, judge what is left, stop it. Whatever happens, all programs end.
 
-    `tell` gets a line for each fault, the progress, and where the logs are if they are kept. ConfigError,
-    StartTimeout, BrokerError: the grid could not be started, or its server does not answer in the end.
+    `layout`: its machines and seats; three of witnessed seats where none is given. `judge` reads what is left
+    of the jobs on the grid at rest; without it every run is held against the witness's file. `tell` gets a
+    line for each fault, the progress, and where the logs are if they are kept. ConfigError, StartTimeout,
+    BrokerError: the grid could not be started, or its server does not answer in the end.
     """
     folder = Path(tempfile.mkdtemp(prefix="gridq-chaos-"))
     spare = True
     try:
-        result = _run(plan, folder, machines, routers, tell)
+        result = _run(plan, folder, layout or witnessed(3), judge or by_witness, routers=routers, tell=tell)
         spare = keep or result.broken
     except (KeyboardInterrupt, SystemExit):
         spare = keep
@@ -98,11 +123,20 @@ def run(
     return result
 
 
-def _run(plan: Plan, folder: Path, machines: int, routers: int, tell: Callable[[str], None]) -> Result:
-    grid = ChaosGrid(folder, machines=machines, routers=routers, tell=lambda text: tell(f"           {text}"))
+def _run(
+    plan: Plan,
+    folder: Path,
+    layout: Layout,
+    judge: Callable[[ChaosGrid, dict[str, Submitted]], Judged],
+    *,
+    routers: int,
+    tell: Callable[[str], None],
+) -> Result:
+    grid = ChaosGrid(folder, layout=layout, routers=routers, tell=lambda text: tell(f"           {text}"))
     left: list[str] | None = None
     try:
-        tell(f"Starting a server, {routers} routers and {machines} machines with two seats each ...")
+        seats = ", ".join(f"{machine.name}.{seat}" for machine in layout.machines for seat in machine.seats)
+        tell(f"Starting a server, {routers} routers, {GATEWAYS} gateways and the seats {seats} ...")
         grid.start()
         agents = Agents(plan, grid.config(grid.client_proxy, folder / "agents"), grid.urls)
         attacker = Attacker(grid, plan.faults, tell)
@@ -119,20 +153,16 @@ def _run(plan: Plan, folder: Path, machines: int, routers: int, tell: Callable[[
             watch.close()
             agents.stop()
         seconds = time.monotonic() - began
-        runs = witness.read(grid.witness)
-        with grid.direct() as client:
-            found = books.read(client, grid.keys, agents.submitted, BUDGET * 1_000_000)
-        config = grid.config(grid.client_proxy, folder / "agents")
-        verdict = Judge(found, agents.submitted, runs, config, _celery).judge()
+        judged = judge(grid, agents.submitted)
         disconnect()
         left = grid.stop()
-        checks = verdict.checks
+        checks = judged.verdict.checks
         checks.insert(0, Check("every job ends, once the faults are over", tuple(hung)))
         checks += left_over
         checks.append(Check("every program ends when it is told to", (*grid.slow_ends, *left)))
         return Result(
-            plan, verdict, attacker.counts, seconds, found.losses,
-            recovery(runs, grid.deaths, agents.submitted), len(grid.deaths), grid.ended_alone,
+            plan, judged.verdict, attacker.counts, seconds, judged.losses,
+            judged.recovery, len(grid.deaths), grid.ended_alone,
         )  # fmt: skip
     except RedisError as exc:
         raise translate(exc, grid.server.url) from exc
@@ -239,7 +269,7 @@ def _quiet(grid: ChaosGrid) -> list[Check]:
         time.sleep(0.3)
 
 
-def _celery(job: str) -> tuple[str, Any]:
+def celery_says(job: str) -> tuple[str, Any]:
     """What Celery's result backend says of a job."""
     try:
         found = app.AsyncResult(job)

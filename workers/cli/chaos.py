@@ -59,6 +59,7 @@ def chaos(
     import secrets
 
     from workers.chaos import plan as plans
+    from workers.chaos.layout import witnessed
     from workers.chaos.run import longest, run
     from workers.chaos.show import as_json, show
     from workers.signals import ended_by_signals
@@ -78,7 +79,7 @@ def chaos(
          f"--every {every:g} --machines {machines} --routers {routers}")  # fmt: skip
     tell(f"It takes {longest(lasts):.0f} s at most")
     with ended_by_signals():
-        result = run(plan, machines=machines, routers=routers, keep=keep, tell=tell)
+        result = run(plan, layout=witnessed(machines), routers=routers, keep=keep, tell=tell)
     if json:
         echo_json(as_json(result))
     else:
