@@ -106,7 +106,7 @@ def make(stages: int, seed: int, seconds: float, faults: tuple[str, ...], every:
     """
     # Two sources of chance: other faults are no other jobs.
     jobs = _jobs(random.Random(f"jobs {seed}"), stages, seconds)  # noqa: S311 no secret: a plan to repeat
-    jobs = [_by_gateway(random.Random(f"door {job.id}"), job) for job in jobs]  # noqa: S311
+    jobs = [by_gateway(random.Random(f"door {job.id}"), job) for job in jobs]  # noqa: S311
     return Plan(seed, seconds, jobs, faults_of(seed, seconds, faults, every))
 
 
@@ -129,10 +129,13 @@ def _jobs(chance: random.Random, stages: int, seconds: float) -> list[Job]:
             continue
         drafts.append((sort, made, total))
         total += len(made.stages)
-    return [_job(chance, sort, made, seconds * before / total) for sort, made, before in drafts]
+    return [job_of(chance, sort, made, seconds * before / total) for sort, made, before in drafts]
 
 
-def _job(chance: random.Random, sort: str, made: Made, at: float) -> Job:
+def job_of(chance: random.Random, sort: str, made: Made, at: float) -> Job:
+    """A job of a sort: plain, failing, cancelled, late, waiting, poor or streamed, `at` seconds after the
+    beginning.
+    """
     options: dict[str, Json] = {"agent": chance.choice(["ann", "ben"]), "wait_for_seat": True}
     may: set[str] = set()
     cancel = None
@@ -166,13 +169,14 @@ def _job(chance: random.Random, sort: str, made: Made, at: float) -> Job:
     )
 
 
-def _by_gateway(chance: random.Random, job: Job) -> Job:
+def by_gateway(chance: random.Random, job: Job) -> Job:
     """The job, which may go by a gateway instead of the plain client, and may have an idempotency key: then
     it is always submitted twice.
     """
     if job.door == "server" and chance.random() < 0.4:
         job = replace(job, door="gateway")
-    if chance.random() < 0.15:
+    # Not where a router may refuse it when it is accepted: what is refused leaves its key free.
+    if chance.random() < 0.15 and job.options["agent"] != "poor":
         again = chance.uniform(0, 8) if job.again is None else job.again
         job = replace(job, options={**job.options, "idempotency_key": f"key of {job.id}"}, again=again)
     return job

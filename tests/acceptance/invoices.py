@@ -1,0 +1,229 @@
+"""The ledger of a run held against its vendors' invoices, call by call.
+
+Each attempt that said what it used must be one call of the witness: of the same stage, on the same seat, with
+the same tokens and micro-dollars; no call is used twice. The calls that are left are the difference between
+both: each must be of an attempt on that seat of which the ledger says itself that what it used is not known,
+and no such attempt explains two calls. Without a kill or a cancel there is none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gridq.audit import Check
+from gridq.entries import RECORDED, Entry
+from gridq.settings import Settings
+from tests.acceptance.machines import Bound, Use, uses
+from tests.acceptance.vendors import Call
+from workers.chaos.books import Books, Record
+from workers.chaos.judge import Judge, Verdict, costless
+from workers.chaos.submitting import Submitted
+
+UNKNOWN = frozenset({"lost", "cancelled", "back", "died"})
+"""What an attempt came to of which nobody may know what it used."""
+BROKEN_OFF = frozenset({"seat"})
+"""And where its answer was broken off."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A call that was paid and that the grid knows nothing of: `what` its attempt came to."""
+
+    call: Call
+    step: int
+    attempt: int
+    what: str
+
+
+@dataclass
+class Account:
+    """One seat's: what the witness saw paid, what the ledger has, and the difference, each as calls,
+    micro-dollars, tokens in and out.
+    """
+
+    paid: Counter[str] = field(default_factory=Counter)
+    entered: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    recorded: int = 0
+    refused: int = 0
+
+
+def _add(to: Counter[str], micro: int | None, tokens_in: int, tokens_out: int, calls: int = 1) -> None:
+    to.update(calls=calls, micro=micro or 0, tokens_in=tokens_in, tokens_out=tokens_out)
+
+
+class Invoices(Judge):
+    """Judges a run by its vendors' calls instead of the stages' own notes."""
+
+    def __init__(
+        self,
+        books: Books,
+        submitted: dict[str, Submitted],
+        entries: list[Entry],
+        calls: list[Call],
+        config: Settings,
+        answer: Callable[[str], tuple[str, Any]],
+    ) -> None:
+        super().__init__(books, submitted, [], config, answer)
+        self.verdict.runs = len(calls)
+        self.all_entries = entries
+        self.calls: dict[str, list[Call]] = defaultdict(list)
+        self.accounts: dict[str, Account] = defaultdict(Account)
+        self.differences: list[Difference] = []
+        self.uses: list[Use] = []
+        for call in calls:
+            self.calls[call.job].append(call)
+            account = self.accounts[call.seat]
+            if call.outcome == "refused":
+                account.refused += 1
+            else:
+                _add(account.paid, call.micro, call.tokens_in, call.tokens_out)
+        seen: set[tuple[str, int | None, int | None]] = set()
+        for entry in entries:
+            if entry.charged and entry.tokens_in + entry.tokens_out:
+                attempt = (entry.job, entry.step, entry.attempt)
+                account = self.accounts[entry.seat]
+                _add(
+                    account.entered,
+                    entry.micro_dollars,
+                    entry.tokens_in,
+                    entry.tokens_out,
+                    attempt not in seen,
+                )
+                seen.add(attempt)
+                account.recorded += entry.what == RECORDED
+
+    def judge_all(self, limits: Iterable[Bound]) -> Verdict:
+        """Every rule of `judge`, and those of money."""
+        verdict = self.judge()
+        self.uses = uses(limits, self.all_entries)
+        verdict.extra = len(self.differences)
+        verdict.checks += [
+            Check("no call was for a job that nobody submitted", tuple(self._strangers())),
+            Check("each seat's invoice is its ledger and the calls that nobody knows of",
+                  tuple(self._unequal())),
+            Check("no limit was overdrawn", tuple(self._overdrawn())),
+        ]  # fmt: skip
+        return verdict
+
+    def _witnessed(self, state: Submitted, record: Record) -> list[str]:
+        """Every attempt that said what it used is one call, every other call one attempt that did not."""
+        job = state.job
+        number = {op.path: n for n, step in enumerate(self.steps[job.id]) for op in step.ops}
+        left: dict[int, list[Call]] = defaultdict(list)
+        for call in self.calls[job.id]:
+            if call.outcome != "refused":
+                left[number[job.made.stages[call.stage]]].append(call)
+        wrong = []
+        for step in sorted(left.keys() | record.entries.keys()):
+            silent = []
+            for attempt, found in sorted(record.entries.get(step, {}).items()):
+                told = _told(found)
+                where = f"{job.id}: attempt {attempt} of step {step}"
+                if told is None:
+                    silent.append((attempt, found))
+                    if any(entry.what == RECORDED for entry in found) and not costless(
+                        self.steps[job.id][step]
+                    ):
+                        wrong.append(f"{where} is recorded and used nothing")
+                    continue
+                same = next((call for call in left[step] if _key(call) == told), None)
+                if same is None:
+                    wrong.append(f"{where} used {told}, which no call did; those left are {left[step]}")
+                else:
+                    left[step].remove(same)
+            wrong += self._explain(job.id, step, left[step], silent)
+        return wrong
+
+    def _explain(
+        self, job: str, step: int, calls: list[Call], silent: list[tuple[int, list[Entry]]]
+    ) -> list[str]:
+        """Find for each call that no attempt told of the one that kept silent; what cannot be explained."""
+        wrong = []
+        for call in sorted(calls, key=lambda call: call.at):
+            whats = UNKNOWN | BROKEN_OFF if call.outcome == "cut" else UNKNOWN
+            for at, (attempt, found) in enumerate(silent):
+                what = found[0].what
+                if found[0].seat == call.seat and what in whats:
+                    del silent[at]
+                    self.differences.append(Difference(call, step, attempt, what))
+                    _add(self.accounts[call.seat].unknown, call.micro, call.tokens_in, call.tokens_out)
+                    break
+            else:
+                known = [
+                    (attempt, [entry.what for entry in found], found[0].seat) for attempt, found in silent
+                ]
+                wrong.append(f"{job}: step {step}: nothing explains {call}; silent are {known}")
+        return wrong
+
+    def _entered(self, state: Submitted, record: Record) -> list[str]:
+        """What came to nothing is charged as it is entered; what is recorded is entered as such."""
+        job = state.job.id
+        wrong = []
+        for n, step in enumerate(self.steps[job]):
+            recorded = set(record.recorded(n, step.ops[0].path)) if step.ops else set()
+            lost, entries = record.lost.get(n, {}), record.entries.get(n, {})
+            for attempt in sorted(recorded | lost.keys() | entries.keys()):
+                found = entries.get(attempt, [])
+                used = sum(entry.micro_dollars or 0 for entry in found)
+                done = [entry for entry in found if entry.what == RECORDED]
+                where = f"{job}: attempt {attempt} of {step.path}"
+                if not found and not costless(step):
+                    wrong.append(f"{where} has no entry")
+                elif found and (attempt in recorded) != (len(done) == 1):
+                    wrong.append(f"{where} is recorded or not, entered are {[each.what for each in found]}")
+                elif attempt in lost and used != lost[attempt][1]:
+                    wrong.append(f"{where} is charged {lost[attempt][1]}, entered are {used}")
+        return wrong
+
+    def _seats(self) -> list[str]:
+        """What rows and charges have of each seat is what the ledger has of it."""
+        used: Counter[str] = Counter()
+        for job, record in self.books.records.items():
+            for row in self._settled(job, record):
+                seat, _, machine = row.worker.partition("@")
+                used[f"{machine}.{seat}"] += row.micro_dollars or 0
+            for attempts in record.lost.values():
+                for seat, charged in attempts.values():
+                    used[seat] += charged
+        return [
+            f"{seat}: recorded and wasted are {used[seat]}, entered {account.entered['micro']}"
+            for seat, account in sorted(self.accounts.items())
+            if used[seat] != account.entered["micro"]
+        ]
+
+    def _strangers(self) -> list[str]:
+        return [
+            f"{job} has {len(calls)} calls" for job, calls in self.calls.items() if job not in self.submitted
+        ]
+
+    def _unequal(self) -> list[str]:
+        return [
+            f"{seat}: paid {dict(each.paid)}, entered {dict(each.entered)}, unknown {dict(each.unknown)}"
+            for seat, each in sorted(self.accounts.items())
+            if +each.paid != each.entered + each.unknown
+        ]
+
+    def _overdrawn(self) -> list[str]:
+        return [
+            f"{use.bound.who}: {use.most} {use.bound.unit} a {use.bound.window}, of {use.bound.amount} "
+            f"and {use.late} of attempts given up"
+            for use in self.uses
+            if use.over
+        ]
+
+
+def _told(found: list[Entry]) -> tuple[str, int, int, int | None] | None:
+    """What all entries of an attempt together say of its call; None: nothing."""
+    tokens_in, tokens_out = sum(each.tokens_in for each in found), sum(each.tokens_out for each in found)
+    if not tokens_in + tokens_out:
+        return None
+    micro = [each.micro_dollars for each in found if each.micro_dollars is not None]
+    return found[0].seat, tokens_in, tokens_out, sum(micro) if micro else None
+
+
+def _key(call: Call) -> tuple[str, int, int, int | None]:
+    return call.seat, call.tokens_in, call.tokens_out, call.micro

@@ -1,0 +1,185 @@
+"""What holds the ledger against the invoices finds what is wrong: a good run's books are spoilt in turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.entries import Entry
+from gridq.protocol import Row
+from gridq.settings import Settings
+from gridq.states import JobState
+from gridq.verification import Verified
+from tests.acceptance.invoices import Invoices
+from tests.acceptance.machines import STAGE, Bound, uses
+from tests.acceptance.vendors import Asked, Call, Price, Used, Vendors, marked
+from workers.chaos.books import Books, Record
+from workers.chaos.graphs import Made, Outcome
+from workers.chaos.plan import Job
+from workers.chaos.submitting import Submitted
+
+PATHS = {"s0": "root.stages[0]", "s1": "root.stages[1]"}
+
+
+class Case:
+    """A job of two stages. The second was lost once in a call, and its first answer was broken off."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "ask.json").write_text(json.dumps(STAGE))
+        self.config = Settings(profiles=("llm",), stages_dir=folder)
+        stages = [
+            {"op": "Stage", "id": "ask", "config": {"model": "fast", "system": marked("j", name, {})}}
+            for name in PATHS
+        ]
+        graph: Any = {"description": "x", "version": "0.1.0", "root": {"op": "Sequential", "stages": stages}}
+        made = Made(graph, None, Outcome("right"), PATHS)
+        self.state = Submitted(Job("j", made, {"agent": "ann"}, 0.0), accepted=True)
+        self.record = Record(JobState.DONE, "right", None, 1, True)
+        self.record.rows = [self.row("s0", 1), self.row("s1", 3)]
+        self.record.lost[1] = {1: ("m2.b", 0), 2: ("m1.a", 0)}
+        self.entries = [
+            self.entry(1, 0, 1, "done", "m1.a", 100),
+            self.entry(2, 1, 1, "seat", "m2.b", None),
+            self.entry(3, 1, 2, "lost", "m1.a", None),
+            self.entry(4, 1, 3, "done", "m2.b", 200),
+        ]
+        self.calls = [
+            Call("m1.a", "j", "s0", 0, "paid", 1, 10, 5, 100),
+            Call("m2.b", "j", "s1", 0, "cut", 2, 10, 6, 150),
+            Call("m1.a", "j", "s1", 1, "paid", 3, 10, 7, 110),
+            Call("m2.b", "j", "s1", 2, "paid", 4, 10, 8, 200),
+            Call("m2.b", "j", "s1", 3, "refused", 5),
+        ]
+
+    def row(self, stage: str, attempt: int) -> Row:
+        return Row(
+            path=PATHS[stage], stage="ask", queue="llm:fast", worker="b@m2" if stage == "s1" else "a@m1",
+            attempt=attempt, state="done", micro_dollars=200 if stage == "s1" else 100,
+        )  # fmt: skip
+
+    def entry(self, at: int, step: int, attempt: int, what: str, seat: str, micro: int | None) -> Entry:
+        tokens = (0, 0) if micro is None else (10, 5 if step == 0 else 8)
+        return Entry(f"{at}-0", at, what, "j", step, attempt, seat, "ann", "-", "llm:fast", micro, *tokens, 1)
+
+    def judge(self, limits: tuple[Bound, ...] = ()) -> Invoices:
+        for entry in self.entries:
+            if entry.step is not None and entry.attempt is not None:
+                self.record.entries[entry.step][entry.attempt].append(entry)
+        spent = {"money a:ann": 300, "jobs a:ann": 1}
+        books = Books({"j": self.record}, spent, {}, 1, Verified((), (), 5, 3, "5-0"))
+        found = Invoices(
+            books, {"j": self.state}, self.entries, self.calls, self.config, lambda job: ("SUCCESS", "right")
+        )
+        found.judge_all(limits)
+        return found
+
+    def breaches(self) -> str:
+        return " ".join(line for check in self.judge().verdict.checks for line in check.breaches)
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+def test_a_good_run_is_good(case: Case) -> None:
+    found = case.judge()
+    assert [check for check in found.verdict.checks if check.breaches] == []
+    assert [(each.call.number, each.attempt, each.what) for each in found.differences] == [
+        (0, 1, "seat"),
+        (1, 2, "lost"),
+    ]
+    assert found.accounts["m1.a"].unknown["micro"] == 110
+
+
+def swap_seat(case: Case) -> None:
+    case.calls[0] = replace(case.calls[0], seat="m2.b")
+
+
+def forget_call(case: Case) -> None:
+    del case.calls[3]
+
+
+def call_twice(case: Case) -> None:
+    case.calls.append(replace(case.calls[3], number=9, tokens_out=99))
+
+
+def dearer(case: Case) -> None:
+    case.calls[0] = replace(case.calls[0], micro=101)
+
+
+def more_tokens(case: Case) -> None:
+    case.calls[0] = replace(case.calls[0], tokens_in=11)
+
+
+def not_broken_off(case: Case) -> None:
+    case.calls[1] = replace(case.calls[1], outcome="paid")
+
+
+def entered_twice(case: Case) -> None:
+    case.entries.append(replace(case.entries[0], id="9-0", what="late"))
+
+
+def no_entry(case: Case) -> None:
+    del case.entries[1]
+
+
+def recorded_without_use(case: Case) -> None:
+    case.entries[0] = replace(case.entries[0], micro_dollars=None, tokens_in=0, tokens_out=0)
+
+
+def a_stranger(case: Case) -> None:
+    case.calls.append(Call("m1.a", "k", "s0", 0, "refused", 9))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        swap_seat,
+        forget_call,
+        call_twice,
+        dearer,
+        more_tokens,
+        not_broken_off,
+        entered_twice,
+        no_entry,
+        recorded_without_use,
+        a_stranger,
+    ],
+)
+def test_what_is_wrong_is_found(case: Case, spoil: Callable[[Case], None]) -> None:
+    spoil(case)
+    assert case.breaches()
+
+
+def test_a_limit_that_was_overdrawn_is_found(case: Case) -> None:
+    limits = (
+        Bound("seat m1.a", "micro-dollars", 100, "month"),
+        Bound("seat m2.b", "micro-dollars", 199, "day"),
+        Bound("seat m2.b", "requests", 1, "minute"),
+        Bound("agent ann", "micro-dollars", 300, "month"),
+    )
+    assert [use.over for use in uses(limits, case.entries)] == [False, True, True, False]
+    late = [*case.entries, replace(case.entries[3], id="9-0", what="late", micro_dollars=7)]
+    (use,) = uses([Bound("seat m2.b", "micro-dollars", 200, "month")], late)
+    assert (use.most, use.late, use.over) == (207, 7, False)
+
+
+def test_an_invoice_rounds_up_and_knows_each_kind_of_token() -> None:
+    price = Price("0.5", "2", cached="0.05", written="1", reasoning="4")
+    # 100 plain at 0.5, 30 read at 0.05, 7 written at 1, 8 said at 2, 3 reasoned at 4
+    assert price.of(Used(137, 11, cached=30, written=7, reasoning=3)) == 50 + 2 + 7 + 16 + 12
+    assert Price("0.5", "2").of(Used(1, 0)) == 1
+
+
+def test_calls_of_one_stage_differ(tmp_path: Path) -> None:
+    asked = Asked("j", "s", {"flaky": 1, "cut": 2}, "p")
+    with Vendors(tmp_path / "witness", {"m1.a": ("openai", Price("0.5", "2"))}) as vendors:
+        calls = [vendors.call("m1.a", asked)[0] for _ in range(10)]
+    assert [call.outcome for call in calls[:3]] == ["refused", "cut", "paid"]
+    assert len({call.tokens_out for call in calls[1:]}) == 9

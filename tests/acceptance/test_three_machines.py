@@ -1,0 +1,58 @@
+"""Three machines share work under budgets, and every micro-dollar of the ledger is one of the invoices: a
+small run of `three_machines`, calm at first, then under attack.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.acceptance.machines import bounds
+from tests.acceptance.three_machines import closing, make
+from workers.chaos.plan import FAULTS, Fault
+
+SEED = 7
+CALM = 3.0
+SECONDS = 7.0
+STAGES = 250
+ATTACKS = (
+    Fault(CALM, "kill", 0.2, 2.0, 0.5),
+    Fault(CALM + 0.5, "pause", 0.7, 2.0, 0.5),
+    Fault(CALM + 1.0, "client-kill", 0.5, 0.0, 0.5),
+    Fault(CALM + 1.5, "stop", 0.3, 1.5, 0.5),
+    Fault(CALM + 2.5, "server-kill", 0.5, 0.5, 0.5),
+    Fault(CALM + 3.5, "drain", 0.1, 0.0, 0.5),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_ledger_is_what_the_vendors_saw() -> None:
+    attacked: list[float] = []
+
+    def tell(text: str) -> None:
+        print(text)
+        if not attacked and FAULTS.keys() & set(text.split()):
+            attacked.append(time.monotonic() * 1000)
+
+    plan = replace(make(STAGES, SEED, SECONDS, (), 1.0), faults=list(ATTACKS))
+    done = closing(plan, bounds(STAGES), routers=1, tell=tell)
+    told = done.to_json()
+    assert told["broken"] == []
+
+    assert sum(told["faults"].values()) >= len(ATTACKS) - 1
+    assert told["stages"] >= STAGES
+    assert all(each["recorded"] for each in told["seats"].values())
+    assert len(told["seats"]) == 6
+    # Some limit bound: work went elsewhere, though the cheaper seat was there.
+    assert any(
+        use["used"] == use["of"] if use["unit"] == "requests" else use["used"] > use["of"] * 0.9
+        for use in told["limits"]
+    )
+    before = [each.what for each in done.invoices.differences if each.call.at < attacked[0] - 1000]
+    assert set(before) <= {
+        "cancelled",
+        "seat",
+    }  # jobs were cancelled, and answers broken off, in the calm too

@@ -1,0 +1,279 @@
+"""The closing test of seats and money: three machines share work under budgets, and the ledger is what their
+vendors' invoices say.
+
+`python -m tests.acceptance.three_machines --stages 10000` runs the whole of it, with `--faults all` under the
+chaos plan too; a small one is a test (`test_three_machines.py`). Each machine is a home folder of its own
+with its own seats.toml and a worker for each seat: an API key and a vendor's program (`machines.SEATS`). The
+vendors are a process that stands outside of the grid (`vendors`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gridq import entries
+from gridq.audit import Check
+from gridq.errors import GridError
+from gridq.graph.nodes import below
+from gridq.protocol import Json
+from tests.acceptance.homes import GRIDQ
+from tests.acceptance.invoices import Invoices
+from tests.acceptance.machines import AGENTS, FAMILIES, SEATS, Bound, bounds, layout
+from tests.acceptance.vendors import answer, marked, read
+from workers.chaos import books
+from workers.chaos.graphs import Made, Maker, Node, Outcome
+from workers.chaos.grid import ChaosGrid
+from workers.chaos.plan import Job, Plan, by_gateway, chosen, faults_of, job_of
+from workers.chaos.run import Judged, Result, celery_says, run
+from workers.chaos.submitting import Submitted
+
+JOB = "JOB-ID"
+"""Stands in a graph for its job's id, which is not known while it is made."""
+A_SECOND = 25
+"""Stages submitted a second."""
+SORTS = {"plain": 58, "failing": 8, "cancelled": 8, "late": 4, "poor": 8, "cat": 6, "thrifty": 8}
+REFUSED = frozenset({"quota.agent_money", "quota.agent_jobs", "quota.team_money"})
+
+COUNTED = ("recorded", "tokens_in", "tokens_out")
+
+
+class PaidMaker(Maker):
+    """Graphs whose stages each ask a model, with what all of it must answer. `tight`: no stage is recorded
+    twice, for a job's hold covers each stage once.
+    """
+
+    tight = False
+
+    def stage(self, value: Any, path: str, **orders: Json) -> tuple[Node, Outcome]:
+        chance = self.chance
+        name = f"s{len(self._stages)}"
+        self._stages[name] = below(path, "stages", 1)
+        ms = chance.choices([0, chance.randint(5, 60), chance.randint(100, 400)], [4, 5, 2])[0]
+        orders = {"ms": ms * (5 if self._slow else 1), **orders}
+        if not orders.get("flaky") and chance.random() < 0.03:
+            orders[chance.choice(["away", "cut"])] = 1
+        fails = chance.random() < self._failing
+        if fails:
+            orders["fail"] = True
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        family = chance.choices(list(FAMILIES), list(FAMILIES.values()))[0]
+        config = {"model": family, "system": marked(JOB, name, orders)}
+        node = {
+            "op": "Sequential",
+            "stages": [{"op": "Stage", "id": "format_json"}, {"op": "Stage", "id": "ask", "config": config}],
+        }
+        errors = {self._stages[name]: "stage.failed"} if fails else {}
+        return node, Outcome(errors=errors) if errors else Outcome(answer(name, text))
+
+    def retry(self, value: Any, path: str, depth: int) -> tuple[Node, Outcome]:
+        return self.sequence(value, path, 2, depth) if self.tight else super().retry(value, path, depth)
+
+    def branch(self, value: Any, path: str, depth: int) -> tuple[Node, Outcome]:
+        """No model answers true or false."""
+        return self.sequence(value, path, 2, depth)
+
+
+def make(stages: int, seed: int, seconds: float, faults: tuple[str, ...], every: float) -> Plan:
+    """Jobs of at least `stages` stages over `seconds`, and faults all the while."""
+    chance = random.Random(f"money {seed}")
+    maker = PaidMaker(chance)
+    drafts: list[tuple[str, Made, int]] = []
+    total = 0
+    while total < stages:
+        sort = chance.choices(list(SORTS), list(SORTS.values()))[0]
+        maker.tight = sort in AGENTS
+        made = maker.make(failing=0.12 if sort == "failing" else 0.0, slow=sort in ("cancelled", "late"))
+        if made.stages:
+            drafts.append((sort, made, total))
+            total += len(made.stages)
+    jobs = [_job(chance, sort, made, seconds * before / total) for sort, made, before in drafts]
+    return Plan(seed, seconds, jobs, faults_of(seed, seconds, faults, every))
+
+
+def _job(chance: random.Random, sort: str, made: Made, at: float) -> Job:
+    job = by_gateway(chance, job_of(chance, "plain" if sort in AGENTS else sort, made, at))
+    if sort in AGENTS:  # submitted once: what is refused leaves its key free
+        options = {name: value for name, value in job.options.items() if name != "idempotency_key"}
+        job = replace(job, options={**options, "agent": sort}, may=REFUSED, again=None)
+    graph = json.loads(json.dumps(made.graph).replace(JOB, job.id))
+    return replace(job, made=replace(made, graph=graph))
+
+
+@contextlib.contextmanager
+def vendors(witness: Path) -> Iterator[str]:
+    """The vendors' process; where it answers."""
+    told = {seat.id: (seat.wire, seat.price and asdict(seat.price)) for seat in SEATS}
+    command = [sys.executable, "-m", "tests.acceptance.vendors", str(witness), json.dumps(told)]
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    assert program.stdin is not None
+    try:
+        yield program.stdout.readline().strip()
+    finally:
+        program.stdin.close()
+        program.wait(30)
+        program.stdout.close()
+
+
+@dataclass
+class Closing:
+    """What came of a run, and how its money adds up."""
+
+    result: Result
+    invoices: Invoices
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures."""
+        verdict = self.result.verdict
+        money = self.invoices
+        return {
+            "seed": self.result.plan.seed,
+            "seconds": round(self.result.seconds, 1),
+            "jobs": dict(verdict.states),
+            "errors": dict(verdict.codes),
+            "stages": self.result.plan.stages,
+            "recorded": verdict.recorded,
+            "calls": verdict.runs,
+            "entries": len(money.all_entries),
+            "paid_micro_dollars": sum(each.paid["micro"] for each in money.accounts.values()),
+            "unknown_calls": len(money.differences),
+            "unknown_micro_dollars": sum(each.call.micro or 0 for each in money.differences),
+            "unknown": dict(Counter(each.what for each in money.differences)),
+            "attempts_without_result": verdict.nothing,
+            "losses": self.result.losses,
+            "faults": dict(self.result.faults),
+            "killed": self.result.deaths,
+            "ended_alone": self.result.ended_alone,
+            "seats": {
+                seat: {
+                    "paid": dict(each.paid),
+                    "entered": dict(each.entered),
+                    "unknown": dict(each.unknown),
+                    "recorded": each.recorded,
+                    "refused": each.refused,
+                }
+                for seat, each in sorted(money.accounts.items())
+            },
+            "limits": [
+                {"who": use.bound.who, "of": use.bound.amount, "unit": use.bound.unit,
+                 "a": use.bound.window, "used": use.most, "late": use.late}
+                for use in money.uses
+            ],
+            "broken": [
+                {"rule": check.rule, "breaches": list(check.breaches[:10])}
+                for check in self.result.checks
+                if check.breaches
+            ],
+            "logs": None if self.result.folder is None else str(self.result.folder),
+        }  # fmt: skip
+
+
+def closing(
+    plan: Plan,
+    limits: tuple[Bound, ...],
+    *,
+    routers: int = 2,
+    keep: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Closing:
+    """Run the plan on the three machines and hold the ledger against the invoices."""
+    with tempfile.TemporaryDirectory(prefix="gridq-machines-") as text:
+        folder = Path(text)
+        witness = folder / "witness"
+        found: list[Invoices] = []
+
+        def judge(grid: ChaosGrid, submitted: dict[str, Submitted]) -> Judged:
+            calls = read(witness)
+            with grid.direct() as client:
+                kept = books.read(client, grid.keys, submitted, 0)
+                ledger = list(entries.read(client, grid.keys))
+            config = grid.config(grid.client_proxy, grid.folder / "agents")
+            invoices = Invoices(kept, submitted, ledger, calls, config, celery_says)
+            verdict = invoices.judge_all(limits)
+            verdict.checks.append(
+                Check("the commands say what the ledger says", tuple(_commands(grid, invoices)))
+            )
+            found.append(invoices)
+            return Judged(verdict, kept.losses)
+
+        with vendors(witness) as url:
+            machines = layout(folder, url, limits)
+            result = run(plan, layout=machines, routers=routers, judge=judge, keep=keep, tell=tell)
+        return Closing(result, found[0])
+
+
+def _commands(grid: ChaosGrid, money: Invoices) -> Iterator[str]:
+    """What `gridq ledger`, `gridq seat log` and `gridq report` say otherwise than the ledger."""
+
+    def told(machine: str, *arguments: str) -> str:
+        env = {
+            "GRIDQ_BROKER_URL": grid.server.url,
+            "GRIDQ_PREFIX": grid.prefix,
+            "GRIDQ_HOME": str(grid.home(machine)),
+            "GRIDQ_QUOTAS": str(grid.quotas),
+            "GRIDQ_PROFILES": "llm",
+        }
+        done = subprocess.run(
+            [*GRIDQ, *arguments], capture_output=True, text=True, env=env, timeout=120, check=False
+        )
+        return done.stdout if done.returncode == 0 else f'{{"failed": {json.dumps(done.stderr)}}}'
+
+    verified = json.loads(told("m1", "ledger", "verify", "--json"))
+    if verified.get("differences") != [] or verified.get("entries") != len(money.all_entries):
+        yield f"gridq ledger verify: {verified}, of {len(money.all_entries)} entries"
+    lines = told("m2", "ledger", "export").splitlines()
+    if [json.loads(line) for line in lines] != [entry.to_json() for entry in money.all_entries]:
+        yield f"gridq ledger export has {len(lines)} lines, the ledger {len(money.all_entries)} entries"
+    report = {each["seat"]: each for each in json.loads(told("m3", "report", "--json")).get("seats", [])}
+    for machine in dict.fromkeys(seat.machine for seat in SEATS):
+        accounts = {seat: each for seat, each in money.accounts.items() if seat.startswith(f"{machine}.")}
+        log = json.loads(told(machine, "seat", "log", "--json", "--limit", "10000"))
+        known = [report.get(seat, {}) for seat in accounts]
+        for what, by in ("gridq seat log", [log]), ("gridq report", known):
+            said = [sum(each.get(name, 0) for each in by) for name in ("used", "wasted", *COUNTED)]
+            has = sum((each.entered for each in accounts.values()), Counter())
+            recorded = sum(each.recorded for each in accounts.values())
+            if [said[0] + said[1], *said[2:]] != [
+                has["micro"],
+                recorded,
+                has["tokens_in"],
+                has["tokens_out"],
+            ]:
+                yield f"{what} says {said} of {machine}, the ledger {dict(has)}, {recorded} recorded"
+
+
+def main(arguments: list[str]) -> int:
+    """Run it, print the figures as JSON; 1 where a rule is broken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.acceptance.three_machines", description=__doc__)
+    parser.add_argument("--stages", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--faults", default="none", help="all, none, or some, as of gridq chaos")
+    parser.add_argument("--every", type=float, default=3.0, help="seconds between two faults, on average")
+    parser.add_argument("--a-second", type=float, default=A_SECOND, help="stages submitted a second")
+    parser.add_argument("--keep", action="store_true", help="keep the logs in any case")
+    asked = parser.parse_args(arguments)
+    try:
+        faults = chosen(asked.faults)
+    except GridError as exc:
+        parser.error(str(exc))
+    plan = make(asked.stages, asked.seed, asked.stages / asked.a_second, faults, asked.every)
+    done = closing(
+        plan, bounds(asked.stages), keep=asked.keep, tell=lambda text: print(text, file=sys.stderr)
+    )
+    print(json.dumps(done.to_json(), indent=1))
+    return int(done.result.broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
