@@ -13,20 +13,17 @@ import socket
 import threading
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, signals
 from redis.exceptions import RedisError
 
 from gridq import answers, bells, executor, narration, parent, queues, refusal, stages
-from gridq.admission import Admission
 from gridq.ending import Ending
 from gridq.errors import GridError, GridFull, NotAdmitted, SchemaMismatch
 from gridq.events import Monitors
 from gridq.executor import Session
-from gridq.governor.telemetry import Governor
 from gridq.jobs import options_of
-from gridq.limiting import Limiting
 from gridq.machine import machine_id
 from gridq.profiles import load
 from gridq.received import revoke_cancels
@@ -35,9 +32,14 @@ from gridq.store import values
 from gridq.store.capacity import check_kept
 from gridq.store.connection import check_server, connect
 from gridq.store.scripts import Scripts
-from gridq.sweep import Sweeper
 from gridq.transport import hang_up
 from gridq.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from gridq.admission import Admission
+    from gridq.governor.telemetry import Governor
+    from gridq.limiting import Limiting
+    from gridq.sweep import Sweeper
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +121,12 @@ def build(app: Celery, lanes: int, hostname: str = "") -> Router:
     """A router that is not started yet; `hostname` is its Celery name. BrokerError: the server cannot be
     used.
     """
+    # Only here: every worker of the app imports this module, and few are routers.
+    from gridq.admission import Admission
+    from gridq.governor.telemetry import Governor
+    from gridq.limiting import Limiting
+    from gridq.sweep import Sweeper
+
     config = settings()
     client = connect(name="gridq-router")
     check_server(client)

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from celery import Celery, signals
 
-from gridq import answers, bells, executor, parent, profiles, queues, refusal, stages, timeouts
+from gridq import answers, bells, executor, parent, queues, refusal, stages, timeouts
 from gridq.ending import Ending
 from gridq.errors import ConfigError, SeatInUse
 from gridq.events import Monitors
@@ -29,10 +29,11 @@ from gridq.store.connection import check_server, connect
 from gridq.store.scripts import Scripts
 from gridq.transport import hang_up
 from gridq.watchdog import Watchdog
+from workers import arenas
 from workers.heartbeat import Heartbeat
 from workers.owner.rules import rules_of
 from workers.owner.watch import Watch
-from workers.probing import find
+from workers.probing import find_for
 from workers.seats import Seat
 from workers.subscriptions import choose
 
@@ -196,6 +197,7 @@ def _before_init(options: dict[str, Any] | None = None, **_: Any) -> None:
     """Keep what the command line asked for: Celery has applied it by the time the seat is known."""
     _asked.clear()
     _asked.update(options or {})
+    arenas.share()
 
 
 def _init(sender: Any = None, **_: Any) -> None:
@@ -207,8 +209,8 @@ def _init(sender: Any = None, **_: Any) -> None:
         queues_asked = (
             [name for name in wanted.split(",") if name] if isinstance(wanted, str) else list(wanted)
         )
-        found = find(config, profiles.load(config.profiles))
-        seat, serves = choose(found, _asked.get("seat") or None, queues_asked)
+        named = _asked.get("seat") or None
+        seat, serves = choose(find_for(config, named), named, queues_asked)
         if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)) not in (
             "celery.concurrency.thread",
             "threads",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gridq import queues, stages
 from gridq.errors import ConfigError, GridError
-from gridq.profiles import Profile
+from gridq.profiles import Profile, load
 from gridq.protocol import Json, ProbeReport, SeatOffer
 from gridq.settings import Settings
 from workers.owner.idle import here
@@ -19,10 +19,40 @@ SECONDS = 5.0
 """A probe should take two seconds; one that takes longer than this is left behind, with a word."""
 
 
-def find(config: Settings, profiles: Mapping[str, Profile]) -> Found:
-    """The seats of this machine. ConfigError: the seats file, or a stages module, is wrong."""
+def find_for(config: Settings, seat: str | None) -> Found:
+    """What `find` gives for the worker of `seat`: where the seats file says whose it is, that profile alone
+    is loaded and asked, for what another needs would stay in the worker's memory. Else all are, as without a
+    name. ConfigError as `find`.
+    """
+    kind = _kind_of(config, seat) if seat else None
+    if kind is None:
+        return find(config, load(config.profiles))
+    return find(config, load((kind,)), config.profiles)
+
+
+def _kind_of(config: Settings, seat: str) -> str | None:
+    """The kind in whose tables alone a seat is so called, if it is that of a profile of this name."""
+    try:
+        tables = read_file(config.home, set(config.profiles))
+    except ConfigError:
+        return None  # `find` says what is wrong
+    kinds = [
+        kind
+        for kind, table in tables.items()
+        if any(
+            isinstance(each, dict) and each.get("name") == seat
+            for each in (table if isinstance(table, list) else [table])
+        )
+    ]
+    return kinds[0] if len(kinds) == 1 and kinds[0] in config.profiles else None
+
+
+def find(config: Settings, profiles: Mapping[str, Profile], kinds: Iterable[str] = ()) -> Found:
+    """The seats of this machine. `kinds`: those whose tables are left alone, as their profiles are not asked.
+    ConfigError: the seats file, or a stages module, is wrong.
+    """
     owners = Owners()
-    tables = owners.split(read_file(config.home, set(profiles)))
+    tables = owners.split(read_file(config.home, {*profiles, *kinds}))
     if config.stages:
         stages.load_modules(config.stages)
     found = Found([local_seat(tables, config.stages)])

@@ -14,6 +14,7 @@ import base64
 import contextlib
 import http.client
 import io
+import os
 import queue
 import socket
 import ssl
@@ -24,6 +25,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import certifi
 
 CONNECT_SECONDS = 10.0
 MAX_KEPT = 512
@@ -319,9 +322,13 @@ class Connections:
 
     @cached_property
     def _certificates(self) -> ssl.SSLContext:
-        import httpx
-
-        return httpx.create_ssl_context()
+        """Whom to trust: SSL_CERT_FILE or SSL_CERT_DIR, else the bundle of the package `certifi`."""
+        file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+        if file:
+            return ssl.create_default_context(cafile=file)
+        if folder:
+            return ssl.create_default_context(capath=folder)
+        return ssl.create_default_context(cafile=certifi.where())
 
 
 def _discard(made: queue.SimpleQueue[Any]) -> None:

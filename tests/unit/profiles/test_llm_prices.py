@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from typing import Any
 
@@ -209,3 +210,14 @@ def test_a_typo_in_a_price_is_found():
     with pytest.raises(ConfigError) as caught:
         probe([seat(models=[{"name": "m", "price_in": -3}])], {})
     assert caught.value.path == "llm[0].models.0.price_in"
+
+
+def _listed_models() -> int:
+    gc.collect()
+    return sum(type(each).__qualname__ == "ModelInfo" for each in gc.get_objects())
+
+
+def test_the_price_list_is_let_go_when_a_price_is_found():
+    before = _listed_models()
+    assert look_up(["gpt-4o"], "openai", "")["gpt-4o"].prices["price_in"] > 0
+    assert _listed_models() == before

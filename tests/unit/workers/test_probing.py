@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from pydantic import BaseModel
 
+from gridq.errors import ConfigError
 from gridq.profiles import Profile
 from gridq.protocol import Json, ProbeReport, SeatOffer
 from gridq.settings import Settings
 from gridq.testing import FakeProfile
 from workers import probing
-from workers.probing import find
+from workers.probing import find, find_for
 
 
 class Raising(FakeProfile):
@@ -81,3 +83,60 @@ def test_the_seats_file_reaches_the_probe(tmp_path: Path) -> None:
     found = find(Settings(home=tmp_path, profiles=(), stages=()), {"bench": FakeProfile()})
     seat: Json = found.seats[1].offer
     assert seat.lanes == 7
+
+
+class Asked(FakeProfile):
+    """Notes that it was asked."""
+
+    probes: ClassVar[list[str]] = []
+
+    def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
+        self.probes.append(self.kind)
+        return super().probe(config)
+
+
+class Other(Asked):
+    kind = "other"
+
+
+class Bench(Asked):
+    kind = "bench"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds that are asked, of two profiles called like their kinds."""
+    both = {"bench": Bench, "other": Other}
+    monkeypatch.setattr(probing, "load", lambda names: {name: both[name]() for name in names})
+    Asked.probes.clear()
+    return Asked.probes
+
+
+def _for(home: Path, seats: str, name: str | None) -> list[str]:
+    (home / "seats.toml").write_text(seats)
+    found = find_for(Settings(home=home, profiles=("bench", "other"), stages=()), name)
+    return [seat.name for seat in found.seats]
+
+
+def test_the_worker_of_a_seat_of_the_file_asks_its_profile_alone(tmp_path: Path, asked: list[str]) -> None:
+    file = '[[bench]]\nname = "mine"\n[[bench]]\nname = "ours"\n[[other]]\nname = "theirs"\n'
+    assert _for(tmp_path, file, "mine") == ["local", "mine", "ours"]
+    assert asked == ["bench"]
+
+
+@pytest.mark.parametrize("name", [None, "local", "elsewhere"])
+def test_without_a_seat_of_the_file_all_are_asked(tmp_path: Path, asked: list[str], name: str | None) -> None:
+    file = '[[bench]]\nname = "mine"\n[[other]]\nname = "theirs"\n'
+    assert _for(tmp_path, file, name) == ["local", "mine", "theirs"]
+    assert sorted(asked) == ["bench", "other"]
+
+
+def test_a_seat_of_two_profiles_is_refused_to_its_worker_too(tmp_path: Path, asked: list[str]) -> None:
+    with pytest.raises(ConfigError, match="Two seats are named 'mine'"):
+        _for(tmp_path, '[[bench]]\nname = "mine"\n[[other]]\nname = "mine"\n', "mine")
+
+
+@pytest.mark.parametrize("file", ["[nobodys]\n", "[[bench]\n"])
+def test_a_wrong_seats_file_is_refused_to_the_worker_too(tmp_path: Path, asked: list[str], file: str) -> None:
+    with pytest.raises(ConfigError):
+        _for(tmp_path, file + '[[other]]\nname = "mine"\n', "mine")

@@ -6,6 +6,7 @@ The package carries its list; nothing is fetched. It is imported only where a mo
 from __future__ import annotations
 
 import datetime
+import importlib.util
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from workers.wires.usage import SERVICES
 
 if TYPE_CHECKING:
+    from genai_prices.data_snapshot import DataSnapshot
     from genai_prices.types import ModelInfo, ModelPrice
 
 Price = float | None
@@ -78,9 +80,7 @@ def look_up(names: Iterable[str], provider: str | None, url: str) -> dict[str, L
     """The list's prices by model, for those that it has: of `provider` (the list's own id), else of whoever
     answers at `url`. Another's model of the same name says nothing of what this endpoint charges.
     """
-    from genai_prices.data_snapshot import get_snapshot
-
-    snapshot, now = get_snapshot(), datetime.datetime.now(datetime.UTC)
+    snapshot, now = _snapshot(), datetime.datetime.now(datetime.UTC)
     told: dict[str, Listed] = {}
     for name in names:
         try:
@@ -91,6 +91,20 @@ def look_up(names: Iterable[str], provider: str | None, url: str) -> dict[str, L
         if found is not None:
             told[name] = found.model_copy(update={"services": tuple(_services(model, now, found))})
     return told
+
+
+def _snapshot() -> DataSnapshot:
+    """The package's list. It is read anew each time, in 50 ms, and let go with what is returned: the package
+    itself would keep it, 6 MB, for as long as the process lives.
+    """
+    from genai_prices.data_snapshot import DataSnapshot
+
+    found = importlib.util.find_spec("genai_prices.data")
+    assert found is not None
+    assert found.loader is not None
+    data = importlib.util.module_from_spec(found)
+    found.loader.exec_module(data)
+    return DataSnapshot(providers=data.providers, from_auto_update=False)
 
 
 def _services(model: ModelInfo, now: datetime.datetime, usual: Listed) -> Iterator[Service]:
