@@ -10,7 +10,7 @@ ARGS ?=
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clis bench bench-http recovery soak lint check states
+.PHONY: help setup demo test clis bench bench-http bench-seats recovery soak lint check states
 
 help: ## print these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ recovery: $(STAMP) ## measure how soon a killed worker's stages run again, and t
 
 bench-http: $(STAMP) ## measure the HTTP gateway beside LiteLLM's proxy, which it installs apart; writes RESULTS.md
 	@$(BIN)/python -m benchmarks http
+
+bench-seats: $(STAMP) ## measure the workers of llm seats, idle and with 200 calls at once, and hold and settle; writes RESULTS.md
+	@$(BIN)/python -m benchmarks idle lanes programs holds
 
 soak: $(STAMP) ## half an hour of mixed load, memory sampled; MINUTES="…" for another time; writes RESULTS.md
 	@$(BIN)/python -m benchmarks soak

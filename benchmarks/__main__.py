@@ -18,7 +18,10 @@ from benchmarks import (
     criteria,
     fanin,
     forecast,
+    holds,
     http,
+    idle,
+    lanes,
     memory,
     onestage,
     overload,
@@ -39,6 +42,9 @@ APART: dict[str, Callable[[], Sequence[Measured]]] = {
     "forecast": forecast.run,
     "http": http.run,
     "programs": programs.run,
+    "idle": idle.run,
+    "lanes": lanes.run,
+    "holds": holds.run,
     "soak": soak.run,
 }
 

@@ -41,7 +41,7 @@ class Corner:
     """A grid with one seat that is live and idle."""
 
     def __init__(self, sides: Sides, name: str) -> None:
-        self.state = State(sides, name)
+        self.state = State(sides.store, sides.config, name)
         self.state.seat("m.s", lanes=2)
         self.client = BrokerClient(sides.server.url, config=self.state.scripts.config)
         self._numbers = count()

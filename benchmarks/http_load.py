@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -116,6 +116,17 @@ def open_streams(
     return _run(load())
 
 
+def at_once(port: int, requests: Sequence[bytes]) -> list[Any]:
+    """The answers, as JSON, of requests that are sent at once, each over a connection of its own."""
+
+    async def load() -> list[Any]:
+        callers = [Keeper(request, [], lambda: False) for request in requests]
+        await _together(port, callers)
+        return [json.loads(caller.body) for caller in callers]
+
+    return _run(load())
+
+
 def answers(port: int, request: bytes) -> bool:
     """Whether `request` is answered with 200 now."""
     try:
@@ -191,7 +202,17 @@ class Caller(asyncio.Protocol):
         self.transport.close()
 
 
-async def _together(port: int, callers: list[Caller]) -> None:
+class Keeper(Caller):
+    """A caller that keeps what it is answered."""
+
+    body = b""
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self.body += body
+
+
+async def _together(port: int, callers: Sequence[Caller]) -> None:
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(_call(port, caller) for caller in callers))
 

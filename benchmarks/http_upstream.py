@@ -1,9 +1,18 @@
 """An OpenAI-compatible endpoint that takes no time to think, as a process of its own: what is measured
 against it is the way there and back.
 
-`python -m benchmarks.http_upstream` prints its port and ends when its standard input does. A chat whose last
-message is `paced 60 5` is answered by 60 tokens, 5 a second, any other by 8 tokens at once. Each token of a
-streamed answer is the time it was sent at, in seconds of this machine's monotonic clock.
+`python -m benchmarks.http_upstream` prints its port and ends when its standard input does. What a chat's last
+message asks for:
+
+| message | answer |
+|---|---|
+| `paced 60 5` | 60 tokens, 5 a second |
+| `paced 60 5 40` | the same, each of 40 characters |
+| `held 200 7 2000` | once 200 of its like are open, 2,000 characters that begin with its number, 7 |
+| any other | 8 tokens at once |
+
+Each token of a streamed answer begins with the time it was sent at, in seconds of this machine's monotonic
+clock.
 """
 
 from __future__ import annotations
@@ -11,11 +20,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httptools
@@ -35,22 +46,13 @@ def _response(body: bytes) -> bytes:
     return head % len(body) + body
 
 
-WHOLE = _response(
-    _packed(
-        {
-            **_ABOUT,
-            "object": "chat.completion",
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": "It is as it was said to be."},
-                    "finish_reason": "stop",
-                }
-            ],
-            "usage": _USAGE,
-        }
-    )
-)
+def _whole(content: str) -> bytes:
+    message = {"role": "assistant", "content": content}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return _response(_packed({**_ABOUT, "object": "chat.completion", "choices": [choice], "usage": _USAGE}))
+
+
+WHOLE = _whole("It is as it was said to be.")
 MODELS = _response(_packed({"object": "list", "data": [{"id": "bench", "object": "model"}]}))
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -66,8 +68,8 @@ def _chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> byt
     return _event(_packed({**_ABOUT, "object": "chat.completion.chunk", "choices": choices, **more}))
 
 
-def _token() -> bytes:
-    return _chunk({"role": "assistant", "content": f"{time.monotonic():.6f} "})
+def _token(length: int) -> bytes:
+    return _chunk({"role": "assistant", "content": f"{time.monotonic():.6f} ".ljust(length, "x")})
 
 
 def _end(usage: bool) -> bytes:
@@ -77,12 +79,31 @@ def _end(usage: bool) -> bytes:
     return _chunk({}, "stop") + (last if usage else b"") + _event(b"[DONE]") + LAST
 
 
-def pace(text: str) -> tuple[int, float]:
-    """How many tokens a message asks for, and the seconds between two of them."""
+def pace(text: str) -> tuple[int, float, int]:
+    """How many tokens a message asks for, the seconds between two of them, and their length."""
     words = text.split()
     if words[:1] != ["paced"]:
-        return TOKENS, 0.0
-    return int(words[1]), 1 / float(words[2])
+        return TOKENS, 0.0, 0
+    return int(words[1]), 1 / float(words[2]), int(words[3]) if words[3:] else 0
+
+
+class Held:
+    """The answers that wait until so many are open."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Any, bytes]] = []
+
+    def add(self, connection: Connection, text: str) -> None:
+        """Take one in, and let all go where they are enough."""
+        _, wanted, number, length = text.split()
+        self._waiting.append((connection.transport, _whole(f"{number} ".ljust(int(length), "x"))))
+        if len(self._waiting) == int(wanted):
+            waiting, self._waiting = self._waiting, []
+            for transport, answer in waiting:
+                transport.write(answer)
+
+
+HELD = Held()
 
 
 class Connection(asyncio.Protocol):
@@ -119,32 +140,35 @@ class Connection(asyncio.Protocol):
             self.transport.write(MODELS)
             return
         asked = json.loads(self.body)
-        if not asked.get("stream"):
-            self.transport.write(WHOLE)
-            return
-        usage = bool((asked.get("stream_options") or {}).get("include_usage"))
         content = asked["messages"][-1]["content"]
         text = content if isinstance(content, str) else content[0]["text"]
-        tokens, apart = pace(text)
+        if not asked.get("stream"):
+            if text.startswith("held "):
+                HELD.add(self, text)
+            else:
+                self.transport.write(WHOLE)
+            return
+        usage = bool((asked.get("stream_options") or {}).get("include_usage"))
+        tokens, apart, length = pace(text)
         if not apart:
-            self.transport.write(HEAD + b"".join(_token() for _ in range(tokens)) + _end(usage))
+            self.transport.write(HEAD + b"".join(_token(length) for _ in range(tokens)) + _end(usage))
             return
         self.transport.write(HEAD)
-        self._tick(tokens, apart, usage, asyncio.get_running_loop().time())
+        self._tick(tokens, apart, length, usage, asyncio.get_running_loop().time())
 
-    def _tick(self, left: int, apart: float, usage: bool, due: float) -> None:
+    def _tick(self, left: int, apart: float, length: int, usage: bool, due: float) -> None:
         if not left:
             self.transport.write(_end(usage))
             return
-        self.transport.write(_token())
+        self.transport.write(_token(length))
         loop = asyncio.get_running_loop()
-        self.timer = loop.call_at(due + apart, self._tick, left - 1, apart, usage, due + apart)
+        self.timer = loop.call_at(due + apart, self._tick, left - 1, apart, length, usage, due + apart)
 
 
-async def serve() -> None:
+async def serve(tls: ssl.SSLContext | None = None) -> None:
     """Serve until the standard input ends."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(Connection, "127.0.0.1", 0, backlog=1024)
+    server = await loop.create_server(Connection, "127.0.0.1", 0, backlog=1024, ssl=tls)
     print(server.sockets[0].getsockname()[1], flush=True)
     with contextlib.suppress(asyncio.CancelledError):
         await loop.run_in_executor(None, sys.stdin.buffer.read)
@@ -152,10 +176,14 @@ async def serve() -> None:
 
 
 @contextmanager
-def running() -> Iterator[tuple[int, int]]:
-    """The endpoint as a child of this process: its port and its process id."""
+def running(tls: Sequence[Path] = ()) -> Iterator[tuple[int, int]]:
+    """The endpoint as a child of this process: its port and its process id. `tls`: the files of its
+    certificate and of the key to it, where it is to be reached over TLS.
+    """
     child = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.http_upstream"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "benchmarks.http_upstream", *map(str, tls)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert child.stdin is not None
     assert child.stdout is not None
@@ -167,5 +195,13 @@ def running() -> Iterator[tuple[int, int]]:
             child.wait(10)
 
 
+def _context(files: Sequence[str]) -> ssl.SSLContext | None:
+    if not files:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*files)
+    return context
+
+
 if __name__ == "__main__":
-    uvloop.run(serve())
+    uvloop.run(serve(_context(sys.argv[1:])))

@@ -19,8 +19,8 @@ HEAD = """\
 Made by `make bench` (`python -m benchmarks`) on {date} UTC in {seconds} s. One group alone:
 `python -m benchmarks chain`, or `fanin`, `onestage`, `scripts`, `memory`, `backlog`. Apart, at the end of
 this page: `make recovery` (a killed worker, the first design's criteria), `make soak` (mixed load),
-`make bench-http` (the HTTP gateway), `python -m benchmarks overload forecast` (five times what a grid can
-do; what is foretold).
+`make bench-http` (the HTTP gateway), `make bench-seats` (the workers of llm seats; hold and settle),
+`python -m benchmarks overload forecast` (five times what a grid can do; what is foretold).
 
 - Machine: {machine}; load {load:.1f} when it began (above {cores} of others, the
   times and the 99th percentiles above all say more of them than of gridq)

@@ -34,6 +34,7 @@ AGENTS = 50
 COSTS = (*LADDER, *(step * 10 for step in range(2 * LADDER[-1], 2 * LADDER[-1] + 11)))
 """Costs of 18 classes: the ladder's, and some above it."""
 
+NOTHING = Usage()
 BATCH = 500
 P99_US = 1000.0
 """What 99 of 100 calls may take."""
@@ -94,10 +95,9 @@ def _logarithmic(small: int, large: int) -> float:
 class State:
     """One corner of the server, with stages pending and seats live."""
 
-    def __init__(self, sides: Sides, name: str) -> None:
-        config: Settings = sides.config.model_copy(update={"prefix": f"bench-{name}:"})
-        self.store: Redis = sides.store
-        self.scripts = Scripts(self.store, config)
+    def __init__(self, store: Redis, config: Settings, name: str) -> None:
+        self.store = store
+        self.scripts = Scripts(store, config.model_copy(update={"prefix": f"bench-{name}:"}))
         self.keys = self.scripts.keys
         self._jobs = count()
         self._nonces = count()
@@ -115,16 +115,18 @@ class State:
             name, "inc", host="here", lanes=lanes, budget=None, queues=[QUEUE], ttl_ms=3_600_000
         )
 
-    def admit(self, costs: Sequence[int] = (0,)) -> None:
-        """One more job, of one stage for each of `costs` (micro-dollars), all ready at once."""
+    def admit(self, costs: Sequence[int] = (0,), agent: str = "") -> None:
+        """One more job, of one stage for each of `costs` (micro-dollars), all ready at once; of `agent`, else
+        of the next of AGENTS.
+        """
         number = next(self._jobs)
         fields, ready, needs = _plan(tuple(costs))
         asked = arguments(
-            f"j{number}", agent=f"a{number % AGENTS}", prio=0, deadline_ms=3_600_000, ttl_ms=60_000,
+            f"j{number}", agent=agent or f"a{number % AGENTS}", prio=0, deadline_ms=3_600_000, ttl_ms=60_000,
             celery=False, stream=False, wait=True, value=b'"x"', answer=0, steps=len(costs), needs=needs,
-            ready=ready, fields=fields,
+            ready=ready, fields=fields, micro_dollars=sum(costs), stages=len(costs),
         )  # fmt: skip
-        self.scripts.admit(asked)
+        assert self.scripts.admit(asked)[0] == "ok"
 
     def fill(self, size: int, costs: Sequence[int] = (0,)) -> None:
         """`size` pending stages, of all agents and of all `costs` in turn."""
@@ -143,9 +145,9 @@ class State:
             == "again"
         )
 
-    def complete(self, claim: Claim, seat: str, *, go_on: bool) -> Claim | str:
+    def complete(self, claim: Claim, seat: str, *, go_on: bool, used: Usage = NOTHING) -> Claim | str:
         result, _, after = self.scripts.complete(
-            claim.lease, b'"x"', used=Usage(), rows="[]", seat=seat, incarnation="inc", lane="inc.0",
+            claim.lease, b'"x"', used=used, rows="[]", seat=seat, incarnation="inc", lane="inc.0",
             nonce=f"n{next(self._nonces)}", go_on=go_on,
         )  # fmt: skip
         assert result == 1
@@ -210,7 +212,7 @@ def run(
     with undisturbed(sides.server.pid):
         for size in sizes:
             for measure in (_open, _classes, _behind, _behind_classes, _ranked):
-                state = State(sides, f"{measure.__name__.strip('_')}-{size}")
+                state = State(sides.store, sides.config, f"{measure.__name__.strip('_')}-{size}")
                 try:
                     for row, times in measure(state, size, samples):
                         table.add(row, size, times)

@@ -6,7 +6,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks import backlog, chain, criteria, fanin, memory, onestage, recovery, report, scripts, soak
+from benchmarks import (
+    backlog,
+    chain,
+    criteria,
+    fanin,
+    holds,
+    idle,
+    lanes,
+    memory,
+    onestage,
+    programs,
+    recovery,
+    report,
+    scripts,
+    soak,
+)
 from benchmarks.measure import Figure, Ratio, alternate, percentile
 from benchmarks.sides import Sides
 
@@ -68,6 +83,44 @@ def test_backlog_is_of_as_many_jobs_as_it_says(sides: Sides) -> None:
     assert isinstance(found[0], Figure)
     assert 500 < found[0].value < 4096
     assert not list(sides.store.scan_iter("bench-*")), "a corner was left"
+
+
+@pytest.mark.slow
+def test_idle_workers_are_as_small_as_promised() -> None:
+    found = idle.run(calls=2, settle=0.0)
+    assert len(found) == 8
+    assert [each.name for each in found if each.verdict != "met"] == []
+    assert all(isinstance(each, Figure) and each.value > 20 for each in found)
+
+
+@pytest.mark.slow
+def test_as_many_calls_as_lanes_lose_nothing() -> None:
+    found = {each.name: each for each in lanes.run(lanes=4, rounds=2, pieces=3, rate=20)}
+    lost = [each for name, each in found.items() if "lost" in name]
+    assert [each.name for each in lost] == [
+        "4 calls at once on 4 lanes, whole: answers lost of 8",
+        "4 calls at once on 4 lanes, streams of 3 pieces: lost or double of 12",
+    ]
+    assert all(isinstance(each, Figure) and each.value == 0 for each in lost)
+    assert all(isinstance(each, Figure) and each.value > 0 for each in found.values() if each not in lost)
+
+
+def test_holds_take_their_turns_under_budgets() -> None:
+    hold, settle = holds.beside(seats=3, agents=2, budgets=1, stages=2 * holds.TURN)
+    for each in (hold, settle):
+        assert isinstance(each, Ratio)
+        assert min(each.ours, each.theirs) > 0
+
+
+@pytest.mark.slow
+def test_a_worker_calls_a_script_to_hold_and_one_to_settle() -> None:
+    assert holds.worker_calls(3) == {"claim": 3, "complete": 3}
+
+
+def test_a_program_is_called_bare_and_through_its_seat() -> None:
+    whole, streamed = programs.run(calls=1)
+    assert whole.name.startswith("whole: what a seat adds")
+    assert streamed.name.startswith("streamed: what a seat adds")
 
 
 @pytest.mark.slow

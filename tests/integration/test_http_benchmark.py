@@ -55,8 +55,9 @@ def test_a_refusal_is_no_answer(upstream: int) -> None:
 
 
 def test_the_pace_that_a_message_asks_for() -> None:
-    assert http_upstream.pace("paced 60 5") == (60, 0.2)
-    assert http_upstream.pace("Hello there") == (http_upstream.TOKENS, 0.0)
+    assert http_upstream.pace("paced 60 5") == (60, 0.2, 0)
+    assert http_upstream.pace("paced 60 5 40") == (60, 0.2, 40)
+    assert http_upstream.pace("Hello there") == (http_upstream.TOKENS, 0.0, 0)
 
 
 def test_a_sample_grows_by_its_rounds() -> None:

@@ -1,0 +1,167 @@
+"""Hold and settle: what a claim and a completion take in the server with 1,000 live seats and 50 agents, all
+under budgets and quotas, beside one seat and one agent under the same; and what a worker calls for a stage.
+
+Both sides stand on one server and take turns. A stage costs money: its estimate is held when it is claimed,
+and what it used is settled when it is complete.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any, Self
+
+from redis import Redis
+
+from benchmarks.grids import BenchGrid
+from benchmarks.measure import Figure, Measured, Ratio, percentile, tell
+from benchmarks.scripts import QUEUE, State, timing, undisturbed
+from gridq.protocol import Usage
+from gridq.quotas import AgentLimit, Limits, SeatLimit, TeamLimit
+from gridq.settings import settings
+from gridq.store.connection import connect
+from gridq.store.scripts import Scripts
+from workers.embedded import EmbeddedServer
+
+COST = 10_000
+"""Micro-dollars that a stage is estimated at."""
+
+USED = Usage(micro_dollars=9_000, tokens_in=300, tokens_out=100)
+PLENTY = 10**15
+"""Micro-dollars of every budget: all are checked, none is used up."""
+
+WAITING = 10
+"""Stages of each agent that wait all the while."""
+
+TURN = 50
+"""Stages of one side before it is the other's turn."""
+
+GROWTH = 1.2
+CALLS = 2.0
+"""One claim, one completion."""
+
+
+class Side(State):
+    """Live seats and agents. With `budgets` each seat has so many of its machine's own, and the operator's
+    quotas give one more to each seat, agent and team.
+    """
+
+    def __init__(self, store: Redis, name: str, seats: int, agents: int, budgets: int) -> None:
+        super().__init__(store, settings(), name)
+        self.seats = [f"here.s{number}" for number in range(seats)]
+        self.agents = [f"a{number}" for number in range(agents)]
+        self._stages = 0
+        for seat in self.seats:
+            self.scripts.register(
+                seat, "inc", host="here", lanes=1, queues=[QUEUE], ttl_ms=3_600_000, **_terms(budgets)
+            )
+        if budgets:
+            limits = Limits(
+                {agent: AgentLimit("team", PLENTY, 10**8) for agent in self.agents},
+                {"team": TeamLimit(PLENTY, 10**8)},
+                {seat: SeatLimit(PLENTY, "month", 100_000) for seat in self.seats},
+                digest="bench",
+            )
+            self.scripts.limit(limits.digest, "{}", limits.fields())
+        for agent in self.agents * WAITING:
+            self.admit([COST], agent)
+
+    def turn(self, stages: int = TURN) -> None:
+        """One stage after the other, of the next agent and on the next seat: admitted, claimed, complete."""
+        for _ in range(stages):
+            seat = self.seats[self._stages % len(self.seats)]
+            self.admit([COST], self.agents[self._stages % len(self.agents)])
+            self.complete(self.claim(seat), seat, go_on=False, used=USED)
+            self._stages += 1
+        self.store.unlink(
+            *(self.keys.queue(f"seat:{seat}") for seat in self.seats)
+        )  # bells, as workers take them
+
+
+def _terms(budgets: int) -> dict[str, Any]:
+    """What a seat that has so many budgets is registered with."""
+    return {"budget": PLENTY if budgets else None, "per_minute": 100_000 if budgets else None}
+
+
+def run(
+    *, seats: int = 1_000, agents: int = 50, budgets: int = 1, stages: int = 2_000, jobs: int = 50
+) -> list[Measured]:
+    """Times of `stages` stages on each side, then what a worker calls for each of `jobs`."""
+    found = beside(seats=seats, agents=agents, budgets=budgets, stages=stages)
+    calls = worker_calls(jobs)
+    tell(", ".join(f"{name} {number}" for name, number in sorted(calls.items())))
+    each = calls.total() / jobs
+    return [*found, Figure("calls of scripts by a worker for a stage", each, "round trips", CALLS)]
+
+
+def beside(*, seats: int, agents: int, budgets: int, stages: int) -> list[Measured]:
+    """The times in the server beside those of one seat and one agent."""
+    with EmbeddedServer() as server, connect(server.url, name="bench") as store, undisturbed(server.pid):
+        few = Side(store, "few", 1, 1, budgets)
+        many = Side(store, "many", seats, agents, budgets)
+        free = Side(store, "free", 1, 1, 0)
+        sides = (few, many, free)
+        for side in sides:  # warm
+            side.turn()
+        with timing(store, *(side.scripts for side in sides)) as times:
+            for _ in range(stages // TURN):
+                for side in sides:
+                    side.turn()
+    found: list[Measured] = []
+    for what, script in (("hold (claim)", "claim"), ("settle (complete)", "complete")):
+        one, all_, none = (percentile(each[script], 0.5) for each in times)
+        tell(f"{what} on one seat without any budget or quota: {none:.0f} µs")
+        about = f"{what}, {seats:,} seats and {agents} agents, p50 in the server"
+        found.append(Ratio(about, all_, one, "µs", GROWTH, other="1 seat, 1 agent"))
+    return found
+
+
+def worker_calls(jobs: int) -> Counter[str]:
+    """The scripts that a worker of one lane calls while so many jobs of one stage go through it, one by one;
+    renewals, which go by the clock, left out.
+    """
+    with BenchGrid(1, 1) as grid:
+        grid.client.result(grid.sleep(0), 30)  # warm
+        with Watched(grid.server.url, grid.config.prefix, f"gridq-{grid.names[0]}") as watched:
+            for _ in range(jobs):
+                grid.client.result(grid.sleep(0), 30)
+        del watched.calls["renew"]
+        return watched.calls
+
+
+class Watched:
+    """Counts the scripts that the connections called `name` call, as the server's MONITOR tells."""
+
+    def __init__(self, url: str, prefix: str, name: str) -> None:
+        self.calls: Counter[str] = Counter()
+        self._name = name
+        self._store = connect(url, name="bench-watched")
+        shas = Scripts(self._store, settings()).shas
+        self._names = {sha: script for script, sha in shas.items()}
+        self._end = f"{prefix}.end-of-the-watch"
+
+    def __enter__(self) -> Self:
+        self._monitor: Any = self._store.monitor()  # type: ignore[no-untyped-call]
+        self._monitor.__enter__()
+        clients: Any = self._store.client_list()
+        self._addresses = {client["addr"] for client in clients if client["name"] == self._name}
+        assert self._addresses, f"no connection is called {self._name}"
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._store.exists(self._end)
+        self._thread.join(10)
+        self._monitor.__exit__(None, None, None)
+        self._store.close()
+
+    def _listen(self) -> None:
+        while True:
+            told = self._monitor.next_command()
+            if self._end in told["command"]:
+                return
+            at = f"{told['client_address']}:{told['client_port']}"
+            words = told["command"].split(" ", 2)
+            if at in self._addresses and words[0] in ("EVALSHA", "EVAL"):
+                self.calls[self._names.get(words[1], words[0])] += 1

@@ -1,0 +1,98 @@
+"""To hold and to settle is one round trip each, whatever budgets and quotas bind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from redis import Connection, ConnectionPool, Redis
+
+from gridq.quotas import AgentLimit, Limits, SeatLimit, TeamLimit
+from gridq.store.replies import Claim
+from tests.conftest import GridEnv
+from tests.unit.store.plans import Grid, chain, one
+
+DOLLAR = 1_000_000
+T = TypeVar("T")
+
+
+class Counting(Connection):
+    """A connection that counts what it sends, a pipeline's commands as one."""
+
+    sent = 0
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        self.sent += 1
+        super().send_packed_command(command, check_health)
+
+
+class Counted:
+    """Counts the round trips of one client, whose commands all go over one connection."""
+
+    def __init__(self, url: str) -> None:
+        self.pool = ConnectionPool.from_url(url, connection_class=Counting, max_connections=1)
+        self.client = Redis(connection_pool=self.pool)
+
+    def __call__(self, act: Callable[[], T]) -> tuple[int, T]:
+        """How often it sends while `act` runs, and what that gives."""
+        before = self._sent()
+        found = act()
+        return self._sent() - before, found
+
+    def _sent(self) -> int:
+        connection = self.pool.get_connection()
+        self.pool.release(connection)
+        assert isinstance(connection, Counting)
+        return connection.sent
+
+
+@pytest.fixture
+def trips(grid: Grid, grid_env: GridEnv) -> Iterator[Counted]:
+    """Of the client that `grid` calls by, once a seat and an agent are under every limit there is."""
+    grid.seat(budget=50 * DOLLAR, per_minute=60)
+    limits = Limits(
+        {"ann": AgentLimit("lab", 20 * DOLLAR, 100)},
+        {"lab": TeamLimit(30 * DOLLAR, 200)},
+        {"m.a": SeatLimit(40 * DOLLAR, "day", 60)},
+        digest="all",
+    )
+    grid.scripts.limit(limits.digest, "{}", limits.fields())
+    for text in grid.scripts.sources.values():
+        grid.client.script_load(text)  # a script that the server does not know is sent a second time
+    counted = Counted(grid_env.url)
+    before, grid.scripts.client = grid.scripts.client, counted.client
+    yield counted
+    grid.scripts.client = before
+    counted.pool.disconnect()
+
+
+def test_a_hold_is_one_round_trip_and_a_settlement_another(grid: Grid, trips: Counted) -> None:
+    grid.job(one(cost=DOLLAR))
+    sent, claim = trips(grid.take)
+    assert sent == 1
+    sent, (result, ended, _) = trips(lambda: grid.complete(claim, used=DOLLAR // 2))
+    assert (sent, result, ended) == (1, 1, "plain")
+
+
+def test_a_settlement_holds_the_next_in_the_same_round_trip(grid: Grid, trips: Counted) -> None:
+    grid.job(chain(2, cost=DOLLAR))
+    first = grid.take()
+    sent, (_, _, second) = trips(lambda: grid.complete(first, used=DOLLAR, go_on=True))
+    assert sent == 1
+    assert isinstance(second, Claim)
+    grid.done(second)
+
+
+def test_so_is_a_settlement_with_a_long_output(grid: Grid, trips: Counted) -> None:
+    grid.job(one(cost=DOLLAR))
+    claim = grid.take()
+    sent, (result, _, _) = trips(lambda: grid.complete(claim, b"@v1", used=DOLLAR, long=b"x" * 200_000))
+    assert (sent, result) == (1, 1)
+
+
+def test_so_is_the_settlement_of_a_failed_attempt(grid: Grid, trips: Counted) -> None:
+    grid.job(one(cost=DOLLAR))
+    claim = grid.take()
+    sent, word = trips(lambda: grid.fail(claim, used=DOLLAR))
+    assert (sent, word) == (1, "again")
