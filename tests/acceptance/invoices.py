@@ -3,7 +3,8 @@
 Each attempt that said what it used must be one call of the witness: of the same stage, on the same seat, with
 the same tokens and micro-dollars; no call is used twice. The calls that are left are the difference between
 both: each must be of an attempt on that seat of which the ledger says itself that what it used is not known,
-and no such attempt explains two calls. Without a kill or a cancel there is none.
+and no such attempt explains two calls. Without a kill or a cancel there is none. Of a stream that broke off
+the ledger has what had been told by then, which may be a part of its call.
 """
 
 from __future__ import annotations
@@ -26,16 +27,21 @@ UNKNOWN = frozenset({"lost", "cancelled", "back", "died"})
 """What an attempt came to of which nobody may know what it used."""
 BROKEN_OFF = frozenset({"seat"})
 """And where its answer was broken off."""
+CUT = frozenset({"failed"})
+"""And where a piece of it was out by then, so that no other seat could be asked."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A call that was paid and that the grid knows nothing of: `what` its attempt came to."""
+    """A call that was paid and that the grid knows nothing of, or only a part: `what` its attempt came to,
+    `micro` what the grid does not know of its micro-dollars.
+    """
 
     call: Call
     step: int
     attempt: int
     what: str
+    micro: int
 
 
 @dataclass
@@ -96,10 +102,10 @@ class Invoices(Judge):
                 seen.add(attempt)
                 account.recorded += entry.what == RECORDED
 
-    def judge_all(self, limits: Iterable[Bound]) -> Verdict:
-        """Every rule of `judge`, and those of money."""
+    def judge_all(self, limits: Iterable[Bound], *, held: bool = True) -> Verdict:
+        """Every rule of `judge`, and those of money; `held` as for `uses`."""
         verdict = self.judge()
-        self.uses = uses(limits, self.all_entries)
+        self.uses = uses(limits, self.all_entries, held=held)
         verdict.extra = len(self.differences)
         verdict.checks += [
             Check("no call was for a job that nobody submitted", tuple(self._strangers())),
@@ -119,22 +125,33 @@ class Invoices(Judge):
                 left[number[job.made.stages[call.stage]]].append(call)
         wrong = []
         for step in sorted(left.keys() | record.entries.keys()):
-            silent = []
+            silent, odd = [], []
             for attempt, found in sorted(record.entries.get(step, {}).items()):
                 told = _told(found)
-                where = f"{job.id}: attempt {attempt} of step {step}"
                 if told is None:
                     silent.append((attempt, found))
-                    if any(entry.what == RECORDED for entry in found) and not costless(
-                        self.steps[job.id][step]
-                    ):
-                        wrong.append(f"{where} is recorded and used nothing")
+                    recorded = any(entry.what == RECORDED for entry in found)
+                    if recorded and not costless(self.steps[job.id][step]):
+                        wrong.append(
+                            f"{job.id}: attempt {attempt} of step {step} is recorded and used nothing"
+                        )
                     continue
                 same = next((call for call in left[step] if _key(call) == told), None)
                 if same is None:
-                    wrong.append(f"{where} used {told}, which no call did; those left are {left[step]}")
+                    odd.append((attempt, found, told))
                 else:
                     left[step].remove(same)
+            for attempt, found, told in odd:
+                may = (
+                    call for call in left[step] if job.options.get("stream") and _is_part(told, found, call)
+                )
+                call = next(may, None)
+                if call is None:
+                    where = f"{job.id}: attempt {attempt} of step {step}"
+                    wrong.append(f"{where} used {told}, which no call did; those left are {left[step]}")
+                else:
+                    self._differ(call, step, attempt, found)
+                    left[step].remove(call)
             wrong += self._explain(job.id, step, left[step], silent)
         return wrong
 
@@ -146,11 +163,9 @@ class Invoices(Judge):
         for call in sorted(calls, key=lambda call: call.at):
             whats = UNKNOWN | BROKEN_OFF if call.outcome == "cut" else UNKNOWN
             for at, (attempt, found) in enumerate(silent):
-                what = found[0].what
-                if found[0].seat == call.seat and what in whats:
+                if found[0].seat == call.seat and found[0].what in whats:
                     del silent[at]
-                    self.differences.append(Difference(call, step, attempt, what))
-                    _add(self.accounts[call.seat].unknown, call.micro, call.tokens_in, call.tokens_out)
+                    self._differ(call, step, attempt, found)
                     break
             else:
                 known = [
@@ -158,6 +173,15 @@ class Invoices(Judge):
                 ]
                 wrong.append(f"{job}: step {step}: nothing explains {call}; silent are {known}")
         return wrong
+
+    def _differ(self, call: Call, step: int, attempt: int, found: list[Entry]) -> None:
+        """Note what the entries of an attempt do not have of its call."""
+        micro = (call.micro or 0) - sum(entry.micro_dollars or 0 for entry in found)
+        tokens_in = call.tokens_in - sum(entry.tokens_in for entry in found)
+        tokens_out = call.tokens_out - sum(entry.tokens_out for entry in found)
+        whole = tokens_in == call.tokens_in and tokens_out == call.tokens_out
+        self.differences.append(Difference(call, step, attempt, found[0].what, micro))
+        _add(self.accounts[call.seat].unknown, micro, tokens_in, tokens_out, int(whole))
 
     def _entered(self, state: Submitted, record: Record) -> list[str]:
         """What came to nothing is charged as it is entered; what is recorded is entered as such."""
@@ -210,7 +234,7 @@ class Invoices(Judge):
     def _overdrawn(self) -> list[str]:
         return [
             f"{use.bound.who}: {use.most} {use.bound.unit} a {use.bound.window}, of {use.bound.amount} "
-            f"and {use.late} of attempts given up"
+            f"and {use.late} of attempts given up, {use.unheld} not held"
             for use in self.uses
             if use.over
         ]
@@ -227,3 +251,11 @@ def _told(found: list[Entry]) -> tuple[str, int, int, int | None] | None:
 
 def _key(call: Call) -> tuple[str, int, int, int | None]:
     return call.seat, call.tokens_in, call.tokens_out, call.micro
+
+
+def _is_part(told: tuple[str, int, int, int | None], found: list[Entry], call: Call) -> bool:
+    """Whether it may be what had been told of this call when it broke off."""
+    seat, tokens_in, tokens_out, micro = told
+    fits = seat == call.seat and tokens_in <= call.tokens_in and tokens_out <= call.tokens_out
+    may = UNKNOWN | BROKEN_OFF | CUT if call.outcome == "cut" else UNKNOWN
+    return fits and (micro or 0) <= (call.micro or 0) and found[0].what in may

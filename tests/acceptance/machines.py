@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from gridq.entries import LATE, Entry
+from gridq.protocol import Json
 from tests.acceptance import paid_cli
-from tests.acceptance.vendors import Price, Wire
+from tests.acceptance.vendor_wires import Wire
+from tests.acceptance.vendors import Price
 from workers.chaos.layout import Layout, Machine
 
 CENTS = 0.09
@@ -29,18 +31,26 @@ MICRO = 1_000_000
 LEAST = 2000
 """Micro-dollars of the smallest budget: it lets two calls in."""
 
-STAGE = {
-    "name": "ask",
-    "description": "Ask a model, and hold what it may cost.",
-    "input": {"kind": "Any"},
-    "output": {"kind": "Text"},
-    "effects": [
-        {"effect": "Llm", "model": {"$config": "model", "default": "any"}},
-        {"effect": "Cost", "cents": CENTS},
-        {"effect": "Fallible"},
-    ],
-    "implementation": "llm:complete",
-}
+
+def stage(name: str, *effects: dict[str, Json]) -> dict[str, Json]:
+    """The spec of a stage that asks a model of the family its node's config names."""
+    return {
+        "name": name,
+        "description": "Ask a model.",
+        "input": {"kind": "Any"},
+        "output": {"kind": "Text"},
+        "effects": [
+            {"effect": "Llm", "model": {"$config": "model", "default": "any"}},
+            {"effect": "Fallible"},
+            *effects,
+        ],
+        "implementation": "llm:complete",
+    }
+
+
+HELD, UNHELD = "ask", "ask_freely"
+STAGES = (stage(HELD, {"effect": "Cost", "cents": CENTS}), stage(UNHELD))
+"""One whose cost is held before it runs, and one that is not: lanes side by side may overdraw by it."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +89,22 @@ AGENTS = {"cat": "research", "thrifty": "research"}
 """Agents whose money is little, and their team."""
 
 
+Window = Literal["month", "week", "day", "minute"]
+
+
 @dataclass(frozen=True)
 class Bound:
     """One limit: whom it binds (`seat m1.openai`, `agent thrifty`, `team research`), how much of what, and
     in which window: `month` by the calendar in UTC, `minute` any sixty seconds. `own` stands in the machine's
-    own file, else in the grid's.
+    own file, else in the grid's. `share`: the owner has set so much more, and lends this part of it.
     """
 
     who: str
     unit: Literal["micro-dollars", "requests", "jobs"]
     amount: int
-    window: Literal["month", "week", "day", "minute"]
+    window: Window
     own: bool = True
+    share: float = 1.0
 
     @property
     def name(self) -> str:
@@ -99,10 +113,12 @@ class Bound:
 
     def toml(self) -> str:
         """The lines for its table."""
-        dollars = f"{self.amount / MICRO:.6f}"
+        dollars = f"{self.amount / self.share / MICRO:.6f}"
         match self.who.partition(" ")[0], self.unit:
             case "seat", "micro-dollars":
-                return f'{"budget" if self.own else "budget_dollars"} = {dollars}\nperiod = "{self.window}"\n'
+                lent = f"lend = {{share = {self.share}}}\n" if self.share != 1.0 else ""
+                name = "budget" if self.own else "budget_dollars"
+                return f'{name} = {dollars}\nperiod = "{self.window}"\n{lent}'
             case "seat", "requests":
                 return f"requests_per_minute = {self.amount}\n"
             case _, "micro-dollars":
@@ -117,14 +133,14 @@ def bounds(stages: int) -> tuple[Bound, ...]:
     """
 
     def dollars(
-        who: str, micro: int, window: Literal["month", "week", "day"] = "month", *, own: bool = True
+        who: str, micro: int, window: Window = "month", *, own: bool = True, share: float = 1.0
     ) -> Bound:
-        return Bound(who, "micro-dollars", max(micro, LEAST), window, own)
+        return Bound(who, "micro-dollars", max(micro, LEAST), window, own, share)
 
     return (
         dollars("seat m1.openai", stages * 32, "day"),
         dollars("seat m2.codex", stages * 3, "week", own=False),
-        dollars("seat m3.work", stages * 3),
+        dollars("seat m3.work", stages * 3, share=0.5),
         dollars("seat m3.google", stages * 36, own=False),
         Bound("seat m3.google", "requests", max(20, stages // 30), "minute"),
         Bound("seat m1.claude", "requests", 20, "minute", own=False),
@@ -138,7 +154,8 @@ def layout(folder: Path, url: str, limits: Iterable[Bound]) -> Layout:
     """The machines, whose vendors answer at `url`."""
     limits = tuple(limits)
     (folder / "stages").mkdir()
-    (folder / "stages" / "ask.json").write_text(json.dumps(STAGE))
+    for spec in STAGES:
+        (folder / "stages" / f"{spec['name']}.json").write_text(json.dumps(spec))
     (folder / "key").write_text("sk-test-0123456789")
     names = dict.fromkeys(seat.machine for seat in SEATS)
     machines = [
@@ -203,25 +220,29 @@ def _quotas(limits: tuple[Bound, ...]) -> str:
 
 @dataclass(frozen=True)
 class Use:
-    """The most that was used of a bound in any of its windows, and what of that could not be held back: it
-    was told of attempts that the grid had given up, whose hold was gone by then.
+    """The most that was used of a bound in any of its windows, and what of that could not be held back.
+    `late` was told of attempts that the grid had given up, whose hold was gone by then; `unheld` is what
+    lanes side by side can use at once where their stages do not say what they may cost.
     """
 
     bound: Bound
     most: int
-    late: int
+    late: int = 0
+    unheld: int = 0
 
     @property
     def over(self) -> bool:
-        return self.most > self.bound.amount + self.late
+        return self.most > self.bound.amount + self.late + self.unheld
 
 
-def uses(limits: Iterable[Bound], entries: list[Entry]) -> list[Use]:
-    """How far each bound was used, by the entries of the ledger alone."""
-    return [_use(each, entries) for each in limits]
+def uses(limits: Iterable[Bound], entries: list[Entry], *, held: bool = True) -> list[Use]:
+    """How far each bound was used, by the entries of the ledger alone. `held`: every stage says what it may
+    cost.
+    """
+    return [_use(each, entries, held) for each in limits]
 
 
-def _use(bound: Bound, entries: list[Entry]) -> Use:
+def _use(bound: Bound, entries: list[Entry], held: bool) -> Use:
     kind = bound.who.partition(" ")[0]
     mine = [entry for entry in entries if _of(entry, kind) == bound.name]
     if bound.unit == "requests":
@@ -229,7 +250,7 @@ def _use(bound: Bound, entries: list[Entry]) -> Use:
         for entry in mine:
             if entry.charged and entry.ms is not None:
                 claims.setdefault((entry.job, entry.step, entry.attempt), entry.at - entry.ms)
-        return Use(bound, _most_within(sorted(claims.values()), MINUTE_MS - ROUNDING_MS), 0)
+        return Use(bound, _most_within(sorted(claims.values()), MINUTE_MS - ROUNDING_MS))
     sums: Counter[str] = Counter()
     late: Counter[str] = Counter()
     given_up = _given_up(entries)
@@ -242,7 +263,11 @@ def _use(bound: Bound, entries: list[Entry]) -> Use:
             if entry.id in given_up:
                 late[window] += entry.micro_dollars or 0
     most = max(sums, key=lambda name: sums[name] - late[name], default="")
-    return Use(bound, sums[most], late[most])
+    unheld = 0
+    if not held and kind == "seat":
+        lanes = next(seat.lanes for seat in SEATS if seat.id == bound.name)
+        unheld = lanes * max((entry.micro_dollars or 0 for entry in mine if entry.charged), default=0)
+    return Use(bound, sums[most], late[most], unheld)
 
 
 def _of(entry: Entry, kind: str) -> str:

@@ -34,6 +34,11 @@ except http.client.IncompleteRead:
     os.kill(os.getpid(), signal.SIGSEGV)
 if answer.status == 200:
     lines = json.loads(said)["lines"]
+    if "--include-partial-messages" in argv:
+        text = lines[-1]["result"]
+        deltas = [dict(type="text_delta", text=piece) for piece in (text[:5], text[5:])]
+        events = [dict(type="content_block_delta", index=0, delta=delta) for delta in deltas]
+        lines[:0] = [dict(type="stream_event", event=event, session_id="s-1") for event in events]
 elif NAME == "claude":
     words = "Prompt is too long" if answer.status == 400 else "API Error: Repeated 529 Overloaded errors"
     lines = [dict(type="result", subtype="success", is_error=True, result=words, usage={{}})]

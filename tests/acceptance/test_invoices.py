@@ -16,8 +16,9 @@ from gridq.settings import Settings
 from gridq.states import JobState
 from gridq.verification import Verified
 from tests.acceptance.invoices import Invoices
-from tests.acceptance.machines import STAGE, Bound, uses
-from tests.acceptance.vendors import Asked, Call, Price, Used, Vendors, marked
+from tests.acceptance.machines import STAGES, Bound, uses
+from tests.acceptance.vendor_wires import Used
+from tests.acceptance.vendors import Asked, Call, Price, Vendors, marked
 from workers.chaos.books import Books, Record
 from workers.chaos.graphs import Made, Outcome
 from workers.chaos.plan import Job
@@ -30,7 +31,7 @@ class Case:
     """A job of two stages. The second was lost once in a call, and its first answer was broken off."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "ask.json").write_text(json.dumps(STAGE))
+        (folder / "ask.json").write_text(json.dumps(STAGES[0]))
         self.config = Settings(profiles=("llm",), stages_dir=folder)
         stages = [
             {"op": "Stage", "id": "ask", "config": {"model": "fast", "system": marked("j", name, {})}}
@@ -155,6 +156,21 @@ def a_stranger(case: Case) -> None:
 def test_what_is_wrong_is_found(case: Case, spoil: Callable[[Case], None]) -> None:
     spoil(case)
     assert case.breaches()
+
+
+def test_of_a_stream_that_broke_off_a_part_may_be_known(case: Case) -> None:
+    case.entries[1] = replace(case.entries[1], micro_dollars=8, tokens_out=4)
+    case.record.lost[1][1] = ("m2.b", 8)
+    assert "which no call did" in case.breaches()
+
+
+def test_of_a_streamed_job_it_is_right(case: Case) -> None:
+    case.entries[1] = replace(case.entries[1], micro_dollars=8, tokens_out=4)
+    case.record.lost[1][1] = ("m2.b", 8)
+    case.state.job.options["stream"] = True
+    found = case.judge()
+    assert [check for check in found.verdict.checks if check.breaches] == []
+    assert found.accounts["m2.b"].unknown == {"calls": 0, "micro": 142, "tokens_in": 10, "tokens_out": 2}
 
 
 def test_a_limit_that_was_overdrawn_is_found(case: Case) -> None:

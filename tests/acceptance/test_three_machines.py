@@ -5,7 +5,6 @@ small run of `three_machines`, calm at first, then under attack.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -37,7 +36,7 @@ def test_the_ledger_is_what_the_vendors_saw() -> None:
         if not attacked and FAULTS.keys() & set(text.split()):
             attacked.append(time.monotonic() * 1000)
 
-    plan = replace(make(STAGES, SEED, SECONDS, (), 1.0), faults=list(ATTACKS))
+    plan = make(STAGES, SEED, SECONDS, list(ATTACKS))
     done = closing(plan, bounds(STAGES), routers=1, tell=tell)
     told = done.to_json()
     assert told["broken"] == []

@@ -29,12 +29,12 @@ from gridq.graph.nodes import below
 from gridq.protocol import Json
 from tests.acceptance.homes import GRIDQ
 from tests.acceptance.invoices import Invoices
-from tests.acceptance.machines import AGENTS, FAMILIES, SEATS, Bound, bounds, layout
+from tests.acceptance.machines import AGENTS, FAMILIES, HELD, SEATS, UNHELD, Bound, bounds, layout
 from tests.acceptance.vendors import answer, marked, read
 from workers.chaos import books
 from workers.chaos.graphs import Made, Maker, Node, Outcome
 from workers.chaos.grid import ChaosGrid
-from workers.chaos.plan import Job, Plan, by_gateway, chosen, faults_of, job_of
+from workers.chaos.plan import Fault, Job, Plan, by_gateway, chosen, faults_of, job_of
 from workers.chaos.run import Judged, Result, celery_says, run
 from workers.chaos.submitting import Submitted
 
@@ -42,7 +42,16 @@ JOB = "JOB-ID"
 """Stands in a graph for its job's id, which is not known while it is made."""
 A_SECOND = 25
 """Stages submitted a second."""
-SORTS = {"plain": 58, "failing": 8, "cancelled": 8, "late": 4, "poor": 8, "cat": 6, "thrifty": 8}
+SORTS = {
+    "plain": 58,
+    "failing": 8,
+    "cancelled": 8,
+    "late": 4,
+    "poor": 8,
+    "cat": 6,
+    "thrifty": 8,
+    "streamed": 6,
+}
 REFUSED = frozenset({"quota.agent_money", "quota.agent_jobs", "quota.team_money"})
 
 COUNTED = ("recorded", "tokens_in", "tokens_out")
@@ -50,16 +59,18 @@ COUNTED = ("recorded", "tokens_in", "tokens_out")
 
 class PaidMaker(Maker):
     """Graphs whose stages each ask a model, with what all of it must answer. `tight`: no stage is recorded
-    twice, for a job's hold covers each stage once.
+    twice, for a job's hold covers each stage once. `unheld`: how likely a stage does not say what it may
+    cost.
     """
 
     tight = False
+    unheld = 0.0
 
     def stage(self, value: Any, path: str, **orders: Json) -> tuple[Node, Outcome]:
         chance = self.chance
         name = f"s{len(self._stages)}"
         self._stages[name] = below(path, "stages", 1)
-        ms = chance.choices([0, chance.randint(5, 60), chance.randint(100, 400)], [4, 5, 2])[0]
+        ms = chance.choices([0, chance.randint(5, 60), chance.randint(100, 400), 1500], [4, 5, 2, 1])[0]
         orders = {"ms": ms * (5 if self._slow else 1), **orders}
         if not orders.get("flaky") and chance.random() < 0.03:
             orders[chance.choice(["away", "cut"])] = 1
@@ -69,10 +80,9 @@ class PaidMaker(Maker):
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         family = chance.choices(list(FAMILIES), list(FAMILIES.values()))[0]
         config = {"model": family, "system": marked(JOB, name, orders)}
-        node = {
-            "op": "Sequential",
-            "stages": [{"op": "Stage", "id": "format_json"}, {"op": "Stage", "id": "ask", "config": config}],
-        }
+        free = not (self.tight or self._spends) and chance.random() < self.unheld
+        asking = {"op": "Stage", "id": UNHELD if free else HELD, "config": config}
+        node = {"op": "Sequential", "stages": [{"op": "Stage", "id": "format_json"}, asking]}
         errors = {self._stages[name]: "stage.failed"} if fails else {}
         return node, Outcome(errors=errors) if errors else Outcome(answer(name, text))
 
@@ -84,21 +94,27 @@ class PaidMaker(Maker):
         return self.sequence(value, path, 2, depth)
 
 
-def make(stages: int, seed: int, seconds: float, faults: tuple[str, ...], every: float) -> Plan:
-    """Jobs of at least `stages` stages over `seconds`, and faults all the while."""
+def make(stages: int, seed: int, seconds: float, faults: list[Fault], unheld: float = 0.0) -> Plan:
+    """Jobs of at least `stages` stages over `seconds`, and those faults."""
     chance = random.Random(f"money {seed}")
     maker = PaidMaker(chance)
+    maker.unheld = unheld
     drafts: list[tuple[str, Made, int]] = []
     total = 0
     while total < stages:
         sort = chance.choices(list(SORTS), list(SORTS.values()))[0]
         maker.tight = sort in AGENTS
-        made = maker.make(failing=0.12 if sort == "failing" else 0.0, slow=sort in ("cancelled", "late"))
+        made = maker.make(
+            failing=0.12 if sort == "failing" else 0.0,
+            paid=sort == "poor",
+            slow=sort in ("cancelled", "late"),
+            streamed=sort == "streamed",
+        )
         if made.stages:
             drafts.append((sort, made, total))
             total += len(made.stages)
     jobs = [_job(chance, sort, made, seconds * before / total) for sort, made, before in drafts]
-    return Plan(seed, seconds, jobs, faults_of(seed, seconds, faults, every))
+    return Plan(seed, seconds, jobs, faults)
 
 
 def _job(chance: random.Random, sort: str, made: Made, at: float) -> Job:
@@ -148,7 +164,7 @@ class Closing:
             "entries": len(money.all_entries),
             "paid_micro_dollars": sum(each.paid["micro"] for each in money.accounts.values()),
             "unknown_calls": len(money.differences),
-            "unknown_micro_dollars": sum(each.call.micro or 0 for each in money.differences),
+            "unknown_micro_dollars": sum(each.micro for each in money.differences),
             "unknown": dict(Counter(each.what for each in money.differences)),
             "attempts_without_result": verdict.nothing,
             "losses": self.result.losses,
@@ -167,7 +183,7 @@ class Closing:
             },
             "limits": [
                 {"who": use.bound.who, "of": use.bound.amount, "unit": use.bound.unit,
-                 "a": use.bound.window, "used": use.most, "late": use.late}
+                 "a": use.bound.window, "used": use.most, "late": use.late, "unheld": use.unheld}
                 for use in money.uses
             ],
             "broken": [
@@ -184,10 +200,13 @@ def closing(
     limits: tuple[Bound, ...],
     *,
     routers: int = 2,
+    held: bool = True,
     keep: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Closing:
-    """Run the plan on the three machines and hold the ledger against the invoices."""
+    """Run the plan on the three machines and hold the ledger against the invoices. `held`: each stage of the
+    plan says what it may cost, so that no limit may be overdrawn at all.
+    """
     with tempfile.TemporaryDirectory(prefix="gridq-machines-") as text:
         folder = Path(text)
         witness = folder / "witness"
@@ -200,7 +219,7 @@ def closing(
                 ledger = list(entries.read(client, grid.keys))
             config = grid.config(grid.client_proxy, grid.folder / "agents")
             invoices = Invoices(kept, submitted, ledger, calls, config, celery_says)
-            verdict = invoices.judge_all(limits)
+            verdict = invoices.judge_all(limits, held=held)
             verdict.checks.append(
                 Check("the commands say what the ledger says", tuple(_commands(grid, invoices)))
             )
@@ -261,15 +280,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--faults", default="none", help="all, none, or some, as of gridq chaos")
     parser.add_argument("--every", type=float, default=3.0, help="seconds between two faults, on average")
     parser.add_argument("--a-second", type=float, default=A_SECOND, help="stages submitted a second")
+    parser.add_argument(
+        "--unheld", type=float, default=0.0, help="the part of the stages that do not say what they may cost"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the logs in any case")
     asked = parser.parse_args(arguments)
     try:
         faults = chosen(asked.faults)
     except GridError as exc:
         parser.error(str(exc))
-    plan = make(asked.stages, asked.seed, asked.stages / asked.a_second, faults, asked.every)
+    seconds = asked.stages / asked.a_second
+    plan = make(
+        asked.stages, asked.seed, seconds, faults_of(asked.seed, seconds, faults, asked.every), asked.unheld
+    )
     done = closing(
-        plan, bounds(asked.stages), keep=asked.keep, tell=lambda text: print(text, file=sys.stderr)
+        plan,
+        bounds(asked.stages),
+        held=not asked.unheld,
+        keep=asked.keep,
+        tell=lambda text: print(text, file=sys.stderr),
     )
     print(json.dumps(done.to_json(), indent=1))
     return int(done.result.broken)

@@ -21,11 +21,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.acceptance.vendor_wires import ANSWERS, STREAMS, Used, Wire, refusal
 from tests.local_http import Handler, LocalServer
 
 MARK = "gq-stage "
@@ -33,7 +35,6 @@ TRIES = 16
 """Calls of one stage that surely differ in their tokens."""
 
 Outcome = Literal["paid", "refused", "cut"]
-Wire = Literal["openai", "anthropic", "google", "claude", "codex"]
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,6 @@ class Price:
         cost += used.written * Fraction(self.written or self.tokens_in)
         cost += used.reasoning * Fraction(self.reasoning or self.tokens_out)
         return -int(-cost // 1)
-
-
-@dataclass(frozen=True)
-class Used:
-    """The tokens of one call; `cached` and `written` are among those in, `reasoning` among those out."""
-
-    tokens_in: int
-    tokens_out: int
-    cached: int = 0
-    written: int = 0
-    reasoning: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,22 +147,40 @@ def _handler(state: Vendors) -> type[Handler]:
         def do_POST(self) -> None:
             seat = self.path.split("/")[1]
             wire = state.seats[seat][0]
-            asked = _asked(wire, self.body())
-            time.sleep(asked.orders.get("ms", 0) / 1000)
+            body = self.body()
+            asked = _asked(wire, body)
+            streamed = wire in STREAMS and (body.get("stream") or ":stream" in self.path)
+            rest = asked.orders.get("ms", 0) / 1000
+            time.sleep(0 if streamed else rest)
             call, used = state.call(seat, asked)
             try:
                 if call.outcome == "refused":
                     status = 503 if call.number < asked.orders.get("away", 0) else 400
-                    self.answer(status, _refusal(wire, status))
+                    self.answer(status, refusal(wire, status))
                     return
                 text = answer(asked.stage, asked.prompt)
-                said = json.dumps(_ANSWERS[wire](text, used, call.micro)).encode()
+                if streamed:
+                    self.stream(STREAMS[wire](text, used), call.outcome, rest)
+                    return
+                said = json.dumps(ANSWERS[wire](text, used, call.micro)).encode()
                 if call.outcome == "cut":
                     self.cut(said)
                 else:
                     self.answer(200, said)
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True  # nobody waits for it any more: it is paid all the same
+
+        def stream(self, events: Iterable[str], outcome: Outcome, rest: float) -> None:
+            """The events of an answer over `rest` seconds, up to the middle where it is cut."""
+            told = list(events)
+            self.begin_stream()
+            for event in told[: len(told) // 2] if outcome == "cut" else told:
+                self.chunk(event.encode())
+                time.sleep(rest / len(told))
+            if outcome == "cut":
+                self.close_connection = True
+            else:
+                self.chunk(b"")
 
         def cut(self, said: bytes) -> None:
             """Half of an answer."""
@@ -209,97 +217,6 @@ def _asked(wire: Wire, body: dict[str, Any]) -> Asked:
 
 def _text(said: Any) -> str:
     return said if isinstance(said, str) else "".join(part["text"] for part in said)
-
-
-def _refusal(wire: Wire, status: int) -> dict[str, Any]:
-    words = f"refused with {status}"
-    if wire == "anthropic":
-        kind = "invalid_request_error" if status == 400 else "api_error"
-        return {"type": "error", "error": {"type": kind, "message": words}}
-    if wire == "google":
-        kind = "INVALID_ARGUMENT" if status == 400 else "UNAVAILABLE"
-        return {"error": {"code": status, "message": words, "status": kind}}
-    return {"error": {"message": words, "code": None}}
-
-
-def _openai(text: str, used: Used, micro: int | None) -> dict[str, Any]:
-    usage = {
-        "prompt_tokens": used.tokens_in,
-        "completion_tokens": used.tokens_out,
-        "total_tokens": used.tokens_in + used.tokens_out,
-        "prompt_tokens_details": {"cached_tokens": used.cached},
-        "completion_tokens_details": {"reasoning_tokens": used.reasoning},
-    }
-    message = {"role": "assistant", "content": text}
-    return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1764288000,
-        "model": "the-real-name",
-        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
-        "usage": usage,
-    }
-
-
-def _messages(used: Used) -> dict[str, int]:
-    return {
-        "input_tokens": used.tokens_in - used.cached - used.written,
-        "cache_read_input_tokens": used.cached,
-        "cache_creation_input_tokens": used.written,
-        "output_tokens": used.tokens_out,
-    }
-
-
-def _anthropic(text: str, used: Used, micro: int | None) -> dict[str, Any]:
-    return {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "the-real-name",
-        "content": [{"type": "text", "text": text}],
-        "stop_reason": "end_turn",
-        "stop_sequence": None,
-        "usage": _messages(used),
-    }
-
-
-def _google(text: str, used: Used, micro: int | None) -> dict[str, Any]:
-    usage = {
-        "promptTokenCount": used.tokens_in,
-        "cachedContentTokenCount": used.cached,
-        "candidatesTokenCount": used.tokens_out - used.reasoning,
-        "thoughtsTokenCount": used.reasoning,
-        "totalTokenCount": used.tokens_in + used.tokens_out,
-    }
-    content = {"parts": [{"text": text}], "role": "model"}
-    candidate = {"content": content, "index": 0, "finishReason": "STOP"}
-    return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "1", "responseId": "r_1"}
-
-
-def _claude(text: str, used: Used, micro: int | None) -> dict[str, Any]:
-    result = {"type": "result", "subtype": "success", "is_error": False, "result": text, "session_id": "s-1"}
-    cost = {"total_cost_usd": (micro or 0) / 1_000_000, "usage": _messages(used)}
-    return {"lines": [result | cost | {"stop_reason": "end_turn"}]}
-
-
-def _codex(text: str, used: Used, micro: int | None) -> dict[str, Any]:
-    usage = {
-        "input_tokens": used.tokens_in,
-        "cached_input_tokens": used.cached,
-        "output_tokens": used.tokens_out,
-        "reasoning_output_tokens": used.reasoning,
-    }
-    said = {"id": "item_1", "type": "agent_message", "text": text}
-    return {"lines": [{"type": "item.completed", "item": said}, {"type": "turn.completed", "usage": usage}]}
-
-
-_ANSWERS = {
-    "openai": _openai,
-    "anthropic": _anthropic,
-    "google": _google,
-    "claude": _claude,
-    "codex": _codex,
-}
 
 
 def main(file: str, seats: str) -> None:
