@@ -145,13 +145,13 @@ class Invoices(Judge):
                 may = (
                     call for call in left[step] if job.options.get("stream") and _is_part(told, found, call)
                 )
-                call = next(may, None)
-                if call is None:
+                part = next(may, None)
+                if part is None:
                     where = f"{job.id}: attempt {attempt} of step {step}"
                     wrong.append(f"{where} used {told}, which no call did; those left are {left[step]}")
                 else:
-                    self._differ(call, step, attempt, found)
-                    left[step].remove(call)
+                    self._differ(part, step, attempt, found)
+                    left[step].remove(part)
             wrong += self._explain(job.id, step, left[step], silent)
         return wrong
 
