@@ -34,9 +34,9 @@ def run(asked: Request | Asked, model: str, context: StageContext, seat: Speaker
             return vectors(response, isinstance(body["input"], str))
         except (KeyError, TypeError, IndexError):
             raise speaker.malformed("its answer has no embeddings") from None
-    answer = Answer()
+    answer = Answer(asked.body)
     if not context.streaming:
-        answer.add(speaker.post(asked.endpoint, body, context))
+        answer.add(speaker.post(asked.endpoint, body, context), whole=True)
         if answer.finish_reason is None and not answer.message["content"]:
             raise speaker.malformed("its answer has no choices")
         context.report(answer.spent())

@@ -211,16 +211,19 @@ def choose(stage: StageCall, asked: Wanted, models: Sequence[M]) -> M:
 
 
 class Answer:
-    """An answer as it comes in, chunk by chunk (`chat.completion.chunk`, `text_completion`) or whole."""
+    """An answer as it comes in, chunk by chunk (`chat.completion.chunk`, `text_completion`) or whole, to the
+    request `body`.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, body: dict[str, Json]) -> None:
+        self._body = body
         self.message: dict[str, Any] = {"role": "assistant", "content": ""}
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
         self.pieces = 0
 
-    def add(self, chunk: dict[str, Json]) -> str:
-        """Take one chunk in; returns the text it adds, "" where it adds none."""
+    def add(self, chunk: dict[str, Json], *, whole: bool = False) -> str:
+        """Take one chunk in, or the whole answer; returns the text it adds, "" where it adds none."""
         self._count(chunk)
         choices = chunk.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
@@ -242,7 +245,7 @@ class Answer:
             elif part is not None:
                 self.message[key] = part
         if text:
-            self.pieces += 1
+            self.pieces += characters(text) // CHARACTERS_A_TOKEN + 1 if whole else 1
         return text
 
     def _count(self, chunk: dict[str, Json]) -> None:
@@ -268,8 +271,13 @@ class Answer:
         return {**self.message, "finish_reason": self.finish_reason}
 
     def spent(self) -> Usage:
-        """The usage the model stated; before it does, the pieces seen so far as tokens."""
-        return self.usage or Usage(tokens_out=self.pieces)
+        """The usage the model stated; until it does, by rule of thumb: the request's characters, and the
+        pieces seen so far as tokens.
+        """
+        if self.usage is not None:
+            return self.usage
+        prompt = characters(self._body) // CHARACTERS_A_TOKEN + 1 if self.pieces else 0
+        return Usage(tokens_in=prompt, tokens_out=self.pieces)
 
 
 def vectors(response: dict[str, Json], one: bool) -> Json:

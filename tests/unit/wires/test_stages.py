@@ -122,17 +122,24 @@ def test_embeddings_prefer_a_model_that_has_them():
     assert choose(stage, request(stage, "x"), [A, B]) == B
 
 
-def test_an_answer_without_stated_usage_counts_its_pieces():
-    answer = Answer()
+def test_an_answer_without_stated_usage_counts_its_request_and_its_pieces():
+    answer = Answer({"messages": [{"role": "user", "content": "u" * 396}]})
+    assert answer.spent() == Usage()
     for word in ("a", "b", ""):
         answer.add({"choices": [{"delta": {"content": word}, "finish_reason": None}]})
-    assert answer.spent() == Usage(tokens_out=2)
+    assert answer.spent() == Usage(tokens_in=101, tokens_out=2)
     answer.add({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5}})
     assert answer.spent() == Usage(tokens_in=9, tokens_out=5)
 
 
+def test_a_whole_answer_without_stated_usage_is_more_than_a_piece():
+    answer = Answer({"prompt": "p" * 40})
+    answer.add({"choices": [{"text": "w" * 80, "finish_reason": "stop"}]}, whole=True)
+    assert answer.spent() == Usage(tokens_in=11, tokens_out=21)
+
+
 def test_other_parts_of_a_message_are_kept():
-    answer = Answer()
+    answer = Answer({})
     answer.add({"choices": [{"delta": {"reasoning_content": "hm", "content": None}}]})
     answer.add(
         {"choices": [{"delta": {"reasoning_content": "m", "content": "yes"}, "finish_reason": "stop"}]}
