@@ -10,7 +10,7 @@ ARGS ?=
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clis bench bench-http bench-seats recovery soak lint check states
+.PHONY: help setup demo test clis bench bench-http bench-seats recovery soak machines lint check states
 
 help: ## print these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ bench-seats: $(STAMP) ## measure the workers of llm seats, idle and with 200 cal
 
 soak: $(STAMP) ## half an hour of mixed load, memory sampled; MINUTES="…" for another time; writes RESULTS.md
 	@$(BIN)/python -m benchmarks soak
+
+machines: $(STAMP) ## 12,500 stages on three machines under budgets, the ledger held against the vendors' invoices; ARGS="--faults all"
+	@nice $(BIN)/python -m tests.acceptance.three_machines --stages 12500 $(ARGS)
 
 lint: $(STAMP) ## format, lint, type and import rules, without the tests
 	@$(BIN)/ruff format --check .
