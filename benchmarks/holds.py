@@ -70,13 +70,35 @@ class Side(State):
     def turn(self, stages: int = TURN) -> None:
         """One stage after the other, of the next agent and on the next seat: admitted, claimed, complete."""
         for _ in range(stages):
-            seat = self.seats[self._stages % len(self.seats)]
-            self.admit([COST], self.agents[self._stages % len(self.agents)])
+            seat = self._admit()
             self.complete(self.claim(seat), seat, go_on=False, used=USED)
-            self._stages += 1
         self.store.unlink(
             *(self.keys.queue(f"seat:{seat}") for seat in self.seats)
         )  # bells, as workers take them
+
+    def commands(self, stages: int) -> dict[str, float]:
+        """How many commands the server runs for a claim and for a completion, the mean of so many stages."""
+        counts = {"claim": 0, "complete": 0}
+        for _ in range(stages):
+            seat = self._admit()
+            before = self._commands_so_far()
+            claim = self.claim(seat)
+            between = self._commands_so_far()
+            self.complete(claim, seat, go_on=False, used=USED)
+            counts["claim"] += between - before
+            counts["complete"] += self._commands_so_far() - between
+        return {script: count / stages for script, count in counts.items()}
+
+    def _admit(self) -> str:
+        """Admit a stage of the next agent; the seat whose turn it is."""
+        self.admit([COST], self.agents[self._stages % len(self.agents)])
+        self._stages += 1
+        return self.seats[self._stages % len(self.seats)]
+
+    def _commands_so_far(self) -> int:
+        stats: Any = self.store.info("commandstats")
+        ours = ("cmdstat_info", "cmdstat_evalsha", "cmdstat_eval")
+        return sum(about["calls"] for name, about in stats.items() if name not in ours)
 
 
 def _terms(budgets: int) -> dict[str, Any]:
@@ -96,7 +118,7 @@ def run(
 
 
 def beside(*, seats: int, agents: int, budgets: int, stages: int) -> list[Measured]:
-    """The times in the server beside those of one seat and one agent."""
+    """Times and commands in the server beside those of one seat and one agent."""
     with EmbeddedServer() as server, connect(server.url, name="bench") as store, undisturbed(server.pid):
         few = Side(store, "few", 1, 1, budgets)
         many = Side(store, "many", seats, agents, budgets)
@@ -108,12 +130,25 @@ def beside(*, seats: int, agents: int, budgets: int, stages: int) -> list[Measur
             for _ in range(stages // TURN):
                 for side in sides:
                     side.turn()
+        commands = [side.commands(TURN) for side in sides]
     found: list[Measured] = []
     for what, script in (("hold (claim)", "claim"), ("settle (complete)", "complete")):
         one, all_, none = (percentile(each[script], 0.5) for each in times)
-        tell(f"{what} on one seat without any budget or quota: {none:.0f} µs")
-        about = f"{what}, {seats:,} seats and {agents} agents, p50 in the server"
-        found.append(Ratio(about, all_, one, "µs", GROWTH, other="1 seat, 1 agent"))
+        tell(
+            f"{what} on one seat without any budget or quota: {none:.0f} µs, {commands[2][script]:g} commands"
+        )
+        about, other = f"{what}, {seats:,} seats and {agents} agents", "1 seat, 1 agent"
+        found += [
+            Ratio(f"{about}, p50 in the server", all_, one, "µs", GROWTH, other=other),
+            Ratio(
+                f"{about}, commands in the server",
+                commands[1][script],
+                commands[0][script],
+                "commands",
+                GROWTH,
+                other=other,
+            ),
+        ]
     return found
 
 
