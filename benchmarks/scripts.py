@@ -111,9 +111,7 @@ class State:
             self.store.unlink(*names[at : at + 5000])
 
     def seat(self, name: str, lanes: int = 1) -> None:
-        self.scripts.register(
-            name, "inc", host="here", lanes=lanes, budget=None, queues=[QUEUE], ttl_ms=3_600_000
-        )
+        self.scripts.register(name, "inc", host="here", lanes=lanes, queues=[QUEUE], ttl_ms=3_600_000)
 
     def admit(self, costs: Sequence[int] = (0,), agent: str = "") -> None:
         """One more job, of one stage for each of `costs` (micro-dollars), all ready at once; of `agent`, else

@@ -11,6 +11,7 @@ from redis import Redis
 
 from gridq import queues as names
 from gridq.history import JobView, StageView, by_step
+from gridq.meters import short
 from gridq.protocol import Json
 from gridq.registry import LiveSeat, live_seats, why_nobody
 from gridq.states import JobState, StageState
@@ -184,9 +185,9 @@ def why(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "")
         return (
             f"{quick[0].seat} has made its {quick[0].per_minute} requests of a minute; again in {again:.0f} s"
         )
-    poor = [seat for seat in ready if seat.budget_left is not None and seat.budget_left < stage.cost]
+    poor = [(seat, meter) for seat in ready if (meter := seat.lacking(stage.queue, stage.cost)) is not None]
     if len(poor) == len(ready):
-        return f"the budget of {' and '.join(seat.seat for seat in poor[:3])} is used up"
+        return "a budget does not suffice: " + "; ".join(short(meter, seat.seat) for seat, meter in poor[:3])
     return f"{ready[0].seat} has a free lane and is about to look"
 
 

@@ -29,13 +29,15 @@ ATTEMPTS = (RECORDED, "failed", "seat", "died", "lost", "back", "cancelled", LAT
 class Entry:
     """One entry: `id` as the server has it, `at` in ms by the server's clock.
 
-    `what` is what an attempt came to, or `job` (one more counts for its agent), `refill` (a seat's ledger
-    `queue`, `own` or `grid`, has its whole budget `micro_dollars` again, less what is held), `begin` (the
-    first of all entries), `carried` (what `agent`, an agent `a:…` or a team `t:…`, had used of `queue`,
-    `money` or `jobs`, before the ledger began). `team` is empty where no limits counted the entry, `-` where
-    its agent had none; `month` is when the month began in which agent and team were charged, in ms, empty
-    where they were not. `micro_dollars` is None where it has no price, or nobody knows what was used. `ms`:
-    since the claim.
+    `what` is what an attempt came to, or `job` (one more counts for its agent), `refill` (of a window nothing
+    is used yet: `queue` is a seat's sheet, the thing and the window, `own/money/month`, or of the shared
+    sheet `agent` the latter two; `micro_dollars` its limit), `begin` (the first of all entries), `carried`
+    (what `agent`, an agent `a:…` or a team `t:…`, had used of `queue`, `money` or `jobs`, before the ledger
+    began). `team` is empty where no limits counted the entry, `-` where its agent had none; `month` is when
+    the month began in which agent and team were charged, in ms, empty where they were not. `micro_dollars` is
+    None where it has no price, or nobody knows what was used. `ms`: since the claim. `sheets`: the shared
+    sheets under which it was claimed, with commas between, `-` for none, empty where nothing bound its seat
+    then; `requests`: how many of its seat's requests it is.
     """
 
     id: str
@@ -53,6 +55,8 @@ class Entry:
     tokens_out: int = 0
     ms: int | None = None
     month: str = ""
+    sheets: str = ""
+    requests: int = 0
 
     @property
     def charged(self) -> Literal["agent", "seat"] | None:
@@ -66,6 +70,7 @@ class Entry:
         found = asdict(self) | {"at": self.at / 1000, "charged": self.charged}
         found["team"] = None if self.team in ("", "-") else self.team
         found["month"] = int(self.month) / 1000 if self.month else None
+        found["sheets"] = [name for name in self.sheets.split(",") if name not in ("", "-")]
         return found
 
 
@@ -94,7 +99,7 @@ def read(
 
 def _entry(name: str, fields: dict[bytes, bytes]) -> Entry:
     words = fields[b"e"].decode("utf-8", "replace").split(" ")
-    what, job, step, attempt, seat, agent, team, queue, micro, tokens_in, tokens_out, ms, month, *_ = words
+    what, job, step, attempt, seat, agent, team, queue, micro, tokens_in, tokens_out, ms, month, *more = words
     return Entry(
         id=name,
         at=int(name.partition("-")[0]),
@@ -111,6 +116,8 @@ def _entry(name: str, fields: dict[bytes, bytes]) -> Entry:
         tokens_out=_number(tokens_out) or 0,
         ms=_number(ms),
         month=month,
+        sheets=more[0] if more else "",
+        requests=int(more[1]) if len(more) > 1 else 0,
     )
 
 

@@ -24,6 +24,7 @@ from gridq.attempt import Attempt, Runner
 from gridq.durations import Durations
 from gridq.errors import SeatInUse
 from gridq.events import Monitors
+from gridq.protocol import SeatTerms
 from gridq.queues import PURE
 from gridq.repeat import Repeat
 from gridq.resting import Resting
@@ -59,10 +60,7 @@ class Session:
         queues: Sequence[str],
         runner: Runner,
         worker: str = "",
-        budget: int | None = None,
-        period: str = "month",
-        per_minute: int | None = None,
-        lends_to: Sequence[str] = (),
+        terms: SeatTerms | None = None,
         record_ttl: float = 40 * 24 * 3600.0,
         on_end: Callable[[str], None] | None = None,
         on_gone: Callable[[], None] | None = None,
@@ -78,10 +76,7 @@ class Session:
         self.queues = tuple(queues)
         self.runner = runner
         self.worker = worker or seat
-        self.budget = budget
-        self.period = period
-        self.per_minute = per_minute
-        self.lends_to = tuple(lends_to)
+        self.terms = terms or SeatTerms()
         self.incarnation = secrets.token_hex(8)
         self.watchdog = Watchdog(lanes)  # it only counts, until another is set
         self.draining = False
@@ -118,14 +113,16 @@ class Session:
             self.incarnation,
             host=self.host,
             lanes=self.resting.lanes(self.lanes),
-            budget=self.budget,
-            period=self.period,
-            per_minute=self.per_minute,
             queues=self.queues,
             ttl_ms=int(self._record_ttl * 1000),
             worker=self.worker,
+            limits=self.terms.limits,
+            per_minute=self.terms.per_minute,
             rests=self.draining or self.resting.now is not None,
-            only=self.lends_to,
+            only=self.terms.lends_to,
+            owner=self.terms.owner,
+            families=self.terms.families,
+            prices=self.terms.prices,
         )
         if other is not None:
             raise SeatInUse(

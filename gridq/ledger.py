@@ -18,10 +18,13 @@ from gridq import queues
 from gridq.errors import (
     AgentJobsExceeded,
     AgentMoneyExceeded,
+    AgentTokensExceeded,
     QuotaExceeded,
     TeamJobsExceeded,
     TeamMoneyExceeded,
+    TeamTokensExceeded,
 )
+from gridq.meters import GRID, OWN, WHOLE, Meter, per, sheet, thing_words
 from gridq.money import dollars
 from gridq.periods import text_time
 from gridq.store.connection import now_ms
@@ -31,14 +34,21 @@ MINUTE_MS = 60_000
 
 _CODES: dict[str, type[QuotaExceeded]] = {
     cls.code.partition(".")[2]: cls
-    for cls in (AgentMoneyExceeded, AgentJobsExceeded, TeamMoneyExceeded, TeamJobsExceeded)
+    for cls in (
+        AgentMoneyExceeded,
+        AgentJobsExceeded,
+        AgentTokensExceeded,
+        TeamMoneyExceeded,
+        TeamJobsExceeded,
+        TeamTokensExceeded,
+    )
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What one agent, team or seat may use of one thing, in micro-dollars, jobs or requests, or a queue may
-    hold of stages that stand ready.
+    """What one agent, team, seat, owner, model family or the whole grid may use of one thing, in
+    micro-dollars, tokens, jobs, requests or stages at once, or a queue may hold of stages that stand ready.
 
     `limit` None: none. `held` is promised to what runs now. `until`: when the window turns, ms; None: not
     known, or the next minute for requests. `team`, `parked` (its pending work stands aside): of agents alone.
@@ -53,6 +63,7 @@ class Account:
     until: int | None = None
     team: str | None = None
     parked: bool = False
+    money: bool = False
 
     @property
     def remaining(self) -> int | None:
@@ -96,12 +107,15 @@ def read(client: Redis, keys: Keys, zone: str) -> Ledger:
     look.exists(keys("keys"))
     look.zrange(keys("seats"), 0, -1)
     look.smembers(keys("queues"))
+    look.hgetall(keys("meters"))
     found: list[Any] = look.execute()
     limits, turns, promised, parked = map(_texts, found[:4])
     start, until = window(turns.get("month", ""), now)
     spent = _texts(client.hgetall(keys("spent", str(start))))
+    meters = _texts(found[7])
     accounts = _people(limits, spent, promised, parked, until)
     accounts += _seats(client, keys, [name.decode() for name in found[5]], now)
+    accounts += _shared(meters, now)
     accounts += _queues(client, keys, limits, [name.decode() for name in found[6]])
     in_force = None
     if "v" in limits:
@@ -128,14 +142,16 @@ def window(turns: str, now: int) -> tuple[int, int | None]:
 
 def exceeded(reply: Sequence[str], zone: str) -> QuotaExceeded:
     """The refusal that a script's reply stands for: quota, limit, name, used, held, limit, needed, end of the
-    window or ''.
+    window or '', the window.
     """
     what, name = reply[1], reply[2]
     used, held, limit, needed = map(int, reply[3:7])
     until = int(reply[7]) if reply[7] else None
+    window = reply[8] if len(reply) > 8 else "month"
     kind, _, thing = what.partition("_")
     money = thing == "money"
-    key = f"{kind}s.{name}.monthly_{'dollars' if money else 'jobs'}"
+    plain = window == "month" and thing != "tokens"
+    key = f"{kind}s.{name}." + (f"monthly_{'dollars' if money else 'jobs'}" if plain else "budgets")
 
     def told(amount: int) -> str:
         return dollars(amount) if money else str(amount)
@@ -148,10 +164,11 @@ def exceeded(reply: Sequence[str], zone: str) -> QuotaExceeded:
         fix = "submit again when jobs that run have ended and given back what they hold"
     else:
         fix = f"raise {key} in the quotas file" + (f", or submit again after {retry_at}" if retry_at else "")
-    reason = f"of {told(limit)} a month {told(used)} is used and {told(held)} held by jobs that run"
+    reason = f"of {told(limit)} a {window} {told(used)} is used and {told(held)} held by jobs that run"
     if not money:
-        reason = f"of {limit} jobs a month {used} are used"
-    lacks = "too little money left for this job" if money else "no jobs left this month"
+        reason = f"of {limit} {thing} a {window} {used} are used"
+    this = "today" if window == "day" else f"this {window}"
+    lacks = "too little money left for this job" if money else f"no {thing} left {this}"
     return _CODES[what](
         f"The {kind} {name!r} has {lacks}",
         {
@@ -164,6 +181,7 @@ def exceeded(reply: Sequence[str], zone: str) -> QuotaExceeded:
             "used": used,
             "held": held,
             "needed": needed,
+            "window": window,
         },
     )
 
@@ -196,6 +214,7 @@ def _people(
                     until=until,
                     team=team,
                     parked=agent and name in parked,
+                    money=what == "money",
                 )
             )
     return found
@@ -216,38 +235,47 @@ def _queues(client: Redis, keys: Keys, limits: dict[str, str], used: list[str]) 
     ]
 
 
-_SEAT = ["budget", "left", "turn", "gbudget", "gleft", "gturn", "rpm", "grpm"]
+_SEAT = [OWN, GRID, "rpm", "grpm"]
 
 
 def _seats(client: Redis, keys: Keys, names: list[str], now: int) -> list[Account]:
-    """The accounts of the live seats that have a limit: each ledger, the machine's own and the grid's."""
+    """The accounts of the live seats that have a limit: of both sheets, the machine's own and the grid's."""
     look = client.pipeline(transaction=True)
     for name in names:
         look.hmget(keys("seat", name), _SEAT)
-        look.hvals(keys("held", name))
         look.lrange(keys("rate", name), 0, -1)
-    look.hgetall(keys("who"))
-    *replies, who = look.execute()
-    holds = {lease: int(by.split(b" ")[2]) for lease, by in who.items()}
+    replies = look.execute()
     found = []
     for at, name in enumerate(names):
-        record, leases, times = replies[at * 3 : at * 3 + 3]
-        budget, left, turn, gbudget, gleft, gturn, rpm, grpm = record
-        held = sum(holds.get(lease, 0) for lease in leases)
-        for what, limit, rest, until in (
-            ("budget", budget, left, turn),
-            ("grid budget", gbudget, gleft, gturn),
-        ):
-            if limit is not None and rest is not None:
-                used = int(limit) - int(rest) - held
-                found.append(
-                    Account("seat", name, what, int(limit), used, held, int(until) if until else None)
-                )
+        (own, grid, rpm, grpm), times = replies[at * 2 : at * 2 + 2]
+        for bearer, raw in ((OWN, own), (GRID, grid)):
+            found += [_metered("seat", name, meter) for meter in sheet(raw, bearer, now)]
         rates = [int(rate) for rate in (rpm, grpm) if rate is not None]
         if rates:
             recent = sum(now - MINUTE_MS < int(when) <= now for when in times)
             found.append(Account("seat", name, "requests a minute", min(rates), recent))
     return found
+
+
+def _shared(meters: dict[str, str], now: int) -> list[Account]:
+    """The accounts of the whole grid, of owners and model families, and of agents and teams beside those of
+    their month.
+    """
+    kinds = {"a": "agent", "t": "team", "o": "owner", "f": "family", WHOLE: "grid"}
+    return [
+        _metered(kinds[bearer[0]], bearer[2:] or "all of it", meter)
+        for bearer in sorted(meters, key=lambda name: (list(kinds).index(name[0]), name))
+        for meter in sheet(meters[bearer], bearer, now)
+    ]
+
+
+def _metered(kind: str, name: str, meter: Meter) -> Account:
+    """A meter's account. What the quotas file allows a seat, beside what its machine does, says `grid`."""
+    by = "grid " if meter.bearer == GRID else ""
+    what = f"{by}{thing_words(meter.thing)}{per(meter.window)}"
+    return Account(
+        kind, name, what, meter.limit, meter.used, meter.held, meter.turn, money=meter.thing == "money"
+    )
 
 
 def _texts(found: Any) -> dict[str, str]:

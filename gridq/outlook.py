@@ -280,6 +280,10 @@ def _seat(seat: registry.LiveSeat, running: Iterable[tuple[str, float | None]], 
     back_in: float | None = 0.0
     if seat.state != "ready":
         back_in = None if seat.until is None else max(seat.until - now, 0.001)
+    for meter in seat.meters:  # of money the stage's cost decides; what runs at once ends soon
+        counts = meter.thing in ("requests", "tokens") and not meter.queues
+        if back_in is not None and counts and meter.remaining < 1:
+            back_in = None if meter.turn is None else max(back_in, meter.turn / 1000 - now)
     usual = {queue: service.mean / 2 for queue, service in seat.service.items()}
     return Seat(
         seat.seat,

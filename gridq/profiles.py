@@ -148,6 +148,16 @@ class Profile(ABC):
         """The usage with this kind's prices applied."""
         return usage
 
+    def families(self, capability: BaseModel) -> Mapping[str, Sequence[str]]:
+        """Of what a seat runs for one of its queues, the families, as the operator's budgets name them; a
+        queue that is missing has none.
+        """
+        return {}
+
+    def prices(self, capability: BaseModel) -> tuple[int, int] | None:
+        """The dearest prices of a seat: micro-dollars a million tokens, in and out. None: it has none."""
+        return None
+
     def warm(self) -> Sequence[str]:
         """The queues whose work starts soonest here, as their model is loaded; must not block."""
         return ()

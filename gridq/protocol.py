@@ -78,6 +78,22 @@ _PARTS = ("tokens_cached", "tokens_cache_written", "tokens_reasoning")
 _NUMBERS = [name for name in Usage.model_fields if name not in ("micro_dollars", "service")]
 
 
+Thing = Literal["money", "tokens", "requests", "jobs", "parallel"]
+
+
+class Limit(Wire):
+    """At most so much of a thing in a window: micro-dollars, tokens in and out, requests (stages of a seat),
+    jobs (of an agent), or `parallel`, stages at once, in the window `-`.
+
+    `window` is `month`, `week` or `day` of the calendar, or such as `5h` (`m`, `h`, `d`): so long, from its
+    first use on.
+    """
+
+    thing: Thing
+    window: str = Field(pattern=r"^(month|week|day|-|[1-9]\d{0,5}[mhd])$")
+    most: int = Field(ge=0, le=10**15)
+
+
 class SeatOffer(Wire):
     """One seat as a profile's probe found it.
 
@@ -91,14 +107,22 @@ class SeatOffer(Wire):
     capability: dict[str, Json]
     lanes: int = Field(1, ge=1, le=512)
     exclusive: str | None = None
-    budget_micro_dollars: int | None = Field(
-        None, ge=0, le=10**15, description="None: no budget set; 0: a budget of nothing"
-    )
-    budget_period: Literal["month", "week", "day"] = Field("month", description="when the budget refills")
+    limits: tuple[Limit, ...] = Field((), description="what it may give in each of its windows")
     requests_per_minute: int | None = Field(None, ge=0, description="None: no limit; 0: none at all")
     config: dict[str, Json] = Field(default_factory=dict)
     program: str = Field("", description="the program that serves it, which its owner may use too")
     note: str = ""
+
+
+class SeatTerms(Wire):
+    """What a seat's worker tells the server of it at its registration, beside what it serves."""
+
+    limits: tuple[Limit, ...] = ()
+    per_minute: int | None = Field(None, description="requests in any minute; None: no limit")
+    lends_to: tuple[str, ...] = ()
+    owner: str = ""
+    families: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="by queue")
+    prices: tuple[int, int] | None = Field(None, description="micro-dollars a million tokens, in and out")
 
 
 class ProbeReport(Wire):

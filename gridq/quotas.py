@@ -8,18 +8,19 @@ micro-dollars inside. A limit that is left out, or `"none"`, is no limit; 0 perm
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
+from gridq import budgets, meters
 from gridq import queues as names
+from gridq.budgets import AGENT_UNITS, ALWAYS, MINUTE, SEAT_UNITS, BudgetError, Unit
 from gridq.errors import ConfigError, QuotasFileError
 from gridq.periods import AHEAD, Period
+from gridq.places import Text
+from gridq.protocol import Limit, Thing
 
 Policy = Literal["reject", "drop-oldest-batch"]
 
@@ -37,26 +38,43 @@ MOST_DOLLARS = 1_000_000_000
 MOST = 1_000_000_000
 MOST_PER_MINUTE = 100_000
 
-TABLES = ("agents", "teams", "seats", "queues")
+FORM = "3"
+"""Of what the scripts read: where it changes, limits that are in force are put in force again."""
+
+TABLES = ("agents", "teams", "seats", "owners", "families", "grid", "queues")
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+SHARED = ("budgets", "requests_per_minute", "tokens_per_minute", "parallel")
+"""What a seat, an owner, a model family and the whole grid may have."""
+
+PLAIN: tuple[tuple[str, Thing, str], ...] = (
+    ("requests_per_minute", "requests", MINUTE),
+    ("tokens_per_minute", "tokens", MINUTE),
+    ("parallel", "parallel", ALWAYS),
+)
+"""Keys that are each a budget of their own → its thing and window."""
+
 _EXAMPLE = '[agents.ann] monthly_dollars = 50, or seed JSON such as {"ann": 5000} (cents a month)'
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLimit:
-    """What one agent may use in a month; None: no limit. Money in micro-dollars."""
+    """What one agent may use in a month; None: no limit. Money in micro-dollars. `budgets`: in the windows of
+    each.
+    """
 
     team: str | None = None
     money: int | None = None
     jobs: int | None = None
+    budgets: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TeamLimit:
-    """What all agents of one team together may use in a month."""
+    """What all agents of one team together may use."""
 
     money: int | None = None
     jobs: int | None = None
+    budgets: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +88,14 @@ class SeatLimit:
     per_minute: int | None = None
     cost: int | None = None
     owner: str | None = None
+    budgets: tuple[Limit, ...] = ()
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """All but the requests a minute."""
+        if self.budget is None:
+            return self.budgets
+        return (Limit(thing="money", window=self.period, most=self.budget), *self.budgets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +118,27 @@ class Limits:
     seats: dict[str, SeatLimit] = field(default_factory=dict)
     digest: str = ""
     queues: dict[str, QueueLimit] = field(default_factory=dict)
+    owners: dict[str, tuple[Limit, ...]] = field(default_factory=dict)
+    families: dict[str, tuple[Limit, ...]] = field(default_factory=dict)
+    grid: tuple[Limit, ...] = ()
 
     def fields(self) -> dict[str, str]:
         """As the scripts read them: `a:<agent>` → "team money jobs", `t:<team>` → "money jobs", `s:<seat>` →
-        "budget period requests-a-minute", `q:<queue>` → "most policy", each `-` where there is none; `q` says
-        how many queues have a table.
+        "requests-a-minute owner meter …", `q:<queue>` → "most policy", each `-` where there is none; `q` says
+        how many queues have a table; `m:<bearer>` → "meter …" (`gridq.meters`).
         """
         found = {f"a:{name}": _words(one.team, one.money, one.jobs) for name, one in self.agents.items()}
         found |= {f"t:{name}": _words(one.money, one.jobs) for name, one in self.teams.items()}
         found |= {
-            f"s:{name}": _words(one.budget, one.period, one.per_minute) for name, one in self.seats.items()
+            f"s:{name}": f"{_words(one.per_minute, one.owner)} {meters.text(one.limits)}".rstrip()
+            for name, one in self.seats.items()
         }
+        shared = {f"a:{name}": one.budgets for name, one in self.agents.items()}
+        shared |= {f"t:{name}": one.budgets for name, one in self.teams.items()}
+        shared |= {f"o:{name}": limits for name, limits in self.owners.items()}
+        shared |= {f"f:{names.slug(name)}": limits for name, limits in self.families.items()}
+        shared[meters.WHOLE] = self.grid
+        found |= {f"m:{bearer}": meters.text(limits) for bearer, limits in shared.items() if limits}
         found |= {f"q:{name}": _words(one.most, one.policy) for name, one in self.queues.items()}
         return found | ({"q": str(len(self.queues))} if self.queues else {})
 
@@ -137,45 +173,55 @@ def parse(text: str, name: str) -> Limits:
     return _Reader(text, name).limits()
 
 
-class _Reader:
-    """One text being read. Every complaint knows where it stands."""
-
-    def __init__(self, text: str, name: str) -> None:
-        self.text = text
-        self.name = name
-        self.toml = name.endswith(".toml")
-        self._flat = False
+class _Reader(Text):
+    """One text being read."""
 
     def limits(self) -> Limits:
-        data = self._toml() if self.toml else self._json()
+        data = self.read()
         if not isinstance(data, dict):
             self.refuse((), "The quotas file is no table", f"a table such as {_EXAMPLE}")
         if data and not data.keys() & set(TABLES) and all(map(_is_number, data.values())):
             # The plain map of key → cents a month, as noether's broker reads it.
             data = {"agents": {key: {"monthly_cents": value} for key, value in data.items()}}
-            self._flat = True
+            self.flat = True
         agents: dict[str, AgentLimit] = {}
         teams: dict[str, TeamLimit] = {}
         seats: dict[str, SeatLimit] = {}
         queues: dict[str, QueueLimit] = {}
         self.only(data, (), TABLES)
-        keys: tuple[str, ...] = ("monthly_dollars", "monthly_cents", "monthly_jobs")
+        keys: tuple[str, ...] = ("monthly_dollars", "monthly_cents", "monthly_jobs", "budgets")
         for team, at, table in self.tables(data, "teams", keys):
-            teams[team] = TeamLimit(self.money(table, at, "monthly"), self.count(table, at, "monthly_jobs"))
+            limits = self.money(table, at, "monthly"), self.count(table, at, "monthly_jobs")
+            teams[team] = TeamLimit(*limits, self.budgets(table, at, AGENT_UNITS, spans=False))
         keys = ("team", *keys)
         for agent, at, table in self.tables(data, "agents", keys):
             limits = self.money(table, at, "monthly"), self.count(table, at, "monthly_jobs")
-            agents[agent] = AgentLimit(self.team(table, at, teams), *limits)
-        keys = ("budget_dollars", "budget_cents", "period", "requests_per_minute", "cost_dollars", "owner")
+            more = self.budgets(table, at, AGENT_UNITS, spans=False)
+            agents[agent] = AgentLimit(self.team(table, at, teams), *limits, more)
+        keys = ("budget_dollars", "budget_cents", "period", "cost_dollars", "owner", *SHARED)
         for seat, at, table in self.tables(data, "seats", keys):
             budget = self.money(table, at, "budget")
             rate = self.count(table, at, "requests_per_minute", MOST_PER_MINUTE)
             cost, owner = self.money(table, at, "cost"), self.owner(table, at)
-            seats[seat] = SeatLimit(budget, self.period(table, at), rate, cost, owner)
+            seats[seat] = SeatLimit(
+                budget,
+                self.period(table, at),
+                rate,
+                cost,
+                owner,
+                self.all_of(table, at, budget, minutes=False),
+            )
+        owners = {name: self.all_of(table, at) for name, at, table in self.tables(data, "owners", SHARED)}
+        families = {name: self.all_of(table, at) for name, at, table in self.tables(data, "families", SHARED)}
+        whole = data.get("grid", {})
+        if not isinstance(whole, dict):
+            self.refuse(("grid",), "grid is no table", "a table with " + ", ".join(SHARED))
+        self.only(whole, ("grid",), SHARED)
+        grid = self.all_of(whole, ("grid",))
         for queue, at, table in self.tables(data, "queues", ("max_pending", "policy")):
             queues[queue] = QueueLimit(self.count(table, at, "max_pending"), self.policy(table, at))
-        digest = hashlib.sha256(self.text.encode()).hexdigest()[:16]
-        return Limits(agents, teams, seats, digest, queues)
+        digest = hashlib.sha256(f"{FORM} {self.text}".encode()).hexdigest()[:16]
+        return Limits(agents, teams, seats, digest, queues, owners, families, grid)
 
     # -- values
 
@@ -239,6 +285,35 @@ class _Reader:
             self.refuse((*at, key), f"{key} is no count", f'a whole number from 0 to {most}, or "none"')
         return int(value)
 
+    def budgets(
+        self, table: dict[str, Any], at: tuple[str, ...], units: tuple[Unit, ...], *, spans: bool = True
+    ) -> tuple[Limit, ...]:
+        """What `budgets` lists."""
+        listed, at = table.get("budgets", []), (*at, "budgets")
+        if not isinstance(listed, list):
+            self.refuse(at, "budgets is no list", f'a list such as [{{{units[0]} = 5, per = "day"}}]')
+        try:
+            return budgets.distinct([budgets.stated(each, units, spans=spans) for each in listed])
+        except BudgetError as exc:
+            self.refuse(at, exc.message + (f" (its {exc.key})" if exc.key else ""), exc.expected)
+
+    def all_of(
+        self, table: dict[str, Any], at: tuple[str, ...], budget: int | None = None, *, minutes: bool = True
+    ) -> tuple[Limit, ...]:
+        """What the keys SHARED state. `minutes`: requests a minute are a budget like the others."""
+        found = list(self.budgets(table, at, SEAT_UNITS))
+        period = table.get("period", "month")
+        if budget is not None and any((one.thing, one.window) == ("money", period) for one in found):
+            self.refuse((*at, "budgets"), f"Two budgets are of money a {period}", "one of them")
+        for key, thing, window in PLAIN:
+            most = None if key == "requests_per_minute" and not minutes else self.count(table, at, key)
+            if most is not None:
+                found.append(Limit(thing=thing, window=window, most=most))
+        try:
+            return budgets.distinct(found)
+        except BudgetError as exc:
+            self.refuse((*at, "budgets"), exc.message, exc.expected)
+
     def team(self, table: dict[str, Any], at: tuple[str, ...], teams: dict[str, TeamLimit]) -> str | None:
         team = table.get("team")
         if team is None:
@@ -277,124 +352,6 @@ class _Reader:
                 return policy
         return self.refuse((*at, "policy"), f"{value!r} is no policy", "one of " + ", ".join(POLICIES))
 
-    # -- text
-
-    def refuse(self, key: tuple[str, ...], message: str, expected: str, fix: str | None = None) -> NoReturn:
-        if self._flat:
-            key = key[1:2]
-        line = _toml_line(self.text, key) if self.toml else _json_lines(self.text).get(key, [1])[-1]
-        self.complain(line, ".".join(key), message, {"expected": expected} | ({"fix": fix} if fix else {}))
-
-    def complain(self, line: int, key: str, message: str, more: dict[str, str]) -> NoReturn:
-        shown = f": {_printable(key)}" if key else ""
-        raise QuotasFileError(message, {"path": f"{self.name}:{line}{shown}", **more})
-
-    def _json(self) -> Any:
-        try:
-            data = json.loads(self.text, parse_float=_decimal, parse_constant=Decimal)
-        except json.JSONDecodeError as exc:
-            self.complain(
-                exc.lineno, f"column {exc.colno}", "The quotas file is no JSON", {"reason": exc.msg}
-            )
-        except (ValueError, RecursionError) as exc:
-            self.complain(1, "", "The quotas file cannot be read as JSON", {"reason": str(exc)})
-        for key, lines in _json_lines(self.text).items():
-            if len(lines) > 1:
-                first = {"expected": f"each key once; it stands in line {lines[0]} too"}
-                self.complain(lines[-1], ".".join(key), f"The key {key[-1]!r} stands twice", first)
-        return data
-
-    def _toml(self) -> Any:
-        try:
-            return tomllib.loads(self.text, parse_float=_decimal)
-        except tomllib.TOMLDecodeError as exc:
-            message, _, place = str(exc).partition(" (at ")
-            line = re.search(r"line (\d+)", place)
-            number = int(line[1]) if line else self.text.count("\n") + 1
-            self.complain(number, "", "The quotas file is no TOML", {"reason": message})
-        except (ValueError, RecursionError) as exc:
-            self.complain(1, "", "The quotas file cannot be read as TOML", {"reason": str(exc)})
-
-
-def _decimal(text: str) -> Decimal:
-    """A number with a point or an exponent; not a number where the exponent is beyond all reason."""
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        return Decimal("NaN")
-
-
-def _printable(key: str) -> str:
-    """A key as it may be logged and sent: half a surrogate pair, which JSON can name, is no text."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in key)
-
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
-
-
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
-
-
-def _json_lines(text: str) -> dict[tuple[str, ...], list[int]]:
-    """The lines on which each key of valid JSON stands, by its path; more than one where it stands twice."""
-    found: dict[tuple[str, ...], list[int]] = {}
-    path: list[str] = []
-    inside: list[str] = []  # the brackets that are open
-    expects_key = False
-    line, at = 1, 0
-    for token in _TOKEN.finditer(text):
-        line += text.count("\n", at, token.start())
-        at = token.start()
-        word = token[0]
-        if word in "{[":
-            inside.append(word)
-            path.append("")
-            expects_key = word == "{"
-        elif word in "}]":
-            inside.pop()
-            path.pop()
-            expects_key = False
-        elif word == ",":
-            expects_key = inside[-1] == "{"
-        elif expects_key and word[0] == '"':
-            path[-1] = json.loads(word, strict=False)
-            found.setdefault(tuple(path), []).append(line)
-            expects_key = False
-    return found
-
-
-def _toml_line(text: str, key: tuple[str, ...]) -> int:
-    """The line of valid TOML that brings `key` in: the first up to which the text has it."""
-    lines = text.splitlines()
-
-    def has(count: int) -> bool:
-        while True:  # within a value of several lines: as far as it goes
-            try:
-                found = tomllib.loads("\n".join(lines[:count]))
-                break
-            except tomllib.TOMLDecodeError:
-                count += 1
-        return _holds(found, key)
-
-    return _first(has, len(lines))
-
-
-def _holds(table: Any, key: tuple[str, ...]) -> bool:
-    for part in key:
-        if not isinstance(table, dict) or part not in table:
-            return False
-        table = table[part]
-    return True
-
-
-def _first(has: Callable[[int], bool], last: int) -> int:
-    """The smallest number from 1 to `last` for which `has`, which then holds for all above it."""
-    low, high = 1, max(last, 1)
-    while low < high:
-        middle = (low + high) // 2
-        if has(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low

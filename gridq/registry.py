@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from redis import Redis
 
 from gridq import queues
+from gridq.meters import GRID, OWN, Meter, shared_names, sheet, tightest
 from gridq.protocol import Advertisement, Json
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
@@ -48,9 +49,12 @@ class LiveSeat(Advertisement):
     busy: int = 0
     bells: int = 0
     warm: list[str] = Field(default_factory=list, description="its queues whose model it has loaded")
-    budget: int | None = Field(None, description="None: no budget set; 0: a budget of nothing")
+    meters: list[Meter] = Field(default_factory=list, description="all that bind it, also shared ones")
+    budget: int | None = Field(
+        None, description="of the one of money with least left; None: no budget set; 0: a budget of nothing"
+    )
     budget_left: int | None = None
-    budget_until: float | None = Field(None, description="when the budget is refilled")
+    budget_until: float | None = Field(None, description="when that turns")
     per_minute: int | None = Field(None, description="requests in any minute; None: no limit")
     rate_until: float | None = Field(None, description="until when these are used up; None: they are not")
     reliability: float = Field(
@@ -58,6 +62,12 @@ class LiveSeat(Advertisement):
     )
     stale: bool = False
     obeys: bool = Field(True, description="False: it has yet to heed that an operator drains it, or no more")
+
+    def lacking(self, queue: str, cost: int) -> Meter | None:
+        """The meter in which a stage of a queue that is said to cost so many micro-dollars has no room."""
+        if queues.kind_of(queue) == queues.OWN_KIND:
+            return next((m for m in self.meters if m.thing == "money" and m.lacks(cost)), None)
+        return next((m for m in self.meters if m.binds_in(queue) and m.lacks(cost)), None)
 
     @property
     def free(self) -> int:
@@ -99,11 +109,14 @@ def live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveS
         look.lindex(keys("rate", seat), -1)
     clock, *replies = look.execute()
     now = clock[0] + clock[1] / 1e6
-    found = [_seat(seat, now, replies[at * 7 : at * 7 + 7]) for at, seat in enumerate(names)]
+    shared: Any = {}
+    if any(replies[at * 7].get(b"shared") for at in range(len(names))):
+        shared = client.hgetall(keys("meters"))
+    found = [_seat(seat, now, replies[at * 7 : at * 7 + 7], shared) for at, seat in enumerate(names)]
     return [seat for seat in found if seat is not None and (routers or seat.kind != ROUTER_KIND)]
 
 
-def _seat(seat: str, now: float, replies: list[Any]) -> LiveSeat | None:
+def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes]) -> LiveSeat | None:
     record, busy, bells, text, drain, claims, oldest = replies
     record = {name.decode(): value.decode() for name, value in record.items()}
     if "inc" not in record or "lanes" not in record:  # it has gone since
@@ -124,7 +137,8 @@ def _seat(seat: str, now: float, replies: list[Any]) -> LiveSeat | None:
     fields = said.model_dump()
     fields |= {"lanes": int(record["lanes"]), "busy": busy, "bells": bells}
     fields |= {"warm": record.get("warm", "").split(), "stale": text is None and said.kind != ROUTER_KIND}
-    fields |= _limits(record, now, claims, oldest)
+    fields["meters"] = _meters(record, now, shared)
+    fields |= _limits(record, fields["meters"], now, claims, oldest)
     fields["reliability"] = round(reliability(record.get("rel"), now * 1000), 3)
     draining = record.get("draining")
     fields |= {"obeys": (drain is None) == (draining != "op") or draining == "1"}
@@ -136,17 +150,25 @@ def _seat(seat: str, now: float, replies: list[Any]) -> LiveSeat | None:
     return LiveSeat(**fields)
 
 
-def _limits(record: dict[str, str], now: float, claims: int, oldest: bytes | None) -> dict[str, Json]:
-    """What the seat may still give: of its machine's ledger and the quotas file's (a g before its fields) the
-    one with less left; the least of their requests a minute.
+def _meters(record: dict[str, str], now: float, shared: dict[bytes, bytes]) -> list[Meter]:
+    """All meters that bind a seat, each with the queues in which it does."""
+    found = [meter for which in (OWN, GRID) for meter in sheet(record.get(which), which, now * 1000)]
+    for name, queues_of_it in shared_names(record.get("shared")).items():
+        found += sheet(shared.get(name.encode()), name, now * 1000, queues_of_it)
+    return found
+
+
+def _limits(
+    record: dict[str, str], meters: list[Meter], now: float, claims: int, oldest: bytes | None
+) -> dict[str, Json]:
+    """What the seat may still give: the money of the meter with least left of those that bind it in each
+    queue; the least of the requests a minute of its machine and the quotas file.
     """
     found: dict[str, Json] = {}
-    ledgers = [(int(float(record[g + "left"])), g) for g in ("", "g") if record.get(g + "left")]
-    if ledgers:
-        left, g = min(ledgers)
-        turn = record.get(g + "turn")
-        found |= {"budget": int(record[g + "budget"]), "budget_left": left}
-        found["budget_until"] = float(turn) / 1000 if turn else None
+    least = tightest((meter for meter in meters if not meter.queues), "money")
+    if least is not None:
+        found |= {"budget": least.limit, "budget_left": least.remaining}
+        found["budget_until"] = least.turn / 1000 if least.turn else None
     rates = [int(record[name]) for name in ("rpm", "grpm") if record.get(name)]
     if rates:
         found["per_minute"] = min(rates)

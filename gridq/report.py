@@ -7,20 +7,21 @@ guessed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from redis import Redis
 
 from gridq import entries, registry
 from gridq.entries import LATE, RECORDED, Entry
-from gridq.protocol import Advertisement, Json
+from gridq.meters import OWN, Meter, sheet, span
+from gridq.protocol import Advertisement, Json, Limit
 from gridq.quotas import SeatLimit
 from gridq.store.keys import Keys
 
-DAY_MS = 86_400_000
-WEEK_MS = 7 * DAY_MS
+CALENDAR_MS = {"week": 7 * 86_400_000, "day": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,9 @@ def report(client: Redis, keys: Keys, month: tuple[int, int], now: int, told: To
 
     def of(seat: str) -> SeatReport:
         if seat not in found:
-            record: Any = client.hmget(keys("seat", seat), ["budget", "period"])
+            own = sheet(client.hget(keys("seat", seat), OWN), OWN, now)
             limit = told.limits.get(seat, SeatLimit())
-            found[seat] = _seat(seat, limit, record, ads.get(seat), end - start)
+            found[seat] = _seat(seat, limit, own, ads.get(seat), end - start)
             found[seat].cost = told.seat_cost if limit.cost is None else limit.cost
         return found[seat]
 
@@ -152,21 +153,22 @@ def report(client: Redis, keys: Keys, month: tuple[int, int], now: int, told: To
     return Report(start, end, since, until, seats, _model(seats, (since, until) == month, told))
 
 
-def _seat(
-    name: str, limit: SeatLimit, record: list[bytes | None], ad: Advertisement | None, span: int
-) -> SeatReport:
-    """What is known of a seat beside the ledger: by the quotas file, its record (budget and period), and what
-    its worker tells; `span` is the month's length in ms.
-    """
-    budget = None if record[0] is None else int(record[0])
-    period = (record[1] or b"month").decode()
-    if ad is not None and ad.whole_budget is not None:
-        budget = ad.whole_budget
-    bounds = [
-        amount * span // {"week": WEEK_MS, "day": DAY_MS}.get(per, span)
-        for amount, per in ((budget, period), (limit.budget, limit.period))
-        if amount is not None
+def _bounds(limits: Iterable[Meter | Limit], month: int, whole: float = 1.0) -> list[int]:
+    """What each budget of money comes to in a month of so many ms, where `whole` of it is lent."""
+    return [
+        int(most / Fraction(str(whole))) * month // (span(each.window) or CALENDAR_MS.get(each.window, month))
+        for each in limits
+        if each.thing == "money"
+        for most in [each.limit if isinstance(each, Meter) else each.most]
     ]
+
+
+def _seat(name: str, limit: SeatLimit, own: list[Meter], ad: Advertisement | None, month: int) -> SeatReport:
+    """What is known of a seat beside the ledger: by the quotas file, its own sheet, and what its worker
+    tells; `month` is the month's length in ms.
+    """
+    bounds = _bounds(own, month, 1.0 if ad is None or ad.share is None else ad.share)
+    bounds += _bounds(limit.limits, month)
     owner = limit.owner or (ad.owner if ad is not None else "") or None
     nothing = None if owner is None else 0
     return SeatReport(

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gridq import queues
+from gridq import budgets, queues
 from gridq.errors import (
     ChildDied,
     GraphError,
@@ -29,11 +29,19 @@ from gridq.errors import (
 )
 from gridq.graph.catalogue import StageSpec
 from gridq.profiles import Profile, StageContext
-from gridq.protocol import Demand, Effect, Estimate, Json, ProbeReport, SeatOffer, StageCall, Usage
+from gridq.protocol import Demand, Effect, Estimate, Json, Limit, ProbeReport, SeatOffer, StageCall, Usage
 
 __all__ = ["BenchCapability", "FakeProfile", "ProfileConformance"]
 
 ANY = "any"
+
+
+def _limits(seat: Mapping[str, Json]) -> tuple[Limit, ...]:
+    """A bench seat's `budget` in dollars a month, and its `budgets`."""
+    tables = list(seat.get("budgets", ()))
+    if "budget" in seat:
+        tables.insert(0, {"dollars": seat["budget"], "per": "month"})
+    return budgets.distinct(budgets.stated(table, budgets.SEAT_UNITS) for table in tables)
 
 
 class BenchCapability(BaseModel):
@@ -57,8 +65,8 @@ class FakeProfile(Profile):
     - `bench:spend` `{"micro_dollars"?, "tokens_in"?, "tokens_out"?}` → reports that usage, returns the input
     - `bench:die` anything → starts a child that dies: ChildDied
 
-    `probe({"name"?, "lanes"?, "slugs"?, "budget"?, "requests_per_minute"?})`, or a list of such tables,
-    offers by default one seat, `bench`, of two lanes; a budget is dollars a month.
+    `probe({"name"?, "lanes"?, "slugs"?, "budget"?, "budgets"?, "requests_per_minute"?})`, or a list of such
+    tables, offers by default one seat, `bench`, of two lanes; a budget is dollars a month.
     """
 
     kind: ClassVar[str] = "bench"
@@ -95,7 +103,7 @@ class FakeProfile(Profile):
                     kind=self.kind,
                     capability=BenchCapability(slugs=seat.get("slugs") or [ANY]).model_dump(),
                     lanes=seat.get("lanes", 2),
-                    budget_micro_dollars=None if "budget" not in seat else round(seat["budget"] * 1_000_000),
+                    limits=_limits(seat),
                     requests_per_minute=seat.get("requests_per_minute"),
                     note="runs no model",
                 )

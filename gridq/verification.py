@@ -15,10 +15,11 @@ from redis import Redis
 from gridq import entries
 from gridq.entries import Entry
 from gridq.ledger import window
+from gridq.meters import GRID, OWN, WHOLE, Meter, per, sheet, thing_words
 from gridq.store.keys import Keys
 
-OWN, GRID = "own", "grid"
-"""The two ledgers of a seat: its machine's, and that of the grid's quotas file."""
+Sheet = tuple[str, str]
+"""A sheet: a seat's id and `own` or `grid`; or nothing and the name of a shared one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,11 @@ class Verified:
 @dataclass
 class Rebuilt:
     """The counters as entries make them: by the start of the month what agents and teams used, and what of
-    each ledger of a seat was used since it was full last.
+    each meter was used in its window, by its sheet and name (`money/day`).
     """
 
     spent: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    seats: dict[tuple[str, str], int] = field(default_factory=dict)
+    meters: dict[Sheet, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
     known: set[str] = field(default_factory=set)
     entries: int = 0
     last: str = ""
@@ -66,17 +67,32 @@ class Rebuilt:
         spent = self.spent[entry.month] if entry.month else None
         micro = entry.micro_dollars or 0
         if entry.what == "refill":
-            self.seats[entry.seat, entry.queue] = 0
+            which, name = entry.queue.split("/", 1) if entry.seat else (entry.agent, entry.queue)
+            self.meters[entry.seat, which][name] = 0
         elif entry.what == "carried" and spent is not None:
             spent[f"{entry.queue} {entry.agent}"] += micro
         elif entry.what == "job" and spent is not None:
             _count(spent, "jobs", entry, 1)
+            for who in _payers(entry):
+                self._use(("", who), {"jobs": 1})
         elif entry.charged is not None:
             if spent is not None:
                 _count(spent, "money", entry, micro)
-            for kind in (OWN, GRID):
-                if (entry.seat, kind) in self.seats:
-                    self.seats[entry.seat, kind] += micro
+            used = {"money": micro, "tokens": entry.tokens_in + entry.tokens_out}
+            if entry.charged == "agent" and entry.team:
+                for who in _payers(entry):
+                    self._use(("", who), used)
+            used["requests"] = entry.requests
+            if entry.sheets or micro:
+                self._use((entry.seat, OWN), used)
+                self._use((entry.seat, GRID), used)
+            for name in entry.sheets.split(","):
+                self._use(("", name), used)
+
+    def _use(self, which: Sheet, used: dict[str, int]) -> None:
+        """Add to what is known of a sheet's meters."""
+        for name in self.meters.get(which, ()):
+            self.meters[which][name] += used.get(name.partition("/")[0], 0)
 
 
 def verify(client: Redis, keys: Keys) -> Verified:
@@ -98,10 +114,8 @@ class _Kept:
     last: str
     month: str
     spent: dict[str, int]
-    seats: dict[tuple[str, str], int]
-
-
-_SEAT = ["budget", "left", "gbudget", "gleft"]
+    meters: dict[Sheet, list[Meter]]
+    held: dict[Sheet, Counter[str]]
 
 
 def _cut(client: Redis, keys: Keys, seats: set[str]) -> _Kept:
@@ -116,22 +130,40 @@ def _cut(client: Redis, keys: Keys, seats: set[str]) -> _Kept:
         look.hget(keys("calendar"), "month")
         look.xrevrange(keys("ledger"), count=1)
         look.hgetall(keys("spent", month))
-        look.hgetall(keys("who"))
+        look.hvals(keys("who"))
+        look.hgetall(keys("meters"))
+        look.hgetall(keys("promised"))
         for name in names:
-            look.hmget(keys("seat", name), _SEAT)
-            look.hvals(keys("held", name))
-        clock, turns, newest, spent, who, *records = look.execute()
+            look.hmget(keys("seat", name), OWN, GRID)
+        clock, turns, newest, spent, who, shared, promised, *records = look.execute()
         if _month(turns, clock) == month:  # else it turned in between
             break
-    holds = {lease: int(by.split(b" ")[2]) for lease, by in who.items()}
-    used: dict[tuple[str, str], int] = {}
-    for name, (budget, left, gbudget, gleft), leases in zip(names, records[::2], records[1::2], strict=True):
-        held = sum(holds.get(lease, 0) for lease in leases)
-        for kind, limit, rest in ((OWN, budget, left), (GRID, gbudget, gleft)):
-            if limit is not None and rest is not None:
-                used[name, kind] = int(limit) - int(rest) - held
+    found: dict[Sheet, list[Meter]] = {}
+    for name, pair in zip(names, records, strict=True):
+        for which, raw in zip((OWN, GRID), pair, strict=True):
+            found[name, which] = sheet(raw, which, 0)
+    for raw_name, raw in shared.items():
+        found["", raw_name.decode()] = sheet(raw, raw_name.decode(), 0)
+    held = _held([by.decode() for by in who])
+    for raw_name, amount in promised.items():
+        held["", raw_name.decode()]["money"] = int(amount)
     counts = {what.decode(): int(amount) for what, amount in spent.items()}
-    return _Kept(newest[0][0].decode() if newest else "", month, counts, used)
+    return _Kept(newest[0][0].decode() if newest else "", month, counts, found, held)
+
+
+def _held(who: list[str]) -> dict[Sheet, Counter[str]]:
+    """What open leases hold of each sheet, by things."""
+    held: dict[Sheet, Counter[str]] = defaultdict(Counter)
+    for words in who:
+        seat, _, money, *more = words.split()
+        if len(more) < 3:  # nothing bound its seat
+            continue
+        tokens, requests, names = more
+        holds = {"money": int(money), "tokens": int(tokens), "requests": int(requests)}
+        holds["parallel"] = holds["requests"]
+        for which in ((seat, OWN), (seat, GRID), *(("", name) for name in names.split(","))):
+            held[which].update(holds)
+    return held
 
 
 def _month(turns: bytes | None, clock: tuple[int, int]) -> str:
@@ -139,10 +171,15 @@ def _month(turns: bytes | None, clock: tuple[int, int]) -> str:
     return str(window((turns or b"").decode(), now)[0])
 
 
+def _payers(entry: Entry) -> list[str]:
+    """The agent of an entry, and its team."""
+    agent = f"a:{entry.agent}"
+    return [agent] if entry.team in ("", "-") else [agent, f"t:{entry.team}"]
+
+
 def _count(spent: Counter[str], what: str, entry: Entry, amount: int) -> None:
-    spent[f"{what} a:{entry.agent}"] += amount
-    if entry.team not in ("", "-"):
-        spent[f"{what} t:{entry.team}"] += amount
+    for who in _payers(entry):
+        spent[f"{what} {who}"] += amount
 
 
 def _compare(rebuilt: Rebuilt, kept: _Kept) -> Verified:
@@ -152,16 +189,31 @@ def _compare(rebuilt: Rebuilt, kept: _Kept) -> Verified:
     for name in counters:
         if kept.spent.get(name, 0) != entered[name]:
             what, _, who = name.partition(" ")
-            kind = "agent" if who[:2] == "a:" else "team"
-            words = f"{kind} {who[2:]}: {what} of the month"
+            words = f"{_whose('', who)}: {what} of the month"
             found.append(Difference(words, kept.spent.get(name, 0), entered[name]))
     compared = len(counters)
-    for (seat, kind), used in sorted(kept.seats.items()):
-        counter = f"seat {seat}: {'budget' if kind == OWN else 'grid budget'} used"
-        if (seat, kind) not in rebuilt.seats:
-            notes.append(f"{counter} is not compared: its window began before what the ledger holds")
-            continue
-        compared += 1
-        if used != rebuilt.seats[seat, kind]:
-            found.append(Difference(counter, used, rebuilt.seats[seat, kind]))
+    for which, meters in sorted(kept.meters.items()):
+        for meter in meters:
+            counter = f"{_whose(*which)}: {thing_words(meter.thing)}{per(meter.window)}"
+            held = kept.held[which][meter.thing] if which in kept.held else 0
+            if meter.held != held:
+                found.append(Difference(f"{counter}, held", meter.held, held))
+            if meter.thing == "parallel":
+                compared += 1
+                continue
+            if meter.name not in rebuilt.meters.get(which, {}):
+                notes.append(f"{counter} is not compared: its window began before what the ledger holds")
+                continue
+            compared += 1
+            used = rebuilt.meters[which][meter.name]
+            if meter.used != used:
+                found.append(Difference(f"{counter}, used", meter.used, used))
     return Verified(tuple(found), tuple(notes), rebuilt.entries, compared, kept.last)
+
+
+def _whose(seat: str, which: str) -> str:
+    """A sheet in words."""
+    if seat:
+        return f"seat {seat}" + (" by the quotas file" if which == GRID else "")
+    kinds = {"a": "agent", "t": "team", "o": "owner", "f": "family"}
+    return "the whole grid" if which == WHOLE else f"{kinds[which[0]]} {which[2:]}"

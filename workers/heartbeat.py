@@ -112,7 +112,7 @@ class Heartbeat:
             owner=self.owner,
             share=self.share,
             whole_budget=self.whole_budget,
-            lends_to=list(session.lends_to),
+            lends_to=list(session.terms.lends_to),
             started_at=self._started,
             metrics={"busy": float(session.busy), **metrics},
             service=session.durations.told(),

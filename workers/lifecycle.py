@@ -21,7 +21,7 @@ from gridq.events import Monitors
 from gridq.executor import Session
 from gridq.machine import host_id, machine_id
 from gridq.profiles import Profile, StageContext
-from gridq.protocol import Json, StageCall
+from gridq.protocol import Json, SeatTerms, StageCall
 from gridq.received import revoke_cancels
 from gridq.settings import Settings, settings
 from gridq.store.capacity import check_kept
@@ -83,10 +83,7 @@ class Worker:
             worker=worker,
             monitors=Monitors(app, scripts, worker),
             warm=seat.profile.warm if seat.profile is not None else None,
-            budget=seat.offer.budget_micro_dollars,
-            period=seat.offer.budget_period,
-            per_minute=seat.offer.requests_per_minute,
-            lends_to=seat.terms.lends_to,
+            terms=_terms(seat),
             on_end=partial(answers.write, app, scripts),
             on_gone=self._gone,
             on_change=self._changed,
@@ -156,6 +153,22 @@ class Worker:
         """The server had forgotten this seat (a new server, a lost file): say everything again."""
         bells.declare(self.app, self._client, self.session.scripts.keys)
         self.heartbeat.beat()
+
+
+def _terms(seat: Seat) -> SeatTerms:
+    """What the server is told of a seat at its registration."""
+    families, prices = {}, None
+    if seat.profile is not None and seat.capability is not None:
+        families = {queue: tuple(names) for queue, names in seat.profile.families(seat.capability).items()}
+        prices = seat.profile.prices(seat.capability)
+    return SeatTerms(
+        limits=seat.offer.limits,
+        per_minute=seat.offer.requests_per_minute,
+        lends_to=seat.terms.lends_to,
+        owner=seat.terms.owner,
+        families=families,
+        prices=prices,
+    )
 
 
 def _lock(home: Path, seat: str) -> TextIO:

@@ -82,9 +82,9 @@ def find(config: Settings, profiles: Mapping[str, Profile], kinds: Iterable[str]
 
 def _on_terms(seat: Seat, terms: Terms) -> Seat:
     """What its owner lends of a seat. ValueError: nothing, and why."""
-    whole = seat.offer.budget_micro_dollars
-    if terms.lend.share is not None and whole is None:
-        raise ValueError("lend.share is a share of its budget, and it has none")
+    if terms.lend.share is not None and not seat.offer.limits:
+        raise ValueError("lend.share is a share of its budgets, and it has none")
+    whole = next((limit.most for limit in seat.offer.limits if limit.thing == "money"), None)
     offer = terms.applied(seat.offer)
     if offer is not seat.offer and seat.profile is not None:
         seat = _seat(seat.profile, offer)

@@ -138,10 +138,11 @@ def _lacking(
 
 
 def _can_pay(seat: LiveSeat, step: Step) -> bool:
-    return seat.budget_left is None or seat.budget_left >= step.micro_dollars
+    return seat.lacking(step.queue, step.micro_dollars) is None
 
 
 def _nobody(step: Step, seats: Sequence[LiveSeat], lacking: dict[str, str]) -> str:
+    from gridq.meters import short
     from gridq.registry import why_nobody
 
     serving = [seat for seat in seats if step.queue in seat.queues]
@@ -154,7 +155,8 @@ def _nobody(step: Step, seats: Sequence[LiveSeat], lacking: dict[str, str]) -> s
         elif seat.state != "ready":
             reasons.append(f"{seat.seat} is {seat.state}" + (f": {seat.reason}" if seat.reason else ""))
         else:
-            reasons.append(f"{seat.seat} has {amount(seat.budget_left)} left of its budget")
+            meter = seat.lacking(step.queue, step.micro_dollars)
+            reasons.append(short(meter, seat.seat) if meter else f"{seat.seat} is excluded")
     return "; ".join(reasons[:SEATS])
 
 

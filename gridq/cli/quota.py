@@ -87,7 +87,7 @@ def accounts_table(found: Ledger) -> Table:
         if account.limit is None and not account.spent and not account.held:
             continue
         remaining = "-" if account.remaining is None else amount(account, account.remaining)
-        until = "any minute" if account.kind == "seat" and account.what.startswith("requests") else None
+        until = "any minute" if account.what == "requests a minute" else None
         table.add_row(
             f"{account.kind} {account.name}",
             account.what,
@@ -103,7 +103,7 @@ def accounts_table(found: Ledger) -> Table:
 
 def amount(account: Account, number: int) -> str:
     """A number of what the account counts: `$12.50` or `100`."""
-    return dollars(number) if account.what in ("money", "budget", "grid budget") else str(number)
+    return dollars(number) if account.money else str(number)
 
 
 def as_json(found: Ledger) -> dict[str, Any]:

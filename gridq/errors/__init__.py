@@ -69,6 +69,7 @@ from gridq.errors.queue import QueueDropped, QueueFull
 from gridq.errors.quota import (
     AgentJobsExceeded,
     AgentMoneyExceeded,
+    AgentTokensExceeded,
     JobBudgetExceeded,
     KeyBusy,
     KeyLimitReached,
@@ -77,6 +78,7 @@ from gridq.errors.quota import (
     QuotasFileError,
     TeamJobsExceeded,
     TeamMoneyExceeded,
+    TeamTokensExceeded,
 )
 from gridq.errors.request import (
     EncodingRefused,
@@ -113,6 +115,7 @@ from gridq.errors.value import InputTooLarge, OutputTooLarge, StreamTrimmed, Val
 __all__ = [
     "AgentJobsExceeded",
     "AgentMoneyExceeded",
+    "AgentTokensExceeded",
     "AlreadyRunning",
     "AmbiguousJob",
     "AmbiguousStage",
@@ -190,6 +193,7 @@ __all__ = [
     "StreamTrimmed",
     "TeamJobsExceeded",
     "TeamMoneyExceeded",
+    "TeamTokensExceeded",
     "TooManyAttempts",
     "TypeMismatch",
     "UnknownCapability",

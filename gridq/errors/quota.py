@@ -9,35 +9,48 @@ from gridq.errors.program import ConfigError
 class QuotaExceeded(GridError):
     """A job would go over a limit; nothing of it was admitted.
 
-    `details`: `limit`, `used`, `held` (by jobs that run) and `needed` (by this one), in micro-dollars or
-    jobs; `retry_at`, ISO 8601, is when the window turns (None: the job alone is over the limit, at any time).
+    `details`: `limit`, `used`, `held` (by jobs that run) and `needed` (by this one), in micro-dollars, tokens
+    or jobs; `window`, in which they count; `retry_at`, ISO 8601, is when that turns (None: the job alone is
+    over the limit, at any time).
     """
 
     code = "quota.exceeded"
 
 
 class AgentMoneyExceeded(QuotaExceeded):
-    """The agent's money for this month does not suffice."""
+    """The agent's money for this month, week or day does not suffice."""
 
     code = "quota.agent_money"
 
 
 class AgentJobsExceeded(QuotaExceeded):
-    """The agent has submitted as many jobs as it may this month."""
+    """The agent has submitted as many jobs as it may this month, week or day."""
 
     code = "quota.agent_jobs"
 
 
+class AgentTokensExceeded(QuotaExceeded):
+    """The agent has used as many tokens as it may this month, week or day."""
+
+    code = "quota.agent_tokens"
+
+
 class TeamMoneyExceeded(QuotaExceeded):
-    """The money of the agent's team for this month does not suffice."""
+    """The money of the agent's team for this month, week or day does not suffice."""
 
     code = "quota.team_money"
 
 
 class TeamJobsExceeded(QuotaExceeded):
-    """The agent's team has submitted as many jobs as it may this month."""
+    """The agent's team has submitted as many jobs as it may this month, week or day."""
 
     code = "quota.team_jobs"
+
+
+class TeamTokensExceeded(QuotaExceeded):
+    """The agent's team has used as many tokens as it may this month, week or day."""
+
+    code = "quota.team_tokens"
 
 
 class JobBudgetExceeded(QuotaExceeded):

@@ -22,6 +22,7 @@ from gridq.errors import SeatNotFound, WorkersFull
 from gridq.gateway.caller import worker_secret
 from gridq.gateway.door import Door
 from gridq.gateway.schemas import faults
+from gridq.protocol import Limit
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 
@@ -137,10 +138,10 @@ class Known:
         )
 
     @property
-    def budget(self) -> int | None:
-        """What it may spend in a month, micro-dollars; None: no budget is set."""
+    def limits(self) -> tuple[Limit, ...]:
+        """What it may spend in a month, where a budget is set."""
         cents = sum(offered.budget_monthly_cents for offered in self.about.capabilities)
-        return cents * 10_000 or None
+        return (Limit(thing="money", window="month", most=cents * 10_000),) if cents else ()
 
     @property
     def per_minute(self) -> int | None:

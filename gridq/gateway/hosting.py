@@ -29,7 +29,7 @@ from gridq.executor import Session
 from gridq.gateway import enrolment
 from gridq.gateway.enrolment import Known, capability_of
 from gridq.profiles import StageContext
-from gridq.protocol import Advertisement, Json, StageCall, Usage
+from gridq.protocol import Advertisement, Json, SeatTerms, StageCall, Usage
 from gridq.settings import Settings
 from gridq.stages.awaiting import drive
 from gridq.stages.http import retry_after
@@ -138,8 +138,7 @@ class Served:
             queues=known.queues,
             runner=self.run,
             worker=f"{known.about.worker_id}@{enrolment.MACHINE}",
-            budget=known.budget,
-            per_minute=known.per_minute,
+            terms=SeatTerms(limits=known.limits, per_minute=known.per_minute),
         )
         self._since = time.time()
         self._advertised = 0.0

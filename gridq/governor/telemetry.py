@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from gridq.governor.ranking import SeatShare, rank
+from gridq.meters import GRID, OWN, sheet
 from gridq.repeat import Repeat
 from gridq.store.reliability import reliability
 from gridq.store.scripts import Scripts
@@ -46,21 +47,19 @@ class Governor:
         pipe = client.pipeline(transaction=False)
         pipe.time()
         for name in names:
-            pipe.hmget(keys("seat", name), "queues", "rel", "left", "budget", "gleft", "gbudget")
+            pipe.hmget(keys("seat", name), "queues", "rel", OWN, GRID)
         (seconds, micros), *replies = pipe.execute()
         now = seconds * 1000 + micros / 1000
         return [_share(name, fields, now) for name, fields in zip(names, replies, strict=True)]
 
 
 def _share(name: str, fields: list[Any], now_ms: float) -> SeatShare:
-    """A seat by the tighter of its two ledgers: its machine's own and the grid's."""
-    queues, rel, *ledgers = fields
+    """A seat by the tightest of its meters, its machine's own and the grid's."""
+    queues, rel, own, grid = fields
     known = reliability(rel, now_ms)
     served = tuple((queues or b"").decode().split())
-    pairs = [
-        (int(left), int(budget)) for left, budget in (ledgers[:2], ledgers[2:]) if None not in (left, budget)
-    ]
-    if not pairs:
+    meters = [*sheet(own, OWN, now_ms), *sheet(grid, GRID, now_ms)]
+    if not meters:
         return SeatShare(name, served, reliability=known)
-    left, budget = min(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] else 0.0)
-    return SeatShare(name, served, left, budget, known)
+    tight = min(meters, key=lambda meter: meter.share)
+    return SeatShare(name, served, tight.remaining, tight.limit, known)

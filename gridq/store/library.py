@@ -11,8 +11,8 @@ from functools import cache
 from importlib import resources
 
 FILES = (
-    "base", "gate", "windows", "ledger", "money", "budget", "access", "idempotency", "events", "reliability",
-    "pending", "jobs", "room", "seats", "take", "parking", "lateness",
+    "base", "gate", "windows", "ledger", "meters", "rates", "money", "access", "idempotency", "events",
+    "reliability", "pending", "jobs", "room", "seats", "take", "parking", "lateness",
 )  # fmt: skip
 """The files of lua/lib/, each of which uses only those before it."""
 

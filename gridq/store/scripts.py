@@ -15,7 +15,8 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
-from gridq.protocol import Usage
+from gridq import meters
+from gridq.protocol import Limit, Usage
 from gridq.settings import Settings
 from gridq.store import library, schema
 from gridq.store.admitting import STREAM, Word
@@ -141,20 +142,23 @@ class Scripts:
         *,
         host: str,
         lanes: int,
-        budget: int | None,
         queues: Sequence[str],
         ttl_ms: int,
         worker: str = "",
-        period: str = "month",
+        limits: Iterable[Limit] = (),
         per_minute: int | None = None,
         rests: bool = False,
         only: Iterable[str] = (),
+        owner: str = "",
+        families: Mapping[str, Sequence[str]] | None = None,
+        prices: tuple[int, int] | None = None,
     ) -> str | None:
         """Make the seat live. None, or the host of the other live worker that serves it.
 
-        `budget` is micro-dollars a `period`, `per_minute` requests a minute; None: no limit. `rests`: it
-        takes nothing for now, as after `leave`. `only`: the agents and teams (`team:<name>`) to whom it is
-        lent alone, none: everybody.
+        `per_minute`: requests in any minute, None: no limit. `rests`: it takes nothing for now, as after
+        `leave`. `only`: the agents and teams (`team:<name>`) to whom it is lent alone, none: everybody.
+        `families`: of what it runs for a queue, the model's; `prices`: of its dearest model, micro-dollars a
+        million tokens in and out.
         """
         reply = self.call(
             "register",
@@ -162,14 +166,16 @@ class Scripts:
             incarnation,
             host,
             lanes,
-            "" if budget is None else budget,
+            meters.text(limits),
             " ".join(queues),
             ttl_ms,
             worker or seat,
-            period,
             "" if per_minute is None else per_minute,
             "1" if rests else "",
             " ".join(f"t:{name[5:]}" if name.startswith("team:") else f"a:{name}" for name in only),
+            owner,
+            " ".join(f"{queue}={','.join(names)}" for queue, names in (families or {}).items() if names),
+            "" if prices is None else f"{prices[0]} {prices[1]}",
         )
         return None if reply[0] == 1 else reply[1].decode()
 

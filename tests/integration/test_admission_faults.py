@@ -46,7 +46,7 @@ def router(grid_env: GridEnv) -> Router:
     """A router that does nothing by itself."""
     made = build(app, 1)
     made.admission = Admission(made.scripts, grid_env.settings, {"bench": Paid()})
-    made.scripts.register("m.a", "i", host="h", lanes=1, budget=None, queues=["bench:any"], ttl_ms=60_000)
+    made.scripts.register("m.a", "i", host="h", lanes=1, queues=["bench:any"], ttl_ms=60_000)
     assert executor.current() is None
     return made
 
@@ -120,7 +120,7 @@ def test_a_cost_that_is_one_is_taken(router: Router, cents: float) -> None:
 def test_a_seat_of_another_version_stands_in_nobodys_way(router: Router) -> None:
     """Its advertisement cannot be read, or what it says of its capability cannot: it is taken at its word."""
     scripts = router.scripts
-    scripts.register("m.b", "i", host="h", lanes=1, budget=None, queues=["bench:any"], ttl_ms=60_000)
+    scripts.register("m.b", "i", host="h", lanes=1, queues=["bench:any"], ttl_ms=60_000)
     scripts.client.set(scripts.keys("ad", "m.b"), '{"seat":5}', px=60_000)
     newer = Advertisement(
         seat="m.a", machine="m", worker="a@m", incarnation="i", kind="bench", lanes=1, queues=["bench:any"],

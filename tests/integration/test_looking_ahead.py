@@ -46,7 +46,7 @@ def client(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clien
 
 def join(scripts: Scripts, seat: str, *queues: str, took: float | None = 2.0) -> None:
     """Make a seat live whose stages take so long."""
-    scripts.register(seat, "i", host="h", lanes=1, budget=None, queues=queues, ttl_ms=60_000)
+    scripts.register(seat, "i", host="h", lanes=1, queues=queues, ttl_ms=60_000)
     found = {} if took is None else {q: Service(n=50, mean=took, p50=took, p90=took) for q in queues}
     ad = Advertisement(
         seat=seat, machine="m", worker=f"{seat}@m", incarnation="i", kind="bench", lanes=1,

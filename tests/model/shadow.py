@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any
 
+from gridq.meters import sheet
 from gridq.store.replies import Claim, read_claim
 from tests.unit.store.plans import Grid
 
@@ -81,18 +82,19 @@ class Shadow:
         look.hgetall(keys("spent", "0"))
         look.zrange(keys("answers"), 0, -1)
         for seat in budgets:
-            look.hget(keys("seat", seat), "left")
+            look.hget(keys("seat", seat), "own")
         who, holds, spent, answers, *left = look.execute()
         held: Counter[str] = Counter()
         for by in who.values():
-            seat, _, hold = by.decode().split(" ")
+            seat, _, hold, *_ = by.decode().split(" ")
             held[seat] += int(hold)
         paid: Counter[str] = Counter()
         for lease, used in self.charged.items():
             paid[self.seats[lease]] += used
         for (seat, budget), found in zip(budgets.items(), left, strict=True):
-            if budget is not None and int(found) + held[seat] + paid[seat] != budget:
-                wrong.append(f"{seat}: {found} left, {held[seat]} held, {paid[seat]} used of {budget}")
+            meters = sheet(found, "own", 0)
+            if budget is not None and (meters[0].held, meters[0].used) != (held[seat], paid[seat]):
+                wrong.append(f"{seat}: {meters[0]}, and should hold {held[seat]} and have used {paid[seat]}")
         found = {job.decode(): int(hold.split()[2]) for job, hold in holds.items()}
         if found != self.holds:
             wrong.append(f"jobs hold {found}, and should {self.holds}")

@@ -31,6 +31,7 @@ from gridq.errors import GridError
 from gridq.graph.plan import Step
 from gridq.history import read_rows
 from gridq.jobs import End
+from gridq.meters import OWN, sheet
 from gridq.planning import compile_text, local_catalogue
 from gridq.profiles import load
 from gridq.protocol import Json, Row
@@ -79,8 +80,8 @@ class Books:
     verified: Verified
 
 
-def read(client: Redis, keys: Keys, jobs: Iterable[str], budget: int) -> Books:
-    """Read everything. `budget` is what each bench seat has, in micro-dollars."""
+def read(client: Redis, keys: Keys, jobs: Iterable[str]) -> Books:
+    """Read everything."""
     names = list(jobs)
     records = {job: Record() for job in names}
     for at in range(0, len(names), BATCH):
@@ -102,9 +103,10 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str], budget: int) -> Books:
             records[entry.job].entries[entry.step][entry.attempt].append(entry)
     charged = {}
     for raw in client.scan_iter(keys("seat", "*"), count=1000):
-        left: Any = client.hget(raw, "left")
-        if left is not None:
-            charged[raw.decode()[len(keys("seat", "")) :]] = budget - int(left)
+        seat = raw.decode()[len(keys("seat", "")) :]
+        for meter in sheet(client.hget(raw, OWN), OWN, 0):
+            if meter.name == "money/month":
+                charged[seat] = meter.used + meter.held
     spent: dict[str, int] = defaultdict(int)
     for raw in client.scan_iter(keys("spent", "*"), count=1000):
         found: Any = client.hgetall(raw)

@@ -41,7 +41,7 @@ class Lend(BaseModel):
 
     models: tuple[str, ...] = Field((), description="names or families of models; none: all that it has")
     share: float | None = Field(
-        None, gt=0, le=1, description="of the seat's budget in each of its windows; the rest is the owner's"
+        None, gt=0, le=1, description="of each of the seat's budgets; the rest is the owner's"
     )
     agents: tuple[Annotated[str, Field(pattern=AGENT)], ...] = Field(
         (), description="agents, and teams as team:<name>; none: everybody"
@@ -95,15 +95,18 @@ class Terms:
         return tuple(dict.fromkeys((*agents, self.owner))) if agents and self.owner else agents
 
     def applied(self, offer: SeatOffer) -> SeatOffer:
-        """What of a seat is lent: its lanes, models and budget, as far as the terms allow. ValueError: it has
-        nothing to lend.
+        """What of a seat is lent: its lanes, models and budgets, as far as the terms allow. ValueError: it
+        has nothing to lend.
         """
         lend = self.lend
         changed: dict[str, Json] = {}
         if lend.at_most is not None:
             changed["lanes"] = min(lend.at_most, offer.lanes)
-        if lend.share is not None and offer.budget_micro_dollars is not None:
-            changed["budget_micro_dollars"] = int(offer.budget_micro_dollars * Fraction(str(lend.share)))
+        if lend.share is not None:
+            share = Fraction(str(lend.share))
+            changed["limits"] = [
+                limit.model_copy(update={"most": int(limit.most * share)}) for limit in offer.limits
+            ]
         if lend.models:
             capability = _narrowed(offer.capability, lend.models)
             if not capability.get("models"):

@@ -9,13 +9,13 @@ local job, step, rest = parse(lease)
 local j = jobkey(job)
 local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n', 'h:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0',
   'team', 'agent', 'left', 'bud', 'st:' .. step)
-local micro = usage(used)
+local micro, tokens_in, tokens_out = usage(used)
 local result, ended, pure, later = 1, '', {}, {}
 if f[1] ~= rest then
-  local by = free(lease)
+  local by, names = free(lease)
   local of = attempt_of(f[9], f[5])
-  local charged = settle(lease, by, used, 'late', of)  -- a late attempt is the seat's waste, never the agent's
-  if by then remember(lease, by, used, of) end
+  local charged = settle(lease, by, used, 'late', of, names)  -- a late attempt is the seat's waste, never the agent's
+  if by then remember(lease, by, used, of, names) end
   local ended_by_it = not f[4] and not charged  -- the job is gone, and this lease was not taken from its seat
   result = (f[2] == rest or ended_by_it) and 0 or -1
   if string.sub(output, 1, 1) == '@' and f[2] ~= rest then  -- the caller has just written a value that nobody will read
@@ -26,11 +26,13 @@ if f[1] ~= rest then
 elseif string.sub(output, 1, 1) == '@' and C('EXISTS', K .. 'val:' .. string.sub(output, 2)) == 0 then
   return {-2, '', {'none'}}
 else
-  local by = free(lease)
-  settle(lease, by, used, 'done', attempt_of(f[9], f[5], f[12], f[8]))
+  local by, names = free(lease)
+  local pays = f[8] and micro + tokens_in + tokens_out > 0
+  if pays then pay(f[9], f[8], micro, tokens_in + tokens_out) end
+  settle(lease, by, used, 'done', attempt_of(f[9], f[5], f[12], f[8]), names)
   if not by then recall(job, step, rest); C('DEL', K .. 'late:' .. lease) end
-  if f[8] and micro > 0 then
-    local all = spend(job, f[9], f[8], micro)
+  if pays then
+    local all = spend(job, f[9], f[8], micro, tokens_in + tokens_out)
     if over(f[9], f[8]) then park(f[9], f[8]) end
     if all then park_all(f[8]) end
   end

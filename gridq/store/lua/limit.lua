@@ -1,9 +1,10 @@
 -- Put the operator's limits in force, in place of those before: for agents and teams at once, for live seats at once, for others
 -- when they register.
 -- ARGV  digest ('' = no limits at all), what is told of them as JSON, field, value … ('a:<agent>' team money jobs | 't:<team>'
---       money jobs | 's:<seat>' budget period requests-a-minute | 'q:<queue>' stages policy; '-' = none; 'q' how many queues)
+--       money jobs | 's:<seat>' requests-a-minute owner meter … | 'm:<bearer>' meter … | 'q:<queue>' stages policy; '-' = none; a meter:
+--       thing/window/limit; 'q' how many queues)
 -- gives 1 | an error SCHEMA
--- TTL   limits lives until it is lifted
+-- TTL   limits lives until it is lifted, meters with it
 local other = other_schema(C('GET', K .. 'schema'))
 if other then return other end
 C('DEL', K .. 'limits')
@@ -11,6 +12,7 @@ if ARGV[1] ~= '' then
   C('HSET', K .. 'limits', 'v', ARGV[1], 'about', ARGV[2])
   for i = 3, #ARGV, 2000 do C('HSET', K .. 'limits', unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
 end
+set_shared()
 for _, seat in ipairs(C('ZRANGE', K .. 'seats', 0, -1)) do set_limits(seat) end
 unpark_due()
 park_all()

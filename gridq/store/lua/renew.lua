@@ -4,24 +4,20 @@
 --       in all, '' where that was told before, lease …
 -- gives {gone} | the leases that are no longer ours
 local seat, inc = ARGV[1], ARGV[2]
-local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining', 'ttl', 'warm', 'rpm', 'grpm', 'turn', 'gturn',
-  'oks')
+local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining', 'ttl', 'warm', 'rpm', 'grpm', 'oks')
 if f[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
 C('PEXPIRE', K .. 'seat:' .. seat, f[5])
 if ARGV[3] ~= (f[6] or '') then warmed(seat, f[6], ARGV[3]) end
 f[4] = obey(seat, f[4], f[2], f[3], f[5])
-if ARGV[4] ~= '' and tonumber(ARGV[4]) > tonumber(f[11] or 0) then
-  tally(seat, ARGV[4] - (f[11] or 0), 0)
+if ARGV[4] ~= '' and tonumber(ARGV[4]) > tonumber(f[9] or 0) then
+  tally(seat, ARGV[4] - (f[9] or 0), 0)
   C('HSET', K .. 'seat:' .. seat, 'oks', ARGV[4])
 end
 local lost = {}
 for i = 5, #ARGV do
   local lease = ARGV[i]
   if C('ZSCORE', K .. 'leases', lease) then C('ZADD', K .. 'leases', 'XX', NOW + LEASE, lease) else lost[#lost + 1] = lease end
-end
-if f[9] or f[10] then
-  if turned(seat, {f[9], f[10]}) and not f[4] then idle(seat, f[3]) end
 end
 local rate = least(f[7], f[8])
 local own = P .. 'seat:' .. seat

@@ -36,8 +36,8 @@ local function void(q, cls, look)
   local cost, x = string.match(cls, '^[^/]*/([^|]*)|(.*)$')
   local able = {}
   for _, s in ipairs(C('SMEMBERS', K .. 'serve:' .. q)) do
-    local f = C('HMGET', K .. 'seat:' .. s, 'left', 'gleft')
-    if (least(f[1], f[2]) or FOREVER) >= tonumber(cost) then able[#able + 1] = s end
+    local f = C('HMGET', K .. 'seat:' .. s, 'own', 'grid', 'shared')
+    if not lacking(bound_by(s, f[1], f[2], f[3]), q, tonumber(cost)) then able[#able + 1] = s end
   end
   local function covers(list)
     for _, s in ipairs(able) do if not has(list, s) then return false end end

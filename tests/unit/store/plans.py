@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import redis
 
 from gridq.graph.plan import Arms, Op, Plan, Scope, Step
 from gridq.jobs import End, plan_fields
-from gridq.protocol import Usage
+from gridq.meters import Meter, sheet
+from gridq.protocol import Limit, Usage
 from gridq.settings import Settings
 from gridq.store.admitting import arguments
 from gridq.store.replies import Claim, Swept
@@ -84,21 +85,25 @@ class Grid:
     def seat(
         self, seat: str = "m.a", *queues: str, inc: str = "i1", host: str = "h1", lanes: int = 1,
         budget: int | None = None, ttl_ms: int = HOUR, period: str = "month", per_minute: int | None = None,
-        rests: bool = False, only: Sequence[str] = (),
+        rests: bool = False, only: Sequence[str] = (), limits: Sequence[Limit] = (), owner: str = "",
+        families: Mapping[str, Sequence[str]] | None = None, prices: tuple[int, int] | None = None,
     ) -> str | None:  # fmt: skip
         """Register a seat; the other host where it is refused."""
+        own = [] if budget is None else [Limit(thing="money", window=period, most=budget)]
         other = self.scripts.register(
             seat,
             inc,
             host=host,
             lanes=lanes,
-            budget=budget,
             queues=queues or (ANY,),
             ttl_ms=ttl_ms,
-            period=period,
+            limits=[*own, *limits],
             per_minute=per_minute,
             rests=rests,
             only=only,
+            owner=owner,
+            families=families,
+            prices=prices,
         )
         if other is None:
             self.budgets[seat] = budget
@@ -237,9 +242,17 @@ class Grid:
         return None if value is None else value.decode()
 
     def left(self, seat: str = "m.a") -> int | None:
-        """What is left of a seat's budget."""
-        value: Any = self.client.hget(self.keys("seat", seat), "left")
-        return None if value is None else int(value)
+        """What is left of the first meter of a seat's own sheet."""
+        found = self.meters(seat)
+        return found[0].remaining if found else None
+
+    def meters(self, seat: str = "m.a", which: str = "own") -> list[Meter]:
+        """A seat's sheet, `own` or `grid`."""
+        return sheet(self.client.hget(self.keys("seat", seat), which), which, self.now())
+
+    def shared(self, name: str) -> list[Meter]:
+        """A shared sheet."""
+        return sheet(self.client.hget(self.keys("meters"), name), name, self.now())
 
     def held(self, seat: str = "m.a") -> dict[str, str]:
         """The seat's lanes that hold a lease."""

@@ -36,7 +36,7 @@ def older(grid: Grid) -> Scripts:
 
 
 def _register(which: Scripts, seat: str = "m.new") -> None:
-    which.register(seat, "i1", host="h1", lanes=1, budget=None, queues=["bench:any"], ttl_ms=3_600_000)
+    which.register(seat, "i1", host="h1", lanes=1, queues=["bench:any"], ttl_ms=3_600_000)
 
 
 def _enqueue(which: Scripts, value: bytes = b"1") -> Any:

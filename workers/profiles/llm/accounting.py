@@ -6,6 +6,7 @@ each at its own price. No call of gridq is a batch call, so no batch discount ap
 
 from __future__ import annotations
 
+import math
 from decimal import ROUND_CEILING, Decimal
 
 from gridq.protocol import Usage
@@ -73,6 +74,22 @@ def dearest(models: tuple[RemoteModel, ...], tokens_in: int, tokens_out: int) ->
     """
     used = Usage(tokens_in=tokens_in, tokens_out=tokens_out)
     return max((priced(used, model).micro_dollars or 0 for model in models), default=0)
+
+
+def dearest_prices(seat: LlmCapability) -> tuple[int, int] | None:
+    """The dearest prices among a seat's models, those of long calls too: micro-dollars a million tokens, in
+    and out. None: on a subscription, and where no price is known.
+    """
+    if seat.billing == "subscription":
+        return None
+    prices = [each for model in seat.models for each in (model, *model.tiers)]
+    dearest = [
+        max((price for price in found if price is not None), default=None)
+        for found in ([each.price_in for each in prices], [each.price_out for each in prices])
+    ]
+    if dearest == [None, None]:
+        return None
+    return math.ceil((dearest[0] or 0) * 1_000_000), math.ceil((dearest[1] or 0) * 1_000_000)
 
 
 def _first(price: Price, other: Price) -> Price:

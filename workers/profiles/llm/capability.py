@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from workers.profiles.llm.budgeting import Budgeted
 from workers.profiles.llm.prices import Prices, Service, Tier
 from workers.profiles.llm.providers import WireName
 from workers.wires.models import ModelOffer
@@ -43,16 +44,13 @@ class LlmCapability(BaseModel):
     states_cost: bool = False
 
 
-class LlmSeat(BaseModel):
+class LlmSeat(Budgeted):
     """One `[[llm]]` table of the seats file.
 
     The key is named, never written: `key_env` is an environment variable's name, `key_file` a file's path.
-    Without either the endpoint is asked without a key. `budget` is in dollars; None: no budget set; 0:
-    nothing may be spent; it refills each `period`. `allow_loopback` lets a test's local server stand in
+    Without either the endpoint is asked without a key. `allow_loopback` lets a test's local server stand in
     for a remote endpoint.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
     url: str = Field(pattern=r"^https?://[^/@\s?#]+(/[^@\s?#]*)?$")
@@ -64,9 +62,6 @@ class LlmSeat(BaseModel):
     models: tuple[DeclaredModel, ...] = ()
     lanes: int = Field(default=4, ge=1, le=512)
     billing: Billing = Field(default="metered", description="by the token, or a subscription at a flat rate")
-    budget: float | None = Field(default=None, ge=0)
-    period: Literal["month", "week", "day"] = "month"
-    requests_per_minute: int | None = Field(default=None, ge=0, le=100_000)
     silence: float = Field(default=300.0, gt=0, description="seconds an endpoint may send nothing")
     headers: dict[str, str] = Field(default_factory=dict, description="sent with every call; no secrets")
     allow_loopback: bool = False

@@ -27,7 +27,7 @@ def priced_models(seat: LlmSeat, models: Sequence[Model], missing: list[str]) ->
     wanted = [model.name for model in models if model.price_in is None or model.price_out is None]
     told = look_up(wanted, provider.listed if provider else None, seat.url) if wanted else {}
     known = tuple(_remote(model, told.get(model.name)) for model in models)
-    if seat.budget is None or (provider is not None and provider.states_cost):
+    if not seat.in_dollars or (provider is not None and provider.states_cost):
         return known
     unknown = [model.name for model in known if not _is_priced(model)]
     if not unknown:

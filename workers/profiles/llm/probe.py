@@ -18,7 +18,6 @@ from workers.profiles.llm.pricing import priced_models
 from workers.profiles.llm.providers import PROVIDERS
 
 KIND = "llm"
-MICRO = 1_000_000
 
 
 def probe(
@@ -78,8 +77,7 @@ def _offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:
         capability=capability.model_dump(mode="json", exclude_defaults=True),
         lanes=seat.lanes,
         exclusive=f"{seat.url.rstrip('/')} {login}",
-        budget_micro_dollars=None if seat.budget is None else round(seat.budget * MICRO),
-        budget_period=seat.period,
+        limits=seat.limits(),
         requests_per_minute=seat.requests_per_minute,
         config=seat.model_dump(mode="json"),
         note=note + (", on a subscription" if seat.billing == "subscription" else ""),

@@ -88,5 +88,14 @@ class LlmProfile(Profile):
         models = self._capability.models if self._capability else ()
         return Estimate(tokens=tokens, micro_dollars=accounting.dearest(models, 0, tokens))
 
+    def families(self, capability: BaseModel) -> dict[str, list[str]]:
+        """Of the model that the seat likes best for a queue: its name and families."""
+        assert isinstance(capability, LlmCapability)
+        return matching.families_of(capability)
+
+    def prices(self, capability: BaseModel) -> tuple[int, int] | None:
+        assert isinstance(capability, LlmCapability)
+        return accounting.dearest_prices(capability)
+
     def metrics(self) -> dict[str, float]:
         return {"calls": float(self._calls), "failures": float(self._failures)}

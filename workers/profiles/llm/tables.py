@@ -40,10 +40,10 @@ def _parse(table: Json, path: str, environ: Mapping[str, str]) -> LlmSeat:
         ) from None
     if seat.key_env and seat.key_file:
         raise ConfigError("An llm seat has two keys", {"path": path, "fix": "keep key_env or key_file"})
-    if seat.billing == "subscription" and seat.budget is not None:
+    if seat.billing == "subscription" and seat.in_dollars:
         raise ConfigError(
             f"The llm seat {seat.name!r} has a budget in dollars, and a subscription, whose calls cost none",
-            {"path": f"{path}.budget", "fix": "leave 'budget' out, or billing = \"subscription\""},
+            {"path": f"{path}.budget", "fix": "count requests or tokens in its budgets"},
         )
     if on_this_machine(seat.url) and not seat.allow_loopback:
         raise ConfigError(

@@ -15,6 +15,8 @@ end
 
 local function words(text) return string.gmatch(text or '', '%S+') end  -- of a missing field (false) none
 
+local function costless(q) return string.sub(q, 1, 6) == 'gridq:' end  -- built-in stages and one's own code cost no money
+
 local function unlink(value)  -- drop what a link points to
   if string.sub(value, 1, 1) == '@' then C('UNLINK', K .. 'val:' .. string.sub(value, 2)) end
 end

@@ -1,17 +1,15 @@
 -- The life of a job: leases closed, steps finished, skipped, failed, reset; the end.
 
--- Close a lease: the lane and the hold come back. Returns the seat and the hold, nil where the lease was not open.
+-- Close a lease: the lane comes back, and what it held. Returns the seat, nil where the lease was not open, and the names of the
+-- shared sheets under which it was claimed, nil where nothing bound its seat then.
 local function free(lease)
   if C('ZREM', K .. 'leases', lease) == 0 then return nil end
-  local seat, lane, cost = string.match(C('HGET', K .. 'who', lease), '^(%S+) (%S+) (%S+)$')
-  credit(seat, tonumber(cost))
+  local seat, lane, money, tokens, requests, names = string.match(C('HGET', K .. 'who', lease), '^(%S+) (%S+) (%d+) ?(%d*) ?(%d*) ?(%S*)$')
+  names = names ~= '' and names or nil
+  if names then give_back(seat, tonumber(money), tonumber(tokens), tonumber(requests), names) end
   C('HDEL', K .. 'who', lease)
   if C('HGET', K .. 'held:' .. seat, lane) == lease then C('HDEL', K .. 'held:' .. seat, lane) end
-  return seat, tonumber(cost)
-end
-
-local function charge(seat, micro)
-  if micro > 0 then credit(seat, -micro) end
+  return seat, names
 end
 
 -- What an attempt used, as its worker says it: 'micro-dollars,tokens in,tokens out', or the first alone; without the first it has no
@@ -27,49 +25,52 @@ local function attempt_of(agent, h, since, team)
   return {agent = agent or nil, q = h and string.match(h, '^%S+') or nil, since = since or nil, team = team or nil}
 end
 
--- An attempt into the ledger. Of built-in stages and one's own code, of which there are many and which cost nothing, only those that
--- used something all the same.
-local function enter(what, lease, seat, of, micro, tokens_in, tokens_out, priced)
-  if micro + tokens_in + tokens_out == 0 and (not of.q or costless(of.q)) then return end
+-- Charge an attempt to its seat, and enter it in the ledger. Of built-in stages and one's own code, of which there are many and which
+-- cost nothing, only those are entered that used something all the same. `names`: as free gives them. It is a request of the seat's,
+-- once, unless it was handed back without having used anything.
+local function enter(what, lease, seat, of, micro, tokens_in, tokens_out, priced, names, again)
+  local used = micro + tokens_in + tokens_out > 0
+  if not used and (not of.q or costless(of.q)) then return end
+  local request = names and not again and of.q and not costless(of.q) and (used or what ~= 'back') and 1 or 0
+  charge(seat, names, micro, tokens_in + tokens_out, request)
   local job, step, attempt = string.match(lease, '^([^:]+):(%d+):%d+:(%d+)')
   local month = of.team and micro > 0 and window('month') or ''
   book(words_of(what, job, step, attempt, seat, of.agent or '', of.team or '', of.q or '', priced and whole(micro) or '',
-    whole(tokens_in), whole(tokens_out), of.since and NOW - of.since or '', month))
+    whole(tokens_in), whole(tokens_out), of.since and NOW - of.since or '', month) .. ' ' .. (names or '') .. ' ' .. request)
 end
 
 -- A lease that ended without a completion is remembered with what was charged for it, '-' until its attempt reports: what that
 -- reports late is charged then, once, while a repeated call finds nothing to charge.
-local function remember(lease, seat, charged, of)
+local function remember(lease, seat, charged, of, names)
   local job = parse(lease)
-  local told = seat .. ' ' .. charged .. ' ' .. (of.agent or '-') .. ' ' .. (of.q or '-')
+  local told = seat .. ' ' .. charged .. ' ' .. (of.agent or '-') .. ' ' .. (of.q or '-') .. ' ' .. (names or '')
   C('SET', K .. 'late:' .. lease, told, 'PX', math.max(C('PTTL', jobkey(job)), 3600000))
 end
 
 -- Charge what an attempt used to the seat that held its lease (`by`, nil where it was closed before), and enter it as `what`. Gives
 -- the seat, nil where all was settled before; second: whether this is the attempt's first report. What it used only grows: an
 -- earlier report that comes again takes nothing back, and only the difference is entered.
-local function settle(lease, by, used, what, of)
+local function settle(lease, by, used, what, of, names)
   local micro, tokens_in, tokens_out, priced = usage(used)
   if by then
-    charge(by, micro)
-    enter(what, lease, by, of, micro, tokens_in, tokens_out, priced)
+    enter(what, lease, by, of, micro, tokens_in, tokens_out, priced, names)
     return by, true
   end
   local late = C('GET', K .. 'late:' .. lease)
   if not late then return nil, false end
-  local seat, charged, agent, q = string.match(late, '^(%S+) (%S+) (%S+) (%S+)$')
+  local seat, charged, agent, q, under = string.match(late, '^(%S+) (%S+) (%S+) (%S+) (%S*)$')
+  names = under ~= '' and under or nil
   local m, i, x, before = usage(charged)
   priced = priced or before
   micro, tokens_in, tokens_out = math.max(micro, m), math.max(tokens_in, i), math.max(tokens_out, x)
   local more = micro + tokens_in + tokens_out > m + i + x
   if charged == '-' or more then
-    charge(seat, micro - m)
     local told = (priced and whole(micro) or '') .. ',' .. whole(tokens_in) .. ',' .. whole(tokens_out)
-    C('SET', K .. 'late:' .. lease, seat .. ' ' .. told .. ' ' .. agent .. ' ' .. q, 'KEEPTTL')
+    C('SET', K .. 'late:' .. lease, seat .. ' ' .. told .. ' ' .. agent .. ' ' .. q .. ' ' .. under, 'KEEPTTL')
   end
   if what == 'done' or more then
     of.agent, of.q = of.agent or agent, of.q or q
-    enter(what, lease, seat, of, micro - m, tokens_in - i, tokens_out - x, priced)
+    enter(what, lease, seat, of, micro - m, tokens_in - i, tokens_out - x, priced, names, true)
   end
   return seat, charged == '-'
 end
@@ -90,11 +91,12 @@ local function withdraw(job, step)  -- whatever the step is doing, it stops
     C('ZREM', K .. 'quarantine', job .. ':' .. step)
   end
   local lease = f[1] and job .. ':' .. step .. ':' .. f[1]
-  local seat = lease and free(lease)
+  local seat, names
+  if lease then seat, names = free(lease) end
   if seat then
     local of = attempt_of(f[6], f[7], f[8])
-    remember(lease, seat, '-', of)
-    enter('cancelled', lease, seat, of, 0, 0, 0)
+    remember(lease, seat, '-', of, names)
+    enter('cancelled', lease, seat, of, 0, 0, 0, false, names)
     tell_stop('revoked', job .. '.' .. step, seat)
   end
 end

@@ -6,14 +6,23 @@ local function seats_of(q)
   if not serving[q] then
     local list = {}
     for _, seat in ipairs(C('SRANDMEMBER', K .. 'serve:' .. q, 64)) do
-      local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'left', 'gleft', 'rpm', 'grpm', 'only')
+      local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'own', 'grid', 'rpm', 'grpm', 'only', 'shared')
       local rate = least(f[4], f[5])
       list[#list + 1] = {seat = seat, lanes = tonumber(f[1] or 0), busy = C('HLEN', K .. 'held:' .. seat),
-        left = least(f[2], f[3]) or FOREVER, hasty = rate ~= nil and spent_rate(seat, rate), only = f[6]}
+        bill = bound_by(seat, f[2], f[3], f[7]), hasty = rate ~= nil and spent_rate(seat, rate), only = f[6]}
     end
     serving[q] = list
   end
   return serving[q]
+end
+
+-- A meter in words: whose it is, what is left of it.
+local function meter_words(m, name, seat)
+  local whose = (name == 'own' or name == 'grid') and seat or name == 'g' and 'the whole grid'
+    or (string.sub(name, 1, 1) == 'o' and 'owner ' or 'family ') .. string.sub(name, 3)
+  local function told(n) return m.thing == 'money' and string.format('$%.6f', n / 1000000) or whole(n) .. ' ' .. m.thing end
+  local per = m.window == '-' and 'at once' or 'in ' .. (lasting(m.window) and m.window or 'a ' .. m.window)
+  return whose .. ' has ' .. told(math.max(m.limit - m.used - m.held, 0)) .. ' left of ' .. told(m.limit) .. ' ' .. per
 end
 
 -- In words, and what would help. `x`: the seats that the stage's attempts excluded.
@@ -21,7 +30,7 @@ local function unclaimed(q, x, cost, agent, team)
   if not costless(q) and C('HEXISTS', K .. 'parked', agent) == 1 then
     return 'its agent or team was over its money, so its stages stood aside', 'raise the limit, or wait until the month turns'
   end
-  local able, lanes, free, solvent, patient, others = 0, 0, 0, 0, 0, 0
+  local able, lanes, free, solvent, patient, others, empty = 0, 0, 0, 0, 0, 0, nil
   local seats = seats_of(q)
   if not seats[1] then return 'no live seat serves it and takes work', 'start a worker that serves it' end
   for _, s in ipairs(seats) do
@@ -30,7 +39,9 @@ local function unclaimed(q, x, cost, agent, team)
       able, lanes = able + 1, lanes + s.lanes
       if s.busy < s.lanes then
         free = free + 1
-        if s.left >= tonumber(cost) then
+        local m, name = lacking(s.bill, q, tonumber(cost))
+        empty = empty or m and meter_words(m, name, s.seat)
+        if not m then
           solvent = solvent + 1
           if not s.hasty then patient = patient + 1 end
         end
@@ -40,7 +51,7 @@ local function unclaimed(q, x, cost, agent, team)
   if others == #seats then return 'all seats that serve it are lent to others', 'ask the owner of one to lend it to the agent' end
   if able == 0 then return 'the seats that serve it failed it or lack what it needs', 'look at its attempts: gridq job' end
   if free == 0 then return 'all lanes of its seats were busy (' .. lanes .. ')', 'add a seat, or allow a longer queue_timeout' end
-  if solvent == 0 then return 'the budgets of the seats that serve it are used up', 'raise one, or wait until it refills' end
+  if solvent == 0 then return 'the budgets of the seats that serve it do not suffice: ' .. empty, 'raise one, or wait until it turns' end
   if patient == 0 then return 'its seats had made their requests of the minute', 'add a seat, or allow a longer queue_timeout' end
   return 'a seat that serves it was free and did not look', 'see whether its worker is well: gridq workers'
 end

@@ -1,4 +1,5 @@
--- Money and jobs of agents and teams in a month: what they may use, what their running jobs hold, what they have used.
+-- Money and jobs of agents and teams: what they may use, what their running jobs hold, what they have used. What they have used in a
+-- month is kept of all of them, once there are limits at all; meters of other windows and of tokens of those alone who have such limits.
 --
 -- Who is a:<agent> or t:<team>. limits: who → its limits ('-': none). spent:<start of the month>: 'money <who>', 'jobs <who>'.
 -- holds: job → agent, team ('-': none) and what it still holds. promised: who → the sum of its holds.
@@ -15,19 +16,42 @@ local function add_promised(who, n)
   if C('HINCRBY', K .. 'promised', who, whole(n)) <= 0 then C('HDEL', K .. 'promised', who) end
 end
 
--- What binds an agent and its team: {who, kind, name, money, jobs} of each, no limit being nil.
+-- The meters of an agent or team with such `limits`, false: none. Its sheet is drawn when it is asked for first.
+local function metered(who, limits)
+  if not limits then return {} end
+  local text = C('HGET', K .. 'meters', who)
+  if not text then
+    text = redrawn(who, who, '', limits, nil, function(thing)
+      return thing == 'money' and tonumber(C('HGET', K .. 'promised', who) or 0) or 0
+    end)
+    C('HSET', K .. 'meters', who, text)
+  end
+  return opened_sheet(who, text)
+end
+
+-- What binds an agent and its team: {who, kind, name, money, jobs, meters} of each, no limit of the month being nil.
 local function binding(agent, team)
-  local f = C('HMGET', K .. 'limits', 'a:' .. agent, 'a:*', 't:' .. team)
+  local f = C('HMGET', K .. 'limits', 'a:' .. agent, 'a:*', 't:' .. team, 'm:a:' .. agent, 'm:a:*', 'm:t:' .. team)
   local money, jobs = string.match(f[1] or f[2] or '- - -', '^%S+ (%S+) (%S+)$')
-  local list = {{who = 'a:' .. agent, kind = 'agent', name = agent, money = tonumber(money), jobs = tonumber(jobs)}}
+  local own = 'a:' .. agent
+  local list = {{who = own, kind = 'agent', name = agent, money = tonumber(money), jobs = tonumber(jobs),
+    meters = metered(own, f[4] or not f[1] and f[5])}}
   if team ~= '-' then
     money, jobs = string.match(f[3] or '- -', '^(%S+) (%S+)$')
-    list[2] = {who = 't:' .. team, kind = 'team', name = team, money = tonumber(money), jobs = tonumber(jobs)}
+    own = 't:' .. team
+    list[2] = {who = own, kind = 'team', name = team, money = tonumber(money), jobs = tonumber(jobs), meters = metered(own, f[6])}
   end
   return list
 end
 
--- Whether an agent, or its team, has used more than it may; a limit of nothing is over at once. Asked once in a script.
+-- Add to what the meters of an agent and its team hold and have used. To be called before what it stands for is entered.
+local function post_to(list, held, used)
+  local bill = {seat = ''}
+  for i, l in ipairs(list) do bill[i] = {name = l.who, list = l.meters} end
+  post(bill, nil, held, used)
+end
+
+-- Whether an agent, or its team, has used more money or tokens than it may; a limit of nothing is over at once. Asked once in a script.
 local judged = {}
 local function over(agent, team)
   local id = agent .. ' ' .. team
@@ -35,13 +59,16 @@ local function over(agent, team)
     judged[id] = false
     for _, l in ipairs(binding(agent, team)) do
       if l.money and (l.money == 0 or tonumber(C('HGET', spent(), 'money ' .. l.who) or 0) > l.money) then judged[id] = true end
+      for _, m in ipairs(l.meters) do
+        if m.thing ~= 'jobs' and (m.limit == 0 or m.used > m.limit) then judged[id] = true end
+      end
     end
   end
   return judged[id]
 end
 
 -- Hold what a job may cost and count it, or neither: every limit is looked at before anything is written. Gives the team it
--- counts for, or nil and {'quota', limit, name, used, held, limit, needed, end of the window or ''}. Who has nothing left
+-- counts for, or nil and {'quota', limit, name, used, held, limit, needed, end of the window or '', the window}. Who has nothing left
 -- starts nothing, even where a job declares no cost.
 local function promise(job, agent, team, micro)
   local own = string.match(C('HGET', K .. 'limits', 'a:' .. agent) or '', '^%S+')
@@ -50,13 +77,20 @@ local function promise(job, agent, team, micro)
   for _, l in ipairs(list) do
     local u = C('HMGET', spent(), 'money ' .. l.who, 'jobs ' .. l.who)
     local used, jobs, held = tonumber(u[1] or 0), tonumber(u[2] or 0), tonumber(C('HGET', K .. 'promised', l.who) or 0)
-    local function refusal(what, n, holding, limit, needed)
-      return nil, {'quota', l.kind .. what, l.name, whole(n), whole(holding), whole(limit), whole(needed), stop and whole(stop) or ''}
+    local function refusal(what, n, holding, limit, needed, kind, turn)
+      turn = kind and turn or not kind and stop
+      return nil, {'quota', l.kind .. '_' .. what, l.name, whole(n), whole(holding), whole(limit), whole(needed), turn and whole(turn) or '',
+        kind or 'month'}
     end
     local needed = math.max(micro, 1)
-    if l.money and used + held + needed > l.money then return refusal('_money', used, held, l.money, needed) end
-    if l.jobs and jobs >= l.jobs then return refusal('_jobs', jobs, 0, l.jobs, 1) end
+    if l.money and used + held + needed > l.money then return refusal('money', used, held, l.money, needed) end
+    if l.jobs and jobs >= l.jobs then return refusal('jobs', jobs, 0, l.jobs, 1) end
+    for _, m in ipairs(l.meters) do
+      local n = m.thing == 'money' and needed or 1
+      if m.used + m.held + n > m.limit then return refusal(m.thing, m.used, m.held, m.limit, n, m.window, m.turn) end
+    end
   end
+  post_to(list, {money = micro}, {jobs = 1})
   book(words_of('job', job, '', '', '', agent, team, '', '', '', '', '', (window('month'))))
   for _, l in ipairs(list) do
     add_spent('jobs', l.who, 1)
@@ -72,22 +106,31 @@ local function unhold(job, most)
   if not agent then return end
   left = tonumber(left)
   local back = math.min(left, most or left)
+  post_to(binding(agent, team), {money = -back}, {})
   add_promised('a:' .. agent, -back)
   if team ~= '-' then add_promised('t:' .. team, -back) end
   if back == left then C('HDEL', K .. 'holds', job)
   else C('HSET', K .. 'holds', job, agent .. ' ' .. team .. ' ' .. whole(left - back)) end
 end
 
+-- What a recorded stage used is counted by the meters of agent and team: before it is entered.
+local function pay(agent, team, micro, tokens) post_to(binding(agent, team), {}, {money = micro, tokens = tokens}) end
+
 -- What a recorded stage used goes from its job's hold, as far as that lasts, to what agent and team have spent. True where it
--- brought the team over its money: others of it stand in the pending sets too.
-local function spend(job, agent, team, micro)
-  unhold(job, micro)
-  add_spent('money', 'a:' .. agent, micro)
+-- brought the team over what it may use: others of it stand in the pending sets too.
+local function spend(job, agent, team, micro, tokens)
+  if micro > 0 then unhold(job, micro) end
+  if micro > 0 then add_spent('money', 'a:' .. agent, micro) end
   judged = {}
   if team == '-' then return false end
-  local sum = add_spent('money', 't:' .. team, micro)
-  local limit = tonumber(string.match(C('HGET', K .. 'limits', 't:' .. team) or '', '^%S+') or '')
-  return limit ~= nil and sum > limit and sum - micro <= limit
+  local l = binding(agent, team)[2]
+  local sum = micro > 0 and add_spent('money', 't:' .. team, micro) or 0
+  local crossed = l.money ~= nil and sum > l.money and sum - micro <= l.money
+  for _, m in ipairs(l.meters) do
+    local n = m.thing == 'money' and micro or m.thing == 'tokens' and tokens or 0
+    crossed = crossed or m.used > m.limit and m.used - n <= m.limit
+  end
+  return crossed
 end
 
 -- The error of a job whose stages, the last at `path`, have used so much more than its submitter allowed: its field `bud` is what
@@ -98,14 +141,15 @@ local function over_budget(path, micro)
     .. cjson.encode({path = path, reason = why, fix = 'submit it with a larger budget_cents'}) .. '}'
 end
 
--- What an agent's being over depends on, beside what it has spent: the window and the limits in force.
+-- What an agent's being over depends on, beside what it has used: the windows and the limits in force. With a week a day turns too.
 local marked
 local function mark()
-  if not marked then marked = window('month') .. ' ' .. (C('HGET', K .. 'limits', 'v') or '') end
+  if not marked then
+    local month, day = window('month'), window('day')
+    marked = month .. ' ' .. day .. ' ' .. (C('HGET', K .. 'limits', 'v') or '')
+  end
   return marked
 end
-
-local function costless(q) return string.sub(q, 1, 6) == 'gridq:' end  -- built-in stages and one's own code cost no money
 
 -- Note that an agent has stages in a class which stand aside.
 local function aside(q, cls, agent, team)

@@ -38,8 +38,8 @@ local function ring(q, excluded, cost, session, agent, team)
   for _, seat in ipairs(C('ZRANGE', set, 0, 15)) do seats[#seats + 1] = seat end
   local spare
   for _, seat in ipairs(seats) do
-    local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'left', 'gleft', 'only')
-    local poor = cost and (least(f[2], f[3]) or FOREVER) < tonumber(cost)
+    local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'own', 'grid', 'only', 'shared')
+    local poor = cost and lacking(bound_by(seat, f[2], f[3], f[5]), q, tonumber(cost))
     if not poor and not (excluded and has(excluded, seat)) and (not agent or lent(f[4], agent, team)) then
       local own = P .. 'seat:' .. seat
       local lanes = tonumber(f[1] or 0)

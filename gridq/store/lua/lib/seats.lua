@@ -5,14 +5,14 @@ local losses = {}
 
 -- kind: lost, or died where the stage is held to have killed its worker.
 local function lost(lease, why, kind)
-  local seat = free(lease)
+  local seat, names = free(lease)
   if not seat then return 0 end
   local job, step = parse(lease)
   local f = C('HMGET', jobkey(job), 'name', 'agent', 'h:' .. step, 'st:' .. step, 'em:' .. step)
   local name, h, cut = f[1], f[3], f[5]
   local of = attempt_of(f[2], h, f[4])
-  remember(lease, seat, '-', of)
-  enter('lost', lease, seat, of, 0, 0, 0)
+  remember(lease, seat, '-', of, names)
+  enter('lost', lease, seat, of, 0, 0, 0, false, names)
   tally(seat, 0, 1)
   if not h then return 0 end
   C('HINCRBY', K .. 'losses', 'n', 1)

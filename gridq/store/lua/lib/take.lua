@@ -23,10 +23,10 @@ end
 -- All that a claim reads of a step and its job, but the values it takes; nil where the job's keys expired.
 local function look(job, step)
   local f = C('HMGET', jobkey(job), 'h:' .. step, 's:' .. step, 'ep:' .. step, 'a:' .. step, 't:' .. step, 'at:' .. step, 'dl',
-    'prio', 'agent', 'name', 'stream', 'session', 'f:' .. step, 'l:' .. step, 'd:' .. step, 'qt')
+    'prio', 'agent', 'name', 'stream', 'session', 'f:' .. step, 'l:' .. step, 'd:' .. step, 'qt', 'tk:' .. step)
   if not f[1] then return nil end
   return {header = f[1], spec = f[2], epoch = f[3] or '0', attempts = tonumber(f[4] or 0), ready = f[5], at = f[6], dl = f[7],
-    prio = f[8], agent = f[9], name = f[10], stream = f[11], session = f[12], fails = f[13] or '0', losses = f[14] or '0', deaths = f[15] or '0', timeout = f[16]}
+    prio = f[8], agent = f[9], name = f[10], stream = f[11], session = f[12], fails = f[13] or '0', losses = f[14] or '0', deaths = f[15] or '0', timeout = f[16], tokens = f[17]}
 end
 
 local function open(job, step, seat, lane, nonce, hold, s)
@@ -58,8 +58,8 @@ local function head(c, seat)  -- the first stage of a candidate's agent that thi
     else
       for _, m in ipairs(some(w)) do
         local job, step = string.match(m, '^([^:]+):(.+)$')
-        local f = C('HMGET', jobkey(job), 'x:' .. step, 'team', 'of')
-        if not has(f[1] or '', seat) and lent(c.only, c.agent, f[2] or f[3]) then
+        local f = C('HMGET', jobkey(job), 'x:' .. step, 'team', 'of', 'tk:' .. step)
+        if not has(f[1] or '', seat) and lent(c.only, c.agent, f[2] or f[3]) and not c.lacks(f[4]) then
           c.step, c.score = m, tonumber(C('ZSCORE', w, m))
           break
         end
@@ -106,7 +106,7 @@ local function elsewhere(first, rdy, seat)
   for _, agent in ipairs(first.only and lent_first(first.only, rdy) or some(rdy)) do
     local v = tonumber(C('HGET', K .. 'vt:' .. first.kind, agent) or 0)
     local c = {v = v, turn = v - first.system, system = first.system, q = first.q, cls = first.cls, agent = agent,
-      cost = first.cost, kind = first.kind, mixed = true, only = first.only, prio = first.prio}
+      cost = first.cost, kind = first.kind, mixed = true, only = first.only, prio = first.prio, lacks = first.lacks}
     if head(c, seat) < FOREVER then return c end
   end
   return nil
@@ -114,7 +114,8 @@ end
 
 -- The agent whose turn it is in one class of one queue, as a candidate; nil where there is none, false where more than a
 -- bounded look would be needed. `only`: whom the seat is lent to alone. An agent whom it names needs no look at its stages.
-local function candidate(q, cls, prio, cost, mixed, seat, clock, only)
+-- `lacks`: of a stage that will use so many tokens, what has no room for it.
+local function candidate(q, cls, prio, cost, mixed, seat, clock, only, lacks)
   local kind = string.match(q, '^[^:]+')
   local rdy = K .. 'rdy:' .. q .. ':' .. cls
   for _ = 1, 64 do
@@ -132,7 +133,7 @@ local function candidate(q, cls, prio, cost, mixed, seat, clock, only)
     if agent then
       local system = virtual(clock, kind, '*')
       local c = {v = v, turn = v - system, system = system, q = q, cls = cls, agent = agent, cost = cost, kind = kind,
-        mixed = mixed or not lent(only, agent), only = only, prio = prio}
+        mixed = mixed or not lent(only, agent), only = only, prio = prio, lacks = lacks}
       if c.mixed and head(c, seat) == FOREVER then c = elsewhere(c, rdy, seat) end
       if not c then return nil end
       if prio > 0 and head(c, seat) <= NOW - AGE then c.prio = 0 end  -- batch work that has waited long enough is as good
@@ -178,9 +179,16 @@ local function outwaited(job, step, s)
   return false
 end
 
+-- What a stage that was told to use 'in out' tokens (false: nothing is known) will use: how many, and what they cost at `prices`.
+local function estimate(told, prices)
+  local tokens_in, tokens_out = string.match(told or '0 0', '^(%d+) (%d+)$')
+  local a, b = string.match(prices or '0 0', '^(%d+) (%d+)$')
+  return tokens_in + tokens_out, math.ceil((tokens_in * a + tokens_out * b) / 1000000)
+end
+
 -- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, limited, again.
 local function take(seat, inc, lane, nonce)
-  local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'left', 'queues', 'draining', 'warm', 'gleft', 'rpm', 'grpm', 'turn', 'gturn',
+  local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'own', 'queues', 'draining', 'warm', 'grid', 'rpm', 'grpm', 'shared', 'prices',
     'only')
   if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local mine = C('HGET', K .. 'held:' .. seat, lane)
@@ -200,19 +208,18 @@ local function take(seat, inc, lane, nonce)
     for q in words(S[4]) do C('ZREM', K .. 'idle:' .. q, seat) end
     return {'limited'}
   end
-  if (least(S[10], S[11]) or FOREVER) <= NOW and turned(seat, {S[10], S[11]}) then
-    local f = C('HMGET', K .. 'seat:' .. seat, 'left', 'gleft')
-    S[3], S[7] = f[1], f[2]
-  end
-  local left, clock, warm = least(S[3], S[7]) or FOREVER, {}, {}
+  local bill, clock, warm, tight = bound_by(seat, S[3], S[7], S[10]), {}, {}, {}
   for q in words(S[6]) do warm[q] = true end
   for _ = 1, 32 do
     local best, cut
     for q in words(S[4]) do
       for _, cls in ipairs(C('HKEYS', K .. 'cls:' .. q)) do
         local prio, cost, x = string.match(cls, '^(%d+)/([^|]*)|(.*)$')
-        if tonumber(cost) <= left and not has(x, seat) then
-          local c = candidate(q, cls, tonumber(prio), cost, x == '*', seat, clock, S[12])
+        if not has(x, seat) and not lacking(bill, q, tonumber(cost)) then
+          local function lacks(told)
+            if bill then return lacking(bill, q, tonumber(cost), estimate(told, S[11])) end
+          end
+          local c = candidate(q, cls, tonumber(prio), cost, x == '*' or tight[q .. cls] or false, seat, clock, S[12], lacks)
           if c == false then cut = true elseif c then
             c.warm = warm[q] or false
             if not best or before(c, best, seat) then best = c end
@@ -229,12 +236,18 @@ local function take(seat, inc, lane, nonce)
     session_first(best, seat)
     local job, step = string.match(best.step or '', '^([^:]+):(.+)$')
     local s = job and look(job, step)
-    if s and unpend(job, step, {s.at, s.agent}) then
+    if s and best.lacks(s.tokens) then tight[best.q .. best.cls] = true  -- one behind it may want less
+    elseif s and unpend(job, step, {s.at, s.agent}) then
       if tonumber(s.dl) > NOW and not outwaited(job, step, s) then  -- else it is only taken out: the sweep ends the job
-        local hold = left < FOREVER and tonumber(best.cost) or 0
+        local hold = '0'
+        if bill then
+          local tokens, guess = estimate(s.tokens, S[11])
+          local money, request = math.max(tonumber(best.cost), guess), costless(best.q) and 0 or 1
+          post(bill, best.q, {money = money, tokens = tokens, requests = request, parallel = request}, {})
+          hold = whole(money) .. ' ' .. whole(tokens) .. ' ' .. request .. ' ' .. names_of(bill, best.q)
+        end
         local lease = open(job, step, seat, lane, nonce, hold, s)
         if s.session then remember_session(s.agent, s.session, seat) end
-        if hold > 0 then credit(seat, -hold) end
         if rate then count_request(seat, rate) end
         C('HSET', K .. 'vt:' .. best.kind, '*', math.max(best.v, best.system), '*' .. best.q, best.v, best.agent,
           best.v + weight(best.cost))

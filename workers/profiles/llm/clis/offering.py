@@ -14,7 +14,6 @@ from workers.profiles.llm.clis.known import PROVIDERS
 from workers.profiles.llm.clis.table import CliSeat, exclusive, parse
 
 KIND = "llm"
-MICRO = 1_000_000
 
 
 def is_cli(table: Json) -> bool:
@@ -75,8 +74,7 @@ def _offer(seat: CliSeat, said: Looked, environ: Mapping[str, str]) -> SeatOffer
         capability=capability.model_dump(mode="json", exclude_none=True),
         lanes=seat.lanes,
         exclusive=exclusive(seat, environ),
-        budget_micro_dollars=None if seat.budget is None else round(seat.budget * MICRO),
-        budget_period=seat.period,
+        limits=seat.limits(),
         requests_per_minute=seat.requests_per_minute,
         config={**seat.model_dump(mode="json"), "program": said.program},
         program=Path(said.program).name,

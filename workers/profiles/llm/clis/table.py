@@ -8,25 +8,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from gridq.errors import ConfigError, first_fault
 from gridq.protocol import Json
+from workers.profiles.llm.budgeting import Budgeted
 from workers.profiles.llm.capability import Billing, DeclaredModel
 from workers.profiles.llm.clis.environment import environment_of, login_of
 from workers.profiles.llm.clis.known import PROVIDERS
 from workers.profiles.llm.clis.speaker import CliLogin
 
 
-class CliSeat(BaseModel):
+class CliSeat(Budgeted):
     """One such table.
 
     `home` is the folder that holds the login, where it is not the program's usual one; `program` the path of
     the program, where PATH does not lead to it. `env` names further variables that the program is to see, so
     a key that it is to use in place of a login. `tools` lets it use its tools and files.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
     cli: str
@@ -38,9 +37,6 @@ class CliSeat(BaseModel):
     args: tuple[str, ...] = Field(default=(), description="further arguments of the program")
     tools: bool = False
     billing: Billing = Field(default="subscription", description="metered where each call costs what it says")
-    budget: float | None = Field(default=None, ge=0)
-    period: Literal["month", "week", "day"] = "month"
-    requests_per_minute: int | None = Field(default=None, ge=0, le=100_000)
     silence: float = Field(default=300.0, gt=0, description="seconds for which it may write nothing")
 
     def folder(self) -> str | None:
@@ -74,10 +70,13 @@ def parse(table: Mapping[str, Json], path: str) -> CliSeat:
             "An llm seat's table is not usable",
             {"path": f"{path}.{field}" if field else path, "reason": reason, "expected": expected},
         ) from None
-    if seat.billing == "subscription" and seat.budget is not None:
+    if seat.billing == "subscription" and seat.in_dollars:
         raise ConfigError(
             f"The llm seat {seat.name!r} has a budget in dollars, and a subscription, whose calls cost none",
-            {"path": f"{path}.budget", "fix": 'leave budget out, or set billing = "metered"'},
+            {
+                "path": f"{path}.budget",
+                "fix": 'count requests or tokens, or set billing = "metered"',
+            },
         )
     return seat
 

@@ -1,0 +1,250 @@
+-- Meters: how much of a thing may be used in a window, how much has been, and how much what runs now holds of it.
+--
+-- A sheet is all meters of one bearer, as one text: 'thing/window/limit/used/held/turn' of each, a space between.
+-- thing   money (micro-dollars), tokens (in and out), requests (stages that a seat took), jobs, parallel (stages that run now)
+-- window  month, week or day of the calendar; '5h' (m, h, d): as long, from its first use on; '-': none, of parallel
+-- turn    when the window ends, in ms; '' where one of the second sort has not begun, or no calendar is there yet
+-- Bearers: a seat has two sheets in its record, `own` (by its machine) and `grid` (by the quotas file). The hash `meters` has those of
+-- the whole grid (g), of owners (o:<owner>), model families (f:<family>), agents (a:<agent>) and teams (t:<team>). Which of them
+-- bind a seat says its record's `shared`: names, and '<queue>=<name>,<name>' where they do so in one queue alone.
+-- Limits come from `limits`: m:<bearer> → 'thing/window/limit …'. A new window begins with an entry `refill`.
+
+-- How long a window lasts that begins with its first use; nil of any other.
+local SPAN = {m = 60000, h = 3600000, d = 86400000}
+local function lasting(kind)
+  local n, unit = string.match(kind, '^(%d+)([mhd])$')
+  return n and n * SPAN[unit]
+end
+
+-- Bring a meter to the present: a window that has turned is empty again.
+local function present(m)
+  local length = lasting(m.window)
+  if length and m.turn and m.turn - NOW > length then m.turn = NOW + length end  -- the clock was set back
+  if m.turn and m.turn <= NOW then m.used, m.turn, m.fresh = 0, nil, true end
+  if not (m.turn or length or m.window == '-') then
+    local _, stop = window(m.window)
+    m.turn = stop
+  end
+  return m
+end
+
+local function sheet(text)
+  local list = {}
+  for thing, kind, limit, used, held, turn in string.gmatch(text, '(%a+)/([^/]+)/(%d+)/(%d+)/(%d+)/(%d*)') do
+    list[#list + 1] = present({thing = thing, window = kind, limit = tonumber(limit), used = tonumber(used), held = tonumber(held),
+      turn = tonumber(turn)})
+  end
+  return list
+end
+
+-- Sheets that this call has opened: what it changes in one it must find there again.
+local opened = {}
+local function opened_sheet(bearer, text)
+  opened[bearer] = opened[bearer] or sheet(text)
+  return opened[bearer]
+end
+
+-- All sheets that bind a seat, as far as a queue goes: {seat, {name, list, only} …}; nil where none does. `names`: what its record's
+-- `shared` says, or the names that a lease was claimed under.
+local function bound_by(seat, own, grid, names)
+  if not (own or grid or names) then return nil end
+  local bill = {seat = seat}
+  if own then bill[1] = {name = 'own', list = opened_sheet('own ' .. seat, own)} end
+  if grid then bill[#bill + 1] = {name = 'grid', list = opened_sheet('grid ' .. seat, grid)} end
+  local list, only = {}, {}
+  for word in words(names) do
+    local q, some = string.match(word, '^([^=]+)=(.*)$')
+    for name in string.gmatch(some or word, '[^,]+') do
+      if only[name] == nil then list[#list + 1] = name end
+      only[name] = q and (only[name] or {})
+      if q then only[name][q] = true end
+    end
+  end
+  local texts = list[1] and C('HMGET', K .. 'meters', unpack(list))
+  for i, name in ipairs(list) do
+    if texts[i] then bill[#bill + 1] = {name = name, list = opened_sheet(name, texts[i]), only = only[name]} end
+  end
+  return bill
+end
+
+-- The first meter in which a stage of a queue has no room, and its sheet's name; nil where all have. `money`: what it is said to
+-- cost; `tokens` and `guess`: what it will use and cost by an estimate, of which no more than the limit is asked for, so that what
+-- is larger may run yet.
+local function lacking(bill, q, money, tokens, guess)
+  local free = costless(q)
+  for _, s in ipairs(bill or {}) do
+    if not s.only or s.only[q] then
+      for _, m in ipairs(s.list) do
+        local need = 1
+        if m.thing == 'money' then need = math.max(money, math.min(guess or 0, m.limit))
+        elseif m.thing == 'tokens' then need = math.min(tokens or 1, math.max(m.limit, 1)) end
+        if not (free and m.thing ~= 'money') and m.used + m.held + need > m.limit then return m, s.name end
+      end
+    end
+  end
+end
+
+local function sheet_text(list)
+  local texts = {}
+  for i, m in ipairs(list) do
+    texts[i] = m.thing .. '/' .. m.window .. '/' .. whole(m.limit) .. '/' .. whole(m.used) .. '/' .. whole(m.held) .. '/'
+      .. (m.turn and whole(m.turn) or '')
+  end
+  return table.concat(texts, ' ')
+end
+
+-- Enter which windows have begun anew; what is used in them is entered after it.
+local function refilled(list, name, seat)
+  for _, m in ipairs(list) do
+    if m.fresh and m.window ~= '-' then
+      local what = m.thing .. '/' .. m.window
+      if name == 'own' or name == 'grid' then book(words_of('refill', '', '', '', seat, '', '', name .. '/' .. what, whole(m.limit), '', '', '', ''))
+      else book(words_of('refill', '', '', '', '', name, '', what, whole(m.limit), '', '', '', '')) end
+    end
+    m.fresh = nil
+  end
+end
+
+-- Add to what the meters that bind in a queue (nil: all) hold and have used, by things, and write them.
+local function post(bill, q, held, used)
+  local record, shared = {}, {}
+  for _, s in ipairs(bill) do
+    local touched = false
+    for _, m in ipairs(not (q and s.only and not s.only[q]) and s.list or {}) do
+      local h, u = held[m.thing] or 0, used[m.thing] or 0
+      if h ~= 0 or u ~= 0 then
+        local length = not m.turn and (h > 0 or u > 0) and lasting(m.window)
+        if length then m.turn = NOW + length end
+        m.held, m.used, touched = math.max(m.held + h, 0), m.used + u, true
+      end
+    end
+    if touched then
+      refilled(s.list, s.name, bill.seat)
+      local into = (s.name == 'own' or s.name == 'grid') and record or shared
+      into[#into + 1], into[#into + 2] = s.name, sheet_text(s.list)
+    end
+  end
+  if record[1] then C('HSET', K .. 'seat:' .. bill.seat, unpack(record)) end
+  if shared[1] then C('HSET', K .. 'meters', unpack(shared)) end
+end
+
+-- The names of the shared sheets that bind in a queue, with commas between, '-' where there are none: under these a lease is
+-- claimed, and settled whatever binds the seat by then.
+local function names_of(bill, q)
+  local names = {}
+  for _, s in ipairs(bill) do
+    if s.name ~= 'own' and s.name ~= 'grid' and (not s.only or s.only[q]) then names[#names + 1] = s.name end
+  end
+  return names[1] and table.concat(names, ',') or '-'
+end
+
+-- The sheets under which a lease was claimed. The record of a seat that is gone has none of its own.
+local function bound_under(seat, names)
+  local f = C('HMGET', K .. 'seat:' .. seat, 'own', 'grid')
+  return bound_by(seat, f[1], f[2], names and names ~= '-' and string.gsub(names, ',', ' ') or nil)
+end
+
+-- Give back what a lease held: 'money tokens requests names' of its words in `who`; requests 0 where it costs nothing.
+local function give_back(seat, money, tokens, requests, names)
+  local bill = bound_under(seat, names)
+  if bill then post(bill, nil, {money = -money, tokens = -tokens, requests = -requests, parallel = -requests}, {}) end
+end
+
+-- Charge what an attempt used. `names`: under which it was claimed, nil where nothing bound its seat then.
+local function charge(seat, names, micro, tokens, requests)
+  if micro == 0 and (not names or tokens + requests == 0) then return end
+  local bill = bound_under(seat, names)
+  if bill then post(bill, nil, {}, {money = micro, tokens = tokens, requests = names and requests or 0}) end
+end
+
+-- A bearer's sheet by new limits: what is used and held outlives them, as far as there is a meter of the same thing and window.
+-- `holding`: what is held of a thing now. nil where there are no limits.
+local function redrawn(bearer, name, seat, limits, text, holding)
+  local before, list = {}, {}
+  for _, m in ipairs(text and (opened[bearer] or sheet(text)) or {}) do before[m.thing .. '/' .. m.window] = m end
+  for thing, kind, limit in string.gmatch(limits or '', '(%a+)/([^/]+)/(%d+)') do
+    local m = before[thing .. '/' .. kind] or present({thing = thing, window = kind, used = 0, held = holding(thing), fresh = true})
+    m.limit = tonumber(limit)
+    list[#list + 1] = m
+  end
+  opened[bearer] = list[1] and list
+  refilled(list, name, seat)
+  return list[1] and sheet_text(list)
+end
+
+-- What open leases hold, as a function of the thing. `leases`: of them the words in `who`; `name`: under this shared sheet alone.
+local function holding_of(leases, name)
+  local sum = {money = 0, tokens = 0, requests = 0, parallel = 0}
+  for _, words_of_it in ipairs(leases) do
+    local money, tokens, requests, names = string.match(words_of_it or '', '^%S+ %S+ (%d+) ?(%d*) ?(%d*) ?(%S*)$')
+    if requests and requests ~= '' and (not name or string.find(',' .. names .. ',', ',' .. name .. ',', 1, true)) then
+      sum.money, sum.tokens = sum.money + money, sum.tokens + tokens
+      sum.requests, sum.parallel = sum.requests + requests, sum.parallel + requests
+    end
+  end
+  return function(thing) return sum[thing] or 0 end
+end
+
+-- Set one of a seat's own two sheets.
+local function set_sheet(seat, name, limits)
+  local key = K .. 'seat:' .. seat
+  local before = C('HGET', key, name)
+  if limits == '' and not before then return end
+  local function holding(thing)
+    local leases, held = {}, C('HVALS', K .. 'held:' .. seat)
+    for i, lease in ipairs(held) do leases[i] = C('HGET', K .. 'who', lease) or '' end
+    return holding_of(leases)(thing)
+  end
+  local text = redrawn(name .. ' ' .. seat, name, seat, limits, before, holding)
+  if text then C('HSET', key, name, text) else C('HDEL', key, name) end
+end
+
+-- What the quotas file in force says of a seat: requests a minute, its owner, the limits of its sheet; and which shared sheets
+-- bind it. `owner` and `families` ('<queue>=<family>,<family> …') its worker has told.
+local function set_limits(seat)
+  local key = K .. 'seat:' .. seat
+  local rpm, owner, limits = string.match(C('HGET', K .. 'limits', 's:' .. seat) or '- -', '^(%S+) (%S+) ?(.*)$')
+  set_sheet(seat, 'grid', limits)
+  if rpm == '-' then C('HDEL', key, 'grpm') else C('HSET', key, 'grpm', rpm) end
+  local f = C('HMGET', key, 'owner', 'families')
+  if owner == '-' then owner = f[1] or '' end
+  local shared = {}
+  if C('HEXISTS', K .. 'limits', 'm:g') == 1 then shared[1] = 'g' end
+  if owner ~= '' and C('HEXISTS', K .. 'limits', 'm:o:' .. owner) == 1 then shared[#shared + 1] = 'o:' .. owner end
+  for q, some in string.gmatch(f[2] or '', '(%S+)=(%S+)') do
+    local names = {}
+    for family in string.gmatch(some, '[^,]+') do
+      if C('HEXISTS', K .. 'limits', 'm:f:' .. family) == 1 then names[#names + 1] = 'f:' .. family end
+    end
+    if names[1] then shared[#shared + 1] = q .. '=' .. table.concat(names, ',') end
+  end
+  if shared[1] then C('HSET', key, 'shared', table.concat(shared, ' ')) else C('HDEL', key, 'shared') end
+end
+
+-- The shared sheets, as the limits in force have them. Those of agents that have no table of their own come with their first job.
+local function set_shared()
+  local limits, there, who = C('HGETALL', K .. 'limits'), C('HGETALL', K .. 'meters'), nil
+  local wanted, before = {}, {}
+  for i = 1, #limits, 2 do
+    local name = string.match(limits[i], '^m:(.*)$')
+    if name and name ~= 'a:*' then wanted[name] = limits[i + 1] end
+    if name == 'a:*' then wanted['*'] = limits[i + 1] end
+  end
+  for i = 1, #there, 2 do
+    before[there[i]] = there[i + 1]
+    if string.sub(there[i], 1, 2) == 'a:' and not wanted[there[i]] and C('HEXISTS', K .. 'limits', there[i]) == 0 then
+      wanted[there[i]] = wanted['*']
+    end
+    if not wanted[there[i]] then C('HDEL', K .. 'meters', there[i]) end
+  end
+  wanted['*'] = nil
+  for name, text in pairs(wanted) do
+    local function holding(thing)
+      local kind = string.sub(name, 1, 2)
+      if kind == 'a:' or kind == 't:' then return thing == 'money' and tonumber(C('HGET', K .. 'promised', name) or 0) or 0 end
+      who = who or C('HVALS', K .. 'who')
+      return holding_of(who, name)(thing)
+    end
+    C('HSET', K .. 'meters', name, redrawn(name, name, '', text, before[name], holding))
+  end
+end
