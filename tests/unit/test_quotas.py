@@ -51,7 +51,7 @@ def test_money_is_integer_micro_dollars() -> None:
     assert limits.fields()["a:ann"] == "research 12500000 100"
     assert limits.fields()["a:bob"] == "- - 0"
     assert limits.fields()["t:research"] == "0 -"
-    assert limits.fields()["s:alice-3f2a.openai"] == "20000000 week 60"
+    assert limits.fields()["s:alice-3f2a.openai"] == "60 - money/week/20000000"
 
 
 def test_queues_have_a_bound_and_a_policy() -> None:

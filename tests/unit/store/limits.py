@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+from redis.client import Pipeline
 
 from gridq.ledger import Account, read
 from gridq.limiting import put_in_force
@@ -28,12 +31,24 @@ def turn(grid: Grid, period: str = "month") -> None:
     """The window turns now: what was in force ended a moment ago, the next ends in a day."""
     now = grid.now()
     grid.client.hset(grid.keys("calendar"), period, f"{now - DAY} {now} {now + DAY}")
-    # A seat knows when its own window ends; that instant has come.
-    for seat in grid.client.zrange(grid.keys("seats"), 0, -1):
-        for field in ("turn", "gturn"):
-            key = grid.keys("seat", seat.decode())
-            if grid.client.hget(key, field):
-                grid.client.hset(key, field, now)
+    over(grid, period)
+
+
+def over(grid: Grid, window: str) -> None:
+    """Every meter knows when its window ends; that instant has come for those of one kind."""
+    now, ends = grid.now(), re.compile(rf"(/{window}/\d+/\d+/\d+/)\d+")
+    seats = [seat.decode() for seat in grid.client.zrange(grid.keys("seats"), 0, -1)]
+    sheets = [(grid.keys("seat", seat), which) for seat in seats for which in ("own", "grid")]
+    sheets += [(grid.keys("meters"), name.decode()) for name in grid.client.hkeys(grid.keys("meters"))]
+    for key, field in sheets:
+
+        def set_back(pipe: Pipeline, key: str = key, field: str = field) -> None:
+            text: Any = pipe.hget(key, field)
+            pipe.multi()
+            if text:
+                pipe.hset(key, field, ends.sub(rf"\g<1>{now}", text.decode()))
+
+        grid.client.transaction(set_back, key)  # the grid may be at work
 
 
 def account(grid: Grid, name: str, what: str = "money") -> Account:
@@ -52,4 +67,4 @@ def parked(grid: Grid) -> set[str]:
     return {agent.decode() for agent in grid.client.hkeys(grid.keys("parked"))}
 
 
-__all__ = ["ANY", "DAY", "HOUR", "account", "ask", "limit", "parked", "turn", "turn_at"]
+__all__ = ["ANY", "DAY", "HOUR", "account", "ask", "limit", "over", "parked", "turn", "turn_at"]

@@ -11,9 +11,10 @@ from tests.unit.store.plans import Grid, chain, one, wide
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def fields(grid: Grid, *names: str, seat: str = "m.a") -> list[str | None]:
-    found = grid.client.hmget(grid.keys("seat", seat), names)
-    return [None if value is None else value.decode() for value in found]
+def left(grid: Grid, seat: str = "m.a") -> tuple[int | None, ...]:
+    """What is left of the first meter of a seat's own sheet, and of the grid's."""
+    sheets = (grid.meters(seat, which) for which in ("own", "grid"))
+    return tuple(found[0].remaining if found else None for found in sheets)
 
 
 def minute_passes(grid: Grid, seat: str = "m.a", but: int = 0) -> None:
@@ -72,7 +73,7 @@ def test_it_refills_once(grid: Grid) -> None:
     grid.scripts.renew("m.a", "i1", [])
     grid.seat(budget=1_000)
     assert grid.left() == 400
-    assert int(fields(grid, "turn")[0] or 0) > grid.now()
+    assert (grid.meters()[0].turn or 0) > grid.now()
 
 
 def test_a_seat_that_was_away_over_the_turn_finds_it_refilled(grid: Grid) -> None:
@@ -105,18 +106,19 @@ def test_without_a_calendar_nothing_refills_and_the_first_one_only_sets_the_turn
     grid.done(grid.take(), used=700)
     grid.scripts.renew("m.a", "i1", [])
     turn_at(grid, DAY)
-    grid.scripts.renew("m.a", "i1", [])
-    assert grid.left() == 300
-    assert int(fields(grid, "turn")[0] or 0) > grid.now()
+    grid.job(one())
+    grid.done(grid.take(), used=100)
+    assert grid.left() == 200
+    assert (grid.meters()[0].turn or 0) > grid.now()
 
 
 def test_a_day_s_budget_turns_with_the_day(grid: Grid) -> None:
     turn_at(grid, 20 * DAY)
     turn_at(grid, HOUR, period="day")
     grid.seat(budget=1_000, period="day")
-    assert int(fields(grid, "turn")[0] or 0) <= grid.now() + HOUR
+    assert (grid.meters()[0].turn or 0) <= grid.now() + HOUR
     grid.seat(budget=1_000, period="month")
-    assert int(fields(grid, "turn")[0] or 0) > grid.now() + DAY
+    assert (grid.meters()[0].turn or 0) > grid.now() + DAY
 
 
 # -- the grid's own limits
@@ -132,14 +134,14 @@ def test_both_budgets_bind(grid: Grid) -> None:
     for _ in range(3):
         grid.done(grid.take("m.a"), used=1_000)
     assert grid.claim("m.a") == "none"
-    assert fields(grid, "left", "gleft") == ["7000", "0"]
+    assert left(grid) == (7000, 0)
     limit(grid, '[seats."m.b"]\nbudget_dollars = 1')
-    assert fields(grid, "left", "gleft", "gbudget", "gturn") == ["7000", None, None, None]
+    assert left(grid) == (7000, None)
     for _ in range(2):
         grid.done(grid.take("m.b"), used=1_000)
     assert grid.claim("m.b") == "none"
     assert grid.take("m.a")
-    assert account(grid, "m.b", "grid budget").remaining == 1_000_000 - 2_000
+    assert account(grid, "m.b", "grid money a month").remaining == 1_000_000 - 2_000
 
 
 def test_a_budget_that_comes_while_work_runs_knows_of_its_hold(grid: Grid) -> None:
@@ -147,10 +149,10 @@ def test_a_budget_that_comes_while_work_runs_knows_of_its_hold(grid: Grid) -> No
     grid.job(one(cost=10_000))
     claim = grid.take()
     limit(grid, '[seats."m.a"]\nbudget_dollars = 0.02')
-    assert fields(grid, "gleft") == ["10000"]
+    assert left(grid) == (90_000, 10_000)
     grid.done(claim, used=4_000)
-    assert fields(grid, "left", "gleft") == ["96000", "16000"]
-    assert account(grid, "m.a", "grid budget").spent == 4_000
+    assert left(grid) == (96_000, 16_000)
+    assert account(grid, "m.a", "grid money a month").spent == 4_000
 
 
 def test_no_bell_for_a_seat_whose_grid_budget_does_not_suffice(grid: Grid) -> None:

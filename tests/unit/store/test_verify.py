@@ -28,7 +28,8 @@ def test_a_seat_s_budget_begins_anew_with_an_entry(grid: Grid) -> None:
     grid.scripts.renew("m.a", "i1", [])
     grid.done(grid.take(), used=40)
     told = [(e.seat, e.queue, e.micro_dollars) for e in entered(grid, "refill")]
-    assert sorted(told) == [("m.a", "grid", 20_000)] * 2 + [("m.a", "own", 50_000)] * 2
+    grids, owns = ("m.a", "grid/money/month", 20_000), ("m.a", "own/money/month", 50_000)
+    assert sorted(told) == [grids, grids, owns, owns]
     agrees(grid)
     assert grid.left() == 50_000 - 40
 
@@ -90,7 +91,7 @@ def test_a_seat_whose_window_began_before_the_ledger_is_named(grid: Grid) -> Non
     grid.done(grid.take(), used=7)
     found = verify(grid.client, grid.keys)
     assert found.differences == ()
-    assert [note.partition(" is ")[0] for note in found.notes] == ["seat m.a: budget used"]
+    assert [note.partition(" is ")[0] for note in found.notes] == ["seat m.a: money a month"]
 
 
 def test_budgets_that_change_come_and_go(grid: Grid) -> None:
@@ -126,11 +127,12 @@ def test_every_counter_that_is_wrong_is_named(grid: Grid) -> None:
     spent, seat = grid.keys("spent", "0"), grid.keys("seat", "m.a")
     grid.client.hincrby(spent, "money a:ann", 1)
     grid.client.hincrby(spent, "jobs t:t", -1)
-    grid.client.hincrby(seat, "left", -2)
+    grid.client.hset(seat, "own", grid.client.hget(seat, "own").replace(b"/70/0/", b"/72/3/"))
     assert verify(grid.client, grid.keys).differences == (
         Difference("team t: jobs of the month", 0, 1),
         Difference("agent ann: money of the month", 71, 70),
-        Difference("seat m.a: budget used", 72, 70),
+        Difference("seat m.a: money a month, held", 3, 0),
+        Difference("seat m.a: money a month, used", 72, 70),
     )
 
 

@@ -21,7 +21,7 @@ local function meter_words(m, name, seat)
   local whose = (name == 'own' or name == 'grid') and seat or name == 'g' and 'the whole grid'
     or (string.sub(name, 1, 1) == 'o' and 'owner ' or 'family ') .. string.sub(name, 3)
   local function told(n) return m.thing == 'money' and string.format('$%.6f', n / 1000000) or whole(n) .. ' ' .. m.thing end
-  local per = m.window == '-' and 'at once' or 'in ' .. (lasting(m.window) and m.window or 'a ' .. m.window)
+  local per = m.window == '-' and 'at once' or (lasting(m.window) and 'in ' or 'a ') .. m.window
   return whose .. ' has ' .. told(math.max(m.limit - m.used - m.held, 0)) .. ' left of ' .. told(m.limit) .. ' ' .. per
 end
 
