@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -219,13 +220,14 @@ def test_a_seat_over_its_requests_or_budget_waits_and_wakes_by_itself(grid: Grid
     grid.client.result(waits, 20)
 
     grid.write(f'[seats."{seat}"]\nbudget_dollars = 0.1\nperiod = "day"\n')
-    wait_for(lambda: redis.hget(keys("seat", seat), "gleft") == b"100000")
+    wait_for(lambda: b"/100000/0/0/" in (redis.hget(keys("seat", seat), "grid") or b""))
     grid.client.run(graph(100_000), {}, 20, agent="fay")  # all of it
-    assert account(seat, "grid budget")["left"] == 0
+    assert account(seat, "grid money a day")["left"] == 0
     waits = grid.client.submit(graph(0), {}, agent="fay")
     with pytest.raises(WaitTimeout):
         grid.client.result(waits, 1.5)
-    redis.hset(keys("seat", seat), "gturn", 1)  # the day is over
+    over = re.sub(rb"\d+$", b"1", redis.hget(keys("seat", seat), "grid"))
+    redis.hset(keys("seat", seat), "grid", over)  # the day is over
     grid.client.result(waits, 20)
 
 

@@ -15,6 +15,7 @@ from gridq.app import app
 from gridq.client import Client
 from gridq.ledger import read
 from gridq.limiting import put_in_force
+from gridq.meters import sheet
 from gridq.profiles import StageContext
 from gridq.protocol import Json, StageCall, Usage
 from gridq.quotas import parse
@@ -210,7 +211,7 @@ def test_a_stage_over_its_time_that_does_not_stop_fails_and_is_left_behind(lane:
 
     config = lane.session.config.model_copy(update={"stage_timeout": 0.3})
     lane.session.config = config
-    lane.redis.hset(lane.keys("seat", "m.a"), mapping={"budget": 10_000, "left": 10_000})
+    lane.redis.hset(lane.keys("seat", "m.a"), "own", "money/month/10000/0/0/")
     lane.runner.act = act
     job = lane.client.submit(ECHO, 1)
     with pytest.raises(errors.StageTimeout) as caught:
@@ -219,7 +220,7 @@ def test_a_stage_over_its_time_that_does_not_stop_fails_and_is_left_behind(lane:
     assert lane.client.run(ECHO, 2, timeout=20) == 2
 
     def left() -> int:
-        return int(lane.redis.hget(lane.keys("seat", "m.a"), "left"))
+        return sheet(lane.redis.hget(lane.keys("seat", "m.a"), "own"), "own", 0)[0].remaining
 
     assert left() == 10_000 - 300  # as far as it was known
     release.set()
@@ -287,7 +288,7 @@ def test_a_models_answer_is_broken_off_and_what_it_cost_is_the_seats_waste(serve
             put_in_force(grid.scripts, parse("[agents.ann]\nmonthly_dollars = 1", "q.toml"), "a test")
             grid.client._admission = Admission(grid.scripts, config, {"llm": LlmProfile()})
             keys = grid.scripts.keys
-            client.hset(keys("seat", "m.llm"), mapping={"budget": 1_000_000, "left": 1_000_000})
+            client.hset(keys("seat", "m.llm"), "own", "money/month/1000000/0/0/")
             job = grid.client.submit(
                 {"root": stage("llm_complete", prompt="hello")}, agent="ann", stream=True
             )  # fmt: skip
@@ -296,7 +297,7 @@ def test_a_models_answer_is_broken_off_and_what_it_cost_is_the_seats_waste(serve
             assert wire.disconnected.wait(20)
 
             def left() -> int:
-                return int(client.hget(keys("seat", "m.llm"), "left") or 0)
+                return sheet(client.hget(keys("seat", "m.llm"), "own"), "own", 0)[0].remaining
 
             wait_for(lambda: left() < 1_000_000)
             spent = 1_000_000 - left()

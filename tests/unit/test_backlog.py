@@ -12,10 +12,13 @@ from gridq import bells, registry
 from gridq.app import app
 from gridq.client import Client
 from gridq.errors import WaitTimeout
-from gridq.protocol import Advertisement
+from gridq.protocol import Advertisement, Limit
 from gridq.registry import why_nobody
 from tests.builders import parallel, stage
 from tests.conftest import GridEnv
+
+FUTURE = 4_102_444_800_000
+"""An instant in ms that has yet to come."""
 
 
 @pytest.fixture
@@ -30,7 +33,8 @@ def live(
     client: Client, seat: str, *queues: str, lanes: int = 1, budget: int | None = None, **said: Any
 ) -> None:
     """Make a seat live; where something is said of it, it advertises."""
-    kwargs: dict[str, Any] = {"lanes": lanes, "budget": budget, "queues": queues, "ttl_ms": 60_000}
+    limits = [] if budget is None else [Limit(thing="money", window="month", most=budget)]
+    kwargs: dict[str, Any] = {"lanes": lanes, "limits": limits, "queues": queues, "ttl_ms": 60_000}
     client.scripts.register(seat, f"i-{seat}", host=seat, **kwargs)
     machine, _, name = seat.partition(".")
     if said:
@@ -136,10 +140,15 @@ def test_without_a_router_a_queued_job_says_so(client: Client) -> None:
 
 def test_the_limits_that_bind_are_those_with_less_left(client: Client) -> None:
     live(client, "m.a", "bench:any", lanes=4, budget=500, state="ready")
-    record = {"gbudget": 90, "gleft": -5, "gturn": 1_000_000, "rpm": 1, "grpm": 9}
+    record = {"grid": f"money/day/90/95/0/{FUTURE} tokens/5h/7/0/0/", "rpm": 1, "grpm": 9}
     client.redis.hset(client.keys("seat", "m.a"), mapping=record)
     [seat] = client.workers()
-    assert (seat.budget, seat.budget_left, seat.budget_until) == (90, -5, 1000.0)
+    assert (seat.budget, seat.budget_left, seat.budget_until) == (90, -5, FUTURE / 1000)
+    assert [(m.bearer, m.name, m.remaining) for m in seat.meters] == [
+        ("own", "money/month", 500),
+        ("grid", "money/day", -5),
+        ("grid", "tokens/5h", 7),
+    ]
     assert (seat.per_minute, seat.rate_until) == (1, None)
     client.redis.lpush(client.keys("rate", "m.a"), 1)
     assert client.workers()[0].rate_until is None  # long ago

@@ -88,7 +88,7 @@ def test_each_entry_is_a_line_of_json(grid: Grid) -> None:
     assert {name: value for name, value in done.items() if name not in ("id", "at", "ms")} == {
         "what": "done", "job": "job-of-ann", "step": 0, "attempt": 1, "seat": "m.a", "agent": "ann",
         "team": "t", "queue": "bench:any", "micro_dollars": 300_000, "tokens_in": 20, "tokens_out": 10,
-        "month": 0, "charged": "agent",
+        "month": 0, "charged": "agent", "sheets": [], "requests": 1,
     }  # fmt: skip
     assert abs(done["at"] - grid.now() / 1000) < 3600
 
@@ -120,10 +120,11 @@ def test_a_part_of_it(grid: Grid) -> None:
 def test_counters_that_agree_and_counters_that_do_not(grid: Grid) -> None:
     assert "8 counters agree" in run("ledger", "verify")[0]
     grid.client.hincrby(grid.keys("spent", "0"), "jobs a:ann", 1)
-    grid.client.hincrby(grid.keys("seat", "m.a"), "left", 1)
+    own = grid.client.hget(grid.keys("seat", "m.a"), "own")
+    grid.client.hset(grid.keys("seat", "m.a"), "own", own.replace(b"/800000/", b"/799999/"))
     text = run("ledger", "verify", code=1)[0]
     assert "agent ann: jobs of the month: the grid counts 2, the ledger has 1" in text
-    assert "seat m.a: budget used: the grid counts $0.799999, the ledger has $0.80" in text
+    assert "seat m.a: money a month, used: the grid counts $0.799999, the ledger has $0.80" in text
     assert "8 counters were compared, 2 differ" in text
     found = told("ledger", "verify", code=1)
     assert found["differences"][0] == {"counter": "agent ann: jobs of the month", "kept": 2, "entered": 1}

@@ -53,7 +53,7 @@ def test_limits_what_is_used_held_and_left(grid_env: GridEnv) -> None:
     assert rows["agent", "ann", "money"][:4] == ["$1.00", "$0.25", "$0.30", "$0.45"]
     assert rows["agent", "ann", "jobs"][:4] == ["none", "2", "0", "-"]
     assert rows["agent", "bob", "jobs"][0] == "0"
-    assert rows["seat", "m.a", "budget"][:4] == ["$50.00", "$0.25", "$1.00", "$48.75"]
+    assert rows["seat", "m.a", "money"][2:6] == ["$50.00", "$0.25", "$1.00", "$48.75"]
     assert rows["queue", "bench:any", "pending"][:4] == ["7", "0", "0", "7"]
     assert "any minute" in out
     assert re.search(r"^agent ann .* \d{4}-\d\d-\d\d \d\d:\d\d *$", out, re.M)

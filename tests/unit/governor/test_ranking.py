@@ -6,6 +6,7 @@ import pytest
 
 from gridq.governor.ranking import WORST, SeatShare, rank
 from gridq.governor.telemetry import Governor
+from gridq.protocol import Limit
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
 
@@ -44,12 +45,18 @@ def test_a_poor_seat_that_works_goes_before_a_rich_one_that_does_not() -> None:
     assert ranked["poor"] < ranked["broken"]
 
 
+def monthly(budget: int | None) -> list[Limit]:
+    return [] if budget is None else [Limit(thing="money", window="month", most=budget)]
+
+
 @pytest.mark.usefixtures("key_hygiene")
 def test_the_governor_ranks_by_the_seats_own_ledgers(grid_env: GridEnv) -> None:
     scripts = Scripts(grid_env.client, grid_env.settings)
     for seat, budget in (("m.rich", 1000), ("m.poor", 1000), ("m.free", None)):
-        scripts.register(seat, "i", host="h", lanes=1, budget=budget, queues=["llm:any"], ttl_ms=60_000)
-    grid_env.client.hincrby(scripts.keys("seat", "m.poor"), "left", -900)
+        scripts.register(
+            seat, "i", host="h", lanes=1, limits=monthly(budget), queues=["llm:any"], ttl_ms=60_000
+        )
+    grid_env.client.hset(scripts.keys("seat", "m.poor"), "own", "money/month/1000/900/0/")
     Governor(scripts).once()
     ranked = grid_env.client.zrange(scripts.keys("rank", "llm:any"), 0, -1)
     assert ranked == [b"m.free", b"m.rich", b"m.poor"]
@@ -61,13 +68,13 @@ def test_a_changed_budget_keeps_what_was_spent(grid_env: GridEnv) -> None:
 
     def start(incarnation: str, budget: int | None) -> bytes | None:
         scripts.register(
-            "m.s", incarnation, host="h", lanes=1, budget=budget, queues=["llm:any"], ttl_ms=60_000
+            "m.s", incarnation, host="h", lanes=1, limits=monthly(budget), queues=["llm:any"], ttl_ms=60_000
         )
-        return grid_env.client.hget(scripts.keys("seat", "m.s"), "left")
+        return grid_env.client.hget(scripts.keys("seat", "m.s"), "own")
 
-    assert start("i1", 1000) == b"1000"
-    grid_env.client.hincrby(scripts.keys("seat", "m.s"), "left", -300)
-    assert start("i2", 1000) == b"700"
-    assert start("i3", 1500) == b"1200"
-    assert start("i4", 0) == b"-300"
+    assert start("i1", 1000) == b"money/month/1000/0/0/"
+    grid_env.client.hset(scripts.keys("seat", "m.s"), "own", "money/month/1000/300/0/")
+    assert start("i2", 1000) == b"money/month/1000/300/0/"
+    assert start("i3", 1500) == b"money/month/1500/300/0/"
+    assert start("i4", 0) == b"money/month/0/300/0/"
     assert start("i5", None) is None

@@ -13,7 +13,7 @@ import pytest
 
 from gridq.errors import ConfigError, SeatDegraded
 from gridq.profiles import StageContext
-from gridq.protocol import Effect, StageCall, Usage
+from gridq.protocol import Effect, Limit, StageCall, Usage
 from tests.wire_server import KEY, WireServer
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.accounting import priced
@@ -41,7 +41,8 @@ def server() -> Iterator[WireServer]:
 def test_a_declared_seat_is_offered_without_asking_anybody():
     report = probe([seat(key_env="MY_KEY", budget=1.5, lanes=7)], {"MY_KEY": KEY})
     (offer,) = report.found
-    assert (offer.name, offer.kind, offer.lanes, offer.budget_micro_dollars) == ("main", "llm", 7, 1_500_000)
+    assert (offer.name, offer.kind, offer.lanes) == ("main", "llm", 7)
+    assert offer.limits == (Limit(thing="money", window="month", most=1_500_000),)
     capability = LlmCapability.model_validate(offer.capability)
     assert LlmProfile().queues(capability) == ["llm:echo", "llm:talk", "llm:any"]
     assert capability.host == "llm.example.com"
@@ -51,8 +52,8 @@ def test_a_declared_seat_is_offered_without_asking_anybody():
 
 def test_no_budget_and_a_budget_of_nothing_differ():
     none, nothing = probe([seat(), seat(name="zero", url=REMOTE + "/2", budget=0)], {}).found
-    assert none.budget_micro_dollars is None
-    assert nothing.budget_micro_dollars == 0
+    assert none.limits == ()
+    assert nothing.limits == (Limit(thing="money", window="month", most=0),)
 
 
 def test_nothing_configured_says_so():

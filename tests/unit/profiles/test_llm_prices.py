@@ -195,7 +195,7 @@ def test_what_openrouter_says_a_call_cost_is_charged(monkeypatch: pytest.MonkeyP
 def test_a_subscription_has_no_budget_in_dollars_and_says_what_it_is():
     flat = {"billing": "subscription", "models": [{"name": "house-model"}]}
     (offer,) = probe([seat(**flat)], {}).found
-    assert offer.budget_micro_dollars is None
+    assert offer.limits == ()
     assert offer.capability["billing"] == "subscription"
     assert offer.note.endswith("on a subscription")
     with pytest.raises(ConfigError) as caught:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gridq.errors import ConfigError
-from gridq.protocol import SeatOffer
+from gridq.protocol import Limit, SeatOffer
 from gridq.settings import Settings
 from gridq.testing import FakeProfile
 from workers.owner.lend import Lend, Owners, Terms
@@ -108,12 +108,21 @@ def test_a_seat_lends_no_more_than_its_terms_say() -> None:
 
 
 def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> None:
-    assert terms(share=0.6).applied(offer(budget_micro_dollars=50_000_001)).budget_micro_dollars == 30_000_000
-    assert terms(share=0.07).applied(offer(budget_micro_dollars=100)).budget_micro_dollars == 7
-    assert terms(share=1).applied(offer(budget_micro_dollars=7)).budget_micro_dollars == 7
+    def lent(share: float, most: int) -> list[tuple[str, int]]:
+        limits = [
+            Limit(thing="money", window="month", most=most),
+            Limit(thing="requests", window="5h", most=9),
+        ]
+        return [(one.thing, one.most) for one in terms(share=share).applied(offer(limits=limits)).limits]
+
+    assert lent(0.6, 50_000_001) == [("money", 30_000_000), ("requests", 5)]
+    assert lent(0.07, 100) == [("money", 7), ("requests", 0)]
+    assert lent(1, 7) == [("money", 7), ("requests", 9)]
     seats = found(tmp_path, "[bench]\nbudget = 5\nlend = { share = 0.6 }\n[local]\nlend = { share = 0.5 }\n")
-    assert [(s.offer.budget_micro_dollars, s.whole_budget) for s in seats.seats] == [(3_000_000, 5_000_000)]
-    assert seats.missing == ["local: local is not lent: lend.share is a share of its budget, and it has none"]
+    assert [(s.offer.limits[0].most, s.whole_budget) for s in seats.seats] == [(3_000_000, 5_000_000)]
+    assert seats.missing == [
+        "local: local is not lent: lend.share is a share of its budgets, and it has none"
+    ]
 
 
 def test_its_owner_is_always_among_those_it_is_lent_to() -> None:
