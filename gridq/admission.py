@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from gridq import auth, idempotency, ledger, lending, narration, registry
 from gridq.choosing import kept_apart
 from gridq.errors import JobBudgetExceeded, NoLiveSeat, QueueFull, UnknownStage
+from gridq.estimates import Guess, guesses, told
 from gridq.foresight import REFUSALS, Foresight, Start, starts
 from gridq.graph.catalogue import Catalogue, StageSpec
 from gridq.graph.nodes import Graph
@@ -55,6 +56,7 @@ class Split:
     name: str = "graph"
     micro_dollars: int = 0
     starts: tuple[Start, ...] = ()
+    guesses: tuple[Guess, ...] = ()
 
 
 class Admission:
@@ -96,6 +98,7 @@ class Admission:
             name_of(source, plan),
             sum(step.micro_dollars for step in plan.steps),
             starts(plan, ready),
+            guesses(plan, self.profiles),
         )
         self._plans[graph] = split
         while len(self._plans) > PLANS_KEPT:
@@ -211,6 +214,8 @@ class Admission:
     ) -> tuple[Word, ...]:  # fmt: skip
         """What `admit.lua` is called with."""
         fields = split.fields
+        if split.guesses:
+            fields = [*fields, *told(split.guesses, value, self._length(value))]
         if left_out:
             fields = [*fields, *(word for step, names in left_out.items() for word in _apart(step, names))]
         if options.prefer is not None:
@@ -267,6 +272,12 @@ class Admission:
             self._seats = (-math.inf, ())  # perhaps one has joined since
             return self._left_out(job, split, options, key)
         return {step: ",".join(names) for step, names in found.items() if names}
+
+    def _length(self, value: bytes) -> int:
+        """Bytes of an input, which may be a link to it."""
+        if not values.is_link(value):
+            return len(value)
+        return int(self.scripts.client.strlen(self.scripts.keys("val", value[1:].decode())))
 
     def _zone(self) -> str:
         """The time zone of the routers' calendar, in which a refusal says when the window turns."""

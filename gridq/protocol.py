@@ -41,7 +41,12 @@ class Estimate(Wire):
     """What a stage is expected to use, before it runs."""
 
     micro_dollars: int = Field(0, ge=0)
-    tokens: int = Field(0, ge=0)
+    tokens_in: int = Field(0, ge=0)
+    tokens_out: int = Field(0, ge=0)
+
+    @property
+    def tokens(self) -> int:
+        return self.tokens_in + self.tokens_out
 
 
 class Usage(Wire):

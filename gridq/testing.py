@@ -126,8 +126,11 @@ class FakeProfile(Profile):
     def estimate(self, stage: StageCall, value: Json) -> Estimate:
         """What `bench:spend` and `bench:tokens` are told to use."""
         told = value if isinstance(value, dict) else {}
-        tokens = _count(told, "n") + _count(told, "tokens_in") + _count(told, "tokens_out")
-        return Estimate(micro_dollars=_count(told, "micro_dollars"), tokens=tokens)
+        return Estimate(
+            micro_dollars=_count(told, "micro_dollars"),
+            tokens_in=_count(told, "tokens_in"),
+            tokens_out=_count(told, "n") + _count(told, "tokens_out"),
+        )
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         context.check()

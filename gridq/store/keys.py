@@ -15,7 +15,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `idem:<agent>:…` | an idempotency key (hashed): its job, the body's digest | as its job, then the result |
 | `cls:…` `rdy:…` `w:…` | a capability's pending set | empty themselves; else the longest deadline + 1 h |
 | `vt:<kind>` | hash: virtual time of each agent | the same |
-| `seat:<seat>` | hash: incarnation, lanes, budget, queues | 40 days after it was last live (routers: 1 h) |
+| `seat:<seat>` | hash: incarnation, lanes, budgets, queues | 40 days after it was last live (routers: 1 h) |
 | `held:<seat>` | hash: lane → lease | empties itself; at most as the pending sets |
 | `late:<lease>` | a lease that ended uncompleted: seat, charge, agent, queue | as its job, at least 1 h |
 | `worker:<id>` | what a worker that is asked over HTTP said as it enrolled | 3 of its heartbeats |
@@ -40,14 +40,14 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `swept` `losses` | the last sweep; counters | the longest deadline + 1 h |
 
 The permanent ones are few, each one key for the whole grid or one for each capability; all but `bells`,
-`bellno`, `calendar`, `schema` and what the operator sets (`limits`, `keys`) empty themselves.
+`bellno`, `calendar`, `schema` and what the operator sets (`limits` with its `meters`, `keys`) empty themselves.
 """
 
 from __future__ import annotations
 
 PERMANENT = (
     "leases",  # sorted set: open leases by expiry
-    "who",  # hash: lease → seat, lane, hold
+    "who",  # hash: lease → seat, lane, what it holds of which budgets
     "seats",  # sorted set: live seats by expiry
     "lanes",  # hash: capability → lanes that listen
     "lends",  # hash: live seats that are lent to some alone → whom
@@ -66,6 +66,7 @@ PERMANENT = (
     "promised",  # hash: agent or team → the sum of its holds
     "parked",  # hash: agents over their money that have stages standing aside
     "limits",  # hash: the limits in force, by agent, team and seat
+    "meters",  # hash: what of them owners, families, the grid, agents and teams have used and hold
     "calendar",  # hash: when windows turn
     "keys",  # hash: API keys by id, their secrets hashed
     "schema",  # the number of the data's form: who of two versions may work here

@@ -30,7 +30,7 @@ IMPLEMENTATIONS = ("llm:complete", "llm:chat", "llm:embed")
 WIRE = "llm:wire"
 """The fourth, whose request and answer are those of a model API; see `workers.wires.asked`."""
 
-DEFAULT_ANSWER_TOKENS = 256
+DEFAULT_ANSWER_TOKENS = 1024
 """What an answer without `max_tokens` is estimated at."""
 
 CHARACTERS_A_TOKEN = 4
@@ -307,7 +307,7 @@ def estimate(stage: StageCall, value: Json) -> Estimate:
     if not embeds:
         answer = count(told.get("max_tokens") or told.get("max_completion_tokens")) or DEFAULT_ANSWER_TOKENS
         answer *= count(told.get("n")) or 1
-    return Estimate(tokens=characters(value) // CHARACTERS_A_TOKEN + 1 + answer)
+    return Estimate(tokens_in=characters(value) // CHARACTERS_A_TOKEN + 1, tokens_out=answer)
 
 
 def characters(value: Json) -> int:

@@ -110,6 +110,14 @@ local last = tonumber(C('GET', K .. 'swept') or NOW)
 C('SET', K .. 'swept', NOW, 'PX', KEEP)
 C('XTRIM', K .. 'ledger', 'MINID', '~', whole(NOW - LEDGER), 'LIMIT', 1000)  -- by whole blocks of a hundred entries or so
 C('PEXPIRE', K .. 'ledger', LEDGER)
+-- Of agents that have no limits of their own, of whom there may be any number, those who use nothing now.
+for _, name in ipairs(C('HRANDFIELD', K .. 'meters', 8)) do
+  if string.sub(name, 1, 2) == 'a:' then
+    local used = 0
+    for _, m in ipairs(sheet(C('HGET', K .. 'meters', name))) do used = used + m.used + m.held end
+    if used == 0 then C('HDEL', K .. 'meters', name) end
+  end
+end
 local away = NOW - last
 local jumped = away > GAP or away < -GAP
 if jumped or away > GAP / 2 then

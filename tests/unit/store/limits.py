@@ -36,7 +36,7 @@ def turn(grid: Grid, period: str = "month") -> None:
 
 def over(grid: Grid, window: str) -> None:
     """Every meter knows when its window ends; that instant has come for those of one kind."""
-    now, ends = grid.now(), re.compile(rf"(/{window}/\d+/\d+/\d+/)\d+")
+    now, ends = grid.now(), re.compile(rf"(/{window}/\d+/\d+/\d+/)\d*")
     seats = [seat.decode() for seat in grid.client.zrange(grid.keys("seats"), 0, -1)]
     sheets = [(grid.keys("seat", seat), which) for seat in seats for which in ("own", "grid")]
     sheets += [(grid.keys("meters"), name.decode()) for name in grid.client.hkeys(grid.keys("meters"))]

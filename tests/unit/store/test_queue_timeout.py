@@ -90,10 +90,8 @@ def test_why_it_is_excluded(grid: Grid) -> None:
 
 def test_why_the_budget_is_used_up(grid: Grid) -> None:
     grid.seat(budget=10)
-    assert (
-        reason(grid, cost=900)
-        == "the budgets of the seats that serve it do not suffice: m.a has $0.000010 left of $0.000010 a month"
-    )
+    why = "the budgets of the seats that serve it do not suffice"
+    assert reason(grid, cost=900) == f"{why}: m.a has $0.000010 left of $0.000010 a month"
 
 
 def test_why_the_rate_is_used_up(grid: Grid) -> None:

@@ -84,9 +84,10 @@ class LlmProfile(Profile):
         """Tokens by rule of thumb; their cost at the open seat's dearest model, nothing where no seat is
         open.
         """
-        tokens = stages.estimate(stage, value).tokens
+        found = stages.estimate(stage, value)
         models = self._capability.models if self._capability else ()
-        return Estimate(tokens=tokens, micro_dollars=accounting.dearest(models, 0, tokens))
+        cost = accounting.dearest(models, found.tokens_in, found.tokens_out)
+        return found.model_copy(update={"micro_dollars": cost})
 
     def families(self, capability: BaseModel) -> dict[str, list[str]]:
         """Of the model that the seat likes best for a queue: its name and families."""

@@ -1,0 +1,72 @@
+"""How many tokens the stages of a job will use, as far as is known when it is admitted: what the budgets of
+their seats hold for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gridq import queues
+from gridq.graph.plan import Plan, Step
+from gridq.profiles import Profile
+from gridq.protocol import StageCall
+
+BYTES_A_TOKEN = 4
+"""Of JSON: English prose has somewhat more, code and other languages somewhat less."""
+
+_SAID = re.compile(rb'"max(?:_completion|_output)?_tokens"\s*:\s*([1-9]\d{0,7})\b')
+"""How long an answer may be, as the APIs of models say it, in a request that is a job's input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What a step will use beside the job's input, where it `reads_input`."""
+
+    step: int
+    tokens_in: int
+    tokens_out: int
+    reads_input: bool
+
+
+def guesses(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[Guess, ...]:
+    """Of each step for which a profile can tell: its texts, the longest answers of those before it that it
+    reads, and its own.
+    """
+    found: dict[int, Guess] = {}
+    for index, step in enumerate(plan.steps):
+        profile = profiles.get(queues.kind_of(step.queue))
+        tokens_in, tokens_out = _of(step, profile) if profile is not None else (0, 0)
+        if tokens_in or tokens_out:
+            tokens_in += sum(found[before].tokens_out for before in step.refs if before in found)
+            found[index] = Guess(index, tokens_in, tokens_out, step.reads_input)
+    return tuple(found.values())
+
+
+def told(found: Sequence[Guess], value: bytes, length: int) -> list[str]:
+    """The job's fields that say so to the scripts: `tk:<step>` → "in out". `length`: of the input, of which
+    `value` may only be a link.
+    """
+    if not found:
+        return []
+    reads = any(guess.reads_input for guess in found)
+    said = max((int(number) for number in _SAID.findall(value)), default=0) if reads else 0
+    fields = []
+    for guess in found:
+        tokens_in, tokens_out = guess.tokens_in, guess.tokens_out
+        if guess.reads_input:
+            tokens_in += length // BYTES_A_TOKEN
+            tokens_out = said or tokens_out
+        fields += [f"tk:{guess.step}", f"{tokens_in} {tokens_out}"]
+    return fields
+
+
+def _of(step: Step, profile: Profile) -> tuple[int, int]:
+    tokens_in = tokens_out = 0
+    for op in step.ops:
+        call = StageCall(id=op.id, name=op.name, path=op.path, implementation=op.implementation)
+        estimate = profile.estimate(call, op.input[2] if op.input[0] == "cfg" else {})
+        tokens_in += estimate.tokens_in
+        tokens_out += estimate.tokens_out
+    return tokens_in, tokens_out

@@ -1,0 +1,401 @@
+"""Meters: several windows at once of money, tokens, requests and stages at once, of a seat and of what seats
+share; all are looked at, then all hold, or none does.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq.meters import Meter
+from gridq.protocol import Limit, Thing
+from tests.unit.store.entered import agrees, entered
+from tests.unit.store.limits import DAY, HOUR, account, ask, limit, over, parked, turn, turn_at
+from tests.unit.store.plans import Grid, chain, one, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def most(thing: Thing, window: str, amount: int) -> Limit:
+    return Limit(thing=thing, window=window, most=amount)
+
+
+def numbers(meters: list[Meter]) -> dict[str, tuple[int, int]]:
+    """(used, held) of each meter by its name."""
+    return {meter.name: (meter.used, meter.held) for meter in meters}
+
+
+# -- windows
+
+
+def test_every_window_of_a_seat_binds(grid: Grid) -> None:
+    turn_at(grid, 20 * DAY)
+    turn_at(grid, HOUR, period="day")
+    grid.seat(budget=10_000, limits=[most("money", "day", 3_000), most("requests", "5h", 4)])
+    grid.job(wide(9, cost=1_000))
+    for _ in range(3):
+        grid.done(grid.take(), used=1_000)
+    assert grid.claim() == "none"  # the day is used up
+    turn(grid, "day")
+    grid.done(grid.take(), used=1_000)
+    assert grid.claim() == "none"  # four requests within five hours
+    over(grid, "5h")
+    turn(grid, "day")
+    grid.done(grid.take(), used=900)
+    assert numbers(grid.meters()) == {"money/month": (4_900, 0), "money/day": (900, 0), "requests/5h": (1, 0)}
+    agrees(grid)
+
+
+def test_five_hours_begin_with_their_first_use(grid: Grid) -> None:
+    grid.seat(limits=[most("requests", "5h", 2)])
+    assert grid.meters()[0].turn is None
+    grid.job(wide(4))
+    grid.done(grid.take())
+    began = grid.meters()[0].turn
+    assert began is not None
+    assert abs(began - grid.now() - 5 * HOUR) < HOUR
+    grid.done(grid.take())
+    assert grid.meters()[0].turn == began
+    assert grid.claim() == "none"
+    over(grid, "5h")
+    assert grid.meters()[0].turn is None
+    assert grid.meters()[0].remaining == 2
+    grid.done(grid.take())
+    assert numbers(grid.meters()) == {"requests/5h": (1, 0)}
+    agrees(grid)
+
+
+def test_a_clock_set_back_does_not_lengthen_a_window(grid: Grid) -> None:
+    grid.seat(limits=[most("requests", "1h", 2)])
+    grid.job(wide(3))
+    grid.done(grid.take())
+    far = grid.now() + 400 * DAY
+    grid.client.hset(grid.keys("seat", "m.a"), "own", f"requests/1h/2/1/0/{far}")
+    grid.done(grid.take())
+    assert (grid.meters()[0].turn or 0) <= grid.now() + HOUR
+    agrees(grid)
+
+
+def test_what_is_held_over_the_turn_is_settled_in_the_new_window(grid: Grid) -> None:
+    grid.seat(lanes=2, limits=[most("tokens", "5h", 1_000), most("requests", "5h", 9)])
+    grid.job(wide(2))
+    first, second = grid.take(lane="0"), grid.take(lane="1")
+    grid.done(first, tokens=(100, 50))
+    over(grid, "5h")
+    assert numbers(grid.meters()) == {"tokens/5h": (0, 0), "requests/5h": (0, 1)}
+    grid.done(second, tokens=(10, 20))
+    assert numbers(grid.meters()) == {"tokens/5h": (30, 0), "requests/5h": (1, 0)}
+    agrees(grid)
+
+
+# -- things
+
+
+@pytest.mark.parametrize(
+    ("how", "counts"), [("done", 1), ("stage", 1), ("seat", 1), ("lapsed", 1), ("back", 0), ("back, used", 1)]
+)
+def test_what_counts_as_a_request(grid: Grid, how: str, counts: int) -> None:
+    """Whatever was sent, for its provider counts it; not what was handed back before it had used anything."""
+    grid.seat(limits=[most("requests", "day", 9)])
+    grid.job(one())
+    claim = grid.take()
+    assert numbers(grid.meters()) == {"requests/day": (0, 1)}
+    if how == "done":
+        grid.done(claim)
+    elif how == "lapsed":
+        grid.lapse(claim)
+    else:
+        grid.fail(claim, how.partition(",")[0], tokens=(7, 0) if "used" in how else (0, 0))
+    assert numbers(grid.meters()) == {"requests/day": (counts, 0)}
+    agrees(grid)
+    grid.complete(claim, tokens=(9, 9))  # what comes later is not another one
+    assert numbers(grid.meters()) == {"requests/day": (counts, 0)}
+    agrees(grid)
+
+
+def test_tokens_of_every_attempt_count(grid: Grid) -> None:
+    grid.seat(limits=[most("tokens", "week", 1_000)])
+    grid.job(one(), "j")
+    grid.fail(grid.take(), "seat", tokens=(300, 0))
+    grid.wait_over()
+    grid.done(grid.take(), tokens=(200, 600))
+    assert numbers(grid.meters()) == {"tokens/week": (1_100, 0)}
+    grid.job(one())
+    assert grid.claim() == "none"
+    agrees(grid)
+
+
+def test_stages_at_once(grid: Grid) -> None:
+    limit(grid, "[owners.alice]\nparallel = 2\n")
+    grid.seat("m.a", lanes=3, owner="alice")
+    grid.seat("m.b", lanes=3, owner="alice")
+    grid.seat("m.c", owner="bob")
+    grid.job(wide(5))
+    first = grid.take("m.a", lane="0")
+    grid.take("m.b", lane="0")
+    assert grid.claim("m.a", lane="1") == "none"
+    assert grid.claim("m.b", lane="1") == "none"
+    grid.take("m.c")
+    grid.done(first)
+    grid.take("m.b", lane="1")
+    agrees(grid)
+
+
+def test_built_in_stages_are_no_requests(grid: Grid) -> None:
+    grid.seat("m.r", "gridq:local", limits=[most("requests", "day", 1), most("tokens", "day", 0)])
+    grid.job(chain(3, queue="gridq:local"))
+    for _ in range(3):
+        grid.done(grid.take("m.r"))
+    assert numbers(grid.meters("m.r")) == {"requests/day": (0, 0), "tokens/day": (0, 0)}
+
+
+# -- what seats share
+
+
+SHARED = """
+[grid]
+budgets = [{dollars = 0.01, per = "day"}]
+[owners.alice]
+budgets = [{dollars = 0.006, per = "day"}]
+[families.opus]
+budgets = [{requests = 1, per = "5h"}]
+"""
+
+
+def test_owner_family_and_the_whole_grid_bind(grid: Grid) -> None:
+    turn_at(grid, DAY, period="day")
+    limit(grid, SHARED)
+    grid.seat("m.a", "llm:any", owner="alice")
+    grid.seat("m.b", "llm:any", owner="alice")
+    grid.seat("m.c", "llm:any", "llm:opus", families={"llm:opus": ["opus-4", "opus"]})
+    grid.job(wide(11, cost=1_000, queue="llm:any"))
+    for seat in ("m.a", "m.b", "m.a", "m.b", "m.a", "m.b"):
+        grid.done(grid.take(seat), used=1_000)
+    assert grid.claim("m.a") == "none"
+    assert grid.claim("m.b") == "none"
+    assert account(grid, "alice", "money a day").remaining == 0
+    assert account(grid, "all of it", "money a day").spent == 6_000
+    grid.job(wide(2, cost=1_000, queue="llm:opus"), prio=0)
+    for _ in range(4):
+        grid.done(grid.take("m.c"), used=1_000)
+    assert grid.claim("m.c") == "none"
+    assert account(grid, "all of it", "money a day").remaining == 0
+    assert account(grid, "opus", "requests in 5h").spent <= 1
+    agrees(grid)
+
+
+def test_a_family_binds_in_its_queues_alone(grid: Grid) -> None:
+    limit(grid, SHARED)
+    grid.seat("m.c", "llm:opus", "llm:haiku", families={"llm:opus": ["opus"], "llm:haiku": ["haiku"]})
+    grid.job(wide(2, queue="llm:opus"))
+    grid.done(grid.take("m.c"))
+    assert grid.claim("m.c") == "none"
+    assert numbers(grid.shared("f:opus")) == {"requests/5h": (1, 0)}
+    grid.job(one(queue="llm:haiku"))
+    assert grid.take("m.c").queue == "llm:haiku"
+    agrees(grid)
+
+
+def test_all_hold_or_none(grid: Grid) -> None:
+    """One meter without room, the last to be looked at: nothing is held anywhere."""
+    limit(grid, SHARED.replace("0.006", "0.015").replace("0.01,", "0.5,"))
+    grid.seat(budget=100_000, lanes=2, owner="alice", limits=[most("requests", "5h", 9)])
+    grid.job(wide(3, cost=5_000))
+    before = grid.take(lane="0")
+
+    def sheets() -> list[dict[str, tuple[int, int]]]:
+        return [numbers(found) for found in (grid.meters(), grid.shared("g"), grid.shared("o:alice"))]
+
+    held = sheets()
+    assert held == [
+        {"money/month": (0, 10_000), "requests/5h": (0, 1)},
+        {"money/day": (0, 10_000)},
+        {"money/day": (0, 10_000)},
+    ]
+    assert grid.claim(lane="1") == "none"
+    assert sheets() == held
+    grid.done(before, used=10)
+    grid.take(lane="1")
+
+
+def test_a_lease_is_settled_under_the_names_it_was_claimed_under(grid: Grid) -> None:
+    limit(grid, SHARED)
+    grid.seat(lanes=3, owner="alice")
+    grid.job(wide(4, cost=900))
+    first = grid.take(lane="0")
+    grid.seat(lanes=3, owner="bob")
+    second = grid.take(lane="1")
+    grid.done(first, used=700)
+    grid.done(second, used=50)
+    assert numbers(grid.shared("o:alice")) == {"money/day": (700, 0)}
+    assert numbers(grid.shared("g")) == {"money/day": (750, 0)}
+    agrees(grid)
+
+
+def test_limits_that_come_change_and_go(grid: Grid) -> None:
+    grid.seat(lanes=4, owner="alice", budget=10**6)
+    grid.job(wide(8, cost=900))
+    early = grid.take(lane="0")
+    limit(grid, SHARED)
+    during = grid.take(lane="1")
+    grid.done(early, used=100)  # it knew of the seat's own alone
+    assert numbers(grid.shared("g")) == {"money/day": (0, 1_000)}
+    limit(grid, SHARED.replace("0.01", "0.02"))
+    grid.done(during, used=300)
+    assert [(m.limit, m.used, m.held) for m in grid.shared("g")] == [(20_000, 300, 0)]
+    agrees(grid)
+    last = grid.take(lane="2")
+    limit(grid, "")
+    assert not grid.client.exists(grid.keys("meters"))
+    limit(grid, SHARED)
+    assert numbers(grid.shared("g")) == {"money/day": (0, 1_000)}  # still held, under that name
+    grid.done(last, used=40)
+    assert numbers(grid.shared("g")) == {"money/day": (40, 0)}
+    agrees(grid)
+
+
+def test_a_seat_that_dies_gives_back_what_it_held(grid: Grid) -> None:
+    limit(grid, SHARED)
+    grid.seat(owner="alice", budget=10_000, limits=[most("parallel", "-", 1)])
+    grid.job(one(cost=900))
+    grid.take()
+    grid.scripts.leave("m.a", "i1", "died")
+    assert numbers(grid.shared("g")) == {"money/day": (0, 0)}
+    assert numbers(grid.meters()) == {"money/month": (0, 0), "parallel/-": (0, 0)}
+    agrees(grid)
+
+
+# -- estimates
+
+
+def said(grid: Grid, job: str, tokens_in: int, tokens_out: int, **options: object) -> None:
+    """A job of one stage that will use so many tokens."""
+    grid.job(one(**options), job)
+    grid.client.hset(grid.keys("job", job), "tk:0", f"{tokens_in} {tokens_out}")
+
+
+def test_what_a_stage_will_use_is_held_until_it_is_settled(grid: Grid) -> None:
+    """Lanes side by side cannot draw more than there is, though no stage says what it costs."""
+    grid.seat(lanes=4, budget=10_000, limits=[most("tokens", "day", 9_000)], prices=(1_000_000, 5_000_000))
+    for number in range(4):
+        said(grid, f"j{number}", 1_000, 500)
+    first = grid.take(lane="0")
+    assert numbers(grid.meters()) == {"money/month": (0, 3_500), "tokens/day": (0, 1_500)}
+    grid.take(lane="1")
+    assert grid.claim(lane="2") == "none"  # two of $0.0035 leave less than another needs
+    grid.done(first, used=1_200, tokens=(900, 60))
+    assert numbers(grid.meters()) == {"money/month": (1_200, 3_500), "tokens/day": (960, 1_500)}
+    grid.take(lane="2")
+    agrees(grid)
+
+
+def test_one_that_wants_too_much_does_not_stop_those_behind_it(grid: Grid) -> None:
+    grid.seat(lanes=2, limits=[most("tokens", "day", 1_000)])
+    said(grid, "warm-up", 300, 300)
+    grid.done(grid.take(), tokens=(300, 300))
+    said(grid, "large", 500, 300)
+    said(grid, "small", 100, 100)
+    said(grid, "of-bob", 200, 100)
+    assert grid.take(lane="0").job == "small"
+    assert grid.claim(lane="1") == "none"
+    assert sorted(grid.pending()) == ["large:0", "of-bob:0"]
+
+
+def test_more_than_a_whole_window_holds_may_run_when_it_is_empty(grid: Grid) -> None:
+    grid.seat(lanes=2, limits=[most("tokens", "day", 1_000)])
+    said(grid, "huge", 5_000, 5_000)
+    grid.done(grid.take(), tokens=(900, 50))
+    said(grid, "huge-2", 5_000, 5_000)
+    assert grid.claim() == "none"
+    over(grid, "day")
+    agrees(grid)
+
+
+# -- agents and teams
+
+
+PEOPLE = """
+[teams.t]
+budgets = [{tokens = 1000, per = "week"}]
+[agents.ann]
+team = "t"
+budgets = [{dollars = 0.01, per = "day"}, {jobs = 3, per = "day"}]
+[agents."*"]
+budgets = [{jobs = 1, per = "day"}]
+"""
+
+
+def test_an_agent_s_day(grid: Grid) -> None:
+    turn_at(grid, 20 * DAY)
+    turn_at(grid, HOUR, period="day")
+    limit(grid, PEOPLE)
+    grid.seat(lanes=2)
+    assert ask(grid, 6_000) == ["ok"]
+    refused = ask(grid, 6_000)
+    assert refused[:3] == ["quota", "agent_money", "ann"]
+    assert refused[3:7] == ["0", "6000", "10000", "6000"]
+    assert int(refused[7]) <= grid.now() + HOUR
+    assert refused[8] == "day"
+    grid.done(grid.take(), used=2_000)
+    assert numbers(grid.shared("a:ann")) == {"money/day": (2_000, 0), "jobs/day": (1, 0)}
+    assert ask(grid, 1) == ["ok"]
+    assert ask(grid, 1) == ["ok"]
+    assert ask(grid, 1)[:3] == ["quota", "agent_jobs", "ann"]
+    agrees(grid)
+    turn(grid, "day")
+    assert ask(grid, 1) == ["ok"]
+    assert numbers(grid.shared("a:ann")) == {"money/day": (0, 3), "jobs/day": (1, 0)}
+    agrees(grid)
+
+
+def test_everybody_else_each_has_a_day_of_their_own(grid: Grid) -> None:
+    limit(grid, PEOPLE)
+    assert ask(grid, agent="bob") == ["ok"]
+    assert ask(grid, agent="bob")[:3] == ["quota", "agent_jobs", "bob"]
+    assert ask(grid, agent="eve") == ["ok"]
+    limit(grid, PEOPLE)
+    assert ask(grid, agent="bob")[:3] == ["quota", "agent_jobs", "bob"]
+    agrees(grid)
+
+
+def test_who_uses_nothing_any_more_is_forgotten(grid: Grid) -> None:
+    """Agents may call themselves what they like where there are no keys."""
+    limit(grid, PEOPLE)
+    grid.seat()
+    for number in range(20):
+        assert ask(grid, agent=f"passing-{number}") == ["ok"]
+    over(grid, "day")
+    for _ in range(60):
+        grid.sweep()
+    assert {name.decode() for name in grid.client.hkeys(grid.keys("meters"))} <= {"t:t"}
+    assert ask(grid, agent="passing-1") == ["ok"]
+    assert ask(grid, agent="passing-1")[:2] == ["quota", "agent_jobs"]
+    agrees(grid)
+
+
+def test_a_team_over_its_tokens_stands_aside_until_the_week_turns(grid: Grid) -> None:
+    turn_at(grid, 20 * DAY)
+    turn_at(grid, HOUR, period="day")
+    turn_at(grid, 5 * DAY, period="week")
+    limit(grid, PEOPLE)
+    grid.seat()
+    assert ask(grid) == ["ok"]
+    grid.job(one(), "waits")
+    grid.done(grid.take(), tokens=(900, 300))
+    assert parked(grid) == {"ann"}
+    assert grid.claim() == "none"
+    assert ask(grid)[:3] == ["quota", "team_tokens", "t"]
+    turn(grid, "week")
+    turn(grid, "day")
+    grid.sweep()
+    assert parked(grid) == set()
+    grid.take()
+    agrees(grid)
+
+
+def test_what_is_entered_names_what_it_was_charged_to(grid: Grid) -> None:
+    limit(grid, SHARED)
+    grid.seat("m.a", "llm:opus", owner="alice", families={"llm:opus": ["opus"]})
+    grid.job(one(queue="llm:opus"))
+    grid.done(grid.take(), used=5)
+    (entry,) = entered(grid)
+    assert (entry.sheets, entry.requests) == ("g,o:alice,f:opus", 1)
