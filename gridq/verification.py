@@ -67,7 +67,8 @@ class Rebuilt:
         spent = self.spent[entry.month] if entry.month else None
         micro = entry.micro_dollars or 0
         if entry.what == "refill":
-            which, name = entry.queue.split("/", 1) if entry.seat else (entry.agent, entry.queue)
+            own, _, name = entry.queue.partition("/")
+            which, name = (own, name) if entry.seat else (entry.agent, entry.queue)
             self.meters[entry.seat, which][name] = 0
         elif entry.what == "carried" and spent is not None:
             spent[f"{entry.queue} {entry.agent}"] += micro

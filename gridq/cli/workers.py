@@ -74,6 +74,7 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
             numbers.append(f"lends {seat.share:.0%} of {amount(seat.whole_budget)}")
         if seat.lends_to:
             numbers.append(f"lent to {', '.join(seat.lends_to)}")
+        numbers += other_budgets(seat)
         if seat.per_minute is not None:
             numbers.append(f"requests a minute {seat.per_minute}")
         if seat.reliability < 0.995:
@@ -89,6 +90,21 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
             "\n".join(numbers),
         )
     return table
+
+
+def other_budgets(seat: LiveSeat) -> list[str]:
+    """What is left of every budget that binds a seat, but for the one of money with least left."""
+    from gridq.meters import GRID, OWN, tightest, whose
+
+    least = tightest((meter for meter in seat.meters if not meter.queues), "money")
+    words = []
+    for meter in seat.meters:
+        if meter is not least:
+            where = f" in {', '.join(meter.queues)}" if meter.queues else ""
+            by = "" if meter.bearer == OWN else " by the quotas file" if meter.bearer == GRID else ""
+            who = "" if whose(meter, seat.seat) == seat.seat else f"{whose(meter, seat.seat)}{where}: "
+            words.append(f"{who}{meter.words()}{by}")
+    return words
 
 
 def state_of(seat: LiveSeat) -> str:

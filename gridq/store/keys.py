@@ -40,7 +40,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `swept` `losses` | the last sweep; counters | the longest deadline + 1 h |
 
 The permanent ones are few, each one key for the whole grid or one for each capability; all but `bells`,
-`bellno`, `calendar`, `schema` and what the operator sets (`limits` with its `meters`, `keys`) empty themselves.
+`bellno`, `calendar`, `schema` and what the operator sets (`limits`, its `meters`, `keys`) empty themselves.
 """
 
 from __future__ import annotations

@@ -51,6 +51,8 @@ Seat = Annotated[
 ]
 
 
+NO_BUDGET: dict[str, Any] = {"budget_left": None, "budget": None, "whole_budget": None, "budgets": []}
+
 @seat_app.command(epilog=EXITS, short_help="Keep a seat, or all: nothing runs there, at once.")
 def pause(
     seat: Seat = None,
@@ -108,7 +110,7 @@ def status(seat: Seat = None, *, json: AsJson = False, debug: Debug = False) -> 
     rows = _rows(home, seat)
     money = _money(home) if any(row["served"] for row in rows) else {}
     for row in rows:
-        row.update(money.get(row["seat"], {"budget_left": None, "budget": None, "whole_budget": None}))
+        row.update(money.get(row["seat"], NO_BUDGET))
     _show(home, rows, json)
 
 
@@ -134,34 +136,36 @@ def _rows(home: Path, seat: str | None) -> list[dict[str, Any]]:
     return [seat_now(home, name) for name in ([seat] if seat is not None else known(home))]
 
 
-def _money(home: Path) -> dict[str, dict[str, int | None]]:
-    """Of this machine's live seats with a budget: what is left of what is lent, that, and the whole; empty
-    where the server does not answer.
+def _money(home: Path) -> dict[str, dict[str, Any]]:
+    """Of this machine's live seats with a budget: what is left of what is lent, that, the whole, and in words
+    what else is budgeted; empty where the server does not answer.
     """
     from contextlib import suppress
 
     from redis.exceptions import RedisError
 
     from gridq import registry
+    from gridq.cli.workers import other_budgets
     from gridq.errors import GridError
     from gridq.machine import machine_id
     from gridq.settings import settings
     from gridq.store.connection import connect
     from gridq.store.keys import Keys
 
-    found: dict[str, dict[str, int | None]] = {}
+    found: dict[str, dict[str, Any]] = {}
     with suppress(RedisError, GridError, OSError):
         config, machine = settings(), machine_id(home)
         url = config.broker_url.get_secret_value()
         with connect(url, name="gridq-seat", timeout=1.0, retry=False) as client:
             for seat in registry.live_seats(client, Keys(config.prefix), routers=False):
-                if seat.machine == machine and seat.budget is not None:
+                if seat.machine == machine and seat.meters:
                     whole = seat.budget if seat.whole_budget is None else seat.whole_budget
                     name = seat.seat.partition(".")[2]
                     found[name] = {
                         "budget_left": seat.budget_left,
                         "budget": seat.budget,
                         "whole_budget": whole,
+                        "budgets": other_budgets(seat),
                     }
     return found
 
@@ -197,5 +201,6 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             state = "its worker has not heeded it yet"
         times = (clock(row[name]) if row[name] else "-" for name in ("since", "until"))
         money = [amount(row[name]) for name in ("budget_left", "budget", "whole_budget")] if rich else []
-        table.add_row(row["seat"], state, *times, *money, row["reason"])
+        because = "\n".join((*((row["reason"],) if row["reason"] else ()), *row.get("budgets", ())))
+        table.add_row(row["seat"], state, *times, *money, because)
     return table

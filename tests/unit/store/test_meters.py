@@ -264,6 +264,18 @@ def test_a_seat_that_dies_gives_back_what_it_held(grid: Grid) -> None:
     agrees(grid)
 
 
+def test_what_was_used_before_the_schema_rose_is_carried_over(grid: Grid) -> None:
+    turn_at(grid, DAY)
+    until = grid.now() + HOUR
+    old = {"budget": 10_000, "left": 4_000, "period": "month", "turn": until}
+    grid.client.hset(grid.keys("seat", "m.a"), mapping=old | {"gbudget": 500, "gleft": 500, "gturn": ""})
+    grid.client.pexpire(grid.keys("seat", "m.a"), DAY)
+    limit(grid, '[seats."m.a"]\nbudget_cents = 0.05')
+    grid.seat(budget=10_000)
+    assert [(m.used, m.remaining, m.turn) for m in grid.meters()] == [(6_000, 4_000, until)]
+    assert [(m.used, m.remaining) for m in grid.meters(which="grid")] == [(0, 500)]
+
+
 # -- estimates
 
 

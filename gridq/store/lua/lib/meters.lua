@@ -185,11 +185,19 @@ local function holding_of(leases, name)
   return function(thing) return sum[thing] or 0 end
 end
 
+-- What a seat's record of schema 2 says of its only budget (g: of that by the quotas file); no job ran when the schema rose.
+local function carried(key, g)
+  local f = C('HMGET', key, g .. 'budget', g .. 'left', g .. 'period', g .. 'turn')
+  if not (f[1] and f[2]) then return false end
+  return 'money/' .. (f[3] or 'month') .. '/' .. f[1] .. '/' .. whole(math.max(f[1] - f[2], 0)) .. '/0/' .. (f[4] or '')
+end
+
 -- Set one of a seat's own two sheets.
 local function set_sheet(seat, name, limits)
   local key = K .. 'seat:' .. seat
   local before = C('HGET', key, name)
   if limits == '' and not before then return end
+  before = before or carried(key, name == 'own' and '' or 'g')
   local function holding(thing)
     local leases, held = {}, C('HVALS', K .. 'held:' .. seat)
     for i, lease in ipairs(held) do leases[i] = C('HGET', K .. 'who', lease) or '' end
