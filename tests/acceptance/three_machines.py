@@ -215,7 +215,7 @@ def closing(
         def judge(grid: ChaosGrid, submitted: dict[str, Submitted]) -> Judged:
             calls = read(witness)
             with grid.direct() as client:
-                kept = books.read(client, grid.keys, submitted, 0)
+                kept = books.read(client, grid.keys, submitted)
                 ledger = list(entries.read(client, grid.keys))
             config = grid.config(grid.client_proxy, grid.folder / "agents")
             invoices = Invoices(kept, submitted, ledger, calls, config, celery_says)

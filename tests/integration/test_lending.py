@@ -9,6 +9,7 @@ import pytest
 from gridq import registry
 from gridq.client import Client
 from gridq.errors import NoLiveSeat
+from gridq.protocol import SeatTerms
 from gridq.settings import Settings
 from gridq.store.connection import connect
 from tests.conftest import GridEnv
@@ -27,7 +28,7 @@ def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
     config = Settings(broker_url=grid_env.url, prefix=grid_env.prefix, profiles=("bench",), renew_ms=100)
     with LocalGrid(connect(grid_env.url), config, {"m.bench": ["bench:any"]}) as made:
         session = made.sessions["m.bench"]
-        session.lends_to = ("ci", "team:research")
+        session.terms = SeatTerms(lends_to=("ci", "team:research"))
         session.register()
         Heartbeat(
             made.scripts.client, config, session, machine="m", kind="bench", capability={}, owner="alice"

@@ -12,7 +12,7 @@ from gridq import registry
 from gridq.errors import NoLiveSeat
 from gridq.executor import Session
 from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall, Usage
+from gridq.protocol import Json, Limit, SeatTerms, StageCall, Usage
 from gridq.settings import Settings
 from gridq.store.connection import connect
 from tests.conftest import GridEnv
@@ -91,7 +91,7 @@ def owned(grid_env: GridEnv, tmp_path: Path) -> Iterator[Owned]:
 
 def test_what_runs_is_handed_back_unspent_and_what_it_used_is_the_seats_waste(owned: Owned) -> None:
     session = owned.session
-    session.budget = 10_000
+    session.terms = SeatTerms(limits=(Limit(thing="money", window="month", most=10_000),))
     session.register()
     job = owned.start()
     switch.pause(owned.home, None, reason="a talk")

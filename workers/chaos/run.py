@@ -25,7 +25,7 @@ from workers.chaos import books, witness
 from workers.chaos.attacks import Attacker
 from workers.chaos.grid import GATEWAYS, START, ChaosGrid
 from workers.chaos.judge import Judge, Verdict, recovery
-from workers.chaos.layout import BUDGET, Layout, witnessed
+from workers.chaos.layout import Layout, witnessed
 from workers.chaos.plan import Plan
 from workers.chaos.submitting import Agents, Submitted
 
@@ -79,7 +79,7 @@ def by_witness(grid: ChaosGrid, submitted: dict[str, Submitted]) -> Judged:
     """Hold every run of a stage that the witness's file has against what the grid has recorded."""
     runs = witness.read(grid.witness)
     with grid.direct() as client:
-        found = books.read(client, grid.keys, submitted, BUDGET * 1_000_000)
+        found = books.read(client, grid.keys, submitted)
     config = grid.config(grid.client_proxy, grid.folder / "agents")
     verdict = Judge(found, submitted, runs, config, celery_says).judge()
     return Judged(verdict, found.losses, recovery(runs, grid.deaths, submitted))

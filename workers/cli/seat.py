@@ -53,6 +53,7 @@ Seat = Annotated[
 
 NO_BUDGET: dict[str, Any] = {"budget_left": None, "budget": None, "whole_budget": None, "budgets": []}
 
+
 @seat_app.command(epilog=EXITS, short_help="Keep a seat, or all: nothing runs there, at once.")
 def pause(
     seat: Seat = None,
