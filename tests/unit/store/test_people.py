@@ -1,0 +1,90 @@
+"""Agents and teams in windows of days and weeks: what they may use, and what they are told beyond that."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.store.entered import agrees
+from tests.unit.store.limits import DAY, HOUR, ask, limit, over, parked, turn, turn_at
+from tests.unit.store.plans import Grid, one
+from tests.unit.store.test_meters import numbers
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+PEOPLE = """
+[teams.t]
+budgets = [{tokens = 1000, per = "week"}]
+[agents.ann]
+team = "t"
+budgets = [{dollars = 0.01, per = "day"}, {jobs = 3, per = "day"}]
+[agents."*"]
+budgets = [{jobs = 1, per = "day"}]
+"""
+
+
+def test_an_agent_s_day(grid: Grid) -> None:
+    turn_at(grid, 20 * DAY)
+    turn_at(grid, HOUR, period="day")
+    limit(grid, PEOPLE)
+    grid.seat(lanes=2)
+    assert ask(grid, 6_000) == ["ok"]
+    refused = ask(grid, 6_000)
+    assert refused[:3] == ["quota", "agent_money", "ann"]
+    assert refused[3:7] == ["0", "6000", "10000", "6000"]
+    assert int(refused[7]) <= grid.now() + HOUR
+    assert refused[8] == "day"
+    grid.done(grid.take(), used=2_000)
+    assert numbers(grid.shared("a:ann")) == {"money/day": (2_000, 0), "jobs/day": (1, 0)}
+    assert ask(grid, 1) == ["ok"]
+    assert ask(grid, 1) == ["ok"]
+    assert ask(grid, 1)[:3] == ["quota", "agent_jobs", "ann"]
+    agrees(grid)
+    turn(grid, "day")
+    assert ask(grid, 1) == ["ok"]
+    assert numbers(grid.shared("a:ann")) == {"money/day": (0, 3), "jobs/day": (1, 0)}
+    agrees(grid)
+
+
+def test_everybody_else_each_has_a_day_of_their_own(grid: Grid) -> None:
+    limit(grid, PEOPLE)
+    assert ask(grid, agent="bob") == ["ok"]
+    assert ask(grid, agent="bob")[:3] == ["quota", "agent_jobs", "bob"]
+    assert ask(grid, agent="eve") == ["ok"]
+    limit(grid, PEOPLE)
+    assert ask(grid, agent="bob")[:3] == ["quota", "agent_jobs", "bob"]
+    agrees(grid)
+
+
+def test_who_uses_nothing_any_more_is_forgotten(grid: Grid) -> None:
+    """Agents may call themselves what they like where there are no keys."""
+    limit(grid, PEOPLE)
+    grid.seat()
+    for number in range(20):
+        assert ask(grid, agent=f"passing-{number}") == ["ok"]
+    over(grid, "day")
+    for _ in range(60):
+        grid.sweep()
+    assert {name.decode() for name in grid.client.hkeys(grid.keys("meters"))} <= {"t:t"}
+    assert ask(grid, agent="passing-1") == ["ok"]
+    assert ask(grid, agent="passing-1")[:2] == ["quota", "agent_jobs"]
+    agrees(grid)
+
+
+def test_a_team_over_its_tokens_stands_aside_until_the_week_turns(grid: Grid) -> None:
+    turn_at(grid, 20 * DAY)
+    turn_at(grid, HOUR, period="day")
+    turn_at(grid, 5 * DAY, period="week")
+    limit(grid, PEOPLE)
+    grid.seat()
+    assert ask(grid) == ["ok"]
+    grid.job(one(), "waits")
+    grid.done(grid.take(), tokens=(900, 300))
+    assert parked(grid) == {"ann"}
+    assert grid.claim() == "none"
+    assert ask(grid)[:3] == ["quota", "team_tokens", "t"]
+    turn(grid, "week")
+    turn(grid, "day")
+    grid.sweep()
+    assert parked(grid) == set()
+    grid.take()
+    agrees(grid)
