@@ -34,8 +34,11 @@ PLENTY = 10**15
 WAITING = 10
 """Stages of each agent that wait all the while."""
 
-TURN = 50
-"""Stages of one side before it is the other's turn."""
+TURN = 10
+"""Stages of one side before it is the other's turn: what disturbs the machine disturbs both."""
+
+COUNTED = 50
+"""Stages whose commands are counted."""
 
 GROWTH = 1.2
 CALLS = 2.0
@@ -130,7 +133,7 @@ def beside(*, seats: int, agents: int, budgets: int, stages: int) -> list[Measur
             for _ in range(stages // TURN):
                 for side in sides:
                     side.turn()
-        commands = [side.commands(TURN) for side in sides]
+        commands = [side.commands(COUNTED) for side in sides]
     found: list[Measured] = []
     for what, script in (("hold (claim)", "claim"), ("settle (complete)", "complete")):
         one, all_, none = (percentile(each[script], 0.5) for each in times)
