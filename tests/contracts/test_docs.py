@@ -42,14 +42,14 @@ def test_every_built_in_stage_is_documented() -> None:
 
 
 def test_every_key_of_the_seats_file_is_documented() -> None:
-    text = (ROOT / "docs" / "seats.md").read_text()
+    text = (ROOT / "docs" / "seats-file.md").read_text()
     for table in (LocalSeat, LlmSeat, CliSeat, GpuConfig, Model, DeclaredModel):
         for name in table.model_fields:
             assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), (table.__name__, name)
 
 
 def test_the_tables_of_programs_in_the_docs_are_right() -> None:
-    text = (ROOT / "docs" / "seats.md").read_text()
+    text = (ROOT / "docs" / "seats-file.md").read_text()
     examples = [tomllib.loads(example) for example in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
     tables = [table for example in examples for table in example.get("llm", []) if is_cli(table)]
     assert [parse_table(table, "llm").name for table in tables] == ["claude", "claude-work"]
