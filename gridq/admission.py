@@ -17,12 +17,21 @@ from gridq import auth, idempotency, ledger, lending, narration, registry
 from gridq.choosing import kept_apart
 from gridq.errors import JobBudgetExceeded, NoLiveSeat, QueueFull, UnknownStage
 from gridq.estimates import Guess, guesses, told
-from gridq.foresight import REFUSALS, Foresight, Start, starts
+from gridq.foresight import REFUSALS, Foresight, LeftOut, Start, starts
 from gridq.graph.catalogue import Catalogue, StageSpec
 from gridq.graph.nodes import Graph
 from gridq.graph.plan import Plan
 from gridq.idempotency import Body
-from gridq.jobs import JobOptions, budget_micro, deadline_ms, name_of, plan_fields, queue_timeout_ms
+from gridq.jobs import (
+    JobOptions,
+    budget_micro,
+    chain_field,
+    chain_of,
+    deadline_ms,
+    name_of,
+    plan_fields,
+    queue_timeout_ms,
+)
 from gridq.matching import Wanted, unfit, wanted
 from gridq.money import dollars
 from gridq.planning import compile_text, local_catalogue
@@ -142,7 +151,7 @@ class Admission:
         IdempotencyConflict: nothing was written. What the first four and GridFull say of the wait:
         `gridq.outlook`.
         """
-        left_out: dict[int, str] = {}
+        left_out: LeftOut = {}
         try:
             if split.wanted or options.pin is not None or options.avoid:
                 left_out = self._left_out(job, split, options, key)
@@ -157,7 +166,7 @@ class Admission:
             raise self.foresight.told(exc, split.starts, options, left_out) from None
 
     def _write(
-        self, job: str, split: Split, value: bytes, options: JobOptions, left_out: Mapping[int, str], *,
+        self, job: str, split: Split, value: bytes, options: JobOptions, left_out: LeftOut, *,
         celery: bool, deadline: bool, key: str, body: Body,
     ) -> str:  # fmt: skip
         """`admit`, where there is nothing more to find out."""
@@ -166,7 +175,7 @@ class Admission:
         )
         reply = self.scripts.admit(arguments)
         if reply[0] == "noseat":
-            raise self._no_seat(reply[1])
+            raise self._no_seat(reply[1].split("|"))
         if reply[0] == "barred":
             raise lending.barred(reply, options.agent)
         if reply[0] == "key":
@@ -209,7 +218,7 @@ class Admission:
             _tell(job, split, options, reply)
 
     def _arguments(
-        self, job: str, split: Split, value: bytes, options: JobOptions, left_out: Mapping[int, str], *,
+        self, job: str, split: Split, value: bytes, options: JobOptions, left_out: LeftOut, *,
         celery: bool, deadline: bool, key: str, body: Body,
     ) -> tuple[Word, ...]:  # fmt: skip
         """What `admit.lua` is called with."""
@@ -217,7 +226,9 @@ class Admission:
         if split.guesses:
             fields = [*fields, *told(split.guesses, value, self._length(value))]
         if left_out:
-            fields = [*fields, *(word for step, names in left_out.items() for word in _apart(step, names))]
+            links = _links_of(split)
+            apart = [_apart(step, links[step], names) for step, names in left_out.items()]
+            fields = [*fields, *(word for words in apart for word in words)]
         if options.prefer is not None:
             fields = [*fields, "prefer", options.prefer]
         budget = budget_micro(options)
@@ -250,10 +261,8 @@ class Admission:
             queue_timeout_ms=queue_timeout_ms(options, self.config),
         )
 
-    def _left_out(self, job: str, split: Split, options: JobOptions, key: str) -> dict[int, str]:
-        """Step → the seats that do not meet its demand or that its submitter does not want, with commas
-        between. NoLiveSeat.
-        """
+    def _left_out(self, job: str, split: Split, options: JobOptions, key: str) -> LeftOut:
+        """Step → the seats that do not meet its demand or that its submitter does not want. NoLiveSeat."""
         read_at, seats = self._seats
         known = time.monotonic() - read_at < LOOK
         if not known:
@@ -262,16 +271,18 @@ class Admission:
             self._seats = read_at, seats
         try:
             seats = lending.lent(self.scripts, job, seats, options, key)
-            found = kept_apart(_queues_of(split), seats, options)
+            found = kept_apart(_links_of(split), seats, options)
             for want in split.wanted:
                 lacking = unfit(want, seats, self.profiles, wait=options.wait_for_seat)
-                found[want.step] = list(dict.fromkeys([*found.get(want.step, ()), *lacking]))
+                apart = found.get(want.step) or [[] for _ in lacking]
+                both = zip(apart, lacking, strict=True)
+                found[want.step] = [list(dict.fromkeys([*names, *more])) for names, more in both]
         except NoLiveSeat:
             if not known:
                 raise
             self._seats = (-math.inf, ())  # perhaps one has joined since
             return self._left_out(job, split, options, key)
-        return {step: ",".join(names) for step, names in found.items() if names}
+        return {step: tuple(map(",".join, apart)) for step, apart in found.items() if any(apart)}
 
     def _length(self, value: bytes) -> int:
         """Bytes of an input, which may be a link to it."""
@@ -284,14 +295,14 @@ class Admission:
         zone = self.scripts.client.hget(self.scripts.keys("calendar"), "zone")
         return zone.decode() if isinstance(zone, bytes) else self.config.timezone
 
-    def _no_seat(self, queue: str) -> NoLiveSeat:
-        near = registry.nearest(self.scripts.client, self.scripts.keys, queue)
+    def _no_seat(self, links: Sequence[str]) -> NoLiveSeat:
+        near = [registry.nearest(self.scripts.client, self.scripts.keys, queue) for queue in links]
         return NoLiveSeat(
-            f"No live seat serves {queue}",
+            f"No live seat serves {' or '.join(links)}",
             {
-                "path": queue,
-                "queue": queue,
-                "reason": near,
+                "path": links[0],
+                "queue": links[0],
+                "reason": "; ".join(dict.fromkeys(near)),
                 "fix": "start a worker that serves it, or submit with wait_for_seat",
             },
         )
@@ -317,16 +328,22 @@ def _tell(job: str, split: Split, options: JobOptions, reply: Sequence[str]) -> 
         narration.tell("job gave way", job=other, by=job)
 
 
-def _queues_of(split: Split) -> dict[int, str]:
-    """Step → its queue."""
-    pairs = zip(split.fields[::2], split.fields[1::2], strict=True)
-    headers = ((str(name), str(text)) for name, text in pairs)
-    return {int(name[2:]): text.partition(" ")[0] for name, text in headers if name.startswith("h:")}
+def _links_of(split: Split) -> dict[int, list[str]]:
+    """Step → its queue and its fall-backs."""
+    found: dict[int, list[str]] = {}
+    for name, text in zip(split.fields[::2], split.fields[1::2], strict=True):
+        sort, _, step = str(name).partition(":")
+        if sort == "h":
+            found[int(step)] = [str(text).partition(" ")[0]]
+        elif sort == "fb":  # it comes behind its header
+            found[int(step)] = chain_of(str(text))[1]
+    return found
 
 
-def _apart(step: int, seats: str) -> tuple[str, str, str, str]:
-    """The fields that keep seats from a step, now and whenever it starts again."""
-    return f"x:{step}", seats, f"u:{step}", seats
+def _apart(step: int, links: Sequence[str], unfit: Sequence[str]) -> list[str]:
+    """The fields that keep seats from a step, now and whenever it starts again: by each of its queues."""
+    chain = [f"fb:{step}", chain_field(links, unfit)] if len(links) > 1 else []
+    return [*chain, f"x:{step}", unfit[0], f"u:{step}", unfit[0]] if unfit[0] else chain
 
 
 def _queue_full(reply: Sequence[str]) -> QueueFull:

@@ -191,6 +191,7 @@ class Attempt:
             path=op.path,
             implementation=op.implementation,
             effects=[Effect(**effect) for effect in op.effects],
+            queue=self.claim.queue,
             timeout=op.timeout,
         )
         begun = time.monotonic()

@@ -16,39 +16,43 @@ ONLY = "="
 
 
 def kept_apart(
-    steps: Mapping[int, str], seats: Sequence[Advertisement], options: JobOptions
-) -> dict[int, list[str]]:
-    """Step → the seats that may not take it, of the steps (number → queue) of one job.
+    steps: Mapping[int, Sequence[str]], seats: Sequence[Advertisement], options: JobOptions
+) -> dict[int, list[list[str]]]:
+    """Step → for each of its queues the seats that may not take it from there, of the steps (number → its
+    queue and its fall-backs) of one job.
 
-    A pin holds for the steps that the pinned seat serves. NoLiveSeat, unless the submitter would wait: it
-    serves none of them, or of some step every seat is to be avoided.
+    A pin holds for the steps that the pinned seat serves, at whichever of their queues. NoLiveSeat, unless
+    the submitter would wait: it serves none of them, or of some step every seat is to be avoided.
     """
-    found: dict[int, list[str]] = {}
+    found: dict[int, list[list[str]]] = {}
     pinned = next((seat for seat in seats if seat.seat == options.pin), None)
     serves = set(pinned.queues) if pinned is not None else set[str]()
-    for step, queue in steps.items():
-        if queue == queues.PURE:  # whichever lane completes what it waits for runs it
+    avoided = sorted(set(options.avoid))
+    for step, links in steps.items():
+        if queues.PURE in links:  # whichever lane completes what it waits for runs it
             continue
-        serving = [seat.seat for seat in seats if queue in seat.queues]
-        apart = sorted(set(options.avoid))
-        if serving and not set(serving) - set(apart) and not options.wait_for_seat:
-            raise _nobody_else(queue, serving)
-        if options.pin is not None and (queue in serves or pinned is None):
-            others = [seat for seat in serving if seat != options.pin]
-            apart = [*sorted({*apart, *others}), ONLY + options.pin]
-        if apart:
+        serving = [[seat.seat for seat in seats if queue in seat.queues] for queue in links]
+        anybody = list(dict.fromkeys(name for names in serving for name in names))
+        if anybody and not set(anybody) - set(avoided) and not options.wait_for_seat:
+            raise _nobody_else(links, anybody)
+        apart = [avoided for _ in links]
+        if options.pin is not None and (pinned is None or not serves.isdisjoint(links)):
+            others = [[name for name in names if name != options.pin] for names in serving]
+            apart = [[*sorted({*avoided, *names}), ONLY + options.pin] for names in others]
+        if any(apart):
             found[step] = apart
-    if options.pin is not None and serves.isdisjoint(steps.values()) and not options.wait_for_seat:
-        raise _not_there(options.pin, pinned, sorted(set(steps.values()) - {queues.PURE}))
+    needed = {queue for links in steps.values() for queue in links}
+    if options.pin is not None and serves.isdisjoint(needed) and not options.wait_for_seat:
+        raise _not_there(options.pin, pinned, sorted(needed - {queues.PURE}))
     return found
 
 
-def _nobody_else(queue: str, serving: list[str]) -> NoLiveSeat:
+def _nobody_else(links: Sequence[str], serving: list[str]) -> NoLiveSeat:
     return NoLiveSeat(
-        f"Every live seat of {queue} is to be avoided",
+        f"Every live seat of {' or '.join(links)} is to be avoided",
         {
             "path": "avoid",
-            "queue": queue,
+            "queue": links[0],
             "reason": "it is served by " + ", ".join(serving[:5]),
             "fix": "avoid fewer seats, or submit with wait_for_seat",
         },

@@ -33,25 +33,29 @@ REFUSALS = (DeadlineUnreachable, GridFull, NoLiveSeat, QueueFull, QuotaExceeded)
 STARTS = 8
 """Different stages of one job that are looked ahead for."""
 
+LeftOut = Mapping[int, Sequence[str]]
+"""Step → for each of its queues the seats that may not take it from there, with commas between."""
+
 E = TypeVar("E", bound=GridError)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A stage that is ready at once: its step, queue and rounded cost."""
+    """A stage that is ready at once: its step, queue, rounded cost and the queues it falls back to."""
 
     step: int
     queue: str
     cost: int = 0
+    fallbacks: tuple[str, ...] = ()
 
 
 def starts(plan: Plan, ready: Sequence[int]) -> tuple[Start, ...]:
     """The stages of `plan` that are ready at once, of like ones the first; pure ones wait for nobody."""
-    found: dict[tuple[str, int], Start] = {}
+    found: dict[tuple[tuple[str, ...], int], Start] = {}
     for step in ready:
-        queue, cost = plan.steps[step].queue, rung(plan.steps[step].micro_dollars)
-        if queue != queues.PURE and len(found) < STARTS:
-            found.setdefault((queue, cost), Start(step, queue, cost))
+        asks, cost = plan.steps[step], rung(plan.steps[step].micro_dollars)
+        if asks.queue != queues.PURE and len(found) < STARTS:
+            found.setdefault((asks.links, cost), Start(step, asks.queue, cost, asks.fallbacks))
     return tuple(found.values())
 
 
@@ -67,7 +71,7 @@ class Foresight:
         job: str,
         begin: Sequence[Start],
         options: JobOptions,
-        left_out: Mapping[int, str],
+        left_out: LeftOut,
         *,
         queued: bool = False,
     ) -> None:
@@ -94,36 +98,37 @@ class Foresight:
         if options.deadline is not None and queued and due is not None:
             allowed["deadline"] = float(due) / 1000 - clock[0] - clock[1] / 1e6
         for start, waits, idle in zip(begin, found[::2], found[1::2], strict=True):
-            if waits or not idle:
+            if waits or not idle or start.fallbacks:
                 self._check_one(start, options, left_out, allowed)
 
     def _check_one(
         self,
         start: Start,
         options: JobOptions,
-        left_out: Mapping[int, str],
+        left_out: LeftOut,
         allowed: Mapping[str, float | None],
     ) -> None:
         outlook = self._outlook(start, options, left_out)
-        low, p50, high = outlook.forecast.low, outlook.forecast.p50, outlook.forecast.high
+        told = outlook.forecast
+        low, p50, high = told.low, told.p50, told.high
         if low is None or p50 is None or high is None:
             return  # nobody knows
         seconds, option = min((s, name) for name, s in allowed.items() if s is not None)
         if low > seconds > 0:  # where its time is over already the sweep says so
             error = DeadlineUnreachable(
-                f"The job could not begin within its {option} of {seconds:.3g} s: a stage of {start.queue} "
+                f"The job could not begin within its {option} of {seconds:.3g} s: a stage of {told.queue} "
                 f"would start in {p50:.3g} s ({low:.3g} to {high:.3g})",
-                {"path": option, "option": option, "queue": start.queue, "seconds": seconds},
+                {"path": option, "option": option, "queue": told.queue, "seconds": seconds},
             )
             raise _with(error, outlook)
 
-    def told(self, error: E, begin: Sequence[Start], options: JobOptions, left_out: Mapping[int, str]) -> E:
+    def told(self, error: E, begin: Sequence[Start], options: JobOptions, left_out: LeftOut) -> E:
         """`error`, a refusal, with what its submitter can do about it in its details."""
         if "starts_in" in error.details:
             return error
         queue = error.details.get("queue")
-        mine = [start for start in begin if start.queue == queue] or list(begin[:1])
-        if queue and mine and mine[0].queue != queue:  # of a later step
+        mine = [start for start in begin if queue in (start.queue, *start.fallbacks)] or list(begin[:1])
+        if queue and mine and queue not in (mine[0].queue, *mine[0].fallbacks):  # of a later step
             mine = [Start(-1, queue)]
         if isinstance(error, NoLiveSeat) and error.path != queue:
             mine = []  # some serve the queue, and none of them may: there is nobody to stand in line for
@@ -133,19 +138,27 @@ class Foresight:
                 outlook = self._outlook(mine[0], options, left_out)
         return _with(error, outlook)
 
-    def _outlook(self, start: Start, options: JobOptions, left_out: Mapping[int, str]) -> Outlook:
-        """What is known of such a stage. No other queue is named where a pin or a demand leaves some seats
-        out: whether those of another queue may take it is not known here.
+    def _outlook(self, start: Start, options: JobOptions, left_out: LeftOut) -> Outlook:
+        """What is known of such a stage, at the first of its queues where somebody takes it. No other queue is
+        named where a pin or a demand leaves some seats out: whether those of another queue may take it is not
+        known here.
         """
-        ask = _ask(start, options, left_out)
-        found = self.lookout.outlook(ask)
-        return replace(found, elsewhere=None) if ask.excluded - set(options.avoid) else found
+        apart = left_out.get(start.step, ())
+        found = None
+        for number, queue in enumerate((start.queue, *start.fallbacks)):
+            ask = _ask(start, queue, options, apart[number] if apart else "")
+            at = self.lookout.outlook(ask)
+            if found is None or at.forecast.lanes:
+                found = replace(at, elsewhere=None) if ask.excluded - set(options.avoid) else at
+            if at.forecast.lanes:
+                break
+        assert found is not None
+        return found
 
 
-def _ask(start: Start, options: JobOptions, left_out: Mapping[int, str]) -> Ask:
-    names = left_out.get(start.step, "")
-    excluded = frozenset(names.split(",")) if names else frozenset[str]()
-    return Ask(start.queue, options.agent, options.prio, start.cost, excluded)
+def _ask(start: Start, queue: str, options: JobOptions, apart: str) -> Ask:
+    excluded = frozenset(apart.split(",")) if apart else frozenset[str]()
+    return Ask(queue, options.agent, options.prio, start.cost, excluded)
 
 
 def _with(error: E, outlook: Outlook | None) -> E:

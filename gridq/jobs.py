@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -152,8 +153,8 @@ def rung(micro_dollars: int) -> int:
 
 
 def plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
-    """(fields and values of the job's hash, the steps ready at once, the queues needed). store/lua says what
-    each field is.
+    """(fields and values of the job's hash, the steps ready at once, the queues needed, of those with | between
+    them one). store/lua says what each field is.
     """
     dependents: list[list[int]] = [[] for _ in plan.steps]
     for index, step in enumerate(plan.steps):
@@ -174,6 +175,8 @@ def plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
             )
         )
         fields += (f"h:{index}", header, f"s:{index}", dump_step(step))
+        if step.fallbacks:
+            fields += (f"fb:{index}", chain_field(step.links, [""] * len(step.links)))
         if step.after:
             fields += (f"p:{index}", len(step.after))
         else:
@@ -192,7 +195,20 @@ def plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
         parent = "-" if scope.parent is None else scope.parent
         nested = " ".join(map(str, inner[number]))
         fields += (f"sc:{number}", f"{parent} {scope.max_attempts} {scope.delay_ms} {steps};{nested}")
-    return fields, ready, sorted({step.queue for step in plan.steps})
+    return fields, ready, sorted({"|".join(step.links) for step in plan.steps})
+
+
+def chain_field(links: Sequence[str], unfit: Sequence[str]) -> str:
+    """The field fb:<step> of a step with fall-backs that has not become ready yet. `unfit`: for each of its
+    queues the seats that may not take it from there, with commas between (store/lua/lib/chain.lua).
+    """
+    return " ".join(["1", *(f"{queue}|{names}" for queue, names in zip(links, unfit, strict=True))])
+
+
+def chain_of(field: str) -> tuple[int, list[str]]:
+    """(which of its queues a step stands or stood in last, its queues) of a field fb:<step>."""
+    at, *links = field.split(" ")
+    return int(at) - 1, [link.partition("|")[0] for link in links]
 
 
 @dataclass(frozen=True, slots=True)

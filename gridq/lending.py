@@ -42,13 +42,17 @@ def lent(
 
 
 def barred(reply: Sequence[str], agent: str) -> NoLiveSeat:
-    """The refusal that a script's reply stands for: `barred`, the queue, each seat and whom it is lent to."""
+    """The refusal that a script's reply stands for: `barred`, the queue and its fall-backs with | between,
+    each seat and whom it is lent to.
+    """
     _, queue, *pairs = reply
-    seats = [_told(seat, _names(words)) for seat, words in zip(pairs[::2], pairs[1::2], strict=True)]
+    links = queue.split("|")
+    told = (_told(seat, _names(words)) for seat, words in zip(pairs[::2], pairs[1::2], strict=True))
+    seats = list(dict.fromkeys(told))
     more = f" and {len(seats) - 3} more" if len(seats) > 3 else ""
     return NoLiveSeat(
-        f"No live seat of {queue} is lent to the agent {agent!r}",
-        {"path": "agent", "queue": queue, "reason": "; ".join(seats[:3]) + more, "fix": FIX},
+        f"No live seat of {' or '.join(links)} is lent to the agent {agent!r}",
+        {"path": "agent", "queue": links[0], "reason": "; ".join(seats[:3]) + more, "fix": FIX},
     )
 
 

@@ -30,22 +30,47 @@ def wanted(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[Wanted, ...]:
         if step.ops and queues.kind_of(step.queue) in profiles:
             effects = [Effect(**effect) for effect in step.ops[0].effects]
             demand = demand_of(effects, profiles, step.path)
-            if demand is not None and demand.needs:
+            if demand is not None and any(link.needs for link in demand.links):
                 found.append(Wanted(index, step.path, demand))
     return tuple(found)
 
 
 def unfit(
     want: Wanted, seats: Sequence[Advertisement], profiles: Mapping[str, Profile], *, wait: bool
-) -> list[str]:
-    """The live seats of the step's queue that do not meet its demand: they are not to be asked.
+) -> list[list[str]]:
+    """Of each link of the step's demand the live seats of its queue that do not meet it: they are not to be
+    asked.
 
-    NoLiveSeat: none of those that serve the queue does (and the submitter would not `wait`), with what the
-    closest lacks. A seat whose kind is not enabled here, or that says what this version cannot read, is
-    taken at its word.
+    NoLiveSeat: none of those that serve one of the queues does (and the submitter would not `wait`), with
+    what the closest lack. A seat whose kind is not enabled here, or that says what this version cannot read,
+    is taken at its word.
     """
-    serving = [ad for ad in seats if want.demand.queue in ad.queues]
-    lacking: dict[str, str] = {}
+    found, reasons, fits = [], [], False
+    for link in want.demand.links:
+        serving = [ad for ad in seats if link.queue in ad.queues]
+        lacking = _lacking(link, serving, profiles)
+        found.append(sorted(lacking))
+        reasons += [f"{seat}: {lack}" for seat, lack in sorted(lacking.items())]
+        fits = fits or len(lacking) < len(serving)
+    if reasons and not fits and not wait:
+        called = " or ".join(link.queue for link in want.demand.links)
+        raise NoLiveSeat(
+            f"No live seat of {called} meets the stage's demand",
+            {
+                "path": want.path,
+                "queue": want.demand.queue,
+                "reason": "; ".join(dict.fromkeys(reasons[:3])),
+                "fix": "ask for less, or submit with wait_for_seat",
+            },
+        )
+    return found
+
+
+def _lacking(
+    demand: Demand, serving: Sequence[Advertisement], profiles: Mapping[str, Profile]
+) -> dict[str, str]:
+    """Seat → what it lacks for `demand`."""
+    found: dict[str, str] = {}
     for ad in serving:
         profile = profiles.get(ad.kind)
         if profile is not None:
@@ -53,18 +78,7 @@ def unfit(
                 capability = profile.Capability.model_validate(ad.capability)
             except ValidationError:  # its worker is of another version
                 continue
-            lack = profile.shortfall(want.demand, capability)
+            lack = profile.shortfall(demand, capability)
             if lack:
-                lacking[ad.seat] = lack
-    if serving and len(lacking) == len(serving) and not wait:
-        reason = "; ".join(f"{seat}: {lack}" for seat, lack in sorted(lacking.items())[:3])
-        raise NoLiveSeat(
-            f"No live seat of {want.demand.queue} meets the stage's demand",
-            {
-                "path": want.path,
-                "queue": want.demand.queue,
-                "reason": reason,
-                "fix": "ask for less, or submit with wait_for_seat",
-            },
-        )
-    return sorted(lacking)
+                found[ad.seat] = lack
+    return found

@@ -25,11 +25,12 @@ def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[s
     """Which queue a stage goes to, and what it may cost.
 
     Built-in pure stages: `gridq:pure`; other built-ins: `gridq:local`; Python stages: the queue of their
-    module; all else: the capability that a profile demands for its effects.
+    module; all else: the capability that a profile demands for its effects, with its fall-backs.
     """
     cents = sum(_cents(effect, path) for effect in effects if effect.effect == "Cost")
     demand = demand_of(effects, profiles, path)
     runner, _, rest = spec.implementation.partition(":")
+    fallbacks: tuple[str, ...] = ()
     if runner in ("builtin", "python"):
         if demand is not None:
             raise CapabilityConflict(
@@ -50,8 +51,8 @@ def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[s
             {"path": path, "expected": 'an effect such as {"effect": "Llm", "model": "any"}'},
         )
     else:
-        queue = demand.queue
-    return Placement(queue=queue, micro_dollars=round(cents * 10_000))
+        queue, fallbacks = demand.queue, tuple(link.queue for link in demand.fallbacks)
+    return Placement(queue=queue, micro_dollars=round(cents * 10_000), fallbacks=fallbacks)
 
 
 def _cents(effect: Effect, path: str) -> float:

@@ -208,14 +208,14 @@ def demand_of(effects: list[Effect], profiles: Mapping[str, Profile], path: str 
     UnknownCapability: an effect that no profile knows. CapabilityConflict: effects of two kinds, or two
     queues of one.
     """
-    demands: dict[str, Demand] = {}
+    demands: dict[str, Demand] = {}  # a chain by all of its queues
     for effect in effects:
         if effect.effect in CORE_EFFECTS:
             continue
         for profile in profiles.values():
             demand = profile.demand(effect)
             if demand is not None:
-                demands[demand.queue] = demand
+                demands[", else ".join(link.queue for link in demand.links)] = demand
                 break
         else:
             raise UnknownCapability(

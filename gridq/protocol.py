@@ -35,6 +35,18 @@ class Demand(Wire):
 
     queue: str = Field(description="the capability, which is the queue's name")
     needs: dict[str, Json] = Field(default_factory=dict, description="what the profile's `matches` compares")
+    fallbacks: tuple[Demand, ...] = Field(
+        (), description="what it makes do with, the next best first, where no seat can take it; of one kind"
+    )
+
+    @property
+    def links(self) -> tuple[Demand, ...]:
+        """Itself and its fall-backs, the best first."""
+        return (self, *self.fallbacks)
+
+    def link(self, queue: str) -> Demand:
+        """The one of its links that a seat took from `queue`; itself where none is of that queue."""
+        return next((link for link in self.links if link.queue == queue), self)
 
 
 class Estimate(Wire):
@@ -198,6 +210,9 @@ class StageCall(Wire):
         description="'builtin:text_template', 'python:pkg.mod:function', 'llm:chat', 'bench:echo'"
     )
     effects: list[Effect] = Field(default_factory=list)
+    queue: str = Field(
+        "", description="where the seat took it from: of a demand with fall-backs, which of them; '': unknown"
+    )
     timeout: float | None = Field(None, description="seconds; None: the operator's stage_timeout")
 
 

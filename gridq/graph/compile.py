@@ -55,10 +55,13 @@ REMOTE_STAGE = stage_spec(
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a stage runs, and what it is expected to cost in micro-dollars."""
+    """Where a stage runs (the best of several queues, and the others in order), and what it is expected to
+    cost in micro-dollars.
+    """
 
     queue: str
     micro_dollars: int = 0
+    fallbacks: tuple[str, ...] = ()
 
 
 Placer = Callable[[StageSpec, list[Effect], str], Placement]
@@ -287,6 +290,7 @@ class _Compiler:
             guard=at.guard,
             scope=at.scope,
             micro_dollars=placement.micro_dollars,
+            fallbacks=placement.fallbacks,
         )
         self.drafts.append(draft)
         return len(self.drafts) - 1

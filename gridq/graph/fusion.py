@@ -26,6 +26,7 @@ class Draft:
     guard: tuple[int, bool] | None
     scope: int | None
     micro_dollars: int
+    fallbacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ def _fused(drafts: list[Draft], members: list[int], place: dict[int, int], renam
         guard=None if head.guard is None else (place[head.guard[0]], head.guard[1]),
         scope=None if head.scope is None else renamed[head.scope],
         micro_dollars=sum(draft.micro_dollars for draft in drafts),
+        fallbacks=head.fallbacks,
     )
 
 

@@ -56,7 +56,7 @@ class Step:
 
     The step's output is `value` evaluated after the ops ran. `guard` is the innermost Branch arm it stands
     in: (gate step, arm); `scope` the innermost Retry. Step numbers in `after` and `refs` are smaller than
-    its own.
+    its own. `fallbacks`: the queues it goes to, in this order, where no seat of `queue` can take it.
     """
 
     path: str
@@ -69,6 +69,12 @@ class Step:
     guard: tuple[int, bool] | None = None
     scope: int | None = None
     micro_dollars: int = 0
+    fallbacks: tuple[str, ...] = ()
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Its queue and its fall-backs."""
+        return (self.queue, *self.fallbacks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +169,7 @@ def dump_step(step: Step) -> str:
 
 
 def load_step(text: str | bytes) -> Step:
-    """The step that `dump_step` wrote; `after`, `guard`, `scope` and `micro_dollars` are empty."""
+    """The step that `dump_step` wrote; `after`, `guard`, `scope`, `micro_dollars`, `fallbacks` are empty."""
     path, queue, listed, value, refs, reads_input = json.loads(text)
     ops = [Op(*fields) for fields in listed]
     return Step(

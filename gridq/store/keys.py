@@ -14,6 +14,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `fin:<job>` | list of one: final state and answer or error | the result's TTL (default 1 h) |
 | `idem:<agent>:…` | an idempotency key (hashed): its job, the body's digest | as its job, then the result |
 | `cls:…` `rdy:…` `w:…` | a capability's pending set | empty themselves; else the longest deadline + 1 h |
+| `chained` | sorted set: stages with a fall-back chain that stand ready, when each was looked at | the same |
 | `vt:<kind>` | hash: virtual time of each agent | the same |
 | `seat:<seat>` | hash: incarnation, lanes, budgets, queues | 40 days after it was last live (routers: 1 h) |
 | `held:<seat>` | hash: lane → lease | empties itself; at most as the pending sets |

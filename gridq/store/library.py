@@ -12,7 +12,7 @@ from importlib import resources
 
 FILES = (
     "base", "gate", "windows", "ledger", "meters", "rates", "money", "access", "idempotency", "events",
-    "reliability", "pending", "jobs", "room", "seats", "take", "parking", "lateness",
+    "reliability", "chain", "pending", "jobs", "room", "seats", "take", "parking", "lateness",
 )  # fmt: skip
 """The files of lua/lib/, each of which uses only those before it."""
 

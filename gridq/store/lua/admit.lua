@@ -1,6 +1,6 @@
 -- Write a job's plan and make its first steps ready, all or nothing.
 -- ARGV  job, agent, prio, deadline in ms from now ('' = the one the inbox knows), result TTL in ms, celery, stream ('', '1',
---       'e': its end alone), wait ('1' = accept without a live seat), input, answer step, steps, queues needed (space separated),
+--       'e': its end alone), wait ('1' = accept without a live seat), input, answer step, steps, queues needed (space separated; of those with | between them one),
 --       ready steps (space separated), the job's name, its session or '', the id of its API key or '' (the inbox knows its own), what it may cost in
 --       micro-dollars, how many stages it has, its idempotency key as <agent>:<digest> or '', the digest of its body or '' (the
 --       inbox knows its own), for how long a stage may stand ready in ms or '', field, value, …
@@ -56,8 +56,10 @@ end
 if full then return refuse(full) end  -- what stands in the inbox waits there
 if ARGV[8] ~= '1' then
   local none = {'noseat'}
-  for q in words(ARGV[12]) do
-    if C('HEXISTS', K .. 'lanes', q) == 0 then none[#none + 1] = q end
+  for links in words(ARGV[12]) do
+    local served = false
+    for q in string.gmatch(links, '[^|]+') do served = served or C('HEXISTS', K .. 'lanes', q) == 1 end
+    if not served then none[#none + 1] = links end
   end
   if none[2] then return refuse(none) end
   if guarded then
@@ -70,7 +72,7 @@ end
 local gave_way = {}
 if guarded and C('EXISTS', K .. 'limits') == 1 then
   --[
-  local refusal, drops = refused_for_room(ARGV[13], 22, ARGV[3])
+  local refusal, drops = refused_for_room(ARGV[13], 22, ARGV[3], agent, team)
   if refusal then return refuse(refusal) end
   team, refusal = promise(job, agent, team, tonumber(ARGV[17]))
   if not team then return refuse(refusal) end

@@ -19,19 +19,26 @@ local function key_fault(id, agent)
   return key.ends ~= nil and key.ends <= NOW and 'revoked', key.team or '-'
 end
 
--- The refusal where all live seats of one of the `queues` are lent to others: {'barred', queue, seat, whom that is lent to, …}.
--- lends: seat → whom it is lent to alone.
+-- The team that an agent counts for: the one that the limits name, else its key's.
+local function team_of(agent, team)
+  local own = string.match(C('HGET', K .. 'limits', 'a:' .. agent) or '', '^%S+')
+  return own and own ~= '-' and own or team
+end
+
+-- The refusal where all live seats of one of the `queues` are lent to others: {'barred', queue, seat, whom that is lent to, …}. Of
+-- queues with | between them one is enough. lends: seat → whom it is lent to alone.
 local function barred(queues, agent, team)
   if C('EXISTS', K .. 'lends') == 0 then return nil end
-  local own = string.match(C('HGET', K .. 'limits', 'a:' .. agent) or '', '^%S+')
-  if own and own ~= '-' then team = own end
-  for q in words(queues) do
-    local found, free = {'barred', q}, false
-    for _, seat in ipairs(C('SMEMBERS', K .. 'serve:' .. q)) do
-      local only = C('HGET', K .. 'lends', seat)
-      free = lent(only, agent, team)
-      if free then break end
-      found[#found + 1], found[#found + 2] = seat, only
+  team = team_of(agent, team)
+  for links in words(queues) do
+    local found, free = {'barred', links}, false
+    for q in string.gmatch(links, '[^|]+') do
+      for _, seat in ipairs(free and {} or C('SMEMBERS', K .. 'serve:' .. q)) do
+        local only = C('HGET', K .. 'lends', seat)
+        free = lent(only, agent, team)
+        if free then break end
+        found[#found + 1], found[#found + 2] = seat, only
+      end
     end
     if not free and found[3] then return found end
   end

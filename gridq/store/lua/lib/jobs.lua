@@ -69,7 +69,7 @@ local function settle(lease, by, used, what, of, names)
     C('SET', K .. 'late:' .. lease, seat .. ' ' .. told .. ' ' .. agent .. ' ' .. q .. ' ' .. under, 'KEEPTTL')
   end
   if what == 'done' or more then
-    of.agent, of.q = of.agent or agent, of.q or q
+    of.agent, of.q = of.agent or agent, q ~= '-' and q or of.q  -- a chain may have gone on to another link since
     enter(what, lease, seat, of, micro - m, tokens_in - i, tokens_out - x, priced, names, true)
   end
   return seat, charged == '-'
@@ -197,7 +197,7 @@ local function reset(job, r, pushed)
     local f = C('HMGET', j, 'o:' .. s, 'k:' .. s)
     if f[1] or f[2] then again = again + 1 end
     C('HDEL', j, 'o:' .. s, 'k:' .. s, 'dn:' .. s, 'cur:' .. s, 'f:' .. s, 'l:' .. s, 'd:' .. s, 'x:' .. s, 't:' .. s, 'em:' .. s,
-      'rl:' .. s)
+      'rl:' .. s, 'fn:' .. s)
     local unfit = C('HGET', j, 'u:' .. s)
     if unfit then C('HSET', j, 'x:' .. s, unfit) end
     C('HSET', j, 'p:' .. s, count)
@@ -263,8 +263,8 @@ local function drop(job, step, by)
   return finish(job, 'failed', detailed(counted(job, step, err), '"step":' .. step .. ',"dropped_by":' .. cjson.encode(by)))
 end
 
--- An attempt ended without a result through no fault of the stage. kind: seat (counts to MAXATT, the seat excluded for
--- `pause` ms), lost (its lease lapsed: counts to MAXLOSS), died (the process that ran it died: twice is quarantine), back
+-- An attempt ended without a result through no fault of the stage. kind: seat (counts to MAXATT, of a stage with a chain at each of its
+-- links; the seat excluded for `pause` ms), lost (its lease lapsed: counts to MAXLOSS), died (the process that ran it died: twice is quarantine), back
 -- (handed back: nothing counts). A seat that lost it or whose child died is excluded for a while. Returns again | quarantined |
 -- celery | plain.
 local LIMITS = {seat = {'f:', MAXATT}, lost = {'l:', MAXLOSS}, died = {'d:', 2}}
@@ -272,7 +272,9 @@ local function attempt_failed(job, step, seat, kind, pause, err)
   local j = jobkey(job)
   local limit = LIMITS[kind]
   local last = limit and C('HINCRBY', j, limit[1] .. step, 1) >= limit[2]
-  local out = C('HEXISTS', j, 'em:' .. step) == 1  -- its first token is out: no second try
+  local f = C('HMGET', j, 'em:' .. step, 'fb:' .. step, 'fn:' .. step, 'h:' .. step)
+  local out = f[1]  -- its first token is out: no second try
+  if kind == 'seat' and f[2] then last = not try_again(job, step, f[2], f[3], f[4]) end
   if last and kind == 'died' and not out then return isolate(job, step, err) end
   if last or out then return failed(job, step, counted(job, step, err)) end
   if limit and seat then

@@ -71,8 +71,9 @@ local function timer(job, step, epoch, claims) return 'q:' .. job .. ':' .. step
 local function push(job, step, later)
   local j = jobkey(job)
   local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step, 'session', 'team', 'h:' .. step, 'qt',
-    'ep:' .. step, 'a:' .. step, 'prefer', 'of')
+    'ep:' .. step, 'a:' .. step, 'prefer', 'of', 'fb:' .. step)
   if f[5] then return end
+  if f[14] then f[8], f[3] = stand(job, step, f[14], f[8], f[3], f[1], f[7] or f[13]) end
   if f[9] then C('ZADD', K .. 'delays', 'NX', NOW + f[9], timer(job, step, f[10], f[11])) end
   local h = header(nil, nil, f[8])
   local agent, q = f[1], h.q
@@ -104,12 +105,13 @@ local function push(job, step, later)
   if later then later[#later + 1] = {q, f[3], h.cost, session, agent, team} else ring(q, f[3], h.cost, session, agent, team) end
 end
 
--- Take a stage out of its pending set; true where it stood there. `f`: its job's fields at:<step> and agent, where the caller
--- has read them.
+-- Take a stage out of its pending set; true where it stood there. `f`: its job's fields at:<step>, agent and fb:<step>, where the
+-- caller has read them.
 local function unpend(job, step, f)
   local j = jobkey(job)
-  f = f or C('HMGET', j, 'at:' .. step, 'agent')
+  f = f or C('HMGET', j, 'at:' .. step, 'agent', 'fb:' .. step)
   if not f[1] then return false end
+  if f[3] then C('ZREM', K .. 'chained', job .. ':' .. step) end
   C('HDEL', j, 'at:' .. step)
   local q, cls = string.match(f[1], '^(%S+) (.*)$')
   local w = K .. 'w:' .. q .. ':' .. cls .. ':' .. f[2]

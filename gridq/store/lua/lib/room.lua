@@ -62,18 +62,23 @@ local function givers(q, short)
   return nil
 end
 
--- Whether the ready steps of a job have room in their queues. `ready`: the steps; `at`: where in ARGV the fields of its plan begin.
--- Gives nil and who has to give way for it ({queue, most, needed, {{job, path} …}} …), or {'queue', queue, pending, limit, needed}.
--- Nothing is written.
-local function refused_for_room(ready, at, prio)
+-- Whether the ready steps of a job have room in their queues; a step with a chain in the one where it would stand. `ready`: the steps;
+-- `at`: where in ARGV the fields of its plan begin. Gives nil and who has to give way for it ({queue, most, needed, {{job, path} …}}
+-- …), or {'queue', queue, pending, limit, needed}. Nothing is written.
+local function refused_for_room(ready, at, prio, agent, team)
   if C('HEXISTS', K .. 'limits', 'q') == 0 then return nil, {} end
-  local header_of, needed, drops = {}, {}, {}
-  for s in words(ready) do header_of['h:' .. s] = true end
+  local told, needed, drops = {}, {}, {}
+  for s in words(ready) do told['h:' .. s], told['fb:' .. s] = '', '' end
   for i = at, #ARGV, 2 do
-    if header_of[ARGV[i]] then
-      local q = string.match(ARGV[i + 1], '^%S+')
-      needed[q] = (needed[q] or 0) + 1
+    if told[ARGV[i]] then told[ARGV[i]] = ARGV[i + 1] end
+  end
+  for s in words(ready) do
+    local q, cost = string.match(told['h:' .. s], '^(%S+) (%S+)')
+    if told['fb:' .. s] ~= '' then
+      local links = links_of(told['fb:' .. s])
+      q = links[choose(links, '', nil, cost, agent, team_of(agent, team))].q
     end
+    needed[q] = (needed[q] or 0) + 1
   end
   for q, count in pairs(needed) do
     local most, policy = bound(q)

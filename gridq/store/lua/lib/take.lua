@@ -23,10 +23,12 @@ end
 -- All that a claim reads of a step and its job, but the values it takes; nil where the job's keys expired.
 local function look(job, step)
   local f = C('HMGET', jobkey(job), 'h:' .. step, 's:' .. step, 'ep:' .. step, 'a:' .. step, 't:' .. step, 'at:' .. step, 'dl',
-    'prio', 'agent', 'name', 'stream', 'session', 'f:' .. step, 'l:' .. step, 'd:' .. step, 'qt', 'tk:' .. step)
+    'prio', 'agent', 'name', 'stream', 'session', 'f:' .. step, 'l:' .. step, 'd:' .. step, 'qt', 'tk:' .. step,
+    'fb:' .. step)
   if not f[1] then return nil end
   return {header = f[1], spec = f[2], epoch = f[3] or '0', attempts = tonumber(f[4] or 0), ready = f[5], at = f[6], dl = f[7],
-    prio = f[8], agent = f[9], name = f[10], stream = f[11], session = f[12], fails = f[13] or '0', losses = f[14] or '0', deaths = f[15] or '0', timeout = f[16], tokens = f[17]}
+    prio = f[8], agent = f[9], name = f[10], stream = f[11], session = f[12], fails = f[13] or '0', losses = f[14] or '0', deaths = f[15] or '0', timeout = f[16], tokens = f[17],
+    chain = f[18]}
 end
 
 local function open(job, step, seat, lane, nonce, hold, s)
@@ -237,7 +239,7 @@ local function take(seat, inc, lane, nonce)
     local job, step = string.match(best.step or '', '^([^:]+):(.+)$')
     local s = job and look(job, step)
     if s and best.lacks(s.tokens) then tight[best.q .. best.cls] = true  -- one behind it may want less
-    elseif s and unpend(job, step, {s.at, s.agent}) then
+    elseif s and unpend(job, step, {s.at, s.agent, s.chain}) then
       if tonumber(s.dl) > NOW and not outwaited(job, step, s) then  -- else it is only taken out: the sweep ends the job
         local hold = '0'
         if bill then

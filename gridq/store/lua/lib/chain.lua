@@ -1,0 +1,127 @@
+-- Fall-back chains: a stage that asks for one capability, else for another.
+--
+-- Fields of its job: fb:<step> = 'n queue|unfit queue|unfit …', its links, each with the seats that do not fit it (commas between),
+-- n the link where it stands or stood last: the one that its header names and whose unfit seats u:<step> holds. fn:<step> = how many
+-- attempts failed at each link by their seats' fault, with commas between. chained: sorted set, stages with a chain that stand ready
+-- → when they were looked at last.
+
+-- The links of a chain as {q, unfit}, and at which of them the stage stands.
+local function links_of(chain)
+  local at, rest = string.match(chain, '^(%d+) (.*)$')
+  local links = {}
+  for q, unfit in string.gmatch(rest, '([^ |]+)|(%S*)') do links[#links + 1] = {q = q, unfit = unfit} end
+  return links, tonumber(at), rest
+end
+
+-- Whether a seat has budget left for a stage of this cost. Asked once in a script.
+local purses = {}
+local function affords(seat, cost)
+  local id = seat .. ' ' .. cost
+  if purses[id] == nil then
+    local f = C('HMGET', K .. 'seat:' .. seat, 'left', 'gleft')
+    purses[id] = (least(f[1], f[2]) or FOREVER) >= tonumber(cost)
+  end
+  return purses[id]
+end
+
+-- Whether `good` holds for one of a queue's live seats that take work: of very many some are looked at before all of them.
+local members, whom = {}, {}
+local function someone(q, good)
+  local seats = members[q]
+  if not seats then
+    seats = C('SRANDMEMBER', K .. 'serve:' .. q, 64)
+    members[q] = seats
+  end
+  for _, seat in ipairs(seats) do if good(seat) then return true end end
+  if #seats ~= 64 then return false end
+  members[q] = C('SMEMBERS', K .. 'serve:' .. q)
+  for _, seat in ipairs(members[q]) do if good(seat) then return true end end
+  return false
+end
+
+-- Which link a stage stands at: the first that a live seat could take it from now, were it not busy; where there is none, the first
+-- that one could later (it has no budget now, or the stage is kept from it for a while); else the first. A link whose attempts are
+-- used up counts no more. `x`: the seats that are kept from the stage, but for those that do not fit a link. Second: whether a live
+-- seat could take it there at some time.
+local function choose(links, x, fails, cost, agent, team)
+  local first, later
+  local tries = string.gmatch(fails or '', '%d+')
+  for i, link in ipairs(links) do
+    if tonumber(tries() or 0) < MAXATT then
+      first = first or i
+      local function fits(seat)
+        if has(link.unfit, seat) then return false end
+        if whom[seat] == nil then whom[seat] = C('HGET', K .. 'seat:' .. seat, 'only') end
+        if not lent(whom[seat], agent, team) then return false end
+        later = later or i
+        return not has(x, seat) and affords(seat, cost)
+      end
+      if someone(link.q, fits) then return i, true end
+    end
+  end
+  return later or first or #links, later ~= nil
+end
+
+-- The seats of `x` that are kept from a stage for another reason than that they do not fit the link where it stands. `failed`:
+-- attempts of it have failed, so a seat that did not fit may also back off, at another link.
+local function kept_out(job, step, x, unfit, failed)
+  if not unfit or unfit == '' then return x or '' end
+  local kept = {}
+  for seat in string.gmatch(x or '', '[^,]+') do
+    local named = string.find(',' .. unfit .. ',', ',' .. seat .. ',', 1, true)
+    if not named or failed and C('ZSCORE', K .. 'delays', 'x:' .. job .. ':' .. step .. ':' .. seat) then kept[#kept + 1] = seat end
+  end
+  return table.concat(kept, ',')
+end
+
+-- Where a stage with a chain is to stand: {n: which link, at: which it stands at, links, rest: the chain's text but for `at`, out: the
+-- seats that are kept from it there}.
+local function placed(job, step, chain, header, x, agent, team)
+  local f = C('HMGET', jobkey(job), 'u:' .. step, 'fn:' .. step)
+  local links, at, rest = links_of(chain)
+  local out = kept_out(job, step, x, f[1], f[2])
+  local n = choose(links, out, f[2], string.match(header, '^%S+ (%S+)'), agent, team)
+  local all = links[n].unfit
+  for seat in string.gmatch(out, '[^,]+') do
+    if not string.find(',' .. all .. ',', ',' .. seat .. ',', 1, true) then all = all == '' and seat or all .. ',' .. seat end
+  end
+  return {n = n, at = at, links = links, rest = rest, out = all}
+end
+
+-- Put a stage that becomes ready at the link where it is to stand, and note it for the sweep. Gives its header and which seats are
+-- kept from it there, false where there are none.
+local function stand(job, step, chain, header, x, agent, team)
+  local j, p = jobkey(job), placed(job, step, chain, header, x, agent, team)
+  if p.n ~= p.at then
+    local link = p.links[p.n]
+    header = link.q .. string.sub(header, #p.links[p.at].q + 1)
+    C('HSET', j, 'fb:' .. step, p.n .. ' ' .. p.rest, 'h:' .. step, header)
+    if link.unfit ~= '' then C('HSET', j, 'u:' .. step, link.unfit) else C('HDEL', j, 'u:' .. step) end
+  end
+  if p.out == '' then C('HDEL', j, 'x:' .. step) elseif p.out ~= x then C('HSET', j, 'x:' .. step, p.out) end
+  C('ZADD', K .. 'chained', NOW, job .. ':' .. step)
+  C('PEXPIRE', K .. 'chained', KEEP)
+  return header, p.out ~= '' and p.out
+end
+
+-- Whether a stage that stands ready would stand at another link now; nil where it stands nowhere.
+local function misplaced(job, step)
+  local f = C('HMGET', jobkey(job), 'at:' .. step, 'fb:' .. step, 'h:' .. step, 'x:' .. step, 'agent', 'team', 'of')
+  if not f[1] or not f[2] then return nil end
+  local p = placed(job, step, f[2], f[3], f[4], f[5], f[6] or f[7])
+  return p.n ~= p.at
+end
+
+-- Count an attempt that failed by its seat's fault at the link where the stage stands. Whether another may follow: at this link, or at
+-- another whose attempts are not used up and that a live seat serves.
+local function try_again(job, step, chain, fails, header)
+  local links, at = links_of(chain)
+  local counts = {}
+  for n in string.gmatch(fails or '', '%d+') do counts[#counts + 1] = tonumber(n) end
+  for i = 1, #links do counts[i] = (counts[i] or 0) + (i == at and 1 or 0) end
+  C('HSET', jobkey(job), 'fn:' .. step, table.concat(counts, ','))
+  if counts[at] < MAXATT then return true end
+  local f = C('HMGET', jobkey(job), 'agent', 'team', 'of')
+  local _, anyone = choose(links, '', table.concat(counts, ','), string.match(header, '^%S+ (%S+)'), f[1], f[2] or f[3])
+  return anyone
+end
