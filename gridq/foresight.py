@@ -139,9 +139,9 @@ class Foresight:
         return _with(error, outlook)
 
     def _outlook(self, start: Start, options: JobOptions, left_out: LeftOut) -> Outlook:
-        """What is known of such a stage, at the first of its queues where somebody takes it. No other queue is
-        named where a pin or a demand leaves some seats out: whether those of another queue may take it is not
-        known here.
+        """What is known of such a stage, at the first of its queues where somebody takes it. No other queue
+        is named where a pin or a demand leaves some seats out: whether those of another queue may take it is
+        not known here.
         """
         apart = left_out.get(start.step, ())
         found = None

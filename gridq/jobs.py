@@ -153,8 +153,8 @@ def rung(micro_dollars: int) -> int:
 
 
 def plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
-    """(fields and values of the job's hash, the steps ready at once, the queues needed, of those with | between
-    them one). store/lua says what each field is.
+    """(fields and values of the job's hash, the steps ready at once, the queues needed: of those with |
+    between them one). store/lua says what each field is.
     """
     dependents: list[list[int]] = [[] for _ in plan.steps]
     for index, step in enumerate(plan.steps):

@@ -55,7 +55,8 @@ class BenchCapability(BaseModel):
 class FakeProfile(Profile):
     """A kind whose stages cost nothing and do exactly what they are told.
 
-    Effects: `{"effect": "Bench", "slug": "any"}`. Implementations, each with its input:
+    Effects: `{"effect": "Bench", "slug": "any"}`, or a list of slugs, the best first. Implementations, each
+    with its input:
 
     - `bench:echo` anything → the same
     - `bench:sleep` `{"ms": n}` → the input; ends at once when cancelled
@@ -84,12 +85,17 @@ class FakeProfile(Profile):
     def demand(self, effect: Effect) -> Demand | None:
         if effect.effect != "Bench":
             return None
-        slug = effect.fields.get("slug", ANY)
-        if not isinstance(slug, str) or not slug:
+        told = effect.fields.get("slug", ANY)
+        slugs = told if isinstance(told, list) else [told]
+        if not slugs or not all(isinstance(slug, str) and slug for slug in slugs):
             raise InvalidField(
-                "A Bench effect's slug is not a name", {"path": "effects.slug", "expected": "a string"}
+                "A Bench effect's slug is not a name",
+                {"path": "effects.slug", "expected": "a string, or a list of them"},
             )
-        return Demand(queue=queues.capability(self.kind, slug), needs={"slug": slug})
+        first, *others = (
+            Demand(queue=queues.capability(self.kind, slug), needs={"slug": slug}) for slug in slugs
+        )
+        return first.model_copy(update={"fallbacks": tuple(others)})
 
     def matches(self, demand: Demand, capability: BaseModel) -> bool:
         return demand.queue in self.queues(capability)

@@ -20,6 +20,10 @@ KIND = "llm"
 ANY = "any"
 
 
+MOST_LINKS = 8
+"""Models that one stage may name, the first it would rather have and those it makes do with."""
+
+
 @lru_cache(maxsize=4096)
 def _queue(name: str) -> str:
     return queues.capability(KIND, name)
@@ -28,32 +32,79 @@ def _queue(name: str) -> str:
 def llm_demand(effect: Effect) -> Demand | None:
     """What `{"effect": "Llm", "model"?, "context"?, "embeddings"?}` needs; None for any other effect.
 
-    No model, null and `any` all mean `llm:any`. `context` (tokens, at least) and `embeddings` (true) narrow
-    the seats further. InvalidField names the field that is wrong.
+    No model, null and `any` all mean `llm:any`. `model` may be a list: the first of them that a seat can
+    take; each is a name, or `{"model", "context"?}` where one of them needs more or less than the others.
+    `context` (tokens, at least) and `embeddings` (true) narrow the seats further. InvalidField names the
+    field that is wrong.
     """
     if effect.effect != EFFECT:
         return None
     fields = effect.fields
-    model = fields.get("model")
+    models = fields.get("model")
+    embeddings = {"embeddings": True} if fields.get("embeddings") else {}
+    context = _context(fields.get("context"), "effects.context")
+    if not isinstance(models, list):
+        return Demand(queue=_named(models, "effects.model"), needs={**context, **embeddings})
+    if not 1 <= len(models) <= MOST_LINKS:
+        raise InvalidField(
+            f"An Llm effect's model is a list of {len(models)}",
+            {"path": "effects.model", "expected": f"1 to {MOST_LINKS} models, the best first"},
+        )
+    links: list[Demand] = []
+    for number, told in enumerate(models):
+        name, path, own = _link(told, f"effects.model[{number}]", context)
+        queue = _named(name, path)
+        if any(queue == other.queue for other in links):
+            raise InvalidField(
+                f"An Llm effect names the model {name!r} twice",
+                {"path": path, "expected": "each model once", "fix": "leave it out"},
+            )
+        links.append(Demand(queue=queue, needs={**own, **embeddings}))
+    return links[0].model_copy(update={"fallbacks": tuple(links[1:])})
+
+
+def _link(told: object, path: str, context: dict[str, int]) -> tuple[object, str, dict[str, int]]:
+    """(its name, the name's path, what context it needs) of one of several models."""
+    if told is None:
+        raise _no_name(path)
+    if not isinstance(told, dict):
+        return told, path, context
+    unknown = sorted(set(told) - {"model", "context"})
+    if unknown:
+        raise InvalidField(
+            f"A model of an Llm effect has no field {unknown[0]!r}",
+            {"path": f"{path}.{unknown[0]}", "expected": "model and context"},
+        )
+    if "context" in told:
+        context = _context(told["context"], f"{path}.context")
+    return told.get("model"), f"{path}.model", context
+
+
+def _named(model: object, path: str) -> str:
+    """The queue of a model's name; of none at all `llm:any`."""
     if model is None:
         model = ANY
     if not isinstance(model, str) or not model.strip():
+        raise _no_name(path)
+    return _queue(model.strip())
+
+
+def _no_name(path: str) -> InvalidField:
+    return InvalidField(
+        "An Llm effect's model is not a name",
+        {"path": path, "expected": "a model's name, a family's or 'any', or several", "fix": "use 'any'"},
+    )
+
+
+def _context(context: object, path: str) -> dict[str, int]:
+    if context is None:
+        return {}
+    if not isinstance(context, int) or isinstance(context, bool) or context < 1:
         raise InvalidField(
-            "An Llm effect's model is not a name",
-            {"path": "effects.model", "expected": "a model's name, a family's or 'any'", "fix": "use 'any'"},
+            "An Llm effect's context is not a number of tokens",
+            {"path": path, "expected": "an integer of at least 1"},
         )
-    needs: dict[str, int | bool] = {}
-    context = fields.get("context")
-    if context is not None:
-        if not isinstance(context, int) or isinstance(context, bool) or context < 1:
-            raise InvalidField(
-                "An Llm effect's context is not a number of tokens",
-                {"path": "effects.context", "expected": "an integer of at least 1"},
-            )
-        needs["context"] = context
-    if fields.get("embeddings"):
-        needs["embeddings"] = True
-    return Demand(queue=_queue(model.strip()), needs=needs)
+    return {"context": context}
 
 
 def llm_queues(models: Iterable[ModelOffer]) -> list[str]:
@@ -95,10 +146,24 @@ def lack(demand: Demand, models: Sequence[ModelOffer]) -> str:
 
 def named(name: object, models: Sequence[ModelOffer]) -> list[ModelOffer]:
     """Those of `models` that a request's `model` field may mean: all for nothing or `any`, else by name or
-    family.
+    family; of a list by the first of its names that one of them has.
     """
     if name is None or name == ANY:
         return list(models)
+    if isinstance(name, list):
+        found = (named(_name_in(each), models) for each in name if each is not None)
+        return next((some for some in found if some), [])
     if not isinstance(name, str) or not name.strip():
         return []
     return [model for model in models if _queue(name.strip()) in llm_queues([model])]
+
+
+def names_link(name: object, demand: Demand) -> bool:
+    """Whether a request's `model` field names one of the models that its stage makes do with."""
+    names = map(_name_in, name) if isinstance(name, list) else (name,)
+    called = {_queue(each.strip()) for each in names if isinstance(each, str) and each.strip()}
+    return bool(demand.fallbacks) and not called.isdisjoint(link.queue for link in demand.links)
+
+
+def _name_in(link: object) -> object:
+    return link.get("model") if isinstance(link, dict) else link

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 from gridq.errors import SeatUnavailable, StageError
 from gridq.graph.plan import WRAP_KEYS
 from gridq.protocol import Estimate, Json, StageCall, Usage
-from workers.wires.demand import llm_demand, named, serving
+from workers.wires.demand import llm_demand, named, names_link, serving
 from workers.wires.models import ModelOffer
 from workers.wires.usage import count, openai_usage
 
@@ -176,16 +176,19 @@ class Wanted(Protocol):
 
 def choose(stage: StageCall, asked: Wanted, models: Sequence[M]) -> M:
     """The model of this seat that runs the stage: the first that both the effect and the input's `model`
-    allow.
+    allow. Of an effect with several models the one counts from whose queue the seat took the stage, whichever
+    of them the input names.
 
     SeatUnavailable: this seat has no model that the effect allows. StageError: the input names a model that
     the effect does not ask for, so that the grid had no reason to bring the stage to a seat that has it.
     """
     allowed: Sequence[ModelOffer] = models
+    asks = asked.model
     for effect in stage.effects:
         demand = llm_demand(effect)
         if demand is not None:
-            allowed = serving(demand, allowed)
+            allowed = serving(demand.link(stage.queue), allowed)
+            asks = None if names_link(asks, demand) else asks
     if not allowed:
         raise SeatUnavailable(
             "No model of this seat meets the stage's effects",
@@ -194,7 +197,7 @@ def choose(stage: StageCall, asked: Wanted, models: Sequence[M]) -> M:
                 "expected": "one of " + (", ".join(model.name for model in models) or "none"),
             },
         )
-    wanted = named(asked.model, allowed)
+    wanted = named(asks, allowed)
     if asked.embeddings:
         wanted = sorted(wanted, key=lambda model: not model.embeddings)
     if not wanted:

@@ -22,14 +22,16 @@ HOUR = 3_600_000
 
 
 def step(
-    *after: int, queue: str = ANY, cost: int = 0, scope: int | None = None, refs: Sequence[int] | None = None
-) -> Step:
+    *after: int, queue: str = ANY, cost: int = 0, scope: int | None = None, refs: Sequence[int] | None = None,
+    fallbacks: Sequence[str] = (),
+) -> Step:  # fmt: skip
     """A step of one stage that waits for `after` and reads it (or `refs`), else the job's input."""
     read = tuple(after) if refs is None else tuple(refs)
     op = Op("root", "s", "s", "bench:echo", ["arr", [["out", number] for number in read]] if read else ["in"])
     return Step(
-        "root", queue, (op,), ["op", 0], after, read, reads_input=not read, scope=scope, micro_dollars=cost
-    )
+        "root", queue, (op,), ["op", 0], after, read, reads_input=not read, scope=scope, micro_dollars=cost,
+        fallbacks=tuple(fallbacks),
+    )  # fmt: skip
 
 
 def plan(

@@ -35,7 +35,7 @@ def test_other_effects_are_not_ours():
     assert llm_demand(Effect(effect="Gpu", model="x")) is None
 
 
-@pytest.mark.parametrize("model", [3, "", " ", ["a"], {}])
+@pytest.mark.parametrize("model", [3, "", " ", [], {}, list("abcdefghi")])
 def test_a_model_that_is_no_name(model: object):
     with pytest.raises(InvalidField) as caught:
         llm_demand(llm(model=model))

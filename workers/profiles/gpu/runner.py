@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 from gridq.errors import SeatUnavailable
 from gridq.profiles import StageContext
-from gridq.protocol import Effect, Json, StageCall, Usage
+from gridq.protocol import Json, StageCall, Usage
 from gridq.settings import settings
 from workers.profiles.gpu import devices
 from workers.profiles.gpu.accounting import priced
@@ -39,7 +38,7 @@ class Runner:
         SeatUnavailable: the seat is less than the stage's effects ask for. For the rest see `ModelProcess`.
         """
         asked = asking.read(stage, value)
-        self._check(stage.effects, stage.path)
+        self._check(stage)
         model = stages.choose(stage, asked, self._seat.models) if self._seat.models else None
         if model is None or self._seat.engine is None:
             raise SeatUnavailable("The seat has no model to run", {"path": stage.path})
@@ -62,12 +61,12 @@ class Runner:
         timed = usage.model_copy(update={"seconds": time.monotonic() - began})
         return priced(timed, self._seat.price_per_hour)
 
-    def _check(self, effects: Iterable[Effect], path: str) -> None:
-        for effect in effects:
+    def _check(self, stage: StageCall) -> None:
+        for effect in stage.effects:
             demand = demand_of(effect)
-            lacking = shortfall(demand, self._capability) if demand else ""
+            lacking = shortfall(demand.link(stage.queue), self._capability) if demand else ""
             if lacking:
-                raise SeatUnavailable(f"The seat does not meet the stage: {lacking}", {"path": path})
+                raise SeatUnavailable(f"The seat does not meet the stage: {lacking}", {"path": stage.path})
 
     def _load(self, model: Model, context: StageContext) -> ModelProcess:
         assert self._seat.engine is not None

@@ -1,0 +1,317 @@
+"""A stage that asks for one capability, else for another: lib/chain.lua."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridq.graph.plan import Plan, Scope
+from gridq.jobs import chain_field, chain_of, plan_fields
+from gridq.store.admitting import arguments
+from tests.unit.store.entered import entered
+from tests.unit.store.limits import limit
+from tests.unit.store.plans import ANY, HOUR, Grid, one, plan, step
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+A, B, C = "bench:a", "bench:b", "bench:c"
+
+
+def chained(*links: str, **fields: Any) -> Plan:
+    """A plan of one step with a chain."""
+    return one(queue=links[0], fallbacks=links[1:], **fields)
+
+
+def where(grid: Grid, *queues: str) -> list[str]:
+    """In which queues something stands."""
+    return [queue for queue in queues or (A, B, C) if grid.pending(queue)]
+
+
+def links(grid: Grid, job: str, number: int = 0) -> str:
+    """Which link a step stands at by its chain, and by its header."""
+    at, names = chain_of(str(grid.field(job, f"fb:{number}")))
+    assert str(grid.field(job, f"h:{number}")).split(" ")[0] == names[at]
+    return names[at]
+
+
+def test_the_best_that_is_there_takes_it(grid: Grid) -> None:
+    grid.seat("m.a", A)
+    grid.seat("m.b", B)
+    job = grid.job(chained(A, B))
+    assert where(grid) == [A]
+    claim = grid.take("m.a")
+    assert (claim.job, claim.queue, links(grid, job)) == (job, A, A)
+    assert not grid.client.exists(grid.keys("chained"))
+    grid.done(claim)
+
+
+def test_where_the_best_is_not_there_the_next_takes_it_and_is_named(grid: Grid) -> None:
+    grid.seat("m.c", C)
+    grid.seat("m.b", B)
+    grid.job(chained(A, B, C))
+    assert grid.bells("seat:m.b") == 1
+    assert grid.claim("m.c") == "none"
+    claim = grid.take("m.b")
+    assert claim.queue == B
+    grid.done(claim, used=7)
+    assert [entry.queue for entry in entered(grid)] == [B]
+
+
+@pytest.mark.parametrize("why", ["draining", "resting", "paused", "no budget", "lent to others", "gone"])
+def test_what_makes_it_fall_back(grid: Grid, why: str) -> None:
+    grid.seat(
+        "m.a", A, rests=why == "resting", budget=100 if why == "no budget" else None,
+        only=["bob"] if why == "lent to others" else (),
+    )  # fmt: skip
+    grid.seat("m.b", B)
+    if why == "draining":
+        grid.scripts.leave("m.a", "i1", "drain")
+    if why == "paused":
+        grid.client.set(grid.keys("drain", "m.a"), 1, px=60_000)
+        grid.scripts.renew("m.a", "i1", [])
+    if why == "gone":
+        grid.scripts.leave("m.a", "i1", "go")
+    grid.job(chained(A, B, cost=900))
+    assert where(grid) == [B]
+    assert grid.take("m.b").queue == B
+
+
+def test_a_busy_seat_and_a_hasty_one_do_not(grid: Grid) -> None:
+    grid.seat("m.a", A, per_minute=1)
+    grid.seat("m.b", B)
+    first = grid.job(chained(A, B))
+    claim = grid.take("m.a")
+    grid.job(chained(A, B))
+    assert where(grid) == [A]
+    assert claim.job == first
+    grid.done(claim)
+    assert grid.claim("m.a") == "limited"
+    grid.sweep()
+    assert where(grid) == [A]
+    assert grid.claim("m.b") == "none"
+
+
+def test_the_sweep_takes_it_on_and_back(grid: Grid) -> None:
+    grid.seat("m.a", A)
+    grid.seat("m.b", B)
+    job = grid.job(chained(A, B))
+    ready = grid.field(job, "t:0")
+    grid.scripts.leave("m.a", "i1", "drain")
+    grid.clear("seat:m.b")
+    grid.sweep()
+    assert where(grid) == [B]
+    assert grid.bells("seat:m.b") == 1
+    assert grid.field(job, "t:0") == ready  # it keeps its place
+    grid.seat("m.a", A)
+    grid.sweep()
+    assert where(grid) == [A]
+    assert grid.take("m.a").queue == A
+
+
+def test_the_sweep_finds_a_budget_that_is_used_up(grid: Grid) -> None:
+    grid.seat("m.a", A, budget=1000)
+    grid.seat("m.b", B)
+    other = grid.job(one(queue=A, cost=1000))
+    grid.job(chained(A, B, cost=1000))
+    claim = grid.take("m.a")
+    assert claim.job == other
+    grid.done(claim, used=990)
+    grid.sweep()
+    assert where(grid) == [B]
+
+
+def test_the_sweep_looks_at_some_and_comes_to_all(grid: Grid) -> None:
+    grid.seat("m.a", A)
+    grid.seat("m.b", B)
+    for _ in range(8):
+        grid.job(chained(A, B))
+    stays = [grid.job(chained(C, A)) for _ in range(8)]
+    grid.scripts.leave("m.a", "i1", "drain")
+    moved = []
+    while len(grid.pending(B)) < 8:
+        assert grid.sweep(1).more is (len(grid.pending(B)) < 9)
+        moved.append(len(grid.pending(B)))
+    assert moved == list(range(1, 9))  # one in each
+    assert len(grid.pending(A)) == len(stays)
+
+
+def test_with_nobody_it_stays_with_the_first_that_may_come_back(grid: Grid) -> None:
+    job = grid.job(chained(A, B, C))
+    assert links(grid, job) == A
+    grid.seat("m.b", B, budget=0)
+    costly = grid.job(chained(A, B, C, cost=5))
+    assert links(grid, costly) == B
+    grid.sweep()
+    assert links(grid, job) == B  # it costs nothing
+    assert grid.take("m.b").job == job
+
+
+def test_of_very_many_seats_one_that_can_take_it_is_found(grid: Grid) -> None:
+    for number in range(70):
+        grid.seat(f"m.a{number}", A, budget=0)
+    grid.seat("m.rich", A)
+    grid.seat("m.b", B)
+    for _ in range(20):  # some are looked at by chance before all
+        grid.job(chained(A, B, cost=5))
+    assert where(grid) == [A]
+
+
+def test_a_failed_attempt_goes_to_the_next_link(grid: Grid) -> None:
+    grid.seat("m.a", A)
+    grid.seat("m.b", B)
+    grid.job(chained(A, B))
+    assert grid.fail(grid.take("m.a"), pause_ms=60_000) == "again"
+    claim = grid.take("m.b")
+    assert (claim.queue, claim.failures) == (B, 1)
+    grid.done(claim)
+
+
+def test_a_link_has_all_of_its_attempts_and_the_last_is_reached(grid: Grid) -> None:
+    grid.seat("m.a", A)
+    grid.seat("m.b", B)
+    job = grid.job(chained(A, B))
+    took = []
+    for _ in range(6):
+        seat = "m.a" if links(grid, job) == A else "m.b"
+        claim = grid.take(seat)
+        took.append(claim.queue)
+        after = grid.fail(claim)  # no pause: it may try again at once, but others go first
+        grid.wait_over()
+    assert after == "plain"
+    assert sorted(took) == [A, A, A, B, B, B]
+    error = grid.ended(job).error()
+    assert error is not None
+    assert error.details["failures"] == 6
+
+
+def test_one_seat_of_both_links_fails_three_times_at_each(grid: Grid) -> None:
+    grid.seat("m.a", A, B)
+    job = grid.job(chained(A, B))
+    took = []
+    for _ in range(6):
+        took.append(grid.take("m.a").queue)
+        after = grid.fail(next(iter(grid.held("m.a").values())))
+        grid.wait_over()
+    assert (took, after) == ([A, A, A, B, B, B], "plain")
+    assert grid.end(job) is not None
+
+
+def test_where_no_other_link_is_served_three_failures_are_the_end(grid: Grid) -> None:
+    grid.seat("m.a", A)
+    grid.job(chained(A, B))
+    for _ in range(3):
+        after = grid.fail(grid.take("m.a"))
+        grid.wait_over()
+    assert after == "plain"
+
+
+def test_no_second_try_after_the_first_token(grid: Grid) -> None:
+    grid.seat("m.a", A)
+    grid.seat("m.b", B)
+    job = grid.job(chained(A, B), stream=True)
+    claim = grid.take("m.a")
+    assert grid.scripts.emit(claim.lease, "root", ['"x"'], 0)
+    assert grid.fail(claim) == "plain"
+    assert grid.end(job) is not None
+
+
+def test_a_lost_lease_goes_on_and_its_late_use_is_its_own_queue(grid: Grid) -> None:
+    grid.seat("m.a", A)
+    grid.seat("m.b", B)
+    job = grid.job(chained(A, B))
+    claim = grid.take("m.a")
+    grid.lapse(claim)
+    assert links(grid, job) == B
+    assert grid.complete(claim, used=40)[0] == 1  # nobody else has taken it meanwhile
+    assert {entry.queue for entry in entered(grid)} == {A}
+    assert not grid.client.exists(grid.keys("chained"))
+
+
+def test_seats_that_do_not_fit_are_those_of_each_link(grid: Grid) -> None:
+    grid.seat("m.a", A, B)
+    grid.seat("m.b", B)
+    fields = {"x:0": "m.a", "u:0": "m.a", "fb:0": chain_field([A, B], ["m.a", "m.b"])}
+    job = wished(grid, chained(A, B), fields)
+    assert links(grid, job) == B  # m.a lacks what A asks for, and has what B does
+    assert (grid.field(job, "x:0"), grid.field(job, "u:0")) == ("m.b", "m.b")
+    assert grid.claim("m.b") == "none"
+    claim = grid.take("m.a")
+    assert claim.queue == B
+    grid.fail(claim, pause_ms=60_000)
+    assert links(grid, job) == B
+    assert grid.field(job, "x:0") == "m.b,m.a"
+    grid.seat("m.c", A)
+    grid.sweep()
+    assert links(grid, job) == A
+    assert grid.field(job, "x:0") == "m.a"  # which backs off, beside that it does not fit
+    assert grid.take("m.c").queue == A
+
+
+def wished(grid: Grid, given: Plan, fields: dict[str, str]) -> str:
+    """Admit a plan of one step with more fields."""
+    told, ready, needs = plan_fields(given)
+    told += [word for pair in fields.items() for word in pair]
+    asked = arguments(
+        "wished", agent="ann", prio=0, deadline_ms=HOUR, ttl_ms=HOUR, celery=False, stream=False, wait=True,
+        value=b"1", answer=0, steps=1, needs=needs, ready=ready, fields=told,
+    )  # fmt: skip
+    assert grid.scripts.admit(asked) == ["ok"]
+    return "wished"
+
+
+def test_a_retry_begins_with_the_first_link(grid: Grid) -> None:
+    grid.seat("m.a", A)
+    grid.seat("m.b", B)
+    given = plan(step(queue=A, fallbacks=(B,), scope=0), scopes=[Scope("root", None, 2, 0, ((0, 0),))])
+    job = grid.job(given)
+    grid.fail(grid.take("m.a"), pause_ms=60_000)
+    claim = grid.take("m.b")
+    assert grid.fail(claim, "stage") == "again"
+    assert links(grid, job) == A
+    assert grid.field(job, "fn:0") is None
+    grid.done(grid.take("m.a"))
+
+
+def test_a_chain_is_refused_where_no_link_is_served(grid: Grid) -> None:
+    grid.seat("m.c", C)
+    assert grid.admit(chained(A, B), "j1", wait=False) == ["noseat", f"{A}|{B}"]
+    assert grid.admit(chained(A, C), "j2", wait=False) == ["ok"]
+    grid.seat("m.c", C, only=["bob"])
+    assert grid.admit(chained(A, C), "j3", wait=False) == ["barred", f"{A}|{C}", "m.c", "a:bob"]
+    grid.seat("m.b", B)
+    assert grid.admit(chained(A, C, B), "j4", wait=False) == ["ok"]
+    assert links(grid, "j4") == B
+
+
+def test_room_is_asked_of_the_queue_where_it_would_stand(grid: Grid) -> None:
+    grid.seat("m.b", B)
+    limit(grid, f'[queues."{B}"]\nmax_pending = 1')
+    assert grid.admit(chained(A, B), "j1") == ["ok"]
+    assert grid.admit(chained(A, B), "j2") == ["queue", B, "1", "1", "1"]
+    grid.seat("m.a", A)
+    assert grid.admit(chained(A, B), "j2") == ["ok"]
+
+
+def test_a_cancelled_one_leaves_nothing(grid: Grid) -> None:
+    grid.seat("m.b", B)
+    job = grid.job(chained(A, B))
+    grid.scripts.stop(job, "cancelled", "{}")
+    assert where(grid) == []
+    assert not grid.client.exists(grid.keys("chained"))
+
+
+def test_what_is_left_of_a_job_that_expired_unseen_is_dropped(grid: Grid) -> None:
+    grid.client.zadd(grid.keys("chained"), {"gone:0": 1, "not an entry": 2})
+    grid.client.pexpire(grid.keys("chained"), 60_000)
+    swept = grid.sweep()
+    assert not grid.client.exists(grid.keys("chained"))
+    assert [broken.entry for broken in swept.broken] == ["not an entry"]
+
+
+def test_without_a_chain_nothing_is_written(grid: Grid) -> None:
+    grid.seat()
+    job = grid.job(one())
+    assert grid.field(job, "fb:0") is None
+    assert not grid.client.exists(grid.keys("chained"))
+    assert where(grid, ANY) == [ANY]
