@@ -302,6 +302,7 @@ class Admission:
             {
                 "path": links[0],
                 "queue": links[0],
+                **({"queues": list(links)} if len(links) > 1 else {}),
                 "reason": "; ".join(dict.fromkeys(near)),
                 "fix": "start a worker that serves it, or submit with wait_for_seat",
             },

@@ -148,7 +148,8 @@ def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
     if any(seat.lends_to for seat in live):
         found: list[Any] = client.hmget(keys("job", view.job), "team", "of")
         team = next((name.decode() for name in found if name), "")
-    return f"a seat of {first.queue} to run {first.stage}: {why(first, live, view.agent, team)}"
+    queue = " or ".join(first.links) or first.queue
+    return f"a seat of {queue} to run {first.stage}: {why(first, live, view.agent, team)}"
 
 
 def _operator(stage: StageView) -> str:

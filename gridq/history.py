@@ -16,7 +16,7 @@ from typing import Any
 from redis import Redis
 
 from gridq.graph.plan import Step, load_step
-from gridq.jobs import End
+from gridq.jobs import End, chain_of
 from gridq.protocol import Json, Row
 from gridq.states import JobState, StageState
 from gridq.store import values
@@ -37,7 +37,8 @@ class StageView:
     `deaths` those that killed the process that ran them: since it, or a Retry around it, started last. Of a
     stage in quarantine `until` is when that ends. `excluded`: seats that are left out, for now after a
     failure, or for good as they lack something. `cost` is what its claim will reserve, in micro-dollars,
-    known while it waits.
+    known while it waits. `links`: of a stage with fall-backs all of its queues, the best first, known while
+    its job runs; `queue` is the one of them where it is or was.
     """
 
     path: str
@@ -59,6 +60,7 @@ class StageView:
     micro_dollars: int | None = 0
     excluded: tuple[str, ...] = ()
     cost: int = 0
+    links: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,7 @@ class JobReader:
 
 
 HEAD = ["name", "agent", "n", "left", "at", "prio", "dl"]
-_FIELDS = ("dn", "k", "cur", "at", "t", "st", "a", "x", "q", "f", "l", "d")
+_FIELDS = ("dn", "k", "cur", "at", "t", "st", "a", "x", "q", "f", "l", "d", "fb")
 _COUNTS = {"attempts": "a", "failures": "f", "losses": "l", "deaths": "d"}
 
 
@@ -264,6 +266,9 @@ def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: 
     """What the job's own fields say of it."""
     for name, field_ in _COUNTS.items():
         setattr(stage, name, int(one[field_] or 0))
+    if one["fb"] is not None:
+        at, links = chain_of(_text(one["fb"]))
+        stage.queue, stage.links = links[at], tuple(links)
     ready, started = _seconds(one["t"]), _seconds(one["st"])
     if stage.state is StageState.RUNNING:
         stage.seat, stage.started = hold or "", started

@@ -26,11 +26,12 @@ class WireServer(ModelServer):
     `cut` breaks off after two pieces, `cut-first` before one; `malformed` sends what is
     not JSON; `error-event` and `error-late` put an error into the stream; `ragged` sends its bytes in odd
     lumps; `whole` ignores `stream`; `tools` calls a function; `reasoning` thinks first; `unmetered` states no
-    usage; `packs` gives vectors as base64.
+    usage; `packs` gives vectors as base64. `called` is what its answers say of their model.
     """
 
-    def __init__(self, key: str | None = None) -> None:
+    def __init__(self, key: str | None = None, called: str = "the-real-name") -> None:
         super().__init__(_handler(self), key)
+        self.called = called
         self.retry_after: str | None = None
         self.connections: set[tuple[str, int]] = set()
         self.go_on = threading.Event()
@@ -115,7 +116,7 @@ def _handler(state: WireServer) -> type[Handler]:
                 self.answer(200, b"<html>hello</html>")
                 return
             choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
-            answer = {"id": "chatcmpl-1", "created": 1764288000, "model": "the-real-name"}
+            answer = {"id": "chatcmpl-1", "created": 1764288000, "model": state.called}
             if self.path.endswith("/chat/completions"):
                 answer["object"] = "chat.completion"
                 choice["message"] = {"role": "assistant", "content": text}
@@ -152,7 +153,9 @@ def _handler(state: WireServer) -> type[Handler]:
                     self._ragged(body)
                 else:
                     for event in self._events(body):
-                        data = event if isinstance(event, str) else json.dumps(event)
+                        data = (
+                            event if isinstance(event, str) else json.dumps({**event, "model": state.called})
+                        )
                         self.chunk(f"data: {data}\n\n".encode())
                         if model == "cut" and isinstance(event, dict) and event.get("last"):
                             self.close_connection = True

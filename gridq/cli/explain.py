@@ -52,7 +52,7 @@ def explain(
             str(step["step"]),
             _names(step),
             ",".join(map(str, step["after"])) or "-",
-            step["queue"],
+            _queue(step),
             _estimate(step),
             _who(step),
         )
@@ -67,6 +67,8 @@ def explain(
 
 def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]:
     """The plan of a graph as JSON. GraphError, InputTooLarge: what is wrong with it."""
+    from dataclasses import replace
+
     from gridq import registry
     from gridq.graph.canonical import composition_id
     from gridq.graph.catalogue import StageSpec
@@ -85,12 +87,11 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
     seats = client.seats()
     demands = {want.step: want.demand for want in wanted(plan, profiles)}
     steps = []
-    for index, step in enumerate(plan.steps):
-        lacking = _lacking(step, demands.get(index), seats, profiles)
-        able = [seat for seat in seats if step.queue in seat.queues and seat.state == "ready"]
-        able = [seat for seat in able if seat.seat not in lacking and _can_pay(seat, step)]
-        # Least busy first, as those would take it.
-        able.sort(key=lambda seat: -seat.free)
+    for index, made in enumerate(plan.steps):
+        links = [
+            _link(replace(made, queue=queue), demands.get(index), seats, profiles) for queue in made.links
+        ]
+        step, lacking, able = next((link for link in links if link[2]), links[0])
         steps.append(
             {
                 "step": index,
@@ -99,12 +100,13 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
                 "after": list(step.after),
                 "arm": None if step.guard is None else {"of": step.guard[0], "where": step.guard[1]},
                 "queue": step.queue,
+                "links": list(made.links),
                 "micro_dollars": step.micro_dollars,
                 "tokens": _tokens(step, profiles),
                 "seats": [seat.seat for seat in able],
                 "free": sum(seat.free for seat in able),
                 "lacking": lacking,
-                "nobody": "" if able else _nobody(step, seats, lacking),
+                "nobody": "" if able else "; ".join(_nobody(at, seats, lack) for at, lack, _ in links),
             }
         )
     return {
@@ -115,6 +117,18 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
         "steps": steps,
         "retries": _retries(plan),
     }
+
+
+def _link(
+    step: Step, demand: Any, seats: Sequence[LiveSeat], profiles: Mapping[str, Profile]
+) -> tuple[Step, dict[str, str], list[LiveSeat]]:
+    """(the step at one of its queues, which seats of it lack what, who could run it now)."""
+    wanted = None if demand is None else demand.link(step.queue)
+    lacking = _lacking(step, wanted, seats, profiles)
+    able = [seat for seat in seats if step.queue in seat.queues and seat.state == "ready"]
+    able = [seat for seat in able if seat.seat not in lacking and _can_pay(seat, step)]
+    # Least busy first, as those would take it.
+    return step, lacking, sorted(able, key=lambda seat: -seat.free)
 
 
 def _lacking(
@@ -187,6 +201,11 @@ def _names(step: dict[str, Any]) -> str:
     arm = step["arm"]
     only = "" if arm is None else f" (if step {arm['of']} is {'true' if arm['where'] else 'not true'})"
     return (f"{place}/{names}" if place else names) + only
+
+
+def _queue(step: dict[str, Any]) -> str:
+    others = len(step["links"]) - 1
+    return f"{step['queue']} (of {others + 1})" if others else str(step["queue"])
 
 
 def _who(step: dict[str, Any]) -> str:

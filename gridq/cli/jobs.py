@@ -167,13 +167,18 @@ def stages_table(view: JobView) -> Table:
             str(number),
             named(stage),
             str(stage.state),
-            stage.seat or stage.queue,
+            stage.seat or place(stage),
             took(stage.wait_ms) if stage.wait_ms is not None else "",
             took(stage.run_ms) if stage.run_ms is not None else "",
             f"{stage.tokens_in}+{stage.tokens_out}" if stage.tokens_in or stage.tokens_out else "",
             tries(stage),
         )
     return table
+
+
+def place(stage: StageView) -> str:
+    """The queue of a stage, and of how many."""
+    return f"{stage.queue} (of {len(stage.links)})" if stage.links else stage.queue
 
 
 def tries(stage: StageView) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from gridq.gateway.asked import model_of, parse_body, read_body
+from gridq.gateway.asked import models_of, parse_body, read_body
 from gridq.gateway.caller import identify
 from gridq.gateway.door import Door
 from gridq.gateway.passing import ANTHROPIC, begin
@@ -31,5 +31,5 @@ async def count(request: Request) -> Response:
     await identify(request, "submit")
     raw = await read_body(request.receive)
     body = parse_body(raw, door.options.max_json_depth)
-    model_of(body)
+    models_of(body)
     return JSONResponse({"input_tokens": count_tokens(body)})

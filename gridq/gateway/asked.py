@@ -9,7 +9,7 @@ import gc
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,9 @@ OWN = b"x-gridq-"
 
 LONGEST_NAME = 256
 """Characters of a model's name."""
+
+MOST_MODELS = 8
+"""Models that a request may name in all, as the `Llm` effect may."""
 
 MOST_VALUES = 400_000
 """Values of a body. Its bytes do not bound them well enough: 8 MB of `[],` are millions of lists, and to make
@@ -49,19 +52,21 @@ class RequestOptions:
     """What the headers of a request say.
 
     `about` are the job's options; `detach`: the job goes on where its client goes away; `resume`: the job and
-    the entry behind which its stream is asked for again.
+    the entry behind which its stream is asked for again; `models`: what it makes do with where nobody has the
+    body's model.
     """
 
     about: JobOptions
     detach: bool = False
     resume: tuple[str, str] | None = None
+    models: tuple[str, ...] = ()
 
 
 def asked(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -> RequestOptions:
     """What `headers` (names in lower case) say. RequestError names the one that is malformed."""
     options: dict[str, Any] = {}
     found: set[bytes] = set()
-    detach, resume = False, None
+    detach, resume, models = False, None, tuple[str, ...]()
     for name, raw in headers:
         if not (name.startswith(OWN) or name in (b"idempotency-key", b"last-event-id")):
             continue
@@ -91,6 +96,10 @@ def asked(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -
             options[WORDS[name][0]] = text
         elif name == b"x-gridq-avoid":
             options["avoid"] = tuple(word.strip() for word in text.split(","))
+        elif name == b"x-gridq-models":
+            models = tuple(word.strip() for word in text.split(","))
+            if not all(models):
+                raise _malformed(header, "models' names with commas between")
         else:
             known = ", ".join(sorted(word.decode() for word in KNOWN))
             raise RequestError(f"There is no header {header[:80]}", {"path": header[:80], "expected": known})
@@ -103,7 +112,7 @@ def asked(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -
         )
         raise RequestError(f"The header {header} is malformed", {"path": header, "reason": reason}) from None
     # Who sends a key means to ask again after a lost connection, and must then find its job alive.
-    return RequestOptions(about, detach or about.idempotency_key is not None, resume)
+    return RequestOptions(about, detach or about.idempotency_key is not None, resume, models)
 
 
 NUMBERS = {
@@ -121,7 +130,7 @@ WORDS = {
 }
 SWITCHES = {b"x-gridq-detach": "detach", b"x-gridq-wait-for-seat": "wait_for_seat"}
 _OPTIONS = {name: told[0] for name, told in (NUMBERS | WORDS).items()} | {b"x-gridq-avoid": "avoid"}
-KNOWN = frozenset({*_OPTIONS, *SWITCHES, b"x-gridq-agent"})
+KNOWN = frozenset({*_OPTIONS, *SWITCHES, b"x-gridq-agent", b"x-gridq-models"})
 """Every header of a request that the grid reads."""
 
 
@@ -178,12 +187,52 @@ def model_of(body: dict[str, Json]) -> str:
             "The request names no model",
             {"path": "model", "expected": "a model's name, a family's or 'any'", "fix": "see /v1/models"},
         )
-    if not isinstance(model, str) or not model.strip() or len(model) > LONGEST_NAME or not _is_text(model):
+    return _model(model, "model")
+
+
+def models_of(body: dict[str, Json], others: Sequence[str] = ()) -> str | list[str]:
+    """The model that a body names; where it makes do with others (its `models`, as OpenRouter has them, or
+    `others`, which its header names) all of them, the best first: a list of one too, for the body then has
+    the grid's own field. Without `model` the first of `models` is the best; a repetition of `model` counts
+    for nothing. MissingField, InvalidField.
+    """
+    told, path = body.get("models"), "models"
+    if told is None:
+        if not others:
+            return model_of(body)
+        told, path = list(others), "x-gridq-models"
+    elif others:
+        raise InvalidField(
+            "The request says twice which models it makes do with",
+            {"path": path, "expected": "models in the body or x-gridq-models, not both"},
+        )
+    if not isinstance(told, list):
+        raise InvalidField("`models` is no list", {"path": path, "expected": "a list of models' names"})
+    names = [_model(name, f"{path}[{number}]") for number, name in enumerate(told)]
+    if body.get("model") is not None or not names:
+        best = model_of(body)
+        names = [best, *(name for name in names if name.lower() != best.lower())]
+    if len(names) > MOST_MODELS:
+        raise InvalidField(
+            f"The request names {len(names)} models",
+            {"path": path, "expected": f"at most {MOST_MODELS}, `model` among them"},
+        )
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None:
+        raise InvalidField(
+            f"The request names the model {twice!r} twice",
+            {"path": path, "expected": "each model once", "fix": "leave it out"},
+        )
+    return names
+
+
+def _model(name: Json, path: str) -> str:
+    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not _is_text(name):
         raise InvalidField(
             "The model is not a name",
-            {"path": "model", "expected": f"1 to {LONGEST_NAME} characters", "fix": "see /v1/models"},
+            {"path": path, "expected": f"1 to {LONGEST_NAME} characters", "fix": "see /v1/models"},
         )
-    return model.strip()
+    return name.strip()
 
 
 def stream_of(body: dict[str, Json]) -> bool:

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+Links = tuple[str, ...]
+"""Queues of which one is needed: a capability's, and those that its submitter makes do with."""
+
 LOOK = 1.0
 """Seconds between two looks while nobody is held."""
 
@@ -53,7 +56,7 @@ class Holding:
         self._served: frozenset[str] = frozenset()
         self._resting: frozenset[str] = frozenset()  # of live seats that take nothing now
         self._kinds: frozenset[str] = frozenset()
-        self._waiting: dict[str, set[asyncio.Future[bool]]] = defaultdict(set)
+        self._waiting: dict[Links, set[asyncio.Future[bool]]] = defaultdict(set)
         self._looked = asyncio.Event()
         self._called = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
@@ -69,8 +72,8 @@ class Holding:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._looking
             self._looking = None
-        for queue in list(self._waiting):
-            self._tell(queue, False)
+        for links in list(self._waiting):
+            self._tell(links, False)
 
     @property
     def held(self) -> int:
@@ -99,8 +102,8 @@ class Holding:
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._looked.wait(), until - began)
-            while self._looking is not None and self._is_expected(error.details["queue"]):
-                if not await self._is_served(error.details["queue"], until):
+            while self._looking is not None and self._is_expected(_links(error)):
+                if not await self._is_served(_links(error), until):
                     break
                 try:
                     return await attempt()
@@ -112,34 +115,35 @@ class Holding:
         finally:
             self._held -= 1
         error.details["held"] = round(time.monotonic() - began, 3)
-        if not self._is_expected(error.details["queue"]):
+        if not self._is_expected(_links(error)):
             error.details["served"] = False
         raise error
 
-    def _is_expected(self, queue: str) -> bool:
-        if queue in self._served or queue in self._resting or kind_of(queue) not in self._kinds:
+    def _is_expected(self, links: Links) -> bool:
+        served, kinds = self._served | self._resting, self._kinds
+        if any(queue in served or kind_of(queue) not in kinds for queue in links):
             return True
-        return time.monotonic() - self._seen.get(queue, -LATELY) < LATELY
+        return any(time.monotonic() - self._seen.get(queue, -LATELY) < LATELY for queue in links)
 
-    async def _is_served(self, queue: str, until: float) -> bool:
-        """Wait until somebody serves the queue; False where nobody does in time."""
+    async def _is_served(self, links: Links, until: float) -> bool:
+        """Wait until somebody serves one of the queues; False where nobody does in time."""
         left = until - time.monotonic()
-        if queue in self._served or left <= 0:
+        if not self._served.isdisjoint(links) or left <= 0:
             return left > 0
         waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting[queue].add(waiting)
+        self._waiting[links].add(waiting)
         self._called.set()
         try:
             # Not by wait_for: it may swallow the word that the client has gone, where both come at once.
             done, _ = await asyncio.wait((waiting,), timeout=left)
             return waiting.result() if done else False
         finally:
-            self._waiting[queue].discard(waiting)
-            if not self._waiting[queue]:
-                del self._waiting[queue]
+            self._waiting[links].discard(waiting)
+            if not self._waiting[links]:
+                del self._waiting[links]
 
-    def _tell(self, queue: str, served: bool) -> None:
-        for waiting in self._waiting[queue]:
+    def _tell(self, links: Links, served: bool) -> None:
+        for waiting in self._waiting[links]:
             if not waiting.done():
                 waiting.set_result(served)
 
@@ -174,11 +178,16 @@ class Holding:
         self._kinds = frozenset(map(kind_of, live))
         self._seen = {queue: at for queue, at in self._seen.items() if now - at < LATELY}
         self._seen |= dict.fromkeys(self._served, now)
-        for queue in self._waiting:
-            if queue in self._served:
-                self._tell(queue, True)
-            elif not self._is_expected(queue):  # its kind has come, without it
-                self._tell(queue, False)
+        for links in self._waiting:
+            if not self._served.isdisjoint(links):
+                self._tell(links, True)
+            elif not self._is_expected(links):  # its kind has come, without it
+                self._tell(links, False)
+
+
+def _links(error: NoLiveSeat) -> Links:
+    """The queues of which one is needed."""
+    return tuple(error.details.get("queues") or (error.details["queue"],))
 
 
 def _nobody(error: NoLiveSeat) -> bool:

@@ -23,7 +23,7 @@ from gridq.absence import Absence
 from gridq.awaiting import not_found
 from gridq.errors import BrokerError, GridError, JobNotFound, RequestError
 from gridq.gateway import faults, sse
-from gridq.gateway.asked import RequestOptions, asked, model_of, parse_body, read_body, stream_of
+from gridq.gateway.asked import RequestOptions, asked, models_of, parse_body, read_body, stream_of
 from gridq.gateway.caller import Caller, identify
 from gridq.gateway.door import Door, Outcome, cost_cents
 from gridq.gateway.follower import Entry, Follower
@@ -66,8 +66,9 @@ async def begin(request: Request, wire: Wire, path: str) -> Passing:
     headers = request.scope["headers"]
     raw = await read_body(request.receive)
     body = parse_body(raw, door.options.max_json_depth)
-    model, stream = model_of(body), stream_of(body) and path != "embeddings"  # these come whole alone
+    stream = stream_of(body) and path != "embeddings"  # these come whole alone
     about = asked(headers, caller.agent, stream=stream)
+    model = models_of(body, about.models)
     detach = about.detach
     mark = "." + path.replace("/", "-")
     if about.resume is not None:

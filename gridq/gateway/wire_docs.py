@@ -24,6 +24,12 @@ MEANINGS = {
 
 _TEXT: Schema = {"type": "string", "minLength": 1}
 _MODEL: Schema = {**_TEXT, "maxLength": 256, "description": "a model's name, a family's, or `any`"}
+_MODELS: Schema = {
+    "type": ["array", "null"],
+    "items": _MODEL,
+    "maxItems": 8,
+    "description": "models to make do with, in this order, where nobody can take `model` now",
+}
 _STREAM: Schema = {"type": ["boolean", "null"], "description": "events as they are made"}
 _CHAT = [{"role": "user", "content": "Name a colour."}]
 
@@ -141,7 +147,7 @@ def _body(fields: Schema, example: dict[str, Any]) -> dict[str, Any]:
     schema = {
         "type": "object",
         "required": ["model", *(name for name in fields if name != "stream")],
-        "properties": {"model": _MODEL, **fields},
+        "properties": {"model": _MODEL, "models": _MODELS, **fields},
         "example": example,
     }
     return {"required": True, "content": {"application/json": {"schema": schema}}}

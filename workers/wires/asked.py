@@ -91,6 +91,8 @@ def ask(stage: StageCall, value: Json) -> Asked:
     except StageError as error:
         raise placed(error, place) from None
     model = value.get("model")
+    if isinstance(model, list):  # the grid's own field, which has brought it here
+        body = {name: each for name, each in body.items() if name != "models"}
     return Asked(wire, path, body, body.get("model") if model is None else model, place)
 
 

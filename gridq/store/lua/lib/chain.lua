@@ -13,10 +13,10 @@ local function links_of(chain)
   return links, tonumber(at), rest
 end
 
--- Whether a seat has budget left for a stage of this cost. Asked once in a script.
+-- Whether a seat has budget left for a stage of a queue and of this cost. Asked once in a script.
 local purses = {}
-local function affords(seat, cost)
-  local id = seat .. ' ' .. cost
+local function affords(seat, q, cost)
+  local id = seat .. ' ' .. q .. ' ' .. cost
   if purses[id] == nil then
     local f = C('HMGET', K .. 'seat:' .. seat, 'left', 'gleft')
     purses[id] = (least(f[1], f[2]) or FOREVER) >= tonumber(cost)
@@ -54,7 +54,7 @@ local function choose(links, x, fails, cost, agent, team)
         if whom[seat] == nil then whom[seat] = C('HGET', K .. 'seat:' .. seat, 'only') end
         if not lent(whom[seat], agent, team) then return false end
         later = later or i
-        return not has(x, seat) and affords(seat, cost)
+        return not has(x, seat) and affords(seat, link.q, cost)
       end
       if someone(link.q, fits) then return i, true end
     end
