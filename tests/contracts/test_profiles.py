@@ -55,7 +55,7 @@ class TestGpu(ProfileConformance):
     wrong_effects = (
         {"effect": "Gpu", "backend": "rocm"},
         {"effect": "Gpu", "memory_mb": "much"},
-        {"effect": "Llm", "model": ["a"]},
+        {"effect": "Llm", "model": ["a", "a"]},
     )
     capabilities = (
         {

@@ -171,7 +171,7 @@ def test_a_job_is_held_until_somebody_serves_it_again(
         holding = gateway.server.config.app.state.door.holding
         graph = {"root": stage("bench_echo", slug="lately")}
         with idle(scripts, "t.lately", "bench:lately"):
-            wait_for(lambda: holding._is_expected("bench:lately"))
+            wait_for(lambda: holding._is_expected(("bench:lately",)))
         replies: list[httpx.Response] = []
         thread = threading.Thread(
             target=lambda: replies.append(gateway.http.post("/jobs", json={"graph": graph}))

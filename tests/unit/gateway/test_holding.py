@@ -223,7 +223,7 @@ def test_many_held_share_one_look(grid: Grid) -> None:
     async def scenario() -> None:
         async with held(grid) as holds:
             tasks = [asyncio.create_task(holds.admit(Asking(grid))) for _ in range(300)]
-            await until(lambda: len(holds._waiting[OPUS]) == 300)
+            await until(lambda: len(holds._waiting[(OPUS,)]) == 300)
             asked = int(grid.client.info("commandstats")["cmdstat_hkeys"]["calls"])
             await asyncio.sleep(5 * holding.CLOSE)
             looks = int(grid.client.info("commandstats")["cmdstat_hkeys"]["calls"]) - asked
