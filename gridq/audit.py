@@ -17,6 +17,7 @@ from redis import Redis
 
 from gridq import queues
 from gridq.errors import ConfigError, GridBusy
+from gridq.jobs import chain_of
 from gridq.states import JobState
 from gridq.store.keys import CELERY_PERMANENT, PERMANENT, Keys
 from gridq.store.snapshot import Snapshot, read
@@ -244,8 +245,26 @@ class _State:
             if entry.split(":", 1)[0] not in self.live
         ]
         wrong += [f"{job} has no deadline" for job in sorted(self.live - self.deadlines.keys())]
+        chained = set(self.found.members("chained"))
         for job in sorted(self.live):
-            wrong += self._job(job, self.found.table("job", job))
+            fields = self.found.table("job", job)
+            wrong += self._job(job, fields) + self._chains(job, fields, chained)
+        return wrong
+
+    def _chains(self, job: str, fields: dict[str, str], chained: set[str]) -> list[str]:
+        """A step with fall-backs stands at the one of its queues that it says, and is looked at again."""
+        wrong = []
+        for name, text in fields.items():
+            if name.startswith("fb:"):
+                n = name[3:]
+                at, links = chain_of(text)
+                stands = fields.get(f"at:{n}", "").partition(" ")[0]
+                if stands and stands != links[at]:
+                    wrong.append(f"step {n} of {job} stands in {stands}, by its chain in {links[at]}")
+                if bool(stands) != (f"{job}:{n}" in chained):
+                    wrong.append(
+                        f"step {n} of {job}: at {stands or 'none'}, and its chain is looked at or not"
+                    )
         return wrong
 
     def _job(self, job: str, fields: dict[str, str]) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from gridq.errors import QueueDropped
-from gridq.graph.plan import Plan
+from gridq.graph.plan import Plan, Step
+from gridq.jobs import rung
 from tests.unit.store.plans import Grid
 
 Bounds = dict[str, tuple[int, bool]]
@@ -19,10 +20,23 @@ class Room:
         self.grid = grid
         self.bounds = bounds
         self.prio = prio
-        ready = Counter(step.queue for step in given.steps if not step.after)
+        ready = Counter(self._queue(step) for step in given.steps if not step.after)
         self.needed = {queue: count for queue, count in ready.items() if queue in bounds}
         self.standing = {queue: sum(grid.classes(queue).values()) for queue in self.needed}
         self.batch = {queue: self._batch(queue, agents) for queue in self.needed}
+
+    def _queue(self, step: Step) -> str:
+        """Where a step would stand: the first of its queues that a seat could take it from now, else could if
+        it had the money, else the first.
+        """
+        client, keys = self.grid.client, self.grid.keys
+        served = []
+        for queue in step.links:
+            left = [self.grid.left(seat.decode()) for seat in client.smembers(keys("serve", queue))]
+            if any(each is None or each >= rung(step.micro_dollars) for each in left):
+                return queue
+            served += [queue] if left else []
+        return served[0] if served else step.queue
 
     def _batch(self, queue: str, agents: tuple[str, ...]) -> Counter[str]:
         """How many stages of each batch job stand in the queue."""

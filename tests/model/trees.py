@@ -15,8 +15,11 @@ ONE, TWO = "bench:one", "bench:two"
 Tree = tuple[object, ...]
 
 _leaf = st.tuples(
-    st.just("stage"), st.sampled_from([ONE, ONE, TWO, PURE]), st.sampled_from([0, 0, 900, 7_000])
+    st.just("stage"),
+    st.sampled_from([ONE, ONE, TWO, PURE, f"{ONE}|{TWO}", f"bench:none|{TWO}|{ONE}"]),
+    st.sampled_from([0, 0, 900, 7_000]),
 )
+"""A stage of a queue, or of several: the best, and what it makes do with."""
 
 
 def _trees(children: st.SearchStrategy[tuple[object, ...]]) -> st.SearchStrategy[tuple[object, ...]]:
@@ -50,7 +53,8 @@ class Builder:
     def add(
         self, done: frozenset[int], guard: tuple[int, bool] | None, scope: int | None, queue: str, cost: int
     ) -> int:
-        made = step(*sorted(done), queue=queue, cost=cost, scope=scope)
+        best, *fallbacks = queue.split("|")
+        made = step(*sorted(done), queue=best, cost=cost, scope=scope, fallbacks=fallbacks)
         self.steps.append(dataclasses.replace(made, guard=guard))
         return len(self.steps) - 1
 

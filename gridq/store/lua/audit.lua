@@ -7,7 +7,7 @@ local most, looked = tonumber(ARGV[1]), C('DBSIZE')
 local SCORED = {leases = true, delays = true, deadlines = true, inbox = true, answers = true, jobs = true, past = true}
 local READ = {hash = 'HGETALL', set = 'SMEMBERS', zset = 'ZRANGE'}
 local WHOLE = {who = true, held = true, seat = true, cls = true, holds = true, promised = true, parked = true, sub = true,
-  queues = true, park = true, w = true, rdy = true, quarantine = true}
+  queues = true, park = true, w = true, rdy = true, quarantine = true, chained = true}
 local clock = C('TIME')
 local found, seen, cursor = {{'', clock[1] * 1000 + math.floor(clock[2] / 1000)}}, {}, '0'
 
