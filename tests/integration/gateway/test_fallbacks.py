@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from gridq import entries, queues, registry
-from gridq.protocol import Advertisement
+from gridq.protocol import Advertisement, Limit, SeatTerms
 from gridq.settings import Settings
 from gridq.store.connection import connect
 from tests.gateways import Gateway, serving
@@ -145,7 +145,8 @@ def test_where_it_rests_the_next_does_and_is_named(fresh: Two) -> None:
 
 def test_where_its_budget_is_used_up_the_next_does(fresh: Two) -> None:
     session = fresh.grid.sessions["m.opus"]
-    session.budget = 5  # micro-dollars: less than one answer costs
+    five = Limit(thing="money", window="month", most=5)  # micro-dollars: less than one answer costs
+    session.terms = SeatTerms(limits=(five,))
     session.register()
     with openai.OpenAI(base_url=f"{fresh.gateway.url}/v1", api_key="none", max_retries=0) as client:
         answers = [

@@ -8,7 +8,9 @@ import pytest
 
 from gridq.graph.plan import Plan, Scope
 from gridq.jobs import chain_field, chain_of, plan_fields
+from gridq.protocol import Limit
 from gridq.store.admitting import arguments
+from gridq.store.replies import Claim
 from tests.unit.store.entered import entered
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import ANY, HOUR, Grid, one, plan, step
@@ -119,6 +121,36 @@ def test_the_sweep_finds_a_budget_that_is_used_up(grid: Grid) -> None:
     grid.done(claim, used=990)
     grid.sweep()
     assert where(grid) == [B]
+
+
+def test_a_window_of_requests_makes_it_fall_back_and_stages_at_once_do_not(grid: Grid) -> None:
+    grid.seat("m.a", A, lanes=3, limits=[Limit(thing="parallel", window="-", most=1)])
+    grid.seat("m.b", B)
+    grid.job(chained(A, B))
+    first = grid.take("m.a")
+    grid.job(chained(A, B))
+    grid.sweep()
+    assert where(grid) == [A]
+    grid.done(first)
+    grid.seat("m.a", A, lanes=3, limits=[Limit(thing="requests", window="5h", most=1)])
+    grid.done(grid.take("m.a"))
+    grid.job(chained(A, B))
+    assert where(grid) == [B]
+
+
+def test_what_it_is_estimated_at_counts(grid: Grid) -> None:
+    grid.seat("m.a", A, limits=[Limit(thing="tokens", window="day", most=1000)])
+    grid.seat("m.b", B)
+    grid.done(job_take(grid, one(queue=A)), tokens=(300, 300))
+    for told, queue in (("200 100", A), ("200 400", B)):
+        job = wished(grid, chained(A, B), {"tk:0": told}, job=f"told-{queue[-1]}")
+        assert links(grid, job) == queue
+
+
+def job_take(grid: Grid, given: Plan) -> Claim:
+    """Admit a job, and its first claim by m.a."""
+    grid.job(given)
+    return grid.take("m.a")
 
 
 def test_the_sweep_looks_at_some_and_comes_to_all(grid: Grid) -> None:
@@ -248,16 +280,16 @@ def test_seats_that_do_not_fit_are_those_of_each_link(grid: Grid) -> None:
     assert grid.take("m.c").queue == A
 
 
-def wished(grid: Grid, given: Plan, fields: dict[str, str]) -> str:
+def wished(grid: Grid, given: Plan, fields: dict[str, str], job: str = "wished") -> str:
     """Admit a plan of one step with more fields."""
     told, ready, needs = plan_fields(given)
     told += [word for pair in fields.items() for word in pair]
     asked = arguments(
-        "wished", agent="ann", prio=0, deadline_ms=HOUR, ttl_ms=HOUR, celery=False, stream=False, wait=True,
+        job, agent="ann", prio=0, deadline_ms=HOUR, ttl_ms=HOUR, celery=False, stream=False, wait=True,
         value=b"1", answer=0, steps=1, needs=needs, ready=ready, fields=told,
     )  # fmt: skip
     assert grid.scripts.admit(asked) == ["ok"]
-    return "wished"
+    return job
 
 
 def test_a_retry_begins_with_the_first_link(grid: Grid) -> None:

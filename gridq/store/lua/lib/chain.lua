@@ -13,13 +13,21 @@ local function links_of(chain)
   return links, tonumber(at), rest
 end
 
--- Whether a seat has budget left for a stage of a queue and of this cost. Asked once in a script.
+-- Whether a seat has budget left for a stage of a queue, of this cost, that was told to use so many tokens. How many stages it runs at
+-- once is none: it is only busy. Asked once in a script.
 local purses = {}
-local function affords(seat, q, cost)
-  local id = seat .. ' ' .. q .. ' ' .. cost
+local function affords(seat, q, cost, told)
+  local id = seat .. ' ' .. q .. ' ' .. cost .. ' ' .. (told or '')
   if purses[id] == nil then
-    local f = C('HMGET', K .. 'seat:' .. seat, 'left', 'gleft')
-    purses[id] = (least(f[1], f[2]) or FOREVER) >= tonumber(cost)
+    local f, calm = C('HMGET', K .. 'seat:' .. seat, 'own', 'grid', 'shared', 'prices'), {}
+    for i, s in ipairs(bound_by(seat, f[1], f[2], f[3]) or {}) do
+      calm[i] = {name = s.name, only = s.only, list = {}}
+      for _, m in ipairs(s.list) do
+        if m.thing ~= 'parallel' then table.insert(calm[i].list, m) end
+      end
+    end
+    local money = tonumber(cost)
+    purses[id] = not (lacking(calm, q, money) or told and lacking(calm, q, money, estimate(told, f[4])))
   end
   return purses[id]
 end
@@ -41,9 +49,9 @@ end
 
 -- Which link a stage stands at: the first that a live seat could take it from now, were it not busy; where there is none, the first
 -- that one could later (it has no budget now, or the stage is kept from it for a while); else the first. A link whose attempts are
--- used up counts no more. `x`: the seats that are kept from the stage, but for those that do not fit a link. Second: whether a live
--- seat could take it there at some time.
-local function choose(links, x, fails, cost, agent, team)
+-- used up counts no more. `x`: the seats that are kept from the stage, but for those that do not fit a link; `told`: its tokens.
+-- Second: whether a live seat could take it there at some time.
+local function choose(links, x, fails, cost, agent, team, told)
   local first, later
   local tries = string.gmatch(fails or '', '%d+')
   for i, link in ipairs(links) do
@@ -54,7 +62,7 @@ local function choose(links, x, fails, cost, agent, team)
         if whom[seat] == nil then whom[seat] = C('HGET', K .. 'seat:' .. seat, 'only') end
         if not lent(whom[seat], agent, team) then return false end
         later = later or i
-        return not has(x, seat) and affords(seat, link.q, cost)
+        return not has(x, seat) and affords(seat, link.q, cost, told)
       end
       if someone(link.q, fits) then return i, true end
     end
@@ -77,10 +85,10 @@ end
 -- Where a stage with a chain is to stand: {n: which link, at: which it stands at, links, rest: the chain's text but for `at`, out: the
 -- seats that are kept from it there}.
 local function placed(job, step, chain, header, x, agent, team)
-  local f = C('HMGET', jobkey(job), 'u:' .. step, 'fn:' .. step)
+  local f = C('HMGET', jobkey(job), 'u:' .. step, 'fn:' .. step, 'tk:' .. step)
   local links, at, rest = links_of(chain)
   local out = kept_out(job, step, x, f[1], f[2])
-  local n = choose(links, out, f[2], string.match(header, '^%S+ (%S+)'), agent, team)
+  local n = choose(links, out, f[2], string.match(header, '^%S+ (%S+)'), agent, team, f[3])
   local all = links[n].unfit
   for seat in string.gmatch(out, '[^,]+') do
     if not string.find(',' .. all .. ',', ',' .. seat .. ',', 1, true) then all = all == '' and seat or all .. ',' .. seat end

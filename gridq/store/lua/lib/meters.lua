@@ -84,6 +84,13 @@ local function lacking(bill, q, money, tokens, guess)
   end
 end
 
+-- What a stage that was told to use 'in out' tokens (false: nothing is known) will use: how many, and what they cost at `prices`.
+local function estimate(told, prices)
+  local tokens_in, tokens_out = string.match(told or '0 0', '^(%d+) (%d+)$')
+  local a, b = string.match(prices or '0 0', '^(%d+) (%d+)$')
+  return tokens_in + tokens_out, math.ceil((tokens_in * a + tokens_out * b) / 1000000)
+end
+
 local function sheet_text(list)
   local texts = {}
   for i, m in ipairs(list) do

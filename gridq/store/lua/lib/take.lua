@@ -181,13 +181,6 @@ local function outwaited(job, step, s)
   return false
 end
 
--- What a stage that was told to use 'in out' tokens (false: nothing is known) will use: how many, and what they cost at `prices`.
-local function estimate(told, prices)
-  local tokens_in, tokens_out = string.match(told or '0 0', '^(%d+) (%d+)$')
-  local a, b = string.match(prices or '0 0', '^(%d+) (%d+)$')
-  return tokens_in + tokens_out, math.ceil((tokens_in * a + tokens_out * b) / 1000000)
-end
-
 -- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, limited, again.
 local function take(seat, inc, lane, nonce)
   local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'own', 'queues', 'draining', 'warm', 'grid', 'rpm', 'grpm', 'shared', 'prices',
