@@ -17,6 +17,7 @@ end
 -- once is none: it is only busy. Asked once in a script.
 local purses = {}
 local function affords(seat, q, cost, told)
+  if told == '' then told = nil end
   local id = seat .. ' ' .. q .. ' ' .. cost .. ' ' .. (told or '')
   if purses[id] == nil then
     local f, calm = C('HMGET', K .. 'seat:' .. seat, 'own', 'grid', 'shared', 'prices'), {}

@@ -68,7 +68,7 @@ end
 local function refused_for_room(ready, at, prio, agent, team)
   if C('HEXISTS', K .. 'limits', 'q') == 0 then return nil, {} end
   local told, needed, drops = {}, {}, {}
-  for s in words(ready) do told['h:' .. s], told['fb:' .. s] = '', '' end
+  for s in words(ready) do told['h:' .. s], told['fb:' .. s], told['tk:' .. s] = '', '', '' end
   for i = at, #ARGV, 2 do
     if told[ARGV[i]] then told[ARGV[i]] = ARGV[i + 1] end
   end
@@ -76,7 +76,7 @@ local function refused_for_room(ready, at, prio, agent, team)
     local q, cost = string.match(told['h:' .. s], '^(%S+) (%S+)')
     if told['fb:' .. s] ~= '' then
       local links = links_of(told['fb:' .. s])
-      q = links[choose(links, '', nil, cost, agent, team_of(agent, team))].q
+      q = links[choose(links, '', nil, cost, agent, team_of(agent, team), told['tk:' .. s])].q
     end
     needed[q] = (needed[q] or 0) + 1
   end
