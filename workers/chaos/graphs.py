@@ -187,6 +187,7 @@ class Maker:
         orders = {"id": name, "ms": ms * (3 if self._slow else 1), **orders}
         kind = "chaos_seat" if self._spends or chance.random() < 0.55 else "chaos_local"
         if kind == "chaos_seat":
+            kind = chance.choices([kind, "chaos_rare"], [3, 1])[0]
             orders["spend"] = chance.choice([0, 100, round(CENTS * 10_000)])
         if self._streamed:
             orders["emit"] = chance.randint(1, 3)

@@ -11,19 +11,29 @@ CENTS = 0.05
 """What a run of the stage is said to cost: 500 micro-dollars, of which it uses what its orders say."""
 
 
+RARE = "rare"
+"""What the seats of one machine serve beside `any`."""
+
+
 class ChaosProfile(FakeProfile):
-    """The kind `bench`, for `gridq chaos`: a seat of it also runs `chaos_seat`."""
+    """The kind `bench`, for `gridq chaos`: a seat of it also runs `chaos_seat`, and `chaos_rare`, which would
+    rather have a seat of bench:rare.
+    """
 
     def stages(self) -> list[dict[str, Json]]:
+        asks = {"chaos_seat": "any", "chaos_rare": [RARE, "any"]}
         return [
             *super().stages(),
-            {
-                "name": "chaos_seat",
-                "implementation": "bench:witnessed",
-                "input": {"kind": "Any"},
-                "output": {"kind": "Any"},
-                "effects": [{"effect": "Bench"}, {"effect": "Cost", "cents": CENTS}],
-            },
+            *(
+                {
+                    "name": name,
+                    "implementation": "bench:witnessed",
+                    "input": {"kind": "Any"},
+                    "output": {"kind": "Any"},
+                    "effects": [{"effect": "Bench", "slug": slug}, {"effect": "Cost", "cents": CENTS}],
+                }
+                for name, slug in asks.items()
+            ),
         ]
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
