@@ -227,7 +227,7 @@ class Served:
                 {"reason": "it came by POST /workers"},
             )
         graph = {"description": stage.name, "version": "0.1.0", "root": {"op": "Stage", "id": stage.id}}
-        asked = {"job_id": context.job, "graph": graph, "input": value}
+        asked = {"job_id": context.job, "graph": graph, "input": _of_one_model(value, stage.queue)}
         try:
             said = drive(self._post(json.dumps(asked, separators=(",", ":")).encode()), context)
         except StageError as exc:
@@ -296,6 +296,19 @@ class Served:
             f"The worker {self.known.about.worker_id} cannot be asked",
             {"reason": reason, "endpoint": self.known.about.url},
         )
+
+
+def _of_one_model(value: Json, queue: str) -> Json:
+    """A stage's input, where it names several models with the one from whose queue the stage was taken."""
+    models = value.get("model") if isinstance(value, dict) else None
+    if not isinstance(models, list):
+        return value
+    names = [each.get("model") if isinstance(each, dict) else each for each in models]
+    kind = queues.kind_of(queue)
+    taken = [
+        name for name in names if isinstance(name, str) and queues.capability(kind, name.strip()) == queue
+    ]
+    return {**value, "model": taken[0]} if taken else value
 
 
 def _count(cents: Any) -> int:

@@ -124,7 +124,7 @@ def seats(config: Settings) -> list[LiveSeat]:
     return [seat for seat in live if not seat.stale]
 
 
-def ask(gateway: Gateway, model: str = "claude-opus-4-6", **options: Any) -> Any:
+def ask(gateway: Gateway, model: str | list[str] = "claude-opus-4-6", **options: Any) -> Any:
     graph = {"root": stage("llm_complete", model=model, prompt="p")}
     job = gateway.post("/jobs", {"graph": graph, "input": {}, **options}, 202)["job"]
     return gateway.get(f"/jobs/{job}?wait=30")
@@ -142,6 +142,8 @@ def test_an_enrolled_worker_runs_the_stages_that_need_its_model(
     assert asked["graph"]["description"] == done["rows"][0]["stage"] == "llm_complete"
     assert asked["graph"]["root"]["op"] == "Stage"
     assert done["result"]["output"] == {"said": asked["input"]}
+    assert ask(gateway, ["nobody-has-it", "claude-opus-4-6"])["state"] == "done"
+    assert worker.asked[-1]["input"]["model"] == "claude-opus-4-6"  # it knows no list
 
 
 def test_it_is_listed_as_its_clients_expect(

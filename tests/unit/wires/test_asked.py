@@ -36,6 +36,9 @@ def test_right_requests_pass_whole(wire: str, path: str, body: dict[str, Any]):
     assert made.model == "m"
     assert made.embeddings == (path == "embeddings")
     assert asked(wire, path, body, model="by config").model == "by config"
+    several = asked(wire, path, {**body, "models": ["n"]}, model=["m", "n"])
+    assert (several.model, several.body) == (["m", "n"], body)  # the grid's own field is not the endpoint's
+    assert asked(wire, path, {**body, "models": ["n"]}).body["models"] == ["n"]
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,39 @@ def test_what_a_seats_models_lack_is_told_in_words():
     assert told(model="gpt-5") == "it does not serve llm:gpt-5"
 
 
+def test_several_models_are_links_the_best_first():
+    demand = llm_demand(
+        llm(model=["Claude Opus", {"model": "gpt-5", "context": 9000}, "any"], context=100, embeddings=True)
+    )
+    assert demand is not None
+    assert [link.queue for link in demand.links] == ["llm:claude%20opus", "llm:gpt-5", "llm:any"]
+    assert [link.needs["context"] for link in demand.links] == [100, 9000, 100]
+    assert all(link.needs["embeddings"] for link in demand.links)
+    assert demand.link("llm:gpt-5") == demand.fallbacks[0]
+    assert demand.link("llm:other") == demand
+    assert llm_demand(llm(model=["x"])) == llm_demand(llm(model="x"))
+
+
+@pytest.mark.parametrize(
+    ("models", "path"),
+    [
+        (["a", 7], "effects.model[1]"),
+        (["a", None], "effects.model[1]"),
+        (["a", ["b"]], "effects.model[1]"),
+        (["a", "A"], "effects.model[1]"),
+        (["a", {"model": "a"}], "effects.model[1].model"),
+        ([{"model": "a", "context": 0}], "effects.model[0].context"),
+        ([{"model": "a", "embeddings": True}], "effects.model[0].embeddings"),
+        ([f"m{number}" for number in range(9)], "effects.model"),
+        ([], "effects.model"),
+    ],
+)
+def test_a_list_that_is_none_of_models_names_what_is_wrong(models: list[object], path: str):
+    with pytest.raises(InvalidField) as caught:
+        llm_demand(llm(model=models))
+    assert caught.value.path == path
+
+
 def test_named_reads_a_requests_model_field():
     models = [GPT4, TURBO]
     assert named(None, models) == models
@@ -96,3 +129,5 @@ def test_named_reads_a_requests_model_field():
     assert named("GPT-4", models) == [GPT4]
     assert named("gpt-5", models) == []
     assert named(7, models) == []
+    assert named(["gpt-5", None, {"model": "fast"}, "gpt-4"], models) == [TURBO]
+    assert named([7, []], models) == []

@@ -104,6 +104,21 @@ def test_the_model_is_what_both_effect_and_input_allow(effects: list[Effect], as
     assert choose(stage, request(stage, {"prompt": "x", "model": asked}), [A, B]).name == chosen
 
 
+@pytest.mark.parametrize("asked", [None, "any", "a-1", "b", ["a-1", "b"], [{"model": "a-1"}, "b"]])
+@pytest.mark.parametrize(("queue", "chosen"), [("llm:a-1", "a-1"), ("llm:b", "b-1"), ("", "a-1")])
+def test_of_several_models_that_of_the_queue_it_was_taken_from(asked: Any, queue: str, chosen: str):
+    effect = Effect(effect="Llm", model=["a-1", "b"])
+    stage = call("llm:complete", effect).model_copy(update={"queue": queue})
+    assert choose(stage, request(stage, {"prompt": "x", "model": asked}), [B, A]).name == chosen
+
+
+def test_an_input_that_names_none_of_several_models_is_the_stages_fault():
+    stage = call("llm:complete", Effect(effect="Llm", model=["a-1", "c"]))
+    stage = stage.model_copy(update={"queue": "llm:a-1"})
+    with pytest.raises(StageError, match="'b-1'"):
+        choose(stage, request(stage, {"prompt": "x", "model": "b-1"}), [A, B])
+
+
 def test_an_input_against_its_effect_is_the_stages_fault():
     stage = call("llm:complete", llm("b"))
     with pytest.raises(StageError, match="'a-1'") as caught:
