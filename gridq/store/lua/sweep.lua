@@ -204,20 +204,23 @@ for _, job in ipairs(due('inbox', room)) do
 end
 -- A stage with a chain stands where somebody could take it, as long as anybody could: those first that were looked at longest ago.
 members, whom, purses = {}, {}, {}  -- seats may have gone since, and money with them
-local chained, moved = C('ZRANGE', K .. 'chained', 0, 5 * most - 1), 0
+local chained, moved, seen = C('ZRANGE', K .. 'chained', 0, 2 * most - 1), 0, {}
 for _, entry in ipairs(chained) do
   local faults = #broken
   attempt('chained', entry, function(m)
     local job, step = string.match(m, '^([^:]+):(.+)$')
-    local moves = misplaced(job, step)
-    if moves == nil then C('ZREM', K .. 'chained', m)  -- its job's keys expired unseen
-    elseif moves and unpend(job, step) then
+    local displaced = misplaced(job, step)
+    if displaced == nil then C('ZREM', K .. 'chained', m)  -- its job's keys expired unseen
+    elseif displaced and unpend(job, step) then
       push(job, step)
       moved = moved + 1
-    elseif #chained >= 5 * most then C('ZADD', K .. 'chained', NOW, m) end
+    else seen[#seen + 1], seen[#seen + 2] = NOW, m end
   end)
   if #broken > faults then C('ZREM', K .. 'chained', entry) end
   if moved >= most then more = 1; break end
+end
+if #chained >= 2 * most then
+  for i = 1, #seen, 1000 do C('ZADD', K .. 'chained', unpack(seen, i, math.min(i + 999, #seen))) end
 end
 for _, queue in ipairs(C('SMEMBERS', K .. 'queues')) do
   attempt('queues', queue, function(q)

@@ -84,12 +84,11 @@ local function kept_out(job, step, x, unfit, failed)
 end
 
 -- Where a stage with a chain is to stand: {n: which link, at: which it stands at, links, rest: the chain's text but for `at`, out: the
--- seats that are kept from it there}.
-local function placed(job, step, chain, header, x, agent, team)
-  local f = C('HMGET', jobkey(job), 'u:' .. step, 'fn:' .. step, 'tk:' .. step)
+-- seats that are kept from it there}. `f`: its job's fields u:<step>, fn:<step> and tk:<step>.
+local function placed(job, step, chain, cost, x, agent, team, f)
   local links, at, rest = links_of(chain)
   local out = kept_out(job, step, x, f[1], f[2])
-  local n = choose(links, out, f[2], string.match(header, '^%S+ (%S+)'), agent, team, f[3])
+  local n = choose(links, out, f[2], cost, agent, team, f[3])
   local all = links[n].unfit
   for seat in string.gmatch(out, '[^,]+') do
     if not string.find(',' .. all .. ',', ',' .. seat .. ',', 1, true) then all = all == '' and seat or all .. ',' .. seat end
@@ -100,7 +99,9 @@ end
 -- Put a stage that becomes ready at the link where it is to stand, and note it for the sweep. Gives its header and which seats are
 -- kept from it there, false where there are none.
 local function stand(job, step, chain, header, x, agent, team)
-  local j, p = jobkey(job), placed(job, step, chain, header, x, agent, team)
+  local j = jobkey(job)
+  local f = C('HMGET', j, 'u:' .. step, 'fn:' .. step, 'tk:' .. step)
+  local p = placed(job, step, chain, string.match(header, '^%S+ (%S+)'), x, agent, team, f)
   if p.n ~= p.at then
     local link = p.links[p.n]
     header = link.q .. string.sub(header, #p.links[p.at].q + 1)
@@ -113,12 +114,20 @@ local function stand(job, step, chain, header, x, agent, team)
   return header, p.out ~= '' and p.out
 end
 
--- Whether a stage that stands ready would stand at another link now; nil where it stands nowhere.
+-- Whether a stage that stands ready would stand at another link now; nil where it stands nowhere. Of like stages asked once in a
+-- script.
+local moves = {}
 local function misplaced(job, step)
-  local f = C('HMGET', jobkey(job), 'at:' .. step, 'fb:' .. step, 'h:' .. step, 'x:' .. step, 'agent', 'team', 'of')
+  local f = C('HMGET', jobkey(job), 'at:' .. step, 'fb:' .. step, 'x:' .. step, 'agent', 'team', 'of', 'u:' .. step, 'fn:' .. step,
+    'tk:' .. step)
   if not f[1] or not f[2] then return nil end
-  local p = placed(job, step, f[2], f[3], f[4], f[5], f[6] or f[7])
-  return p.n ~= p.at
+  local cost, team = string.match(f[1], '/(%d+)|'), f[5] or f[6]
+  local like = table.concat({f[2], f[3] or '', f[4], team or '', f[7] or '', f[8] or '', f[9] or '', cost}, '\n')
+  if moves[like] == nil or f[7] and f[8] then  -- then its own back-offs count too
+    local p = placed(job, step, f[2], cost, f[3], f[4], team, {f[7], f[8], f[9]})
+    moves[like] = p.n ~= p.at
+  end
+  return moves[like]
 end
 
 -- Count an attempt that failed by its seat's fault at the link where the stage stands. Whether another may follow: at this link, or at
