@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from workers.chaos.profile import RARE
+
 LANES = 4
 BUDGET = 1_000_000
 """Dollars a month of each bench seat: never used up, but counted."""
@@ -48,11 +50,15 @@ class Layout:
 
 
 def witnessed(machines: int) -> Layout:
-    """Machines with a bench seat and a local seat each, whose stages write to the witness's file."""
-    terms = f"[bench]\nlanes = {LANES}\nbudget = {BUDGET}\n[local]\nlanes = {LANES}\n"
+    """Machines with a bench seat and a local seat each, whose stages write to the witness's file. The first
+    one's bench seat is one that some stages would rather have.
+    """
+    terms = f"lanes = {LANES}\nbudget = {BUDGET}\n[local]\nlanes = {LANES}\n"
     seats = {"bench": "bench", "local": "local"}
+    slugs = [f'slugs = ["{RARE}"]\n', *[""] * (machines - 1)]
+    made = (Machine(f"m{at + 1}", seats, f"[bench]\n{told}{terms}") for at, told in enumerate(slugs))
     return Layout(
-        machines=tuple(Machine(f"m{number + 1}", seats, terms) for number in range(machines)),
+        machines=tuple(made),
         profiles=("chaos",),
         stages=("workers.chaos.stages",),
     )

@@ -125,7 +125,8 @@ def test_the_sweep_finds_a_budget_that_is_used_up(grid: Grid) -> None:
 
 
 def test_a_window_of_requests_makes_it_fall_back_and_stages_at_once_do_not(grid: Grid) -> None:
-    grid.seat("m.a", A, lanes=3, limits=[Limit(thing="parallel", window="-", most=1)])
+    calm = [Limit(thing="parallel", window="-", most=1), Limit(thing="requests", window="1m", most=1)]
+    grid.seat("m.a", A, lanes=3, limits=calm)
     grid.seat("m.b", B)
     grid.job(chained(A, B))
     first = grid.take("m.a")

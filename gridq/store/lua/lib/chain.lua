@@ -13,8 +13,8 @@ local function links_of(chain)
   return links, tonumber(at), rest
 end
 
--- Whether a seat has budget left for a stage of a queue, of this cost, that was told to use so many tokens. How many stages it runs at
--- once is none: it is only busy. Asked once in a script.
+-- Whether a seat has budget left for a stage of a queue, of this cost, that was told to use so many tokens. What it may give in a minute
+-- or at once is none: there it is only busy. Asked once in a script.
 local purses = {}
 local function affords(seat, q, cost, told)
   if told == '' then told = nil end
@@ -24,7 +24,7 @@ local function affords(seat, q, cost, told)
     for i, s in ipairs(bound_by(seat, f[1], f[2], f[3]) or {}) do
       calm[i] = {name = s.name, only = s.only, list = {}}
       for _, m in ipairs(s.list) do
-        if m.thing ~= 'parallel' then table.insert(calm[i].list, m) end
+        if m.thing ~= 'parallel' and (lasting(m.window) or FOREVER) > 60000 then table.insert(calm[i].list, m) end
       end
     end
     local money = tonumber(cost)
