@@ -102,10 +102,10 @@ class Invoices(Judge):
                 seen.add(attempt)
                 account.recorded += entry.what == RECORDED
 
-    def judge_all(self, limits: Iterable[Bound], *, held: bool = True) -> Verdict:
-        """Every rule of `judge`, and those of money; `held` as for `uses`."""
+    def judge_all(self, limits: Iterable[Bound]) -> Verdict:
+        """Every rule of `judge`, and those of money."""
         verdict = self.judge()
-        self.uses = uses(limits, self.all_entries, held=held)
+        self.uses = uses(limits, self.all_entries)
         verdict.extra = len(self.differences)
         verdict.checks += [
             Check("no call was for a job that nobody submitted", tuple(self._strangers())),
@@ -233,8 +233,8 @@ class Invoices(Judge):
 
     def _overdrawn(self) -> list[str]:
         return [
-            f"{use.bound.who}: {use.most} {use.bound.unit} a {use.bound.window}, of {use.bound.amount} "
-            f"and {use.late} of attempts given up, {use.unheld} not held"
+            f"{use.bound.who}: {use.most} {use.bound.thing} in {use.bound.per}, of {use.bound.amount} and "
+            f"{use.late} of attempts given up"
             for use in self.uses
             if use.over
         ]

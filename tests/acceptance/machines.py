@@ -28,8 +28,10 @@ MINUTE_MS = 60_000
 ROUNDING_MS = 2
 """A claim is told as the ms before its end, both rounded."""
 MICRO = 1_000_000
-LEAST = 2000
-"""Micro-dollars of the smallest budget: it lets two calls in."""
+LEAST = 6000
+"""Micro-dollars of the smallest budget: it lets some calls in, each of which is held with some reserve."""
+MOST_TOKENS = 600
+"""What a stage says that its answer may take: more than any call has, those of its prompt included."""
 
 
 def stage(name: str, *effects: dict[str, Json]) -> dict[str, Json]:
@@ -50,7 +52,7 @@ def stage(name: str, *effects: dict[str, Json]) -> dict[str, Json]:
 
 HELD, UNHELD = "ask", "ask_freely"
 STAGES = (stage(HELD, {"effect": "Cost", "cents": CENTS}), stage(UNHELD))
-"""One whose cost is held before it runs, and one that is not: lanes side by side may overdraw by it."""
+"""One that says what it may cost, and one of which that is estimated."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Seat:
     families: tuple[str, ...]
     price: Price | None
     lanes: int = 1
+    owner: str = ""
 
     @property
     def id(self) -> str:
@@ -74,13 +77,14 @@ class Seat:
 
 
 SEATS = (
-    Seat("m1", "openai", "openai", ("fast",), Price("0.5", "2", cached="0.05"), lanes=4),
+    Seat("m1", "openai", "openai", ("fast",), Price("0.5", "2", cached="0.05"), lanes=4, owner="alice"),
     Seat("m1", "claude", "claude", ("deep",), None),
     Seat("m2", "anthropic", "anthropic", ("fast", "deep"),
          Price("0.8", "3", cached="0.08", written="1"), lanes=6),
     Seat("m2", "codex", "codex", ("deep",), Price("1.25", "2", cached="0.125")),
     Seat("m3", "google", "google", ("fast",), Price("0.3", "2.5", cached="0.075", reasoning="3.5"), lanes=4),
-    Seat("m3", "work", "claude", ("deep",), Price("0.7", "2.75", cached="0.07", written="0.9")),
+    Seat("m3", "work", "claude", ("deep",), Price("0.7", "2.75", cached="0.07", written="0.9"),
+         owner="alice"),
 )  # fmt: skip
 FAMILIES = {"fast": 92, "deep": 8}
 """How often each is asked for: a call of a program costs the start of a process."""
@@ -89,64 +93,92 @@ AGENTS = {"cat": "research", "thrifty": "research"}
 """Agents whose money is little, and their team."""
 
 
-Window = Literal["month", "week", "day", "minute"]
+Thing = Literal["dollars", "tokens", "requests", "jobs"]
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One limit: whom it binds (`seat m1.openai`, `agent thrifty`, `team research`), how much of what, and
-    in which window: `month` by the calendar in UTC, `minute` any sixty seconds. `own` stands in the machine's
-    own file, else in the grid's. `share`: the owner has set so much more, and lends this part of it.
+    """One limit: whom it binds (`seat m1.openai`, `agent thrifty`, `owner alice`, `family deep`, `grid`), how
+    much of what (of money micro-dollars), and in which window: one of the calendar in UTC, `5h` from its
+    first use on, `1m` too, or `minute`, any sixty seconds. `own` stands in the machine's own file, else in
+    the grid's; `key` is its own key there, else it is one of `budgets`. `share`: the owner has set so much
+    more, and lends this part of it.
     """
 
     who: str
-    unit: Literal["micro-dollars", "requests", "jobs"]
+    thing: Thing
     amount: int
-    window: Window
+    per: str
     own: bool = True
+    key: str = ""
     share: float = 1.0
+
+    @property
+    def kind(self) -> str:
+        return self.who.partition(" ")[0]
 
     @property
     def name(self) -> str:
         """The name of whom it binds."""
         return self.who.partition(" ")[2]
 
-    def toml(self) -> str:
-        """The lines for its table."""
-        dollars = f"{self.amount / self.share / MICRO:.6f}"
-        match self.who.partition(" ")[0], self.unit:
-            case "seat", "micro-dollars":
-                lent = f"lend = {{share = {self.share}}}\n" if self.share != 1.0 else ""
-                name = "budget" if self.own else "budget_dollars"
-                return f'{name} = {dollars}\nperiod = "{self.window}"\n{lent}'
-            case "seat", "requests":
-                return f"requests_per_minute = {self.amount}\n"
-            case _, "micro-dollars":
-                return f"monthly_dollars = {dollars}\n"
-            case _:
-                return f"monthly_jobs = {self.amount}\n"
+    @property
+    def table(self) -> str:
+        """Its table in the quotas file."""
+        tables = {"family": "families", "grid": "grid"}
+        table = tables.get(self.kind, f"{self.kind}s")
+        return f'{table}."{self.name}"' if self.name else table
+
+    def value(self) -> str:
+        """The amount as the files have it."""
+        whole = self.amount / self.share
+        return f"{whole / MICRO:.6f}" if self.thing == "dollars" else f"{whole:.0f}"
+
+
+def lines_of(limits: Iterable[Bound]) -> str:
+    """The lines for one table."""
+    limits = tuple(limits)
+    lines = [f"{each.key} = {each.value()}" for each in limits if each.key]
+    lines += [f'period = "{each.per}"' for each in limits if each.key in ("budget", "budget_dollars")]
+    listed = [f'{{{each.thing} = {each.value()}, per = "{each.per}"}}' for each in limits if not each.key]
+    if listed:
+        lines.append(f"budgets = [{', '.join(listed)}]")
+    shares = {each.share for each in limits} - {1.0}
+    return "\n".join([*lines, *(f"lend = {{share = {share}}}" for share in shares)])
 
 
 def bounds(stages: int) -> tuple[Bound, ...]:
-    """Limits that bind in a run of so many stages: each seat's but the one that can do everything, and each
-    poorer agent's.
+    """Limits for a run of so many stages. Each seat has some that bind it but the one that can do everything;
+    so has each poorer agent.
     """
 
-    def dollars(
-        who: str, micro: int, window: Window = "month", *, own: bool = True, share: float = 1.0
-    ) -> Bound:
-        return Bound(who, "micro-dollars", max(micro, LEAST), window, own, share)
+    def least(micro: int) -> int:
+        return max(micro, LEAST)
 
     return (
-        dollars("seat m1.openai", stages * 32, "day"),
-        dollars("seat m2.codex", stages * 3, "week", own=False),
-        dollars("seat m3.work", stages * 3, share=0.5),
-        dollars("seat m3.google", stages * 36, own=False),
-        Bound("seat m3.google", "requests", max(20, stages // 30), "minute"),
-        Bound("seat m1.claude", "requests", 20, "minute", own=False),
-        dollars("agent thrifty", max(stages * 12, 8 * LEAST)),
-        dollars("team research", max(stages * 30, 12 * LEAST)),
-        Bound("agent cat", "jobs", max(3, stages // 250), "month"),
+        Bound("seat m1.openai", "dollars", least(stages * 32), "day", key="budget"),
+        Bound("seat m1.openai", "requests", max(stages // 5, 20), "5h"),
+        Bound("seat m1.claude", "tokens", max(stages * 4, 4000), "week"),
+        Bound("seat m1.claude", "requests", 20, "minute", own=False, key="requests_per_minute"),
+        Bound("seat m2.anthropic", "dollars", stages * 1000, "month"),
+        Bound("seat m2.codex", "dollars", least(stages * 3), "week", own=False, key="budget_dollars"),
+        Bound("seat m2.codex", "requests", max(stages // 100, 5), "day", own=False),
+        Bound("seat m3.google", "dollars", least(stages * 36), "month", own=False),
+        Bound("seat m3.google", "requests", max(20, stages // 30), "minute", key="requests_per_minute"),
+        Bound("seat m3.google", "tokens", max(20_000, stages * 10), "1m", key="tokens_per_minute"),
+        Bound("seat m3.work", "dollars", least(stages * 3), "month", share=0.5),
+        Bound("owner alice", "dollars", least(stages * 33), "day"),
+        Bound("owner alice", "tokens", stages * 300, "5h"),
+        Bound("family deep", "requests", stages * 2, "week"),
+        Bound("family fast", "tokens", stages * 1000, "day"),
+        Bound("grid", "dollars", stages * 1000, "day"),
+        Bound("grid", "tokens", stages * 1000, "5h"),
+        Bound("agent thrifty", "dollars", max(stages * 12, 8 * LEAST), "month", key="monthly_dollars"),
+        Bound("agent thrifty", "tokens", stages * 400, "week"),  # not held: it must not bind
+        Bound("team research", "dollars", max(stages * 30, 12 * LEAST), "month", key="monthly_dollars"),
+        Bound("team research", "dollars", max(stages * 28, 12 * LEAST), "day"),
+        Bound("agent cat", "jobs", max(3, stages // 250), "month", key="monthly_jobs"),
+        Bound("agent cat", "jobs", max(3, stages // 260), "week"),
     )
 
 
@@ -189,7 +221,8 @@ def _table(seat: Seat, folder: Path, url: str, limits: tuple[Bound, ...]) -> str
         lines.append(f'url = "{url}/{seat.id}{_PATHS[seat.wire]}"\nwire = "{seat.wire}"')
         lines.append(f'key_file = "{folder / "key"}"\nallow_loopback = true')
     lines.append(f'billing = "{"metered" if seat.price else "subscription"}"')
-    lines += [each.toml() for each in limits if each.who == f"seat {seat.id}" and each.own]
+    lines += [f'owner = "{seat.owner}"'] if seat.owner else []
+    lines.append(lines_of(each for each in limits if each.who == f"seat {seat.id}" and each.own))
     families = ", ".join(f'"{name}"' for name in seat.families)
     model = f'name = "{seat.name}-1", families = [{families}]'
     prices = {
@@ -205,73 +238,82 @@ def _table(seat: Seat, folder: Path, url: str, limits: tuple[Bound, ...]) -> str
 
 def _quotas(limits: tuple[Bound, ...]) -> str:
     """The quotas file; whoever has no table of its own is rich."""
-    tables: dict[str, str] = {f"teams.{team}": "" for team in AGENTS.values()}
-    tables |= {f"agents.{agent}": f'team = "{team}"\n' for agent, team in AGENTS.items()}
+    tables: dict[str, list[Bound]] = {f'teams."{team}"': [] for team in AGENTS.values()}
     for each in limits:
-        kind, _, name = each.who.partition(" ")
-        table = f'{kind}s."{name}"' if kind == "seat" else f"{kind}s.{name}"
-        if not (kind == "seat" and each.own):
-            tables[table] = tables.get(table, "") + each.toml()
-    told = "".join(f"[{table}]\n{lines}\n" for table, lines in tables.items())
-    return (
-        f'[agents."*"]\nmonthly_dollars = 1000000\n\n[agents.poor]\nmonthly_dollars = {{dollars}}\n\n{told}'
-    )
+        if not (each.kind == "seat" and each.own):
+            tables.setdefault(each.table, []).append(each)
+    teams = {f'agents."{agent}"': f'team = "{team}"\n' for agent, team in AGENTS.items()}
+    told = "".join(f"[{table}]\n{teams.get(table, '')}{lines_of(mine)}\n\n" for table, mine in tables.items())
+    rich = '[agents."*"]\nmonthly_dollars = 1000000\n\n[agents.poor]\nmonthly_dollars = {dollars}\n\n'
+    return rich + told.replace("{", "{{").replace("}", "}}")
 
 
 @dataclass(frozen=True)
 class Use:
-    """The most that was used of a bound in any of its windows, and what of that could not be held back.
-    `late` was told of attempts that the grid had given up, whose hold was gone by then; `unheld` is what
-    lanes side by side can use at once where their stages do not say what they may cost.
+    """The most that was used of a bound in any of its windows, and what of that could not be held back: it
+    was told of attempts that the grid had given up, whose hold was gone by then.
     """
 
     bound: Bound
     most: int
     late: int = 0
-    unheld: int = 0
 
     @property
     def over(self) -> bool:
-        return self.most > self.bound.amount + self.late + self.unheld
+        return self.most > self.bound.amount + self.late
 
 
-def uses(limits: Iterable[Bound], entries: list[Entry], *, held: bool = True) -> list[Use]:
-    """How far each bound was used, by the entries of the ledger alone. `held`: every stage says what it may
-    cost.
-    """
-    return [_use(each, entries, held) for each in limits]
+def uses(limits: Iterable[Bound], entries: list[Entry]) -> list[Use]:
+    """How far each bound was used, by the entries of the ledger alone."""
+    return [_use(each, entries) for each in limits]
 
 
-def _use(bound: Bound, entries: list[Entry], held: bool) -> Use:
-    kind = bound.who.partition(" ")[0]
-    mine = [entry for entry in entries if _of(entry, kind) == bound.name]
-    if bound.unit == "requests":
-        claims: dict[tuple[str, int | None, int | None], int] = {}
-        for entry in mine:
-            if entry.charged and entry.ms is not None:
-                claims.setdefault((entry.job, entry.step, entry.attempt), entry.at - entry.ms)
-        return Use(bound, _most_within(sorted(claims.values()), MINUTE_MS - ROUNDING_MS))
+def _use(bound: Bound, entries: list[Entry]) -> Use:
+    mine = [entry for entry in entries if bound.name in _of(entry, bound.kind)]
+    if bound.per == "minute":
+        claims = [at for at, _ in _requests(mine)]
+        return Use(bound, _most_within(sorted(claims), MINUTE_MS - ROUNDING_MS))
     sums: Counter[str] = Counter()
     late: Counter[str] = Counter()
     given_up = _given_up(entries)
+    if bound.thing == "requests":
+        for at, entry in _requests(mine):
+            # One that was handed back before it had used anything is not counted.
+            sums[_window(at, bound.per)] += entry.what != "back" or bool(entry.tokens_in)
     for entry in mine:
-        window = _window(entry.at, bound.window)
-        if bound.unit == "jobs":
+        window = _window(entry.at, bound.per)
+        if bound.thing == "jobs":
             sums[window] += entry.what == "job"
-        elif entry.charged == "agent" or (entry.charged and kind == "seat"):
-            sums[window] += entry.micro_dollars or 0
-            if entry.id in given_up:
-                late[window] += entry.micro_dollars or 0
+        elif bound.thing != "requests" and _pays(bound, entry):
+            used = entry.micro_dollars or 0
+            if bound.thing == "tokens":
+                used = entry.tokens_in + entry.tokens_out
+            sums[window] += used
+            late[window] += used * (entry.id in given_up)
     most = max(sums, key=lambda name: sums[name] - late[name], default="")
-    unheld = 0
-    if not held and kind == "seat":
-        lanes = next(seat.lanes for seat in SEATS if seat.id == bound.name)
-        unheld = lanes * max((entry.micro_dollars or 0 for entry in mine if entry.charged), default=0)
-    return Use(bound, sums[most], late[most], unheld)
+    return Use(bound, sums[most], late[most])
 
 
-def _of(entry: Entry, kind: str) -> str:
-    return {"seat": entry.seat, "agent": entry.agent, "team": entry.team}[kind]
+def _pays(bound: Bound, entry: Entry) -> bool:
+    """Agents and teams pay for what is recorded, seats and what is above them for all of it."""
+    return entry.charged == "agent" if bound.kind in ("agent", "team") else entry.charged is not None
+
+
+def _of(entry: Entry, kind: str) -> tuple[str, ...]:
+    """The names of those of a kind whom an entry concerns."""
+    if kind in ("owner", "family"):
+        seat = next((seat for seat in SEATS if seat.id == entry.seat), None)
+        return () if seat is None else (seat.owner,) if kind == "owner" else seat.families
+    return ({"seat": entry.seat, "agent": entry.agent, "team": entry.team, "grid": ""}[kind],)
+
+
+def _requests(entries: list[Entry]) -> list[tuple[int, Entry]]:
+    """The first entry of each attempt, and when it was claimed."""
+    found: dict[tuple[str, int | None, int | None], tuple[int, Entry]] = {}
+    for entry in entries:
+        if entry.charged and entry.ms is not None:
+            found.setdefault((entry.job, entry.step, entry.attempt), (entry.at - entry.ms, entry))
+    return list(found.values())
 
 
 def _given_up(entries: list[Entry]) -> set[str]:
@@ -297,8 +339,13 @@ def _most_within(times: list[int], span: int) -> int:
     return most
 
 
-def _window(at: int, window: str) -> str:
+def _window(at: int, per: str) -> str:
+    """Which window an instant is in. Those of hours begin with their first use: no run is as long as one."""
+    if per.endswith("h"):
+        return per
+    if per.endswith("m"):
+        return str(at // MINUTE_MS)
     day = datetime.datetime.fromtimestamp(at / 1000, datetime.UTC).date()
-    if window == "week":
+    if per == "week":
         day -= datetime.timedelta(days=day.weekday())
-    return str(day.replace(day=1) if window == "month" else day)
+    return str(day.replace(day=1) if per == "month" else day)

@@ -175,14 +175,14 @@ def test_of_a_streamed_job_it_is_right(case: Case) -> None:
 
 def test_a_limit_that_was_overdrawn_is_found(case: Case) -> None:
     limits = (
-        Bound("seat m1.a", "micro-dollars", 100, "month"),
-        Bound("seat m2.b", "micro-dollars", 199, "day"),
+        Bound("seat m1.a", "dollars", 100, "month"),
+        Bound("seat m2.b", "dollars", 199, "day"),
         Bound("seat m2.b", "requests", 1, "minute"),
-        Bound("agent ann", "micro-dollars", 300, "month"),
+        Bound("agent ann", "dollars", 300, "month"),
     )
     assert [use.over for use in uses(limits, case.entries)] == [False, True, True, False]
     late = [*case.entries, replace(case.entries[3], id="9-0", what="late", micro_dollars=7)]
-    (use,) = uses([Bound("seat m2.b", "micro-dollars", 200, "month")], late)
+    (use,) = uses([Bound("seat m2.b", "dollars", 200, "month")], late)
     assert (use.most, use.late, use.over) == (207, 7, False)
 
 

@@ -47,7 +47,7 @@ def test_the_ledger_is_what_the_vendors_saw() -> None:
     assert len(told["seats"]) == 6
     # Some limit bound: work went elsewhere, though the cheaper seat was there.
     assert any(
-        use["used"] == use["of"] if use["unit"] == "requests" else use["used"] > use["of"] * 0.9
+        use["used"] == use["of"] if use["thing"] == "requests" else use["used"] > use["of"] * 0.9
         for use in told["limits"]
     )
     before = [each.what for each in done.invoices.differences if each.call.at < attacked[0] - 1000]
