@@ -186,7 +186,8 @@ def why(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "")
         return (
             f"{quick[0].seat} has made its {quick[0].per_minute} requests of a minute; again in {again:.0f} s"
         )
-    poor = [(seat, meter) for seat in ready if (meter := seat.lacking(stage.queue, stage.cost)) is not None]
+    found = [(seat, seat.lacking(stage.queue, stage.cost, stage.expects)) for seat in ready]
+    poor = [(seat, meter) for seat, meter in found if meter is not None]
     if len(poor) == len(ready):
         return "a budget does not suffice: " + "; ".join(short(meter, seat.seat) for seat, meter in poor[:3])
     return f"{ready[0].seat} has a free lane and is about to look"

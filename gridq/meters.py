@@ -80,7 +80,7 @@ def whose(meter: Meter, seat: str) -> str:
     """Who has a meter that binds a seat."""
     if meter.bearer in (OWN, GRID):
         return seat
-    kinds = {"o": "the owner", "f": "the family", "a": "the agent", "t": "the team"}
+    kinds = {"o": "owner", "f": "family", "a": "agent", "t": "team"}
     return "the whole grid" if meter.bearer == WHOLE else f"{kinds[meter.bearer[0]]} {meter.bearer[2:]}"
 
 

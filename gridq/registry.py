@@ -55,6 +55,7 @@ class LiveSeat(Advertisement):
     )
     budget_left: int | None = None
     budget_until: float | None = Field(None, description="when that turns")
+    prices: tuple[int, int] = Field((0, 0), description="micro-dollars a million tokens, in and out")
     per_minute: int | None = Field(None, description="requests in any minute; None: no limit")
     rate_until: float | None = Field(None, description="until when these are used up; None: they are not")
     reliability: float = Field(
@@ -63,11 +64,22 @@ class LiveSeat(Advertisement):
     stale: bool = False
     obeys: bool = Field(True, description="False: it has yet to heed that an operator drains it, or no more")
 
-    def lacking(self, queue: str, cost: int) -> Meter | None:
-        """The meter in which a stage of a queue that is said to cost so many micro-dollars has no room."""
-        if queues.kind_of(queue) == queues.OWN_KIND:
-            return next((m for m in self.meters if m.thing == "money" and m.lacks(cost)), None)
-        return next((m for m in self.meters if m.binds_in(queue) and m.lacks(cost)), None)
+    def lacking(self, queue: str, cost: int, expects: tuple[int, int] = (0, 0)) -> Meter | None:
+        """The meter in which a stage of a queue has no room that is said to cost so many micro-dollars, and
+        estimated to use so many tokens in and out.
+        """
+        guess = -(-sum(n * price for n, price in zip(expects, self.prices, strict=True)) // 1_000_000)
+        free = queues.kind_of(queue) == queues.OWN_KIND
+        for meter in self.meters:
+            if meter.binds_in(queue) and not (free and meter.thing != "money"):
+                need = 1
+                if meter.thing == "money":
+                    need = max(cost, min(guess, meter.limit))
+                elif meter.thing == "tokens":
+                    need = max(1, min(sum(expects), meter.limit))
+                if meter.remaining < need:
+                    return meter
+        return None
 
     @property
     def free(self) -> int:
@@ -138,6 +150,8 @@ def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes])
     fields |= {"lanes": int(record["lanes"]), "busy": busy, "bells": bells}
     fields |= {"warm": record.get("warm", "").split(), "stale": text is None and said.kind != ROUTER_KIND}
     fields["meters"] = _meters(record, now, shared)
+    if record.get("prices"):
+        fields["prices"] = tuple(map(int, record["prices"].split()))
     fields |= _limits(record, fields["meters"], now, claims, oldest)
     fields["reliability"] = round(reliability(record.get("rel"), now * 1000), 3)
     draining = record.get("draining")

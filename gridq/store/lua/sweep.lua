@@ -156,10 +156,10 @@ each('delays', most, function(m)
   elseif kind == 'x' or (kind == 'l' and not backing_off(job, n, what)) then  -- the seat may try again
     readmit(job, n, function(s) return s ~= what end)
   elseif kind == 'q' then  -- a stage stood ready for too long, where nobody has claimed it since
-    local f = C('HMGET', j, 'h:' .. n, 'ep:' .. n, 'a:' .. n, 'dn:' .. n, 'x:' .. n, 'qt', 'agent', 'of')
+    local f = C('HMGET', j, 'h:' .. n, 'ep:' .. n, 'a:' .. n, 'dn:' .. n, 'x:' .. n, 'qt', 'agent', 'of', 'tk:' .. n)
     if f[1] and not f[4] and what == (f[2] or '0') .. '.' .. (f[3] or '0') then
       local h = header(nil, nil, f[1])
-      finish(job, 'expired', queue_timeout(h.path, h.q, f[6], unclaimed(h.q, f[5] or '', h.cost, f[7], f[8])))
+      finish(job, 'expired', queue_timeout(h.path, h.q, f[6], unclaimed(h.q, f[5] or '', h.cost, f[7], f[8], f[9])))
       r[5] = r[5] + 1
     end
   elseif kind == 'i' and C('EXISTS', K .. 'sub:' .. job) == 1 then  -- no router admitted it in time

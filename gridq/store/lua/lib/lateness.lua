@@ -6,10 +6,10 @@ local function seats_of(q)
   if not serving[q] then
     local list = {}
     for _, seat in ipairs(C('SRANDMEMBER', K .. 'serve:' .. q, 64)) do
-      local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'own', 'grid', 'rpm', 'grpm', 'only', 'shared')
+      local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'own', 'grid', 'rpm', 'grpm', 'only', 'shared', 'prices')
       local rate = least(f[4], f[5])
       list[#list + 1] = {seat = seat, lanes = tonumber(f[1] or 0), busy = C('HLEN', K .. 'held:' .. seat),
-        bill = bound_by(seat, f[2], f[3], f[7]), hasty = rate ~= nil and spent_rate(seat, rate), only = f[6]}
+        bill = bound_by(seat, f[2], f[3], f[7]), hasty = rate ~= nil and spent_rate(seat, rate), only = f[6], prices = f[8]}
     end
     serving[q] = list
   end
@@ -25,8 +25,8 @@ local function meter_words(m, name, seat)
   return whose .. ' has ' .. told(math.max(m.limit - m.used - m.held, 0)) .. ' left of ' .. told(m.limit) .. ' ' .. per
 end
 
--- In words, and what would help. `x`: the seats that the stage's attempts excluded.
-local function unclaimed(q, x, cost, agent, team)
+-- In words, and what would help. `x`: the seats that the stage's attempts excluded; `told`: the tokens it will use.
+local function unclaimed(q, x, cost, agent, team, told)
   if not costless(q) and C('HEXISTS', K .. 'parked', agent) == 1 then
     return 'its agent or team was over its money, so its stages stood aside', 'raise the limit, or wait until the month turns'
   end
@@ -39,7 +39,7 @@ local function unclaimed(q, x, cost, agent, team)
       able, lanes = able + 1, lanes + s.lanes
       if s.busy < s.lanes then
         free = free + 1
-        local m, name = lacking(s.bill, q, tonumber(cost))
+        local m, name = lacking(s.bill, q, tonumber(cost), estimate(told, s.prices))
         empty = empty or m and meter_words(m, name, s.seat)
         if not m then
           solvent = solvent + 1
@@ -70,7 +70,8 @@ local function past_deadline(job)
   if not f[3] then f = C('HMGET', K .. 'sub:' .. job, 'at', 'dl') end
   local details = {path = '', seconds = (f[2] - f[1]) / 1000, reason = not f[3] and 'no router had admitted it' or nil}
   for step = 0, math.min(tonumber(f[3] or 0), 100) - 1 do
-    local s = C('HMGET', jobkey(job), 'h:' .. step, 'at:' .. step, 'cur:' .. step, 'x:' .. step, 'q:' .. step)
+    local s = C('HMGET', jobkey(job), 'h:' .. step, 'at:' .. step, 'cur:' .. step, 'x:' .. step, 'q:' .. step,
+      'tk:' .. step)
     local h = header(nil, nil, s[1])
     local who = s[3] and string.match(C('HGET', K .. 'who', job .. ':' .. step .. ':' .. s[3]) or '', '^%S+')
     if who then
@@ -81,7 +82,7 @@ local function past_deadline(job)
       details.fix = 'look at quarantined stages while there is time: gridq quarantine'
       break
     elseif s[2] then
-      details.path, details.reason, details.fix = h.path, unclaimed(h.q, s[4] or '', h.cost, f[4], f[5])
+      details.path, details.reason, details.fix = h.path, unclaimed(h.q, s[4] or '', h.cost, f[4], f[5], s[6])
       break
     end
   end

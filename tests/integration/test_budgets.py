@@ -1,0 +1,151 @@
+"""Budgets of a seat at work: lanes side by side never overdraw what their stages' estimates hold, and who
+waits is told for which budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import pytest
+
+from gridq import stages
+from gridq.admission import Admission
+from gridq.errors import DeadlineExceeded, QueueTimeout, WaitTimeout
+from gridq.limiting import put_in_force
+from gridq.meters import Meter
+from gridq.profiles import StageContext
+from gridq.protocol import Json, Limit, SeatTerms, StageCall
+from gridq.quotas import parse
+from gridq.registry import LiveSeat, live_seats
+from gridq.verification import verify
+from tests.builders import stage
+from tests.conftest import GridEnv
+from tests.local_grid import LocalGrid
+from tests.waiting import wait_for
+from tests.wire_server import WireServer
+from workers.profiles.llm import LlmProfile
+from workers.profiles.llm.capability import LlmCapability
+
+MODEL = {"name": "held", "families": ["talk"], "price_in": 1.0, "price_out": 10.0}
+QUEUES = ("llm:held", "llm:talk", "llm:any")
+ASK = {"root": stage("llm_complete", prompt="one two three", max_tokens=100)}
+
+
+class Endpoint:
+    """The lanes of a seat at a real wire."""
+
+    def __init__(self, url: str) -> None:
+        self.profile = LlmProfile()
+        self.capability = LlmCapability.model_validate({"host": "h", "models": [MODEL]})
+        self.profile.open(
+            self.capability, {"name": "main", "url": url, "models": [MODEL], "allow_loopback": True}
+        )
+
+    def __call__(self, call: StageCall, value: Json, context: StageContext) -> Json:
+        if call.implementation.startswith("builtin:"):
+            return stages.run_builtin(call, value, context)
+        return self.profile.run(call, value, context)
+
+    def terms(self, *limits: Limit, owner: str = "") -> SeatTerms:
+        families = {queue: tuple(found) for queue, found in self.profile.families(self.capability).items()}
+        prices = self.profile.prices(self.capability)
+        return SeatTerms(limits=limits, owner=owner, families=families, prices=prices)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A grid of one seat with eight lanes at a wire that holds its answers."""
+
+    grid: LocalGrid
+    wire: WireServer
+    endpoint: Endpoint
+
+    def may(self, *limits: Limit, owner: str = "") -> None:
+        session = self.grid.sessions["m.llm"]
+        session.terms = self.endpoint.terms(*limits, owner=owner)
+        session.register()
+
+    def ask(self, count: int, **options: float) -> list[str]:
+        return [self.grid.client.submit(ASK, {}, agent="ann", stream=True, **options) for _ in range(count)]
+
+    @property
+    def seat(self) -> LiveSeat:
+        (seat,) = live_seats(self.grid.scripts.client, self.grid.scripts.keys)
+        return seat
+
+    def meter(self, bearer: str, name: str) -> Meter:
+        return next(each for each in self.seat.meters if (each.bearer, each.name) == (bearer, name))
+
+
+@pytest.fixture
+def desk(grid_env: GridEnv) -> Iterator[Desk]:
+    config = grid_env.settings.model_copy(update={"sweep_ms": 50, "profiles": ("llm",)})
+    with WireServer() as wire:
+        endpoint = Endpoint(wire.url)
+        with (
+            closing(endpoint.profile),
+            LocalGrid(grid_env.client, config, {"m.llm": QUEUES}, lanes=8, runner=endpoint) as grid,
+        ):
+            grid.client._admission = Admission(grid.scripts, config, {"llm": endpoint.profile})
+            yield Desk(grid, wire, endpoint)
+            wire.go_on.set()
+            found = verify(grid.scripts.client, grid.scripts.keys)
+            assert (found.differences, found.notes) == ((), ())
+
+
+def test_lanes_side_by_side_never_overdraw(desk: Desk) -> None:
+    """Each is held at a hundred tokens of answer, $0.001 and its prompt; the budget is of three."""
+    desk.may(Limit(thing="money", window="day", most=3_100))
+    jobs = desk.ask(8)
+    wait_for(lambda: desk.seat.busy == 3)
+    with pytest.raises(WaitTimeout):
+        desk.grid.client.result(jobs[-1], 0.5)
+    assert desk.seat.busy == 3
+    held = desk.meter("own", "money/day")
+    assert held.used == 0
+    assert 3_000 < held.held <= 3_100
+    waits = desk.grid.client.waits_for(jobs[-1])
+    assert "a budget does not suffice: m.llm has $0.00" in waits
+    assert "left of $0.0031 a day" in waits
+    desk.wire.go_on.set()
+    wait_for(lambda: desk.meter("own", "money/day").lacks(0) or not desk.seat.busy)
+    assert desk.meter("own", "money/day").used <= 3_100
+    for job in jobs[:3]:
+        assert desk.grid.client.result(job, 20)
+
+
+@pytest.mark.parametrize(
+    ("bearer", "file", "told"),
+    [
+        ("o:alice", '[owners.alice]\nbudgets = [{requests = 1, per = "5h"}]', "owner alice has 0 requests"),
+        ("f:talk", '[families.talk]\nbudgets = [{requests = 1, per = "5h"}]', "family talk has 0 requests"),
+        ("g", '[grid]\nbudgets = [{requests = 1, per = "5h"}]', "the whole grid has 0 requests"),
+    ],
+)
+def test_what_seats_share_is_named_to_who_waits_for_it(desk: Desk, bearer: str, file: str, told: str) -> None:
+    put_in_force(desk.grid.scripts, parse(file, "q.toml"), "a test")
+    desk.may(owner="alice")
+    desk.wire.go_on.set()
+    (first,) = desk.ask(1)
+    assert desk.grid.client.result(first, 20)
+    assert desk.meter(bearer, "requests/5h").used == 1
+    late, hurried = desk.ask(1, queue_timeout=1.5)[0], desk.ask(1, deadline=1.5)[0]
+    waits = desk.grid.client.waits_for(late)
+    assert f"{told} left of 1 requests in 5h, until " in waits
+    with pytest.raises(QueueTimeout) as caught:
+        desk.grid.client.result(late, 20)
+    assert f"do not suffice: {told} left of 1 requests in 5h" in str(caught.value.reason)
+    with pytest.raises(DeadlineExceeded) as ended:
+        desk.grid.client.result(hurried, 20)
+    assert f"do not suffice: {told} left" in str(ended.value.reason)
+
+
+def test_tokens_a_minute_are_held_before_they_are_used(desk: Desk) -> None:
+    desk.may(Limit(thing="tokens", window="1m", most=250))
+    desk.ask(8)
+    wait_for(lambda: desk.seat.busy == 2)  # a hundred of answer each, and the prompt
+    desk.wire.go_on.set()
+    wait_for(lambda: not desk.seat.busy)
+    assert desk.meter("own", "tokens/1m").held == 0
