@@ -107,7 +107,7 @@ class Limit(Wire):
     """
 
     thing: Thing
-    window: str = Field(pattern=r"^(month|week|day|-|[1-9]\d{0,5}[mhd])$")
+    window: str = Field(pattern=r"^(month|week|day|-|[1-9][0-9]{0,5}[mhd])$")
     most: int = Field(ge=0, le=10**15)
 
 
