@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from redis import Redis
 from benchmarks.grids import BenchGrid
 from benchmarks.measure import Figure, Measured, Ratio, percentile, tell
 from benchmarks.scripts import QUEUE, State, timing, undisturbed
-from gridq.protocol import Usage
+from gridq.protocol import Limit, Usage
 from gridq.quotas import AgentLimit, Limits, SeatLimit, TeamLimit
 from gridq.settings import settings
 from gridq.store.connection import connect
@@ -31,6 +32,7 @@ USED = Usage(micro_dollars=9_000, tokens_in=300, tokens_out=100)
 PLENTY = 10**15
 """Micro-dollars of every budget: all are checked, none is used up."""
 
+WINDOWS = ("5h", "day", "week", "month")
 WAITING = 10
 """Stages of each agent that wait all the while."""
 
@@ -46,8 +48,9 @@ CALLS = 2.0
 
 
 class Side(State):
-    """Live seats and agents. With `budgets` each seat has so many of its machine's own, and the operator's
-    quotas give one more to each seat, agent and team.
+    """Live seats and agents. With `budgets` each seat has so many of its machine's own, one a window, and the
+    operator's quotas give one more to each seat, agent and team, to the owner of the seats, to the family of
+    their model and to the whole grid.
     """
 
     def __init__(self, store: Redis, name: str, seats: int, agents: int, budgets: int) -> None:
@@ -57,14 +60,19 @@ class Side(State):
         self._stages = 0
         for seat in self.seats:
             self.scripts.register(
-                seat, "inc", host="here", lanes=1, queues=[QUEUE], ttl_ms=3_600_000, **_terms(budgets)
-            )
+                seat, "inc", host="here", lanes=1, queues=[QUEUE], ttl_ms=3_600_000,
+                limits=_money(WINDOWS[:budgets]), per_minute=100_000 if budgets else None, owner="ann",
+                families={QUEUE: ["family"]},
+            )  # fmt: skip
         if budgets:
             limits = Limits(
                 {agent: AgentLimit("team", PLENTY, 10**8) for agent in self.agents},
                 {"team": TeamLimit(PLENTY, 10**8)},
                 {seat: SeatLimit(PLENTY, "month", 100_000) for seat in self.seats},
                 digest="bench",
+                owners={"ann": _money(["month"])},
+                families={"family": _money(["month"])},
+                grid=_money(["month"]),
             )
             self.scripts.limit(limits.digest, "{}", limits.fields())
         for agent in self.agents * WAITING:
@@ -104,13 +112,12 @@ class Side(State):
         return sum(about["calls"] for name, about in stats.items() if name not in ours)
 
 
-def _terms(budgets: int) -> dict[str, Any]:
-    """What a seat that has so many budgets is registered with."""
-    return {"budget": PLENTY if budgets else None, "per_minute": 100_000 if budgets else None}
+def _money(windows: Sequence[str]) -> tuple[Limit, ...]:
+    return tuple(Limit(thing="money", window=window, most=PLENTY) for window in windows)
 
 
 def run(
-    *, seats: int = 1_000, agents: int = 50, budgets: int = 1, stages: int = 2_000, jobs: int = 50
+    *, seats: int = 1_000, agents: int = 50, budgets: int = len(WINDOWS), stages: int = 2_000, jobs: int = 50
 ) -> list[Measured]:
     """Times of `stages` stages on each side, then what a worker calls for each of `jobs`."""
     found = beside(seats=seats, agents=agents, budgets=budgets, stages=stages)
@@ -140,7 +147,10 @@ def beside(*, seats: int, agents: int, budgets: int, stages: int) -> list[Measur
         tell(
             f"{what} on one seat without any budget or quota: {none:.0f} µs, {commands[2][script]:g} commands"
         )
-        about, other = f"{what}, {seats:,} seats and {agents} agents", "1 seat, 1 agent"
+        about, other = (
+            f"{what}, {seats:,} seats and {agents} agents, {budgets} budgets a seat",
+            "1 seat, 1 agent",
+        )
         found += [
             Ratio(f"{about}, p50 in the server", all_, one, "µs", GROWTH, other=other),
             Ratio(

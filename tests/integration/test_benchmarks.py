@@ -108,7 +108,7 @@ def test_as_many_calls_as_lanes_lose_nothing() -> None:
 
 
 def test_holds_take_their_turns_under_budgets() -> None:
-    found = holds.beside(seats=3, agents=2, budgets=1, stages=2 * holds.TURN)
+    found = holds.beside(seats=3, agents=2, budgets=4, stages=2 * holds.TURN)
     assert len(found) == 4
     for each in found:
         assert isinstance(each, Ratio)
