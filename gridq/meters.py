@@ -58,10 +58,6 @@ class Meter(Wire):
     def binds_in(self, queue: str) -> bool:
         return not self.queues or queue in self.queues
 
-    def lacks(self, money: int) -> bool:
-        """Whether a stage that is said to cost `money` micro-dollars has no room in it."""
-        return self.remaining < (money if self.thing == "money" else 1)
-
     def told(self, amount: int) -> str:
         """An amount of its thing in words: `$0.02`, `12 requests`."""
         return dollars(amount) if self.thing == "money" else f"{amount} {thing_words(self.thing)}"

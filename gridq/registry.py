@@ -1,7 +1,7 @@
 """Who is there: the seats' advertisements, and the stages their machines offer.
 
 An advertisement is a key with a TTL that the seat's worker writes with each heartbeat. It describes; it never
-carries a ledger, and it decides nothing: live or dead is the lease's business (`renew`).
+says what is used of a budget, and it decides nothing: live or dead is the lease's business (`renew`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LiveSeat(Advertisement):
             if meter.binds_in(queue) and not (free and meter.thing != "money"):
                 need = 1
                 if meter.thing == "money":
-                    need = max(cost, min(guess, meter.limit))
+                    need = max(cost, min(guess, max(meter.limit, 1)))
                 elif meter.thing == "tokens":
                     need = max(1, min(sum(expects), meter.limit))
                 if meter.remaining < need:

@@ -110,7 +110,7 @@ def test_lanes_side_by_side_never_overdraw(desk: Desk) -> None:
     assert "a budget does not suffice: m.llm has $0.00" in waits
     assert "left of $0.0031 a day" in waits
     desk.wire.go_on.set()
-    wait_for(lambda: desk.meter("own", "money/day").lacks(0) or not desk.seat.busy)
+    wait_for(lambda: desk.meter("own", "money/day").remaining < 0 or not desk.seat.busy)
     assert desk.meter("own", "money/day").used <= 3_100
     for job in jobs[:3]:
         assert desk.grid.client.result(job, 20)

@@ -329,3 +329,13 @@ def test_more_than_a_whole_window_holds_may_run_when_it_is_empty(grid: Grid) -> 
     assert grid.claim() == "none"
     over(grid, "day")
     agrees(grid)
+
+
+@pytest.mark.parametrize(
+    "limits", [[most("money", "day", 0)], [most("tokens", "day", 0)]], ids=["money", "tokens"]
+)
+def test_a_limit_of_nothing_permits_nothing(grid: Grid, limits: list[Limit]) -> None:
+    """Its window is empty, and yet a larger stage may not run in it."""
+    grid.seat(limits=limits, prices=(1_000_000, 5_000_000))
+    said(grid, "j", 1_000, 500)
+    assert grid.claim() == "none"

@@ -324,7 +324,7 @@ def test_a_parked_job_may_be_cancelled_and_expires_with_a_reason(grid: Grid) -> 
     grid.sweep()
     error = json.loads(grid.ended("j2").payload)
     assert error["code"] == "job.deadline"
-    assert "over its money" in error["details"]["reason"]
+    assert "over its limits" in error["details"]["reason"]
     assert grid.pending() == []
     limit(grid, ANN.replace("0.01", "1"))
     assert grid.claim() == "none"

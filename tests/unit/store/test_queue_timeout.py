@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from gridq.errors import GridError
 from gridq.graph.plan import Scope
+from gridq.protocol import Limit
 from gridq.states import JobState
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, plan, step, wide
@@ -94,6 +96,14 @@ def test_why_the_budget_is_used_up(grid: Grid) -> None:
     assert reason(grid, cost=900) == f"{why}: m.a has $0.000010 left of $0.000010 a month"
 
 
+def test_when_the_budget_turns(grid: Grid) -> None:
+    grid.seat(limits=[Limit(thing="tokens", window="5h", most=7)])
+    grid.job(one(), "j1")
+    grid.done(grid.take(), tokens=(3, 4))
+    words = r".*: m\.a has 0 tokens left of 7 tokens in 5h for another \d+ s"
+    assert re.fullmatch(words, reason(grid))
+
+
 def test_why_the_rate_is_used_up(grid: Grid) -> None:
     grid.seat(lanes=2, per_minute=1)
     grid.job(one(), "j1")
@@ -107,7 +117,7 @@ def test_why_its_agent_is_over_its_money(grid: Grid) -> None:
     grid.job(one(cost=500), "j1", queue_timeout_ms=MINUTE)
     limit(grid, "[agents.ann]\nmonthly_cents = 0")
     over(grid)
-    assert "over its money" in str(error(grid, "j1").reason)
+    assert "over its limits" in str(error(grid, "j1").reason)
 
 
 def test_why_nobody_looked(grid: Grid) -> None:

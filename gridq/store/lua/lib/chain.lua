@@ -27,8 +27,7 @@ local function affords(seat, q, cost, told)
         if m.thing ~= 'parallel' and (lasting(m.window) or FOREVER) > 60000 then table.insert(calm[i].list, m) end
       end
     end
-    local money = tonumber(cost)
-    purses[id] = not (lacking(calm, q, money) or told and lacking(calm, q, money, estimate(told, f[4])))
+    purses[id] = not lacking(calm, q, tonumber(cost), estimate(told, f[4]))
   end
   return purses[id]
 end

@@ -16,19 +16,21 @@ local function seats_of(q)
   return serving[q]
 end
 
--- A meter in words: whose it is, what is left of it.
+-- A meter in words: whose it is, what is left of it, and for how long.
 local function meter_words(m, name, seat)
   local whose = (name == 'own' or name == 'grid') and seat or name == 'g' and 'the whole grid'
     or (string.sub(name, 1, 1) == 'o' and 'owner ' or 'family ') .. string.sub(name, 3)
-  local function told(n) return m.thing == 'money' and string.format('$%.6f', n / 1000000) or whole(n) .. ' ' .. m.thing end
+  local thing = m.thing == 'parallel' and 'stages' or m.thing
+  local function told(n) return m.thing == 'money' and string.format('$%.6f', n / 1000000) or whole(n) .. ' ' .. thing end
   local per = m.window == '-' and 'at once' or (lasting(m.window) and 'in ' or 'a ') .. m.window
-  return whose .. ' has ' .. told(math.max(m.limit - m.used - m.held, 0)) .. ' left of ' .. told(m.limit) .. ' ' .. per
+  local rest = m.turn and ' for another ' .. math.ceil((m.turn - NOW) / 1000) .. ' s' or ''
+  return whose .. ' has ' .. told(math.max(m.limit - m.used - m.held, 0)) .. ' left of ' .. told(m.limit) .. ' ' .. per .. rest
 end
 
 -- In words, and what would help. `x`: the seats that the stage's attempts excluded; `told`: the tokens it will use.
 local function unclaimed(q, x, cost, agent, team, told)
   if not costless(q) and C('HEXISTS', K .. 'parked', agent) == 1 then
-    return 'its agent or team was over its money, so its stages stood aside', 'raise the limit, or wait until the month turns'
+    return 'its agent or team was over its limits, so its stages stood aside', 'raise them, or wait until their window turns'
   end
   local able, lanes, free, solvent, patient, others, empty = 0, 0, 0, 0, 0, 0, nil
   local seats = seats_of(q)

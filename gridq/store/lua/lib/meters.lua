@@ -69,15 +69,15 @@ end
 
 -- The first meter in which a stage of a queue has no room, and its sheet's name; nil where all have. `money`: what it is said to
 -- cost; `tokens` and `guess`: what it will use and cost by an estimate, of which no more than the limit is asked for, so that what
--- is larger may run yet.
+-- is larger may run yet, but not where the limit is nothing.
 local function lacking(bill, q, money, tokens, guess)
   local free = costless(q)
   for _, s in ipairs(bill or {}) do
     if not s.only or s.only[q] then
       for _, m in ipairs(s.list) do
         local need = 1
-        if m.thing == 'money' then need = math.max(money, math.min(guess or 0, m.limit))
-        elseif m.thing == 'tokens' then need = math.min(tokens or 1, math.max(m.limit, 1)) end
+        if m.thing == 'money' then need = math.max(money, math.min(guess or 0, math.max(m.limit, 1)))
+        elseif m.thing == 'tokens' then need = math.max(1, math.min(tokens or 0, m.limit)) end
         if not (free and m.thing ~= 'money') and m.used + m.held + need > m.limit then return m, s.name end
       end
     end
