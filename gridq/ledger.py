@@ -52,6 +52,7 @@ class Account:
 
     `limit` None: none. `held` is promised to what runs now. `until`: when the window turns, ms; None: not
     known, or the next minute for requests. `team`, `parked` (its pending work stands aside): of agents alone.
+    `money`: whether it is counted in micro-dollars.
     """
 
     kind: str

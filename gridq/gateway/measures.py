@@ -103,7 +103,7 @@ MEASURES: Mapping[str, Measure] = {
     ),
     "gridq_seat_budget_dollars": Measure(
         "gauge",
-        "What it may spend in its period; none where there is no budget.",
+        "Of its budget of money with least left, what it allows; none where there is no such budget.",
         NOW,
         ("seat",),
     ),
@@ -115,7 +115,7 @@ MEASURES: Mapping[str, Measure] = {
     ),
     "gridq_account_limit": Measure(
         "gauge",
-        "What an agent or a team may use in this month, in dollars or jobs.",
+        "What an agent or a team may use in the window that `what` says, in dollars, tokens or jobs.",
         NOW,
         (
             "kind",
@@ -125,7 +125,7 @@ MEASURES: Mapping[str, Measure] = {
     ),
     "gridq_account_used": Measure(
         "gauge",
-        "What it has used in this month.",
+        "What it has used in it.",
         NOW,
         (
             "kind",

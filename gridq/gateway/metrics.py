@@ -194,7 +194,7 @@ def _accounts(accounts: Iterable[Account]) -> Iterator[Metric]:
     for account in accounts:
         if account.kind not in ("agent", "team"):
             continue
-        unit = MICRO if account.what == "money" else 1
+        unit = MICRO if account.money else 1
         key = (account.kind, account.name, account.what)
         if account.limit is not None:
             found["limit"][key] = account.limit / unit

@@ -14,6 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from gridq import auth
 from gridq.gateway.measures import MEASURES
 from gridq.gateway.metrics import KEPT
+from gridq.limiting import lift, put_in_force
+from gridq.quotas import parse
 from tests.builders import seq, stage
 from tests.gateways import Benches, Gateway, benches
 from tests.waiting import wait_for
@@ -124,6 +126,26 @@ def test_what_is_there_now_is_told(gateway: Gateway) -> None:
     finally:
         for each in (job, asleep):
             gateway.ask("DELETE", f"/jobs/{each}", 200)
+
+
+LIMITS = """
+[agents.dora]
+monthly_jobs = 9
+budgets = [{dollars = 3, per = "day"}, {tokens = 50, per = "week"}]
+"""
+
+
+def test_what_may_be_used_in_each_window_is_told(place: Benches, gateway: Gateway) -> None:
+    put_in_force(place.grid.scripts, parse(LIMITS, "q.toml"), "a test")
+    try:
+        run(gateway, {"root": stage("bench_spend", micro_dollars=500_000, tokens_in=7)}, agent="dora")
+        now = wait_for(lambda: read(gateway), true=lambda told: "gridq_account_used" in told, poll=0.3)
+        used = {key[2]: amount for key, amount in now["gridq_account_used"].items() if key[1] == "dora"}
+        assert used == {"money": 0.5, "jobs": 1, "money a day": 0.5, "tokens a week": 7}
+        most = {key[2]: amount for key, amount in now["gridq_account_limit"].items() if key[1] == "dora"}
+        assert most == {"jobs": 9, "money a day": 3, "tokens a week": 50}
+    finally:
+        lift(place.grid.scripts)
 
 
 def test_paths_that_people_make_up_are_one_route(gateway: Gateway) -> None:
