@@ -24,7 +24,7 @@ from gridq.errors import (
     TeamMoneyExceeded,
     TeamTokensExceeded,
 )
-from gridq.meters import GRID, OWN, WHOLE, Meter, per, sheet, thing_words
+from gridq.meters import GRID, KINDS, OWN, WHOLE, Meter, sheet
 from gridq.money import dollars
 from gridq.periods import text_time
 from gridq.store.connection import now_ms
@@ -262,7 +262,7 @@ def _shared(meters: dict[str, str], now: int) -> list[Account]:
     """The accounts of the whole grid, of owners and model families, and of agents and teams beside those of
     their month.
     """
-    kinds = {"a": "agent", "t": "team", "o": "owner", "f": "family", WHOLE: "grid"}
+    kinds = KINDS | {WHOLE: "grid"}
     return [
         _metered(kinds[bearer[0]], bearer[2:] or "all of it", meter)
         for bearer in sorted(meters, key=lambda name: (list(kinds).index(name[0]), name))
@@ -273,10 +273,8 @@ def _shared(meters: dict[str, str], now: int) -> list[Account]:
 def _metered(kind: str, name: str, meter: Meter) -> Account:
     """A meter's account. What the quotas file allows a seat, beside what its machine does, says `grid`."""
     by = "grid " if meter.bearer == GRID else ""
-    what = f"{by}{thing_words(meter.thing)}{per(meter.window)}"
-    return Account(
-        kind, name, what, meter.limit, meter.used, meter.held, meter.turn, money=meter.thing == "money"
-    )
+    what, money = by + meter.title, meter.thing == "money"
+    return Account(kind, name, what, meter.limit, meter.used, meter.held, meter.turn, money=money)
 
 
 def _texts(found: Any) -> dict[str, str]:

@@ -21,6 +21,9 @@ OWN, GRID = "own", "grid"
 WHOLE = "g"
 """The sheet of the whole grid, among the shared ones."""
 
+KINDS = {"a": "agent", "t": "team", "o": "owner", "f": "family"}
+"""Whose a shared sheet is, by the first letter of its name."""
+
 _METER = re.compile(r"(\w+)/([^/]+)/(\d+)/(\d+)/(\d+)/(\d*)")
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -58,26 +61,28 @@ class Meter(Wire):
     def binds_in(self, queue: str) -> bool:
         return not self.queues or queue in self.queues
 
+    @property
+    def title(self) -> str:
+        """`money a day`: the same in words."""
+        return f"{_called(self.thing)}{_per(self.window)}"
+
     def told(self, amount: int) -> str:
         """An amount of its thing in words: `$0.02`, `12 requests`."""
-        return dollars(amount) if self.thing == "money" else f"{amount} {thing_words(self.thing)}"
+        return dollars(amount) if self.thing == "money" else f"{amount} {_called(self.thing)}"
 
     def words(self) -> str:
         """`$0.02 left of $5.00 a day`."""
-        return f"{self.told(max(self.remaining, 0))} left of {self.told(self.limit)}{per(self.window)}"
+        return f"{self.told(max(self.remaining, 0))} left of {self.told(self.limit)}{_per(self.window)}"
 
 
-def thing_words(thing: str) -> str:
-    """What a thing is called beside a number; money is not."""
-    return "stages" if thing == "parallel" else thing
+def sharer(name: str) -> str:
+    """Whose a shared sheet is, in words."""
+    return "the whole grid" if name == WHOLE else f"{KINDS[name[0]]} {name[2:]}"
 
 
 def whose(meter: Meter, seat: str) -> str:
     """Who has a meter that binds a seat."""
-    if meter.bearer in (OWN, GRID):
-        return seat
-    kinds = {"o": "owner", "f": "family", "a": "agent", "t": "team"}
-    return "the whole grid" if meter.bearer == WHOLE else f"{kinds[meter.bearer[0]]} {meter.bearer[2:]}"
+    return seat if meter.bearer in (OWN, GRID) else sharer(meter.bearer)
 
 
 def short(meter: Meter, seat: str) -> str:
@@ -92,7 +97,11 @@ def clock(ms: int) -> str:
     return time.strftime("%H:%M" if then[:3] == today[:3] else "%Y-%m-%d %H:%M", then)
 
 
-def per(window: str) -> str:
+def _called(thing: Thing) -> str:
+    return "stages" if thing == "parallel" else thing
+
+
+def _per(window: str) -> str:
     """` a day`, ` in 5h`, ` at once`."""
     return " at once" if window == "-" else f" in {window}" if window[0].isdigit() else f" a {window}"
 

@@ -15,7 +15,7 @@ from redis import Redis
 from gridq import entries
 from gridq.entries import Entry
 from gridq.ledger import window
-from gridq.meters import GRID, OWN, WHOLE, Meter, per, sheet, thing_words
+from gridq.meters import GRID, OWN, Meter, sharer, sheet
 from gridq.store.keys import Keys
 
 Sheet = tuple[str, str]
@@ -25,7 +25,7 @@ Sheet = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A counter that is not what the entries come to. `counter`: `agent ann: money of the month`; both
-    numbers in micro-dollars or jobs.
+    numbers in micro-dollars, tokens, requests, jobs or stages.
     """
 
     counter: str
@@ -190,12 +190,12 @@ def _compare(rebuilt: Rebuilt, kept: _Kept) -> Verified:
     for name in counters:
         if kept.spent.get(name, 0) != entered[name]:
             what, _, who = name.partition(" ")
-            words = f"{_whose('', who)}: {what} of the month"
+            words = f"{sharer(who)}: {what} of the month"
             found.append(Difference(words, kept.spent.get(name, 0), entered[name]))
     compared = len(counters)
     for which, meters in sorted(kept.meters.items()):
         for meter in meters:
-            counter = f"{_whose(*which)}: {thing_words(meter.thing)}{per(meter.window)}"
+            counter = f"{_whose(*which)}: {meter.title}"
             held = kept.held[which][meter.thing] if which in kept.held else 0
             if meter.held != held:
                 found.append(Difference(f"{counter}, held", meter.held, held))
@@ -214,7 +214,6 @@ def _compare(rebuilt: Rebuilt, kept: _Kept) -> Verified:
 
 def _whose(seat: str, which: str) -> str:
     """A sheet in words."""
-    if seat:
-        return f"seat {seat}" + (" by the quotas file" if which == GRID else "")
-    kinds = {"a": "agent", "t": "team", "o": "owner", "f": "family"}
-    return "the whole grid" if which == WHOLE else f"{kinds[which[0]]} {which[2:]}"
+    if not seat:
+        return sharer(which)
+    return f"seat {seat}" + (" by the quotas file" if which == GRID else "")
