@@ -145,10 +145,16 @@ local function names_of(bill, q)
   return names[1] and table.concat(names, ',') or '-'
 end
 
--- The sheets under which a lease was claimed. The record of a seat that is gone has none of its own.
+-- The sheets under which a lease was claimed: asked once in a script, for all that changes one does so in what is `opened`. The record
+-- of a seat that is gone has none of its own.
+local bills = {}
 local function bound_under(seat, names)
-  local f = C('HMGET', K .. 'seat:' .. seat, 'own', 'grid')
-  return bound_by(seat, f[1], f[2], names and names ~= '-' and string.gsub(names, ',', ' ') or nil)
+  local id = seat .. ' ' .. (names or '')
+  if bills[id] == nil then
+    local f = C('HMGET', K .. 'seat:' .. seat, 'own', 'grid')
+    bills[id] = bound_by(seat, f[1], f[2], names and names ~= '-' and string.gsub(names, ',', ' ') or nil) or false
+  end
+  return bills[id]
 end
 
 -- Give back what a lease held: 'money tokens requests names' of its words in `who`; requests 0 where it costs nothing.
