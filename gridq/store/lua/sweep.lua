@@ -115,11 +115,24 @@ for _, name in ipairs(C('HRANDFIELD', K .. 'meters', 8)) do
   if string.sub(name, 1, 2) == 'a:' then
     local used = 0
     for _, m in ipairs(sheet(C('HGET', K .. 'meters', name))) do used = used + m.used + m.held end
-    if used == 0 then C('HDEL', K .. 'meters', name) end
+    if used == 0 and C('HEXISTS', K .. 'limits', 'm:' .. name) == 0 then C('HDEL', K .. 'meters', name) end
   end
 end
 local away = NOW - last
 local jumped = away > GAP or away < -GAP
+if away < -GAP then  -- the clock was set back: windows that would end too far ahead end as if they had begun now
+  local function again(key, field, name, seat, text)
+    local list = sheet(text)
+    refilled(list, name, seat)
+    C('HSET', key, field, sheet_text(list))
+  end
+  local shared = C('HGETALL', K .. 'meters')
+  for i = 1, #shared, 2 do again(K .. 'meters', shared[i], shared[i], '', shared[i + 1]) end
+  for _, s in ipairs(C('ZRANGE', K .. 'seats', 0, -1)) do
+    local f = C('HMGET', K .. 'seat:' .. s, 'own', 'grid')
+    for i, name in ipairs({'own', 'grid'}) do if f[i] then again(K .. 'seat:' .. s, name, name, s, f[i]) end end
+  end
+end
 if jumped or away > GAP / 2 then
   -- Nobody could renew (the server was away) or the clock jumped: every holder gets one more period. Where it was away for less,
   -- as in a fail-over, the time until then does not count: who missed a renewal or two tries again within one more. A part counts

@@ -339,3 +339,53 @@ def test_a_limit_of_nothing_permits_nothing(grid: Grid, limits: list[Limit]) -> 
     grid.seat(limits=limits, prices=(1_000_000, 5_000_000))
     said(grid, "j", 1_000, 500)
     assert grid.claim() == "none"
+
+
+# -- the clock
+
+
+def test_a_clock_that_is_set_back_stretches_no_window(grid: Grid) -> None:
+    """What is used up by then is used up for a window's length at most, though nobody writes it meanwhile."""
+    for period in ("month", "week", "day"):
+        turn_at(grid, 20 * HOUR, period=period)
+    limit(
+        grid,
+        '[agents.ann]\nbudgets = [{jobs = 1, per = "day"}]\n[grid]\nbudgets = [{tokens = 1, per = "week"}]',
+    )
+    grid.seat(limits=[most("requests", "5h", 1), most("requests", "month", 9)])
+    grid.job(one())
+    grid.done(grid.take(), tokens=(7, 0))
+    year = 365 * DAY
+
+    def sheets() -> dict[str, Meter]:
+        found = (*grid.meters(), *grid.shared("g"), *grid.shared("a:ann"))
+        return {meter.name: meter for meter in found}
+
+    for key, field in (
+        (grid.keys("seat", "m.a"), "own"),
+        *((grid.keys("meters"), name) for name in ("g", "a:ann")),
+    ):
+        text = grid.client.hget(key, field).decode()
+        ahead = [word.rpartition("/") for word in text.split()]
+        grid.client.hset(key, field, " ".join(f"{rest}/{int(end) + year}" for rest, _, end in ahead))
+    assert all((meter.turn or 0) > grid.now() + year / 2 for meter in sheets().values())
+    grid.client.set(grid.keys("swept"), grid.now() + year, px=HOUR)
+    grid.scripts.sweep()
+    now = grid.now()
+    ends = {name: (meter.used, round(((meter.turn or 0) - now) / HOUR)) for name, meter in sheets().items()}
+    assert ends == {
+        "requests/5h": (1, 5), "requests/month": (1, 20), "tokens/week": (7, 20), "jobs/day": (1, 20),
+    }  # fmt: skip
+    agrees(grid)
+
+
+def test_the_end_of_a_window_is_no_further_than_that_can_be(grid: Grid) -> None:
+    """Where the clock was set back and no sweep has seen it, whoever writes next finds it."""
+    turn_at(grid, 20 * HOUR, period="day")
+    grid.seat(limits=[most("tokens", "day", 9), most("requests", "day", 9)])
+    text = f"tokens/day/9/3/0/{grid.now() + 3 * DAY} requests/day/9/2/0/{grid.now() + 3 * DAY}"
+    grid.client.hset(grid.keys("seat", "m.a"), "own", text)
+    grid.job(one())
+    grid.done(grid.take())
+    assert numbers(grid.meters()) == {"tokens/day": (3, 0), "requests/day": (3, 0)}
+    assert {round(((meter.turn or 0) - grid.now()) / HOUR) for meter in grid.meters()} == {20}

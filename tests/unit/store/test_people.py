@@ -64,7 +64,7 @@ def test_who_uses_nothing_any_more_is_forgotten(grid: Grid) -> None:
     over(grid, "day")
     for _ in range(60):
         grid.sweep()
-    assert {name.decode() for name in grid.client.hkeys(grid.keys("meters"))} <= {"t:t"}
+    assert {name.decode() for name in grid.client.hkeys(grid.keys("meters"))} == {"a:ann", "t:t"}
     assert ask(grid, agent="passing-1") == ["ok"]
     assert ask(grid, agent="passing-1")[:2] == ["quota", "agent_jobs"]
     agrees(grid)
@@ -88,3 +88,19 @@ def test_a_team_over_its_tokens_stands_aside_until_the_week_turns(grid: Grid) ->
     assert parked(grid) == set()
     grid.take()
     agrees(grid)
+
+
+def test_a_budget_of_one_who_uses_nothing_is_shown_all_the_same(grid: Grid) -> None:
+    """The sweep forgets those alone that have no table of their own."""
+    turn_at(grid, 20 * DAY)
+    limit(
+        grid,
+        '[agents.ann]\nbudgets = [{tokens = 5, per = "day"}]\n'
+        '[agents."*"]\nbudgets = [{jobs = 5, per = "day"}]',
+    )
+    turn_at(grid, DAY, period="day")
+    grid.job(one(), agent="cleo")
+    turn(grid, "day")
+    for _ in range(20):
+        grid.sweep()
+    assert {name.decode() for name in grid.client.hkeys(grid.keys("meters"))} == {"a:ann"}

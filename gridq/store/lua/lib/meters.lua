@@ -16,10 +16,14 @@ local function lasting(kind)
   return n and n * SPAN[unit]
 end
 
--- Bring a meter to the present: a window that has turned is empty again.
+-- The longest that a window of the calendar may last, in ms: the day and the week in which clocks are put back too.
+local LONGEST = {day = 25 * 3600000, week = 169 * 3600000, month = 745 * 3600000}
+
+-- Bring a meter to the present: a window that has turned is empty again. Where the clock was set back its end is found anew.
 local function present(m)
   local length = lasting(m.window)
-  if length and m.turn and m.turn - NOW > length then m.turn = NOW + length end  -- the clock was set back
+  if length and m.turn and m.turn - NOW > length then m.turn = NOW + length
+  elseif LONGEST[m.window] and m.turn and m.turn - NOW > LONGEST[m.window] then m.turn = nil end
   if m.turn and m.turn <= NOW then m.used, m.turn, m.fresh = 0, nil, true end
   if not (m.turn or length or m.window == '-') then
     local _, stop = window(m.window)
@@ -202,6 +206,7 @@ end
 local function carried(key, g)
   local f = C('HMGET', key, g .. 'budget', g .. 'left', g .. 'period', g .. 'turn')
   if not (f[1] and f[2]) then return false end
+  C('HDEL', key, g .. 'budget', g .. 'left', g .. 'period', g .. 'turn')  -- once
   return 'money/' .. (f[3] or 'month') .. '/' .. f[1] .. '/' .. whole(math.max(f[1] - f[2], 0)) .. '/0/' .. (f[4] or '')
 end
 
