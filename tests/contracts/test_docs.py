@@ -19,6 +19,8 @@ from workers.profiles.llm.capability import DeclaredModel, LlmSeat
 from workers.profiles.llm.clis.offering import is_cli
 from workers.profiles.llm.clis.table import CliSeat
 from workers.profiles.llm.clis.table import parse as parse_table
+from workers.profiles.llm.tables import read as read_endpoints
+from workers.owner.lend import Lend, Owners
 from workers.seats import LocalSeat
 from workers.wires.models import Model
 
@@ -43,16 +45,28 @@ def test_every_built_in_stage_is_documented() -> None:
 
 def test_every_key_of_the_seats_file_is_documented() -> None:
     text = (ROOT / "docs" / "seats-file.md").read_text()
-    for table in (LocalSeat, LlmSeat, CliSeat, GpuConfig, Model, DeclaredModel):
+    for table in (LocalSeat, LlmSeat, CliSeat, GpuConfig, Model, DeclaredModel, Lend):
         for name in table.model_fields:
             assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), (table.__name__, name)
 
 
-def test_the_tables_of_programs_in_the_docs_are_right() -> None:
-    text = (ROOT / "docs" / "seats-file.md").read_text()
+@pytest.mark.parametrize(
+    ("page", "programs"),
+    [("seats.md", ["claude"]), ("seats-file.md", ["claude", "claude-work"])],
+)
+def test_the_seats_files_in_the_docs_are_right(page: str, programs: list[str]) -> None:
+    text = (ROOT / "docs" / page).read_text()
     examples = [tomllib.loads(example) for example in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
-    tables = [table for example in examples for table in example.get("llm", []) if is_cli(table)]
-    assert [parse_table(table, "llm").name for table in tables] == ["claude", "claude-work"]
+    tables = [table for example in examples for table in Owners().split(example).get("llm", [])]
+    seats = [parse_table(table, "llm") for table in tables if is_cli(table)]
+    assert [seat.name for seat in seats] == programs
+    read_endpoints(tables, {})
+
+
+def test_the_page_for_a_seats_owner_stays_short() -> None:
+    text = (ROOT / "docs" / "seats.md").read_text()
+    assert len(text.splitlines()) <= 130
+    assert len(text.split()) <= 1200
 
 
 def test_the_quotas_file_of_the_docs_is_right_and_has_every_key() -> None:
