@@ -14,13 +14,13 @@ from gridq.graph.nodes import parse
 from gridq.quotas import parse as parse_quotas
 from gridq.settings import Settings
 from gridq.stages import builtin_specs
+from workers.owner.lend import Lend, Owners
 from workers.profiles.gpu.capability import GpuConfig
 from workers.profiles.llm.capability import DeclaredModel, LlmSeat
 from workers.profiles.llm.clis.offering import is_cli
 from workers.profiles.llm.clis.table import CliSeat
 from workers.profiles.llm.clis.table import parse as parse_table
 from workers.profiles.llm.tables import read as read_endpoints
-from workers.owner.lend import Lend, Owners
 from workers.seats import LocalSeat
 from workers.wires.models import Model
 
