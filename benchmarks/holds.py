@@ -68,7 +68,7 @@ class Side(State):
             limits = Limits(
                 {agent: AgentLimit("team", PLENTY, 10**8) for agent in self.agents},
                 {"team": TeamLimit(PLENTY, 10**8)},
-                {seat: SeatLimit(PLENTY, "month", 100_000) for seat in self.seats},
+                {seat: SeatLimit(_money(["month"]), 100_000) for seat in self.seats},
                 digest="bench",
                 owners={"ann": _money(["month"])},
                 families={"family": _money(["month"])},

@@ -75,21 +75,25 @@ def stated(table: Any, units: Sequence[Unit], *, spans: bool = True) -> Limit:
     return Limit(thing=thing, window=window(table["per"], spans=spans), most=most)
 
 
-def amount(value: Any, unit: Unit) -> int:
-    """An amount in micro-dollars, tokens, requests or jobs. BudgetError."""
+def amount(value: Any, unit: Unit, key: str = "") -> int:
+    """An amount in micro-dollars, tokens, requests or jobs; `key`: where it stands, if not under its unit.
+    BudgetError.
+    """
     _, scale = UNITS[unit]
+    key = key or unit
     if scale == 1:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
-            raise BudgetError(unit, f"{unit} is no count", f"a whole number from 0 to {MOST}")
+            raise BudgetError(key, f"{key} is no count", f"a whole number from 0 to {MOST}")
         return value
     number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-    money = Decimal(str(value)) if number else Decimal("NaN")
+    # Of a float what was written; of a whole number, which may be too long to be text, itself.
+    money = Decimal(str(value) if isinstance(value, float) else value) if number else Decimal("NaN")
     # Compared before it is multiplied, which of 1e999999 would be an error of its own.
     if not (money.is_finite() and 0 <= money <= MOST_DOLLARS * 1_000_000 // scale):
-        raise BudgetError(unit, f"{unit} is no amount", f"a number from 0 to {MOST_DOLLARS} dollars")
+        raise BudgetError(key, f"{key} is no amount", f"a number from 0 to {MOST_DOLLARS} dollars")
     micro = money * scale
     if micro != micro.to_integral_value():
-        raise BudgetError(unit, f"{unit} is finer than a micro-dollar", "at most six decimals of a dollar")
+        raise BudgetError(key, f"{key} is finer than a micro-dollar", "at most six decimals of a dollar")
     return int(micro)
 
 
@@ -101,7 +105,9 @@ def window(value: Any, *, spans: bool = True) -> str:
         match = _SPAN.fullmatch(value)
         if spans and match is not None and int(match[1]) <= LONGEST[match[2]]:
             return value
-    close = difflib.get_close_matches(str(value), CALENDAR, 1)
+    if not isinstance(value, str):
+        raise BudgetError("per", "per is no window", _windows(spans))
+    close = difflib.get_close_matches(value, CALENDAR, 1)
     raise BudgetError("per", f"{value!r} is no window", f"{close[0]!r}?" if close else _windows(spans))
 
 
@@ -110,7 +116,7 @@ def distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     found: dict[tuple[str, str], Limit] = {}
     for limit in limits:
         if (limit.thing, limit.window) in found:
-            raise BudgetError("", f"Two budgets are of {limit.thing} a {limit.window}", "one of them")
+            raise BudgetError("", f"Two budgets are of {limit.thing} per {limit.window}", "one of them")
         found[limit.thing, limit.window] = limit
     return tuple(found.values())
 

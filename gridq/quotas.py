@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -34,7 +35,6 @@ NO_TEAM = "-"
 LONGEST = 1_000_000
 """Bytes that a quotas file may have."""
 
-MOST_DOLLARS = 1_000_000_000
 MOST = 1_000_000_000
 MOST_PER_MINUTE = 100_000
 
@@ -80,22 +80,14 @@ class TeamLimit:
 @dataclass(frozen=True, slots=True)
 class SeatLimit:
     """What one seat, by its full id `machine.seat`, may give: beside what its own machine's file says, never
-    instead of it. `gridq report` knows by `cost` what is paid for it a month, by `owner` whose agent it is.
+    instead of it. `budgets` are all but the requests a minute. `gridq report` knows by `cost` what is paid
+    for it a month, by `owner` whose agent it is.
     """
 
-    budget: int | None = None
-    period: Period = "month"
+    budgets: tuple[Limit, ...] = ()
     per_minute: int | None = None
     cost: int | None = None
     owner: str | None = None
-    budgets: tuple[Limit, ...] = ()
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        """All but the requests a minute."""
-        if self.budget is None:
-            return self.budgets
-        return (Limit(thing="money", window=self.period, most=self.budget), *self.budgets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +122,7 @@ class Limits:
         found = {f"a:{name}": _words(one.team, one.money, one.jobs) for name, one in self.agents.items()}
         found |= {f"t:{name}": _words(one.money, one.jobs) for name, one in self.teams.items()}
         found |= {
-            f"s:{name}": f"{_words(one.per_minute, one.owner)} {meters.text(one.limits)}".rstrip()
+            f"s:{name}": f"{_words(one.per_minute, one.owner)} {meters.text(one.budgets)}".rstrip()
             for name, one in self.seats.items()
         }
         shared = {f"a:{name}": one.budgets for name, one in self.agents.items()}
@@ -200,16 +192,11 @@ class _Reader(Text):
             agents[agent] = AgentLimit(self.team(table, at, teams), *limits, more)
         keys = ("budget_dollars", "budget_cents", "period", "cost_dollars", "owner", *SHARED)
         for seat, at, table in self.tables(data, "seats", keys):
-            budget = self.money(table, at, "budget")
-            rate = self.count(table, at, "requests_per_minute", MOST_PER_MINUTE)
-            cost, owner = self.money(table, at, "cost"), self.owner(table, at)
             seats[seat] = SeatLimit(
-                budget,
-                self.period(table, at),
-                rate,
-                cost,
-                owner,
-                self.all_of(table, at, budget, minutes=False),
+                self.of_seat(table, at),
+                self.count(table, at, "requests_per_minute", MOST_PER_MINUTE),
+                self.money(table, at, "cost"),
+                self.owner(table, at),
             )
         owners = {name: self.all_of(table, at) for name, at, table in self.tables(data, "owners", SHARED)}
         families = {name: self.all_of(table, at) for name, at, table in self.tables(data, "families", SHARED)}
@@ -262,20 +249,15 @@ class _Reader(Text):
         dollars, cents = f"{what}_dollars", f"{what}_cents"
         if dollars in table and cents in table:
             self.refuse((*at, cents), f"Both {dollars} and {cents} are given", "one of them", "remove one")
-        key, unit = (cents, 10_000) if cents in table else (dollars, 1_000_000)
+        unit: Unit = "cents" if cents in table else "dollars"
+        key = f"{what}_{unit}"
         value = table.get(key)
         if value is None or value == "none":
             return None
-        amount = Decimal(value) if _is_number(value) else Decimal("NaN")
-        # Compared before it is multiplied, which of 1e999999 would be an error of its own.
-        if not (amount.is_finite() and 0 <= amount <= MOST_DOLLARS * 1_000_000 // unit):
-            self.refuse(
-                (*at, key), f"{key} is no amount", f'a number from 0 to {MOST_DOLLARS} dollars, or "none"'
-            )
-        micro = amount * unit
-        if micro != micro.to_integral_value():
-            self.refuse((*at, key), f"{key} is finer than a micro-dollar", "at most six decimals of a dollar")
-        return int(micro)
+        try:
+            return budgets.amount(value, unit, key)
+        except BudgetError as exc:
+            self.refuse((*at, key), exc.message, f'{exc.expected}, or "none"')
 
     def count(self, table: dict[str, Any], at: tuple[str, ...], key: str, most: int = MOST) -> int | None:
         value = table.get(key)
@@ -297,16 +279,19 @@ class _Reader(Text):
         except BudgetError as exc:
             self.refuse(at, exc.message + (f" (its {exc.key})" if exc.key else ""), exc.expected)
 
+    def of_seat(self, table: dict[str, Any], at: tuple[str, ...]) -> tuple[Limit, ...]:
+        """The budgets of a seat: its requests a minute are none, for they are exact in any minute."""
+        budget, period = self.money(table, at, "budget"), self.period(table, at)
+        found = [] if budget is None else [Limit(thing="money", window=period, most=budget)]
+        return self.all_of({**table, "requests_per_minute": None}, at, found)
+
     def all_of(
-        self, table: dict[str, Any], at: tuple[str, ...], budget: int | None = None, *, minutes: bool = True
+        self, table: dict[str, Any], at: tuple[str, ...], others: Sequence[Limit] = ()
     ) -> tuple[Limit, ...]:
-        """What the keys SHARED state. `minutes`: requests a minute are a budget like the others."""
-        found = list(self.budgets(table, at, SEAT_UNITS))
-        period = table.get("period", "month")
-        if budget is not None and any((one.thing, one.window) == ("money", period) for one in found):
-            self.refuse((*at, "budgets"), f"Two budgets are of money a {period}", "one of them")
+        """What the keys SHARED state, behind `others`."""
+        found = [*others, *self.budgets(table, at, SEAT_UNITS)]
         for key, thing, window in PLAIN:
-            most = None if key == "requests_per_minute" and not minutes else self.count(table, at, key)
+            most = self.count(table, at, key)
             if most is not None:
                 found.append(Limit(thing=thing, window=window, most=most))
         try:

@@ -168,7 +168,7 @@ def _seat(name: str, limit: SeatLimit, own: list[Meter], ad: Advertisement | Non
     tells; `month` is the month's length in ms.
     """
     bounds = _bounds(own, month, 1.0 if ad is None or ad.share is None else ad.share)
-    bounds += _bounds(limit.limits, month)
+    bounds += _bounds(limit.budgets, month)
     owner = limit.owner or (ad.owner if ad is not None else "") or None
     nothing = None if owner is None else 0
     return SeatReport(

@@ -176,7 +176,8 @@ def _figure(name: str, figure: Figure) -> str:
 def _told(
     config: Settings, file: str | None, seats: int | None, seat_cost: float | None, *parts: float | None
 ) -> Told:
-    from gridq.quotas import MOST_DOLLARS, load
+    from gridq.budgets import MOST_DOLLARS
+    from gridq.quotas import load
     from gridq.report import Told
 
     path = config.quotas if file is None else Path(file)

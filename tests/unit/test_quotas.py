@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridq.errors import QuotasFileError
+from gridq.protocol import Limit
 from gridq.quotas import AgentLimit, QueueLimit, SeatLimit, TeamLimit, load, parse
 
 TOML = """\
@@ -47,7 +48,8 @@ def test_money_is_integer_micro_dollars() -> None:
         "bob": AgentLimit(None, None, 0),
     }
     assert limits.teams == {"research": TeamLimit(0, None)}
-    assert limits.seats == {"alice-3f2a.openai": SeatLimit(20_000_000, "week", 60)}
+    budget = Limit(thing="money", window="week", most=20_000_000)
+    assert limits.seats == {"alice-3f2a.openai": SeatLimit((budget,), 60)}
     assert limits.fields()["a:ann"] == "research 12500000 100"
     assert limits.fields()["a:bob"] == "- - 0"
     assert limits.fields()["t:research"] == "0 -"
@@ -112,6 +114,20 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
         ("[agents]\nann = 5", 2, "agents.ann", "no table"),
         ('[seats."m.a"]\nperiod = """\nyear"""', 2, "seats.m.a.period", "no period"),
         ('[seats."m.a"]\nrequests_per_minute = 100001', 2, "seats.m.a.requests_per_minute", "no count"),
+        (
+            '[seats."m.a"]\nbudget_cents = 1\nbudgets = [{dollars = 1, per = "month"}]',
+            3,
+            "seats.m.a.budgets",
+            "per month",
+        ),
+        (
+            '[grid]\nrequests_per_minute = 1\nbudgets = [{requests = 1, per = "1m"}]',
+            3,
+            "grid.budgets",
+            "per 1m",
+        ),
+        (f'[grid]\nbudgets = [{{cents = 0x{"f" * 5000}, per = "day"}}]', 2, "grid.budgets", "no amount"),
+        (f"[grid]\nbudgets = [{{cents = 1, per = 0x{'f' * 5000}}}]", 2, "grid.budgets", "no window"),
         ("[agents.ann]\n[agents.ann]", 2, "", "no TOML"),
         ("[agents.ann\n", 1, "", "no TOML"),
         ("[agents.gq_0123_secret]", 1, "agents.gq_0123_secret", "API key"),

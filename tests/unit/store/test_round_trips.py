@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from redis import Connection, ConnectionPool, Redis
 
+from gridq.protocol import Limit
 from gridq.quotas import AgentLimit, Limits, SeatLimit, TeamLimit
 from gridq.store.replies import Claim
 from tests.conftest import GridEnv
@@ -54,7 +55,7 @@ def trips(grid: Grid, grid_env: GridEnv) -> Iterator[Counted]:
     limits = Limits(
         {"ann": AgentLimit("lab", 20 * DOLLAR, 100)},
         {"lab": TeamLimit(30 * DOLLAR, 200)},
-        {"m.a": SeatLimit(40 * DOLLAR, "day", 60)},
+        {"m.a": SeatLimit((Limit(thing="money", window="day", most=40 * DOLLAR),), 60)},
         digest="all",
     )
     grid.scripts.limit(limits.digest, "{}", limits.fields())
