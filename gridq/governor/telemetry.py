@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gridq.governor.ranking import SeatShare, rank
-from gridq.meters import GRID, OWN, sheet
+from gridq.governor.ranking import Calendar, Seat, rank
+from gridq.ledger import window
+from gridq.meters import GRID, OWN, WHOLE, Meter, shared_names, sheet
 from gridq.repeat import Repeat
 from gridq.store.reliability import reliability
 from gridq.store.scripts import Scripts
@@ -16,6 +17,13 @@ EVERY = 5.0
 """Seconds between two rankings."""
 
 TTL_MS = 60_000
+
+PERIODS = ("month", "week", "day")
+
+Binding = list[tuple[str, tuple[str, ...]]]
+"""Shared sheets by name, and the queues in which they bind; none: all."""
+
+Shared = dict[tuple[str, tuple[str, ...]], list[Meter]]
 
 
 class Governor:
@@ -34,32 +42,58 @@ class Governor:
 
     def once(self) -> None:
         """Read, rank, write. Of queues whose seats all tie only those are written that were ranked before."""
-        ranked = rank(self._read())
+        ranked = rank(*self._read())
         apart = {queue for queue, ranks in ranked.items() if len(set(ranks.values())) > 1}
         for queue in (apart | self._ranked) & ranked.keys():
             self.scripts.rank(queue, ranked[queue], TTL_MS)
         self._ranked = apart
 
-    def _read(self) -> list[SeatShare]:
+    def _read(self) -> tuple[list[Seat], float, Calendar]:
+        """The live seats, the server's time in ms, and the windows of the calendar now."""
         client, keys = self.scripts.client, self.scripts.keys
         found: list[Any] = client.zrange(keys("seats"), 0, -1)
         names = [name.decode() for name in found]
         pipe = client.pipeline(transaction=False)
         pipe.time()
+        pipe.hmget(keys("calendar"), *PERIODS)
         for name in names:
-            pipe.hmget(keys("seat", name), "queues", "rel", OWN, GRID)
-        (seconds, micros), *replies = pipe.execute()
+            pipe.hmget(keys("seat", name), "queues", "rel", OWN, GRID, "shared", "prices")
+        (seconds, micros), turns, *replies = pipe.execute()
         now = seconds * 1000 + micros / 1000
-        return [_share(name, fields, now) for name, fields in zip(names, replies, strict=True)]
+        calendar = {
+            period: window((told or b"").decode(), int(now))
+            for period, told in zip(PERIODS, turns, strict=True)
+        }
+        shared = self._shared([_binding(fields[4]) for fields in replies], now)
+        seats = [_seat(name, fields, now, shared) for name, fields in zip(names, replies, strict=True)]
+        return seats, now, calendar
+
+    def _shared(self, bound: list[Binding], now_ms: float) -> Shared:
+        """The meters of all shared sheets by which seats are bound, in these queues."""
+        each = {item for binding in bound for item in binding}
+        names = sorted({name for name, _ in each})
+        texts: Any = self.scripts.client.hmget(self.scripts.keys("meters"), names) if names else []
+        told = dict(zip(names, texts, strict=True))
+        return {(name, queues): sheet(told[name], name, now_ms, queues) for name, queues in each}
 
 
-def _share(name: str, fields: list[Any], now_ms: float) -> SeatShare:
-    """A seat by the tightest of its meters, its machine's own and the grid's."""
-    queues, rel, own, grid = fields
-    known = reliability(rel, now_ms)
-    served = tuple((queues or b"").decode().split())
+def _binding(raw: bytes | None) -> Binding:
+    """The shared sheets that bind a seat, and in which queues; not the whole grid's, which binds all seats
+    alike and would only hide how they differ.
+    """
+    return [(name, queues) for name, queues in shared_names(raw).items() if name != WHOLE]
+
+
+def _seat(name: str, fields: list[Any], now_ms: float, shared: Shared) -> Seat:
+    queues, rel, own, grid, bound, prices = fields
     meters = [*sheet(own, OWN, now_ms), *sheet(grid, GRID, now_ms)]
-    if not meters:
-        return SeatShare(name, served, reliability=known)
-    tight = min(meters, key=lambda meter: meter.share)
-    return SeatShare(name, served, tight.remaining, tight.limit, known)
+    for binding in _binding(bound):
+        meters += shared[binding]
+    cost_in, _, cost_out = (prices or b"").decode().partition(" ")
+    return Seat(
+        seat=name,
+        queues=tuple((queues or b"").decode().split()),
+        meters=tuple(meters),
+        reliability=reliability(rel, now_ms),
+        prices=(int(cost_in), int(cost_out)) if prices else None,
+    )
