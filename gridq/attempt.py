@@ -283,7 +283,7 @@ class Attempt:
         if self._why == "timeout" or late:
             return self._timeout()
         if isinstance(exc, JobCancelled) or self._why:
-            return Verdict("back", JobCancelled("The stage was stopped", place))
+            return Verdict("back", self._stopped())
         if not isinstance(exc, GridError):
             log.error("stage %s on %s: %s", self._path, self.session.seat, type(exc).__name__)
         return judge(
@@ -293,6 +293,13 @@ class Attempt:
             failures=self.claim.failures,
             backoff=self.session.config.retry_backoff,
         )
+
+    def _stopped(self) -> GridError:
+        """What the stage ends with where it is handed back after its first token is out: any other is run
+        again.
+        """
+        place = {"path": self._path, "worker": self.session.worker, "queue": self.claim.queue}
+        return StreamCut(CUT, {**place, "reason": "the seat was taken back"})
 
     def _timeout(self) -> Verdict:
         """It ran for too long: the stage's fault, but not where it was the job whose time was over. Then it
@@ -334,11 +341,7 @@ class Attempt:
     def hand_back(self) -> None:
         """Stop, and give the stage back with the attempt unspent."""
         self.cancel("back")
-        # Only a stage whose first token is out ends with it: any other is run again.
-        error = StreamCut(
-            CUT, {"path": self._path, "worker": self.session.worker, "reason": "the worker stopped"}
-        )
-        self._report("back", error)
+        self._report("back", self._stopped())
 
     def tick(self) -> None:
         """A few times a second: write pieces that wait, end what overruns its time, leave what does not stop

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gridq import registry
-from gridq.errors import NoLiveSeat
+from gridq.errors import NoLiveSeat, StreamCut
 from gridq.executor import Session
 from gridq.profiles import StageContext
 from gridq.protocol import Json, Limit, SeatTerms, StageCall, Usage
@@ -109,6 +109,20 @@ def test_what_runs_is_handed_back_unspent_and_what_it_used_is_the_seats_waste(ow
     assert owned.seat().state == "ready"
     assert owned.client.run(ECHO, 3, timeout=20) == 3
     owned.client.cancel(job)
+
+
+def test_an_answer_whose_first_piece_is_out_is_cut(owned: Owned) -> None:
+    """Whether the stage stops by itself first, or is handed back first."""
+    talk = {"root": {"op": "Stage", "id": "bench_tokens", "config": {"n": 1_000, "ms": 20}}}
+    for _ in range(5):
+        job = owned.client.submit(talk, {}, stream=True)
+        next(iter(owned.client.stream(job, timeout=20)))
+        switch.pause(owned.home, None)
+        with pytest.raises(StreamCut) as caught:
+            owned.client.result(job, 20)
+        assert (caught.value.path, caught.value.reason) == ("root", "the seat was taken back")
+        switch.resume(owned.home, None)
+        wait_for(lambda: owned.seat().state == "ready")
 
 
 def test_others_go_on_with_it(owned: Owned, grid_env: GridEnv) -> None:
