@@ -29,8 +29,8 @@ local function parse(lease)
   return job, step, rest
 end
 
--- header = queue cost scope dependents refs input path ('-' where empty); written by admission, never changed. `h` is the
--- field's text where the caller has read it.
+-- header = queue cost scope dependents refs input path ('-' where empty); written by admission; the queue of a step with a
+-- chain is the one where it stands or stood last (lib/chain.lua). `h` is the field's text where the caller has read it.
 local function header(job, step, h)
   h = h or C('HGET', jobkey(job), 'h:' .. step)
   if not h then return nil end

@@ -5,11 +5,12 @@
 -- An entry has one field, e: words with a space between them, empty where there is nothing to say. More fields would cost the server
 -- five times as much. They are, in this order: what it is; j job, n step, a attempt, s seat, w agent, t team ('-' none, '' where no limits
 -- count), q queue, u micro-dollars ('' where it has no price, or none is known), i and x tokens in and out, d ms since the claim, m
--- start of the month in which agent and team were charged ('' where they were not).
+-- start of the month in which agent and team were charged ('' where they were not). Behind them of each attempt: the names of the
+-- shared sheets that it was charged to ('-' none, '' where nothing bound its seat when it was claimed), and how many requests it is.
 -- What it is: done: recorded, charged to the seat and the agent. failed | seat | died | lost | back | cancelled: it came to nothing,
--- and late: what is heard of one only afterwards; charged to the seat alone. job: it counts for its agent. refill: of its ledger q
--- (own | grid) a seat has the budget u again, less what is held. begin: the first entry; carried: what w (a:<agent> | t:<team>)
--- had used before of q (money | jobs).
+-- and late: what is heard of one only afterwards; charged to the seat alone. job: it counts for its agent. refill: a meter's window
+-- begins, with nothing used: q is own/<thing>/<window> or grid/… of the seat s, or <thing>/<window> of the shared sheet w; u its limit.
+-- begin: the first entry; carried: what w (a:<agent> | t:<team>) had used before of q (money | jobs).
 
 local function words_of(what, j, n, a, s, w, t, q, u, i, x, d, m)
   return what .. ' ' .. j .. ' ' .. n .. ' ' .. a .. ' ' .. s .. ' ' .. w .. ' ' .. t .. ' ' .. q .. ' ' .. u .. ' ' .. i .. ' ' .. x
