@@ -18,7 +18,7 @@ end
 
 -- A meter in words: whose it is, what is left of it, and for how long.
 local function meter_words(m, name, seat)
-  local whose = (name == 'own' or name == 'grid') and seat or name == 'g' and 'the whole grid'
+  local whose = ALONE[name] and seat or name == 'g' and 'the whole grid'
     or (string.sub(name, 1, 1) == 'o' and 'owner ' or 'family ') .. string.sub(name, 3)
   local thing = m.thing == 'parallel' and 'stages' or m.thing
   local function told(n) return m.thing == 'money' and string.format('$%.6f', n / 1000000) or whole(n) .. ' ' .. thing end

@@ -104,13 +104,16 @@ local function sheet_text(list)
   return table.concat(texts, ' ')
 end
 
+local ALONE = {own = true, grid = true}  -- the sheets that a seat shares with nobody
+
 -- Enter which windows have begun anew; what is used in them is entered after it.
 local function refilled(list, name, seat)
+  local alone = ALONE[name]
   for _, m in ipairs(list) do
     if m.fresh and m.window ~= '-' then
       local what = m.thing .. '/' .. m.window
-      if name == 'own' or name == 'grid' then book(words_of('refill', '', '', '', seat, '', '', name .. '/' .. what, whole(m.limit), '', '', '', ''))
-      else book(words_of('refill', '', '', '', '', name, '', what, whole(m.limit), '', '', '', '')) end
+      book(words_of('refill', '', '', '', alone and seat or '', alone and '' or name, '', alone and name .. '/' .. what or what,
+        whole(m.limit), '', '', '', ''))
     end
     m.fresh = nil
   end
@@ -131,7 +134,7 @@ local function post(bill, q, held, used)
     end
     if touched then
       refilled(s.list, s.name, bill.seat)
-      local into = (s.name == 'own' or s.name == 'grid') and record or shared
+      local into = ALONE[s.name] and record or shared
       into[#into + 1], into[#into + 2] = s.name, sheet_text(s.list)
     end
   end
@@ -144,7 +147,7 @@ end
 local function names_of(bill, q)
   local names = {}
   for _, s in ipairs(bill) do
-    if s.name ~= 'own' and s.name ~= 'grid' and (not s.only or s.only[q]) then names[#names + 1] = s.name end
+    if not ALONE[s.name] and (not s.only or s.only[q]) then names[#names + 1] = s.name end
   end
   return names[1] and table.concat(names, ',') or '-'
 end
@@ -167,11 +170,11 @@ local function give_back(seat, money, tokens, requests, names)
   if bill then post(bill, nil, {money = -money, tokens = -tokens, requests = -requests, parallel = -requests}, {}) end
 end
 
--- Charge what an attempt used. `names`: under which it was claimed, nil where nothing bound its seat then.
+-- Charge what an attempt used. `names`: under which it was claimed, nil where nothing bound its seat then: it is no request either.
 local function charge(seat, names, micro, tokens, requests)
   if micro == 0 and (not names or tokens + requests == 0) then return end
   local bill = bound_under(seat, names)
-  if bill then post(bill, nil, {}, {money = micro, tokens = tokens, requests = names and requests or 0}) end
+  if bill then post(bill, nil, {}, {money = micro, tokens = tokens, requests = requests}) end
 end
 
 -- A bearer's sheet by new limits: what is used and held outlives them, as far as there is a meter of the same thing and window.
@@ -200,6 +203,11 @@ local function holding_of(leases, name)
     end
   end
   return function(thing) return sum[thing] or 0 end
+end
+
+-- The same of an agent or team, whose running jobs hold money.
+local function promised_to(who)
+  return function(thing) return thing == 'money' and tonumber(C('HGET', K .. 'promised', who) or 0) or 0 end
 end
 
 -- What a seat's record of schema 2 says of its only budget (g: of that by the quotas file); no job ran when the schema rose.
@@ -250,24 +258,21 @@ end
 -- The shared sheets, as the limits in force have them. Those of agents that have no table of their own come with their first job.
 local function set_shared()
   local limits, there, who = C('HGETALL', K .. 'limits'), C('HGETALL', K .. 'meters'), nil
-  local wanted, before = {}, {}
+  local wanted, before, default = {}, {}, nil
   for i = 1, #limits, 2 do
     local name = string.match(limits[i], '^m:(.*)$')
-    if name and name ~= 'a:*' then wanted[name] = limits[i + 1] end
-    if name == 'a:*' then wanted['*'] = limits[i + 1] end
+    if name == 'a:*' then default = limits[i + 1] elseif name then wanted[name] = limits[i + 1] end
   end
   for i = 1, #there, 2 do
     before[there[i]] = there[i + 1]
     if string.sub(there[i], 1, 2) == 'a:' and not wanted[there[i]] and C('HEXISTS', K .. 'limits', there[i]) == 0 then
-      wanted[there[i]] = wanted['*']
+      wanted[there[i]] = default
     end
     if not wanted[there[i]] then C('HDEL', K .. 'meters', there[i]) end
   end
-  wanted['*'] = nil
   for name, text in pairs(wanted) do
     local function holding(thing)
-      local kind = string.sub(name, 1, 2)
-      if kind == 'a:' or kind == 't:' then return thing == 'money' and tonumber(C('HGET', K .. 'promised', name) or 0) or 0 end
+      if string.find(name, '^[at]:') then return promised_to(name)(thing) end
       who = who or C('HVALS', K .. 'who')
       return holding_of(who, name)(thing)
     end

@@ -21,9 +21,7 @@ local function metered(who, limits)
   if not limits then return {} end
   local text = C('HGET', K .. 'meters', who)
   if not text then
-    text = redrawn(who, who, '', limits, nil, function(thing)
-      return thing == 'money' and tonumber(C('HGET', K .. 'promised', who) or 0) or 0
-    end)
+    text = redrawn(who, who, '', limits, nil, promised_to(who))
     C('HSET', K .. 'meters', who, text)
   end
   return opened_sheet(who, text)
