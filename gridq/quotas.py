@@ -199,7 +199,13 @@ class _Reader(Text):
                 self.owner(table, at),
             )
         owners = {name: self.all_of(table, at) for name, at, table in self.tables(data, "owners", SHARED)}
-        families = {name: self.all_of(table, at) for name, at, table in self.tables(data, "families", SHARED)}
+        families: dict[str, tuple[Limit, ...]] = {}
+        slugs: dict[str, str] = {}
+        for family, at, table in self.tables(data, "families", SHARED):
+            first = slugs.setdefault(names.slug(family), family)
+            if first != family:
+                self.refuse(at, f"{first!r} and {family!r} are one family", "one table for both")
+            families[family] = self.all_of(table, at)
         whole = data.get("grid", {})
         if not isinstance(whole, dict):
             self.refuse(("grid",), "grid is no table", "a table with " + ", ".join(SHARED))

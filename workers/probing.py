@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gridq import queues, stages
 from gridq.errors import ConfigError, GridError
+from gridq.meters import OWN, Meter
 from gridq.profiles import Profile, load
 from gridq.protocol import Json, ProbeReport, SeatOffer
 from gridq.settings import Settings
@@ -86,6 +87,10 @@ def _on_terms(seat: Seat, terms: Terms) -> Seat:
         raise ValueError("lend.share is a share of its budgets, and it has none")
     whole = next((limit.most for limit in seat.offer.limits if limit.thing == "money"), None)
     offer = terms.applied(seat.offer)
+    for all_of_it, lent in zip(seat.offer.limits, offer.limits, strict=True):
+        if all_of_it.most > 0 and lent.most == 0:
+            budget = Meter(bearer=OWN, thing=all_of_it.thing, window=all_of_it.window, limit=all_of_it.most)
+            raise ValueError(f"lend.share lends nothing of its {budget.title}: {budget.told(budget.limit)}")
     if offer is not seat.offer and seat.profile is not None:
         seat = _seat(seat.profile, offer)
     return replace(seat, offer=offer, terms=terms, whole_budget=whole)

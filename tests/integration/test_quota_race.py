@@ -12,6 +12,7 @@ import pytest
 
 from gridq.ledger import read
 from tests.conftest import GridEnv
+from tests.unit.store.entered import agrees
 from tests.unit.store.limits import DAY, limit, turn_at
 from tests.unit.store.plans import Grid, wide
 
@@ -54,6 +55,29 @@ for _ in range(100):
         said.append("ok")
     else:
         said.append(found)
+print(*said, flush=True)
+"""
+SHARED = """
+import secrets, sys
+from gridq.meters import sheet
+from gridq.protocol import Usage
+from gridq.settings import settings
+from gridq.store.connection import connect
+from gridq.store.replies import Claim
+from gridq.store.scripts import Scripts
+scripts = Scripts(connect(), settings())
+seat = sys.argv[1]
+print("ready", flush=True)
+sys.stdin.readline()
+said = []
+for number in range(100):
+    found = scripts.claim(seat, "i1", str(number % 2), secrets.token_hex(4))
+    text = scripts.client.hget(scripts.keys("meters"), "o:alice")
+    said += ["over" for meter in sheet(text, "o:alice", 0) if meter.remaining < 0]
+    if isinstance(found, Claim):
+        scripts.complete(found.lease, b"1", used=Usage(micro_dollars=10_000), rows="[]", seat=seat,
+                         incarnation="i1", lane=str(number % 2), nonce=secrets.token_hex(4), go_on=False)
+        said.append("ok")
 print(*said, flush=True)
 """
 PAID = """{"name": "paid", "implementation": "bench:echo", "input": {"kind": "Any"},
@@ -122,3 +146,25 @@ def test_requests_a_minute_are_exact_over_lanes_of_several_processes(grid_env: G
     said = together(grid_env, CLAIM, ["0", "1", "2", "3"])
     assert said["ok"] == 37
     assert said["limited"] == 400 - 37
+
+
+def test_seats_of_one_owner_draw_on_one_budget(grid_env: GridEnv) -> None:
+    """Four processes claim for four seats, whose owner's budgets fit 31 of their stages, three at once."""
+    grid = Grid(grid_env.client, grid_env.settings)
+    turn_at(grid, DAY, period="day")
+    limit(
+        grid,
+        '[owners.alice]\nparallel = 3\nbudgets = [{cents = 31, per = "day"}, {requests = 40, per = "5h"}]\n'
+        '[grid]\nbudgets = [{dollars = 5, per = "day"}]\n',
+    )
+    seats = ["m.a", "m.b", "m.c", "m.d"]
+    for seat in seats:
+        grid.seat(seat, lanes=2, owner="alice")
+    grid.job(wide(200, cost=10_000))
+    said = together(grid_env, SHARED, seats)
+    assert said["ok"] == 31
+    assert said["over"] == 0
+    found = {meter.name: (meter.used, meter.held) for meter in grid.shared("o:alice")}
+    assert found == {"money/day": (310_000, 0), "requests/5h": (31, 0), "parallel/-": (0, 0)}
+    assert [(meter.used, meter.held) for meter in grid.shared("g")] == [(310_000, 0)]
+    agrees(grid)

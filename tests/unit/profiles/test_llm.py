@@ -56,6 +56,33 @@ def test_no_budget_and_a_budget_of_nothing_differ():
     assert nothing.limits == (Limit(thing="money", window="month", most=0),)
 
 
+@pytest.mark.parametrize(
+    ("fields", "path", "expected"),
+    [
+        ({"budget": -1}, "budget", "a number from 0"),
+        ({"budget": True}, "budget", "a number from 0"),
+        ({"budget": "5"}, "budget", "a number from 0"),
+        ({"budget": float("nan")}, "budget", "a number from 0"),
+        ({"budget": 1e-7}, "budget", "six decimals"),
+        ({"budgets": [{"tokens": 5, "per": "5 hours"}]}, "budgets.0.per", "such as 5h"),
+        ({"budgets": [{"tokens": 5, "per": "5h"}, {"jobs": 5, "per": "day"}]}, "budgets.1.jobs", "requests"),
+        ({"budgets": [{"dollars": -1, "per": "day"}]}, "budgets.0.dollars", "a number from 0"),
+        ({"budgets": [{"tokens": 5}]}, "budgets.0", "per = month"),
+        ({"budget": 5, "budgets": [{"dollars": 5, "per": "month"}]}, "budgets", "one of them"),
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"cli": "claude", "url": None}])
+def test_a_budget_that_is_wrong_is_named(
+    fields: dict[str, Any], path: str, expected: str, more: dict[str, Any]
+) -> None:
+    table = {key: value for key, value in seat(**fields, **more).items() if value is not None}
+    with pytest.raises(ConfigError) as caught:
+        probe([table], {})
+    assert caught.value.path == f"llm[0].{path}"
+    assert expected in caught.value.expected
+    assert "Value error" not in str(caught.value)
+
+
 def test_nothing_configured_says_so():
     report = probe([], {})
     assert report.found == []

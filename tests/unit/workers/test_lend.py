@@ -123,6 +123,10 @@ def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> No
     assert seats.missing == [
         "local: local is not lent: lend.share is a share of its budgets, and it has none"
     ]
+    seats = found(tmp_path, "[bench]\nbudget = 0.000001\nlend = { share = 0.6 }\n")
+    assert seats.missing == [
+        "bench: bench is not lent: lend.share lends nothing of its money a month: $0.000001"
+    ]
 
 
 def test_its_owner_is_always_among_those_it_is_lent_to() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 
-from gridq.errors import ConfigError, first_fault
+from gridq.errors import ConfigError
 from gridq.protocol import Json
+from workers.profiles.llm.budgeting import fault
 from workers.profiles.llm.capability import LlmSeat
 from workers.profiles.llm.clis.offering import is_cli
 from workers.profiles.llm.locality import on_this_machine
@@ -29,14 +30,11 @@ def _parse(table: Json, path: str, environ: Mapping[str, str]) -> LlmSeat:
     try:
         seat = LlmSeat.model_validate(_filled(table, path, environ))
     except ValidationError as exc:
-        field, reason = first_fault(exc)
+        expected = "name and url, or provider; perhaps key_env or key_file, models, lanes, budget"
+        field, reason, expected = fault(exc, expected)
         raise ConfigError(
             "An llm seat's table is not usable",
-            {
-                "path": f"{path}.{field}" if field else path,
-                "reason": reason,
-                "expected": "name and url, or provider; perhaps key_env or key_file, models, lanes, budget",
-            },
+            {"path": f"{path}.{field}" if field else path, "reason": reason, "expected": expected},
         ) from None
     if seat.key_env and seat.key_file:
         raise ConfigError("An llm seat has two keys", {"path": path, "fix": "keep key_env or key_file"})

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from gridq.errors import ConfigError, first_fault
+from gridq.errors import ConfigError
 from gridq.protocol import Json
-from workers.profiles.llm.budgeting import Budgeted
+from workers.profiles.llm.budgeting import Budgeted, fault
 from workers.profiles.llm.capability import Billing, DeclaredModel
 from workers.profiles.llm.clis.environment import environment_of, login_of
 from workers.profiles.llm.clis.known import PROVIDERS
@@ -60,8 +60,8 @@ def parse(table: Mapping[str, Json], path: str) -> CliSeat:
     try:
         seat = CliSeat.model_validate(table)
     except ValidationError as exc:
-        field, reason = first_fault(exc)
         expected = "name, cli and models; perhaps home, program, env, args, tools, billing, budget, silence"
+        field, reason, expected = fault(exc, expected)
         if field == "lanes":
             expected = "1: two runs of a program on one login race for it and log its owner out"
         if field.startswith("url"):
