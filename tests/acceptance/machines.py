@@ -81,13 +81,15 @@ SEATS = (
     Seat("m1", "claude", "claude", ("deep",), None),
     Seat("m2", "anthropic", "anthropic", ("fast", "deep"),
          Price("0.8", "3", cached="0.08", written="1"), lanes=6),
-    Seat("m2", "codex", "codex", ("deep",), Price("1.25", "2", cached="0.125")),
+    Seat("m2", "codex", "codex", ("deep", "rare"), Price("1.25", "2", cached="0.125")),
     Seat("m3", "google", "google", ("fast",), Price("0.3", "2.5", cached="0.075", reasoning="3.5"), lanes=4),
-    Seat("m3", "work", "claude", ("deep",), Price("0.7", "2.75", cached="0.07", written="0.9"),
+    Seat("m3", "work", "claude", ("deep", "rare"), Price("0.7", "2.75", cached="0.07", written="0.9"),
          owner="alice"),
 )  # fmt: skip
-FAMILIES = {"fast": 92, "deep": 8}
-"""How often each is asked for: a call of a program costs the start of a process."""
+FAMILIES: dict[tuple[str, ...], int] = {("fast",): 86, ("deep",): 7, ("rare", "fast"): 7}
+"""How often each is asked for; of two the first that a seat can take. Few are for programs: a call of one
+costs the start of a process.
+"""
 
 AGENTS = {"cat": "research", "thrifty": "research"}
 """Agents whose money is little, and their team."""
@@ -260,7 +262,9 @@ class Use:
 
     @property
     def over(self) -> bool:
-        return self.most > self.bound.amount + self.late
+        # Of windows of a minute, which begin with their first use, two may meet within one of the clock's.
+        windows = 2 if self.bound.per == "1m" else 1
+        return self.most > self.bound.amount * windows + self.late
 
 
 def uses(limits: Iterable[Bound], entries: list[Entry]) -> list[Use]:

@@ -93,7 +93,8 @@ class PaidMaker(Maker):
             orders["fail"] = True
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         family = chance.choices(list(FAMILIES), list(FAMILIES.values()))[0]
-        config = {"model": family, "system": marked(JOB, name, orders), "max_tokens": MOST_TOKENS}
+        model = family[0] if len(family) == 1 else list(family)
+        config = {"model": model, "system": marked(JOB, name, orders), "max_tokens": MOST_TOKENS}
         free = not (self.tight or self._spends) and chance.random() < self.unheld
         asking = {"op": "Stage", "id": UNHELD if free else HELD, "config": config}
         node = {"op": "Sequential", "stages": [{"op": "Stage", "id": "format_json"}, asking]}

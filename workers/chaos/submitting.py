@@ -118,13 +118,8 @@ class Agents:
                     self._open -= 1
 
     def _first(self, job: Job) -> None:
-        state = self.submitted[job.id]
         self._submit(job)
         now = time.monotonic()
-        if state.accepted and job.door == "gateway":
-            with self._lock:
-                self._reading += 1
-            self._unread.put(state)
         if job.cancel is not None:
             self._at(now + job.cancel, lambda: self._cancel(job))
         if job.again is not None:
@@ -143,6 +138,10 @@ class Agents:
                 given = self._inbox.enqueue(name, graph, value, celery=True, **job.options)
             else:
                 given = self._client_of(job).submit(graph, value, job=name, **job.options)
+            if job.door == "gateway" and not state.accepted:
+                with self._lock:
+                    self._reading += 1
+                self._unread.put(state)
             state.accepted = True
             if given != job.id:
                 state.wrong.append(f"{job.id} was submitted again by its key, which gave {given}")
