@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gridq.client import BrokerClient
     from gridq.graph.plan import Plan, Step
+    from gridq.meters import Meter
     from gridq.profiles import Profile
     from gridq.registry import LiveSeat
     from gridq.settings import Settings
@@ -70,6 +71,7 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
     from dataclasses import replace
 
     from gridq import registry
+    from gridq.estimates import guesses
     from gridq.graph.canonical import composition_id
     from gridq.graph.catalogue import StageSpec
     from gridq.inbox import graph_text
@@ -86,12 +88,16 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
     graph, output, plan = compile_text(text, catalogue, config, profiles)
     seats = client.seats()
     demands = {want.step: want.demand for want in wanted(plan, profiles)}
+    tokens = {guess.step: (guess.tokens_in, guess.tokens_out) for guess in guesses(plan, profiles)}
     steps = []
     for index, made in enumerate(plan.steps):
+        expects = tokens.get(index, (0, 0))
         links = [
-            _link(replace(made, queue=queue), demands.get(index), seats, profiles) for queue in made.links
+            _link(replace(made, queue=queue), demands.get(index), expects, seats, profiles)
+            for queue in made.links
         ]
         step, lacking, able = next((link for link in links if link[2]), links[0])
+        nobody = "" if able else "; ".join(_nobody(at, expects, seats, lack) for at, lack, _ in links)
         steps.append(
             {
                 "step": index,
@@ -102,11 +108,11 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
                 "queue": step.queue,
                 "links": list(made.links),
                 "micro_dollars": step.micro_dollars,
-                "tokens": _tokens(step, profiles),
+                "tokens": sum(expects),
                 "seats": [seat.seat for seat in able],
                 "free": sum(seat.free for seat in able),
                 "lacking": lacking,
-                "nobody": "" if able else "; ".join(_nobody(at, seats, lack) for at, lack, _ in links),
+                "nobody": nobody,
             }
         )
     return {
@@ -120,13 +126,17 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
 
 
 def _link(
-    step: Step, demand: Any, seats: Sequence[LiveSeat], profiles: Mapping[str, Profile]
+    step: Step,
+    demand: Any,
+    expects: tuple[int, int],
+    seats: Sequence[LiveSeat],
+    profiles: Mapping[str, Profile],
 ) -> tuple[Step, dict[str, str], list[LiveSeat]]:
     """(the step at one of its queues, which seats of it lack what, who could run it now)."""
     wanted = None if demand is None else demand.link(step.queue)
     lacking = _lacking(step, wanted, seats, profiles)
     able = [seat for seat in seats if step.queue in seat.queues and seat.state == "ready"]
-    able = [seat for seat in able if seat.seat not in lacking and _can_pay(seat, step)]
+    able = [seat for seat in able if seat.seat not in lacking and _dry(seat, step, expects) is None]
     # Least busy first, as those would take it.
     return step, lacking, sorted(able, key=lambda seat: -seat.free)
 
@@ -151,11 +161,14 @@ def _lacking(
     return found
 
 
-def _can_pay(seat: LiveSeat, step: Step) -> bool:
-    return seat.lacking(step.queue, step.micro_dollars) is None
+def _dry(seat: LiveSeat, step: Step, expects: tuple[int, int]) -> Meter | None:
+    """The budget in which a seat has no room for the step, which uses so many tokens in and out."""
+    from gridq.jobs import rung
+
+    return seat.lacking(step.queue, rung(step.micro_dollars), expects)
 
 
-def _nobody(step: Step, seats: Sequence[LiveSeat], lacking: dict[str, str]) -> str:
+def _nobody(step: Step, expects: tuple[int, int], seats: Sequence[LiveSeat], lacking: dict[str, str]) -> str:
     from gridq.meters import short
     from gridq.registry import why_nobody
 
@@ -169,21 +182,9 @@ def _nobody(step: Step, seats: Sequence[LiveSeat], lacking: dict[str, str]) -> s
         elif seat.state != "ready":
             reasons.append(f"{seat.seat} is {seat.state}" + (f": {seat.reason}" if seat.reason else ""))
         else:
-            meter = seat.lacking(step.queue, step.micro_dollars)
+            meter = _dry(seat, step, expects)
             reasons.append(short(meter, seat.seat) if meter else f"{seat.seat} is excluded")
     return "; ".join(reasons[:SEATS])
-
-
-def _tokens(step: Step, profiles: Mapping[str, Profile]) -> int:
-    """What the stages are expected to use beside their input, as far as their config tells."""
-    from gridq.protocol import StageCall
-
-    total = 0
-    for op in step.ops:
-        call = StageCall(id=op.id, name=op.name, path=op.path, implementation=op.implementation)
-        value = op.input[2] if op.input[0] == "cfg" else {}
-        total += max((profile.estimate(call, value).tokens for profile in profiles.values()), default=0)
-    return total
 
 
 def _retries(plan: Plan) -> list[dict[str, Any]]:

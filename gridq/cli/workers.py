@@ -29,8 +29,8 @@ def workers(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) ->
 
 @app.command(epilog=EXITS, short_help="Show each seat's lanes, budget, state and limits.")
 def seats(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> None:
-    """Show every live seat in full, the routers' too: lanes, what is left of its budget, its state with since
-    when, until when and why, and the numbers that its worker tells.
+    """Show every live seat in full, the routers' too: lanes, what is left of its budgets, its state with
+    since when, until when and why, and the numbers that its worker tells.
     """
     _show(grid, json, routers=True)
 

@@ -4,14 +4,18 @@ waits is told for which budget.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from gridq import stages
 from gridq.admission import Admission
+from gridq.cli.explain import examine
+from gridq.client import BrokerClient
 from gridq.errors import DeadlineExceeded, QueueTimeout, WaitTimeout
 from gridq.limiting import put_in_force
 from gridq.meters import Meter
@@ -95,11 +99,22 @@ def desk(grid_env: GridEnv) -> Iterator[Desk]:
             assert (found.differences, found.notes) == ((), ())
 
 
+def explained(desk: Desk) -> list[dict[str, Any]]:
+    """The steps of such a job, as `gridq explain` shows them."""
+    config = desk.grid.config
+    with BrokerClient(config.broker_url.get_secret_value(), config=config) as client:
+        return list(examine(client, json.dumps(ASK), config)["steps"])
+
+
 def test_lanes_side_by_side_never_overdraw(desk: Desk) -> None:
     """Each is held at a hundred tokens of answer, $0.001 and its prompt; the budget is of three."""
     desk.may(Limit(thing="money", window="day", most=3_100))
     jobs = desk.ask(8)
     wait_for(lambda: desk.seat.busy == 3)
+    [step] = explained(desk)
+    assert step["seats"] == []
+    assert "m.llm has $0.00" in step["nobody"]
+    assert step["tokens"] > 100
     with pytest.raises(WaitTimeout):
         desk.grid.client.result(jobs[-1], 0.5)
     assert desk.seat.busy == 3
