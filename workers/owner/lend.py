@@ -1,7 +1,8 @@
 """What the owner of a seat says in the seats file: `owner`, and the table `lend`.
 
 Both may stand in a seat's table of every profile. They are read here and taken out before the profile's probe
-sees the table. A table with a `name` speaks for that seat, one without for every other seat of its kind.
+sees the table. One of several tables speaks for the seat of its `name`, else of its `provider`, as the seat
+is called then; the only one of its kind, without a name, for every seat of that kind.
 """
 
 from __future__ import annotations
@@ -143,10 +144,10 @@ class Owners:
 
     def _without(self, kind: str, table: Json) -> Json:
         if isinstance(table, list):
-            return [self._one(kind, each, f"{kind}[{at}]") for at, each in enumerate(table)]
+            return [self._one(kind, each, f"{kind}[{at}]", listed=True) for at, each in enumerate(table)]
         return self._one(kind, table, kind)
 
-    def _one(self, kind: str, table: Json, path: str) -> Json:
+    def _one(self, kind: str, table: Json, path: str, listed: bool = False) -> Json:
         if not isinstance(table, dict) or not table.keys() & {"owner", "lend"}:
             return table
         try:
@@ -161,8 +162,9 @@ class Owners:
                     "expected": 'owner = "NAME", and in lend: ' + ", ".join(Lend.model_fields),
                 },
             ) from None
-        name = table.get("name", "")
-        self._terms[kind, name if isinstance(name, str) else ""] = Terms(said.owner, said.lend)
+        name = table.get("name") or (table.get("provider") if listed else None) or ""
+        if isinstance(name, str) and (name or not listed):
+            self._terms[kind, name] = Terms(said.owner, said.lend)
         return {key: value for key, value in table.items() if key not in ("owner", "lend")}
 
 

@@ -54,6 +54,18 @@ def test_a_table_without_a_name_speaks_for_every_seat_of_its_kind() -> None:
     assert owners.of("llm", "gpu0") == Terms()
 
 
+def test_one_of_several_tables_speaks_for_no_other_seat() -> None:
+    """A table of a model API's endpoint may have a provider in place of a name."""
+    owners = Owners()
+    ann = {"provider": "openai", "owner": "ann", "lend": {"agents": ["ci"]}}
+    bob = {"provider": "mistral", "owner": "bob"}
+    owners.split({"llm": [ann, bob, {"name": "eu", "provider": "groq", "owner": "eve"}, {"owner": "dan"}]})
+    names = ("openai", "mistral", "eu", "groq", "anthropic")
+    assert [owners.of("llm", name).owner for name in names] == ["ann", "bob", "eve", "", ""]
+    assert owners.of("llm", "openai").lends_to == ("ci", "ann")
+    assert not owners.of("llm", "mistral").lends_to
+
+
 @pytest.mark.parametrize(
     ("table", "path", "why"),
     [
