@@ -119,6 +119,16 @@ def llm_queues(models: Iterable[ModelOffer]) -> list[str]:
     return list(dict.fromkeys(map(_queue, [*names, *families, ANY])))
 
 
+def llm_families(models: Iterable[ModelOffer]) -> dict[str, list[str]]:
+    """Queue → the names by which budgets may call the model that serves it here: its own, its families'."""
+    found: dict[str, list[str]] = {}
+    for model in models:
+        names = [queues.slug(name) for name in dict.fromkeys((model.name, *model.families))]
+        for queue in llm_queues([model]):
+            found.setdefault(queue, names)
+    return found
+
+
 def serving(demand: Demand, models: Iterable[ModelOffer]) -> list[ModelOffer]:
     """Those of `models` that meet `demand`, in the seat's own order of preference."""
     return [

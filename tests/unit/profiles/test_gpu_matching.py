@@ -18,6 +18,7 @@ from workers.profiles.gpu.matching import (
     queues_of,
     shortfall,
 )
+from workers.profiles.gpu.profile import GpuProfile
 
 
 def gpu(**fields: object) -> Effect:
@@ -162,3 +163,18 @@ def test_a_card_that_is_large_enough_always_serves_the_queue(memory_mb: int, has
         assert matches(demand, card(has))
     if has < memory_mb:
         assert not matches(demand, card(has))
+
+
+def test_a_family_counts_what_its_models_use_here_too() -> None:
+    """By the model that the device likes best, whichever queue asked for it; the device itself has none."""
+    models = [
+        {"name": "Small-1", "families": ["small"], "context": 4096, "memory_mb": 100},
+        {"name": "big", "families": ["small"], "context": 4096, "memory_mb": 900},
+    ]
+    families = GpuProfile().families(card(24_000, models=models))
+    assert families == {
+        "llm:small-1": ["small-1", "small"],
+        "llm:small": ["small-1", "small"],
+        "llm:any": ["small-1", "small"],
+        "llm:big": ["big", "small"],
+    }

@@ -19,6 +19,7 @@ from workers.profiles.gpu.probe import probe
 from workers.profiles.gpu.runner import Runner
 from workers.wires import stages
 from workers.wires.asking import read
+from workers.wires.demand import llm_families
 
 SAMPLE_SECONDS = 5.0
 
@@ -41,6 +42,11 @@ class GpuProfile(Profile):
     def queues(self, capability: BaseModel) -> list[str]:
         assert isinstance(capability, GpuCapability)
         return matching.queues_of(capability)
+
+    def families(self, capability: BaseModel) -> dict[str, list[str]]:
+        """Of the model that the seat likes best for a queue: its name and families."""
+        assert isinstance(capability, GpuCapability)
+        return llm_families(capability.models)
 
     def demand(self, effect: Effect) -> Demand | None:
         return matching.demand_of(effect)

@@ -19,7 +19,7 @@ from workers.profiles.llm.opening import opened
 from workers.profiles.llm.probe import KIND, probe
 from workers.wires import stages
 from workers.wires.asking import read
-from workers.wires.demand import lack, llm_demand
+from workers.wires.demand import lack, llm_demand, llm_families
 from workers.wires.remote import RemoteWire
 
 
@@ -92,7 +92,7 @@ class LlmProfile(Profile):
     def families(self, capability: BaseModel) -> dict[str, list[str]]:
         """Of the model that the seat likes best for a queue: its name and families."""
         assert isinstance(capability, LlmCapability)
-        return matching.families_of(capability)
+        return llm_families(capability.models)
 
     def prices(self, capability: BaseModel) -> tuple[int, int] | None:
         assert isinstance(capability, LlmCapability)
