@@ -70,6 +70,8 @@ class LiveSeat(Advertisement):
         """
         guess = -(-sum(n * price for n, price in zip(expects, self.prices, strict=True)) // 1_000_000)
         free = queues.kind_of(queue) == queues.OWN_KIND
+        if free and not cost:
+            return None
         for meter in self.meters:
             if meter.binds_in(queue) and not (free and meter.thing != "money"):
                 need = 1

@@ -76,6 +76,7 @@ end
 -- is larger may run yet, but not where the limit is nothing.
 local function lacking(bill, q, money, tokens, guess)
   local free = costless(q)
+  if free and money == 0 then return nil end  -- what puts answers together goes on where money is overdrawn
   for _, s in ipairs(bill or {}) do
     if not s.only or s.only[q] then
       for _, m in ipairs(s.list) do
