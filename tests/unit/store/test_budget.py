@@ -254,3 +254,18 @@ def test_a_clock_set_back_does_not_lock_a_seat(grid: Grid) -> None:
     key = grid.keys("rate", "m.a")
     grid.client.lset(key, 0, grid.now() + HOUR)
     grid.take()
+
+
+def test_built_in_stages_go_on_where_money_is_overdrawn(grid: Grid) -> None:
+    """Else whatever puts answers together would stand still for a micro-dollar too many."""
+    limit(grid, '[grid]\nbudgets = [{dollars = 0.01, per = "day"}]')
+    grid.seat("m.a")
+    grid.seat("m.r", "gridq:local", budget=100)
+    grid.job(one())
+    grid.done(grid.take("m.a"), used=10_001)
+    grid.job(one())
+    assert grid.claim("m.a") == "none"
+    grid.job(one(queue="gridq:local"))
+    grid.done(grid.take("m.r"))
+    grid.job(one(queue="gridq:local", cost=1_000))
+    assert grid.claim("m.r") == "none"  # of its own word it does cost something
