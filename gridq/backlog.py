@@ -9,9 +9,11 @@ from typing import Any
 
 from redis import Redis
 
+from gridq import ledger
 from gridq import queues as names
 from gridq.history import JobView, StageView, by_step
-from gridq.meters import short
+from gridq.meters import clock, short
+from gridq.money import dollars
 from gridq.protocol import Json
 from gridq.registry import LiveSeat, live_seats, why_nobody
 from gridq.states import JobState, StageState
@@ -142,7 +144,8 @@ def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
         return "the delay of a Retry, or the next stage to become ready"
     first = max(ready, key=lambda stage: stage.wait_ms or 0.0)
     if client.exists(keys("park", view.agent)):
-        return f"money: what the agent {view.agent!r} or its team may spend is used up (gridq quota)"
+        own: Any = client.hget(keys("job", view.job), "team")
+        return _used_up(ledger.read(client, keys, "UTC"), view.agent, (own or b"").decode())
     live = live_seats(client, keys)
     team = ""
     if any(seat.lends_to for seat in live):
@@ -150,6 +153,18 @@ def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
         team = next((name.decode() for name in found if name), "")
     queue = " or ".join(first.links) or first.queue
     return f"a seat of {queue} to run {first.stage}: {why(first, live, view.agent, team)}"
+
+
+def _used_up(books: ledger.Ledger, agent: str, team: str) -> str:
+    """Of what an agent or its team has used more than it may."""
+    told = []
+    for one in books.accounts:
+        mine = (one.kind, one.name) in (("agent", agent), ("team", team)) and not one.what.startswith("jobs")
+        if mine and one.limit is not None and (one.limit == 0 or one.spent > one.limit):
+            used, limit = (dollars(n) if one.money else str(n) for n in (one.spent, one.limit))
+            until = f", until {clock(one.until)}" if one.until is not None else ""
+            told.append(f"{one.kind} {one.name} has used {used} of {limit} of its {one.what}{until}")
+    return f"what the agent {agent!r} or its team may use is used up" + "".join(f"; {each}" for each in told)
 
 
 def _operator(stage: StageView) -> str:

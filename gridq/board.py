@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from gridq.meters import Meter, short
 from gridq.protocol import Service
 from gridq.queues import kind_of
 
@@ -23,11 +24,16 @@ Sort = tuple[str, int, frozenset[str]]
 """What decides who may take a stage: its queue, its rounded cost, the seats that are excluded."""
 
 
+def _lacks(meter: Meter, cost: int) -> bool:
+    return meter.remaining < (cost if meter.thing == "money" else 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Seat:
     """A live seat. `running`: of each busy lane the stage's queue and for how long it has run. `back_in`:
     until it takes work (0: now; None: nobody knows). `rate_in`: until it may make requests again. `left`:
     what its budget has, in micro-dollars. `lends_to`: the agents and teams it is lent to alone, if any.
+    `meters`: all budgets that bind it, also in some queues alone.
     """
 
     seat: str
@@ -40,6 +46,7 @@ class Seat:
     rate_in: float = 0.0
     left: int | None = None
     lends_to: tuple[str, ...] = ()
+    meters: tuple[Meter, ...] = ()
 
     @property
     def free(self) -> int:
@@ -49,7 +56,15 @@ class Seat:
     def takes(self, queue: str, cost: int, excluded: frozenset[str]) -> bool:
         """Whether it takes such a stage, now or once it is back."""
         able = self.back_in is not None and (self.left is None or self.left >= cost)
-        return able and queue in self.queues and self.seat not in excluded
+        if not able or queue not in self.queues or self.seat in excluded:
+            return False
+        some = [meter for meter in self.meters if meter.queues and meter.thing != "parallel"]
+        return not any(meter.binds_in(queue) and _lacks(meter, cost) for meter in some)
+
+    def short_of(self, queue: str, cost: int) -> str:
+        """In words, the budget that has no room for such a stage; empty where each has."""
+        found = (meter for meter in self.meters if meter.binds_in(queue) and _lacks(meter, cost))
+        return next((short(meter, self.seat) for meter in found), "")
 
     def may_be_lent(self, agent: str) -> bool:
         """Whether it is lent to an agent, as far as is known without its team."""

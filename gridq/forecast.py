@@ -113,10 +113,15 @@ def _nobody(board: Board, ask: Ask) -> str:
     if not serving:
         return f"no live seat serves {ask.queue}"
     if any(seat.back_in is not None and seat.seat not in ask.excluded for seat in serving):
-        return f"the budgets of the seats of {ask.queue}"
+        return _budgets(ask, [seat for seat in serving if seat.seat not in ask.excluded])
     if all(seat.seat in ask.excluded for seat in serving):
         return f"no seat of {ask.queue} has what the stage needs"
     return f"no seat of {ask.queue} takes work now"
+
+
+def _budgets(ask: Ask, seats: Sequence[Seat]) -> str:
+    told = dict.fromkeys(filter(None, (seat.short_of(ask.queue, ask.cost) for seat in seats)))
+    return f"the budgets of the seats of {ask.queue}" + (": " + "; ".join([*told][:3]) if told else "")
 
 
 # -- how long that takes
@@ -233,5 +238,7 @@ def _bottleneck(ask: Ask, groups: Sequence[Group], lanes: int) -> str:
     if len(hasty) == sum(len(group.seats) for group in groups):
         return f"requests_per_minute of {' and '.join(hasty[:3])}"
     if all(seat.back_in for group in groups for seat in group.seats):
-        return f"every seat of {ask.queue} pauses"
+        seats = [seat for group in groups for seat in group.seats]
+        poor = all(seat.short_of(ask.queue, ask.cost) for seat in seats)
+        return _budgets(ask, seats) if poor else f"every seat of {ask.queue} pauses"
     return f"the {lanes} lanes of {ask.queue}" if lanes > 1 else f"the only lane of {ask.queue}"

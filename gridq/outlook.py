@@ -296,6 +296,7 @@ def _seat(seat: registry.LiveSeat, running: Iterable[tuple[str, float | None]], 
         max(seat.rate_until - now, 0.0) if seat.rate_until is not None else 0.0,
         seat.budget_left,
         tuple(seat.lends_to),
+        tuple(seat.meters),
     )
 
 

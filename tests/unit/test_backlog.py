@@ -12,7 +12,9 @@ from gridq import bells, registry
 from gridq.app import app
 from gridq.client import Client
 from gridq.errors import WaitTimeout
+from gridq.limiting import put_in_force
 from gridq.protocol import Advertisement, Limit
+from gridq.quotas import parse
 from gridq.registry import why_nobody
 from tests.builders import parallel, stage
 from tests.conftest import GridEnv
@@ -168,6 +170,10 @@ def test_an_agent_is_over_its_money(client: Client) -> None:
     live(client, "m.a", "bench:any", state="ready")
     client.redis.sadd(client.keys("park", "ann"), "bench:any 0/0|")
     client.redis.expire(client.keys("park", "ann"), 60)
-    assert waits(client, agent="ann").startswith(
-        "money: what the agent 'ann' or its team may spend is used up"
+    job = client.submit(echo(), 1, wait_for_seat=True, agent="ann")
+    assert client.waits_for(job) == "what the agent 'ann' or its team may use is used up"
+    put_in_force(client.scripts, parse('[agents.ann]\nbudgets = [{tokens = 5, per = "day"}]', "q.toml"), "t")
+    client.redis.hset(client.keys("meters"), "a:ann", "tokens/day/5/7/0/ jobs/day/5/7/0/")
+    assert client.waits_for(job) == (
+        "what the agent 'ann' or its team may use is used up; agent ann has used 7 of 5 of its tokens a day"
     )

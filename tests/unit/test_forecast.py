@@ -8,6 +8,7 @@ import pytest
 
 from gridq.board import Ask, Board, Line, Seat
 from gridq.forecast import Forecast, elsewhere, forecast
+from gridq.meters import Meter
 from gridq.protocol import Service
 
 ANY = "llm:any"
@@ -116,6 +117,22 @@ def test_what_no_seat_here_may_take_stands_in_nobodys_way() -> None:
     assert look(poor, lines=lines).position == 1
     assert (
         look(poor, lines=lines, ask=Ask(ANY, cost=1000)).bottleneck == "the budgets of the seats of llm:any"
+    )
+
+
+def test_a_budget_that_binds_is_named() -> None:
+    family = Meter(bearer="f:opus", thing="tokens", window="week", limit=9, used=9, queues=("llm:opus",))
+    owner = Meter(bearer="o:alice", thing="requests", window="day", limit=2, used=1, held=1)
+    both = seat("m.a", "llm:opus", ANY, meters=(family,))
+    told = look(both, ask=Ask("llm:opus"))
+    assert (told.position, told.bottleneck) == (
+        None,
+        "the budgets of the seats of llm:opus: family opus has 0 tokens left of 9 tokens a week",
+    )
+    assert look(both, ask=Ask(ANY)).position == 1
+    resting = look(seat("m.a", back_in=60.0, meters=(owner,)))
+    assert resting.bottleneck == (
+        "the budgets of the seats of llm:any: owner alice has 0 requests left of 2 requests a day"
     )
 
 
