@@ -103,7 +103,7 @@ MEASURES: Mapping[str, Measure] = {
     ),
     "gridq_seat_budget_dollars": Measure(
         "gauge",
-        "Of its budget of money with least left, what it allows; none where there is no such budget.",
+        "Of the budgets of money that bind it, its own or shared, that with least left; none: no budget.",
         NOW,
         ("seat",),
     ),
@@ -115,7 +115,7 @@ MEASURES: Mapping[str, Measure] = {
     ),
     "gridq_account_limit": Measure(
         "gauge",
-        "What an agent or a team may use in the window that `what` says, in dollars, tokens or jobs.",
+        "Each limit that gridq quota shows, in dollars or as it is counted; none where there is none.",
         NOW,
         (
             "kind",
@@ -125,7 +125,7 @@ MEASURES: Mapping[str, Measure] = {
     ),
     "gridq_account_used": Measure(
         "gauge",
-        "What it has used in it.",
+        "What is used of it; of agents the 500 nearest to a limit, the rest are (others).",
         NOW,
         (
             "kind",
@@ -135,7 +135,27 @@ MEASURES: Mapping[str, Measure] = {
     ),
     "gridq_account_held": Measure(
         "gauge",
-        "What is promised to its jobs that run.",
+        "What is promised to what runs.",
+        NOW,
+        (
+            "kind",
+            "name",
+            "what",
+        ),
+    ),
+    "gridq_account_left": Measure(
+        "gauge",
+        "The limit without both; below nothing where actual use went over.",
+        NOW,
+        (
+            "kind",
+            "name",
+            "what",
+        ),
+    ),
+    "gridq_account_turn_timestamp_seconds": Measure(
+        "gauge",
+        "When its window turns, in seconds since 1970; none where it has not begun.",
         NOW,
         (
             "kind",

@@ -6,8 +6,10 @@ once a second, however often it is asked for; what is counted, each gateway coun
 
 from __future__ import annotations
 
+import heapq
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from gridq.backlog import QueueView
 from gridq.gateway.caller import FORWARDED, check_local, identify
 from gridq.gateway.door import Door
 from gridq.gateway.glance import Kept
-from gridq.gateway.harvest import Distribution, Harvest
+from gridq.gateway.harvest import AGENTS, OTHERS, Distribution, Harvest
 from gridq.gateway.measures import MEASURES
 from gridq.gateway.schemas import faults
 from gridq.gateway.tally import Tally
@@ -189,18 +191,47 @@ def _seats(seats: list[LiveSeat]) -> Iterator[Metric]:
 
 
 def _accounts(accounts: Iterable[Account]) -> Iterator[Metric]:
-    """Of agents and teams, whose money is told in dollars."""
-    found: dict[str, dict[tuple[str, ...], float]] = {"limit": {}, "used": {}, "held": {}}
-    for account in accounts:
-        if account.kind not in ("agent", "team"):
-            continue
+    """What `gridq quota` shows, money in dollars and all else as it is counted."""
+    names = ("limit", "used", "held", "left", "turn_timestamp_seconds")
+    found: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in names}
+    for account in told_apart(accounts):
         unit = MICRO if account.money else 1
-        key = (account.kind, account.name, account.what)
-        if account.limit is not None:
-            found["limit"][key] = account.limit / unit
-        found["used"][key], found["held"][key] = account.spent / unit, account.held / unit
+        until = None if account.until is None else account.until / 1000
+        amounts = (account.limit, account.spent, account.held, account.remaining)
+        told = (*(None if amount is None else amount / unit for amount in amounts), until)
+        for name, value in zip(names, told, strict=True):
+            if value is not None:
+                found[name][account.kind, account.name, account.what] = value
     for name, samples in found.items():
         yield _family(f"gridq_account_{name}", samples)
+
+
+def told_apart(accounts: Iterable[Account]) -> list[Account]:
+    """All accounts, but of agents only those of AGENTS of them: where a grid takes jobs of everybody, anybody
+    can be a new one. Those nearest to a limit are kept, then those that used most; what the others have used
+    and hold is one account, without a limit, of OTHERS.
+    """
+    kept, agents = [], defaultdict(list)
+    for account in accounts:
+        if account.kind == "agent":
+            agents[account.name].append(account)
+        else:
+            kept.append(account)
+    first = heapq.nlargest(AGENTS, agents, key=lambda name: max(map(_pressed, agents[name])))
+    others = defaultdict(list)
+    for name in agents.keys() - set(first):
+        for account in agents[name]:
+            others[account.what].append(account)
+    for some in others.values():
+        spent, held = sum(each.spent for each in some), sum(each.held for each in some)
+        kept.append(replace(some[0], name=OTHERS, limit=None, spent=spent, held=held))
+    return [*kept, *(account for name in first for account in agents[name])]
+
+
+def _pressed(account: Account) -> tuple[float, int]:
+    """How much of its limit is used or held, and how much that is."""
+    used = account.spent + account.held
+    return (0.0 if account.limit is None else used / max(account.limit, 1)), used
 
 
 async def observer(request: Request) -> None:

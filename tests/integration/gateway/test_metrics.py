@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from gridq import auth
 from gridq.gateway.measures import MEASURES
 from gridq.gateway.metrics import KEPT
-from gridq.limiting import lift, put_in_force
+from gridq.limiting import lift, put_in_force, write_calendar
 from gridq.quotas import parse
 from tests.builders import seq, stage
 from tests.gateways import Benches, Gateway, benches
@@ -139,13 +139,64 @@ def test_what_may_be_used_in_each_window_is_told(place: Benches, gateway: Gatewa
     put_in_force(place.grid.scripts, parse(LIMITS, "q.toml"), "a test")
     try:
         run(gateway, {"root": stage("bench_spend", micro_dollars=500_000, tokens_in=7)}, agent="dora")
-        now = wait_for(lambda: read(gateway), true=lambda told: "gridq_account_used" in told, poll=0.3)
+        now = wait_for(  # an answer may be a second old
+            lambda: read(gateway),
+            true=lambda told: told.get("gridq_account_used", {}).get(("agent", "dora", "tokens a week")) == 7,
+            poll=0.3,
+        )
         used = {key[2]: amount for key, amount in now["gridq_account_used"].items() if key[1] == "dora"}
         assert used == {"money": 0.5, "jobs": 1, "money a day": 0.5, "tokens a week": 7}
         most = {key[2]: amount for key, amount in now["gridq_account_limit"].items() if key[1] == "dora"}
         assert most == {"jobs": 9, "money a day": 3, "tokens a week": 50}
     finally:
         lift(place.grid.scripts)
+
+
+BUDGETS = """
+[grid]
+budgets = [{requests = 1000, per = "5h"}]
+[owners.olga]
+budgets = [{tokens = 500, per = "week"}]
+[agents.bea]
+monthly_dollars = 3
+budgets = [{dollars = 2, per = "day"}]
+[seats."m.bench"]
+budgets = [{dollars = 7, per = "day"}]
+"""
+
+
+def test_each_limit_is_told_with_what_is_used_and_left_and_when_it_turns(
+    place: Benches, gateway: Gateway
+) -> None:
+    scripts = place.grid.scripts
+    write_calendar(scripts, "UTC")
+    put_in_force(scripts, parse(BUDGETS, "quotas.toml"), "a test")
+    try:
+        spends = stage("bench_spend", micro_dollars=250_000, tokens_in=3, tokens_out=4)
+        run(gateway, {"root": spends}, agent="bea")
+        now = wait_for(
+            lambda: read(gateway),
+            true=lambda told: told.get("gridq_account_used", {}).get(("agent", "bea", "money")) == 0.25,
+            poll=0.3,
+        )
+        told = {
+            key: tuple(now[f"gridq_account_{name}"].get(key) for name in ("limit", "used", "held", "left"))
+            for key in now["gridq_account_limit"]
+        }
+        assert told == {
+            ("agent", "bea", "money"): (3, 0.25, 0, 2.75),
+            ("agent", "bea", "money a day"): (2, 0.25, 0, 1.75),
+            ("grid", "all of it", "requests in 5h"): (1000, 1, 0, 999),
+            ("owner", "olga", "tokens a week"): (500, 0, 0, 500),
+            ("seat", "m.bench", "grid money a day"): (7, 0.25, 0, 6.75),
+        }
+        assert now["gridq_account_used"]["agent", "bea", "jobs"] == 1  # which has no limit
+        turns = now["gridq_account_turn_timestamp_seconds"]
+        assert 0 < turns["grid", "all of it", "requests in 5h"] - time.time() <= 5 * 3600
+        assert turns["agent", "bea", "money a day"] % 86_400 == 0
+        assert now["gridq_seat_budget_left_dollars"]["m.bench",] == 6.75
+    finally:
+        lift(scripts)
 
 
 def test_paths_that_people_make_up_are_one_route(gateway: Gateway) -> None:
