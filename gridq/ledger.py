@@ -1,5 +1,4 @@
-"""What stands in the ledgers: the limits in force, what agents, teams and seats have used and hold, and the
-refusals that follow.
+"""The accounts: the limits in force, what whoever has one has used and holds, and the refusals that follow.
 
 Limits are enforced by the scripts alone, from what stands in Redis, so that all routers and clients together
 keep them. This module reads, and says in words.
@@ -98,7 +97,7 @@ class Ledger:
 
 
 def read(client: Redis, keys: Keys, zone: str) -> Ledger:
-    """The ledgers now; `zone` where no router has said which one counts."""
+    """The accounts now; `zone` where no router has said which one counts."""
     now = now_ms(client)
     look = client.pipeline(transaction=True)
     look.hgetall(keys("limits"))
@@ -142,17 +141,17 @@ def window(turns: str, now: int) -> tuple[int, int | None]:
 
 
 def exceeded(reply: Sequence[str], zone: str) -> QuotaExceeded:
-    """The refusal that a script's reply stands for: quota, limit, name, used, held, limit, needed, end of the
-    window or '', the window.
+    """The refusal that a script's reply stands for: `quota`, which limit, whose, used, held, the limit,
+    needed, the window's end or '', the window.
     """
     what, name = reply[1], reply[2]
     used, held, limit, needed = map(int, reply[3:7])
     until = int(reply[7]) if reply[7] else None
-    window = reply[8] if len(reply) > 8 else "month"
+    window = reply[8]
     kind, _, thing = what.partition("_")
     money = thing == "money"
-    plain = window == "month" and thing != "tokens"
-    key = f"{kind}s.{name}." + (f"monthly_{'dollars' if money else 'jobs'}" if plain else "budgets")
+    monthly = window == "month" and thing != "tokens"
+    key = f"{kind}s.{name}." + (f"monthly_{'dollars' if money else 'jobs'}" if monthly else "budgets")
 
     def told(amount: int) -> str:
         return dollars(amount) if money else str(amount)

@@ -26,7 +26,7 @@ def test_dollars_are_exact(micro: int, text: str) -> None:
 
 
 def test_used_up_until_the_month_turns() -> None:
-    reply = ["quota", "agent_money", "ann", "9000000", "500000", "10000000", "2000000", TURN]
+    reply = ["quota", "agent_money", "ann", "9000000", "500000", "10000000", "2000000", TURN, "month"]
     error = exceeded(reply, "Europe/Berlin")
     assert type(error) is AgentMoneyExceeded
     assert error.details["retry_at"] == "2026-12-01T01:00:00+01:00"
@@ -39,13 +39,13 @@ def test_used_up_until_the_month_turns() -> None:
 
 
 def test_only_held_may_come_back_sooner() -> None:
-    error = exceeded(["quota", "team_money", "t", "1", "9999999", "10000000", "5", TURN], "UTC")
+    error = exceeded(["quota", "team_money", "t", "1", "9999999", "10000000", "5", TURN, "month"], "UTC")
     assert type(error) is TeamMoneyExceeded
     assert "when jobs that run have ended" in (error.fix or "")
 
 
 def test_jobs_and_no_calendar() -> None:
-    error = exceeded(["quota", "agent_jobs", "ann", "3", "0", "3", "1", ""], "UTC")
+    error = exceeded(["quota", "agent_jobs", "ann", "3", "0", "3", "1", "", "month"], "UTC")
     assert type(error) is AgentJobsExceeded
     assert error.message == "The agent 'ann' has no jobs left this month"
     assert error.reason == "of 3 jobs a month 3 are used"
@@ -53,7 +53,7 @@ def test_jobs_and_no_calendar() -> None:
 
 
 def test_a_limit_of_nothing_has_no_later() -> None:
-    error = exceeded(["quota", "agent_jobs", "ann", "0", "0", "0", "1", TURN], "UTC")
+    error = exceeded(["quota", "agent_jobs", "ann", "0", "0", "0", "1", TURN, "month"], "UTC")
     assert error.details["retry_at"] is None
     assert "to 1 or more" in (error.fix or "")
 
