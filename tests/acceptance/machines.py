@@ -1,8 +1,8 @@
 """The three machines of the closing test: their seats, what these cost, and every limit that binds.
 
 A limit is written once, as a `Bound`: from it come the lines in the machine's seats.toml or in the quotas
-file, and the rule that the ledger is held to. A new kind of limit is a new case of `Bound.toml` and of
-`used_of`.
+file, and the rule that the ledger is held to. A new kind of limit is a new case of `lines_of` and of
+`uses`.
 """
 
 from __future__ import annotations
