@@ -80,7 +80,7 @@ SEATS = (
     Seat("m1", "openai", "openai", ("fast",), Price("0.5", "2", cached="0.05"), lanes=4, owner="alice"),
     Seat("m1", "claude", "claude", ("deep",), None),
     Seat("m2", "anthropic", "anthropic", ("fast", "deep"),
-         Price("0.8", "3", cached="0.08", written="1"), lanes=6),
+         Price("0.8", "3", cached="0.08", written="1"), lanes=10),
     Seat("m2", "codex", "codex", ("deep", "rare"), Price("1.25", "2", cached="0.125")),
     Seat("m3", "google", "google", ("fast",), Price("0.3", "2.5", cached="0.075", reasoning="3.5"), lanes=4),
     Seat("m3", "work", "claude", ("deep", "rare"), Price("0.7", "2.75", cached="0.07", written="0.9"),

@@ -45,13 +45,15 @@ from workers.chaos import books
 from workers.chaos.graphs import Made, Maker, Node, Outcome
 from workers.chaos.grid import ChaosGrid
 from workers.chaos.plan import Fault, Job, Plan, by_gateway, chosen, faults_of, job_of
-from workers.chaos.run import Judged, Result, celery_says, run
+from workers.chaos.run import SETTLE, Judged, Result, celery_says, run
 from workers.chaos.submitting import Submitted
 
 JOB = "JOB-ID"
 """Stands in a graph for its job's id, which is not known while it is made."""
 A_SECOND = 25
 """Stages submitted a second."""
+SLOWEST = 20
+"""Stages a second that a grid at rest from faults does at least, also where it shares its cores."""
 LONGEST = 9.0
 """Seconds of the longest fault."""
 SORTS = {
@@ -240,7 +242,15 @@ def closing(
 
         with vendors(witness) as url:
             machines = layout(folder, url, limits)
-            result = run(plan, layout=machines, routers=routers, judge=judge, keep=keep, tell=tell)
+            result = run(
+                plan,
+                layout=machines,
+                routers=routers,
+                settle=max(SETTLE, plan.stages / SLOWEST),
+                judge=judge,
+                keep=keep,
+                tell=tell,
+            )
         return Closing(result, found[0])
 
 

@@ -95,21 +95,31 @@ def run(
     *,
     layout: Layout | None = None,
     routers: int = 2,
+    settle: float = SETTLE,
     judge: Callable[[ChaosGrid, dict[str, Submitted]], Judged] | None = None,
     keep: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Start a grid, run the plan on it, judge what is left, stop it. Whatever happens, all programs end.
 
-    `layout`: its machines and seats; three of witnessed seats where none is given. `judge` reads what is left
-    of the jobs on the grid at rest; without it every run is held against the witness's file. `tell` gets a
-    line for each fault, the progress, and where the logs are if they are kept. ConfigError, StartTimeout,
-    BrokerError: the grid could not be started, or its server does not answer in the end.
+    `layout`: its machines and seats; three of witnessed seats where none is given. Every job must have ended
+    `settle` seconds after the last fault. `judge` reads what is left of the jobs on the grid at rest; without
+    it every run is held against the witness's file. `tell` gets a line for each fault, the progress, and
+    where the logs are if they are kept. ConfigError, StartTimeout, BrokerError: the grid could not be
+    started, or its server does not answer in the end.
     """
     folder = Path(tempfile.mkdtemp(prefix="gridq-chaos-"))
     spare = True
     try:
-        result = _run(plan, folder, layout or witnessed(3), judge or by_witness, routers=routers, tell=tell)
+        result = _run(
+            plan,
+            folder,
+            layout or witnessed(3),
+            judge or by_witness,
+            routers=routers,
+            settle=settle,
+            tell=tell,
+        )
         spare = keep or result.broken
     except (KeyboardInterrupt, SystemExit):
         spare = keep
@@ -130,6 +140,7 @@ def _run(
     judge: Callable[[ChaosGrid, dict[str, Submitted]], Judged],
     *,
     routers: int,
+    settle: float,
     tell: Callable[[str], None],
 ) -> Result:
     grid = ChaosGrid(folder, layout=layout, routers=routers, tell=lambda text: tell(f"           {text}"))
@@ -147,7 +158,7 @@ def _run(
             _attack(plan, grid, attacker, watch, began)
             attacker.end()
             tell("The faults are over; the grid settles ...")
-            hung = _settle(grid, watch)
+            hung = _settle(grid, watch, settle)
             left_over = _quiet(grid)
         finally:
             watch.close()
@@ -226,9 +237,9 @@ def _attack(plan: Plan, grid: ChaosGrid, attacker: Attacker, watch: _Watch, bega
         time.sleep(0.05)
 
 
-def _settle(grid: ChaosGrid, watch: _Watch) -> list[str]:
+def _settle(grid: ChaosGrid, watch: _Watch, settle: float) -> list[str]:
     """Wait until all has ended; what has not, and why."""
-    until = time.monotonic() + SETTLE
+    until = time.monotonic() + settle
     while watch.open or watch.agents.busy:
         grid.tick()
         watch.tick()
