@@ -194,10 +194,10 @@ class _State:
         promised: Counter[str] = Counter()
         wrong = []
         for job, hold in self.found.table("holds").items():
-            agent, team, left = hold.split(" ")
-            promised[f"a:{agent}"] += int(left)
-            if team != "-":
-                promised[f"t:{team}"] += int(left)
+            agent, team, money, *tokens = hold.split(" ")
+            for who in (f"a:{agent}", *((f"t:{team}",) if team != "-" else ())):
+                promised[who] += int(money)
+                promised[f"tokens {who}"] += sum(map(int, tokens))
             if job not in self.live:
                 wrong.append(f"{job} is no more and holds {hold}")
         found = {who: int(total) for who, total in self.found.table("promised").items()}

@@ -194,7 +194,7 @@ def _people(
     until: int | None,
 ) -> list[Account]:
     """The accounts of agents and teams: whoever has a limit, has used or holds something."""
-    known = {name for name in limits if name[:2] in ("a:", "t:")} | set(promised)
+    known = {name for name in (*limits, *promised) if name[:2] in ("a:", "t:")}
     known |= {field.partition(" ")[2] for field in spent}
     found = []
     for who in sorted(known - {"a:*"}):

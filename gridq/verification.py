@@ -147,7 +147,8 @@ def _cut(client: Redis, keys: Keys, seats: set[str]) -> _Kept:
         found["", raw_name.decode()] = sheet(raw, raw_name.decode(), 0)
     held = _held([by.decode() for by in who])
     for raw_name, amount in promised.items():
-        held["", raw_name.decode()]["money"] = int(amount)
+        tokens, _, name = raw_name.decode().rpartition(" ")
+        held["", name][tokens or "money"] = int(amount)
     counts = {what.decode(): int(amount) for what, amount in spent.items()}
     return _Kept(newest[0][0].decode() if newest else "", month, counts, found, held)
 

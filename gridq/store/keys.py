@@ -63,7 +63,7 @@ PERMANENT = (
     "quarantine",  # sorted set: stages that killed their runners, until when an operator may act
     "delays",  # sorted set: Retry delays and back-offs by due time
     "answers",  # sorted set: ended jobs whose Celery result is not written yet
-    "holds",  # hash: running job → its agent, team and what it still holds of their money
+    "holds",  # hash: running job → its agent, team and what it still holds of their money, tokens
     "promised",  # hash: agent or team → the sum of its holds
     "parked",  # hash: agents over their money that have stages standing aside
     "limits",  # hash: the limits in force, by agent, team and seat

@@ -74,7 +74,7 @@ if guarded and C('EXISTS', K .. 'limits') == 1 then
   --[
   local refusal, drops = refused_for_room(ARGV[13], 22, ARGV[3], agent, team)
   if refusal then return refuse(refusal) end
-  team, refusal = promise(job, agent, team, tonumber(ARGV[17]))
+  team, refusal = promise(job, agent, team, tonumber(ARGV[17]), 22)
   if not team then return refuse(refusal) end
   C('HSET', j, 'team', team)
   gave_way = make_room(drops)

@@ -116,9 +116,11 @@ class Grid:
         stream: bool = False, wait: bool = True, value: bytes = b'"x"', deadline_ms: int | None = HOUR,
         ttl_ms: int = HOUR, name: str = "graph", session: str = "", key: str = "",
         queue_timeout_ms: int | None = None, idempotency: str = "", body: str = "",
+        more: Mapping[str, str] | None = None,
     ) -> list[str]:  # fmt: skip
         """Admit a plan, its cost the sum of its steps'; the script's reply."""
         fields, ready, needs = plan_fields(given)
+        fields += [word for pair in (more or {}).items() for word in pair]
         asked = arguments(
             job or f"j{next(self._numbers)}", agent=agent, prio=prio, deadline_ms=deadline_ms, ttl_ms=ttl_ms,
             celery=celery, stream=stream, wait=wait, value=value, answer=given.answer, steps=len(given.steps),

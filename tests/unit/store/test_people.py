@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.store.entered import agrees
 from tests.unit.store.limits import DAY, HOUR, ask, limit, over, parked, turn, turn_at
-from tests.unit.store.plans import Grid, one
+from tests.unit.store.plans import Grid, chain, one
 from tests.unit.store.test_meters import numbers
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -42,6 +42,34 @@ def test_an_agent_s_day(grid: Grid) -> None:
     turn(grid, "day")
     assert ask(grid, 1) == ["ok"]
     assert numbers(grid.shared("a:ann")) == {"money/day": (0, 3), "jobs/day": (1, 0)}
+    agrees(grid)
+
+
+def test_tokens_are_held_until_a_job_ends(grid: Grid) -> None:
+    """By the estimates of its stages, so that jobs side by side do not use more than there is."""
+    limit(grid, PEOPLE)
+    grid.seat()
+
+    def admit(job: str, *tokens: int) -> str:
+        given = chain(len(tokens))
+        arguments = {f"tk:{step}": f"{number} 0" for step, number in enumerate(tokens)}
+        return grid.admit(given, job, more=arguments)[0]
+
+    assert admit("j1", 300, 200) == "ok"
+    assert numbers(grid.shared("t:t")) == {"tokens/week": (0, 500)}
+    assert admit("j2", 400) == "ok"
+    assert admit("j3", 101) == "quota"
+    agrees(grid)
+    first = grid.take()
+    grid.done(first, tokens=(250, 100))
+    assert numbers(grid.shared("t:t")) == {"tokens/week": (350, 550)}
+    agrees(grid)
+    limit(grid, PEOPLE.replace("1000", "2000"))
+    assert numbers(grid.shared("t:t")) == {"tokens/week": (350, 550)}
+    for job in ("j1", "j2"):
+        grid.scripts.stop(job, "cancelled", "{}")
+    assert numbers(grid.shared("t:t")) == {"tokens/week": (350, 0)}
+    assert not grid.client.exists(grid.keys("holds"), grid.keys("promised"))
     agrees(grid)
 
 

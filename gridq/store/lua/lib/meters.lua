@@ -208,7 +208,8 @@ end
 
 -- The same of an agent or team, whose running jobs hold money.
 local function promised_to(who)
-  return function(thing) return thing == 'money' and tonumber(C('HGET', K .. 'promised', who) or 0) or 0 end
+  local field = {money = who, tokens = 'tokens ' .. who}
+  return function(thing) return field[thing] and tonumber(C('HGET', K .. 'promised', field[thing]) or 0) or 0 end
 end
 
 -- What a seat's record of schema 2 says of its only budget (g: of that by the quotas file); no job ran when the schema rose.

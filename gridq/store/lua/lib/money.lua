@@ -2,7 +2,8 @@
 -- month is kept of all of them, once there are limits at all; meters of other windows and of tokens of those alone who have such limits.
 --
 -- Who is a:<agent> or t:<team>. limits: who → its limits ('-': none). spent:<start of the month>: 'money <who>', 'jobs <who>'.
--- holds: job → agent, team ('-': none) and what it still holds. promised: who → the sum of its holds.
+-- holds: job → agent, team ('-': none), the money and, where a meter counts them, the tokens that it still holds. promised: who and
+-- 'tokens <who>' → the sums of these.
 -- A job that was admitted under limits has the field `team`; of any other nothing here is touched.
 
 local function add_spent(what, who, n)
@@ -65,13 +66,33 @@ local function over(agent, team)
   return judged[id]
 end
 
+local function hold_words(agent, team, micro, tokens)
+  return agent .. ' ' .. team .. ' ' .. whole(micro) .. (tokens > 0 and ' ' .. whole(tokens) or '')
+end
+
+-- The tokens that a job is estimated to use, where a meter of `list` counts them. `from`: where in ARGV the fields of its plan begin.
+local function expected(list, from)
+  local counts, sum = false, 0
+  for _, l in ipairs(list) do
+    for _, m in ipairs(l.meters) do counts = counts or m.thing == 'tokens' end
+  end
+  for i = from, counts and #ARGV or 0, 2 do
+    if string.sub(ARGV[i], 1, 3) == 'tk:' then
+      local a, b = string.match(ARGV[i + 1], '^(%d+) (%d+)$')
+      sum = sum + a + b
+    end
+  end
+  return sum
+end
+
 -- Hold what a job may cost and count it, or neither: every limit is looked at before anything is written. Gives the team it
 -- counts for, or nil and {'quota', limit, name, used, held, limit, needed, end of the window or '', the window}. Who has nothing left
 -- starts nothing, even where a job declares no cost.
-local function promise(job, agent, team, micro)
+local function promise(job, agent, team, micro, from)
   local own = string.match(C('HGET', K .. 'limits', 'a:' .. agent) or '', '^%S+')
   if own and own ~= '-' then team = own end
   local list, _, stop = binding(agent, team), window('month')
+  local tokens = expected(list, from)
   for _, l in ipairs(list) do
     local u = C('HMGET', spent(), 'money ' .. l.who, 'jobs ' .. l.who)
     local used, jobs, held = tonumber(u[1] or 0), tonumber(u[2] or 0), tonumber(C('HGET', K .. 'promised', l.who) or 0)
@@ -84,31 +105,36 @@ local function promise(job, agent, team, micro)
     if l.money and used + held + needed > l.money then return refusal('money', used, held, l.money, needed) end
     if l.jobs and jobs >= l.jobs then return refusal('jobs', jobs, 0, l.jobs, 1) end
     for _, m in ipairs(l.meters) do
-      local n = m.thing == 'money' and needed or 1
+      local n = m.thing == 'money' and needed or m.thing == 'tokens' and math.max(math.min(tokens, m.limit), 1) or 1
       if m.used + m.held + n > m.limit then return refusal(m.thing, m.used, m.held, m.limit, n, m.window, m.turn) end
     end
   end
-  post_to(list, {money = micro}, {jobs = 1})
+  post_to(list, {money = micro, tokens = tokens}, {jobs = 1})
   book(words_of('job', job, '', '', '', agent, team, '', '', '', '', '', (window('month'))))
   for _, l in ipairs(list) do
     add_spent('jobs', l.who, 1)
     if micro > 0 then add_promised(l.who, micro) end
+    if tokens > 0 then add_promised('tokens ' .. l.who, tokens) end
   end
-  if micro > 0 then C('HSET', K .. 'holds', job, agent .. ' ' .. team .. ' ' .. whole(micro)) end
+  if micro + tokens > 0 then C('HSET', K .. 'holds', job, hold_words(agent, team, micro, tokens)) end
   return team
 end
 
--- Give back `most` of what a job holds, or all; gives nothing where it holds nothing.
-local function unhold(job, most)
-  local agent, team, left = string.match(C('HGET', K .. 'holds', job) or '', '^(%S+) (%S+) (%d+)$')
+-- Give back so much of what a job holds, or all; gives nothing where it holds nothing.
+local function unhold(job, micro, tokens)
+  local agent, team, money, expects = string.match(C('HGET', K .. 'holds', job) or '', '^(%S+) (%S+) (%d+) ?(%d*)$')
   if not agent then return end
-  left = tonumber(left)
-  local back = math.min(left, most or left)
-  post_to(binding(agent, team), {money = -back}, {})
-  add_promised('a:' .. agent, -back)
-  if team ~= '-' then add_promised('t:' .. team, -back) end
-  if back == left then C('HDEL', K .. 'holds', job)
-  else C('HSET', K .. 'holds', job, agent .. ' ' .. team .. ' ' .. whole(left - back)) end
+  money, expects = tonumber(money), tonumber(expects) or 0
+  micro, tokens = math.min(money, micro or money), math.min(expects, tokens or expects)
+  if micro + tokens == 0 then return end
+  local list = binding(agent, team)
+  post_to(list, {money = -micro, tokens = -tokens}, {})
+  for _, l in ipairs(list) do
+    if micro > 0 then add_promised(l.who, -micro) end
+    if tokens > 0 then add_promised('tokens ' .. l.who, -tokens) end
+  end
+  if micro + tokens == money + expects then C('HDEL', K .. 'holds', job)
+  else C('HSET', K .. 'holds', job, hold_words(agent, team, money - micro, expects - tokens)) end
 end
 
 -- What a recorded stage used is counted by the meters of agent and team: before it is entered.
@@ -117,7 +143,7 @@ local function pay(agent, team, micro, tokens) post_to(binding(agent, team), {},
 -- What a recorded stage used goes from its job's hold, as far as that lasts, to what agent and team have spent. True where it
 -- brought the team over what it may use: others of it stand in the pending sets too.
 local function spend(job, agent, team, micro, tokens)
-  if micro > 0 then unhold(job, micro) end
+  unhold(job, micro, tokens)
   if micro > 0 then add_spent('money', 'a:' .. agent, micro) end
   judged = {}
   if team == '-' then return false end
