@@ -197,7 +197,9 @@ def test_a_subscription_has_no_budget_in_dollars_and_says_what_it_is():
     (offer,) = probe([seat(**flat)], {}).found
     assert offer.limits == ()
     assert offer.capability["billing"] == "subscription"
-    assert offer.note.endswith("on a subscription")
+    assert offer.note == f"1 model at {offer.capability['host']}, on a subscription"
+    two = [{"name": "house-model"}, {"name": "guest-model"}]
+    assert probe([seat(models=two)], {}).found[0].note.startswith("2 models at ")
     with pytest.raises(ConfigError) as caught:
         probe([seat(budget=5, **flat)], {})
     assert caught.value.path == "llm[0].budget"

@@ -70,7 +70,8 @@ def _offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:
         billing=seat.billing,
         states_cost=provider is not None and provider.states_cost,
     )
-    note = f"{len(models)} models at {host}" + (", without TLS" if seat.url.startswith("http:") else "")
+    count = "1 model" if len(models) == 1 else f"{len(models)} models"
+    note = f"{count} at {host}" + (", without TLS" if seat.url.startswith("http:") else "")
     return SeatOffer(
         name=seat.name,
         kind=KIND,

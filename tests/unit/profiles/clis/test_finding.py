@@ -31,7 +31,7 @@ def test_a_table_makes_a_seat_of_one_lane(fakes: FakeClis):
     report = probe([table(), table("codex")], fakes.environ)
     claude, codex = report.found
     assert (claude.name, claude.kind, claude.lanes) == ("claude", "llm", 1)
-    assert claude.note == "Claude Code 2.1.42, 1 models, on a subscription"
+    assert claude.note == "Claude Code 2.1.42, 1 model, on a subscription"
     assert claude.exclusive == f"claude {fakes.folder / '.claude'}"
     assert codex.exclusive == f"codex {fakes.folder / '.codex'}"
     capability = LlmCapability.model_validate(claude.capability)

@@ -63,7 +63,8 @@ def _offer(seat: CliSeat, said: Looked, environ: Mapping[str, str]) -> SeatOffer
     provider = PROVIDERS[seat.cli]
     models = tuple(RemoteModel.model_validate(model.model_dump()) for model in seat.models)
     capability = LlmCapability(host=provider.name, models=models, billing=seat.billing, states_cost=True)
-    note = f"{provider.title} {said.version or '(version not told in time)'}, {len(models)} models"
+    count = "1 model" if len(models) == 1 else f"{len(models)} models"
+    note = f"{provider.title} {said.version or '(version not told in time)'}, {count}"
     if seat.billing == "subscription":
         note += ", on a subscription"
     if seat.tools:
