@@ -186,9 +186,13 @@ def why(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "")
         return "; ".join(told)
     serving = [seat for seat in serving if seat not in others]
     able = [seat for seat in serving if seat.seat not in stage.excluded]
-    if not able:
-        left_out = " and ".join(seat.seat for seat in serving[:3])
-        return f"{left_out} failed it or lacks what it needs, and nobody else serves it"
+    if not able:  # one that fell ill of it comes back to it once it is well
+        resting = [seat for seat in serving if seat.state != "ready"]
+        well = [seat.seat for seat in serving if seat.state == "ready"]
+        told = [f"{' and '.join(well[:3])} failed it or lacks what it needs"] if well else []
+        if not resting:
+            return f"{told[0]}, and nobody else serves it"
+        return "; ".join([*map(_unwell, resting[:3]), *told])
     ready = [seat for seat in able if seat.state == "ready"]
     if not ready:
         return "; ".join(map(_unwell, able[:3]))

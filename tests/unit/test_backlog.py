@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,14 +11,16 @@ import pytest
 
 from gridq import bells, registry
 from gridq.app import app
+from gridq.backlog import why
 from gridq.client import Client
 from gridq.errors import WaitTimeout
 from gridq.limiting import put_in_force
-from gridq.protocol import Advertisement, Limit
+from gridq.protocol import Advertisement, Limit, Usage
 from gridq.quotas import parse
 from gridq.registry import why_nobody
 from tests.builders import parallel, stage
 from tests.conftest import GridEnv
+from tests.unit.store.plans import ERROR
 
 FUTURE = 4_102_444_800_000
 """An instant in ms that has yet to come."""
@@ -112,6 +115,27 @@ def test_nobody_serves_it(client: Client) -> None:
 def test_the_only_seat_is_not_well(client: Client) -> None:
     live(client, "m.a", "bench:any", state="degraded", reason="the key was refused")
     assert waits(client).endswith("bench_echo: m.a is degraded: the key was refused")
+
+
+def test_the_only_seat_fell_ill_of_the_stage(client: Client) -> None:
+    """Its state says more than that it is left out; of a seat that is well there is no more to say."""
+    live(client, "m.a", "bench:any", state="ready")
+    job = client.submit(echo(), 1)
+    held = client.scripts.claim("m.a", "i-m.a", "lane", "nonce")
+    assert not isinstance(held, str)
+    client.scripts.fail(held.lease, "seat", pause_ms=60_000, used=Usage(), error=ERROR, row="", seat="m.a")
+    told = "a seat of bench:any to run bench_echo: "
+    failed = "m.a failed it or lacks what it needs"
+    assert client.waits_for(job) == f"{told}{failed}, and nobody else serves it"
+    ill = {"state": "rate_limited", "reason": "the limit is used up"}
+    live(client, "m.a", "bench:any", until=time.time() + 600, **ill)
+    said = client.waits_for(job)
+    assert re.search(r"echo: m\.a is rate_limited for another \d+ s: the limit is used up$", said), said
+    live(client, "m.a", "bench:any", state="ready")
+    live(client, "m.b", "bench:any", **ill)
+    [stage] = client.view(job).stages
+    stage.excluded = ("m.a", "m.b")
+    assert why(stage, client.workers()) == f"m.b is rate_limited: the limit is used up; {failed}"
 
 
 def test_every_lane_is_busy(client: Client) -> None:
