@@ -65,6 +65,16 @@ class Entry:
             return None
         return "agent" if self.what == RECORDED else "seat"
 
+    @property
+    def used(self) -> bool:
+        """Whether it is known that an attempt used something: not of one handed back before it began."""
+        return self.what == RECORDED or self.tokens_in + self.tokens_out > 0 or bool(self.micro_dollars)
+
+    @property
+    def cost(self) -> int | None:
+        """`micro_dollars`, None also where nothing was used: whether that has a price is not known then."""
+        return self.micro_dollars if self.used else None
+
     def to_json(self) -> dict[str, Json]:
         """The fields for programs: `at` in seconds since 1970, `charged` beside."""
         found = asdict(self) | {"at": self.at / 1000, "charged": self.charged}

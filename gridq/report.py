@@ -39,8 +39,8 @@ class SeatReport:
     `recorded` counts the attempts that came to something, `wasted_attempts` those that did not, `unpriced`
     those of either that used something without a price, as a subscription's do; `recorded_for_others` those
     recorded for others than the seat's `owner`. `used`, `lent` and `wasted` are the same in money, as far as
-    there are prices. `cost` is paid for the seat a month, `capacity` what its budget allows in the month;
-    `reclaimed` the part of its cost that others had of it: cost · lent / capacity.
+    there are prices: see `known`. `cost` is paid for the seat a month, `capacity` what its budget allows in
+    the month; `reclaimed` the part of its cost that others had of it: cost · lent / capacity.
     """
 
     seat: str
@@ -68,8 +68,7 @@ class SeatReport:
         micro = entry.micro_dollars or 0
         self.tokens_in += entry.tokens_in
         self.tokens_out += entry.tokens_out
-        told = entry.what == RECORDED or entry.tokens_in + entry.tokens_out > 0  # of who was lost nothing is
-        self.unpriced += told and entry.micro_dollars is None
+        self.unpriced += entry.used and entry.micro_dollars is None
         if entry.what != RECORDED:
             self.wasted_attempts += entry.what != LATE
             self.wasted += micro
@@ -80,9 +79,14 @@ class SeatReport:
             self.recorded_for_others = (self.recorded_for_others or 0) + 1
             self.lent = (self.lent or 0) + micro
 
+    def known(self, micro: int | None) -> int | None:
+        """One of its sums of money; None where that is nothing, and something was used without a price."""
+        return None if self.unpriced and not micro else micro
+
     def to_json(self) -> dict[str, Json]:
         """The fields for programs, `reclaimed` among them."""
-        return asdict(self) | {"reclaimed": self.reclaimed}
+        sums = {name: self.known(getattr(self, name)) for name in ("used", "wasted", "lent")}
+        return asdict(self) | sums | {"reclaimed": self.reclaimed}
 
 
 @dataclass(frozen=True, slots=True)

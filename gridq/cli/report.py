@@ -20,7 +20,7 @@ from gridq.errors import ConfigError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gridq.report import Figure, Report, SeatReport, Told
+    from gridq.report import Figure, Report, Told
     from gridq.settings import Settings
 
 app = typer.Typer()
@@ -136,18 +136,13 @@ def seats_table(found: Report) -> Table:
         table.add_row(
             seat.seat,
             str(seat.recorded),
-            _priced(seat, seat.used),
-            _priced(seat, seat.lent),
-            amount(seat.wasted),
+            amount(seat.known(seat.used)),
+            amount(seat.known(seat.lent)),
+            amount(seat.known(seat.wasted)),
             amount(seat.cost),
             amount(seat.reclaimed),
         )
     return table
-
-
-def _priced(seat: SeatReport, micro: int | None) -> str:
-    """An amount; a dash where all that was used has no price."""
-    return "-" if seat.unpriced and not micro else amount(micro)
 
 
 def _show(found: Report, zone: str) -> None:

@@ -48,13 +48,14 @@ def log(
     from gridq import entries
     from gridq.ledger import zone_of
     from gridq.machine import machine_id
+    from gridq.report import SeatReport
     from gridq.settings import settings
     from gridq.store.connection import now_ms, translated
 
     config = settings()
     wanted = seat if seat and "." in seat else f"{machine_id(config.home)}.{seat or ''}"
     kept: deque[Entry] = deque(maxlen=limit)
-    sums = {"attempts": 0, "recorded": 0, "used": 0, "wasted": 0, "tokens_in": 0, "tokens_out": 0}
+    sums, priced = SeatReport(wanted), False
     with client_of(config) as client, translated(client.url):
         zone = zone_of(client.redis, client.keys, config.timezone)
         start = instant_of(since, "--since", zone, now_ms(client.redis))
@@ -62,17 +63,31 @@ def log(
             whole = entry.seat.startswith(wanted) if seat is None else entry.seat == wanted
             if whole and entry.charged is not None:
                 kept.append(entry)
-                _add(sums, entry)
+                sums.add(entry)
+                priced = priced or entry.cost is not None
+    attempts = sums.recorded + sums.wasted_attempts
+    used, wasted = (sums.known(micro) if priced or not kept else None for micro in (sums.used, sums.wasted))
     if json:
-        echo_json({"since": start and start / 1000, **sums, "entries": [entry.to_json() for entry in kept]})
+        echo_json(
+            {
+                "since": start and start / 1000,
+                "attempts": attempts,
+                "recorded": sums.recorded,
+                "used": used,
+                "wasted": wasted,
+                "tokens_in": sums.tokens_in,
+                "tokens_out": sums.tokens_out,
+                "entries": [entry.to_json() | {"micro_dollars": entry.cost} for entry in kept],
+            }
+        )
         return
     if not kept:
         typer.echo(f"Nothing ran on {wanted.removesuffix('.')} since {since}.", err=True)
         return
     console().print(log_table(kept))
     typer.echo(
-        f"{sums['attempts']} attempts, {sums['recorded']} of them recorded; used {amount(sums['used'])}, "
-        f"wasted {amount(sums['wasted'])}; {sums['tokens_in']} tokens in, {sums['tokens_out']} out.",
+        f"{attempts} attempts, {sums.recorded} of them recorded; used {amount(used)}, "
+        f"wasted {amount(wasted)}; {sums.tokens_in} tokens in, {sums.tokens_out} out.",
         err=True,
     )
 
@@ -89,22 +104,11 @@ def log_table(kept: Iterable[Entry]) -> Table:
             entry.queue or "-",
             f"{entry.job[:8]} {entry.step}.{entry.attempt}",
             entry.what,
-            amount(entry.micro_dollars),
+            amount(entry.cost),
             f"{entry.tokens_in}+{entry.tokens_out}",
             took(entry.ms),
         )
     return table
-
-
-def _add(sums: dict[str, int], entry: Entry) -> None:
-    from gridq.entries import LATE, RECORDED
-
-    recorded = entry.what == RECORDED
-    sums["attempts"] += entry.what != LATE
-    sums["recorded"] += recorded
-    sums["used" if recorded else "wasted"] += entry.micro_dollars or 0
-    sums["tokens_in"] += entry.tokens_in
-    sums["tokens_out"] += entry.tokens_out
 
 
 def add(to: typer.Typer) -> None:

@@ -222,9 +222,12 @@ def test_a_subscription_is_never_said_to_cost_nothing(grid: Grid) -> None:
     grid.job(one())
     grid.done(grid.take("m.sub"), used=None, tokens=(7, 8))
     (line,) = [line for line in run("report")[0].splitlines() if line.startswith("m.sub")]
-    assert line.split() == ["m.sub", "1", "-", "-", "$0.00", "-", "-"]
+    assert line.split() == ["m.sub", "1", "-", "-", "-", "-", "-"]
     (seat,) = [seat for seat in told("report")["seats"] if seat["seat"] == "m.sub"]
     assert (seat["unpriced"], seat["tokens_in"], seat["tokens_out"]) == (1, 7, 8)
+    assert (seat["used"], seat["wasted"], seat["lent"]) == (None, None, None)
+    (row,) = [row for row in csv.DictReader(io.StringIO(run("report", "--csv")[0])) if row["seat"] == "m.sub"]
+    assert (row["recorded"], row["used"], row["wasted"]) == ("1", "", "")
 
 
 def test_csv_and_other_months(grid: Grid, quotas: str) -> None:
@@ -254,6 +257,26 @@ def test_what_ran_on_a_seat_and_for_whom(grid: Grid) -> None:
     assert (found["attempts"], len(found["entries"])) == (3, 1)
     assert "Nothing ran on m.none" in run("seat", "log", "m.none")[1]
     assert "Nothing ran" in run("seat", "log", "m.a", "--since", "2999-01-01")[1]
+
+
+def test_the_log_of_a_subscription_says_no_cost(grid: Grid) -> None:
+    """Not of what was handed back before anything was used either, nor in its sums."""
+    grid.seat("m.sub")
+    grid.job(one())
+    grid.fail(grid.take("m.sub"), "back", used=0)
+    out, err = run("seat", "log", "m.sub")
+    assert out.splitlines()[-1].split()[6:9] == ["back", "-", "0+0"]
+    assert "1 attempts, 0 of them recorded; used -, wasted -; 0 tokens in, 0 out." in err
+    grid.done(grid.take("m.sub"), used=None, tokens=(7, 8))
+    out, err = run("seat", "log", "m.sub")
+    assert out.splitlines()[-1].split()[6:9] == ["done", "-", "7+8"]
+    assert "used -, wasted -; 7 tokens in, 8 out." in err
+    found = told("seat", "log", "m.sub")
+    assert (found["attempts"], found["recorded"], found["used"], found["wasted"]) == (2, 1, None, None)
+    assert [entry["micro_dollars"] for entry in found["entries"]] == [None, None]
+    found = told("seat", "log", "m.b")
+    assert (found["used"], found["wasted"]) == (50_000, 0)
+    assert told("seat", "log", "m.none")["used"] == 0
 
 
 def test_this_machine_s_seats_need_no_full_name(grid: Grid, tmp_path: Path) -> None:
