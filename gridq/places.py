@@ -12,6 +12,10 @@ from typing import Any, NoReturn
 from gridq.errors import QuotasFileError
 
 
+LONGEST_NUMBER = 256
+"""Bits."""
+
+
 class Text:
     """A quotas file's text; TOML where `name` ends in .toml, else JSON."""
 
@@ -25,7 +29,20 @@ class Text:
 
     def read(self) -> Any:
         """What it holds, numbers with a point as Decimal. QuotasFileError."""
-        return self._toml() if self.toml else self._json()
+        data = self._toml() if self.toml else self._json()
+        self._sized(data, ())
+        return data
+
+    def _sized(self, data: Any, at: tuple[str, ...]) -> None:
+        """Refuse a number that is too long to be written as text, which TOML can state in hexadecimal digits."""
+        if isinstance(data, int) and data.bit_length() > LONGEST_NUMBER:
+            self.refuse(at, "A number has too many digits", f"a number below 2^{LONGEST_NUMBER}")
+        if isinstance(data, dict):
+            for key, value in data.items():
+                self._sized(value, (*at, key))
+        elif isinstance(data, list):
+            for value in data:
+                self._sized(value, at)
 
     def refuse(self, key: tuple[str, ...], message: str, expected: str, fix: str | None = None) -> NoReturn:
         if self.flat:
