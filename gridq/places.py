@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 from gridq.errors import QuotasFileError
 
-
 LONGEST_NUMBER = 256
 """Bits."""
 
@@ -33,16 +32,18 @@ class Text:
         self._sized(data, ())
         return data
 
-    def _sized(self, data: Any, at: tuple[str, ...]) -> None:
-        """Refuse a number that is too long to be written as text, which TOML can state in hexadecimal digits."""
+    def _sized(self, data: Any, at: tuple[str, ...], *, named: bool = True) -> None:
+        """Refuse a number that is too long to be written as text, as TOML can state it in hexadecimal digits.
+        What stands in a list stands at the list's own key.
+        """
         if isinstance(data, int) and data.bit_length() > LONGEST_NUMBER:
             self.refuse(at, "A number has too many digits", f"a number below 2^{LONGEST_NUMBER}")
         if isinstance(data, dict):
             for key, value in data.items():
-                self._sized(value, (*at, key))
+                self._sized(value, (*at, key) if named else at, named=named)
         elif isinstance(data, list):
             for value in data:
-                self._sized(value, at)
+                self._sized(value, at, named=False)
 
     def refuse(self, key: tuple[str, ...], message: str, expected: str, fix: str | None = None) -> NoReturn:
         if self.flat:
