@@ -182,8 +182,7 @@ def why(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "")
         return f"no live seat serves it; {why_nobody(stage.queue, live)}"
     others = [seat for seat in serving if not seat.lent_to(agent, team)]
     if len(others) == len(serving):
-        told = (f"{seat.seat} is lent to {', '.join(seat.lends_to)} alone" for seat in others[:3])
-        return "; ".join(told)
+        return "; ".join(f"{seat.seat} is lent to {', '.join(seat.lends_to)} alone" for seat in others[:3])
     serving = [seat for seat in serving if seat not in others]
     able = [seat for seat in serving if seat.seat not in stage.excluded]
     if not able:  # one that fell ill of it comes back to it once it is well
