@@ -188,10 +188,10 @@ def why(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "")
     if not able:  # one that fell ill of it comes back to it once it is well
         resting = [seat for seat in serving if seat.state != "ready"]
         well = [seat.seat for seat in serving if seat.state == "ready"]
-        told = [f"{' and '.join(well[:3])} failed it or lacks what it needs"] if well else []
+        failed = [f"{' and '.join(well[:3])} failed it or lacks what it needs"] if well else []
         if not resting:
-            return f"{told[0]}, and nobody else serves it"
-        return "; ".join([*map(_unwell, resting[:3]), *told])
+            return f"{failed[0]}, and nobody else serves it"
+        return "; ".join([*map(_unwell, resting[:3]), *failed])
     ready = [seat for seat in able if seat.state == "ready"]
     if not ready:
         return "; ".join(map(_unwell, able[:3]))

@@ -64,7 +64,7 @@ class Meter(Wire):
     @property
     def title(self) -> str:
         """`money a day`: the same in words."""
-        return f"{_called(self.thing)}{_per(self.window)}"
+        return f"{_called(self.thing)}{per(self.window)}"
 
     def told(self, amount: int) -> str:
         """An amount of its thing in words: `$0.02`, `12 requests`."""
@@ -72,7 +72,7 @@ class Meter(Wire):
 
     def words(self) -> str:
         """`$0.02 left of $5.00 a day`."""
-        return f"{self.told(max(self.remaining, 0))} left of {self.told(self.limit)}{_per(self.window)}"
+        return f"{self.told(max(self.remaining, 0))} left of {self.told(self.limit)}{per(self.window)}"
 
 
 def sharer(name: str) -> str:
@@ -101,7 +101,7 @@ def _called(thing: Thing) -> str:
     return "stages" if thing == "parallel" else thing
 
 
-def _per(window: str) -> str:
+def per(window: str) -> str:
     """` a day`, ` in 5h`, ` at once`."""
     return " at once" if window == "-" else f" in {window}" if window[0].isdigit() else f" a {window}"
 

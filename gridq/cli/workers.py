@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from gridq.meters import Meter
     from gridq.registry import LiveSeat
 
 app = typer.Typer()
@@ -67,11 +68,12 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
         "seat", "lanes", "left", "of budget", "state", "tells", numbers=("lanes", "left", "of budget")
     )
     for seat in seats:
+        own = own_money(seat)
         numbers = [f"{name} {value:g}" for name, value in sorted(seat.metrics.items()) if name != "busy"]
         if seat.owner:
             numbers.insert(0, f"owner {seat.owner}")
         if seat.share is not None:
-            numbers.append(f"lends {seat.share:.0%} of {amount(seat.whole_budget)}")
+            numbers.append(f"lends {seat.share:.0%} of {_whole(seat)}")
         if seat.lends_to:
             numbers.append(f"lent to {', '.join(seat.lends_to)}")
         numbers += other_budgets(seat)
@@ -84,19 +86,45 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
         table.add_row(
             seat.seat,
             f"{seat.busy}/{seat.lanes}",
-            amount(seat.budget_left),
-            "subscription" if seat.capability.get("billing") == "subscription" else amount(seat.budget),
+            amount(own.remaining if own else None),
+            "subscription"
+            if seat.capability.get("billing") == "subscription"
+            else (in_window(own.limit, own.window) if own else "-"),
             state_of(seat),
             "\n".join(numbers),
         )
     return table
 
 
-def other_budgets(seat: LiveSeat) -> list[str]:
-    """What is left of every budget that binds a seat, but for the one of money with least left."""
-    from gridq.meters import GRID, OWN, tightest, whose
+def own_money(seat: LiveSeat) -> Meter | None:
+    """Of a seat's own budgets of money, those of its machine and of the quotas file, the one with least
+    left; what it shares with others is none of them.
+    """
+    from gridq.meters import GRID, OWN, tightest
 
-    least = tightest((meter for meter in seat.meters if not meter.queues), "money")
+    return tightest((meter for meter in seat.meters if meter.bearer in (OWN, GRID)), "money")
+
+
+def in_window(micro: int | None, window: str) -> str:
+    """`$0.50 a day`; of a month, as budgets mostly are, the amount alone."""
+    from gridq.meters import per
+
+    return amount(micro) + ("" if micro is None or window == "month" else per(window))
+
+
+def _whole(seat: LiveSeat) -> str:
+    """What a share is lent of: the one budget of money, else all."""
+    from gridq.meters import OWN
+
+    windows = [meter.window for meter in seat.meters if meter.bearer == OWN and meter.thing == "money"]
+    return in_window(seat.whole_budget, windows[0]) if len(windows) == 1 else "its budgets"
+
+
+def other_budgets(seat: LiveSeat) -> list[str]:
+    """What is left of every budget that binds a seat, but for its own of money with least left."""
+    from gridq.meters import GRID, OWN, whose
+
+    least = own_money(seat)
     words = []
     for meter in seat.meters:
         if meter is not least:

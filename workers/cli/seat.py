@@ -17,6 +17,8 @@ from workers.cli import seat_log
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from gridq.registry import LiveSeat
+
 app = typer.Typer()
 seat_app = typer.Typer(
     no_args_is_help=True,
@@ -51,7 +53,15 @@ Seat = Annotated[
 ]
 
 
-NO_BUDGET: dict[str, Any] = {"budget_left": None, "budget": None, "whole_budget": None, "budgets": []}
+UNTOLD: dict[str, Any] = {
+    "budget_left": None,
+    "budget": None,
+    "whole_budget": None,
+    "budget_window": None,
+    "budgets": [],
+    "resting": None,
+}
+"""What the grid tells of a seat, where it does not."""
 
 
 @seat_app.command(epilog=EXITS, short_help="Keep a seat, or all: nothing runs there, at once.")
@@ -104,14 +114,15 @@ def resume(seat: Seat = None, *, json: AsJson = False, debug: Debug = False) -> 
 
 @seat_app.command(epilog=EXITS, short_help="Show how this machine's seats are lent.")
 def status(seat: Seat = None, *, json: AsJson = False, debug: Debug = False) -> None:
-    """Show which seats of this machine are lent, and which are kept, since when, until when and why; of one
-    with a budget also what is left of the part that is lent, and the whole, where the server answers.
+    """Show which seats of this machine are lent, and which are kept, since when, until when and why. Where
+    the server answers, also which of them rest, as one whose plan's limit is used up; and of one with a
+    budget what is left of the part that is lent, and the whole.
     """
     home = _home_of(seat)
     rows = _rows(home, seat)
-    money = _money(home) if any(row["served"] for row in rows) else {}
+    told = _told(home) if any(row["served"] for row in rows) else {}
     for row in rows:
-        row.update(money.get(row["seat"], NO_BUDGET))
+        row.update(told.get(row["seat"], UNTOLD))
     _show(home, rows, json)
 
 
@@ -137,37 +148,50 @@ def _rows(home: Path, seat: str | None) -> list[dict[str, Any]]:
     return [seat_now(home, name) for name in ([seat] if seat is not None else known(home))]
 
 
-def _money(home: Path) -> dict[str, dict[str, Any]]:
-    """Of this machine's live seats with a budget: what is left of what is lent, that, the whole, and in words
-    what else is budgeted; empty where the server does not answer.
-    """
+def _told(home: Path) -> dict[str, dict[str, Any]]:
+    """What the grid tells of this machine's live seats; empty where the server does not answer."""
     from contextlib import suppress
 
     from redis.exceptions import RedisError
 
     from gridq import registry
-    from gridq.cli.workers import other_budgets
     from gridq.errors import GridError
     from gridq.machine import machine_id
     from gridq.settings import settings
     from gridq.store.connection import connect
     from gridq.store.keys import Keys
 
-    found: dict[str, dict[str, Any]] = {}
     with suppress(RedisError, GridError, OSError):
         config, machine = settings(), machine_id(home)
         url = config.broker_url.get_secret_value()
         with connect(url, name="gridq-seat", timeout=1.0, retry=False) as client:
-            for seat in registry.live_seats(client, Keys(config.prefix), routers=False):
-                if seat.machine == machine and seat.meters:
-                    whole = seat.budget if seat.whole_budget is None else seat.whole_budget
-                    name = seat.seat.partition(".")[2]
-                    found[name] = {
-                        "budget_left": seat.budget_left,
-                        "budget": seat.budget,
-                        "whole_budget": whole,
-                        "budgets": other_budgets(seat),
-                    }
+            found = registry.live_seats(client, Keys(config.prefix), routers=False)
+        return {seat.seat.partition(".")[2]: told_of(seat) for seat in found if seat.machine == machine}
+    return {}
+
+
+def told_of(seat: LiveSeat) -> dict[str, Any]:
+    """Of the seat's own budget of money with least left: what is left of what is lent, that, the whole and
+    its window; in words what else is budgeted; and why it rests, where its owner lends it.
+    """
+    from fractions import Fraction
+
+    from gridq.cli.workers import other_budgets, own_money
+    from gridq.meters import OWN
+    from gridq.resting import PAUSED
+
+    found = UNTOLD | {"budgets": other_budgets(seat)}
+    own = own_money(seat)
+    if own is not None:
+        whole = own.limit
+        if seat.share and own.bearer == OWN:
+            whole = seat.whole_budget or 0
+            if int(whole * Fraction(str(seat.share))) != own.limit:  # that of another of its budgets
+                whole = round(own.limit / Fraction(str(seat.share)))
+        found |= {"budget_left": own.remaining, "budget": own.limit, "whole_budget": whole}
+        found["budget_window"] = own.window
+    if seat.state not in ("ready", PAUSED):
+        found["resting"] = {name: getattr(seat, name) for name in ("state", "reason", "since", "until")}
     return found
 
 
@@ -191,6 +215,9 @@ def _show(home: Path, rows: list[dict[str, Any]], json: bool) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
+    from gridq.cli.workers import in_window
+    from workers.owner.watch import LENT
+
     rich = any(row.get("budget") is not None for row in rows)
     table = plain_table(
         "seat", "state", "since", "until", *(("left", "lent", "of budget") if rich else ()), "because",
@@ -198,10 +225,23 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     )  # fmt: skip
     for row in rows:
         state = row["state"] if row["served"] else f"{row['state']}, not served"
+        rest = row.get("resting") if row["state"] == LENT and row["served"] else None
+        if rest:
+            state = f"{state}, {rest['state']}"
         if not row["obeys"]:
             state = "its worker has not heeded it yet"
-        times = (clock(row[name]) if row[name] else "-" for name in ("since", "until"))
-        money = [amount(row[name]) for name in ("budget_left", "budget", "whole_budget")] if rich else []
-        because = "\n".join((*((row["reason"],) if row["reason"] else ()), *row.get("budgets", ())))
+        why = rest or row
+        times = (clock(why[name]) if why[name] else "-" for name in ("since", "until"))
+        window = row.get("budget_window") or "month"
+        money = (
+            [
+                amount(row["budget_left"]),
+                in_window(row["budget"], window),
+                in_window(row["whole_budget"], window),
+            ]
+            if rich
+            else []
+        )
+        because = "\n".join((*((why["reason"],) if why["reason"] else ()), *row.get("budgets", ())))
         table.add_row(row["seat"], state, *times, *money, because)
     return table

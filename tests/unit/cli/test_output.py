@@ -13,6 +13,7 @@ from rich.console import Console
 
 from gridq.cli.output import amount, clock, echo_answer, echo_json, shortened, span, took
 from gridq.cli.workers import full_table, seats_table, state_of
+from gridq.meters import Meter
 from gridq.registry import LiveSeat
 
 
@@ -63,8 +64,7 @@ def test_seats_fit_a_narrow_terminal() -> None:
         state="degraded",
         reason="the engine does not answer [2]",
         busy=2,
-        budget=2_000_000,
-        budget_left=1_500_000,
+        meters=[Meter(bearer="own", thing="money", window="month", limit=2_000_000, used=500_000)],
         metrics={"free_mb": 512.0},
         started_at=time.time() - 7300,
     )
@@ -78,7 +78,7 @@ def test_seats_fit_a_narrow_terminal() -> None:
         assert max(map(len, text.splitlines())) <= 80
         for part in parts:
             assert part in text
-    flat = seat.model_copy(update={"budget": None, "budget_left": None})
+    flat = seat.model_copy(update={"meters": []})
     flat = flat.model_copy(update={"capability": {"billing": "subscription"}})
     screen = Console(file=io.StringIO(), width=80)
     screen.print(full_table([flat]))
