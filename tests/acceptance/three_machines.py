@@ -282,7 +282,7 @@ def _commands(grid: ChaosGrid, money: Invoices) -> Iterator[str]:
         log = json.loads(told(machine, "seat", "log", "--json", "--limit", "10000"))
         known = [report.get(seat, {}) for seat in accounts]
         for what, by in ("gridq seat log", [log]), ("gridq report", known):
-            said = [sum(each.get(name, 0) for each in by) for name in ("used", "wasted", *COUNTED)]
+            said = [sum(each.get(name) or 0 for each in by) for name in ("used", "wasted", *COUNTED)]
             has = sum((each.entered for each in accounts.values()), Counter())
             recorded = sum(each.recorded for each in accounts.values())
             if [said[0] + said[1], *said[2:]] != [
