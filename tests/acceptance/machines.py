@@ -176,7 +176,7 @@ def bounds(stages: int) -> tuple[Bound, ...]:
         Bound("grid", "dollars", stages * 1000, "day"),
         Bound("grid", "tokens", stages * 1000, "5h"),
         Bound("agent thrifty", "dollars", max(stages * 12, 8 * LEAST), "month", key="monthly_dollars"),
-        Bound("agent thrifty", "tokens", stages * 400, "week"),  # not held: it must not bind
+        Bound("agent thrifty", "tokens", max(stages * 20, 20 * MOST_TOKENS), "week"),
         Bound("team research", "dollars", max(stages * 30, 12 * LEAST), "month", key="monthly_dollars"),
         Bound("team research", "dollars", max(stages * 28, 12 * LEAST), "day"),
         Bound("agent cat", "jobs", max(3, stages // 250), "month", key="monthly_jobs"),
