@@ -101,8 +101,8 @@ def view(answer: Any) -> JobView:
 
 
 def _stage(answer: Any) -> StageView:
-    excluded = tuple(answer.get("excluded", ()))
-    given = _known(StageView, answer) | {"state": StageState(answer["state"]), "excluded": excluded}
+    given = _known(StageView, answer) | {"state": StageState(answer["state"])}
+    given = {name: tuple(told) if isinstance(told, list) else told for name, told in given.items()}
     return StageView(**given)
 
 
