@@ -207,7 +207,8 @@ def why(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "")
     found = [(seat, seat.lacking(stage.queue, stage.cost, stage.expects)) for seat in ready]
     poor = [(seat, meter) for seat, meter in found if meter is not None]
     if len(poor) == len(ready):
-        return "a budget does not suffice: " + "; ".join(short(meter, seat.seat) for seat, meter in poor[:3])
+        told = dict.fromkeys(short(meter, seat.seat) for seat, meter in poor)  # what seats share: once
+        return "a budget does not suffice: " + "; ".join(list(told)[:3])
     return f"{ready[0].seat} has a free lane and is about to look"
 
 

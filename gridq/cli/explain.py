@@ -184,7 +184,7 @@ def _nobody(step: Step, expects: tuple[int, int], seats: Sequence[LiveSeat], lac
         else:
             meter = _dry(seat, step, expects)
             reasons.append(short(meter, seat.seat) if meter else f"{seat.seat} is excluded")
-    return "; ".join(reasons[:SEATS])
+    return "; ".join(list(dict.fromkeys(reasons))[:SEATS])  # what seats share is told once
 
 
 def _retries(plan: Plan) -> list[dict[str, Any]]:

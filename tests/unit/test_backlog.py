@@ -201,3 +201,13 @@ def test_an_agent_is_over_its_money(client: Client) -> None:
     assert client.waits_for(job) == (
         "what the agent 'ann' or its team may use is used up; agent ann has used 7 of 5 of its tokens a day"
     )
+
+
+def test_what_seats_share_is_told_once(client: Client) -> None:
+    put_in_force(client.scripts, parse("[grid]\nbudgets = [{requests = 0, per = '5h'}]", "q.toml"), "a test")
+    for seat in ("m.a", "m.b"):
+        live(client, seat, "bench:any", state="ready")
+    told = waits(client)
+    assert told.endswith(
+        ": a budget does not suffice: the whole grid has 0 requests left of 0 requests in 5h"
+    )
