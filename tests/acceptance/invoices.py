@@ -205,14 +205,7 @@ class Invoices(Judge):
 
     def _seats(self) -> list[str]:
         """What rows and charges have of each seat is what the ledger has of it."""
-        used: Counter[str] = Counter()
-        for job, record in self.books.records.items():
-            for row in self._settled(job, record):
-                seat, _, machine = row.worker.partition("@")
-                used[f"{machine}.{seat}"] += row.micro_dollars or 0
-            for attempts in record.lost.values():
-                for seat, charged in attempts.values():
-                    used[seat] += charged
+        used = self._used()
         return [
             f"{seat}: recorded and wasted are {used[seat]}, entered {account.entered['micro']}"
             for seat, account in sorted(self.accounts.items())

@@ -262,6 +262,15 @@ class Judge:
         return wrong
 
     def _seats(self) -> list[str]:
+        used = self._used()
+        return [
+            f"{seat} is charged {charged}, recorded and wasted are {used[seat]}"
+            for seat, charged in sorted(self.books.charged.items())
+            if charged != used[seat]
+        ]
+
+    def _used(self) -> Counter[str]:
+        """What rows and charges have of each seat."""
         used: Counter[str] = Counter()
         for job, record in self.books.records.items():
             for row in self._settled(job, record):
@@ -270,11 +279,7 @@ class Judge:
             for attempts in record.lost.values():
                 for seat, charged in attempts.values():
                     used[seat] += charged
-        return [
-            f"{seat} is charged {charged}, recorded and wasted are {used[seat]}"
-            for seat, charged in sorted(self.books.charged.items())
-            if charged != used[seat]
-        ]
+        return used
 
     def _settled(self, job: str, record: Record) -> list[Row]:
         """The rows of recorded attempts."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,28 @@ class LlmRunner:
         return self.profile.run(stage, value, context)
 
 
+@contextmanager
+def llm_grid(config: Settings, runners: Mapping[str, LlmRunner], *, lanes: int) -> Iterator[LocalGrid]:
+    """A grid of llm seats that say what they are, and of a router's lanes; its keys go with it."""
+    with ExitStack() as stack:
+        serves = {name: runner.profile.queues(runner.capability) for name, runner in runners.items()}
+        client = stack.enter_context(connect(config.broker_url.get_secret_value(), name="tests"))
+        stack.callback(lambda: [client.unlink(key) for key in client.scan_iter(f"{config.prefix}*")])
+        grid = LocalGrid(client, config, {**serves, "m.router": [queues.PURE]}, lanes=lanes)
+        for name, runner in runners.items():
+            grid.sessions[name].runner = runner
+            stack.callback(runner.profile.close)
+        stack.enter_context(grid)
+        for name, runner in runners.items():
+            said = Advertisement(
+                seat=name, machine="m", worker=f"{name.removeprefix('m.')}@m", incarnation="i", kind="llm",
+                lanes=lanes, queues=serves[name], started_at=1.0,
+                capability=runner.capability.model_dump(mode="json"),
+            )  # fmt: skip
+            registry.advertise(client, grid.scripts.keys, said, 600.0)
+        yield grid
+
+
 @dataclass
 class Served:
     """A grid behind a gateway: the gateway, the endpoint that its seat asks, its settings."""
@@ -75,26 +98,12 @@ def served(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> 
         home=Path(tmp_path_factory.mktemp("home")),
         retry_backoff=0.0,
     )
-    client = connect(server.url, name="tests")
-    with WireServer() as wire:
-        runner = LlmRunner(wire.url)
-        seats: dict[str, Sequence[str]] = {
-            "m.api": runner.profile.queues(runner.capability),
-            "m.router": [queues.PURE],
-        }
-        with LocalGrid(client, config, seats, lanes=8, runner=runner) as grid:
-            said = Advertisement(
-                seat="m.api", machine="m", worker="api@m", incarnation="i", kind="llm", lanes=8,
-                queues=list(seats["m.api"]), started_at=1.0,
-                capability=runner.capability.model_dump(mode="json"),
-            )  # fmt: skip
-            registry.advertise(client, grid.scripts.keys, said, 600.0)
-            with serving(config, keep_alive=0.5, hold=0.5) as gateway:
-                yield Served(gateway, wire, config, grid)
-        runner.profile.close()
-    for key in client.scan_iter(f"{config.prefix}*", count=1000):
-        client.unlink(key)
-    client.close()
+    with (
+        WireServer() as wire,
+        llm_grid(config, {"m.api": LlmRunner(wire.url)}, lanes=8) as grid,
+        serving(config, keep_alive=0.5, hold=0.5) as gateway,
+    ):
+        yield Served(gateway, wire, config, grid)
 
 
 @pytest.fixture

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from gridq import queues, registry
-from gridq.protocol import Advertisement, Row
+from gridq.protocol import Row
 from gridq.settings import Settings
-from gridq.store.connection import connect
 from tests.gateways import Gateway, serving
-from tests.integration.gateway.conftest import LlmRunner
+from tests.integration.gateway.conftest import LlmRunner, llm_grid
 from tests.local_grid import LocalGrid
 from tests.waiting import wait_for
 from tests.wire_server import WireServer
@@ -110,20 +108,7 @@ def seats(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
                 f"http://127.0.0.1:{free_port()}/v1", [{"name": "echo", "families": [f"as-{REFUSED}"]}]
             ),
         }
-        serves = {name: runner.profile.queues(runner.capability) for name, runner in runners.items()}
-        client = stack.enter_context(connect(server.url, name="tests"))
-        stack.callback(lambda: [client.unlink(key) for key in client.scan_iter(f"{config.prefix}*")])
-        grid = LocalGrid(client, config, {**serves, "m.router": [queues.PURE]}, lanes=1)
-        for name, runner in runners.items():
-            grid.sessions[name].runner = runner
-            stack.callback(runner.profile.close)
-        stack.enter_context(grid)
-        for name, runner in runners.items():
-            said = Advertisement(
-                seat=name, machine="m", worker=f"{name}@m", incarnation="i", kind="llm", lanes=1,
-                queues=serves[name], started_at=1.0, capability=runner.capability.model_dump(mode="json"),
-            )  # fmt: skip
-            registry.advertise(client, grid.scripts.keys, said, 600.0)
+        grid = stack.enter_context(llm_grid(config, runners, lanes=1))
         pool = stack.enter_context(ThreadPoolExecutor(2))
         gateway = stack.enter_context(serving(config))
         yield Seats(gateway, grid, good, bad, pool)

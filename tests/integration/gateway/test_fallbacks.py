@@ -14,12 +14,11 @@ import httpx
 import openai
 import pytest
 
-from gridq import entries, queues, registry
-from gridq.protocol import Advertisement, Limit, SeatTerms
+from gridq import entries
+from gridq.protocol import Limit, SeatTerms
 from gridq.settings import Settings
-from gridq.store.connection import connect
 from tests.gateways import Gateway, serving
-from tests.integration.gateway.conftest import LlmRunner
+from tests.integration.gateway.conftest import LlmRunner, llm_grid
 from tests.local_grid import LocalGrid
 from tests.wire_server import WireServer
 from workers.embedded import EmbeddedServer
@@ -83,20 +82,7 @@ def _two(server: EmbeddedServer, home: Path) -> Iterator[Two]:
                 second.url, [{"name": "gpt-5", "context": 8000}, {"name": "embed", "embeddings": True}]
             ),
         }
-        serves = {name: runner.profile.queues(runner.capability) for name, runner in runners.items()}
-        client = stack.enter_context(connect(server.url, name="tests"))
-        stack.callback(lambda: [client.unlink(key) for key in client.scan_iter(f"{config.prefix}*")])
-        grid = LocalGrid(client, config, {**serves, "m.router": [queues.PURE]}, lanes=2)
-        for name, runner in runners.items():
-            grid.sessions[name].runner = runner
-            stack.callback(runner.profile.close)
-        stack.enter_context(grid)
-        for name, runner in runners.items():
-            said = Advertisement(
-                seat=name, machine="m", worker=f"{name}@m", incarnation="i", kind="llm", lanes=2,
-                queues=serves[name], started_at=1.0, capability=runner.capability.model_dump(mode="json"),
-            )  # fmt: skip
-            registry.advertise(client, grid.scripts.keys, said, 600.0)
+        grid = stack.enter_context(llm_grid(config, runners, lanes=2))
         yield Two(stack.enter_context(serving(config, hold=0.2)), grid, first, second)
 
 
