@@ -64,9 +64,13 @@ local function bound_by(seat, own, grid, names)
       if q then only[name][q] = true end
     end
   end
-  local texts = list[1] and C('HMGET', K .. 'meters', unpack(list))
-  for i, name in ipairs(list) do
-    if texts[i] then bill[#bill + 1] = {name = name, list = opened_sheet(name, texts[i]), only = only[name]} end
+  local unread = {}
+  for _, name in ipairs(list) do if not opened[name] then unread[#unread + 1] = name end end
+  for i, text in ipairs(unread[1] and C('HMGET', K .. 'meters', unpack(unread)) or {}) do
+    if text then opened_sheet(unread[i], text) end
+  end
+  for _, name in ipairs(list) do
+    if opened[name] then bill[#bill + 1] = {name = name, list = opened[name], only = only[name]} end
   end
   return bill
 end
