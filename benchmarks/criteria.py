@@ -33,14 +33,12 @@ def run(*, workers: int = 12, minutes: float = 2.0, a_minute: int = 100) -> list
                 _look(grid, lost, again)
             jobs.append(grid.sleep(ANSWER_MS))
             if not lost and number >= requests // 2:
-                busy = {name: held for name, held in grid.holders().items() if held}
-                if busy:
-                    name = next(iter(busy))
-                    lost = busy[name]
-                    killed_at = grid.kill(name)
+                lost, killed_at = _kill_busy(grid)
         failed, spans = 0, []
         for job in jobs:
             while not grid.client.wait(job, 0.02):
+                if not lost:
+                    lost, killed_at = _kill_busy(grid)
                 _look(grid, lost, again)
             try:
                 grid.client.result(job, 60)
@@ -63,6 +61,19 @@ def run(*, workers: int = 12, minutes: float = 2.0, a_minute: int = 100) -> list
             120,
         ),
     ]
+
+
+def _kill_busy(grid: BenchGrid) -> tuple[list[str], int]:
+    """Kill a worker that runs something: its jobs and when, or ([], 0) where none does just now. It is held
+    still first: what it ran might end between the look and the kill.
+    """
+    for name, held in grid.holders().items():
+        if held:
+            with grid.held_still(name):
+                lost = grid.holders()[name]
+                if lost:
+                    return lost, grid.kill(name)
+    return [], 0
 
 
 def _look(grid: BenchGrid, lost: list[str], again: dict[str, int]) -> None:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -136,14 +137,27 @@ class BenchGrid:
 
     def kill(self, name: str) -> int:
         """Kill the worker of a seat as a power cut would; the server's time in ms just before."""
-        if self.supervised:
-            about = json.loads((self.config.home / "worker.json").read_text())
-            pid = next(part["pid"] for part in about["parts"] if part["name"] == name)
-        else:
-            pid = self.home.children[name].pid
+        pid = self._pid(name)
         at = now_ms(self.store)
         os.kill(pid, signal.SIGKILL)
         return at
+
+    @contextmanager
+    def held_still(self, name: str) -> Iterator[None]:
+        """The worker of a seat does nothing meanwhile; it may be killed, or goes on."""
+        pid = self._pid(name)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def _pid(self, name: str) -> int:
+        if not self.supervised:
+            return self.home.children[name].pid
+        about = json.loads((self.config.home / "worker.json").read_text())
+        return int(next(part["pid"] for part in about["parts"] if part["name"] == name))
 
     def start_again(self, name: str) -> None:
         """Start the worker of a seat anew that was killed, where no supervisor does."""

@@ -20,6 +20,7 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from gridq.errors import NoLiveSeat
+from gridq.gateway.cancelling import cancel
 from gridq.queues import kind_of
 from gridq.store.keys import Keys
 
@@ -68,9 +69,7 @@ class Holding:
     async def close(self) -> None:
         """Stop looking; whoever is still held is refused."""
         if self._looking is not None:
-            self._looking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._looking
+            await cancel(self._looking)
             self._looking = None
         for links in list(self._waiting):
             self._tell(links, False)
@@ -101,7 +100,8 @@ class Holding:
         self._held += 1
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._looked.wait(), until - began)
+                async with asyncio.timeout(until - began):
+                    await self._looked.wait()
             while self._looking is not None and self._is_expected(_links(error)):
                 if not await self._is_served(_links(error), until):
                     break
@@ -159,7 +159,8 @@ class Holding:
                 continue
             self._called.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._called.wait(), LOOK)
+                async with asyncio.timeout(LOOK):
+                    await self._called.wait()
 
     async def _look(self) -> None:
         """One look; those whose queue is served go on."""

@@ -15,6 +15,8 @@ from typing import Any
 import redis.asyncio
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 
+from gridq.gateway.cancelling import cancel
+
 log = logging.getLogger(__name__)
 
 Command = tuple[Any, ...]
@@ -79,9 +81,8 @@ class Pipe:
     async def close(self) -> None:
         """End the connection; who waits hears that it is lost."""
         self._closed = True
-        while self._task is not None and not self._task.done():
-            self._task.cancel()  # redis-py may swallow one
-            await asyncio.wait([self._task], timeout=0.1)
+        if self._task is not None:
+            await cancel(self._task)
         self._lose("the pipe is closed")
         await self._client.aclose()
 

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from gridq.awaiting import look, not_found
 from gridq.errors import StreamTrimmed
+from gridq.gateway.cancelling import cancel
 from gridq.gateway.follower import Follower, order
 from gridq.gateway.pipe import Pipe
 from gridq.jobs import End
@@ -76,10 +77,7 @@ class Relay:
 
     async def close(self) -> None:
         """End all reading; followers hear nothing more."""
-        for task in self._tasks:
-            while not task.done():  # redis-py waits by asyncio.wait_for, which may swallow a cancel
-                task.cancel()
-                await asyncio.wait([task], timeout=0.1)
+        await cancel(*self._tasks)
 
     def __len__(self) -> int:
         return sum(map(len, self._followers.values()))
@@ -209,7 +207,8 @@ class Relay:
     async def _look_round(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._doubt.wait(), LOOK)
+                async with asyncio.timeout(LOOK):
+                    await self._doubt.wait()
             self._doubt.clear()
             now = time.monotonic()
             silent = [

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from gridq.errors import BrokerError, GridError, JobNotFound
+from gridq.gateway.cancelling import cancel
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +53,7 @@ class Unwanted:
         """Try once more, and no longer."""
         self._closed = True
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await cancel(self._task)
         await self._try()
 
     async def _keep_on(self) -> None:
