@@ -57,6 +57,12 @@ def google_type(name: str) -> str:
     return f"type.googleapis.com/google.rpc.{name}"
 
 
+def bad_key(key: str) -> dict[str, Any]:
+    """The refusal of `key`, which it repeats as a careless server may."""
+    reason = {"@type": google_type("ErrorInfo"), "reason": "API_KEY_INVALID", "domain": "googleapis.com"}
+    return error(400, f"API key not valid. Please pass a valid API key: {key}", reason)
+
+
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
@@ -94,8 +100,7 @@ def _handler(state: GeminiServer) -> type[Handler]:
                 delay = {"@type": google_type("RetryInfo"), "retryDelay": f"{state.retry_after}s"}
                 self.answer(429, error(429, "You exceeded your current quota", delay))
             elif model == "bad-key":
-                reason = {"@type": google_type("ErrorInfo"), "reason": "API_KEY_INVALID"}
-                self.answer(400, error(400, f"API key not valid: {state.key}", reason))
+                self.answer(400, bad_key(state.key))
             elif model == "silent":
                 state.keep_silent(self)
             elif streams and parse_qs(where.query).get("alt") != ["sse"]:
@@ -109,9 +114,11 @@ def _handler(state: GeminiServer) -> type[Handler]:
             given = self.headers.get("Authorization" if state.vertex else "x-goog-api-key", "")
             if given.removeprefix("Bearer ") == state.key and "key=" not in self.path:
                 return True
-            self.answer(
-                401 if state.vertex else 403, error(401 if state.vertex else 403, f"refused: {given}")
-            )
+            if given and not state.vertex:
+                self.answer(400, bad_key(given))
+            else:
+                status = 401 if state.vertex else 403
+                self.answer(status, error(status, f"refused: {given}"))
             return False
 
         def _answer(self, model: str, body: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from gridq.client import Client
 from gridq.settings import Settings
 from tests.anthropic_server import AnthropicServer
-from tests.google_server import GoogleServer
+from tests.gemini_server import GeminiServer
 from tests.local_http import ModelServer
 from tests.pointed import pointed_at
 from tests.real_clis.installing import program
@@ -81,7 +81,7 @@ def _gemini(program: Path, home: Path, url: str, key: str) -> Login:
 CLIS = {
     "claude": Cli(AnthropicServer, _claude),
     "codex": Cli(ResponsesServer, _codex, streams=False),
-    "gemini": Cli(GoogleServer, _gemini),
+    "gemini": Cli(GeminiServer, _gemini),
 }
 
 
