@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from redis import Redis
 
 from gridq import queues
+from gridq.budgets import ALWAYS, CALENDAR, MINUTE
 from gridq.errors import (
     AgentJobsExceeded,
     AgentMoneyExceeded,
@@ -23,13 +24,17 @@ from gridq.errors import (
     TeamMoneyExceeded,
     TeamTokensExceeded,
 )
-from gridq.meters import GRID, KINDS, OWN, WHOLE, Meter, sheet
+from gridq.meters import GRID, KINDS, OWN, WHOLE, Meter, sheet, span
 from gridq.money import dollars
 from gridq.periods import text_time
+from gridq.protocol import Thing
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 
 MINUTE_MS = 60_000
+
+MONTHLY: tuple[Thing, Thing] = ("money", "jobs")
+"""What agents and teams use that is counted by the month, whether it has a limit or not."""
 
 _CODES: dict[str, type[QuotaExceeded]] = {
     cls.code.partition(".")[2]: cls
@@ -45,13 +50,34 @@ _CODES: dict[str, type[QuotaExceeded]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """In which time a limit counts: `per` as files write it, such as `day` or `5h`.
+
+    `calendar`: of the calendar; `first-use`: so long from its first use on; `sliding`: any time so long.
+    `since` and `until`: when it began and turns, ms; None where it has not begun, slides, or nobody knows.
+    """
+
+    per: str
+    kind: Literal["calendar", "first-use", "sliding"]
+    since: int | None = None
+    until: int | None = None
+
+    @property
+    def seconds(self) -> int | None:
+        """How long it is; None: one of the calendar, of which nobody knows."""
+        length = span(self.per)
+        if length is None and self.since is not None and self.until is not None:
+            length = self.until - self.since
+        return None if length is None else length // 1000
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """What one agent, team, seat, owner, model family or the whole grid may use of one thing, in
     micro-dollars, tokens, jobs, requests or stages at once, or a queue may hold of stages that stand ready.
 
-    `limit` None: none. `held` is promised to what runs now. `until`: when the window turns, ms; None: not
-    known, or the next minute for requests. `team`, `parked` (its pending work stands aside): of agents alone.
-    `money`: whether it is counted in micro-dollars.
+    `limit` None: none. `held` is promised to what runs now. `window` None: it counts what is there now.
+    `team`, `parked` (its pending work stands aside): of agents alone. `by`: the file that sets the limit.
     """
 
     kind: str
@@ -60,10 +86,21 @@ class Account:
     limit: int | None
     spent: int
     held: int = 0
-    until: int | None = None
     team: str | None = None
     parked: bool = False
-    money: bool = False
+    by: Literal["seats file", "quotas file"] = "quotas file"
+    thing: Thing | Literal["pending"] = field(kw_only=True)
+    window: Window | None = None
+
+    @property
+    def money(self) -> bool:
+        """Whether it is counted in micro-dollars."""
+        return self.thing == "money"
+
+    @property
+    def until(self) -> int | None:
+        """When its window turns, ms; None: it has none, or nobody knows."""
+        return None if self.window is None else self.window.until
 
     @property
     def remaining(self) -> int | None:
@@ -110,12 +147,12 @@ def read(client: Redis, keys: Keys, zone: str) -> Ledger:
     look.hgetall(keys("meters"))
     found: list[Any] = look.execute()
     limits, turns, promised, parked = map(_texts, found[:4])
-    start, until = window(turns.get("month", ""), now)
-    spent = _texts(client.hgetall(keys("spent", str(start))))
+    month = _of_calendar("month", None, turns, now)
+    spent = _texts(client.hgetall(keys("spent", str(month.since or 0))))
     meters = _texts(found[7])
-    accounts = _people(limits, spent, promised, parked, until)
-    accounts += _seats(client, keys, [name.decode() for name in found[5]], now)
-    accounts += _shared(meters, now)
+    accounts = _people(limits, spent, promised, parked, month)
+    accounts += _seats(client, keys, [name.decode() for name in found[5]], turns, now)
+    accounts += _shared(meters, turns, now)
     accounts += _queues(client, keys, limits, [name.decode() for name in found[6]])
     in_force = None
     if "v" in limits:
@@ -191,7 +228,7 @@ def _people(
     spent: dict[str, str],
     promised: dict[str, str],
     parked: dict[str, str],
-    until: int | None,
+    month: Window,
 ) -> list[Account]:
     """The accounts of agents and teams: whoever has a limit, has used or holds something."""
     known = {name for name in (*limits, *promised) if name[:2] in ("a:", "t:")}
@@ -202,7 +239,7 @@ def _people(
         default = limits.get("a:*", "- - -") if agent else "- -"
         *more, money, jobs = limits.get(who, default).split()
         team = next((word for word in more if word != "-"), None)
-        for what, limit in (("money", money), ("jobs", jobs)):
+        for what, limit in zip(MONTHLY, (money, jobs), strict=True):
             found.append(
                 Account(
                     kind="agent" if agent else "team",
@@ -211,10 +248,10 @@ def _people(
                     limit=None if limit == "-" else int(limit),
                     spent=int(spent.get(f"{what} {who}", 0)),
                     held=int(promised.get(who, 0)) if what == "money" else 0,
-                    until=until,
                     team=team,
                     parked=agent and name in parked,
-                    money=what == "money",
+                    thing=what,
+                    window=month,
                 )
             )
     return found
@@ -230,7 +267,7 @@ def _queues(client: Redis, keys: Keys, limits: dict[str, str], used: list[str]) 
     for queue in bounded:
         look.hvals(keys("cls", queue))
     return [
-        Account("queue", queue, "pending", int(bounds[queue]), sum(map(int, counts)))
+        Account("queue", queue, "pending", int(bounds[queue]), sum(map(int, counts)), thing="pending")
         for queue, counts in zip(bounded, look.execute() if bounded else (), strict=True)
     ]
 
@@ -238,7 +275,7 @@ def _queues(client: Redis, keys: Keys, limits: dict[str, str], used: list[str]) 
 _SEAT = [OWN, GRID, "rpm", "grpm"]
 
 
-def _seats(client: Redis, keys: Keys, names: list[str], now: int) -> list[Account]:
+def _seats(client: Redis, keys: Keys, names: list[str], turns: dict[str, str], now: int) -> list[Account]:
     """The accounts of the live seats that have a limit: of both sheets, the machine's own and the grid's."""
     look = client.pipeline(transaction=True)
     for name in names:
@@ -249,31 +286,68 @@ def _seats(client: Redis, keys: Keys, names: list[str], now: int) -> list[Accoun
     for at, name in enumerate(names):
         (own, grid, rpm, grpm), times = replies[at * 2 : at * 2 + 2]
         for bearer, raw in ((OWN, own), (GRID, grid)):
-            found += [_metered("seat", name, meter) for meter in sheet(raw, bearer, now)]
+            found += [_metered("seat", name, meter, turns, now) for meter in sheet(raw, bearer, now)]
         rates = [int(rate) for rate in (rpm, grpm) if rate is not None]
         if rates:
             recent = sum(now - MINUTE_MS < int(when) <= now for when in times)
-            found.append(Account("seat", name, "requests a minute", min(rates), recent))
+            found.append(
+                Account(
+                    "seat",
+                    name,
+                    "requests a minute",
+                    min(rates),
+                    recent,
+                    by="seats file" if rpm is not None and int(rpm) == min(rates) else "quotas file",
+                    thing="requests",
+                    window=Window(MINUTE, "sliding"),
+                )
+            )
     return found
 
 
-def _shared(meters: dict[str, str], now: int) -> list[Account]:
+def _shared(meters: dict[str, str], turns: dict[str, str], now: int) -> list[Account]:
     """The accounts of the whole grid, of owners and model families, and of agents and teams beside those of
     their month.
     """
     kinds = KINDS | {WHOLE: "grid"}
     return [
-        _metered(kinds[bearer[0]], bearer[2:] or "all of it", meter)
+        _metered(kinds[bearer[0]], bearer[2:] or "all of it", meter, turns, now)
         for bearer in sorted(meters, key=lambda name: (list(kinds).index(name[0]), name))
         for meter in sheet(meters[bearer], bearer, now)
     ]
 
 
-def _metered(kind: str, name: str, meter: Meter) -> Account:
+def _metered(kind: str, name: str, meter: Meter, turns: dict[str, str], now: int) -> Account:
     """A meter's account. What the quotas file allows a seat, beside what its machine does, says `grid`."""
-    by = "grid " if meter.bearer == GRID else ""
-    what, money = by + meter.title, meter.thing == "money"
-    return Account(kind, name, what, meter.limit, meter.used, meter.held, meter.turn, money=money)
+    return Account(
+        kind,
+        name,
+        ("grid " if meter.bearer == GRID else "") + meter.title,
+        meter.limit,
+        meter.used,
+        meter.held,
+        by="seats file" if meter.bearer == OWN else "quotas file",
+        thing=meter.thing,
+        window=_window_of(meter, turns, now),
+    )
+
+
+def _window_of(meter: Meter, turns: dict[str, str], now: int) -> Window | None:
+    if meter.window == ALWAYS:
+        return None
+    if meter.window in CALENDAR:
+        return _of_calendar(meter.window, meter.turn, turns, now)
+    since = None if meter.turn is None else meter.turn - (span(meter.window) or 0)
+    return Window(meter.window, "first-use", since, meter.turn)
+
+
+def _of_calendar(period: str, turn: int | None, turns: dict[str, str], now: int) -> Window:
+    """The window that ends at `turn`, as a meter says; None: the present one by the calendar."""
+    instants = turns.get(period, "")
+    since, until = window(instants, now if turn is None else turn - 1)
+    if turn not in (None, until):  # the meter's is of another time zone, or there is no calendar
+        return Window(period, "calendar", None, turn)
+    return Window(period, "calendar", since or None, until)
 
 
 def _texts(found: Any) -> dict[str, str]:

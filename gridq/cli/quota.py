@@ -13,9 +13,19 @@ from gridq.money import dollars
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gridq.ledger import Account, Ledger
+    from gridq.ledger import Account, Ledger, Window
 
 app = typer.Typer()
+
+UNITS = {
+    "money": "micro-dollars",
+    "tokens": "tokens",
+    "requests": "requests",
+    "jobs": "jobs",
+    "parallel": "stages",
+    "pending": "stages",
+}
+"""A thing that is counted → what its numbers are in JSON."""
 
 
 @app.command(epilog=EXITS, short_help="Show who may use what, and has.")
@@ -87,7 +97,7 @@ def accounts_table(found: Ledger) -> Table:
         if account.limit is None and not account.spent and not account.held:
             continue
         remaining = "-" if account.remaining is None else amount(account, account.remaining)
-        until = "any minute" if account.what == "requests a minute" else None
+        sliding = account.window is not None and account.window.kind == "sliding"
         table.add_row(
             f"{account.kind} {account.name}",
             account.what,
@@ -95,7 +105,7 @@ def accounts_table(found: Ledger) -> Table:
             amount(account, account.spent),
             amount(account, account.held),
             remaining,
-            until or minute(account.until, found.zone) or "-",
+            "any minute" if sliding else minute(account.until, found.zone) or "-",
             "parked" if account.parked and account.what == "money" else "",
         )
     return table
@@ -135,9 +145,25 @@ def as_json(found: Ledger) -> dict[str, Any]:
                 "until": text_time(account.until, found.zone),
                 "team": account.team,
                 "parked": account.parked,
+                "thing": account.thing,
+                "unit": UNITS[account.thing],
+                "window": None if account.window is None else _window(account.window, found.zone),
+                "set_by": None if account.limit is None else account.by,
             }
             for account in found.accounts
         ],
+    }
+
+
+def _window(window: Window, zone: str) -> dict[str, Any]:
+    from gridq.periods import text_time
+
+    return {
+        "per": window.per,
+        "kind": window.kind,
+        "seconds": window.seconds,
+        "starts": text_time(window.since, zone),
+        "turns_at": text_time(window.until, zone),
     }
 
 

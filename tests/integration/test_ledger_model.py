@@ -167,7 +167,7 @@ class Ledgers(RuleBasedStateMachine):
         accounts = read(self.grid.client, self.grid.keys, "UTC").accounts
         found = {(account.name, account.what): account for account in accounts}
         for who in (*AGENTS, "t"):
-            money = found.get((who, "money"), Account("agent", who, "money", None, 0))
+            money = found.get((who, "money"), Account("agent", who, "money", None, 0, thing="money"))
             assert (money.spent, money.held) == (self.spent[who], self.held(who)), who
             if (who, "jobs") in found:
                 assert found[who, "jobs"].spent == self.count[who]

@@ -59,8 +59,8 @@ def test_a_limit_of_nothing_has_no_later() -> None:
 
 
 def test_no_limit_has_no_remainder() -> None:
-    assert Account("agent", "ann", "money", None, 5, 3).remaining is None
-    assert Account("agent", "ann", "money", 6, 5, 3).remaining == -2
+    assert Account("agent", "ann", "money", None, 5, 3, thing="money").remaining is None
+    assert Account("agent", "ann", "money", 6, 5, 3, thing="money").remaining == -2
 
 
 def test_the_window_as_scripts_find_it() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from gridq import auth, cli
 from tests.conftest import GridEnv
-from tests.unit.store.limits import DAY, limit, turn_at
+from tests.unit.store.limits import DAY, limit, turn, turn_at
 from tests.unit.store.plans import Grid, one
 
 FILE = """\
@@ -62,6 +64,80 @@ def test_limits_what_is_used_held_and_left(grid_env: GridEnv) -> None:
     assert found["ann", "money"]["left"] == 450_000
     assert found["ann", "money"]["until"].endswith("+00:00")
     assert found["m.a", "requests a minute"]["used"] == 2
+
+
+WINDOWS = """\
+[agents.ann]
+monthly_dollars = 1
+budgets = [{tokens = 500, per = "week"}]
+[seats."m.a"]
+requests_per_minute = 9
+budgets = [{requests = 45, per = "5h"}]
+[owners.alice]
+parallel = 2
+budgets = [{dollars = 3, per = "day"}]
+[queues."bench:any"]
+max_pending = 7
+"""
+
+
+def test_programs_are_told_units_and_windows_in_fields(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    for period in ("month", "week", "day"):
+        turn_at(grid, DAY, 2 * DAY, period=period)
+    limit(grid, WINDOWS)
+    grid.seat(budget=50_000_000, per_minute=20)
+
+    def shown() -> dict[tuple[str, str], dict[str, Any]]:
+        return {(one["name"], one["what"]): one for one in json.loads(run("--json")[0])["accounts"]}
+
+    fresh = shown()["m.a", "grid requests in 5h"]
+    assert (fresh["thing"], fresh["unit"], fresh["limit"], fresh["left"]) == ("requests", "requests", 45, 45)
+    begins = {"per": "5h", "kind": "first-use", "seconds": 18_000.0, "starts": None, "turns_at": None}
+    assert fresh["window"] == begins
+
+    grid.job(one(cost=300_000))
+    grid.done(grid.take(), used=250_000)
+    found = shown()
+    used = found["m.a", "grid requests in 5h"]
+    assert (used["used"], used["held"], used["left"]) == (1, 0, 44)
+    starts, turns = (datetime.fromisoformat(used["window"][name]) for name in ("starts", "turns_at"))
+    assert (turns - starts).total_seconds() == used["window"]["seconds"] == 18_000
+    assert starts <= datetime.now(UTC) < turns
+
+    for key, thing, unit, by in (
+        (("ann", "money"), "money", "micro-dollars", "quotas file"),
+        (("ann", "tokens a week"), "tokens", "tokens", "quotas file"),
+        (("alice", "money a day"), "money", "micro-dollars", "quotas file"),
+        (("m.a", "money a month"), "money", "micro-dollars", "seats file"),
+    ):
+        each = found[key]
+        assert (each["thing"], each["unit"], each["set_by"]) == (thing, unit, by), key
+        window = each["window"]
+        assert (window["kind"], window["seconds"]) == ("calendar", 2 * DAY / 1000), key
+        assert window["turns_at"] == each["until"], key
+        assert datetime.fromisoformat(window["starts"]) < datetime.now(UTC), key
+    assert found["ann", "jobs"]["set_by"] is None
+    assert found["ann", "tokens a week"]["window"]["per"] == "week"
+    rate = found["m.a", "requests a minute"]
+    assert (rate["thing"], rate["limit"], rate["set_by"]) == ("requests", 9, "quotas file")
+    assert (rate["window"]["kind"], rate["window"]["seconds"]) == ("sliding", 60)
+    for key in (("alice", "stages at once"), ("bench:any", "pending")):
+        assert (found[key]["unit"], found[key]["window"]) == ("stages", None), key
+
+
+def test_a_window_that_has_turned_is_the_present_one(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    turn_at(grid, DAY, period="day")
+    limit(grid, WINDOWS)
+    turn(grid, "day")
+    found = {
+        one["name"]: one for one in json.loads(run("--json")[0])["accounts"] if one["what"] == "money a day"
+    }
+    window = found["alice"]["window"]
+    assert window["seconds"] == DAY / 1000
+    starts, turns = (datetime.fromisoformat(window[name]) for name in ("starts", "turns_at"))
+    assert starts <= datetime.now(UTC) < turns
 
 
 def test_limits_are_lifted(grid_env: GridEnv) -> None:

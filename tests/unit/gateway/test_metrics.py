@@ -8,12 +8,14 @@ from gridq.ledger import Account
 
 
 def account(name: str, spent: int, limit: int | None = None, what: str = "money") -> Account:
-    return Account("agent", name, what, limit, spent, held=1, money=what == "money")
+    return Account("agent", name, what, limit, spent, held=1, thing="money" if what == "money" else "jobs")
 
 
 def test_a_few_agents_are_told_apart_and_all_that_are_no_agents() -> None:
     accounts = [account(f"a{number}", number) for number in range(AGENTS)]
-    accounts += [Account("owner", f"o{number}", "tokens a day", 9, 1) for number in range(2 * AGENTS)]
+    accounts += [
+        Account("owner", f"o{number}", "tokens a day", 9, 1, thing="tokens") for number in range(2 * AGENTS)
+    ]
     assert sorted(told_apart(accounts), key=str) == sorted(accounts, key=str)
 
 
