@@ -1,30 +1,36 @@
 """What the worker of an llm seat holds while nobody asks it for anything: just started, and once calls went
 through it.
 
-Two seats, each served as its owner would serve it, by `celery -A workers worker --seat NAME`: one by a key,
-at an endpoint over TLS and with the price list's prices; one by a vendor's program (the fake of the tests).
+Two seats, each served as `gridq worker` and `gridq up` serve it: one by a key, at an endpoint over TLS and
+with the price list's prices; one by a vendor's program (the fake of the tests). After them the same seats,
+served by Celery's own command, `celery -A workers worker --seat NAME`.
 """
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import certifi
 
 from benchmarks import http_upstream
 from benchmarks.http_sides import family, shared_out_memory
-from benchmarks.measure import Figure, Measured
+from benchmarks.measure import Figure, Measured, Ratio
 from benchmarks.sides import environment, memory_of
 from gridq.client import BrokerClient
 from tests.fake_clis import FakeClis
 from workers.embedded import EmbeddedServer
 from workers.home import Home
+from workers.programs import Program
 
 MB = 90.0
+SHARE = 0.9
+"""The most that a worker may take of what the same one takes by Celery's own command."""
 READY = 120.0
 MODELS = {"key": "gpt-4o", "program": "echo"}
 """The seats by name, each with the model that it alone serves."""
@@ -32,7 +38,7 @@ MODELS = {"key": "gpt-4o", "program": "echo"}
 
 def run(*, calls: int = 100, settle: float = 5.0) -> list[Measured]:
     """Memory of each seat's worker, `settle` seconds after it was live and after the last of its `calls`."""
-    found: list[Measured] = []
+    found: list[Figure] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gridq-bench-")))
         certificate = Certificate(folder)
@@ -43,9 +49,8 @@ def run(*, calls: int = 100, settle: float = 5.0) -> list[Measured]:
         home.mkdir(mode=0o700)
         (home / "seats.toml").write_text(_seats(folder, port, fakes))
         config = stack.enter_context(environment(server.url, home, 60.0, profiles="gpu,llm"))
-        machine = Home(
-            config, list(MODELS), folder=folder / "logs", env={"SSL_CERT_FILE": str(certificate.trusted)}
-        )
+        env = {"SSL_CERT_FILE": str(certificate.trusted)}
+        machine = Home(config, list(MODELS), folder=folder / "logs", env=env)
         stack.callback(machine.stop, 5.0)
         machine.start(READY)
         client = BrokerClient(server.url, config=config)
@@ -61,7 +66,29 @@ def run(*, calls: int = 100, settle: float = 5.0) -> list[Measured]:
                 row = f"idle seat by {name}, {how}"
                 found.append(Figure(f"{row}, resident memory (RSS)", memory_of(pid), "MB", MB))
                 found.append(Figure(f"{row}, its share of it (PSS)", shared_out_memory(pid), "MB", MB))
-    return found
+        machine.stop(5.0)
+        other = ByCelery(config, list(MODELS), folder=folder / "logs", env=env)
+        stack.callback(other.stop, 5.0)
+        other.start(READY)
+        time.sleep(settle)
+        theirs = [memory_of(other.children[name].pid) for name in MODELS]
+    started = found[: 2 * len(MODELS) : 2]
+    beside = [
+        Ratio(ours.name, ours.value, memory, "MB", SHARE, other="celery's own command")
+        for ours, memory in zip(started, theirs, strict=True)
+    ]
+    return [*beside, *found]
+
+
+class ByCelery(Home):
+    """The same by Celery's own command."""
+
+    def _program(self, name: str) -> Program:
+        program = super()._program(name)
+        module, app, *options = program.command[2:]
+        assert module == "workers.node"
+        command = (sys.executable, "-m", "celery", "--quiet", "-A", app, "worker", *options)
+        return replace(program, command=command)
 
 
 def _seats(folder: Path, port: int, fakes: FakeClis) -> str:

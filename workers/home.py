@@ -20,7 +20,7 @@ STOP = 10.0
 
 
 class Home:
-    """Routers and workers on this machine, started as `celery` processes of this Python.
+    """Routers and workers on this machine, as processes of this Python.
 
     `seats` are the names of this machine's seats to serve; `env` is added to the children's environment;
     their output goes to `<folder>/<name>.log`. A child ends when this process does, however that ends. One

@@ -79,13 +79,13 @@ class Program:
 
 def router(config: Settings, name: str, logs: Path, env: Mapping[str, str]) -> Program:
     """A router whose Celery name is `name` at this host."""
-    what = ("-A", "gridq.app", "worker", "-Q", queues.ROUTER, "-n", f"{name}@%h", "-c", str(ROUTER_LANES))
-    return Program(name, _celery(config, *what), env, logs / f"{name}.log", ROUTERS)
+    what = ("gridq.app", "-Q", queues.ROUTER, "-n", f"{name}@%h", "-c", str(ROUTER_LANES))
+    return Program(name, _node(config, *what), env, logs / f"{name}.log", ROUTERS)
 
 
 def seat(config: Settings, name: str, logs: Path, env: Mapping[str, str], stop_in: float) -> Program:
     """The worker of this machine's seat `name`. It is called like its seat, unless another part is."""
-    command = _celery(config, "-A", "workers", "worker", "--seat", name)
+    command = _node(config, "workers", "--seat", name)
     label = f"seat-{name}" if _TAKEN.fullmatch(name) else name
     return Program(label, command, env, logs / f"{label}.log", WORKERS, stop_in)
 
@@ -171,6 +171,6 @@ def kill(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _celery(config: Settings, *what: str) -> tuple[str, ...]:
+def _node(config: Settings, *what: str) -> tuple[str, ...]:
     quiet = ("--without-gossip", "--without-mingle", "-l", config.log_level)
-    return (sys.executable, "-m", "celery", "--quiet", *what, *quiet)  # no banner: it would be the last words
+    return (sys.executable, "-m", "workers.node", *what, *quiet)

@@ -47,7 +47,7 @@ def whole(
     env: Mapping[str, str] | None = None,
     **given: Any,
 ) -> Iterator[WholeGrid]:
-    """A grid on the server at `url`, each part a bare `celery` process, and this process pointed at it.
+    """A grid on the server at `url`, each part a process of its own, and this process pointed at it.
 
     `seats` are their names and lanes, `terms` what else each of their tables says, `stages` the text of a
     module of stages for the seat `local` (`own_stages`), `given` settings of this process

@@ -1,9 +1,10 @@
-"""How `celery -A workers worker` and a router end: by one signal, by two, and where their server is away."""
+"""How a worker and a router end: by one signal, by two, and where their server is away; and begin anew."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +106,24 @@ def test_a_second_signal_hands_back_at_once(grid: WholeGrid, signals: tuple[sign
     assert (stage.state, stage.failures) == ("ready", 0)
     assert not client.workers(), "it has said that it goes"
     client.cancel(job)
+
+
+def heeds(pid: int, number: signal.Signals) -> bool:
+    """Whether the process catches the signal by now."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (number - 1) & 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_sighup_starts_it_anew_as_the_same_process(grid: WholeGrid) -> None:
+    client, worker = grid.client, grid.home.children["bench"]
+    [before] = client.workers()
+    wait_for(lambda: heeds(worker.pid, signal.SIGHUP))
+    worker.send_signal(signal.SIGHUP)
+    wait_for(lambda: [seat.incarnation for seat in client.workers()] not in ([], [before.incarnation]))
+    assert worker.poll() is None
+    assert client.result(client.submit({"root": {"op": "Stage", "id": "bench_echo"}}, 1), timeout=60) == 1
 
 
 def test_sigquit_ends_a_router(grid: WholeGrid) -> None:

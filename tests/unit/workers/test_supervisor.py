@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gridq.settings import Settings
 from tests.waiting import wait_for
 from workers import programs
 from workers.programs import Program
@@ -189,13 +188,11 @@ def test_killing_takes_what_the_child_has_started_with_it(tmp_path: Path) -> Non
     wait_for(gone)
 
 
-def test_last_words_are_of_the_last_start_and_no_banner(tmp_path: Path) -> None:
+def test_last_words_are_of_the_last_start(tmp_path: Path) -> None:
     program = Program("a", (sys.executable, "-c", ""), dict(os.environ), tmp_path / "a.log")
     program.log.write_text("an old error\n")
     program.start().wait()
     assert program.last_words() == "it said nothing"
-    worker = programs.seat(Settings(home=tmp_path), "local", tmp_path, {}, 1.0)
-    assert "--quiet" in worker.command[: worker.command.index("worker")]  # after it, it is another option
 
 
 def test_a_log_that_has_grown_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
