@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gridq import queues
 from gridq.graph.plan import Plan, Step
 from gridq.profiles import Profile
-from gridq.protocol import StageCall
+from gridq.protocol import MOST_USED, StageCall
 
 BYTES_A_TOKEN = 4
 """Of JSON: English prose has somewhat more, code and other languages somewhat less."""
@@ -67,6 +67,6 @@ def _of(step: Step, profile: Profile) -> tuple[int, int]:
     for op in step.ops:
         call = StageCall(id=op.id, name=op.name, path=op.path, implementation=op.implementation)
         estimate = profile.estimate(call, op.input[2] if op.input[0] == "cfg" else {})
-        tokens_in += estimate.tokens_in
-        tokens_out += estimate.tokens_out
+        tokens_in += min(estimate.tokens_in, MOST_USED)
+        tokens_out += min(estimate.tokens_out, MOST_USED)
     return tokens_in, tokens_out

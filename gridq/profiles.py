@@ -66,8 +66,8 @@ class StageContext:
             self._emit(piece)
 
     def report(self, usage: Usage) -> None:
-        """Replace what this attempt has used so far."""
-        self.usage = usage
+        """Replace what this attempt has used so far; of no thing more than `protocol.MOST_USED` counts."""
+        self.usage = usage.bounded()
 
     def on_cancel(self, act: Callable[[], None]) -> None:
         """Call `act` when the stage is cancelled (at once where it already is): kill a child, close a

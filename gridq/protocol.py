@@ -61,6 +61,12 @@ class Estimate(Wire):
         return self.tokens_in + self.tokens_out
 
 
+MOST_USED = 10**12
+"""What one attempt may have used of a thing at most, in micro-dollars or tokens: a profile that says more is
+mistaken, and sums that scripts keep in 53 bits must stay whole.
+"""
+
+
 class Usage(Wire):
     """What an attempt used. Integers; money in micro-dollars."""
 
@@ -78,6 +84,11 @@ class Usage(Wire):
     service: str = Field("", description="priority, flex, fast: what is charged otherwise than usual")
     seconds: float = Field(0.0, ge=0)
 
+    def bounded(self) -> Usage:
+        """The same, and of nothing more than MOST_USED."""
+        over = {name: MOST_USED for name in _COUNTS if (getattr(self, name) or 0) > MOST_USED}
+        return self.model_copy(update=over) if over else self
+
     def tokens(self) -> dict[str, int]:
         """What a row says of them: both numbers, and the parts of which there are any."""
         parts = {name: getattr(self, name) for name in _PARTS}
@@ -93,6 +104,7 @@ class Usage(Wire):
 
 _PARTS = ("tokens_cached", "tokens_cache_written", "tokens_reasoning")
 _NUMBERS = [name for name in Usage.model_fields if name not in ("micro_dollars", "service")]
+_COUNTS = ["micro_dollars", *(name for name in _NUMBERS if name != "seconds")]
 
 
 Thing = Literal["money", "tokens", "requests", "jobs", "parallel"]

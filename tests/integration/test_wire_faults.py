@@ -15,6 +15,7 @@ from tests.local_http import Handler, LocalServer
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 
+WORDS = [{"role": "user", "content": "so it goes on"}]
 WIRES = ("openai", "anthropic", "google")
 TYPES = {401: "authentication_error", 402: "billing_error", 429: "rate_limit_error", 529: "overloaded_error"}
 BEGUN: dict[str, list[dict[str, Any]]] = {
@@ -142,3 +143,66 @@ def test_an_answer_that_is_none(failing: Failing, profiles: dict[str, LlmProfile
     failing.play = lambda handler: handler.answer(200, answer)
     error, _ = ask(profiles[wire], False)
     assert type(error) is SeatUnavailable
+
+
+DEEP = b'{"choices": [{"message": {"content": "a"}}], "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+def test_an_answer_that_is_nested_too_deeply(failing: Failing, profiles: dict[str, LlmProfile]):
+    failing.play = lambda handler: handler.answer(200, DEEP)
+    error, _ = ask(profiles["openai"], False)
+    assert type(error) is SeatUnavailable
+    assert error.details["reason"] == "it sent JSON that is nested too deeply"
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ({"message": "no", "code": "insufficient_quota"}, SeatDegraded),
+        ({"message": "no", "code": 429}, SeatRateLimited),
+        ({"message": "no", "code": "502"}, SeatUnavailable),
+        ({"message": "no", "type": "authentication_error"}, SeatDegraded),
+        ("no", SeatUnavailable),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_status_of_200_with_an_error(
+    failing: Failing,
+    profiles: dict[str, LlmProfile],
+    wire: str,
+    streaming: bool,
+    told: Any,
+    kind: type[GridError],
+):
+    failing.play = lambda handler: handler.answer(200, {"error": told})
+    error, _ = ask(profiles[wire], streaming)
+    assert (type(error), error.details["reason"]) == (kind, "no")
+
+
+@pytest.mark.parametrize("status", [204, 206, 600])
+def test_a_status_that_refuses_nothing_sends_the_stage_elsewhere(
+    failing: Failing, profiles: dict[str, LlmProfile], status: int
+):
+    failing.play = lambda handler: handler.answer(status, b"")
+    error, _ = ask(profiles["openai"], False)
+    assert (type(error), error.details["status"]) == (SeatUnavailable, status)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_what_is_no_json_by_a_number_is_read_without_it(
+    failing: Failing, profiles: dict[str, LlmProfile], streaming: bool
+):
+    whole = (
+        b'\xef\xbb\xbf{"choices": [{"index": 0, "finish_reason": "stop", "logprobs": '
+        b'{"content": [NaN, -Infinity, 1e999, 1.5]}, "message": {"role": "assistant", "content": "a"}}]}'
+    )
+    failing.play = lambda handler: handler.answer(200, whole)
+    asked = {"wire": "openai", "path": "chat/completions", "body": {"model": "m", "messages": WORDS}}
+    effects = [Effect(effect="Llm", model="m")]
+    call = StageCall(id="s", name="s", path="$", implementation="llm:wire", effects=effects)
+    pieces: list[Any] = []
+    context = StageContext(emit=pieces.append if streaming else None)
+    answer: Any = profiles["openai"].run(call, asked, context)
+    assert answer["choices"][0]["logprobs"] == {"content": [None, None, None, 1.5]}
+    assert not streaming or pieces[0]["choices"][0]["logprobs"] == {"content": [None, None, None, 1.5]}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 from gridq.errors import SeatUnavailable
 from gridq.profiles import StageContext
 from gridq.protocol import Json, StageCall
-from workers.wires.asked import OPENAI, Asked, ask
-from workers.wires.passing import Speaker, in_wire, pass_on
+from workers.wires.asked import ODD, OPENAI, Asked, ask
+from workers.wires.passing import Speaker, heard, in_wire, pass_on
 from workers.wires.stages import WIRE, Answer, Endpoint, Request, embedding_usage, request, vectors
+from workers.wires.usage import openai_usage
 
 
 def read(stage: StageCall, value: Json) -> Request | Asked:
@@ -29,21 +31,21 @@ def run(asked: Request | Asked, model: str, context: StageContext, seat: Speaker
     body = {**asked.body, "model": model}
     if asked.endpoint is Endpoint.EMBEDDINGS:
         response = speaker.post(asked.endpoint, body, context)
-        context.report(embedding_usage(response))
+        context.report(openai_usage(embedding_usage(response.get("usage"), body)))
         try:
             return vectors(response, isinstance(body["input"], str))
-        except (KeyError, TypeError, IndexError):
+        except ODD:
             raise speaker.malformed("its answer has no embeddings") from None
     answer = Answer(asked.body)
     if not context.streaming:
-        answer.add(speaker.post(asked.endpoint, body, context), whole=True)
+        heard(speaker, partial(answer.add, whole=True), speaker.post(asked.endpoint, body, context))
         if answer.finish_reason is None and not answer.message["content"]:
             raise speaker.malformed("its answer has no choices")
         context.report(answer.spent())
         return answer.output(asked.implementation)
     with contextlib.closing(speaker.stream(asked.endpoint, body, context)) as chunks:
         for chunk in chunks:
-            text = answer.add(chunk)
+            text = heard(speaker, answer.add, chunk)
             context.report(answer.spent())
             if text:
                 context.emit(text)

@@ -5,7 +5,7 @@
 | 401, 403, 402, a redirect | SeatDegraded | the seat rests: its key, its credit or its URL is wrong |
 | 400 of a key that is not valid (Google), an account without credit (Anthropic) | SeatDegraded | so too |
 | 429 | SeatRateLimited, with `retry_after`; SeatDegraded where the credit is used up | another seat |
-| 408, 5xx, 529 | SeatUnavailable | another seat |
+| 408, 5xx, 529, any that is no 4xx | SeatUnavailable | another seat |
 | 403 of a moderation (OpenRouter) | StageError | the stage fails: it is the request's fault, not the key's |
 | any other 4xx | StageError with the endpoint's own words | the stage fails |
 """
@@ -78,13 +78,15 @@ def fault_of(
         return SeatRateLimited("The endpoint's rate limit is reached", details)
     if status == OVERLOADED:
         details["state"] = "overloaded"
-    if status == 408 or status >= 500:
+    if status == 408 or not 400 <= status < 500:
         return SeatUnavailable(f"The endpoint answered with HTTP {status}", details)
     return StageError(f"The endpoint refused the request: {details['reason']}", details)
 
 
-def fault_in_stream(event: dict[str, Json], key: str | None = None) -> GridError | None:
-    """The error that an event of a stream carries, or None: `{"error": {"message", "code" or "type"}}`."""
+def fault_within(event: dict[str, Json], key: str | None = None) -> GridError | None:
+    """The error that an event of a stream, or an answer with status 200, carries, or None:
+    `{"error": {"message", "code" or "type"}}`.
+    """
     if not event.get("error"):
         return None
     error = event["error"]
@@ -95,6 +97,8 @@ def fault_in_stream(event: dict[str, Json], key: str | None = None) -> GridError
         kinds = (error.get("type"), error.get("code")) if isinstance(error, dict) else ()
         told = next((kind for kind in kinds if isinstance(kind, str) and kind in STATUSES), "")
         status = 429 if "rate_limit_exceeded" in kinds else STATUSES.get(told, 500)
+        if any(isinstance(kind, str) and kind in OUT_OF_CREDIT for kind in kinds):
+            status = 402
     return fault_of(status, {}, json.dumps(event).encode(), {}, key)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gridq.errors import SeatUnavailable, StageError
 from gridq.protocol import Json
-from workers.wires.stages import CHARACTERS_A_TOKEN, characters
+from workers.wires.stages import tokens_of
 from workers.wires.usage import as_openai, count, google_usage
 
 FINISH_REASONS = {
@@ -119,7 +119,7 @@ def embeddings(answer: dict[str, Json], asked: dict[str, Json]) -> dict[str, Jso
         told = answer["embeddings"]
         used = count((answer.get("usageMetadata") or {}).get("promptTokenCount"))
     data = [{"object": "embedding", "index": at, "embedding": each["values"]} for at, each in enumerate(told)]
-    used = used or characters(asked["input"]) // CHARACTERS_A_TOKEN + 1
+    used = used or tokens_of(asked["input"])
     usage = {"prompt_tokens": used, "total_tokens": used}
     return {"object": "list", "model": asked["model"], "data": data, "usage": usage}
 

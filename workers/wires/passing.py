@@ -22,6 +22,7 @@ from workers.wires.chat_as_google import ChatAsGoogle
 from workers.wires.chat_as_messages import ChatAsMessages
 from workers.wires.google import GOOGLE
 from workers.wires.messages_as_chat import MessagesAsChat
+from workers.wires.stages import embedding_usage
 from workers.wires.usage import openai_usage
 from workers.wires.whole import Chunks, Events, Whole
 
@@ -79,14 +80,14 @@ def pass_on(asked: Asked, model: str, context: StageContext, seat: Speaker) -> J
         else:
             body.pop("stream_options", None)
             answer = speaker.post(asked.path, body, context)
-            _heard(speaker, whole.take, answer)
-            context.report(_heard(speaker, whole.spent))
-        return _heard(speaker, whole.answer)
+            heard(speaker, whole.take, answer)
+            context.report(heard(speaker, whole.spent))
+        return heard(speaker, whole.answer)
     except StageError as error:
         raise placed(error, asked.place) from None
 
 
-def _heard(speaker: Speaker, read: Callable[..., T], *told: Json) -> T:
+def heard(speaker: Speaker, read: Callable[..., T], *told: Json) -> T:
     """What `read` makes of something the seat sent; the seat's fault where it has not the wire's shape."""
     try:
         return read(*told)
@@ -102,9 +103,9 @@ def _stream(
     try:
         with contextlib.closing(speaker.stream(asked.path, body, context)) as events:
             for event in events:
-                says = _heard(speaker, whole.add, event)
+                says = heard(speaker, whole.add, event)
                 if time.monotonic() >= due:
-                    context.report(_heard(speaker, whole.spent))
+                    context.report(heard(speaker, whole.spent))
                     due = time.monotonic() + REPORT_SECONDS
                 told.tell(event, says)
         if not whole.complete:
@@ -149,7 +150,8 @@ class Telling:
     def usage(self, whole: Chunks) -> None:
         """The chunk of the usage for a client that asked for it, made up where the endpoint sent none."""
         if self._usage_asked:
-            self._context.emit(self._usage or {**whole.head(), "choices": [], "usage": whole.stated()})
+            last = self._usage or {**whole.head(), "choices": []}
+            self._context.emit({**last, "usage": whole.stated()})
 
 
 def _embed(asked: Asked, body: dict[str, Json], context: StageContext, speaker: Speaker) -> dict[str, Json]:
@@ -166,11 +168,8 @@ def _embed(asked: Asked, body: dict[str, Json], context: StageContext, speaker: 
         data.sort(key=lambda item: int(item["index"]))
     except (TypeError, ValueError, OverflowError):
         raise speaker.malformed("its embeddings are no numbers") from None
-    usage = answer.get("usage")
-    if not isinstance(usage, dict) or not usage:
-        tokens = Chunks(asked).spent().tokens_in
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    context.report(openai_usage(usage).model_copy(update={"tokens_out": 0}))
+    usage = embedding_usage(answer.get("usage"), body)
+    context.report(openai_usage(usage))
     return {"object": "list", "model": body["model"], **answer, "data": data, "usage": usage}
 
 

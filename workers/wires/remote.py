@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import time
 import zlib
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ from gridq.errors import GridError, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles import StageContext
 from gridq.protocol import Json
 from workers.wires.connections import Call, Connections, Dropped
-from workers.wires.faults import fault_in_stream, fault_of
+from workers.wires.faults import fault_of, fault_within
 from workers.wires.sse import EventStream, EventTooLong
 
 SILENCE_SECONDS = 300.0
@@ -106,8 +107,12 @@ class RemoteWire(ABC):
         return [item["id"] for item in data if isinstance(item, dict) and isinstance(item.get("id"), str)]
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        """One call, one answer: the JSON object the endpoint returns."""
-        return self._whole("POST", path, body, context)
+        """One call, one answer: the JSON object the endpoint returns; an error in its place is raised."""
+        answer = self._whole("POST", path, body, context)
+        fault = fault_within(answer, self._key)
+        if fault is not None:
+            raise fault
+        return answer
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         """One call, its answer as the JSON objects of its events, each as it comes; an error among them is
@@ -117,7 +122,7 @@ class RemoteWire(ABC):
             for text in events:
                 context.check()
                 event = self._record(self._parsed(text))
-                fault = fault_in_stream(event, self._key)
+                fault = fault_within(event, self._key)
                 if fault is not None:
                     raise fault
                 yield event
@@ -139,7 +144,7 @@ class RemoteWire(ABC):
     def _json(self, method: str, path: str, body: dict[str, Json] | None, context: StageContext) -> Json:
         with self._faults(context), self._answer(method, path, body, context) as response:
             raw = self._read(response)
-        return self._parsed(raw.decode("utf-8", "replace"))
+        return self._parsed(raw.decode("utf-8-sig", "replace"))
 
     def _events(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[str]:
         """The data of each event, as it comes."""
@@ -147,7 +152,7 @@ class RemoteWire(ABC):
         with self._answer("POST", path, self.streamed(body), context) as response:
             kind = response.getheader("content-type") or "text/event-stream"
             if "text/event-stream" not in kind:
-                yield self._read(response).decode("utf-8", "replace")  # it answered whole, unasked
+                yield self._read(response).decode("utf-8-sig", "replace")  # it answered whole, unasked
                 return
             for lump in _decoded(response):
                 for event in events.feed(lump):
@@ -215,9 +220,11 @@ class RemoteWire(ABC):
 
     def _parsed(self, text: str) -> Json:
         try:
-            return json.loads(text)
+            return json.loads(text, parse_constant=_no_number, parse_float=_number)
         except ValueError:
             raise self.malformed("it sent something that is not JSON") from None
+        except RecursionError:
+            raise self.malformed("it sent JSON that is nested too deeply") from None
 
     def _record(self, found: Json) -> dict[str, Json]:
         if not isinstance(found, dict):
@@ -233,6 +240,17 @@ def _written(body: dict[str, Json]) -> bytes:
         return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as exc:
         raise StageError("The request cannot be sent", {"reason": str(exc), "status": 400}) from None
+
+
+def _no_number(name: str) -> None:
+    """`NaN` and `Infinity`, which some engines send as log probabilities, though they are no JSON: nothing is
+    stated there. The answer is paid for, and the rest of it is good.
+    """
+
+
+def _number(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
 
 
 def _decoded(response: http.client.HTTPResponse) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ from gridq.graph.plan import WRAP_KEYS
 from gridq.protocol import Estimate, Json, StageCall, Usage
 from workers.wires.demand import llm_demand, named, names_link, serving
 from workers.wires.models import ModelOffer
-from workers.wires.usage import count, openai_usage
+from workers.wires.usage import count, filled, openai_usage
 
 IMPLEMENTATIONS = ("llm:complete", "llm:chat", "llm:embed")
 WIRE = "llm:wire"
@@ -36,6 +36,8 @@ DEFAULT_ANSWER_TOKENS = 1024
 CHARACTERS_A_TOKEN = 4
 """A rule of thumb for estimates only; OpenAI and Anthropic both state it for English text."""
 
+MOST_CALLS = 1000
+"""Calls of tools in one answer at most."""
 
 PICTURE_CHARACTERS = 1600 * CHARACTERS_A_TOKEN
 """What a picture counts at most: Anthropic states 1,600 tokens for the largest."""
@@ -222,7 +224,8 @@ class Answer:
         self._body = body
         self.message: dict[str, Any] = {"role": "assistant", "content": ""}
         self.finish_reason: str | None = None
-        self.usage: Usage | None = None
+        self._usage: Json = None
+        self._tier: Json = None
         self.pieces = 0
 
     def add(self, chunk: dict[str, Json], *, whole: bool = False) -> str:
@@ -254,12 +257,14 @@ class Answer:
     def _count(self, chunk: dict[str, Json]) -> None:
         usage = chunk.get("usage")
         if isinstance(usage, dict):
-            self.usage = openai_usage(usage, chunk.get("service_tier"))
+            self._usage, self._tier = usage, chunk.get("service_tier")
 
     def _tool_calls(self, parts: list[Json]) -> None:
         calls = self.message.setdefault("tool_calls", [])
         for position, part in enumerate(parts):
             index = part.get("index", position)
+            if not isinstance(index, int) or not 0 <= index < MOST_CALLS:
+                raise ValueError("a call of a tool has no place")
             while len(calls) <= index:
                 calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
             call = calls[index]
@@ -274,13 +279,11 @@ class Answer:
         return {**self.message, "finish_reason": self.finish_reason}
 
     def spent(self) -> Usage:
-        """The usage the model stated; until it does, by rule of thumb: the request's characters, and the
-        pieces seen so far as tokens.
+        """The usage the model stated; until it does, and what it leaves out, by rule of thumb: the request's
+        characters, and the pieces seen so far as tokens.
         """
-        if self.usage is not None:
-            return self.usage
-        prompt = characters(self._body) // CHARACTERS_A_TOKEN + 1 if self.pieces else 0
-        return Usage(tokens_in=prompt, tokens_out=self.pieces)
+        told = filled(self._usage, lambda: tokens_of(self._body) if self.pieces else 0, self.pieces)
+        return openai_usage(told, self._tier)
 
 
 def vectors(response: dict[str, Json], one: bool) -> Json:
@@ -290,9 +293,12 @@ def vectors(response: dict[str, Json], one: bool) -> Json:
     return found[0] if one else found
 
 
-def embedding_usage(response: dict[str, Json]) -> Usage:
-    """What it used; no endpoint charges for the numbers that come out."""
-    return openai_usage(response.get("usage")).model_copy(update={"tokens_out": 0})
+def embedding_usage(stated: Json, body: dict[str, Json]) -> dict[str, Json]:
+    """The `usage` of an answer to the request `body` for embeddings, by rule of thumb where it states none.
+    No endpoint charges for the numbers that come out.
+    """
+    told = filled(stated, lambda: tokens_of(body), 0)
+    return {name: told[name] for name in told if name != "completion_tokens"}
 
 
 def estimate(stage: StageCall, value: Json) -> Estimate:
@@ -310,7 +316,12 @@ def estimate(stage: StageCall, value: Json) -> Estimate:
     if not embeds:
         answer = count(told.get("max_tokens") or told.get("max_completion_tokens")) or DEFAULT_ANSWER_TOKENS
         answer *= count(told.get("n")) or 1
-    return Estimate(tokens_in=characters(value) // CHARACTERS_A_TOKEN + 1, tokens_out=answer)
+    return Estimate(tokens_in=tokens_of(value), tokens_out=answer)
+
+
+def tokens_of(value: Json) -> int:
+    """The tokens that all texts in `value` are, by rule of thumb."""
+    return characters(value) // CHARACTERS_A_TOKEN + 1
 
 
 def characters(value: Json) -> int:

@@ -10,12 +10,14 @@
 | of them reasoning | `completion_tokens_details.reasoning_tokens` | `output_tokens_details.thinking_tokens` |
 | audio, of either | `audio_tokens` of the details | |
 
-A part is never more than the whole it is of, whatever an endpoint says.
+A part is never more than the whole it is of, whatever an endpoint says. What is no number of tokens (`null`,
+a text, less than nothing, more than any call can use) is as if it were not stated.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from gridq.protocol import Json, Usage
 
@@ -24,9 +26,31 @@ SERVICES = frozenset({"priority", "flex", "fast"})
 """The kinds of service that endpoints charge otherwise than what they call default or standard."""
 
 
+MOST_TOKENS = 10**9
+"""More than any call can use: an endpoint that states as many is mistaken, and nobody is to pay for that."""
+
+
 def count(number: Json) -> int:
-    """A number of tokens; 0 for what is none."""
-    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else 0
+    """A number of tokens, written as `12` or `12.0`; 0 for what is none."""
+    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 < number < MOST_TOKENS:
+        return 0
+    return int(number)
+
+
+def filled(stated: Json, prompt: Callable[[], int], said: int) -> dict[str, Json]:
+    """A `usage` of the OpenAI wire as the endpoint stated it, and what it left out by rule of thumb: `prompt`
+    counts the request's tokens, `said` are the answer's. Some state only the total, for embeddings above all.
+    """
+    told = dict(stated) if isinstance(stated, dict) else {}
+    total, tokens_in, tokens_out = (
+        count(told.get(name)) for name in ("total_tokens", "prompt_tokens", "completion_tokens")
+    )
+    if tokens_in and (tokens_out or not said):
+        return told
+    tokens_out = tokens_out or (max(total - tokens_in, 0) if tokens_in else 0) or said
+    tokens_in = tokens_in or max(total - tokens_out, 0) or prompt()
+    numbers = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out}
+    return {**told, **numbers, "total_tokens": tokens_in + tokens_out}
 
 
 def openai_usage(stated: Json, service: Json = None) -> Usage:

@@ -14,8 +14,8 @@ from typing import Any
 from gridq.protocol import Json, Usage
 from gridq.stages.counting import count_tokens
 from workers.wires.asked import COMPLETIONS, Asked
-from workers.wires.stages import CHARACTERS_A_TOKEN, characters
-from workers.wires.usage import anthropic_usage, count, openai_usage
+from workers.wires.stages import CHARACTERS_A_TOKEN, characters, tokens_of
+from workers.wires.usage import anthropic_usage, count, filled, openai_usage
 
 SAID_ONCE = frozenset({"role", "id", "type", "index", "name"})
 """Fields of a delta that are not continued by the next one."""
@@ -68,10 +68,11 @@ class Chunks(Whole):
         ):
             raise ValueError("its answer has no choices")
         if isinstance(answer.get("usage"), dict):
-            self.usage = answer["usage"] or None
+            self.usage = answer["usage"]
         self._head = {key: value for key, value in answer.items() if key != "choices"}
         self._choices = dict(enumerate(choices))
-        self.pieces = sum(map(characters, choices)) // CHARACTERS_A_TOKEN + 1
+        if any(map(_says, choices)):
+            self.pieces = sum(map(characters, choices)) // CHARACTERS_A_TOKEN + 1
 
     def add(self, event: dict[str, Json]) -> bool:
         for key, value in event.items():
@@ -129,15 +130,12 @@ class Chunks(Whole):
         return {**self.head(), "object": made, "choices": choices, "usage": self.stated()}
 
     def stated(self) -> dict[str, Json]:
-        """The usage as the endpoint stated it, else by rule of thumb."""
-        if self.usage is not None:
-            return self.usage
-        total = self._prompt + self.pieces
-        return {"prompt_tokens": self._prompt, "completion_tokens": self.pieces, "total_tokens": total}
+        """The usage as the endpoint stated it, what it left out by rule of thumb."""
+        return filled(self.usage, lambda: self._prompt, self.pieces)
 
     @cached_property
     def _prompt(self) -> int:
-        return characters(self.asked.body) // CHARACTERS_A_TOKEN + 1
+        return tokens_of(self.asked.body)
 
     def spent(self) -> Usage:
         return openai_usage(self.stated(), self._head.get("service_tier"))
@@ -220,7 +218,7 @@ class Events(Whole):
     def stated(self) -> dict[str, Json]:
         """The usage as the endpoint stated it, what it left out by rule of thumb."""
         usage = dict(self._usage)
-        if not count(usage.get("input_tokens")) and not count(usage.get("cache_read_input_tokens")):
+        if not anthropic_usage(usage).tokens_in:
             usage["input_tokens"] = self._prompt
         if not self._told_output():
             usage["output_tokens"] = self.pieces
@@ -248,6 +246,14 @@ def tool_input(text: str) -> dict[str, Json]:
     except ValueError:
         found = None
     return found if isinstance(found, dict) else {"INVALID_JSON": text}
+
+
+def _says(choice: dict[str, Any]) -> bool:
+    """Whether a whole choice holds something of the model's."""
+    message = choice.get("message")
+    return bool(choice.get("text")) or (
+        isinstance(message, dict) and any(message[field] for field in message if field != "role")
+    )
 
 
 def _index(event: dict[str, Json]) -> int:

@@ -12,7 +12,7 @@ import pytest
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
 from tests.gemini_server import error as google_error
 from tests.gemini_server import google_type
-from workers.wires.faults import fault_in_stream, fault_of
+from workers.wires.faults import fault_of, fault_within
 from workers.wires.waits import span, wait
 
 NOW = 1_790_000_000
@@ -163,5 +163,5 @@ def test_what_is_no_span(text: str):
     ],
 )
 def test_an_error_within_a_stream(event: dict[str, Any], kind: type[GridError] | None):
-    found = fault_in_stream(event)
+    found = fault_within(event)
     assert kind is None if found is None else type(found) is kind

@@ -12,8 +12,9 @@ import pytest
 
 from gridq.errors import GridError, SeatUnavailable
 from gridq.profiles import StageContext
-from gridq.protocol import StageCall
+from gridq.protocol import Effect, StageCall
 from workers.wires.asked import ask
+from workers.wires.asking import read, run
 from workers.wires.passing import pass_on
 
 STAGE = StageCall(id="s", name="llm_wire", path="$", implementation="llm:wire")
@@ -23,6 +24,7 @@ JUNK = [
     -1,
     1.5,
     True,
+    10**30,
     "",
     "x",
     [],
@@ -199,3 +201,35 @@ def test_every_odd_shape_is_told_as_an_error(wire: str, asked: str, path: str, b
         json.dumps([made, pieces], allow_nan=False)
     assert errors
     assert answers or (wire == "anthropic" and path == "embeddings")
+
+
+@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("implementation", "value"),
+    [
+        ("llm:chat", {"messages": [{"role": "user", "content": "a"}]}),
+        ("llm:complete", "a"),
+        ("llm:embed", ["a"]),
+    ],
+)
+def test_so_it_is_for_the_stages_of_a_model(wire: str, streaming: bool, implementation: str, value: Any):
+    chance = random.Random(2)
+    answer, events = (COMPLETION, CHUNKS) if wire == "openai" else (MESSAGE, EVENTS)
+    effects = [Effect(effect="Llm", model="m")]
+    call = StageCall(id="s", name="s", path="$", implementation=implementation, effects=effects)
+    answers, errors = 0, 0
+    for _ in range(400):
+        seat = Seat(wire, broken(answer, chance), broken(events, chance))
+        context = StageContext(emit=(lambda piece: None) if streaming else None)
+        try:
+            json.dumps(run(read(call, value), "m", context, seat), allow_nan=False)
+        except GridError:
+            errors += 1
+            continue
+        answers += 1
+        used = context.usage
+        assert 0 < used.tokens_in < 10**9
+        assert used.tokens_out > 0 or implementation == "llm:embed"
+    assert errors
+    assert answers or (wire == "anthropic" and implementation == "llm:embed")

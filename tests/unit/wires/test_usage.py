@@ -9,7 +9,7 @@ import pytest
 from gridq.protocol import Usage
 from workers.wires.chat_as_messages import CompletionChunks
 from workers.wires.message_events import MessageEvents
-from workers.wires.usage import anthropic_usage, as_anthropic, as_openai, openai_usage
+from workers.wires.usage import MOST_TOKENS, anthropic_usage, as_anthropic, as_openai, filled, openai_usage
 
 CHAT: dict[str, Any] = {
     "prompt_tokens": 100,
@@ -102,6 +102,37 @@ def test_each_wire_tells_it_so_that_it_is_read_back_whole(used: Usage):
 )
 def test_odd_ways_of_stating_it(stated: Any, used: Usage):
     assert openai_usage(stated) == used
+
+
+@pytest.mark.parametrize(
+    ("stated", "used"),
+    [
+        (None, (7, 3)),
+        ("many", (7, 3)),
+        ({}, (7, 3)),
+        ({"prompt_tokens": None, "completion_tokens": None}, (7, 3)),
+        ({"prompt_tokens": "10", "completion_tokens": "5"}, (7, 3)),
+        ({"prompt_tokens": -10, "completion_tokens": -5}, (7, 3)),
+        ({"prompt_tokens": True, "completion_tokens": float("nan")}, (7, 3)),
+        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, (7, 3)),
+        ({"prompt_tokens": 10**30, "completion_tokens": MOST_TOKENS}, (7, 3)),
+        ({"prompt_tokens": 10.0, "completion_tokens": 5.0}, (10, 5)),
+        ({"completion_tokens": 5}, (7, 5)),
+        ({"prompt_tokens": 10}, (10, 3)),
+        ({"prompt_tokens": 10, "total_tokens": 14}, (10, 4)),
+        ({"completion_tokens": 5, "total_tokens": 14}, (9, 5)),
+        ({"total_tokens": 14}, (11, 3)),
+    ],
+)
+def test_what_is_not_stated_is_counted_by_rule_of_thumb(stated: Any, used: tuple[int, int]):
+    found = openai_usage(filled(stated, lambda: 7, 3))
+    assert (found.tokens_in, found.tokens_out) == used
+
+
+def test_what_is_stated_is_handed_on_as_it_is():
+    assert filled(CHAT, lambda: 7, 3) == CHAT
+    assert filled({"prompt_tokens": 9, "completion_tokens": 0}, lambda: 7, 0)["completion_tokens"] == 0
+    assert filled({"cost": 0.5}, lambda: 7, 3)["cost"] == 0.5
 
 
 @pytest.mark.parametrize(
