@@ -24,7 +24,7 @@ from gridq.errors import (
     TeamMoneyExceeded,
     TeamTokensExceeded,
 )
-from gridq.meters import GRID, KINDS, OWN, WHOLE, Meter, sheet, span
+from gridq.meters import GRID, KINDS, OWN, WHOLE, Meter, sharer_name, sheet, span
 from gridq.money import dollars
 from gridq.periods import text_time
 from gridq.protocol import Thing
@@ -311,7 +311,7 @@ def _shared(meters: dict[str, str], turns: dict[str, str], now: int) -> list[Acc
     """
     kinds = KINDS | {WHOLE: "grid"}
     return [
-        _metered(kinds[bearer[0]], bearer[2:] or "all of it", meter, turns, now)
+        _metered(kinds[bearer[0]], sharer_name(bearer) or "all of it", meter, turns, now)
         for bearer in sorted(meters, key=lambda name: (list(kinds).index(name[0]), name))
         for meter in sheet(meters[bearer], bearer, now)
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 from pydantic import Field
 
@@ -77,7 +78,12 @@ class Meter(Wire):
 
 def sharer(name: str) -> str:
     """Whose a shared sheet is, in words."""
-    return "the whole grid" if name == WHOLE else f"{KINDS[name[0]]} {name[2:]}"
+    return "the whole grid" if name == WHOLE else f"{KINDS[name[0]]} {sharer_name(name)}"
+
+
+def sharer_name(name: str) -> str:
+    """The name of whose a shared sheet is: of a family, which is known by its slug, as people write it."""
+    return unquote(name[2:]) if name[:2] == "f:" else name[2:]
 
 
 def whose(meter: Meter, seat: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from gridq.errors import QuotasFileError
@@ -120,43 +121,83 @@ def json_lines(text: str) -> dict[tuple[str, ...], list[int]]:
         elif word == ",":
             expects_key = inside[-1] == "{"
         elif expects_key and word[0] == '"':
-            path[-1] = json.loads(word, strict=False)
+            path[-1] = json.loads(word, strict=False) if "\\" in word else word[1:-1]
             found.setdefault(tuple(path), []).append(line)
             expects_key = False
     return found
 
 
 def toml_line(text: str, key: tuple[str, ...]) -> int:
-    """The line of valid TOML that brings `key` in: the first up to which the text has it."""
-    lines = text.splitlines()
-
-    def has(count: int) -> bool:
-        while True:  # within a value of several lines: as far as it goes
-            try:
-                found = tomllib.loads("\n".join(lines[:count]))
-                break
-            except tomllib.TOMLDecodeError:
-                count += 1
-        return _holds(found, key)
-
-    return _first(has, len(lines))
+    """The line of valid TOML that brings `key` in, or as much of it as is there."""
+    most, line = 0, 1
+    for path, at in toml_keys(text) if key else ():
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, key, strict=False)))
+        if common > most:
+            most, line = common, at
+        if common == len(key):
+            break
+    return line
 
 
-def _holds(table: Any, key: tuple[str, ...]) -> bool:
-    for part in key:
-        if not isinstance(table, dict) or part not in table:
-            return False
-        table = table[part]
-    return True
+_TOML = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*"{3,5}'
+    r"|'''(?:[^']|'(?!''))*'{3,5}"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'[^'\n]*'"
+    r"|#[^\n]*|\n|[\[\]{}=,.]|[^\s\[\]{}=,.#\"']+",
+    re.DOTALL,
+)
 
 
-def _first(has: Callable[[int], bool], last: int) -> int:
-    """The smallest number from 1 to `last` for which `has`, which then holds for all above it."""
-    low, high = 1, max(last, 1)
-    while low < high:
-        middle = (low + high) // 2
-        if has(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+def toml_keys(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The path and the line of each key of valid TOML, of tables too, in their order. What stands in a list
+    has no path.
+    """
+    table: tuple[str, ...] = ()  # whose header was last
+    path: tuple[str, ...] | None = ()  # of the key whose value is being read; None: it stands in a list
+    inside: list[tuple[str, tuple[str, ...] | None]] = []  # the brackets that are open, each with its path
+    parts: list[str] = []  # of a key
+    expects_key, header = True, False
+    line, at = 1, 0
+    for token in _TOML.finditer(text):
+        line += text.count("\n", at, token.start())
+        at = token.start()
+        word = token[0]
+        if word == "\n":
+            if not inside:
+                parts, expects_key, header = [], True, False
+        elif word == "." or word[0] == "#":
+            continue
+        elif header:
+            if word not in "[]":
+                parts.append(_name(word))
+            elif parts:  # of the two that end [[a list]] the first
+                table, parts = tuple(parts), []
+                yield table, line
+        elif word in "[{":
+            header = expects_key
+            if not header:
+                listed = word == "[" or (inside and inside[-1][0] == "[")
+                inside.append((word, None if listed else path))
+                parts, expects_key = [], word == "{"
+        elif word in "]}":
+            inside.pop()
+            expects_key = False
+        elif word == ",":
+            parts, expects_key = [], inside[-1][0] == "{"
+        elif expects_key and word == "=":
+            base = inside[-1][1] if inside else table
+            path = None if base is None else (*base, *parts)
+            expects_key = False
+            if path is not None:
+                yield path, line
+        elif expects_key:
+            parts.append(_name(word))
+
+
+def _name(word: str) -> str:
+    """A part of a TOML key."""
+    if word[0] == '"' and "\\" in word:
+        name: str = tomllib.loads(f"name = {word}")["name"]
+        return name
+    return word[1:-1] if word[0] in "\"'" else word

@@ -7,6 +7,7 @@ character is %-escaped by its UTF-8 bytes, so two different names never meet in 
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 from gridq.errors import ConfigError
 
@@ -41,6 +42,15 @@ def slug(name: str) -> str:
         c if _SAFE.match(c) else "".join(f"%{b:02X}" for b in c.encode("utf-8", "surrogatepass"))
         for c in name.lower()
     )
+
+
+def slug_of(written: str) -> str:
+    """The slug of a name that is written as itself or as its slug.
+
+    >>> slug_of("Meta/Llama-3"), slug_of("meta%2Fllama-3")
+    ('meta%2Fllama-3', 'meta%2Fllama-3')
+    """
+    return slug(unquote(written))
 
 
 def capability(kind: str, name: str) -> str:

@@ -28,6 +28,12 @@ Policy = Literal["reject", "drop-oldest-batch"]
 NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 """What an agent, a team or a seat may be called; an agent's `*` stands for each agent that has no table."""
 
+LONGEST_NAME = 200
+"""Characters of a model's or a family's name."""
+
+LLM, ANY = "llm", "any"
+"""The kind of the queues that are called by models, and the one that is no model's."""
+
 EVERYONE = "*"
 NO_TEAM = "-"
 """What stands in place of a team where there is none; a team so called would lose its limits."""
@@ -128,7 +134,7 @@ class Limits:
         shared = {f"a:{name}": one.budgets for name, one in self.agents.items()}
         shared |= {f"t:{name}": one.budgets for name, one in self.teams.items()}
         shared |= {f"o:{name}": limits for name, limits in self.owners.items()}
-        shared |= {f"f:{names.slug(name)}": limits for name, limits in self.families.items()}
+        shared |= {f"f:{names.slug_of(name)}": limits for name, limits in self.families.items()}
         shared[meters.WHOLE] = self.grid
         found |= {f"m:{bearer}": meters.text(limits) for bearer, limits in shared.items() if limits}
         found |= {f"q:{name}": _words(one.most, one.policy) for name, one in self.queues.items()}
@@ -200,18 +206,18 @@ class _Reader(Text):
             )
         owners = {name: self.all_of(table, at) for name, at, table in self.tables(data, "owners", SHARED)}
         families: dict[str, tuple[Limit, ...]] = {}
-        slugs: dict[str, str] = {}
+        written: dict[str, str] = {}
         for family, at, table in self.tables(data, "families", SHARED):
-            first = slugs.setdefault(names.slug(family), family)
-            if first != family:
-                self.refuse(at, f"{first!r} and {family!r} are one family", "one table for both")
+            self.apart(written, names.slug_of(family), at, "family")
             families[family] = self.all_of(table, at)
         whole = data.get("grid", {})
         if not isinstance(whole, dict):
             self.refuse(("grid",), "grid is no table", "a table with " + ", ".join(SHARED))
         self.only(whole, ("grid",), SHARED)
         grid = self.all_of(whole, ("grid",))
-        for queue, at, table in self.tables(data, "queues", ("max_pending", "policy")):
+        for name, at, table in self.tables(data, "queues", ("max_pending", "policy")):
+            queue = name if name == EVERYONE else self.queue(name, at)
+            self.apart(written, queue, at, "queue")
             queues[queue] = QueueLimit(self.count(table, at, "max_pending"), self.policy(table, at))
         digest = hashlib.sha256(f"{FORM} {self.text}".encode()).hexdigest()[:16]
         return Limits(agents, teams, seats, digest, queues, owners, families, grid)
@@ -231,9 +237,9 @@ class _Reader(Text):
             everyone = kind in ("agents", "queues") and name == EVERYONE
             if name.startswith("gq_"):
                 self.refuse(at, "An API key stands in the quotas file", "the agent's name", "revoke that key")
-            if kind == "queues" and not everyone:
-                self.queue(name, at)
-            elif not everyone and not NAME.fullmatch(name):
+            if kind == "families":
+                self.family(name, at)
+            elif kind != "queues" and not everyone and not NAME.fullmatch(name):
                 self.refuse(at, f"{name!r} is no name", "1 to 64 letters, digits, '_', '.', '@' or '-'")
             if kind == "teams" and name == NO_TEAM:
                 self.refuse(
@@ -330,11 +336,30 @@ class _Reader(Text):
             self.refuse((*at, "owner"), f"{name!r} is no agent's name", "an agent's name")
         return name
 
-    def queue(self, name: str, at: tuple[str, ...]) -> None:
+    def family(self, name: str, at: tuple[str, ...]) -> None:
+        """A model's or a family's own name, such as `meta/llama-3`, or its slug."""
+        if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+            expected = f"a model's or a family's name, up to {LONGEST_NAME} characters"
+            self.refuse(at, f"{name[:LONGEST_NAME]!r} is no name", expected)
+        if names.slug_of(name) == ANY:
+            self.refuse(at, f"{name!r} is no family", "a model's or a family's name", "limit all by [grid]")
+        if names.kind_of(name) == LLM:
+            model = name.removeprefix(f"{LLM}:")
+            self.refuse(at, f"{name!r} is a queue, no family", repr(model), f'write [families."{model}"]')
+
+    def queue(self, name: str, at: tuple[str, ...]) -> str:
+        """The queue that a name means: as `gridq queues` shows it, or with the model's own name in it."""
+        kind, colon, rest = name.partition(":")
         try:
-            names.check(name)
+            return names.check(f"{kind}:{names.slug_of(rest)}" if colon and name.isprintable() else name)
         except ConfigError as exc:
             self.refuse(at, f"{name!r} is no queue", str(exc.expected), "take a name that gridq queues shows")
+
+    def apart(self, written: dict[str, str], name: str, at: tuple[str, ...], what: str) -> None:
+        """Refuse a second table of what is known as `name`, however the two are written."""
+        first = written.setdefault(name, at[1])
+        if first != at[1]:
+            self.refuse(at, f"{first!r} and {at[1]!r} are one {what}", "one table for both")
 
     def policy(self, table: dict[str, Any], at: tuple[str, ...]) -> Policy:
         value = table.get("policy", "reject")

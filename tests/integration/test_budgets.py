@@ -32,7 +32,7 @@ from tests.wire_server import WireServer
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 
-MODEL = {"name": "held", "families": ["talk"], "price_in": 1.0, "price_out": 10.0}
+MODEL = {"name": "held", "families": ["talk", "meta/talk"], "price_in": 1.0, "price_out": 10.0}
 QUEUES = ("llm:held", "llm:talk", "llm:any")
 ASK = {"root": stage("llm_complete", prompt="one two three", max_tokens=100)}
 
@@ -136,6 +136,11 @@ def test_lanes_side_by_side_never_overdraw(desk: Desk) -> None:
     [
         ("o:alice", '[owners.alice]\nbudgets = [{requests = 1, per = "5h"}]', "owner alice has 0 requests"),
         ("f:talk", '[families.talk]\nbudgets = [{requests = 1, per = "5h"}]', "family talk has 0 requests"),
+        (
+            "f:meta%2Ftalk",
+            '[families."Meta/Talk"]\nbudgets = [{requests = 1, per = "5h"}]',
+            "family meta/talk has 0 requests",
+        ),
         ("g", '[grid]\nbudgets = [{requests = 1, per = "5h"}]', "the whole grid has 0 requests"),
     ],
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gridq.errors import QuotasFileError
+from gridq.places import toml_keys
 from gridq.protocol import Limit
 from gridq.quotas import AgentLimit, QueueLimit, SeatLimit, TeamLimit, load, parse
 
@@ -70,6 +73,15 @@ def test_queues_have_a_bound_and_a_policy() -> None:
 def test_the_plain_map_is_cents_a_month() -> None:
     limits = parse('{"ann": 5000, "bob": 0}', "quotas.json")
     assert limits.agents == {"ann": AgentLimit(None, 50_000_000), "bob": AgentLimit(None, 0)}
+
+
+@pytest.mark.parametrize("name", ["meta/llama-3", "Meta/Llama-3", "meta%2Fllama-3"])
+def test_models_are_named_as_anybody_writes_them(name: str) -> None:
+    text = f'[families."{name}"]\nparallel = 2\n[queues."llm:{name}"]\nmax_pending = 3'
+    found = parse(text, "q.toml").fields()
+    assert found == {"m:f:meta%2Fllama-3": "parallel/-/2", "q:llm:meta%2Fllama-3": "3 reject", "q": "1"}
+    tagged = parse('[families."llama3:8b"]\nparallel = 2', "q.toml")
+    assert tagged.fields() == {"m:f:llama3%3A8b": "parallel/-/2"}
 
 
 def test_no_table_is_no_limit() -> None:
@@ -156,8 +168,17 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
             "Two budgets are of tokens",
         ),
         ("[owners.a]\nparallel = -1", 2, "owners.a.parallel", "no count"),
-        ('[families."50%"]', 1, "families.50%", "no name"),
+        ('[families."a\\tb"]', 1, r"families.a\tb", "no name"),
+        ('[families.""]', 1, "families.", "no name"),
+        (f"[families.{'x' * 201}]", 1, f"families.{'x' * 201}", "no name"),
+        ("[families.Any]", 1, "families.Any", "no family"),
+        ('[families."llm:opus"]', 1, "families.llm:opus", r'write \[families."opus"\]'),
         ("[families.opus]\n[families.Opus]\nparallel = 1", 2, "families.Opus", "are one family"),
+        ('[families."m/x"]\n[families."m%2Fx"]', 2, "families.m%2Fx", "are one family"),
+        ('[families."m/x"]\n\nparalel = 1', 3, "families.m/x.paralel", "no key"),
+        ('[queues."llm:m/x"]\n[queues."llm:M%2Fx"]', 2, "queues.llm:M%2Fx", "are one queue"),
+        ('[queues."llm:m\\tx"]', 1, r"queues.llm:m\tx", "no queue"),
+        ('[queues."LLM:x"]', 1, "queues.LLM:x", "no queue"),
     ],
 )
 def test_a_mistake_is_named_by_line_and_key(text: str, line: int, key: str, words: str) -> None:
@@ -197,6 +218,65 @@ def test_a_mistake_in_json_too(text: str, path: str, words: str) -> None:
     with pytest.raises(QuotasFileError, match=words) as caught:
         parse(text, "q.json")
     assert (caught.value.path or "").startswith(tuple(path.split("|")))
+
+
+KEYS = (
+    r"""# [no.table]
+a = "# \" [x] = {" # b = 1
+[b . "c.d" . 'e"']
+"f\u0067" = '''
+h = 1
+'' [i] ''''
+j.k = [ # l = 1
+  {m = 1}, [{n = 2}],
+]
+o = {p = {q = QQQ
+r = \QQQ "" 1
+QQQ"", s.t = {}}, u = [
+  {v = 1}], w = 1979-05-27T07:32:00.5Z}
+
+[[x]]
+y = 1.5e3
+""".replace("QQQ", '"' * 3)
+    + '[z]\r\n"" = 0'
+)
+
+
+def test_the_line_of_every_key() -> None:
+    tomllib.loads(KEYS)
+    at = ("b", "c.d", 'e"')
+    assert list(toml_keys(KEYS)) == [
+        (("a",), 2),
+        (at, 3),
+        ((*at, "fg"), 4),
+        ((*at, "j", "k"), 7),
+        ((*at, "o"), 10),
+        ((*at, "o", "p"), 10),
+        ((*at, "o", "p", "q"), 10),
+        ((*at, "o", "p", "s", "t"), 12),
+        ((*at, "o", "u"), 12),
+        ((*at, "o", "w"), 13),
+        (("x",), 15),
+        (("x", "y"), 16),
+        (("z",), 17),
+        (("z", ""), 18),
+    ]
+
+
+def test_a_mistake_in_a_large_file_is_found_by_reading_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    loads = tomllib.loads
+
+    def counted(text: str, **more: Any) -> dict[str, Any]:
+        read.append(len(text))
+        return loads(text, **more)
+
+    monkeypatch.setattr(tomllib, "loads", counted)
+    tables = "".join(f'[agents.a{n}]\nbudgets = [\n{{tokens = 1, per = "day"}},\n]\n' for n in range(500))
+    with pytest.raises(QuotasFileError) as caught:
+        parse(tables + "[agents.z]\nmonthly_jobs = -1", "q.toml")
+    assert caught.value.path == "q.toml:2002: agents.z.monthly_jobs"
+    assert sum(read) < 2 * len(tables)
 
 
 def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ end
 
 -- A meter in words: whose it is, what is left of it, and for how long.
 local function meter_words(m, name, seat)
-  local whose = ALONE[name] and seat or name == 'g' and 'the whole grid'
-    or (string.sub(name, 1, 1) == 'o' and 'owner ' or 'family ') .. string.sub(name, 3)
+  local whose = ALONE[name] and seat or name == 'g' and 'the whole grid' or string.sub(name, 1, 1) == 'o' and 'owner ' .. string.sub(name, 3)
+    or 'family ' .. string.gsub(string.sub(name, 3), '%%(%x%x)', function(hex) return string.char(tonumber(hex, 16)) end)
   local thing = m.thing == 'parallel' and 'stages' or m.thing
   local function told(n) return m.thing == 'money' and string.format('$%.6f', n / 1000000) or whole(n) .. ' ' .. thing end
   local per = m.window == '-' and 'at once' or (lasting(m.window) and 'in ' or 'a ') .. m.window
