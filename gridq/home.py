@@ -22,6 +22,10 @@ GRID = "grid"
 """The name of the record of `gridq up`."""
 WORKER = "worker"
 """The name of the record of `gridq worker`."""
+SERVER = "server"
+"""The folder of the data of the server that `gridq up` brings along."""
+ACCESS = "access.json"
+"""The file in it of that server's port and password."""
 
 SECRETS = ("broker_url", "broker_password", "key")
 """Settings that make `config.toml` a file for its owner alone."""
@@ -112,3 +116,17 @@ def held(home: Path, name: str = GRID) -> bool:
     finally:
         os.close(lock)
     return False
+
+
+def stopped(home: Path) -> int | None:
+    """The port that the server of this home's own grid had, where `gridq up` has run here and does no more;
+    None where none ever did, or one runs or starts.
+    """
+    if held(home):
+        return None
+    try:
+        note = json.loads((home / SERVER / ACCESS).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    port = note.get("port") if isinstance(note, dict) else None
+    return port if isinstance(port, int) else None

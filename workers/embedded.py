@@ -25,15 +25,13 @@ from typing import Self
 import redis
 
 from gridq.errors import BrokerUnreachable, ConfigError
-from gridq.home import write_private
+from gridq.home import ACCESS, write_private
 
 HOST = "127.0.0.1"
 PORT_TRIES = 5
 LOCK_WAIT = 2.0
 """Seconds that a server whose parent has just died may take to be gone."""
 PORTS = range(20_000, 32_000)
-ACCESS = "access.json"
-"""The file, beside a server's data, of its port and password."""
 
 # Runs in a fresh interpreter, becomes the server, and sees to it that the server does not outlive the parent:
 # by the kernel on Linux, elsewhere by a process that waits for the end of a pipe which only the parent holds

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from gridq import login, profiles
 from gridq.errors import BrokerUnreachable, ConfigError
 from gridq.gateway.options import check_certificate, gateway_options
-from gridq.home import GRID, held, running, unusable
+from gridq.home import GRID, SERVER, held, running, unusable
 from gridq.settings import Settings
 from gridq.store.capacity import check_kept
 from gridq.store.connection import check_server, connect, safe_url, translated
@@ -116,7 +116,7 @@ def _start_server(grid: Deployment) -> None:
             check_kept(look)
         grid.more["broker_url"] = config.broker_url.get_secret_value()
     else:
-        server = remembered(config.home / "server")
+        server = remembered(config.home / SERVER)
         grid.at_end.append(server.stop)
         try:
             server.start(LOADING, grid.ending)

@@ -22,7 +22,8 @@ from gridq.errors import (
     BrokerUnreachable,
     GridError,
 )
-from gridq.settings import settings
+from gridq.home import stopped
+from gridq.settings import LOOPBACK, settings
 from gridq.store import sentinel
 from gridq.store.keepalive import KEEPALIVE
 from gridq.store.retrying import AsyncPatient, Patient, tell_losses
@@ -193,9 +194,33 @@ def translate(exc: BaseException, url: str | None = None) -> BrokerError:
                 f"The server at {shown} is still loading its data", reason | {"fix": "wait"}
             )
         if isinstance(fault, (faults.ConnectionError, faults.TimeoutError, OSError)):
+            if (known := _its_grid_is_stopped(shown)) is not None:
+                return known
             start = "start the server (`gridq up` starts one with a grid), or set GRIDQ_BROKER_URL"
             return BrokerUnreachable(f"Nothing answers at {shown}", reason | {"fix": start})
     return BrokerError(f"The server at {shown} did not do what was asked", {"reason": _one_line(exc)})
+
+
+def _its_grid_is_stopped(shown: str) -> BrokerUnreachable | None:
+    """What to say where the grid of this home is stopped, and `shown` is its server's address, or the default
+    one because none is named; None where the address is the fault.
+    """
+    try:
+        config = settings()
+    except GridError:
+        return None
+    port = stopped(config.home)
+    if port is None:
+        return None
+    reason = f"nothing answers at {shown}"
+    if shown == LOOPBACK and "broker_url" not in config.model_fields_set:
+        reason = f"no other is named, and nothing answers at the default address {shown}"
+    elif shown != f"redis://127.0.0.1:{port}/0":
+        return None
+    fix = "start it by `gridq up`, or name another grid's server by GRIDQ_BROKER_URL"
+    return BrokerUnreachable(
+        "The grid of this machine is stopped", {"path": str(config.home), "reason": reason, "fix": fix}
+    )
 
 
 @contextmanager

@@ -152,12 +152,17 @@ def test_down_ends_what_runs(home: HomeFolder) -> None:
     assert detached.returncode == 0, detached.stderr
     assert "Not found  gateway: None listens at 0.0.0.0 while the grid has no API key" in detached.stdout
     assert "The grid is up" in detached.stdout
-    port = port_of(home.state("grid"))
+    url, port = home.state("grid")["broker_url"], port_of(home.state("grid"))
     done = home.json("down")
     assert (sorted(done["parts"]), done["killed"]) == (["bench", "local", "router0", "server"], [])
     assert home.processes() == []
     assert not listens(port)
     assert home("status").returncode == 3
+    asked = home("jobs", "--grid", url)  # as who knew it by its record; without it a stranger's may answer
+    assert asked.returncode == 2
+    assert asked.stderr.startswith(
+        f"error: broker.unreachable: The grid of this machine is stopped (at {home.path})"
+    )
 
 
 def test_a_job_that_was_accepted_goes_on_after_the_grid_was_down(home: HomeFolder) -> None:

@@ -1,0 +1,83 @@
+"""What is said of a server that is away where it was that of this home's own grid, which is stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from gridq.errors import BrokerError, BrokerUnreachable
+from gridq.home import GRID, SERVER
+from gridq.settings import LOOPBACK, settings
+from gridq.store.connection import check_server, connect, translate
+from workers.embedded import EmbeddedServer, remember
+from workers.records import Record
+
+REFUSED = redis.ConnectionError("Connection refused")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home folder in which no grid ever ran."""
+    monkeypatch.setenv("GRIDQ_HOME", str(tmp_path))
+    monkeypatch.delenv("GRIDQ_BROKER_URL", raising=False)
+    settings.cache_clear()
+    yield tmp_path
+    settings.cache_clear()
+
+
+@pytest.fixture
+def url(home: Path) -> str:
+    """The address that the server of the home's grid had: it ran there, and is stopped."""
+    with EmbeddedServer(home / SERVER, appendonly=True) as server:
+        remember(server)
+    return server.url
+
+
+def said(url: str | None = None) -> str:
+    error = translate(REFUSED, url)
+    assert isinstance(error, BrokerUnreachable)
+    return str(error)
+
+
+def test_who_names_no_server_is_told_that_their_grid_is_stopped(home: Path, url: str) -> None:
+    where = "no other is named, and nothing answers at the default address redis://127.0.0.1:6379/0"
+    fix = "start it by `gridq up`, or name another grid's server by GRIDQ_BROKER_URL"
+    told = f"broker.unreachable: The grid of this machine is stopped (at {home}); {where}. Fix: {fix}"
+    assert said() == said(LOOPBACK) == told
+
+
+def test_so_is_who_knew_its_address(home: Path, url: str) -> None:
+    with connect(url, retry=False) as client, pytest.raises(BrokerError) as caught:
+        check_server(client)
+    assert caught.value.message == "The grid of this machine is stopped"
+    assert caught.value.reason == f"nothing answers at {url.partition('//')[0]}//{url.rpartition('@')[2]}"
+
+
+def test_an_address_that_was_named_is_told_of(home: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said("redis://127.0.0.1:1/0").startswith(
+        "broker.unreachable: Nothing answers at redis://127.0.0.1:1/0"
+    )
+    monkeypatch.setenv("GRIDQ_BROKER_URL", LOOPBACK)
+    settings.cache_clear()
+    assert said().startswith(f"broker.unreachable: Nothing answers at {LOOPBACK}")
+
+
+def test_a_grid_that_runs_or_starts_is_not_stopped(home: Path, url: str) -> None:
+    record = Record(home, GRID)
+    try:
+        assert "Nothing answers" in said(LOOPBACK)
+    finally:
+        record.close()
+    assert "is stopped" in said(LOOPBACK)
+
+
+@pytest.mark.parametrize("note", [None, "", "[]", '{"port": null}', b"\xff"])
+def test_where_none_ever_ran_nothing_is_made_up(home: Path, note: str | bytes | None) -> None:
+    if note is not None:
+        (home / SERVER).mkdir()
+        (home / SERVER / "access.json").write_bytes(os.fsencode(note))
+    assert "Nothing answers" in said()
