@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Collection
 
 from gridq.protocol import Service
 
@@ -42,6 +43,17 @@ class Durations:
         with self._lock:
             seen = dict(self._seen)
         return {queue: summary(*one) for queue, one in seen.items()}
+
+    def expected(self, queues: Collection[str]) -> dict[str, int]:
+        """By queue, of `queues`, for how many ms a stage is expected to hold its lane: as nine of ten did.
+        Few that were measured are taken to vary more than they did: n of them by 1/√n of their mean at least.
+        """
+        with self._lock:
+            seen = {queue: one for queue, one in self._seen.items() if queue in queues}
+        return {
+            queue: math.ceil(1000 * summary(n, mean, max(variance, mean * mean / min(n, MEMORY))).p90)
+            for queue, (n, mean, variance) in seen.items()
+        }
 
 
 def summary(n: int, mean: float, variance: float) -> Service:

@@ -10,11 +10,15 @@ from dataclasses import dataclass
 
 from gridq import queues
 from gridq.graph.plan import Plan, Step
+from gridq.meters import Expects
 from gridq.profiles import Profile
 from gridq.protocol import MOST_USED, StageCall
 
 BYTES_A_TOKEN = 4
 """Of JSON: English prose has somewhat more, code and other languages somewhat less."""
+
+LONGEST = 40 * 86_400
+"""Seconds that a stage is expected to run at most, whatever its time-out says."""
 
 _SAID = re.compile(rb'"max(?:_completion|_output)?_tokens"\s*:\s*([1-9]\d{0,7})\b')
 """How long an answer may be, as the APIs of models say it, in a request that is a job's input."""
@@ -22,31 +26,34 @@ _SAID = re.compile(rb'"max(?:_completion|_output)?_tokens"\s*:\s*([1-9]\d{0,7})\
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What a step will use beside the job's input, where it `reads_input`."""
+    """What a step will use beside the job's input, where it `reads_input`; `timeout_ms`: of its own."""
 
     step: int
     tokens_in: int
     tokens_out: int
     reads_input: bool
+    timeout_ms: int | None = None
 
 
 def guesses(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[Guess, ...]:
-    """Of each step for which a profile can tell: its texts, the longest answers of those before it that it
-    reads, and its own.
+    """Of each step of which something is known: its texts as its profile counts them, the longest answers of
+    those before it that it reads, and its own; its time-out.
     """
     found: dict[int, Guess] = {}
     for index, step in enumerate(plan.steps):
         profile = profiles.get(queues.kind_of(step.queue))
         tokens_in, tokens_out = _of(step, profile) if profile is not None else (0, 0)
+        timeout = _timeout_ms(step) if profile is not None else None
         if tokens_in or tokens_out:
             tokens_in += sum(found[before].tokens_out for before in step.refs if before in found)
-            found[index] = Guess(index, tokens_in, tokens_out, step.reads_input)
+        if tokens_in or tokens_out or timeout:
+            found[index] = Guess(index, tokens_in, tokens_out, step.reads_input, timeout)
     return tuple(found.values())
 
 
 def told(found: Sequence[Guess], value: bytes, length: int) -> list[str]:
-    """The job's fields that say so to the scripts: `tk:<step>` → "in out". `length`: of the input, of which
-    `value` may only be a link.
+    """The job's fields that say so to the scripts: `tk:<step>` → "in out", or "in out timeout" where it has a
+    time-out of its own. `length`: of the input, of which `value` may only be a link.
     """
     if not found:
         return []
@@ -55,11 +62,17 @@ def told(found: Sequence[Guess], value: bytes, length: int) -> list[str]:
     fields = []
     for guess in found:
         tokens_in, tokens_out = guess.tokens_in, guess.tokens_out
-        if guess.reads_input:
+        if guess.reads_input and (tokens_in or tokens_out):
             tokens_in += length // BYTES_A_TOKEN
             tokens_out = said or tokens_out
-        fields += [f"tk:{guess.step}", f"{tokens_in} {tokens_out}"]
+        fields += [f"tk:{guess.step}", Expects(tokens_in, tokens_out, guess.timeout_ms).text()]
     return fields
+
+
+def _timeout_ms(step: Step) -> int | None:
+    """Of all its stages together, where each has one of its own."""
+    seconds = [op.timeout for op in step.ops]
+    return int(sum(min(each or 0, LONGEST) for each in seconds) * 1000) if seconds and all(seconds) else None
 
 
 def _of(step: Step, profile: Profile) -> tuple[int, int]:

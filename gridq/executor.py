@@ -92,6 +92,7 @@ class Session:
         self._running: dict[str, Attempt] = {}
         self.durations = Durations()
         self._recorded = self._told = 0  # stages that were recorded; how many of them the server knows of
+        self._takes: dict[str, int] = {}  # for how long they are expected to run, as the server knows it
         self._lock = threading.Lock()
         self._abandoned: set[str] = set()  # lanes whose thread is kept by code that does not stop
         self._renewer = Repeat(f"renew {seat}", config.renew_ms / 1000, self.renew)
@@ -123,12 +124,16 @@ class Session:
             owner=self.terms.owner,
             families=self.terms.families,
             prices=self.terms.prices,
+            hourly=None if self.terms.hourly is None else (self.terms.hourly, self._timeout_ms()),
         )
         if other is not None:
             raise SeatInUse(
                 f"The seat {self.seat!r} is served by another live worker",
                 {"worker": other, "fix": "stop that worker, or give this machine an id of its own"},
             )
+
+    def _timeout_ms(self) -> int:
+        return int(min(self.config.stage_timeout, self.config.max_deadline) * 1000)
 
     def drain(self) -> bool:
         """Take nothing more; what runs goes on. Whether the server could be told so."""
@@ -322,12 +327,15 @@ class Session:
             running = dict(self._running)
             recorded = self._recorded
         told = None if recorded == self._told else recorded
-        lost = self.scripts.renew(self.seat, self.incarnation, list(running), self._warm(), told)
+        takes = {} if self.terms.hourly is None else self.durations.expected(self.queues)
+        news = None if takes == self._takes else takes
+        lost = self.scripts.renew(self.seat, self.incarnation, list(running), self._warm(), told, takes=news)
         if lost is None:
+            self._takes = {}
             self._again()
             lost = []
         else:
-            self._told = recorded
+            self._told, self._takes = recorded, takes
         self.resting.recover()
         for lease in lost:
             running[lease].lose()

@@ -17,6 +17,7 @@ from redis import Redis
 
 from gridq.graph.plan import Step, load_step
 from gridq.jobs import End, chain_of
+from gridq.meters import UNKNOWN, Expects
 from gridq.protocol import Json, Row
 from gridq.states import JobState, StageState
 from gridq.store import values
@@ -37,9 +38,8 @@ class StageView:
     `deaths` those that killed the process that ran them: since it, or a Retry around it, started last. Of a
     stage in quarantine `until` is when that ends. `excluded`: seats that are left out, for now after a
     failure, or for good as they lack something. `cost` is what its claim will reserve, in micro-dollars,
-    `expects` how many tokens in and out it is estimated to use, both known while it waits. `links`: of a
-    stage with fall-backs all of its queues, the best first, known while its job runs; `queue` is the one of
-    them where it is or was.
+    `expects` what it is estimated to use, both known while it waits. `links`: of a stage with fall-backs all
+    of its queues, the best first, known while its job runs; `queue` is the one of them where it is or was.
     """
 
     path: str
@@ -61,7 +61,7 @@ class StageView:
     micro_dollars: int | None = 0
     excluded: tuple[str, ...] = ()
     cost: int = 0
-    expects: tuple[int, int] = (0, 0)
+    expects: Expects = UNKNOWN
     links: tuple[str, ...] = ()
 
 
@@ -284,8 +284,7 @@ def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: 
         stage.wait_ms = None if ready is None else max(now - ready, 0) * 1000
         names = _text(one["x"]).split(",")  # "=seat", all but that one, stands beside the names of the others
         stage.excluded = tuple(name for name in names if name and not name.startswith("="))
-        tokens_in, tokens_out = _text(one["tk"] or b"0 0").split()
-        stage.expects = int(tokens_in), int(tokens_out)
+        stage.expects = Expects.read(_text(one["tk"] or b"0 0"))
         stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _text(one["at"])))
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from pydantic import Field
 
 from gridq.money import dollars
 from gridq.protocol import Limit, Thing, Wire
+from gridq.queues import OWN_KIND, kind_of
 
 OWN, GRID = "own", "grid"
 """The two sheets of a seat: by its machine, and by the grid's quotas file."""
@@ -25,8 +28,68 @@ WHOLE = "g"
 KINDS = {"a": "agent", "t": "team", "o": "owner", "f": "family"}
 """Whose a shared sheet is, by the first letter of its name."""
 
+MOST_HELD = 10**12
+"""Micro-dollars of time that are held of one stage at most: sums of more are not exact in the scripts."""
+
 _METER = re.compile(r"(\w+)/([^/]+)/(\d+)/(\d+)/(\d+)/(\d*)")
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Expects(NamedTuple):
+    """What a stage is estimated to use: tokens in and out; its own time-out, where it has one."""
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+    timeout_ms: int | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Expects:
+        """As the scripts are told it: `in out`, or `in out timeout`."""
+        return cls(*map(int, text.split()))
+
+    def text(self) -> str:
+        """As the scripts are told it."""
+        return " ".join(str(number) for number in self if number is not None)
+
+    @property
+    def tokens(self) -> int:
+        """In and out."""
+        return self.tokens_in + self.tokens_out
+
+
+UNKNOWN = Expects()
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a seat asks for, by its record: micro-dollars a million tokens in and out (`prices`), and for an
+    hour of a lane (`hourly`); `timeout_ms`: of a stage that has none of its own; `takes`: by queue for how
+    many ms a stage is expected to hold a lane, as far as that was measured.
+    """
+
+    prices: tuple[int, int] = (0, 0)
+    hourly: int = 0
+    timeout_ms: int = 0
+    takes: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, record: Mapping[str, str]) -> Rates:
+        """Of a seat's record."""
+        cost_in, cost_out = (record.get("prices") or "0 0").split()
+        hourly, timeout = (record.get("hourly") or "0 0").split()
+        takes = dict(each.split("=") for each in record.get("takes", "").split())
+        times = {queue: int(ms) for queue, ms in takes.items()}
+        return cls((int(cost_in), int(cost_out)), int(hourly), int(timeout), times)
+
+    def guess(self, queue: str, expects: Expects) -> int:
+        """What a stage of a queue is estimated to cost, in micro-dollars (lib/meters.lua: estimate)."""
+        cost_in, cost_out = self.prices
+        guess = -(-(expects.tokens_in * cost_in + expects.tokens_out * cost_out) // 1_000_000)
+        if self.hourly and kind_of(queue) != OWN_KIND:
+            timeout = self.timeout_ms if expects.timeout_ms is None else expects.timeout_ms
+            lasts = self.takes.get(queue, max(self.takes.values(), default=timeout))
+            guess += min(-(-self.hourly * min(lasts, timeout) // 3_600_000), MOST_HELD)
+        return guess
 
 
 class Meter(Wire):
@@ -156,6 +219,26 @@ def shared_names(raw: bytes | str | None) -> dict[str, tuple[str, ...]]:
         for name in names.split(","):
             found[name] = (*found.get(name, ()), queue) if binds else ()
     return found
+
+
+def lacking(meters: Iterable[Meter], queue: str, cost: int, expects: Expects, rates: Rates) -> Meter | None:
+    """Of the meters that bind a seat the first that has no room for a stage of a queue which is said to cost
+    so many micro-dollars; None where all have. As a claim looks at them (lib/meters.lua: lacking).
+    """
+    guess = rates.guess(queue, expects)
+    free = kind_of(queue) == OWN_KIND
+    if free and not cost:
+        return None
+    for meter in meters:
+        if meter.binds_in(queue) and not (free and meter.thing != "money"):
+            need = 1
+            if meter.thing == "money":
+                need = max(cost, min(guess, max(meter.limit, 1)))
+            elif meter.thing == "tokens":
+                need = max(1, min(expects.tokens, meter.limit))
+            if meter.remaining < need:
+                return meter
+    return None
 
 
 def tightest(meters: Iterable[Meter], thing: Thing) -> Meter | None:

@@ -158,6 +158,12 @@ class Profile(ABC):
         """The dearest prices of a seat: micro-dollars a million tokens, in and out. None: it has none."""
         return None
 
+    def hourly(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
+        """What an hour of one lane of a seat costs, in micro-dollars; `config` as `open` is given it. None:
+        its time has no price.
+        """
+        return None
+
     def warm(self) -> Sequence[str]:
         """The queues whose work starts soonest here, as their model is loaded; must not block."""
         return ()

@@ -152,6 +152,7 @@ class SeatTerms(Wire):
     owner: str = ""
     families: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="by queue")
     prices: tuple[int, int] | None = Field(None, description="micro-dollars a million tokens, in and out")
+    hourly: int | None = Field(None, description="micro-dollars for an hour of a lane; None: it has no price")
 
 
 class ProbeReport(Wire):

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from redis import Redis
 
 from gridq import queues
-from gridq.meters import GRID, OWN, Meter, shared_names, sheet, tightest
+from gridq.meters import GRID, OWN, UNKNOWN, Expects, Meter, Rates, lacking, shared_names, sheet, tightest
 from gridq.protocol import Advertisement, Json
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
@@ -56,6 +56,8 @@ class LiveSeat(Advertisement):
     budget_left: int | None = None
     budget_until: float | None = Field(None, description="when that turns")
     prices: tuple[int, int] = Field((0, 0), description="micro-dollars a million tokens, in and out")
+    hourly: int = Field(0, description="micro-dollars for an hour of a lane")
+    rates: Rates = Field(Rates(), exclude=True)
     per_minute: int | None = Field(None, description="requests in any minute; None: no limit")
     rate_until: float | None = Field(None, description="until when these are used up; None: they are not")
     reliability: float = Field(
@@ -64,24 +66,9 @@ class LiveSeat(Advertisement):
     stale: bool = False
     obeys: bool = Field(True, description="False: it has yet to heed that an operator drains it, or no more")
 
-    def lacking(self, queue: str, cost: int, expects: tuple[int, int] = (0, 0)) -> Meter | None:
-        """The meter in which a stage of a queue has no room that is said to cost so many micro-dollars, and
-        estimated to use so many tokens in and out.
-        """
-        guess = -(-sum(n * price for n, price in zip(expects, self.prices, strict=True)) // 1_000_000)
-        free = queues.kind_of(queue) == queues.OWN_KIND
-        if free and not cost:
-            return None
-        for meter in self.meters:
-            if meter.binds_in(queue) and not (free and meter.thing != "money"):
-                need = 1
-                if meter.thing == "money":
-                    need = max(cost, min(guess, max(meter.limit, 1)))
-                elif meter.thing == "tokens":
-                    need = max(1, min(sum(expects), meter.limit))
-                if meter.remaining < need:
-                    return meter
-        return None
+    def lacking(self, queue: str, cost: int, expects: Expects = UNKNOWN) -> Meter | None:
+        """The meter in which a stage of a queue has no room that is said to cost so many micro-dollars."""
+        return lacking(self.meters, queue, cost, expects, self.rates)
 
     @property
     def free(self) -> int:
@@ -152,8 +139,8 @@ def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes])
     fields |= {"lanes": int(record["lanes"]), "busy": busy, "bells": bells}
     fields |= {"warm": record.get("warm", "").split(), "stale": text is None and said.kind != ROUTER_KIND}
     fields["meters"] = _meters(record, now, shared)
-    if record.get("prices"):
-        fields["prices"] = tuple(map(int, record["prices"].split()))
+    rates = Rates.read(record)
+    fields |= {"prices": rates.prices, "hourly": rates.hourly, "rates": rates}
     fields |= _limits(record, fields["meters"], now, claims, oldest)
     fields["reliability"] = round(reliability(record.get("rel"), now * 1000), 3)
     draining = record.get("draining")

@@ -157,10 +157,11 @@ class Worker:
 
 def _terms(seat: Seat) -> SeatTerms:
     """What the server is told of a seat at its registration."""
-    families, prices = {}, None
+    families, prices, hourly = {}, None, None
     if seat.profile is not None and seat.capability is not None:
         families = {queue: tuple(names) for queue, names in seat.profile.families(seat.capability).items()}
         prices = seat.profile.prices(seat.capability)
+        hourly = seat.profile.hourly(seat.capability, seat.offer.config)
     return SeatTerms(
         limits=seat.offer.limits,
         per_minute=seat.offer.requests_per_minute,
@@ -168,6 +169,7 @@ def _terms(seat: Seat) -> SeatTerms:
         owner=seat.terms.owner,
         families=families,
         prices=prices,
+        hourly=hourly,
     )
 
 

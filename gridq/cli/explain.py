@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gridq.client import BrokerClient
     from gridq.graph.plan import Plan, Step
-    from gridq.meters import Meter
+    from gridq.meters import Expects, Meter
     from gridq.profiles import Profile
     from gridq.registry import LiveSeat
     from gridq.settings import Settings
@@ -76,6 +76,7 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
     from gridq.graph.catalogue import StageSpec
     from gridq.inbox import graph_text
     from gridq.matching import wanted
+    from gridq.meters import UNKNOWN, Expects
     from gridq.planning import compile_text, local_catalogue
     from gridq.profiles import load
     from gridq.store.connection import translated
@@ -88,10 +89,13 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
     graph, output, plan = compile_text(text, catalogue, config, profiles)
     seats = client.seats()
     demands = {want.step: want.demand for want in wanted(plan, profiles)}
-    tokens = {guess.step: (guess.tokens_in, guess.tokens_out) for guess in guesses(plan, profiles)}
+    guessed = {
+        guess.step: Expects(guess.tokens_in, guess.tokens_out, guess.timeout_ms)
+        for guess in guesses(plan, profiles)
+    }
     steps = []
     for index, made in enumerate(plan.steps):
-        expects = tokens.get(index, (0, 0))
+        expects = guessed.get(index, UNKNOWN)
         links = [
             _link(replace(made, queue=queue), demands.get(index), expects, seats, profiles)
             for queue in made.links
@@ -108,7 +112,7 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
                 "queue": step.queue,
                 "links": list(made.links),
                 "micro_dollars": step.micro_dollars,
-                "tokens": sum(expects),
+                "tokens": expects.tokens,
                 "seats": [seat.seat for seat in able],
                 "free": sum(seat.free for seat in able),
                 "lacking": lacking,
@@ -128,7 +132,7 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
 def _link(
     step: Step,
     demand: Any,
-    expects: tuple[int, int],
+    expects: Expects,
     seats: Sequence[LiveSeat],
     profiles: Mapping[str, Profile],
 ) -> tuple[Step, dict[str, str], list[LiveSeat]]:
@@ -161,14 +165,14 @@ def _lacking(
     return found
 
 
-def _dry(seat: LiveSeat, step: Step, expects: tuple[int, int]) -> Meter | None:
-    """The budget in which a seat has no room for the step, which uses so many tokens in and out."""
+def _dry(seat: LiveSeat, step: Step, expects: Expects) -> Meter | None:
+    """The budget in which a seat has no room for the step."""
     from gridq.jobs import rung
 
     return seat.lacking(step.queue, rung(step.micro_dollars), expects)
 
 
-def _nobody(step: Step, expects: tuple[int, int], seats: Sequence[LiveSeat], lacking: dict[str, str]) -> str:
+def _nobody(step: Step, expects: Expects, seats: Sequence[LiveSeat], lacking: dict[str, str]) -> str:
     from gridq.meters import short
     from gridq.registry import why_nobody
 

@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 from gridq.errors import GridError, SchemaMismatch
 from gridq.store.capacity import full
 
-SCHEMA = 3
+SCHEMA = 4
 """The form of the data that this version's scripts read and write.
 
 Raise it where a script of this version could misread what one of the version before wrote, or the other way

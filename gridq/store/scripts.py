@@ -152,13 +152,15 @@ class Scripts:
         owner: str = "",
         families: Mapping[str, Sequence[str]] | None = None,
         prices: tuple[int, int] | None = None,
+        hourly: tuple[int, int] | None = None,
     ) -> str | None:
         """Make the seat live. None, or the host of the other live worker that serves it.
 
         `per_minute`: requests in any minute, None: no limit. `rests`: it takes nothing for now, as after
         `leave`. `only`: the agents and teams (`team:<name>`) to whom it is lent alone, none: everybody.
         `families`: of what it runs for a queue, the model's; `prices`: of its dearest model, micro-dollars a
-        million tokens in and out.
+        million tokens in and out; `hourly`: micro-dollars for an hour of a lane, and the time-out in ms of a
+        stage that has none of its own.
         """
         reply = self.call(
             "register",
@@ -176,6 +178,7 @@ class Scripts:
             owner,
             " ".join(f"{queue}={','.join(names)}" for queue, names in (families or {}).items() if names),
             "" if prices is None else f"{prices[0]} {prices[1]}",
+            "" if hourly is None else f"{hourly[0]} {hourly[1]}",
         )
         return None if reply[0] == 1 else reply[1].decode()
 
@@ -196,14 +199,19 @@ class Scripts:
         leases: Sequence[str],
         warm: Iterable[str] = (),
         recorded: int | None = None,
+        *,
+        takes: Mapping[str, int] | None = None,
     ) -> list[str] | None:
         """Renew the seat and its leases: the lost ones, or None where the server does not know this
         incarnation as live. `warm`: the queues whose model the seat has loaded; `recorded`: how many stages
-        this incarnation has recorded in all, None where it has told so before.
+        this incarnation has recorded in all, None where it has told so before. `takes`: by queue for how many
+        ms a stage is expected to hold a lane, where that is news and has a price.
         """
         loaded = " ".join(sorted(warm))
         told = "" if recorded is None else recorded
-        reply = [word.decode() for word in self.call("renew", seat, incarnation, loaded, told, *leases)]
+        times = " ".join(f"{queue}={ms}" for queue, ms in (takes or {}).items())
+        words = self.call("renew", seat, incarnation, loaded, told, times, *leases)
+        reply = [word.decode() for word in words]
         return None if reply == ["gone"] else reply
 
     def fenced(self, leases: Sequence[str]) -> list[str]:

@@ -88,6 +88,7 @@ class Books:
         self.grid.seat(
             seat, *SEATS[seat], inc=f"i{self.inc[seat]}", lanes=3, limits=self.limits(4), owner=draw(OWNERS),
             families=draw(FAMILIES) if seat != "m.r" else {}, prices=draw((None, (1_000_000, 5_000_000))),
+            hourly=draw((None, None, (3_600_000, 2_500), (999_999, 60_000))),
         )  # fmt: skip
 
     def table(self, name: str, some: int, *, people: bool = False) -> str:
@@ -144,7 +145,7 @@ class Books:
         self.jobs.append(job)
         for number in range(len(made.steps)):
             if draw((True, False)):
-                told = f"{draw((0, 10, 300))} {draw((0, 20, 500, 10_000))}"
+                told = f"{draw((0, 10, 300))} {draw((0, 20, 500, 10_000))}{draw(('', ' 900', ' 40000'))}"
                 self.grid.client.hset(self.grid.keys("job", job), f"tk:{number}", told)
 
     def claim(self) -> None:
@@ -239,8 +240,10 @@ class Books:
 
     def sweep(self) -> None:
         self.grid.wait_over()
-        for seat in SEATS:
-            self.grid.scripts.renew(seat, f"i{self.inc[seat]}", [])
+        for seat, serves in SEATS.items():
+            measured = [queue for queue in serves if self.random.random() < 0.3]
+            takes = {queue: self.random.choice((0, 350, 1_700, 90_000)) for queue in measured}
+            self.grid.scripts.renew(seat, f"i{self.inc[seat]}", [], takes=takes)
 
     # -- what must hold
 

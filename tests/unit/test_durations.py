@@ -47,6 +47,17 @@ def test_the_latest_count_most() -> None:
     assert 2.8 < found.mean < 3.0
 
 
+def test_few_are_taken_to_vary_more_than_they_did() -> None:
+    one, many = (told(*[1.0] * count).expected(["bench:any"])["bench:any"] for count in (1, 500))
+    assert 1_900 < one < 2_200
+    assert 1_100 < many < 1_300
+    wild = told(*[0.1, 4.0] * 100)
+    assert wild.expected(["bench:any"])["bench:any"] == pytest.approx(
+        1000 * wild.told()["bench:any"].p90, abs=1
+    )
+    assert wild.expected(["bench:other"]) == {}
+
+
 def test_stages_that_take_no_time_do_no_harm() -> None:
     found = told(0.0, 0.0).told()["bench:any"]
     assert found.p90 == 0.0

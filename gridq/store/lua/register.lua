@@ -3,12 +3,13 @@
 --       queues (space separated), TTL of the seat's record in ms, name of its Celery worker, requests a minute or '', '1' where it
 --       takes nothing for now, whom it is lent to alone ('a:<agent>' and 't:<team>', space separated) or '', its owner or '', the
 --       model families of what it runs for a queue ('<queue>=<family>,<family> …') or '', the dearest of its prices in micro-dollars
---       a million tokens ('in out') or ''
+--       a million tokens ('in out') or '', micro-dollars for an hour of a lane and the time-out in ms of a stage that has none
+--       ('hour time-out') or ''
 -- TTL   untold lives for a minute
 -- gives {1} | {0, host} another live worker on another host serves it | an error SCHEMA
 local other = other_schema(C('GET', K .. 'schema'))
 if other then return other end
-local seat, inc, host, lanes, limits, queues, ttl, worker, rpm, rests, only, owner, families, prices = unpack(ARGV)
+local seat, inc, host, lanes, limits, queues, ttl, worker, rpm, rests, only, owner, families, prices, hourly = unpack(ARGV)
 local key = K .. 'seat:' .. seat
 local f = C('HMGET', key, 'inc', 'host', 'lanes', 'queues', 'draining')
 local alive_to = C('ZSCORE', K .. 'seats', seat)
@@ -31,7 +32,7 @@ if only ~= '' then
   C('HSET', K .. 'lends', seat, only)
 elseif C('HDEL', key, 'only') == 1 then C('HDEL', K .. 'lends', seat) end
 if f[1] ~= inc then C('HDEL', key, 'oks') end
-for field, told in pairs({rpm = rpm, owner = owner, families = families, prices = prices}) do
+for field, told in pairs({rpm = rpm, owner = owner, families = families, prices = prices, hourly = hourly}) do
   if told == '' then C('HDEL', key, field) else C('HSET', key, field, told) end
 end
 set_sheet(seat, 'own', limits)

@@ -1,10 +1,11 @@
 -- The heartbeat that alone decides live or dead: renew the seat and its leases; a free lane with work pending and no bell
 -- on its way gets one, so a lost bell costs a second at most.
 -- ARGV  seat, incarnation, queues whose model the seat has loaded (space separated), how many stages this incarnation has recorded
---       in all, '' where that was told before, lease …
+--       in all, '' where that was told before, how many ms a stage of a queue is expected to take ('queue=ms …'; '' where that was told
+--       before, or its time has no price), lease …
 -- gives {gone} | the leases that are no longer ours
 local seat, inc = ARGV[1], ARGV[2]
-local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining', 'ttl', 'warm', 'rpm', 'grpm', 'oks')
+local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining', 'ttl', 'warm', 'rpm', 'grpm', 'oks', 'takes')
 if f[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
 C('PEXPIRE', K .. 'seat:' .. seat, f[5])
@@ -14,8 +15,9 @@ if ARGV[4] ~= '' and tonumber(ARGV[4]) > tonumber(f[9] or 0) then
   tally(seat, ARGV[4] - (f[9] or 0), 0)
   C('HSET', K .. 'seat:' .. seat, 'oks', ARGV[4])
 end
+if ARGV[5] ~= '' then C('HSET', K .. 'seat:' .. seat, 'takes', remembered(f[10], ARGV[5], f[3])) end
 local lost = {}
-for i = 5, #ARGV do
+for i = 6, #ARGV do
   local lease = ARGV[i]
   if C('ZSCORE', K .. 'leases', lease) then C('ZADD', K .. 'leases', 'XX', NOW + LEASE, lease) else lost[#lost + 1] = lease end
 end

@@ -9,7 +9,7 @@ import pytest
 
 from gridq.errors import ConfigError
 from gridq.protocol import Usage
-from workers.profiles.gpu import devices, engines
+from workers.profiles.gpu import GpuProfile, devices, engines
 from workers.profiles.gpu.accounting import priced
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.devices import Device
@@ -114,6 +114,19 @@ def test_more_lanes_than_the_engine_truly_has_are_refused(monkeypatch: pytest.Mo
 def test_a_devices_hour_is_priced_by_the_second():
     assert priced(Usage(seconds=1.8), 2.0).micro_dollars == 1000
     assert priced(Usage(seconds=1.8), None).micro_dollars == 0
+
+
+@pytest.mark.parametrize(("price", "hourly"), [(2.0, 2_000_000), (0.1, 100_000), (0, None), (None, None)])
+def test_what_an_hour_costs_is_told_to_the_grid(price: float | None, hourly: int | None) -> None:
+    (offer,) = GpuProfile().probe({"gpus": False, "price_per_hour": price}).found
+    assert GpuProfile().hourly(GpuCapability.model_validate(offer.capability), offer.config) == hourly
+
+
+@pytest.mark.parametrize("price", [-1, float("inf"), float("nan"), 1e7])
+def test_a_price_that_is_none_is_named(price: float) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GpuProfile().probe({"gpus": False, "price_per_hour": price})
+    assert caught.value.path == "gpu.price_per_hour"
 
 
 def test_a_file_that_is_no_model_is_not_offered(tmp_path: Path) -> None:

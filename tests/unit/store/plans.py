@@ -89,6 +89,7 @@ class Grid:
         budget: int | None = None, ttl_ms: int = HOUR, period: str = "month", per_minute: int | None = None,
         rests: bool = False, only: Sequence[str] = (), limits: Sequence[Limit] = (), owner: str = "",
         families: Mapping[str, Sequence[str]] | None = None, prices: tuple[int, int] | None = None,
+        hourly: tuple[int, int] | None = None,
     ) -> str | None:  # fmt: skip
         """Register a seat; the other host where it is refused."""
         own = [] if budget is None else [Limit(thing="money", window=period, most=budget)]
@@ -106,6 +107,7 @@ class Grid:
             owner=owner,
             families=families,
             prices=prices,
+            hourly=hourly,
         )
         if other is None:
             self.budgets[seat] = budget

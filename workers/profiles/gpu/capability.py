@@ -46,7 +46,7 @@ class GpuConfig(BaseModel):
     gpus: bool = True
     lanes: int | None = Field(default=None, ge=1, le=64)
     threads: int | None = Field(default=None, ge=1, le=1024)
-    price_per_hour: float | None = Field(default=None, ge=0)
+    price_per_hour: float | None = Field(default=None, ge=0, le=1_000_000)
     models: list[Json] = Field(default_factory=list)
 
 

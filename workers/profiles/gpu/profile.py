@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from gridq.profiles import Profile, StageContext
 from gridq.protocol import Demand, Effect, Estimate, Json, ProbeReport, StageCall
 from gridq.resting import DEGRADED
 from workers.profiles.gpu import devices, matching
+from workers.profiles.gpu.accounting import MICRO
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.probe import probe
 from workers.profiles.gpu.runner import Runner
@@ -47,6 +49,10 @@ class GpuProfile(Profile):
         """Of the model that the seat likes best for a queue: its name and families."""
         assert isinstance(capability, GpuCapability)
         return llm_families(capability.models)
+
+    def hourly(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
+        price = GpuSeat.model_validate(config).price_per_hour
+        return math.ceil(round(price * MICRO, 3)) if price else None
 
     def demand(self, effect: Effect) -> Demand | None:
         return matching.demand_of(effect)

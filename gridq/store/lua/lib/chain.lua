@@ -20,14 +20,14 @@ local function affords(seat, q, cost, told)
   if told == '' then told = nil end
   local id = seat .. ' ' .. q .. ' ' .. cost .. ' ' .. (told or '')
   if purses[id] == nil then
-    local f, calm = C('HMGET', K .. 'seat:' .. seat, 'own', 'grid', 'shared', 'prices'), {}
+    local f, calm = C('HMGET', K .. 'seat:' .. seat, 'own', 'grid', 'shared', 'prices', 'hourly', 'takes'), {}
     for i, s in ipairs(bound_by(seat, f[1], f[2], f[3]) or {}) do
       calm[i] = {name = s.name, only = s.only, list = {}}
       for _, m in ipairs(s.list) do
         if m.thing ~= 'parallel' and (lasting(m.window) or FOREVER) > 60000 then table.insert(calm[i].list, m) end
       end
     end
-    purses[id] = not lacking(calm, q, tonumber(cost), estimate(told, f[4]))
+    purses[id] = not lacking(calm, q, tonumber(cost), estimate(told, q, f[4], f[5], f[6]))
   end
   return purses[id]
 end

@@ -6,10 +6,12 @@ local function seats_of(q)
   if not serving[q] then
     local list = {}
     for _, seat in ipairs(C('SRANDMEMBER', K .. 'serve:' .. q, 64)) do
-      local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'own', 'grid', 'rpm', 'grpm', 'only', 'shared', 'prices')
+      local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'own', 'grid', 'rpm', 'grpm', 'only', 'shared', 'prices',
+        'hourly', 'takes')
       local rate = least(f[4], f[5])
       list[#list + 1] = {seat = seat, lanes = tonumber(f[1] or 0), busy = C('HLEN', K .. 'held:' .. seat),
-        bill = bound_by(seat, f[2], f[3], f[7]), hasty = rate ~= nil and spent_rate(seat, rate), only = f[6], prices = f[8]}
+        bill = bound_by(seat, f[2], f[3], f[7]), hasty = rate ~= nil and spent_rate(seat, rate), only = f[6], prices = f[8],
+        hourly = f[9], takes = f[10]}
     end
     serving[q] = list
   end
@@ -41,7 +43,7 @@ local function unclaimed(q, x, cost, agent, team, told)
       able, lanes = able + 1, lanes + s.lanes
       if s.busy < s.lanes then
         free = free + 1
-        local m, name = lacking(s.bill, q, tonumber(cost), estimate(told, s.prices))
+        local m, name = lacking(s.bill, q, tonumber(cost), estimate(told, q, s.prices, s.hourly, s.takes))
         empty = empty or m and meter_words(m, name, s.seat)
         if not m then
           solvent = solvent + 1

@@ -93,11 +93,30 @@ local function lacking(bill, q, money, tokens, guess)
   end
 end
 
--- What a stage that was told to use 'in out' tokens (false: nothing is known) will use: how many, and what they cost at `prices`.
-local function estimate(told, prices)
-  local tokens_in, tokens_out = string.match(told or '0 0', '^(%d+) (%d+)$')
+-- For how long a stage of a queue is expected to hold a lane, in ms: as nine of ten of that queue did on the seat lately (`takes`:
+-- 'queue=ms …'), else as those of its slowest queue, else its time-out, which is the most it can.
+local function lasts(takes, q, timeout)
+  local slowest
+  for name, ms in string.gmatch(takes or '', '(%S+)=(%d+)') do
+    if name == q then return math.min(tonumber(ms), timeout) end
+    slowest = math.max(slowest or 0, tonumber(ms))
+  end
+  return math.min(slowest or timeout, timeout)
+end
+
+-- What a stage of a queue will use that was told to use 'in out' tokens, with a time-out of its own in ms behind them where it has one
+-- (false: nothing is known): how many tokens, and what they and its time cost by the seat's fields prices ('in out'), hourly
+-- ('micro-dollars-an-hour time-out') and takes.
+local MOST_HELD = 1e12  -- of time, in micro-dollars: sums of more are not exact
+local function estimate(told, q, prices, hourly, takes)
+  local tokens_in, tokens_out, own = string.match(told or '0 0', '^(%d+) (%d+) ?(%d*)$')
   local a, b = string.match(prices or '0 0', '^(%d+) (%d+)$')
-  return tokens_in + tokens_out, math.ceil((tokens_in * a + tokens_out * b) / 1000000)
+  local guess = math.ceil((tokens_in * a + tokens_out * b) / 1000000)
+  local hour, timeout = string.match(hourly or '', '^(%d+) (%d+)$')
+  if hour and not costless(q) then
+    guess = guess + math.min(math.ceil(hour * lasts(takes, q, tonumber(own) or tonumber(timeout)) / 3600000), MOST_HELD)
+  end
+  return tokens_in + tokens_out, guess
 end
 
 local function sheet_text(list)

@@ -78,7 +78,7 @@ local function expected(list, from)
   end
   for i = from, counts and #ARGV or 0, 2 do
     if string.sub(ARGV[i], 1, 3) == 'tk:' then
-      local a, b = string.match(ARGV[i + 1], '^(%d+) (%d+)$')
+      local a, b = string.match(ARGV[i + 1], '^(%d+) (%d+)')
       sum = sum + a + b
     end
   end

