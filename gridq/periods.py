@@ -6,9 +6,10 @@ with the server's clock.
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Literal
-from zoneinfo import ZoneInfo
+
+from gridq.zones import known, needed
 
 Period = Literal["month", "week", "day"]
 
@@ -18,27 +19,30 @@ AHEAD: dict[Period, int] = {"month": 15, "week": 60, "day": 400}
 
 def calendar(zone: str, now_ms: int) -> dict[Period, list[int]]:
     """For each period the turns around `now_ms`, as ms since 1970: the start of the window before the current
-    one, the current one's, and all that follow.
+    one, the current one's, and all that follow. ConfigError: there is no such zone here.
 
     The window before is there because clocks differ: who writes the calendar may be ahead of the server.
     """
-    here = ZoneInfo(zone)
+    here = needed(zone)
     today = datetime.fromtimestamp(now_ms / 1000, here).date()
     return {period: [_midnight(day, here) for day in _days(period, today)] for period in AHEAD}
 
 
 def text_time(ms: int | None, zone: str) -> str | None:
-    """An instant as ISO 8601 with the zone's offset; None stays None.
+    """An instant as ISO 8601 with the zone's offset, in UTC where this machine does not have the zone; None
+    stays None.
 
     >>> text_time(1_767_225_600_000, "Europe/Berlin")
     '2026-01-01T01:00:00+01:00'
     """
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, ZoneInfo(zone)).isoformat("T", "seconds")
+    if ms is None:
+        return None
+    return datetime.fromtimestamp(ms / 1000, known(zone) or UTC).isoformat("T", "seconds")
 
 
 def month_of(zone: str, year: int, month: int) -> tuple[int, int]:
-    """Start and end of a month in `zone`, in ms since 1970; `month` from 1."""
-    here, after = ZoneInfo(zone), divmod(year * 12 + month, 12)
+    """Start and end of a month in `zone`, in ms since 1970; `month` from 1. ConfigError: it is not here."""
+    here, after = needed(zone), divmod(year * 12 + month, 12)
     return _midnight(date(year, month, 1), here), _midnight(date(after[0], after[1] + 1, 1), here)
 
 
@@ -54,6 +58,6 @@ def _days(period: Period, today: date) -> list[date]:
     return [date(year, month + 1, 1) for year, month in months]
 
 
-def _midnight(day: date, zone: ZoneInfo) -> int:
+def _midnight(day: date, zone: tzinfo) -> int:
     local = datetime(day.year, day.month, day.day, tzinfo=zone)
     return int(local.astimezone(UTC).timestamp() * 1000)

@@ -9,12 +9,12 @@ import os
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gridq import home as machine_home
+from gridq import zones
 from gridq.errors import ConfigError, first_fault
 from gridq.urls import check_url, gateways, with_password
 
@@ -203,10 +203,8 @@ class Settings(BaseSettings):
     @field_validator("timezone")
     @classmethod
     def _known(cls, value: str) -> str:
-        try:
-            ZoneInfo(value)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError(f"{value!r} is no time zone such as Europe/Berlin") from None
+        if zones.known(value) is None:
+            raise ValueError(f"{value!r} is no time zone such as Europe/Berlin that this machine has")
         return value
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridq.errors import ConfigError, GraphError, InvalidJson
+from gridq.zones import needed
 
 if TYPE_CHECKING:
     from gridq.protocol import Json
@@ -143,7 +144,6 @@ def instant_of(text: str | None, option: str, zone: str, now: int) -> int | None
     if text is None:
         return None
     from datetime import datetime
-    from zoneinfo import ZoneInfo
 
     if re.fullmatch(r"\d+(?:\.\d+)? ?(s|min|m|h|d)", text.strip()):
         return now - int(seconds_of(text, option, 0, 36_500 * 86_400) * 1000)
@@ -157,4 +157,4 @@ def instant_of(text: str | None, option: str, zone: str, now: int) -> int | None
                 "expected": "a time such as 2026-11-01 or 2026-11-01T08:00, or a span such as 12h or 7d",
             },
         ) from None
-    return int((at if at.tzinfo else at.replace(tzinfo=ZoneInfo(zone))).timestamp() * 1000)
+    return int((at if at.tzinfo else at.replace(tzinfo=needed(zone))).timestamp() * 1000)

@@ -73,6 +73,7 @@ def quota(
 def headline(found: Ledger) -> list[str]:
     """In words, where the limits come from and whether keys are asked for."""
     from gridq.periods import text_time
+    from gridq.zones import known
 
     keys = "API keys are asked for." if found.keys else "No API keys: agents are who they say they are."
     if found.single_tenant:
@@ -84,6 +85,8 @@ def headline(found: Ledger) -> list[str]:
         f"Limits of {found.in_force.source}, in force since {since}. {keys}",
         f"Months, weeks and days begin in the time zone {found.zone}.",
     ]
+    if known(found.zone) is None:
+        lines.append("This machine does not have it, so times are told in UTC. Fix: pip install tzdata")
     if found.in_force.error:
         lines.append(f"The file has changed since and is refused: {found.in_force.error}")
     return lines

@@ -38,6 +38,13 @@ def test_used_up_until_the_month_turns() -> None:
     )
 
 
+def test_who_does_not_have_the_grids_time_zone_is_refused_as_well() -> None:
+    reply = ["quota", "agent_money", "ann", "9000000", "500000", "10000000", "2000000", TURN, "month"]
+    error = exceeded(reply, "Mars/Gale")
+    assert type(error) is AgentMoneyExceeded
+    assert error.details["retry_at"] == "2026-12-01T00:00:00+00:00"
+
+
 def test_only_held_may_come_back_sooner() -> None:
     error = exceeded(["quota", "team_money", "t", "1", "9999999", "10000000", "5", TURN, "month"], "UTC")
     assert type(error) is TeamMoneyExceeded

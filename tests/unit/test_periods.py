@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -45,6 +48,37 @@ def test_turns_grow_and_stand_around_now(zone: str) -> None:
         for period, turns in calendar(zone, now).items():
             assert turns[0] < turns[1] <= now < turns[2], period
             assert turns == sorted(turns)
+
+
+def test_where_a_machine_has_no_zones_utc_is_there_and_times_are_told_in_it() -> None:
+    program = (
+        "from gridq.errors import ConfigError\n"
+        "from gridq.periods import calendar, month_of, text_time\n"
+        "from gridq.settings import Settings\n"
+        "from gridq.cli.inputs import instant_of\n"
+        "assert Settings().timezone == 'UTC'\n"
+        "assert calendar('UTC', 0)['day'][1] == 0\n"
+        "print(text_time(0, 'Europe/Berlin'))\n"
+        "for act in (\n"
+        "    lambda: month_of('Europe/Berlin', 2026, 11),\n"
+        "    lambda: instant_of('2026-11-01', '--since', 'Europe/Berlin', 0),\n"
+        "    lambda: calendar('Europe/Berlin', 0),\n"
+        "):\n"
+        "    try:\n"
+        "        act()\n"
+        "    except ConfigError as exc:\n"
+        "        print(exc)\n"
+    )
+    done = subprocess.run(
+        # No zones of the system's; a package of them, where there is one, is not to be found.
+        [sys.executable, "-c", "import sys; sys.modules['tzdata'] = None\n" + program],
+        env={**os.environ, "PYTHONTZPATH": ""}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    first, *errors = done.stdout.splitlines()
+    assert first == "1970-01-01T00:00:00+00:00"
+    assert len(errors) == 3
+    assert all("does not have the time zone 'Europe/Berlin'" in each for each in errors)
+    assert all("pip install tzdata" in each for each in errors)
 
 
 def test_a_time_is_told_with_its_offset() -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
-from zoneinfo import ZoneInfo
+from datetime import date, datetime, timedelta, tzinfo
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _CLOCK = r"([01]?\d|2[0-4]):([0-5]\d)"
@@ -35,7 +34,7 @@ class Hours:
     """Spans of the week. `zone` None: this machine's time zone."""
 
     spans: tuple[Span, ...]
-    zone: ZoneInfo | None = None
+    zone: tzinfo | None = None
 
     def at(self, now: float) -> tuple[bool, float | None]:
         """Whether the seat is lent at an instant, and until when that stays so; None: for good."""
@@ -69,7 +68,7 @@ class Hours:
         return clock.replace(tzinfo=self.zone).timestamp()
 
 
-def parse(text: str, zone: ZoneInfo | None = None) -> Hours:
+def parse(text: str, zone: tzinfo | None = None) -> Hours:
     """The hours that `text` says. ValueError: in words what is wrong with it."""
     return Hours(tuple(_span(part.strip()) for part in text.split(",")), zone)
 

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from gridq import zones
 from gridq.errors import ConfigError, first_fault
 from gridq.protocol import Json, SeatOffer
 from workers.owner.hours import Hours, parse
@@ -51,11 +51,8 @@ class Lend(BaseModel):
     @field_validator("timezone")
     @classmethod
     def _zone(cls, value: str | None) -> str | None:
-        try:
-            if value is not None:
-                ZoneInfo(value)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError(f"{value!r} is no time zone such as Europe/Berlin") from None
+        if value is not None and zones.known(value) is None:
+            raise ValueError(f"{value!r} is no time zone such as Europe/Berlin that this machine has")
         return value
 
     @field_validator("hours")
@@ -79,7 +76,7 @@ class Lend(BaseModel):
         """The hours in which the seat is lent; None: at any."""
         if self.hours is None:
             return None
-        return parse(self.hours, ZoneInfo(self.timezone) if self.timezone else None)
+        return parse(self.hours, zones.known(self.timezone) if self.timezone else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,23 @@ def test_a_window_that_has_turned_is_the_present_one(grid_env: GridEnv) -> None:
     assert starts <= datetime.now(UTC) < turns
 
 
+def test_a_machine_without_the_grids_time_zone_tells_times_in_utc_and_says_so(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    turn_at(grid, DAY)
+    limit(grid, FILE)
+    assert "UTC. Fix" not in run()[1]
+    grid.client.hset(grid.keys("calendar"), "zone", "Mars/Gale")
+    out, err = run()
+    assert "begin in the time zone Mars/Gale" in err
+    assert "times are told in UTC. Fix: pip install tzdata" in err
+    assert re.search(r"^agent bob .* \d{4}-\d\d-\d\d \d\d:\d\d *$", out, re.M)
+    report = CliRunner().invoke(cli.app, ["report", "--month", "2026-11"])
+    assert report.exit_code == 2
+    assert report.stderr.startswith("error: config.")
+    assert report.stderr.count("\n") == 1
+    assert "does not have the time zone 'Mars/Gale'" in report.stderr
+
+
 def test_limits_are_lifted(grid_env: GridEnv) -> None:
     limit(Grid(grid_env.client, grid_env.settings), FILE)
     assert "lifted" in run("--lift")[1]

@@ -1,0 +1,34 @@
+"""Time zones by their names, also where a machine does not have them: a slim container has no such files, and
+an old one not the newest.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from gridq.errors import ConfigError
+
+
+def known(name: str) -> tzinfo | None:
+    """The zone of a name such as Europe/Berlin; None where this machine has none of that name. UTC it has
+    always.
+    """
+    try:
+        return UTC if name == "UTC" else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None
+
+
+def needed(name: str) -> tzinfo:
+    """The same, where times cannot be told without it. ConfigError."""
+    found = known(name)
+    if found is None:
+        raise ConfigError(
+            f"This machine does not have the time zone {name!r}, in which the grid's windows turn",
+            {
+                "path": "GRIDQ_TIMEZONE",
+                "fix": "install time zones: the system's tzdata, or pip install tzdata",
+            },
+        )
+    return found
