@@ -17,9 +17,10 @@ from typing import Any
 from gridq.audit import Check
 from gridq.entries import RECORDED, Entry
 from gridq.settings import Settings
-from tests.acceptance.machines import Bound, Use, uses
+from tests.acceptance.machines import uses
 from tests.acceptance.vendors import Call
 from workers.chaos.books import Books, Record
+from workers.chaos.bounds import Bound, Use, overdrawn
 from workers.chaos.judge import Judge, Verdict, costless
 from workers.chaos.submitting import Submitted
 
@@ -111,7 +112,7 @@ class Invoices(Judge):
             Check("no call was for a job that nobody submitted", tuple(self._strangers())),
             Check("each seat's invoice is its ledger and the calls that nobody knows of",
                   tuple(self._unequal())),
-            Check("no limit was overdrawn", tuple(self._overdrawn())),
+            Check("no limit was overdrawn", overdrawn(self.uses)),
         ]  # fmt: skip
         return verdict
 
@@ -222,14 +223,6 @@ class Invoices(Judge):
             f"{seat}: paid {dict(each.paid)}, entered {dict(each.entered)}, unknown {dict(each.unknown)}"
             for seat, each in sorted(self.accounts.items())
             if +each.paid != each.entered + each.unknown
-        ]
-
-    def _overdrawn(self) -> list[str]:
-        return [
-            f"{use.bound.who}: {use.most} {use.bound.thing} in {use.bound.per}, of {use.bound.amount} and "
-            f"{use.late} of attempts given up"
-            for use in self.uses
-            if use.over
         ]
 
 

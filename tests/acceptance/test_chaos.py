@@ -11,6 +11,8 @@ import pytest
 from tests.acceptance.homes import GRIDQ
 from workers.chaos import plan
 
+POORER = ("agent thrifty", "agent cat", "team research")
+
 
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -34,6 +36,9 @@ def test_nothing_is_lost_and_nothing_happens_twice(seed: int | None) -> None:
     assert told["runs"] > 0
     assert sum(told["faults"].values()) > 20
     assert told["logs"] is None
+    bound = {limit["who"]: limit for limit in told["limits"]}
+    assert bound.keys() == {"grid", "seat m1.bench", "seat m2.bench", "owner alice", *POORER}
+    assert bound["grid"]["used"] > 0
 
 
 def test_a_fault_that_there_is_not_is_said_at_once() -> None:

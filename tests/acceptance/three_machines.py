@@ -44,7 +44,7 @@ from tests.acceptance.vendors import answer, marked, read
 from workers.chaos import books
 from workers.chaos.graphs import Made, Maker, Node, Outcome
 from workers.chaos.grid import ChaosGrid
-from workers.chaos.plan import Fault, Job, Plan, by_gateway, chosen, faults_of, job_of
+from workers.chaos.plan import Fault, Job, Plan, by_gateway, chosen, faults_of, job_of, poorly
 from workers.chaos.run import SETTLE, Judged, Result, celery_says, run
 from workers.chaos.submitting import Submitted
 
@@ -66,20 +66,14 @@ SORTS = {
     "thrifty": 8,
     "streamed": 6,
 }
-REFUSED = frozenset(
-    {"quota.agent_money", "quota.agent_jobs", "quota.agent_tokens", "quota.team_money", "quota.team_tokens"}
-)
-
 COUNTED = ("recorded", "tokens_in", "tokens_out")
 
 
 class PaidMaker(Maker):
-    """Graphs whose stages each ask a model, with what all of it must answer. `tight`: no stage is recorded
-    twice, for a job's hold covers each stage once. `unheld`: how likely a stage does not say what it may
-    cost.
+    """Graphs whose stages each ask a model, with what all of it must answer. `unheld`: how likely a stage
+    does not say what it may cost.
     """
 
-    tight = False
     unheld = 0.0
 
     def stage(self, value: Any, path: str, **orders: Json) -> tuple[Node, Outcome]:
@@ -102,9 +96,6 @@ class PaidMaker(Maker):
         node = {"op": "Sequential", "stages": [{"op": "Stage", "id": "format_json"}, asking]}
         errors = {self._stages[name]: "stage.failed"} if fails else {}
         return node, Outcome(errors=errors) if errors else Outcome(answer(name, text))
-
-    def retry(self, value: Any, path: str, depth: int) -> tuple[Node, Outcome]:
-        return self.sequence(value, path, 2, depth) if self.tight else super().retry(value, path, depth)
 
     def branch(self, value: Any, path: str, depth: int) -> tuple[Node, Outcome]:
         """No model answers true or false."""
@@ -136,9 +127,7 @@ def make(stages: int, seed: int, seconds: float, faults: list[Fault], unheld: fl
 
 def _job(chance: random.Random, sort: str, made: Made, at: float) -> Job:
     job = by_gateway(chance, job_of(chance, "plain" if sort in AGENTS else sort, made, at))
-    if sort in AGENTS:  # submitted once: what is refused leaves its key free
-        options = {name: value for name, value in job.options.items() if name != "idempotency_key"}
-        job = replace(job, options={**options, "agent": sort}, may=REFUSED, again=None)
+    job = poorly(job, sort) if sort in AGENTS else job
     graph = json.loads(json.dumps(made.graph).replace(JOB, job.id))
     return replace(job, made=replace(made, graph=graph))
 
@@ -198,11 +187,7 @@ class Closing:
                 }
                 for seat, each in sorted(money.accounts.items())
             },
-            "limits": [
-                {"who": use.bound.who, "of": use.bound.amount, "thing": use.bound.thing,
-                 "per": use.bound.per, "used": use.most, "late": use.late}
-                for use in money.uses
-            ],
+            "limits": [use.to_json() for use in money.uses],
             "broken": [
                 {"rule": check.rule, "breaches": list(check.breaches[:10])}
                 for check in self.result.checks

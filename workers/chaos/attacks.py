@@ -90,8 +90,8 @@ class Attacker:
 
     def _kill_part(self, part: Part, seconds: float) -> str:
         like = [other for other in self.grid.parts.values() if other.sort == part.sort and not other.gone]
-        if math.isinf(seconds) and len(like) < 3:  # two of each sort stay
-            seconds = 6.0
+        if math.isinf(seconds) and (len(like) < 3 or part.name in self.grid.layout.stays):
+            seconds = 6.0  # two of each sort stay, and who must
         self.grid.kill(part)
         if math.isinf(seconds):
             part.gone = True

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gridq.graph.nodes import below
 from gridq.protocol import Json
-from workers.chaos.profile import CENTS
+from workers.chaos.profile import CENTS, SEATED
 from workers.chaos.witness import ORDERS, answer
 
 Node = dict[str, Any]
@@ -43,7 +43,11 @@ class Made:
 
 
 class Maker:
-    """Makes graphs out of one source of chance. Each stage's id is its own within its graph."""
+    """Makes graphs out of one source of chance. Each stage's id is its own within its graph. `tight`: no
+    stage is recorded twice, for a job's hold covers each stage once.
+    """
+
+    tight = False
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -154,6 +158,8 @@ class Maker:
 
     def retry(self, value: Any, path: str, depth: int) -> tuple[Node, Outcome]:
         """Some stages, then one that fails at first: it takes as many tries as it may fail, and one."""
+        if self.tight:
+            return self.sequence(value, path, 2, depth)
         times = 0 if self._streamed else self.chance.randint(0, 2)
         inner = below(path, "stage")
         first, outcome = self.node(value, below(inner, "stages", 0), depth, True)
@@ -212,6 +218,15 @@ class Maker:
         given = value if isinstance(value, dict) else {"items": value}
         node = {"op": "Stage", "id": kind, "config": {ORDERS: orders}}
         return node, Outcome(errors=errors) if errors else Outcome(answer({**given, ORDERS: orders}))
+
+
+def spends(node: Json) -> Iterator[int]:
+    """What each stage of a graph that seats run will say that it used, in micro-dollars."""
+    if isinstance(node, dict) and node.get("op") == "Stage" and node["id"] in SEATED:
+        yield node["config"][ORDERS]["spend"]
+    elif isinstance(node, (dict, list)):
+        for inner in node.values() if isinstance(node, dict) else node:
+            yield from spends(inner)
 
 
 def _together(parts: dict[str, Outcome]) -> Outcome:

@@ -22,8 +22,8 @@ from gridq.settings import Settings
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from workers import programs
-from workers.chaos import clock, witness
-from workers.chaos.layout import RICH, Layout, Machine, witnessed
+from workers.chaos import clock, witness, zone
+from workers.chaos.layout import RICH, Layout, Machine
 from workers.chaos.proxy import HOST, Proxy
 from workers.chaos.standstill import Standstill
 from workers.embedded import EmbeddedServer, free_port, is_free
@@ -32,6 +32,8 @@ from workers.programs import Program
 GATEWAYS = 2
 START = 120.0
 """Seconds within which the grid must be live."""
+STARTS = 10.0
+"""Seconds that it takes to be, about."""
 DRAIN = 2.0
 QUARANTINE = 4.0
 """Seconds after which a stage in quarantine has failed: no operator looks."""
@@ -65,8 +67,7 @@ class Part:
 
 
 class ChaosGrid:
-    """The machines of `layout`, `routers` routers and two gateways, all under `folder`. `layout`: three
-    machines of witnessed seats where none is given.
+    """The machines of `layout`, `routers` routers and two gateways, all under `folder`.
 
     `tell(text)` is called for what happens by itself: a part that ends without being told to.
     """
@@ -75,12 +76,12 @@ class ChaosGrid:
         self,
         folder: Path,
         *,
-        layout: Layout | None = None,
+        layout: Layout,
         routers: int = 2,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.folder = folder
-        self.layout = layout or witnessed(3)
+        self.layout = layout
         self.tell = tell
         self.prefix = "chaos:"
         self.keys = Keys(self.prefix)
@@ -96,6 +97,7 @@ class ChaosGrid:
         self._ports = {f"g{number + 1}": free_port() for number in range(GATEWAYS)}
         self._proxies: list[Proxy] = []
         self._groups: list[int] = []
+        self._zone: dict[str, str] = {}
         self.standstill = Standstill()
 
     # -- life
@@ -105,6 +107,9 @@ class ChaosGrid:
         self.server.start()
         self.allow_poor(True)
         hook = clock.install(self.folder / "hook")
+        if self.layout.midnight is not None:
+            begins = time.time() + STARTS + self.layout.midnight
+            self._zone = zone.install(self.folder / "zones", begins)
         for machine in self.layout.machines:
             for seat, sort in machine.seats.items():
                 self._add(machine, sort, hook, seat)
@@ -277,6 +282,7 @@ class ChaosGrid:
             if not name.startswith("GRIDQ_") or name in _KEPT
         } | {
             **self.layout.env,
+            **self._zone,
             "GRIDQ_STAGES": ",".join(self.layout.stages),
             "GRIDQ_DRAIN": str(DRAIN),
             "GRIDQ_QUARANTINE": str(QUARANTINE),

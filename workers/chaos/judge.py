@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gridq.audit import Check
-from gridq.entries import RECORDED
+from gridq.entries import RECORDED, Entry
 from gridq.errors import GridError
 from gridq.graph.plan import Step
 from gridq.protocol import Row
 from gridq.settings import Settings
 from gridq.states import JobState
 from workers.chaos.books import Books, Plans, Record
+from workers.chaos.bounds import Use
 from workers.chaos.plan import Job
 from workers.chaos.submitting import Submitted
-from workers.chaos.witness import Run
+from workers.chaos.witness import Run, tokens
 
 EXHAUSTED = "stage.attempts_exhausted"
 CUT = "stage.stream_cut"
@@ -36,6 +37,8 @@ class Verdict:
     nothing: int = 0
     """Attempts that came to nothing."""
     codes: Counter[str] = field(default_factory=Counter)
+    uses: list[Use] = field(default_factory=list)
+    """How far each limit was used."""
 
 
 class Judge:
@@ -70,7 +73,8 @@ class Judge:
             ("each attempt is recorded or came to nothing, one of them", self._attempts),
             ("each run seen is of one attempt; each extra run matches one that came to nothing",
              self._witnessed),
-            ("the ledger has what each attempt used, to the micro-dollar the witness saw", self._entered),
+            ("the ledger has what each attempt used, to the micro-dollar and token the witness saw",
+             self._entered),
         ]  # fmt: skip
         for name, rule in rules:
             found = [
@@ -225,12 +229,20 @@ class Judge:
                 used = sum(entry.micro_dollars or 0 for entry in found)
                 done = [entry.micro_dollars for entry in found if entry.what == RECORDED]
                 seen = spent[n, attempt]
+                counted = tuple(
+                    map(sum, zip(*((each.tokens_in, each.tokens_out) for each in found), strict=True))
+                )
                 where = f"{job}: attempt {attempt} of {step.path}"
                 if attempt in recorded:
                     if used != seen or (done != [seen] and not (costless(step) and not seen)):
                         wrong.append(f"{where} used {seen}, entered are {used}, recorded {done}")
                 elif used not in (0, seen) or done or used != lost.get(attempt, ("", 0))[1]:
                     wrong.append(f"{where} came to nothing and used {seen}, entered are {used}, {done}")
+                if found and counted != tokens(used):
+                    wrong.append(f"{where} used {seen}, entered are {counted} tokens")
+                requests = sum(entry.requests for entry in found)
+                if found and not costless(step) and requests != _asks(found[0]):
+                    wrong.append(f"{where} is {requests} requests")
                 if not found and not costless(step):
                     wrong.append(f"{where} has no entry")
         return wrong
@@ -285,6 +297,13 @@ class Judge:
         """The rows of recorded attempts."""
         number = {op.path: n for n, step in enumerate(self.steps[job]) for op in step.ops}
         return [row for row in record.rows if row.attempt not in record.lost.get(number[row.path], {})]
+
+
+def _asks(first: Entry) -> int:
+    """How many requests an attempt is, by its first entry: none where it was handed back before it had used
+    anything.
+    """
+    return int(first.used or first.what != "back")
 
 
 def costless(step: Step) -> bool:

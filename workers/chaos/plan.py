@@ -9,7 +9,7 @@ from typing import Literal
 
 from gridq.errors import ConfigError
 from gridq.protocol import Json
-from workers.chaos.graphs import Made, Maker
+from workers.chaos.graphs import Made, Maker, spends
 
 FAULTS = {
     "kill": "kill -9 of a worker, started again after a while or never",
@@ -36,6 +36,13 @@ _WEIGHTS = {
     "server-kill": 1, "cut": 5, "blackhole": 4, "delay": 3, "clock": 2, "client-kill": 2, "script-flush": 2,
     "quota": 2, "pause": 3,
 }  # fmt: skip
+
+
+POORER = ("thrifty", "cat")
+"""Agents of little money, and of few jobs: what they submit may be refused."""
+REFUSED = frozenset(
+    f"quota.{who}_{what}" for who in ("agent", "team") for what in ("money", "jobs", "tokens")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,11 @@ class Plan:
         """How many witnessed stages the jobs have between them, the arms of branches not taken included."""
         return sum(len(job.made.stages) for job in self.jobs)
 
+    @property
+    def spends(self) -> list[int]:
+        """What each of those that seats run will say that it used, in micro-dollars."""
+        return [spend for job in self.jobs for spend in spends(job.made.graph)]
+
 
 def chosen(names: str) -> tuple[str, ...]:
     """The faults that a list such as `kill,cut` names; `all`, `none`. ConfigError: there is no such fault."""
@@ -116,12 +128,13 @@ def _jobs(chance: random.Random, stages: int, seconds: float) -> list[Job]:
     total = 0
     while total < stages:
         sort = chance.choices(
-            ["plain", "failing", "cancelled", "late", "waiting", "poor", "streamed"],
-            [56, 10, 10, 6, 4, 10, 4],
+            ["plain", "failing", "cancelled", "late", "waiting", "poor", "streamed", *POORER],
+            [48, 10, 10, 6, 4, 8, 4, 6, 4],
         )[0]
+        maker.tight = sort in POORER
         made = maker.make(
             failing=0.12 if sort == "failing" else 0.0,
-            paid=sort == "poor",
+            paid=sort in ("poor", *POORER),
             slow=sort in ("cancelled", "late"),
             streamed=sort == "streamed",
         )
@@ -133,8 +146,8 @@ def _jobs(chance: random.Random, stages: int, seconds: float) -> list[Job]:
 
 
 def job_of(chance: random.Random, sort: str, made: Made, at: float) -> Job:
-    """A job of a sort: plain, failing, cancelled, late, waiting, poor or streamed, `at` seconds after the
-    beginning.
+    """A job of a sort: plain, failing, cancelled, late, waiting, poor, streamed or an agent of `POORER`, `at`
+    seconds after the beginning.
     """
     options: dict[str, Json] = {"agent": chance.choice(["ann", "ben"]), "wait_for_seat": True}
     may: set[str] = set()
@@ -157,7 +170,7 @@ def job_of(chance: random.Random, sort: str, made: Made, at: float) -> Job:
         may = {"quota.agent_money"}
     elif sort == "streamed":
         options["stream"] = True
-    return Job(
+    job = Job(
         id=str(uuid.UUID(int=chance.getrandbits(128), version=4)),
         made=made,
         options=options,
@@ -167,6 +180,13 @@ def job_of(chance: random.Random, sort: str, made: Made, at: float) -> Job:
         again=chance.uniform(0, 8) if chance.random() < 0.15 else None,
         may=frozenset(may),
     )
+    return poorly(job, sort) if sort in POORER else job
+
+
+def poorly(job: Job, agent: str) -> Job:
+    """The job of an agent of `POORER`: submitted once, for what is refused leaves its id and its key free."""
+    options = {name: value for name, value in job.options.items() if name != "idempotency_key"}
+    return replace(job, options={**options, "agent": agent}, may=job.may | REFUSED, again=None)
 
 
 def by_gateway(chance: random.Random, job: Job) -> Job:
@@ -176,7 +196,7 @@ def by_gateway(chance: random.Random, job: Job) -> Job:
     if job.door == "server" and chance.random() < 0.4:
         job = replace(job, door="gateway")
     # Not where a router may refuse it when it is accepted: what is refused leaves its key free.
-    if chance.random() < 0.15 and job.options["agent"] != "poor":
+    if chance.random() < 0.15 and job.options["agent"] not in ("poor", *POORER):
         again = chance.uniform(0, 8) if job.again is None else job.again
         job = replace(job, options={**job.options, "idempotency_key": f"key of {job.id}"}, again=again)
     return job

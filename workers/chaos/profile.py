@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall
+from gridq.protocol import Estimate, Json, StageCall
 from gridq.testing import FakeProfile
-from workers.chaos.witness import work
+from workers.chaos.witness import tokens, work
 
 CENTS = 0.05
 """What a run of the stage is said to cost: 500 micro-dollars, of which it uses what its orders say."""
-
+MOST = round(CENTS * 10_000)
+"""The same in micro-dollars."""
 
 RARE = "rare"
 """What the seats of one machine serve beside `any`."""
+
+SEATED = frozenset({"chaos_seat", "chaos_rare"})
+"""The stages that a seat of the kind runs."""
 
 
 class ChaosProfile(FakeProfile):
@@ -35,6 +39,12 @@ class ChaosProfile(FakeProfile):
                 for name, slug in asks.items()
             ),
         ]
+
+    def estimate(self, stage: StageCall, value: Json) -> Estimate:
+        """The most that a run can use."""
+        if stage.implementation != "bench:witnessed":
+            return super().estimate(stage, value)
+        return Estimate(micro_dollars=MOST, tokens_in=tokens(MOST)[0], tokens_out=tokens(MOST)[1])
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         if stage.implementation != "bench:witnessed":

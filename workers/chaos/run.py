@@ -16,20 +16,21 @@ import redis
 from celery.states import PENDING
 from redis.exceptions import RedisError
 
-from gridq import backlog, history
+from gridq import backlog, entries, history
 from gridq.app import app, disconnect
 from gridq.audit import Check, audit
 from gridq.errors import GridError
 from gridq.store.connection import translate
 from workers.chaos import books, witness
 from workers.chaos.attacks import Attacker
+from workers.chaos.bounds import overdrawn, uses
 from workers.chaos.grid import GATEWAYS, START, ChaosGrid
 from workers.chaos.judge import Judge, Verdict, recovery
-from workers.chaos.layout import Layout, witnessed
+from workers.chaos.layout import Layout
 from workers.chaos.plan import Plan
 from workers.chaos.submitting import Agents, Submitted
 
-SETTLE = 120.0
+SETTLE = 180.0
 """Seconds after the last fault within which every job must have ended."""
 QUIET = 30.0
 """Seconds after that within which nothing may be left of them."""
@@ -77,11 +78,16 @@ class Judged:
 
 def by_witness(grid: ChaosGrid, submitted: dict[str, Submitted]) -> Judged:
     """Hold every run of a stage that the witness's file has against what the grid has recorded."""
-    runs = witness.read(grid.witness)
+    runs, layout = witness.read(grid.witness), grid.layout
     with grid.direct() as client:
         found = books.read(client, grid.keys, submitted)
+        ledger = list(entries.read(client, grid.keys))
     config = grid.config(grid.client_proxy, grid.folder / "agents")
     verdict = Judge(found, submitted, runs, config, celery_says).judge()
+    verdict.uses = uses(layout.bounds, ledger, layout.owners, {})
+    verdict.checks.append(
+        Check("no limit is overdrawn, but by what was told of attempts given up", overdrawn(verdict.uses))
+    )
     return Judged(verdict, found.losses, recovery(runs, grid.deaths, submitted))
 
 
@@ -93,7 +99,7 @@ def longest(seconds: float) -> float:
 def run(
     plan: Plan,
     *,
-    layout: Layout | None = None,
+    layout: Layout,
     routers: int = 2,
     settle: float = SETTLE,
     judge: Callable[[ChaosGrid, dict[str, Submitted]], Judged] | None = None,
@@ -102,11 +108,11 @@ def run(
 ) -> Result:
     """Start a grid, run the plan on it, judge what is left, stop it. Whatever happens, all programs end.
 
-    `layout`: its machines and seats; three of witnessed seats where none is given. Every job must have ended
-    `settle` seconds after the last fault. `judge` reads what is left of the jobs on the grid at rest; without
-    it every run is held against the witness's file. `tell` gets a line for each fault, the progress, and
-    where the logs are if they are kept. ConfigError, StartTimeout, BrokerError: the grid could not be
-    started, or its server does not answer in the end.
+    `layout`: its machines and seats. Every job must have ended `settle` seconds after the last fault. `judge`
+    reads what is left of the jobs on the grid at rest; without it every run is held against the witness's
+    file. `tell` gets a line for each fault, the progress, and where the logs are if they are kept.
+    ConfigError, StartTimeout, BrokerError: the grid could not be started, or its server does not answer in
+    the end.
     """
     folder = Path(tempfile.mkdtemp(prefix="gridq-chaos-"))
     spare = True
@@ -114,7 +120,7 @@ def run(
         result = _run(
             plan,
             folder,
-            layout or witnessed(3),
+            layout,
             judge or by_witness,
             routers=routers,
             settle=settle,

@@ -37,11 +37,13 @@ def figures(result: Result) -> list[tuple[str, str]]:
         ("runs seen", str(verdict.runs)),
         ("extra runs", str(verdict.extra)),
         ("attempts without a result", f"{verdict.nothing}, of them lost with their worker {result.losses}"),
+        ("limits", f"{len(verdict.uses)}, of them used up {sum(use.reached for use in verdict.uses)}; "
+                   f"{sum(use.windows > 1 for use in verdict.uses)} turned"),
         ("faults", f"{result.faults.total()}: " + _sums(result.faults)),
         ("programs killed", str(result.deaths)),
         ("programs ended by themselves", str(len(result.ended_alone))),
         *((f"from kill to re-claim, p50 / p99: {name}", _times(result.recovery[name])) for name in STANDINGS),
-    ]
+    ]  # fmt: skip
 
 
 def _times(seconds: list[float]) -> str:
@@ -82,6 +84,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "extra_runs": verdict.extra,
         "attempts_without_result": verdict.nothing,
         "losses": result.losses,
+        "limits": [use.to_json() for use in verdict.uses],
         "faults": dict(result.faults),
         "killed": result.deaths,
         "ended_alone": result.ended_alone,

@@ -47,16 +47,17 @@ def work(value: Json, context: StageContext) -> Json:
 
     Orders: `id` of the stage; `ms` that it takes; `flaky` n: the first n attempts fail; `fail`: all do;
     `seat` n: the seat is to blame for the first n; `die` n: the first n kill what runs them; `emit` n: so
-    many pieces go to the job's stream; `say`: the answer; `size`: the answer is so many
-    characters longer; `spend`: micro-dollars that are used. So the answer of a graph tells whether each of
-    its stages got what it should.
+    many pieces go to the job's stream; `say`: the answer; `size`: the answer is so many characters longer;
+    `spend`: micro-dollars that are used, and with them their `tokens`. So the answer of a graph tells whether
+    each of its stages got what it should.
     """
     orders: dict[str, Any] = value[ORDERS] if isinstance(value, dict) else {}
     spend = orders.get("spend", 0)
     about = f"{context.job} {orders['id']} {context.attempt} {os.getpid()} {spend}"
     _note("+", about)
     try:
-        context.report(Usage(micro_dollars=spend))
+        read, written = tokens(spend)
+        context.report(Usage(micro_dollars=spend, tokens_in=read, tokens_out=written))
         for number in range(orders.get("emit", 0)):
             context.emit(f"{orders['id']} {number}")
         _wait(orders.get("ms", 0) / 1000, context)
@@ -69,6 +70,11 @@ def work(value: Json, context: StageContext) -> Json:
         return answer(value)
     finally:
         _note("-", about)
+
+
+def tokens(spend: int) -> tuple[int, int]:
+    """The tokens, in and out, that a run uses with so many micro-dollars."""
+    return spend // 10, spend // 20
 
 
 def answer(value: Json) -> Json:

@@ -79,7 +79,7 @@ def chaos(
          f"--every {every:g} --machines {machines} --routers {routers}")  # fmt: skip
     tell(f"It takes {longest(lasts):.0f} s at most")
     with ended_by_signals():
-        result = run(plan, layout=witnessed(machines), routers=routers, keep=keep, tell=tell)
+        result = run(plan, layout=witnessed(machines, plan), routers=routers, keep=keep, tell=tell)
     if json:
         echo_json(as_json(result))
     else:

@@ -19,7 +19,7 @@ from workers.chaos.graphs import Made, Outcome
 from workers.chaos.judge import Judge, Verdict, recovery
 from workers.chaos.plan import Job
 from workers.chaos.submitting import Submitted
-from workers.chaos.witness import ORDERS, Run
+from workers.chaos.witness import ORDERS, Run, tokens
 
 CONFIG = Settings(profiles=("chaos",), stages=("workers.chaos.stages",))
 
@@ -62,7 +62,11 @@ class Case:
         )  # fmt: skip
 
     def enter(self, step: int, attempt: int, what: str, micro: int | None) -> None:
-        entry = Entry("1-1", 1, what, "j", step, attempt, "m1.bench", "ann", micro_dollars=micro)
+        used = tokens(micro or 0)
+        first = not self.record.entries[step][attempt]
+        entry = Entry(
+            "1-1", 1, what, "j", step, attempt, "m1.bench", "ann", "", "", micro, *used, requests=int(first)
+        )
         self.record.entries[step][attempt].append(entry)
 
     def verdict(self) -> Verdict:
@@ -96,6 +100,17 @@ def test_an_attempt_that_nobody_ran_is_no_breach() -> None:
     assert case.told() == []
 
 
+def test_what_is_handed_back_before_it_used_anything_is_no_request() -> None:
+    case = Case()
+    case.record.lost[1] = {1: ("m1.bench", 0)}
+    case.runs[1] = replace(case.runs[1], spend=0)
+    case.books.charged["m1.bench"] = 200
+    case.record.entries[1][1] = [Entry("1-1", 1, "back", "j", 1, 1, "m1.bench", "ann", micro_dollars=0)]
+    assert case.told() == []
+    case.record.entries[1][1] = [replace(case.record.entries[1][1][0], what="seat")]
+    assert "is 0 requests" in " ".join(case.told())
+
+
 def by_gateway(case: Case, answer: tuple[Any, Any] | None) -> Case:
     """The job was waited for at a gateway, which gave this value or error."""
     case.state.job = replace(case.state.job, door="gateway")
@@ -114,6 +129,12 @@ def test_what_a_gateway_said_is_what_is_recorded() -> None:
 
 def say_of(state: Submitted, *, accepted: bool, refused: str) -> None:
     state.accepted, state.refused = accepted, refused
+
+
+def entered(case: Case) -> Callable[..., None]:
+    """The first attempt's entry says otherwise."""
+    (entry,) = case.record.entries[0][1]
+    return lambda **said: case.record.entries[0].update({1: [replace(entry, **said)]})
 
 
 SPOILT: dict[str, Callable[[Case], object]] = {
@@ -155,6 +176,11 @@ SPOILT: dict[str, Callable[[Case], object]] = {
             verified=Verified((Difference("agent ann: money of the month", 200, 199),), (), 5, 3, "5-0"),
         ),
     ),
+    "attempt 1 of root.stages[0] used 100, entered are (10, 6) tokens": lambda case: entered(case)(
+        tokens_out=6
+    ),
+    "attempt 1 of root.stages[0] is 0 requests": lambda case: entered(case)(requests=0),
+    "attempt 1 of root.stages[0] is 2 requests": lambda case: entered(case)(requests=2),
     "m1.bench is charged 200": lambda case: case.books.charged.update({"m1.bench": 200}),
 }
 

@@ -15,7 +15,7 @@ from gridq.profiles import load
 from gridq.settings import Settings
 from tests.reference import Reference, StageFailed
 from workers.chaos import plan
-from workers.chaos.graphs import Maker
+from workers.chaos.graphs import Maker, spends
 from workers.chaos.witness import ORDERS, answer
 
 CONFIG = Settings(profiles=("chaos",), stages=("workers.chaos.stages",))
@@ -82,6 +82,33 @@ def test_jobs_go_by_every_door_and_those_with_a_key_are_submitted_twice() -> Non
         (door, keyed) for door in ("server", "celery", "gateway") for keyed in (False, True)
     }
     assert all(job.again is not None for job in jobs if "idempotency_key" in job.options)
+
+
+def test_who_may_be_refused_submits_once_and_never_repeats_a_stage() -> None:
+    jobs = [job for job in plan.make(4000, 5, 60, (), 1.5).jobs if job.options["agent"] in plan.POORER]
+    assert {job.options["agent"] for job in jobs} == set(plan.POORER)
+    for job in jobs:
+        assert job.again is None
+        assert "idempotency_key" not in job.options
+        assert job.may >= plan.REFUSED
+        assert '"op": "Retry"' not in json.dumps(job.made.graph)
+
+
+def test_what_the_stages_of_a_plan_use_is_known() -> None:
+    stages = [
+        {"op": "Stage", "id": name, "config": {ORDERS: {"id": name, "spend": spend}}}
+        for name, spend in (("chaos_seat", 100), ("chaos_rare", 0), ("chaos_seat", 500))
+    ]
+    local = {"op": "Stage", "id": "chaos_local", "config": {ORDERS: {"id": "x"}}}
+    root = {
+        "op": "Fanout",
+        "source": {"op": "Const", "value": {"id": "chaos_seat"}},
+        "targets": [*stages, local],
+    }
+    assert list(spends({"description": "x", "root": root})) == [100, 0, 500]
+    made = plan.make(300, 7, 30, (), 1.5)
+    assert 100 < len(made.spends) < made.stages
+    assert set(made.spends) == {0, 100, 500}
 
 
 def test_faults_are_called_by_name() -> None:

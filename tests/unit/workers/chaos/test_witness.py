@@ -12,7 +12,7 @@ import pytest
 
 from gridq.errors import ChildDied, JobCancelled, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles import StageContext
-from gridq.protocol import Json
+from gridq.protocol import Json, Usage
 from workers.chaos import clock, witness
 
 
@@ -42,6 +42,12 @@ def test_every_run_is_noted_whatever_comes_of_it(file: Path) -> None:
     assert [run.attempt for run in runs] == [3, *[1, 2] * 4]
     assert {(run.job, run.stage, run.pid) for run in runs} == {("j", "s0", os.getpid())}
     assert all(run.ended >= run.begun > 0 for run in runs)
+
+
+def test_what_a_run_uses_is_reported_with_its_tokens(file: Path) -> None:
+    context = StageContext(job="j")
+    witness.work(asked(spend=500), context)
+    assert context.usage == Usage(micro_dollars=500, tokens_in=50, tokens_out=25)
 
 
 def test_a_run_that_never_ended_and_one_that_was_begun_twice_are_told_apart(file: Path) -> None:

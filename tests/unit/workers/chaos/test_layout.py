@@ -1,0 +1,58 @@
+"""The machines that chaos attacks, and what binds them: files that programs take, and limits that bind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridq import quotas
+from gridq.profiles import load
+from gridq.settings import Settings
+from workers import probing
+from workers.chaos import plan
+from workers.chaos.layout import LANES, TEAM, bounds, witnessed
+
+PLAN = plan.make(2000, 5, 300, (), 1.5)
+
+
+@pytest.mark.parametrize("machines", [1, 2, 3, 5])
+def test_every_file_is_right_and_says_what_binds(tmp_path: Path, machines: int) -> None:
+    layout = witnessed(machines, PLAN)
+    found = quotas.parse(layout.quotas.format(dollars=1), "q.toml")
+    assert {found.agents[agent].team for agent in plan.POORER} == {TEAM}
+    assert found.grid
+    assert found.teams[TEAM].budgets
+    for machine in layout.machines:
+        home = tmp_path / machine.name
+        home.mkdir()
+        (home / "seats.toml").write_text(machine.terms)
+        config = Settings(home=home, profiles=layout.profiles, stages=layout.stages)
+        seats = probing.find(config, load(layout.profiles))
+        assert not seats.missing
+        bench = next(seat for seat in seats.seats if seat.name == "bench")
+        id = f"{machine.name}.bench"
+        assert bench.terms.owner == layout.owners.get(id, "")
+        own = {(limit.thing, limit.window) for limit in bench.offer.limits}
+        things = {"dollars": "money"}
+        assert own >= {
+            (things.get(bound.thing, bound.thing), bound.per)
+            for bound in layout.bounds
+            if bound.who == f"seat {id}" and bound.own
+        }
+    lanes = next(seat for seat in seats.seats if seat.name == "bench").offer.lanes
+    assert lanes == 2 * LANES
+    assert layout.stays == {f"m{machines}.bench"}
+
+
+def test_windows_turn_and_the_last_machine_has_room_for_all() -> None:
+    limits = bounds(3, PLAN)
+    assert {bound.kind for bound in limits} == {"seat", "owner", "agent", "team", "grid"}
+    assert {bound.per for bound in limits} >= {"minute", "1m", "5h", "day", "month"}
+    asked = sum(PLAN.spends)
+    of_money = [
+        bound for bound in limits if bound.who in ("grid", "seat m3.bench") and bound.thing == "dollars"
+    ]
+    assert all(bound.per == "1m" and bound.amount * PLAN.seconds / 60 > asked * 0.75 for bound in of_money)
+    others = sum(b.amount for b in limits if b.who in ("seat m1.bench", "seat m2.bench") and b.per == "5h")
+    assert 0 < others < len(PLAN.spends) / 2, "else they would do it all, and nothing would bind"
