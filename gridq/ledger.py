@@ -33,6 +33,9 @@ from gridq.store.keys import Keys
 
 MINUTE_MS = 60_000
 
+ORPHANED_MS = 15_000
+"""A router that has the quotas file says so every seven seconds at the latest (`gridq.limiting`)."""
+
 MONTHLY: tuple[Thing, Thing] = ("money", "jobs")
 """What agents and teams use that is counted by the month, whether it has a limit or not."""
 
@@ -110,12 +113,17 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The limits in force: where they came from and when (ms), and why a newer file was refused."""
+    """The limits in force: where they came from and when (ms), and why a newer file was refused. `holder`,
+    `seen`: where and when (ms) a router last had their file; None: not known. `orphaned`: none has it now.
+    """
 
     source: str
     at: int
     digest: str
     error: str = ""
+    holder: str = ""
+    seen: int | None = None
+    orphaned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +166,16 @@ def read(client: Redis, keys: Keys, zone: str) -> Ledger:
     if "v" in limits:
         about = json.loads(limits.get("about") or "{}")
         source, at = str(about.get("source", "")), int(about.get("at", 0))
-        in_force = InForce(source, at, limits["v"], limits.get("error", ""))
+        seen = int(limits["seen"]) if "seen" in limits else None
+        in_force = InForce(
+            source,
+            at,
+            limits["v"],
+            limits.get("error", ""),
+            limits.get("holder", source),
+            seen,
+            seen is not None and now - seen > ORPHANED_MS,
+        )
     return Ledger(turns.get("zone", zone), in_force, bool(found[4]), tuple(accounts))
 
 

@@ -2,7 +2,8 @@
 
 A router writes limits when it starts and when its file changes, and again to a server that has lost them. A
 changed file with a mistake in it is refused: what is in force stays, and the log and `gridq quota` say why.
-Without a file a router leaves the limits alone that another has put in force.
+Without a file a router leaves the limits alone that another has put in force. Who has the
+file whose limits are in force says so again and again; where nobody does any more, `gridq quota` tells it.
 """
 
 from __future__ import annotations
@@ -84,12 +85,10 @@ class Limiting:
         log.info("new limits are in force from %s", path)
 
     def _check_in_force(self, mine: Limits) -> None:
-        there: Any = self.scripts.client.hget(self.scripts.keys("limits"), "v")
-        if there is None:  # lifted by hand, or a new server
+        digest = self.scripts.uphold(mine.digest, self._source)
+        if not digest:  # lifted by hand, or a new server
             self._put()
-            return
-        digest = there.decode()
-        if digest not in (mine.digest, self._told):
+        elif digest not in (mine.digest, self._told):
             self._told = digest
             log.warning(
                 "the limits in force are not those of %s: another router's quotas file differs. "
@@ -99,10 +98,13 @@ class Limiting:
 
     def _put(self) -> None:
         assert self._limits is not None
-        source = f"{socket.gethostname()}:{self.config.quotas}"
-        put_in_force(self.scripts, self._limits, source)
+        put_in_force(self.scripts, self._limits, self._source)
         if self._error:
             self.scripts.client.hset(self.scripts.keys("limits"), "error", self._error)
+
+    @property
+    def _source(self) -> str:
+        return f"{socket.gethostname()}:{self.config.quotas}"
 
     def _write_calendar(self, *, first: bool = False) -> None:
         """Say when windows turn, in this router's time zone; where another router's counts, only warn."""
@@ -120,7 +122,10 @@ class Limiting:
         if self._limits is not None:
             log.info("limits are in force from %s", self.config.quotas)
         elif client.exists(keys("limits")):
-            log.info("this router has no quotas file; limits are in force that another router wrote")
+            log.info(
+                "this router has no quotas file; limits are in force that another router wrote: "
+                "`gridq quota` says which, and whether it is still there"
+            )
         elif not client.exists(keys("keys")):
             log.info("no quotas file and no API keys: the grid is single-tenant and takes every job")
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+ORPHANED = "start a router with the file in GRIDQ_QUOTAS, or lift its limits by `gridq quota --lift`"
+
 UNITS = {
     "money": "micro-dollars",
     "tokens": "tokens",
@@ -87,6 +89,12 @@ def headline(found: Ledger) -> list[str]:
     ]
     if known(found.zone) is None:
         lines.append("This machine does not have it, so times are told in UTC. Fix: pip install tzdata")
+    if found.in_force.orphaned:
+        until = text_time(found.in_force.seen, found.zone)
+        lines.append(
+            f"No live router has this file any more: {found.in_force.holder} was read until {until}. "
+            f"Its limits go on binding. Fix: {ORPHANED}"
+        )
     if found.in_force.error:
         lines.append(f"The file has changed since and is refused: {found.in_force.error}")
     return lines
@@ -135,6 +143,10 @@ def as_json(found: Ledger) -> dict[str, Any]:
             "since": text_time(force.at, found.zone),
             "digest": force.digest,
             "refused": force.error or None,
+            "last_had_by": force.holder,
+            "last_had_at": text_time(force.seen, found.zone),
+            "orphaned": force.orphaned,
+            "fix": ORPHANED if force.orphaned else None,
         },
         "accounts": [
             {

@@ -28,6 +28,7 @@ from gridq.store.replies import Broken, Claim, Drop, Loss, Stream, Swept, groups
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
     "limit", "quarantine", "rank", "adopt", "keep", "enter",
+    "uphold",
 )  # fmt: skip
 
 NEW = ("enqueue", "admit")
@@ -277,6 +278,12 @@ class Scripts:
     def limit(self, digest: str, about: str, fields: Mapping[str, str]) -> None:
         """Put limits in force in place of those before; an empty digest lifts them all."""
         self.call("limit", digest, about, *(word for pair in fields.items() for word in pair))
+
+    def uphold(self, digest: str, source: str) -> str:
+        """Note that a router has the quotas file of such a digest, if its limits are in force. The digest of
+        those that are; empty: there are none.
+        """
+        return str(self.call("uphold", digest, source).decode())
 
     def enter(
         self, key: str, request: str, *, rpm: int | None, parallel: int | None, hold_ms: int

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from gridq.errors import QuotasFileError
-from gridq.ledger import read
+from gridq.ledger import ORPHANED_MS, InForce, read
 from gridq.limiting import Limiting, lift
 from gridq.settings import Settings
+from gridq.store.connection import now_ms
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
 
@@ -120,6 +121,70 @@ def test_two_files_that_differ_do_not_fight_and_are_told(
         two.once()
     assert set(limits(grid_env)) == {"bob"}
     assert told.text.count("another router's quotas file differs") == 1
+
+
+def in_force(env: GridEnv) -> InForce:
+    found = read(env.client, Scripts(env.client, env.settings).keys, "UTC").in_force
+    assert found is not None
+    return found
+
+
+def set_back(env: GridEnv, ms: int) -> None:
+    """The limits in force were last upheld so long ago."""
+    key = Scripts(env.client, env.settings).keys("limits")
+    seen = now_ms(env.client) - ms
+    env.client.hset(key, "seen", seen)
+
+
+def test_limits_whose_file_nobody_has_are_told(grid_env: GridEnv, tmp_path: Path) -> None:
+    first = router(grid_env, write(tmp_path / "a.json", '{"ann": 5}'))
+    assert not in_force(grid_env).orphaned
+    set_back(grid_env, ORPHANED_MS + 1000)
+    assert in_force(grid_env).orphaned
+    before = now_ms(grid_env.client)
+    first.once()
+    found = in_force(grid_env)
+    assert not found.orphaned
+    assert found.seen is not None
+    assert found.seen >= before
+    router(grid_env).once()  # without a file it upholds nothing
+    set_back(grid_env, ORPHANED_MS + 1000)
+    router(grid_env).once()
+    assert in_force(grid_env).orphaned
+
+
+def test_a_router_upholds_only_what_its_own_file_says(grid_env: GridEnv, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    other = router(grid_env, write(tmp_path / "b.json", '{"bob": 5}'))
+    router(grid_env, write(gone / "a.json", '{"ann": 5}'))
+    set_back(grid_env, ORPHANED_MS + 1000)
+    other.once()
+    found = in_force(grid_env)
+    assert found.orphaned
+    assert found.holder.endswith("gone/a.json")
+    router(grid_env, write(tmp_path / "copy.json", '{"ann": 5}'))
+    other.once()
+    assert not in_force(grid_env).orphaned
+    assert in_force(grid_env).source.endswith("copy.json")
+
+
+def test_a_router_with_a_copy_of_the_file_upholds_it_too(grid_env: GridEnv, tmp_path: Path) -> None:
+    copy = router(grid_env, write(tmp_path / "copy.json", '{"ann": 5}'))
+    router(grid_env, write(tmp_path / "first.json", '{"ann": 5}'))
+    set_back(grid_env, ORPHANED_MS + 1000)
+    copy.once()
+    found = in_force(grid_env)
+    assert not found.orphaned
+    assert found.source.endswith("first.json")
+    assert found.holder.endswith("copy.json")
+
+
+def test_limits_that_were_lifted_are_not_half_there_again(grid_env: GridEnv, tmp_path: Path) -> None:
+    limiting = router(grid_env, write(tmp_path / "q.json", '{"ann": 5}'))
+    lift(limiting.scripts)
+    assert limiting.scripts.uphold("another", "m:q.json") == ""
+    assert not grid_env.client.exists(limiting.scripts.keys("limits"))
 
 
 def test_the_first_time_zone_stays_and_another_is_told(

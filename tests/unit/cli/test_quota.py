@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gridq import auth, cli
+from gridq.ledger import ORPHANED_MS
 from tests.conftest import GridEnv
 from tests.unit.store.limits import DAY, limit, turn, turn_at
 from tests.unit.store.plans import Grid, one
@@ -161,6 +162,24 @@ def test_limits_are_lifted(grid_env: GridEnv) -> None:
     limit(Grid(grid_env.client, grid_env.settings), FILE)
     assert "lifted" in run("--lift")[1]
     assert "There were no limits" in run("--lift")[1]
+
+
+def test_limits_whose_file_no_router_has_are_told_with_the_fix(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    limit(grid, FILE)
+    assert "No live router" not in run()[1]
+    told = json.loads(run("--json")[0])["limits"]
+    assert (told["orphaned"], told["fix"], told["last_had_by"]) == (False, None, "a test")
+    seen = grid.now() - ORPHANED_MS - 1000
+    grid.client.hset(grid.keys("limits"), mapping={"seen": seen, "holder": "vm:q.toml"})
+    told = json.loads(run("--json")[0])["limits"]
+    assert (told["orphaned"], told["last_had_by"]) == (True, "vm:q.toml")
+    assert datetime.fromisoformat(told["last_had_at"]).timestamp() == seen // 1000
+    assert "--lift" in told["fix"]
+    err = run()[1]
+    assert f"No live router has this file any more: vm:q.toml was read until {told['last_had_at']}" in err
+    assert told["fix"] in err
+    assert "No live router" not in run("--lift")[1]
 
 
 def test_a_file_is_checked_before_it_counts(grid_env: GridEnv, tmp_path: Path) -> None:
