@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
+import os
 import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib.metadata import version
+from types import FrameType
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
+from gridq.ending import LAST_WORD
 from gridq.errors import StartTimeout
 from gridq.gateway import (
     anthropic,
@@ -38,6 +42,8 @@ from gridq.gateway.hosting import Hosting
 from gridq.gateway.options import GatewayOptions, check_certificate
 from gridq.settings import Settings
 from gridq.store.connection import check_server, connect_to_submit, translated
+
+log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -79,10 +85,13 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
 class _Server(uvicorn.Server):
     """uvicorn, which says when it is ready, and ends as it is told to: with SIGTERM as with SIGINT."""
 
-    def __init__(self, app: FastAPI, config: uvicorn.Config, ready: Callable[[str], None]) -> None:
+    def __init__(
+        self, app: FastAPI, config: uvicorn.Config, ready: Callable[[str], None], drain: float
+    ) -> None:
         super().__init__(config)
         self._app = app
         self._ready = ready
+        self._drain = drain
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
@@ -92,7 +101,21 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: Any = None) -> None:
         door: Door = self._app.state.door
         door.closing = True  # whoever watches without an end is told to come back elsewhere
+        hosting: Hosting = self._app.state.hosting
+        hosting.leave()  # within the same time
         await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal ends it in order, at the latest LAST_WORD seconds after the drain even where the
+        server is away; the second one cuts off what is open.
+        """
+        if self.should_exit:
+            self.force_exit = True
+            return
+        self.should_exit = True
+        last = threading.Timer(self._drain + LAST_WORD, _end_now)
+        last.daemon = True
+        last.start()
 
     @property
     def url(self) -> str:
@@ -115,12 +138,17 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
+def _end_now() -> None:
+    log.error("what is open did not end: the gateway ends without it")
+    os._exit(1)
+
+
 def serve(config: Settings, options: GatewayOptions, *, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; `ready` is told the URL as soon as it listens.
 
-    Then nobody new is let in, and what is open may end within GRIDQ_DRAIN; streams that do not are cut off
-    and can be read on at another gateway. The server's faults (`check_server`) and ConfigError before it
-    listens: the port is taken, a certificate cannot be read.
+    Then nobody new is let in, and what is open may end within GRIDQ_DRAIN, until a second signal; streams
+    that do not are cut off and can be read on at another gateway. The server's faults (`check_server`) and
+    ConfigError before it listens: the port is taken, a certificate cannot be read.
     """
     server = make_server(config, options, ready)
     server.run()
@@ -153,6 +181,7 @@ def make_server(config: Settings, options: GatewayOptions, ready: Callable[[str]
             timeout_keep_alive=75,
         ),
         ready,
+        config.drain,
     )
 
 

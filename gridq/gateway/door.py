@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from gridq.admission import Admission
 from gridq.awaiting import BLOCK, not_found
 from gridq.client.broker import BrokerClient
+from gridq.ending import HEARS
 from gridq.errors import BrokerError, ValueGone
 from gridq.gateway.caller import Caller
 from gridq.gateway.follower import Follower
@@ -31,7 +32,7 @@ from gridq.money import total
 from gridq.protocol import Row
 from gridq.settings import Settings
 from gridq.store import values
-from gridq.store.connection import CONNECT_TIMEOUT, connect_async, translated
+from gridq.store.connection import CONNECT_TIMEOUT, connect_async, hurry, translated
 
 CONNECTIONS = 32
 """Connections of one gateway's loop, the reader's among them: a thousand jobs that end at once share them."""
@@ -81,6 +82,8 @@ class Door:
     async def close(self) -> None:
         """End all reading and every connection."""
         self.closing = True
+        for client in (self.client.redis, self.client.scripts.client):
+            hurry(client, HEARS)
         await self.holding.close()
         await self.relay.close()
         await self.pipe.close()

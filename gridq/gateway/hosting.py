@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from gridq import queues, registry, stages
+from gridq.ending import HEARS
 from gridq.errors import (
     GridError,
     OutputTooLarge,
@@ -33,7 +34,7 @@ from gridq.protocol import Advertisement, Json, SeatTerms, StageCall, Usage
 from gridq.settings import Settings
 from gridq.stages.awaiting import drive
 from gridq.stages.http import retry_after
-from gridq.store.connection import connect
+from gridq.store.connection import connect, hurry
 from gridq.store.scripts import Scripts
 
 if TYPE_CHECKING:
@@ -76,10 +77,14 @@ class Hosting:
         """Look at once: somebody came or went."""
         self._soon.set()
 
-    def stop(self) -> None:
-        """Serve nobody any more: what runs may finish within GRIDQ_DRAIN, another gateway takes over."""
+    def leave(self) -> None:
+        """Begin to stop, as `stop` does. Returns at once."""
         self._ends.set()
         self._soon.set()
+
+    def stop(self) -> None:
+        """Serve nobody any more: what runs may finish within GRIDQ_DRAIN, another gateway takes over."""
+        self.leave()
         self._thread.join()
         self.client.close()
 
@@ -95,6 +100,7 @@ class Hosting:
                 away = True
             self._soon.wait(LOOK)
             self._soon.clear()
+        hurry(self.client, HEARS)
         for name, served in self._served.items():
             self._leaving[name] = served.retire()
         for thread in self._leaving.values():

@@ -145,6 +145,42 @@ def test_a_stream_that_a_stopping_gateway_cuts_off_goes_on_at_another(grid: Grid
     assert len(set(reader.ids)) == len(reader.ids)
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_it_ends_in_time_though_the_server_is_away_and_at_once_at_a_second_signal(
+    grid: Grid, away: bool
+) -> None:
+    reader, told = Reader("slow"), []
+    with grid.gateway(drain=0.5 if away else 600) as (program, url):
+
+        def stop() -> bool:
+            if len(reader.words) == 5 and not told:
+                if away:
+                    os.kill(grid.server.pid or 0, signal.SIGSTOP)
+                program.terminate()
+                if not away:
+                    wait_for(lambda: refuses(url))
+                    program.terminate()
+                told.append(True)
+            return len(reader.words) < 200
+
+        try:
+            with suppress(httpx.RemoteProtocolError, httpx.ReadError):
+                reader.read(url, stop)
+            assert program.wait(15) in (0, 1)
+        finally:
+            os.kill(grid.server.pid or 0, signal.SIGCONT)
+    assert grid.local.client.status(reader.job) is JobState.RUNNING  # it is read on at another gateway
+    grid.local.client.cancel(reader.job)
+
+
+def refuses(url: str) -> bool:
+    try:
+        httpx.get(url + "/health", trust_env=False)
+    except httpx.ConnectError:
+        return True
+    return False
+
+
 def test_a_stream_outlives_the_servers_restart(grid: Grid) -> None:
     reader = Reader()
 

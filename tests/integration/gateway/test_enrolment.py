@@ -254,6 +254,40 @@ def test_another_gateway_takes_over_whom_one_that_stops_served(
     assert ask(gateway)["state"] == "done"
 
 
+def test_a_gateway_that_stops_leaves_them_while_what_is_open_ends(
+    worker: ForeignWorker, gateway: Gateway, config: Settings
+) -> None:
+    """And not one after the other, each for as long as the drain."""
+    runs, go_on = threading.Event(), threading.Event()
+
+    def held(asked: dict[str, Any]) -> tuple[int, Any]:
+        runs.set()
+        go_on.wait(30)
+        return worker.well(asked)
+
+    worker.answer = held
+    long = config.model_copy(update={"drain": 60.0, "prefix": f"o{secrets.token_hex(4)}:"})
+    with (
+        connect(config.broker_url.get_secret_value(), name="tests") as client,
+        LocalGrid(client, long, {"m.router": [queues.PURE]}),
+        serving(long, secret=SecretStr(SECRET), hold=0.2) as own,
+    ):
+        enrol(own, worker, long)
+        graph = {"root": stage("llm_complete", model="claude-opus-4-6", prompt="p")}
+        job = own.post("/jobs", {"graph": graph, "input": {}}, 202)["job"]
+        assert runs.wait(30)
+        asks = threading.Thread(target=own.http.get, args=(f"/jobs/{job}?wait=60",))
+        asks.start()
+        wait_for(lambda: "gridq_http_open_requests 2" in own.http.get("/metrics").text)
+        own.server.should_exit = True
+        wait_for(lambda: [seat.state for seat in seats(long)] == ["draining"])
+        assert asks.is_alive()
+        go_on.set()
+        asks.join(30)
+    with connect(config.broker_url.get_secret_value(), name="tests") as client:
+        client.unlink(*client.scan_iter(f"{long.prefix}*", count=1000))
+
+
 def test_who_is_silent_for_three_heartbeats_is_forgotten(
     config: Settings, gateway: Gateway, worker: ForeignWorker
 ) -> None:
