@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -22,6 +22,12 @@ from workers.owner import switch
 DAY = 86_400.0
 CLIENT = "client"
 SERVER = "server"
+
+
+def dispensable(part: Part, parts: Iterable[Part], stays: Collection[str]) -> bool:
+    """Whether a part may be gone for good: two of each sort stay, and who is named in `stays`."""
+    like = [other for other in parts if other.sort == part.sort and not other.gone]
+    return len(like) > 2 and part.name not in stays
 
 
 class Attacker:
@@ -89,9 +95,8 @@ class Attacker:
         return links[int(fault.pick * len(links))]
 
     def _kill_part(self, part: Part, seconds: float) -> str:
-        like = [other for other in self.grid.parts.values() if other.sort == part.sort and not other.gone]
-        if math.isinf(seconds) and (len(like) < 3 or part.name in self.grid.layout.stays):
-            seconds = 6.0  # two of each sort stay, and who must
+        if math.isinf(seconds) and not dispensable(part, self.grid.parts.values(), self.grid.layout.stays):
+            seconds = 6.0
         self.grid.kill(part)
         if math.isinf(seconds):
             part.gone = True

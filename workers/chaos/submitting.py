@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gridq.app import configure
 from gridq.client import BrokerClient, Client, GatewayClient
-from gridq.errors import BrokerError, GridError, JobNotFound, QuotaExceeded, WaitTimeout
+from gridq.errors import BrokerError, GridError, JobNotFound, WaitTimeout
 from gridq.inbox import Inbox
 from gridq.jobs import new_id
 from gridq.protocol import Json
@@ -43,6 +43,15 @@ class Submitted:
     """Value, or error, as it was told to who waited at a gateway."""
     wrong: list[str] = field(default_factory=list)
     """Errors that no call should have had."""
+
+    def refuse(self, what: str, error: GridError) -> None:
+        """Note the error with which a call, such as `submit`, was answered for good: it refuses the job where
+        that may end so and was not accepted before.
+        """
+        if what == "submit" and error.code in self.job.may and not self.accepted:
+            self.refused = error.code
+        else:
+            self.wrong.append(f"{what} of {self.job.id}: {error}")
 
 
 class Agents:
@@ -194,13 +203,8 @@ class Agents:
             except BrokerError as exc:
                 log.info("%s of %s: %s", what, state.job.id, exc)
                 time.sleep(AGAIN)
-            except QuotaExceeded as exc:
-                state.refused = exc.code
-                if exc.code not in state.job.may:
-                    state.wrong.append(f"{what} of {state.job.id}: {exc}")
-                return
             except GridError as exc:
-                state.wrong.append(f"{what} of {state.job.id}: {exc.code}: {exc}")
+                state.refuse(what, exc)
                 return
             except Exception as exc:
                 log.exception("%s of %s", what, state.job.id)

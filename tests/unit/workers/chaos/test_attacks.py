@@ -1,0 +1,28 @@
+"""Whom a fault may hit for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gridq.settings import Settings
+from workers import programs
+from workers.chaos.attacks import dispensable
+from workers.chaos.grid import Part
+from workers.chaos.proxy import Proxy
+
+
+def part(folder: Path, name: str, sort: str) -> Part:
+    program = programs.seat(Settings(home=folder), name, folder, {}, 1.0)
+    return Part(name, sort, "m", program, Proxy(("127.0.0.1", 1)), name)
+
+
+def test_two_of_each_sort_stay_and_those_that_must(tmp_path: Path) -> None:
+    parts = [part(tmp_path, name, name[0]) for name in ("a1", "a2", "a3", "b1", "b2")]
+
+    def gone(*stays: str) -> list[str]:
+        return [each.name for each in parts if dispensable(each, parts, stays)]
+
+    assert gone() == ["a1", "a2", "a3"]
+    assert gone("a3") == ["a1", "a2"]
+    parts[0].gone = True
+    assert gone() == []
