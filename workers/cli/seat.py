@@ -32,8 +32,6 @@ seat_log.add(seat_app)
 OBEYED = 5.0
 """Seconds within which a worker heeds the switch; it looks several times a second."""
 
-LONGEST = 366 * 86_400.0
-
 
 def _names(incomplete: str) -> list[str]:
     from gridq.home import folder
@@ -95,7 +93,7 @@ def pause(
         raise ConfigError("A pause ends once", {"path": "--until", "fix": "give --for or --until, not both"})
     home = _home_of(seat)
     now = time.time()
-    end = now + seconds_of(for_, "--for", 1, LONGEST) if for_ is not None else None
+    end = now + seconds_of(for_, "--for", 1, switch.LONGEST) if for_ is not None else None
     if until is not None:
         end = switch.until_of(until, now)
     switch.pause(home, seat, until=end, reason=reason)

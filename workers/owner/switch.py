@@ -22,6 +22,12 @@ FOLDER = "kept"
 EVERY = "_all"
 """The name of the word for all seats, which no seat can have."""
 
+LONGEST = 366 * 86_400.0
+"""Seconds that a pause may last which ends by itself."""
+
+LAST = 253_000_000_000.0
+"""Seconds since 1970 that no clock here shows: before the year 10,000."""
+
 BY_OWNER = "its owner paused it"
 
 
@@ -78,7 +84,7 @@ def said(home: Path, seat: str, now: float) -> Rest | None:
 def until_of(text: str, now: float) -> float:
     """When `18:00` is next, or a day and time such as `2026-12-01 18:00`, by this machine's clock.
 
-    ConfigError: it is neither, or it is over.
+    ConfigError: it is neither, it is over, or more than LONGEST ahead.
     """
     here = datetime.fromtimestamp(now)
     at: datetime | None = None
@@ -88,12 +94,18 @@ def until_of(text: str, now: float) -> float:
         clock = datetime.strptime(text.strip(), "%H:%M")
         at = here.replace(hour=clock.hour, minute=clock.minute, second=0, microsecond=0)
         at = at if at > here else at + timedelta(days=1)
-    if at is None or at.timestamp() <= now:
+    until = None
+    with suppress(ValueError, OverflowError, OSError):  # of years that no clock here can show
+        until = None if at is None else at.timestamp()
+    if until is None or not now < until <= now + LONGEST:
         raise ConfigError(
-            f"{text!r} is no time to come",
-            {"path": "--until", "expected": "a time of day such as 18:00, or 2026-12-01 18:00"},
+            f"{text!r} is no time to come" if until is None or until <= now else f"{text!r} is too far ahead",
+            {
+                "path": "--until",
+                "expected": "a time of day such as 18:00, or 2026-12-01 18:00, within 366 days",
+            },
         )
-    return at.timestamp()
+    return until
 
 
 @contextmanager
@@ -124,13 +136,23 @@ def _read(path: Path) -> Word | None:
     try:
         found = json.loads(path.read_bytes())
         until = found["until"]
+        if not isinstance(found["paused"], bool):
+            raise TypeError("paused is neither true nor false")
         return Word(
-            bool(found["paused"]),
-            float(found["since"]),
-            None if until is None else float(until),
+            found["paused"],
+            _instant(found["since"]),
+            None if until is None else _instant(until),
             str(found["reason"]),
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as exc:
         return Word(True, 0.0, None, f"{path.name} cannot be read ({type(exc).__name__})")
+
+
+def _instant(told: object) -> float:
+    """Seconds since 1970 that a clock can show. ValueError, TypeError, OverflowError: it is none."""
+    seconds = float(told)  # type: ignore[arg-type]
+    if not 0 <= seconds < LAST:
+        raise ValueError("no time")
+    return seconds

@@ -49,7 +49,15 @@ def test_the_word_for_all_takes_the_place_of_those_before_and_yields_to_those_af
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"paused": true}', '{"paused": 1, "since": "x", "until": 1}']
+    "text",
+    [
+        *("", "{", "[]", '{"paused": true}', '{"paused": 1, "since": "x", "until": 1}', "[" * 100_000),
+        '{"paused": true, "since": 0, "until": NaN, "reason": ""}',
+        '{"paused": true, "since": 1e400, "until": null, "reason": ""}',
+        '{"paused": true, "since": 0, "until": 1e12, "reason": ""}',
+        '{"paused": true, "since": 0, "until": 1' + "0" * 400 + ', "reason": ""}',
+        '{"paused": null, "since": 0, "until": null, "reason": ""}',
+    ],
 )
 def test_a_word_that_cannot_be_read_keeps_the_seat(tmp_path: Path, text: str) -> None:
     switch.pause(tmp_path, "claude")
@@ -80,7 +88,15 @@ def test_until_a_time_of_day_or_a_day(text: str, at: datetime) -> None:
     assert switch.until_of(text, NOW) == at.timestamp()
 
 
-@pytest.mark.parametrize("text", ["", "25:00", "soon", "2026-11-28 14:59", "18", "18:00 tomorrow"])
+@pytest.mark.parametrize(
+    "text", ["", "25:00", "soon", "2026-11-28 14:59", "18", "18:00 tomorrow", "0001-01-01 00:00"]
+)
 def test_what_is_no_time_to_come_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="no time to come"):
+        switch.until_of(text, NOW)
+
+
+@pytest.mark.parametrize("text", ["9999-12-31 23:59", "9999-12-31T23:59-12:00", "2027-12-01"])
+def test_a_pause_that_ends_does_so_within_a_year(text: str) -> None:
+    with pytest.raises(ConfigError, match="too far ahead"):
         switch.until_of(text, NOW)
