@@ -78,8 +78,8 @@ def test_what_is_popped_and_lost_with_its_consumer_costs_no_job(client: Client, 
         child.send_signal(
             signal.SIGSTOP
         )  # its BRPOP stands: what is sent now reaches a socket that nobody reads
-    jobs = [client.submit(graph(ECHO, ECHO), number) for number in range(3)]
-    delayed = [run_graph.delay(graph(ECHO, ECHO), number) for number in range(3)]
+    jobs = [client.submit(graph(ECHO, ECHO), number, wait_for_seat=True) for number in range(3)]
+    delayed = [run_graph.delay(graph(ECHO, ECHO), number, wait_for_seat=True) for number in range(3)]
     for name, child in list(home.children.items()):
         child.send_signal(signal.SIGKILL)
         child.wait()
