@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.exits import EXITS, AsJson, Debug, one_line
 from gridq.cli.inputs import GraphFile, StagesFolder, of_file, read_graph, with_stages
 from gridq.cli.output import amount, console, echo_json, plain_table
 from gridq.cli.server import client_of
@@ -14,6 +14,7 @@ from gridq.cli.server import client_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gridq.allowance import Allowance
     from gridq.client import BrokerClient
     from gridq.graph.plan import Plan, Step
     from gridq.meters import Expects, Meter
@@ -31,10 +32,18 @@ SEATS = 3
 
 @app.command(epilog=EXITS, short_help="Show a graph's plan, and who could run each step now.")
 def explain(
-    graph: GraphFile, stages: StagesFolder = None, json: AsJson = False, debug: Debug = False
+    graph: GraphFile,
+    stages: StagesFolder = None,
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", metavar="NAME", help="Whose quota to look at; else your key's agent."),
+    ] = None,
+    json: AsJson = False,
+    debug: Debug = False,
 ) -> None:
     """Show how a graph would run: each step with its place in the graph, the steps it waits for, the queue it
-    needs, what it is estimated to cost, and which live seats could run it now, or why nobody could.
+    needs, what it is estimated to cost, and which live seats could run it now, or why nobody could; and
+    whether its agent's key and quota let it begin.
 
     Nothing is submitted. Pure stages that stand side by side are one step.
     """
@@ -43,7 +52,7 @@ def explain(
     text = read_graph(graph)
     config = with_stages(settings(), stages)
     with client_of(config) as client, of_file(graph):
-        report = examine(client, text, config)
+        report = examine(client, text, config, agent)
     if json:
         echo_json(report)
         return
@@ -63,14 +72,22 @@ def explain(
         if step["nobody"] and (step["queue"], step["nobody"]) not in told:
             told.add((step["queue"], step["nobody"]))
             typer.echo(f"Nobody could run {step['queue']} now (step {step['step']}): {step['nobody']}")
+    if report["refusal"]:
+        whose = f"A job of the agent {report['agent']!r}" if report["agent"] else "The job"
+        typer.echo(f"{whose} would be refused now: {one_line(report['refusal']['told'])}")
+    elif agent is not None:
+        typer.echo(f"The agent {agent!r} may submit it now.")
     typer.echo(f"The answer is that of step {report['answer']}.")
 
 
-def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]:
-    """The plan of a graph as JSON. GraphError, InputTooLarge: what is wrong with it."""
+def examine(client: BrokerClient, text: str, config: Settings, agent: str | None = None) -> dict[str, Any]:
+    """The plan of a graph as JSON, and whether `agent` may submit it; None: who has these settings.
+    GraphError, InputTooLarge, ConfigError: what is wrong with it.
+    """
     from dataclasses import replace
 
     from gridq import registry
+    from gridq.allowance import allowance
     from gridq.estimates import guesses
     from gridq.graph.canonical import composition_id
     from gridq.graph.catalogue import StageSpec
@@ -93,11 +110,16 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
         guess.step: Expects(guess.tokens_in, guess.tokens_out, guess.timeout_ms)
         for guess in guesses(plan, profiles)
     }
+    money = sum(step.micro_dollars for step in plan.steps)
+    tokens = sum(each.tokens for each in guessed.values())
+    with translated(client.url):
+        allowed = allowance(client.scripts, config, agent, money, tokens)
+    kept = _kept_from(allowed, seats)
     steps = []
     for index, made in enumerate(plan.steps):
         expects = guessed.get(index, UNKNOWN)
         links = [
-            _link(replace(made, queue=queue), demands.get(index), expects, seats, profiles)
+            _link(replace(made, queue=queue), demands.get(index), expects, seats, profiles, kept=kept)
             for queue in made.links
         ]
         step, lacking, able = next((link for link in links if link[2]), links[0])
@@ -126,7 +148,26 @@ def examine(client: BrokerClient, text: str, config: Settings) -> dict[str, Any]
         "answer": plan.answer,
         "steps": steps,
         "retries": _retries(plan),
+        "agent": allowed.agent,
+        "team": allowed.team,
+        "refusal": _refusal(allowed),
     }
+
+
+def _kept_from(allowed: Allowance, seats: Sequence[LiveSeat]) -> dict[str, str]:
+    """The seats that are lent to other agents, with whom to; none where the agent is not known."""
+    agent, team = allowed.agent, allowed.team or ""
+    return {
+        seat.seat: f"it is lent to {', '.join(seat.lends_to)} alone"
+        for seat in seats
+        if agent is not None and not seat.lent_to(agent, team)
+    }
+
+
+def _refusal(allowed: Allowance) -> dict[str, Any] | None:
+    """What a submission would be refused with, as JSON; `told`: the same in one line."""
+    error = allowed.refusal
+    return None if error is None else {**error.to_record(), "told": str(error)}
 
 
 def _link(
@@ -135,10 +176,17 @@ def _link(
     expects: Expects,
     seats: Sequence[LiveSeat],
     profiles: Mapping[str, Profile],
+    *,
+    kept: Mapping[str, str],
 ) -> tuple[Step, dict[str, str], list[LiveSeat]]:
-    """(the step at one of its queues, which seats of it lack what, who could run it now)."""
+    """(the step at one of its queues, which seats of it lack what, who could run it now). `kept`: seats that
+    the agent may not use → why.
+    """
     wanted = None if demand is None else demand.link(step.queue)
     lacking = _lacking(step, wanted, seats, profiles)
+    lacking |= {
+        seat.seat: kept[seat.seat] for seat in seats if step.queue in seat.queues and seat.seat in kept
+    }
     able = [seat for seat in seats if step.queue in seat.queues and seat.state == "ready"]
     able = [seat for seat in able if seat.seat not in lacking and _dry(seat, step, expects) is None]
     # Least busy first, as those would take it.

@@ -28,7 +28,7 @@ from gridq.store.replies import Broken, Claim, Drop, Loss, Stream, Swept, groups
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
     "limit", "quarantine", "rank", "adopt", "keep", "enter",
-    "uphold",
+    "uphold", "afford",
 )  # fmt: skip
 
 NEW = ("enqueue", "admit")
@@ -284,6 +284,14 @@ class Scripts:
         those that are; empty: there are none.
         """
         return str(self.call("uphold", digest, source).decode())
+
+    def afford(self, agent: str, team: str, micro: int, tokens: int) -> tuple[str, list[str]]:
+        """Whether an agent may start a job of so much money and tokens: the team that it counts for, and the
+        reply of `admit` that refuses it; [] where nothing does. `team`: its key's; `-`: none. Nothing is
+        written.
+        """
+        counts_for, *refusal = (word.decode() for word in self.call("afford", agent, team, micro, tokens))
+        return counts_for, refusal
 
     def enter(
         self, key: str, request: str, *, rpm: int | None, parallel: int | None, hold_ms: int

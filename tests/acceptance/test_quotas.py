@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import gridq
 from gridq import cli, inbox
+from gridq.cli.explain import examine
 from gridq.client import Client
 from gridq.errors import (
     AgentJobsExceeded,
@@ -108,6 +109,19 @@ def test_both_doors_refuse_with_the_same_reason(grid: Grid) -> None:
     assert direct.value.details == celery.value.details
     assert direct.value.details["needed"] == 120_000
     assert direct.value.details["retry_at"] is None  # it alone is more than a month's
+    file = grid.file.with_name("refused.json")
+    file.write_text(json.dumps(refused))
+    report = command("explain", str(file), "--agent", "ann")
+    assert report["refusal"]["told"] == str(direct.value)
+    assert (report["agent"], report["refusal"]["code"]) == ("ann", "quota.agent_money")
+    assert report["refusal"]["details"].items() <= direct.value.details.items()
+    shown = CliRunner().invoke(cli.app, ["explain", str(file), "--agent", "ann"]).stdout
+    assert f"A job of the agent 'ann' would be refused now: {direct.value}" in shown
+    assert command("explain", str(file))["refusal"] is None  # nobody's
+    assert (
+        "'bob' may submit it now"
+        in CliRunner().invoke(cli.app, ["explain", str(file), "--agent", "bob"]).stdout
+    )
     assert account("ann")["held"] == 0
 
 
@@ -168,12 +182,18 @@ def test_the_agent_is_the_key_s_and_no_key_is_to_be_seen(grid: Grid, monkeypatch
         assert by_celery.get(timeout=20)
         direct = grid.client.submit(graph(0), {}, agent="ann", key=key)
         grid.client.result(direct, 20)
+        file = grid.file.with_name("keyed.json")
+        file.write_text(json.dumps(graph(0)))
+        report = command("explain", str(file))
+        assert (report["agent"], report["refusal"]["code"]) == (None, "auth.key_missing")
         monkeypatch.setenv("GRIDQ_KEY", key)
         there = grid.client.config
         config = Settings(
             broker_url=grid.client.url, prefix=there.prefix, profiles=("bench",), stages_dir=there.stages_dir
         )
         own = Client(config=config)
+        report = examine(own, json.dumps(graph(0)), config)
+        assert (report["agent"], report["refusal"]) == ("eve", None)
         own.run(graph(0), {}, 20)
         assert account("eve", "jobs")["used"] == 3
         everything = stored(grid.client)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from gridq import registry
+from gridq.cli.explain import examine
 from gridq.client import Client
 from gridq.errors import NoLiveSeat
 from gridq.protocol import SeatTerms
@@ -71,6 +73,16 @@ def test_a_team_may_by_its_limits(grid: LocalGrid) -> None:
     grid.scripts.limit("d", "{}", {"a:ann": "research - -"})
     assert grid.client.run(ECHO, 1, agent="ann", timeout=20) == 1
     assert grid.client.run(ECHO, 2, agent="ann", pin="m.bench", timeout=20) == 2
+    for agent, able, why in (
+        ("ann", ["m.bench"], ""),
+        ("ci", ["m.bench"], ""),
+        ("bob", [], "m.bench: it is lent to ci, team:research alone"),
+        (None, [], "m.bench: it is lent to ci, team:research alone"),
+    ):
+        report = examine(grid.client, json.dumps(ECHO), grid.config, agent)
+        (step,) = report["steps"]
+        assert (step["seats"], step["nobody"]) == (able, why)
+        assert report["team"] == ("research" if agent == "ann" else None)
     with pytest.raises(NoLiveSeat):
         grid.client.submit(ECHO, 1, agent="bob")
     grid.scripts.limit("", "", {})

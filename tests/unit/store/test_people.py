@@ -132,3 +132,37 @@ def test_a_budget_of_one_who_uses_nothing_is_shown_all_the_same(grid: Grid) -> N
     for _ in range(20):
         grid.sweep()
     assert {name.decode() for name in grid.client.hkeys(grid.keys("meters"))} == {"a:ann"}
+
+
+def test_a_look_tells_what_an_admission_would_and_writes_nothing(grid: Grid) -> None:
+    """Through a life of an agent, its team, one of a key's team and one without a table."""
+    turn_at(grid, 20 * DAY)
+    turn_at(grid, HOUR, period="day")
+    turn_at(grid, 3 * DAY, period="week")
+    assert grid.scripts.afford("ann", "k", 5, 5) == ("k", [])  # no limits
+    limit(
+        grid,
+        PEOPLE + "monthly_jobs = 4\n[agents.eve]\nmonthly_dollars = 0.02\n[agents.mute]\nmonthly_jobs = 0",
+    )
+    grid.seat(lanes=4)
+    told = set()
+    for agent, cost, tokens in (
+        ("eve", 15_000, 0), ("eve", 15_000, 0), ("ann", 6_000, 300), ("ann", 6_000, 0), ("ann", 1, 800),
+        ("ann", 1, 400), ("ann", 1, 300), ("ann", 1, 1), ("bob", 1, 0), ("bob", 1, 0),
+        ("mute", 0, 0), ("ann", 20_000, 0),
+    ):  # fmt: skip
+        before = everything(grid)
+        _, look = grid.scripts.afford(agent, "-", cost, tokens)
+        assert everything(grid) == before
+        asked = ask(grid, cost, agent, more={"tk:0": f"{tokens} 0"})
+        assert (look or ["ok"]) == asked
+        told.add(asked[1] if asked[0] == "quota" else "ok")
+    assert told == {"ok", "agent_money", "agent_jobs", "team_tokens"}
+    assert grid.scripts.afford("ann", "other", 0, 0)[0] == "t"
+    team, reply = grid.scripts.afford("eve", "t", 0, 900)
+    assert (team, reply[:3]) == ("t", ["quota", "team_tokens", "t"])
+
+
+def everything(grid: Grid) -> dict[bytes, bytes | None]:
+    """All that the grid has on its server."""
+    return {key: grid.client.dump(key) for key in grid.client.scan_iter(grid.keys("*"))}

@@ -201,16 +201,23 @@ local function charge(seat, names, micro, tokens, requests)
   if bill then post(bill, nil, {}, {money = micro, tokens = tokens, requests = requests}) end
 end
 
--- A bearer's sheet by new limits: what is used and held outlives them, as far as there is a meter of the same thing and window.
--- `holding`: what is held of a thing now. nil where there are no limits.
-local function redrawn(bearer, name, seat, limits, text, holding)
-  local before, list = {}, {}
-  for _, m in ipairs(text and (opened[bearer] or sheet(text)) or {}) do before[m.thing .. '/' .. m.window] = m end
+-- The meters that limits make. `before`: by their names those that go on; `holding`: what is held of a thing now.
+local function drawn(limits, before, holding)
+  local list = {}
   for thing, kind, limit in string.gmatch(limits or '', '(%a+)/([^/]+)/(%d+)') do
     local m = before[thing .. '/' .. kind] or present({thing = thing, window = kind, used = 0, held = holding(thing), fresh = true})
     m.limit = tonumber(limit)
     list[#list + 1] = m
   end
+  return list
+end
+
+-- A bearer's sheet by new limits: what is used and held outlives them, as far as there is a meter of the same thing and window.
+-- `holding`: what is held of a thing now. nil where there are no limits.
+local function redrawn(bearer, name, seat, limits, text, holding)
+  local before = {}
+  for _, m in ipairs(text and (opened[bearer] or sheet(text)) or {}) do before[m.thing .. '/' .. m.window] = m end
+  local list = drawn(limits, before, holding)
   opened[bearer] = list[1] and list
   refilled(list, name, seat)
   return list[1] and sheet_text(list)

@@ -17,28 +17,31 @@ local function add_promised(who, n)
   if C('HINCRBY', K .. 'promised', who, whole(n)) <= 0 then C('HDEL', K .. 'promised', who) end
 end
 
--- The meters of an agent or team with such `limits`, false: none. Its sheet is drawn when it is asked for first.
-local function metered(who, limits)
+-- The meters of an agent or team with such `limits`, false: none. Its sheet is drawn when it is asked for first, and written but
+-- where one only looks.
+local function metered(who, limits, looks)
   if not limits then return {} end
   local text = C('HGET', K .. 'meters', who)
   if not text then
+    if looks then return drawn(limits, {}, promised_to(who)) end
     text = redrawn(who, who, '', limits, nil, promised_to(who))
     C('HSET', K .. 'meters', who, text)
   end
   return opened_sheet(who, text)
 end
 
--- What binds an agent and its team: {who, kind, name, money, jobs, meters} of each, no limit of the month being nil.
-local function binding(agent, team)
+-- What binds an agent and its team: {who, kind, name, money, jobs, meters} of each, no limit of the month being nil. `looks`: nothing
+-- is to be written.
+local function binding(agent, team, looks)
   local f = C('HMGET', K .. 'limits', 'a:' .. agent, 'a:*', 't:' .. team, 'm:a:' .. agent, 'm:a:*', 'm:t:' .. team)
   local money, jobs = string.match(f[1] or f[2] or '- - -', '^%S+ (%S+) (%S+)$')
   local own = 'a:' .. agent
   local list = {{who = own, kind = 'agent', name = agent, money = tonumber(money), jobs = tonumber(jobs),
-    meters = metered(own, f[4] or not f[1] and f[5])}}
+    meters = metered(own, f[4] or not f[1] and f[5], looks)}}
   if team ~= '-' then
     money, jobs = string.match(f[3] or '- -', '^(%S+) (%S+)$')
     own = 't:' .. team
-    list[2] = {who = own, kind = 'team', name = team, money = tonumber(money), jobs = tonumber(jobs), meters = metered(own, f[6])}
+    list[2] = {who = own, kind = 'team', name = team, money = tonumber(money), jobs = tonumber(jobs), meters = metered(own, f[6], looks)}
   end
   return list
 end
@@ -85,20 +88,16 @@ local function expected(list, from)
   return sum
 end
 
--- Hold what a job may cost and count it, or neither: every limit is looked at before anything is written. Gives the team it
--- counts for, or nil and {'quota', limit, name, used, held, limit, needed, end of the window or '', the window}. Who has nothing left
--- starts nothing, even where a job declares no cost.
-local function promise(job, agent, team, micro, from)
-  local own = string.match(C('HGET', K .. 'limits', 'a:' .. agent) or '', '^%S+')
-  if own and own ~= '-' then team = own end
-  local list, _, stop = binding(agent, team), window('month')
-  local tokens = expected(list, from)
+-- Which limit of those in `list` a job of so much money and so many tokens would go over: {'quota', limit, name, used, held, limit,
+-- needed, end of the window or '', the window}; nil where none. Who has nothing left starts nothing, even where a job declares no cost.
+local function short_of(list, micro, tokens)
+  local _, stop = window('month')
   for _, l in ipairs(list) do
     local u = C('HMGET', spent(), 'money ' .. l.who, 'jobs ' .. l.who)
     local used, jobs, held = tonumber(u[1] or 0), tonumber(u[2] or 0), tonumber(C('HGET', K .. 'promised', l.who) or 0)
     local function refusal(what, n, holding, limit, needed, kind, turn)
       turn = kind and turn or not kind and stop
-      return nil, {'quota', l.kind .. '_' .. what, l.name, whole(n), whole(holding), whole(limit), whole(needed), turn and whole(turn) or '',
+      return {'quota', l.kind .. '_' .. what, l.name, whole(n), whole(holding), whole(limit), whole(needed), turn and whole(turn) or '',
         kind or 'month'}
     end
     local needed = math.max(micro, 1)
@@ -109,6 +108,17 @@ local function promise(job, agent, team, micro, from)
       if m.used + m.held + n > m.limit then return refusal(m.thing, m.used, m.held, m.limit, n, m.window, m.turn) end
     end
   end
+end
+
+-- Hold what a job may cost and count it, or neither: every limit is looked at before anything is written. Gives the team it
+-- counts for, or nil and the refusal.
+local function promise(job, agent, team, micro, from)
+  local own = string.match(C('HGET', K .. 'limits', 'a:' .. agent) or '', '^%S+')
+  if own and own ~= '-' then team = own end
+  local list = binding(agent, team)
+  local tokens = expected(list, from)
+  local refusal = short_of(list, micro, tokens)
+  if refusal then return nil, refusal end
   post_to(list, {money = micro, tokens = tokens}, {jobs = 1})
   book(words_of('job', job, '', '', '', agent, team, '', '', '', '', '', (window('month'))))
   for _, l in ipairs(list) do
