@@ -19,7 +19,7 @@ CLIS = tuple(PROGRAMS)
 MODELS = (
     *("echo", "count", "huge", "slow", "stubborn", "silent", "empty", "hollow", "crash", "garbage", "deaf"),
     *("noisy", "quotes", "lingers", "straggler", "limited", "session", "logged-out", "expired", "no-credit"),
-    *("overloaded", "no-model", "too-long"),
+    *("overloaded", "no-model", "too-long", "detached"),
 )
 EFFECTS = [Effect(effect="Llm", model="any")]
 WORDS = [{"role": "user", "content": "so it goes on"}]

@@ -47,15 +47,20 @@ def kill_tree(child: int) -> None:
     """Kill a child, all below it, and the process groups that they lead: never this process's own group."""
     own = os.getpgrp()
     # From the top: who is gone starts nobody anew, and those below are known before their parents are gone.
-    below = [child]
-    for pid in below:
-        below += _of_process(pid)
-    for pid in below:
+    for pid in tree(child):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) == pid != own:
                 os.killpg(pid, signal.SIGKILL)
             else:
                 os.kill(pid, signal.SIGKILL)
+
+
+def tree(child: int) -> list[int]:
+    """A process and all below it, from the top."""
+    below = [child]
+    for pid in below:
+        below += _of_process(pid)
+    return below
 
 
 def _of_process(pid: int) -> list[int]:

@@ -37,7 +37,7 @@ def test_what_a_program_leaves_behind_ends_with_it(fakes: FakeClis):
     wait_for(lambda: not alive(child))
 
 
-@pytest.mark.parametrize("model", ["slow", "stubborn", "silent"])
+@pytest.mark.parametrize("model", ["slow", "stubborn", "detached", "silent"])
 def test_a_cancelled_stage_kills_all_of_it(model: str, fakes: FakeClis):
     profile = seat("claude")
     before = len(fakes.calls("claude"))
@@ -52,7 +52,7 @@ def test_a_cancelled_stage_kills_all_of_it(model: str, fakes: FakeClis):
 
     thread = threading.Thread(target=run)
     thread.start()
-    wanted = 2 if model == "stubborn" else 1
+    wanted = 2 if model in ("stubborn", "detached") else 1
     wait_for(lambda: len(fakes.calls("claude")) >= before + wanted)
     context.cancel()
     thread.join(10)

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 import re
+import select
 import selectors
 import shutil
 import signal
@@ -26,6 +27,7 @@ from typing import Self
 
 from gridq.errors import SeatUnavailable, StageTimeout
 from gridq.profiles import StageContext
+from gridq.stages.children import kill_tree, tree
 
 GRACE_SECONDS = 0.4
 """Between the wish that a program ends, in which it may put its login in order, and its end."""
@@ -141,7 +143,7 @@ class Run:
                             yield lump
                         heard = time.monotonic() if lump else heard
                 self._context.check()
-                if self._given_up:
+                if self._given_up or (self.done and wrote > MAX_OUTPUT):
                     return
                 now = time.monotonic()
                 open_ = {key.data for key in ready.get_map().values()}
@@ -231,12 +233,31 @@ class Run:
         threading.Thread(target=self._kill, name="gridq-cli-kill", daemon=True).start()
 
     def _kill(self) -> None:
-        """End the group: asked first, then not."""
-        self._signal(signal.SIGTERM)
-        until = time.monotonic() + GRACE_SECONDS
-        while not self._gone() and time.monotonic() < until:
-            time.sleep(POLL_SECONDS)
-        self._signal(signal.SIGKILL)
+        """End the group, asked first, then not; and what it has started in groups of their own, as its tools
+        do with what they run.
+        """
+        with contextlib.ExitStack() as held:
+            below = self._below(held)
+            self._signal(signal.SIGTERM)
+            until = time.monotonic() + GRACE_SECONDS
+            while not self._gone() and time.monotonic() < until:
+                time.sleep(POLL_SECONDS)
+            below |= self._below(held)
+            self._signal(signal.SIGKILL)
+            for pid, ending in below.items():
+                if not _is_readable(ending):  # its number is still its own
+                    kill_tree(pid)
+
+    def _below(self, held: contextlib.ExitStack) -> dict[int, int]:
+        """The processes below it, each with a descriptor that tells its end; none where the system tells
+        neither.
+        """
+        with self._lock:
+            below = [] if self._reaped else tree(self._process.pid)[1:]
+        found = {pid: ending for pid in below if (ending := _ending(pid)) is not None}
+        for ending in found.values():
+            held.callback(os.close, ending)
+        return found
 
     def end(self) -> None:
         """End what still runs, and wait until it is gone."""
@@ -280,6 +301,12 @@ def _ending(pid: int) -> int | None:
         with contextlib.suppress(OSError, AttributeError):
             return os.pidfd_open(pid)
     return None
+
+
+def _is_readable(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 @functools.cache
