@@ -13,6 +13,11 @@ LOOK = 0.5
 GRACE = 30.0
 
 
+def supervised() -> bool:
+    """Whether a program of the grid has started this one, and lives: it starts it again where it ends."""
+    return os.environ.get(VARIABLE, "") == str(os.getppid())
+
+
 def watch() -> None:
     """Where GRIDQ_PARENT names the process that started this one: end when it has gone, orderly if that takes
     no longer than GRIDQ_PARENT_SECONDS (GRACE without it).

@@ -30,7 +30,8 @@ from gridq.received import revoke_cancels
 from gridq.settings import settings
 from gridq.store import values
 from gridq.store.capacity import check_kept
-from gridq.store.connection import check_server, connect
+from gridq.store.connection import connect
+from gridq.store.readiness import AWAY, await_server
 from gridq.store.scripts import Scripts
 from gridq.transport import hang_up
 from gridq.watchdog import Watchdog
@@ -129,7 +130,7 @@ def build(app: Celery, lanes: int, hostname: str = "") -> Router:
 
     config = settings()
     client = connect(name="gridq-router")
-    check_server(client)
+    await_server(client, away=AWAY if parent.supervised() else 0.0)
     if shortcoming := check_kept(client):
         log.warning(shortcoming)
     scripts = Scripts(client, config)

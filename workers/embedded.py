@@ -26,6 +26,7 @@ import redis
 
 from gridq.errors import BrokerUnreachable, ConfigError
 from gridq.home import ACCESS, write_private
+from gridq.store.readiness import reading
 
 HOST = "127.0.0.1"
 PORT_TRIES = 5
@@ -142,8 +143,14 @@ class EmbeddedServer:
         """The server's process; it is started and ended here alone."""
         return self._child
 
-    def start(self, timeout: float = 10.0, cancelled: Callable[[], bool] = lambda: False) -> Self:
-        """Start the server and return once it answers.
+    def start(
+        self,
+        timeout: float = 10.0,
+        cancelled: Callable[[], bool] = lambda: False,
+        tell: Callable[[str], object] = lambda told: None,
+    ) -> Self:
+        """Start the server and return once it can be worked with. `tell` is told once where it has much to
+        read: that may take as long as it takes.
 
         ConfigError: no program, or another server uses `folder`. BrokerUnreachable: no answer within
         `timeout`, or before `cancelled()`; nothing is left running then.
@@ -152,14 +159,13 @@ class EmbeddedServer:
             return self
         program = find_server()
         self._open_folder()
-        end = time.monotonic() + timeout
         fixed = self.port != 0
         try:
             for attempt in range(PORT_TRIES):
                 if not fixed:
                     self.port = free_port()
                 self._spawn(program)
-                if self._answers(end, cancelled):
+                if self._answers(timeout, cancelled, tell):
                     return self
                 if fixed or attempt == PORT_TRIES - 1 or "in use" not in self.log_end():
                     break
@@ -270,14 +276,25 @@ class EmbeddedServer:
             # By the standard input: a password has no place in a process list or on the disk.
             pipe.write(self._config())
 
-    def _answers(self, end: float, cancelled: Callable[[], bool] = lambda: False) -> bool:
+    def _answers(
+        self,
+        timeout: float,
+        cancelled: Callable[[], bool] = lambda: False,
+        tell: Callable[[str], object] = lambda told: None,
+    ) -> bool:
+        end, told = time.monotonic() + timeout, False
         with redis.Redis.from_url(
             self.url, socket_timeout=1, protocol=2, driver_info=None, retry=None
         ) as client:
             while time.monotonic() < end and self.pid and not cancelled():
                 try:
-                    client.ping()
-                    return True
+                    if (how_far := reading(client)) is None:
+                        return True
+                    if not told:
+                        tell(f"The server reads its data{how_far}")
+                        told = True
+                    end = time.monotonic() + timeout
+                    time.sleep(0.02)
                 except (redis.ConnectionError, redis.TimeoutError):
                     time.sleep(0.005)
         return False

@@ -25,7 +25,8 @@ from gridq.protocol import Json, SeatTerms, StageCall
 from gridq.received import revoke_cancels
 from gridq.settings import Settings, settings
 from gridq.store.capacity import check_kept
-from gridq.store.connection import check_server, connect
+from gridq.store.connection import connect
+from gridq.store.readiness import AWAY, await_server
 from gridq.store.scripts import Scripts
 from gridq.transport import hang_up
 from gridq.watchdog import Watchdog
@@ -62,7 +63,7 @@ class Worker:
 
     def __init__(self, app: Celery, config: Settings, seat: Seat, serves: Sequence[str], lanes: int) -> None:
         client = connect(name=f"gridq-{seat.name}")
-        check_server(client)
+        await_server(client, away=AWAY if parent.supervised() else 0.0)
         if shortcoming := check_kept(client):
             log.warning(shortcoming)
         scripts = Scripts(client, config)
@@ -217,6 +218,7 @@ def _before_init(options: dict[str, Any] | None = None, **_: Any) -> None:
 
 def _init(sender: Any = None, **_: Any) -> None:
     """Choose the seat and give Celery its pool, its lanes, its queues and its name."""
+    parent.watch()  # first: the server may have to be waited for
     with refusal.told():
         app = sender.app
         config = settings()
@@ -248,7 +250,6 @@ def _init(sender: Any = None, **_: Any) -> None:
 
 def _after_setup(**_: Any) -> None:
     if _worker:
-        parent.watch()
         with refusal.told():
             _worker[0].ending.starting()
             _worker[0].start()

@@ -10,7 +10,8 @@ from gridq import profiles
 from gridq.errors import GridError
 from gridq.home import GRID, WORKER, held
 from gridq.settings import Settings, settings
-from gridq.store.connection import check_server, connect
+from gridq.store.connection import connect
+from gridq.store.readiness import await_server
 from workers.deployment import ENDING, Deployment
 from workers.probing import find
 from workers.records import already
@@ -34,7 +35,7 @@ def run(
     if held(config.home, GRID):
         raise already(config.home, GRID)
     with connect(config.broker_url.get_secret_value(), name="gridq-worker", retry=False) as look:
-        check_server(look)
+        await_server(look, say)
     with Deployment(config, WORKER, say) as machine:
         seats = find(config, profiles.load(config.profiles))
         found(seats)

@@ -20,7 +20,8 @@ from gridq.gateway.options import check_certificate, gateway_options
 from gridq.home import GRID, SERVER, held, running, unusable
 from gridq.settings import Settings
 from gridq.store.capacity import check_kept
-from gridq.store.connection import check_server, connect, safe_url, translated
+from gridq.store.connection import connect, safe_url, translated
+from gridq.store.readiness import await_server
 from gridq.urls import is_loopback
 from workers import programs
 from workers.control import ask
@@ -29,8 +30,8 @@ from workers.embedded import EmbeddedServer, free_port, is_free, remember, remem
 from workers.probing import find
 from workers.records import already
 
-LOADING = 120.0
-"""Seconds that a server may take to read its data."""
+STARTING = 120.0
+"""Seconds within which the server answers; while it reads its data it answers so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class ServerPart:
     """The embedded server as a part of the supervisor's."""
 
     server: EmbeddedServer
+    say: Callable[[str], None]
+    ending: Callable[[], bool]
     name: str = field(default="server", init=False)
     place: int = field(default=programs.SERVER, init=False)
     stop_in: float = field(default=15.0, init=False)
@@ -61,7 +64,7 @@ class ServerPart:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start it, or start it again with the same address and its data."""
-        self.server.start(LOADING)
+        self.server.start(STARTING, self.ending, self.say)
         remember(self.server)
         assert self.server.process is not None
         return self.server.process
@@ -112,21 +115,23 @@ def _start_server(grid: Deployment) -> None:
     config = grid.config
     if "broker_url" in config.model_fields_set:
         with connect(config.broker_url.get_secret_value(), name="gridq-up", retry=False) as look:
-            check_server(look)
+            await_server(look, grid.say, cancelled=grid.ending)
             check_kept(look)
         grid.more["broker_url"] = config.broker_url.get_secret_value()
     else:
         server = remembered(config.home / SERVER)
         grid.at_end.append(server.stop)
         try:
-            server.start(LOADING, grid.ending)
+            server.start(STARTING, grid.ending, grid.say)
         except BrokerUnreachable:
             if grid.ending():
                 return
             raise
         grid.configure(config.model_copy(update={"broker_url": SecretStr(server.url)}))
         grid.more["broker_url"] = server.url
-        grid.add(ServerPart(server), f"{safe_url(server.url)}, data in {server.folder}")
+        grid.add(
+            ServerPart(server, grid.say, grid.ending), f"{safe_url(server.url)}, data in {server.folder}"
+        )
 
 
 def _start_gateway(grid: Deployment) -> None:

@@ -53,13 +53,14 @@ def flower(
     """
     from gridq import login, parent
     from gridq.settings import settings
-    from gridq.store.connection import check_server, connect
+    from gridq.store.connection import connect
+    from gridq.store.readiness import AWAY, await_server
 
     parent.watch()
     config = settings()
     path = _path_of(public_url)
     with connect(config.broker_url.get_secret_value(), name="gridq-flower", retry=False) as look:
-        check_server(look)
+        await_server(look, away=AWAY if parent.supervised() else 0.0)
 
     login.password(config)  # told now, and not by Flower in the midst of its options
     from gridq import monitor

@@ -57,6 +57,7 @@ def gateway(
     parent.watch()
     config = settings()
     options = gateway_options(host=host, port=port, certfile=certfile, keyfile=keyfile)
+    logs.setup(config=config)
     wanted, free = options.port, _is_free(options.host, options.port)
     keyed = _look_at_grid(options)
     if not free:
@@ -82,7 +83,6 @@ def gateway(
         gc.collect()
         gc.freeze()  # what is loaded by now stays: collections that walk it take a tenth of a request's time
 
-    logs.setup(config=config)
     with contextlib.suppress(KeyboardInterrupt):  # it has ended in order, and as it was told to
         serve(config, options, ready=listening)
 
@@ -97,11 +97,16 @@ def _look_at_grid(options: GatewayOptions) -> bool:
     """Whether the grid asks for keys, after a look at its server. BrokerError, SchemaMismatch: it cannot be
     used; GatewayOpen: it asks for none, and the gateway would be open to everybody.
     """
+    from gridq import parent
     from gridq.cli.server import client_of
     from gridq.settings import settings
     from gridq.store.capacity import check_kept
-    from gridq.store.connection import translated
+    from gridq.store.connection import connect, translated
+    from gridq.store.readiness import AWAY, await_server
 
+    url = settings().broker_url.get_secret_value()
+    with connect(url, name="gridq-gateway", retry=False) as look:
+        await_server(look, away=AWAY if parent.supervised() else 0.0)
     with client_of(settings()) as client, translated(client.url):
         check_kept(client.redis)
         client.scripts.adopt()

@@ -14,6 +14,8 @@ import redis
 
 from gridq.errors import BrokerUnreachable, ConfigError
 from gridq.store.connection import check_server, connect
+from tests.slow_server import DELAY, SlowServer
+from tests.waiting import wait_for
 from workers import embedded
 from workers.embedded import ACCESS, EmbeddedServer, remembered
 
@@ -25,7 +27,7 @@ server = EmbeddedServer()
 server._open_folder()
 server.port = free_port()
 server._spawn(find_server(), sys.argv[1])
-assert server._answers(time.monotonic() + 10)
+assert server._answers(10)
 print(server.pid, server.folder, flush=True)
 time.sleep(60)
 """
@@ -161,3 +163,25 @@ def test_ctrl_c_while_the_server_is_looked_for_stays_what_it_is(monkeypatch: pyt
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     with pytest.raises(KeyboardInterrupt):
         embedded.find_server()
+
+
+def test_it_starts_though_its_data_take_longer_to_read_than_it_may_be_silent(tmp_path: Path) -> None:
+    with SlowServer(tmp_path) as server:
+        server.fill().kill()
+        server.delay = DELAY
+        told = []
+        over = time.monotonic() + 3.0
+
+        def tell(line: str) -> None:
+            told.append(line)
+            wait_for(lambda: time.monotonic() > over)
+            server.hurry()
+
+        server.start(timeout=3.0, tell=tell)
+        assert len(told) == 1
+        assert told[0].startswith("The server reads its data, ")
+        server.kill()
+        asked: list[str] = []
+        with pytest.raises(BrokerUnreachable):
+            server.start(cancelled=lambda: bool(asked), tell=asked.append)
+        assert server.pid is None

@@ -1,0 +1,96 @@
+"""Routers, workers and gateways that start while their server reads its data wait for it, and then go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gridq import router
+from gridq.app import app
+from gridq.cli.gateway import _look_at_grid
+from gridq.errors import ConfigError
+from gridq.gateway.options import gateway_options
+from gridq.settings import settings
+from tests.slow_server import SlowServer
+from workers import serving, up
+from workers.lifecycle import Worker
+from workers.probing import find
+from workers.up import Wanted
+
+SAYS = "the server reads its data"
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlowServer]:
+    with SlowServer(tmp_path_factory.mktemp("slow")) as server:
+        yield server.fill()
+
+
+@pytest.fixture
+def told(slow: SlowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The settings point at a server that reads its data until somebody says that it waits; what was said."""
+    monkeypatch.setenv("GRIDQ_BROKER_URL", slow.url)
+    monkeypatch.setenv("GRIDQ_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GRIDQ_PROFILES", "bench")
+    settings.cache_clear()
+    heard = Heard(slow)
+    logging.getLogger("gridq").addHandler(heard)
+    slow.load_slowly()
+    yield heard.lines
+    logging.getLogger("gridq").removeHandler(heard)
+    settings.cache_clear()
+
+
+class Heard(logging.Handler):
+    """What is said in the log or to a terminal; the server hurries once somebody waits for it."""
+
+    def __init__(self, server: SlowServer) -> None:
+        super().__init__(logging.WARNING)
+        self.server = server
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.say(record.getMessage())
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+        if SAYS in line:
+            self.server.hurry()
+
+
+def _router(say: Callable[[str], None]) -> None:
+    router.build(app, 1).scripts.adopt()
+
+
+def _worker(say: Callable[[str], None]) -> None:
+    seat = find(settings(), {}).chosen(["local"])[0]
+    worker = Worker(app, settings(), seat, ["gridq:local"], 1)
+    worker.session.scripts.adopt()
+    worker.lock.close()
+
+
+def _gateway(say: Callable[[str], None]) -> None:
+    assert _look_at_grid(gateway_options(host=None, port=None, certfile=None, keyfile=None)) is False
+
+
+def _gridq_worker(say: Callable[[str], None]) -> None:
+    with pytest.raises(ConfigError, match="no seat 'none'"):
+        serving.run(settings(), ["none"], say=say, found=lambda seats: None, ready=lambda state: None)
+
+
+def _gridq_up(say: Callable[[str], None]) -> None:
+    with pytest.raises(ConfigError, match="no seat 'none'"):
+        up.run(settings(), Wanted(("none",), routers=0), say=say, ready=lambda state: None)
+
+
+@pytest.mark.parametrize("start", [_router, _worker, _gateway, _gridq_worker, _gridq_up])
+def test_it_waits_and_goes_on(
+    start: Callable[[Callable[[str], None]], None], slow: SlowServer, told: list[str]
+) -> None:
+    [heard] = [each for each in logging.getLogger("gridq").handlers if isinstance(each, Heard)]
+    start(heard.say)
+    assert [SAYS in line for line in told].count(True) == 1, told
+    assert not [line for line in told if "appendonly" in line], "the server tells that only when it has read"

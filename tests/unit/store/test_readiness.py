@@ -1,0 +1,107 @@
+"""A program that runs long waits for its server while that reads its data, and says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridq.errors import BrokerRefused, BrokerUnreachable
+from gridq.store import readiness
+from gridq.store.connection import connect
+from gridq.store.readiness import await_server
+from tests.slow_server import SlowServer
+from workers.embedded import EmbeddedServer, free_port
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlowServer]:
+    with SlowServer(tmp_path_factory.mktemp("slow")) as server:
+        yield server.fill()
+
+
+def test_it_waits_while_the_server_reads_and_tells_so_once(slow: SlowServer) -> None:
+    slow.load_slowly()
+    told = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        slow.hurry()
+
+    with connect(slow.url, retry=False) as client:
+        await_server(client, tell)
+        assert client.dbsize() == 0, "it answers"
+    assert len(told) == 1
+    how_far = r"the server reads its data, \d+ % of \d+ MB(, for some \d+ s more)?: this goes on when it has"
+    assert re.fullmatch(how_far, told[0])
+
+
+def test_it_can_be_ended_before(slow: SlowServer) -> None:
+    slow.load_slowly()
+    told: list[str] = []
+    with connect(slow.url, retry=False) as client:
+        await_server(client, told.append, cancelled=lambda: bool(told))
+    slow.hurry()
+
+
+def test_so_it_does_where_the_acl_does_not_permit_info(slow: SlowServer) -> None:
+    slow.load_slowly()
+    told = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        slow.hurry()
+
+    with connect(slow.narrow_url, retry=False) as client:
+        await_server(client, tell)
+    assert told == ["the server reads its data: this goes on when it has"]
+
+
+def test_one_that_dies_meanwhile_is_waited_for_but_not_for_ever(
+    slow: SlowServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "AWAY", 0.5)
+    slow.load_slowly()
+    told = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        slow.kill()
+
+    with connect(slow.url, retry=False) as client, pytest.raises(BrokerUnreachable, match="Nothing answers"):
+        await_server(client, tell)
+    assert [line.partition(",")[0].partition(":")[0] for line in told] == [
+        "the server reads its data",
+        "the server is waited for",
+    ]
+
+
+def test_one_that_is_away_is_waited_for_where_that_is_asked_for(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path, port=free_port())
+    told = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        server.start()
+
+    with server, connect(server.url, retry=False) as client:
+        server.kill()
+        await_server(client, tell, away=60)
+    assert len(told) == 1
+    assert told[0].startswith("the server is waited for: broker.unreachable: Nothing answers at")
+
+
+def test_a_wrong_address_and_a_wrong_password_are_told_at_once(slow: SlowServer) -> None:
+    told: list[str] = []
+    with (
+        connect(f"redis://127.0.0.1:{free_port()}/0", retry=False) as nobody,
+        pytest.raises(BrokerUnreachable),
+    ):
+        await_server(nobody, told.append)
+    slow.start()
+    wrong = slow.url.replace(slow.password, "wrong")
+    with connect(wrong, retry=False) as client, pytest.raises(BrokerRefused, match="refused the login"):
+        await_server(client, told.append, away=60)
+    assert told == []
