@@ -11,12 +11,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gridq import auth, idempotency, ledger, lending, narration, registry
 from gridq.choosing import kept_apart
 from gridq.errors import JobBudgetExceeded, NoLiveSeat, QueueFull, UnknownStage
-from gridq.estimates import Guess, guesses, told
+from gridq.estimates import Guess, expected, guesses, told
 from gridq.foresight import REFUSALS, Foresight, LeftOut, Start, starts
 from gridq.graph.catalogue import Catalogue, StageSpec
 from gridq.graph.nodes import Graph
@@ -33,6 +33,7 @@ from gridq.jobs import (
     queue_timeout_ms,
 )
 from gridq.matching import Wanted, unfit, wanted
+from gridq.meters import UNKNOWN, Expects
 from gridq.money import dollars
 from gridq.planning import compile_text, local_catalogue
 from gridq.profiles import Profile
@@ -152,27 +153,30 @@ class Admission:
         `gridq.outlook`.
         """
         left_out: LeftOut = {}
+        expects = self._expects(split, value)
+        begin = [replace(start, expects=expects.get(start.step, UNKNOWN)) for start in split.starts]
         try:
             if split.wanted or options.pin is not None or options.avoid:
                 left_out = self._left_out(job, split, options, key)
-            self.foresight.check(job, split.starts, options, left_out, queued=not deadline)
+            self.foresight.check(job, begin, options, left_out, queued=not deadline)
             return self._write(
                 job, split, value, options, left_out,
-                celery=celery, deadline=deadline, key=key, body=body or Body(),
+                expects=expects, celery=celery, deadline=deadline, key=key, body=body or Body(),
             )  # fmt: skip
         except REFUSALS as exc:
             if values.is_link(value):
                 self.scripts.client.unlink(self.scripts.keys("val", value[1:].decode()))
-            raise self.foresight.told(exc, split.starts, options, left_out) from None
+            raise self.foresight.told(exc, begin, options, left_out) from None
 
     def _write(
         self, job: str, split: Split, value: bytes, options: JobOptions, left_out: LeftOut, *,
-        celery: bool, deadline: bool, key: str, body: Body,
+        expects: Mapping[int, Expects], celery: bool, deadline: bool, key: str, body: Body,
     ) -> str:  # fmt: skip
         """`admit`, where there is nothing more to find out."""
         arguments = self._arguments(
-            job, split, value, options, left_out, celery=celery, deadline=deadline, key=key, body=body
-        )
+            job, split, value, options, left_out,
+            expects=expects, celery=celery, deadline=deadline, key=key, body=body,
+        )  # fmt: skip
         reply = self.scripts.admit(arguments)
         if reply[0] == "noseat":
             raise self._no_seat(reply[1].split("|"))
@@ -207,8 +211,9 @@ class Admission:
             return None
         if options.idempotency_key is not None or len(value) > self.config.inline_value:
             return None
+        expects = self._expects(split, value)
         return self._arguments(
-            job, split, value, options, {}, celery=False, deadline=True, key=key, body=Body()
+            job, split, value, options, {}, expects=expects, celery=False, deadline=True, key=key, body=Body()
         )
 
     def written(self, job: str, graph: bytes, options: JobOptions, reply: Sequence[str]) -> None:
@@ -219,12 +224,10 @@ class Admission:
 
     def _arguments(
         self, job: str, split: Split, value: bytes, options: JobOptions, left_out: LeftOut, *,
-        celery: bool, deadline: bool, key: str, body: Body,
+        expects: Mapping[int, Expects], celery: bool, deadline: bool, key: str, body: Body,
     ) -> tuple[Word, ...]:  # fmt: skip
         """What `admit.lua` is called with."""
-        fields = split.fields
-        if split.guesses:
-            fields = [*fields, *told(split.guesses, value, self._length(value))]
+        fields = [*split.fields, *told(expects)]
         if left_out:
             links = _links_of(split)
             apart = [_apart(step, links[step], names) for step, names in left_out.items()]
@@ -284,11 +287,12 @@ class Admission:
             return self._left_out(job, split, options, key)
         return {step: tuple(map(",".join, apart)) for step, apart in found.items() if any(apart)}
 
-    def _length(self, value: bytes) -> int:
-        """Bytes of an input, which may be a link to it."""
-        if not values.is_link(value):
-            return len(value)
-        return int(self.scripts.client.strlen(self.scripts.keys("val", value[1:].decode())))
+    def _expects(self, split: Split, value: bytes) -> dict[int, Expects]:
+        """What its steps are estimated to use, of an input that may be a link to it."""
+        length = len(value)
+        if split.guesses and values.is_link(value):
+            length = int(self.scripts.client.strlen(self.scripts.keys("val", value[1:].decode())))
+        return expected(split.guesses, value, length)
 
     def _zone(self) -> str:
         """The time zone of the routers' calendar, in which a refusal says when the window turns."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from gridq.meters import Meter, short
+from gridq.meters import FREE, UNKNOWN, Expects, Meter, Rates, lacking, needs, short
 from gridq.protocol import Service
 from gridq.queues import kind_of
 
@@ -23,17 +23,18 @@ GROUPS = 6
 Sort = tuple[str, int, frozenset[str]]
 """What decides who may take a stage: its queue, its rounded cost, the seats that are excluded."""
 
-
-def _lacks(meter: Meter, cost: int) -> bool:
-    return meter.remaining < (cost if meter.thing == "money" else 1)
+Room = tuple[float, bool]
+"""When the budgets of a seat have room for a stage: in so many seconds, when windows turn; and whether what
+runs now holds too much of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
     """A live seat. `running`: of each busy lane the stage's queue and for how long it has run. `back_in`:
-    until it takes work (0: now; None: nobody knows). `rate_in`: until it may make requests again. `left`:
-    what its budget has, in micro-dollars. `lends_to`: the agents and teams it is lent to alone, if any.
-    `meters`: all budgets that bind it, also in some queues alone.
+    until it takes work (0: now; None: nobody knows). `rate_in`: until it may make requests again. `lends_to`:
+    the agents and teams it is lent to alone, if any. `meters`: all budgets that bind it, also in some queues
+    alone; `rates`: what it asks for. `held_up`: it waits for what runs to give back what it holds of them.
     """
 
     seat: str
@@ -44,27 +45,47 @@ class Seat:
     back_in: float | None = 0.0
     per_minute: int | None = None
     rate_in: float = 0.0
-    left: int | None = None
     lends_to: tuple[str, ...] = ()
     meters: tuple[Meter, ...] = ()
+    rates: Rates = FREE
+    held_up: bool = False
 
     @property
     def free(self) -> int:
         """How many stages it would take now."""
-        return 0 if self.back_in or self.rate_in else max(self.lanes - len(self.running), 0)
+        return 0 if self.back_in or self.rate_in or self.held_up else max(self.lanes - len(self.running), 0)
 
-    def takes(self, queue: str, cost: int, excluded: frozenset[str]) -> bool:
-        """Whether it takes such a stage, now or once it is back."""
-        able = self.back_in is not None and (self.left is None or self.left >= cost)
-        if not able or queue not in self.queues or self.seat in excluded:
-            return False
-        some = [meter for meter in self.meters if meter.queues and meter.thing != "parallel"]
-        return not any(meter.binds_in(queue) and _lacks(meter, cost) for meter in some)
+    def room(self, ask: Ask, now_ms: float) -> Room | None:
+        """When its budgets have room for such a stage. None: it never takes it, or nobody knows when.
 
-    def short_of(self, queue: str, cost: int) -> str:
+        What was used no stage gives back, nor the request that it was: where these leave too little only the
+        window's turn helps.
+        """
+        if self.back_in is None or ask.queue not in self.queues or self.seat in ask.excluded:
+            return None
+        wait, held_up = 0.0, False
+        for meter, need in needs(self.meters, ask.queue, ask.cost, ask.expects, self.rates):
+            if meter.remaining >= need:
+                continue
+            if meter.used + need + (meter.held if meter.thing == "requests" else 0) <= meter.limit:
+                held_up = True
+            elif need > meter.limit or meter.turn is None:
+                return None
+            else:
+                wait = max(wait, (meter.turn - now_ms) / 1000, 0.001)
+        return wait, held_up
+
+    def within(self, room: Room) -> Seat:
+        """The seat, as it is for a stage for which its budgets have room then."""
+        wait, held_up = room
+        if not (wait or held_up):
+            return self
+        return replace(self, back_in=max(self.back_in or 0.0, wait), held_up=held_up)
+
+    def short_of(self, ask: Ask) -> str:
         """In words, the budget that has no room for such a stage; empty where each has."""
-        found = (meter for meter in self.meters if meter.binds_in(queue) and _lacks(meter, cost))
-        return next((short(meter, self.seat) for meter in found), "")
+        meter = lacking(self.meters, ask.queue, ask.cost, ask.expects, self.rates)
+        return short(meter, self.seat) if meter is not None else ""
 
     def may_be_lent(self, agent: str) -> bool:
         """Whether it is lent to an agent, as far as is known without its team."""
@@ -104,19 +125,30 @@ class Line:
 @dataclass(frozen=True)
 class Board:
     """Seats and lines at one instant. `turns`: (kind, agent) → its virtual time; `clocks`: kind → the time of
-    whoever was served last, and queue → the same of that queue alone.
+    whoever was served last, and queue → the same of that queue alone. `now_ms`: the server's clock.
     """
 
     seats: tuple[Seat, ...] = ()
     lines: tuple[Line, ...] = ()
     turns: Mapping[tuple[str, str], float] = field(default_factory=dict)
     clocks: Mapping[str, float] = field(default_factory=dict)
+    now_ms: float = 0.0
 
     @cached_property
-    def takers(self) -> dict[Sort, list[Seat]]:
-        """Who may take each sort of stage that waits."""
-        sorts = {line.sort for line in self.lines}
-        return {sort: [seat for seat in self.seats if seat.takes(*sort)] for sort in sorts}
+    def takers(self) -> dict[bool, dict[Sort, list[Seat]]]:
+        """Who may take each sort of stage that waits: before (False), and also after windows have turned."""
+        found: dict[bool, dict[Sort, list[Seat]]] = {False: {}, True: {}}
+        for sort in {line.sort for line in self.lines}:
+            queue, cost, excluded = sort
+            rooms = self.rooms(Ask(queue, cost=cost, excluded=excluded))
+            able = [(seat, room) for seat, room in zip(self.seats, rooms, strict=True) if room is not None]
+            found[True][sort] = [seat for seat, _ in able]
+            found[False][sort] = [seat for seat, (wait, _) in able if not wait]
+        return found
+
+    def rooms(self, ask: Ask) -> tuple[Room | None, ...]:
+        """When the budgets of each seat have room for what is asked for."""
+        return tuple(seat.room(ask, self.now_ms) for seat in self.seats)
 
     def turn_of(self, ask: Ask) -> float:
         """The virtual time at which the first stage of the agent that asks would stand, from its kind's own:
@@ -133,32 +165,42 @@ class Board:
         return frozenset(line.queue for line in self.lines)
 
     def groups(self, ask: Ask) -> list[Group]:
-        """The seats that may take what is asked for, by what stands before them; worked out once."""
-        sort = ask.queue, ask.cost, ask.excluded
+        """The seats that may take what is asked for, by what stands before them; worked out once. Those that
+        wait for a window's turn are apart: what waits for that as well stands before them.
+        """
+        rooms = self.rooms(ask)
+        sort = ask.queue, ask.cost, ask.excluded, rooms
         found = self._groups.get(sort)
         if found is None:
-            alike: dict[frozenset[Sort], list[Seat]] = defaultdict(list)
-            for seat in self.seats:
-                if seat.takes(*sort):
-                    alike[self._taken_by[seat.seat]].append(seat)
-            sets = sorted(alike.values(), key=_first_choice)
+            alike: dict[tuple[bool, frozenset[Sort]], list[Seat]] = defaultdict(list)
+            for seat, room in zip(self.seats, rooms, strict=True):
+                if room is not None:
+                    later = room[0] > 0
+                    alike[later, self._taken_by[later, seat.seat]].append(seat.within(room))
+            sets = sorted(alike.items(), key=lambda item: (item[0][0], _first_choice(item[1])))
             if len(sets) > GROUPS:
-                sets[GROUPS - 1 :] = [[seat for seats in sets[GROUPS - 1 :] for seat in seats]]
-            found = self._groups[sort] = [Group(self, seats) for seats in sets]
+                rest = [seat for _, seats in sets[GROUPS - 1 :] for seat in seats]
+                sets[GROUPS - 1 :] = [(sets[GROUPS - 1][0], rest)]
+            found = self._groups[sort] = [Group(self, seats, later) for (later, _), seats in sets]
         return found
 
     @cached_property
-    def _groups(self) -> dict[Sort, list[Group]]:
+    def _groups(self) -> dict[Any, list[Group]]:
         return {}
 
     @cached_property
-    def _taken_by(self) -> dict[str, frozenset[Sort]]:
+    def _taken_by(self) -> dict[tuple[bool, str], frozenset[Sort]]:
         """The sorts of waiting stages that each seat may take."""
-        found: dict[str, set[Sort]] = {seat.seat: set() for seat in self.seats}
-        for sort, takers in self.takers.items():
-            for seat in takers:
-                found[seat.seat].add(sort)
-        return {seat: frozenset(sorts) for seat, sorts in found.items()}
+        found: dict[tuple[bool, str], set[Sort]] = defaultdict(set)
+        for later, sorts in self.takers.items():
+            for sort, takers in sorts.items():
+                for seat in takers:
+                    found[later, seat.seat].add(sort)
+        return {
+            (later, seat.seat): frozenset(found[later, seat.seat])
+            for later in (False, True)
+            for seat in self.seats
+        }
 
     @cached_property
     def measured(self) -> dict[str, Service]:
@@ -172,13 +214,14 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A stage that is to be admitted."""
+    """A stage that is to be admitted, and what it is estimated to use."""
 
     queue: str
     agent: str = "default"
     prio: int = 0
     cost: int = 0
     excluded: frozenset[str] = frozenset()
+    expects: Expects = UNKNOWN
 
 
 @dataclass(slots=True)
@@ -197,10 +240,11 @@ class Rival:
 
 
 class Group:
-    """Seats before which the same work stands, and that work."""
+    """Seats before which the same work stands, and that work; `later`: they wait for a window's turn."""
 
-    def __init__(self, board: Board, seats: Sequence[Seat]) -> None:
+    def __init__(self, board: Board, seats: Sequence[Seat], later: bool = False) -> None:
         self.board = board
+        self.later = later
         self.seats = tuple(seats)
         self.lanes = sum(seat.lanes for seat in seats)
         self.free = sum(seat.free for seat in seats)
@@ -209,7 +253,7 @@ class Group:
         self._rivals: dict[tuple[str, str], Rival] = {}
         self._mixes: tuple[dict[str, float], dict[str, float]] = (defaultdict(float), defaultdict(float))
         names = {seat.seat for seat in seats}
-        shares = {sort: _share(takers, names) for sort, takers in board.takers.items()}
+        shares = {sort: _share(takers, names) for sort, takers in board.takers[later].items()}
         for line in board.lines:
             if share := shares[line.sort]:
                 self._add(line, share)

@@ -51,22 +51,27 @@ def guesses(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[Guess, ...]:
     return tuple(found.values())
 
 
-def told(found: Sequence[Guess], value: bytes, length: int) -> list[str]:
+def told(expected: Mapping[int, Expects]) -> list[str]:
     """The job's fields that say so to the scripts: `tk:<step>` → "in out", or "in out timeout" where it has a
-    time-out of its own. `length`: of the input, of which `value` may only be a link.
+    time-out of its own.
     """
+    return [word for step, expects in expected.items() for word in (f"tk:{step}", expects.text())]
+
+
+def expected(found: Sequence[Guess], value: bytes, length: int) -> dict[int, Expects]:
+    """What each step will use in a job with an input of that `length`; `value` may only be a link to it."""
     if not found:
-        return []
+        return {}
     reads = any(guess.reads_input for guess in found)
     said = max((int(number) for number in _SAID.findall(value)), default=0) if reads else 0
-    fields = []
+    steps = {}
     for guess in found:
         tokens_in, tokens_out = guess.tokens_in, guess.tokens_out
         if guess.reads_input and (tokens_in or tokens_out):
             tokens_in += length // BYTES_A_TOKEN
             tokens_out = said or tokens_out
-        fields += [f"tk:{guess.step}", Expects(tokens_in, tokens_out, guess.timeout_ms).text()]
-    return fields
+        steps[guess.step] = Expects(tokens_in, tokens_out, guess.timeout_ms)
+    return steps
 
 
 def _timeout_ms(step: Step) -> int | None:

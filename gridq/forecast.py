@@ -39,7 +39,8 @@ class Forecast:
     `position` 1 is the next of the stages that its `lanes` lanes can serve; None where nobody takes such a
     stage. Eight times of ten it starts between `low` and `high`; all three are None there, and where nobody
     has measured how long stages take here. `rate`: stages that its lanes begin in a second. `bottleneck` says
-    what it waits for, empty where it would start at once.
+    what it waits for, empty where it would start at once. `turns_in`: until a window turns before which none
+    of its seats' budgets has room for the stage, whatever ends meanwhile; 0: some may have before.
     """
 
     queue: str
@@ -50,6 +51,7 @@ class Forecast:
     high: float | None
     bottleneck: str = ""
     rate: float | None = None
+    turns_in: float = 0.0
 
     @property
     def now(self) -> bool:
@@ -67,7 +69,10 @@ def forecast(board: Board, ask: Ask) -> Forecast:
     best = min(found, key=lambda one: (one.p50 is None, one.p50 or 0.0, one.position or 0))
     rates = [one.rate for one in found if one.rate]
     bottleneck = "" if best.now else _bottleneck(ask, groups, lanes)
-    return replace(best, lanes=lanes, rate=sum(rates) or None, bottleneck=bottleneck)
+    turns = 0.0
+    if all(group.later for group in groups):
+        turns = min(room[0] for room in board.rooms(ask) if room is not None)
+    return replace(best, lanes=lanes, rate=sum(rates) or None, bottleneck=bottleneck, turns_in=turns)
 
 
 def _on(group: Group, ask: Ask) -> Forecast:
@@ -80,9 +85,10 @@ def _on(group: Group, ask: Ask) -> Forecast:
         return Forecast(ask.queue, position, group.lanes, None, None, None, "", pace.rate)
     start = _start(pace, position)
     off = SPARE * NINETY * _spread(start, position, position - group.free, pace)
-    return Forecast(
-        ask.queue, position, group.lanes, start, max(start - off, 0.0), start + off, "", pace.rate
-    )
+    low = max(start - off, min(seat.back_in or 0.0 for seat in group.seats) if group.later else 0.0)
+    if any(seat.held_up and not seat.running for seat in group.seats):
+        low = 0.0  # what is held elsewhere may be given back at any moment
+    return Forecast(ask.queue, position, group.lanes, start, low, start + off, "", pace.rate)
 
 
 def elsewhere(board: Board, ask: Ask) -> str | None:
@@ -120,7 +126,7 @@ def _nobody(board: Board, ask: Ask) -> str:
 
 
 def _budgets(ask: Ask, seats: Sequence[Seat]) -> str:
-    told = dict.fromkeys(filter(None, (seat.short_of(ask.queue, ask.cost) for seat in seats)))
+    told = dict.fromkeys(filter(None, (seat.short_of(ask) for seat in seats)))
     return f"the budgets of the seats of {ask.queue}" + (": " + "; ".join([*told][:3]) if told else "")
 
 
@@ -189,7 +195,9 @@ def _pace(group: Group, ask: Ask) -> Pace:
 
 
 def _free_at(board: Board, pool: Sequence[tuple[Seat, Service]]) -> list[tuple[float, float]]:
-    """(when it is free, seconds of each stage after that) of every lane."""
+    """(when it is free, seconds of each stage after that) of every lane; where a budget has no room for more
+    than what runs, of as many as run.
+    """
     found = []
     for seat, service in pool:
         period = _period(seat, service)
@@ -197,7 +205,10 @@ def _free_at(board: Board, pool: Sequence[tuple[Seat, Service]]) -> list[tuple[f
         for queue, elapsed in seat.running[: seat.lanes]:
             usual = (seat.service.get(queue) or board.measured.get(queue) or service).mean
             found.append((max(usual - elapsed, usual / 10, earliest), period))
-        found += [(earliest, period)] * (seat.lanes - len(seat.running))
+        if not seat.held_up:
+            found += [(earliest, period)] * (seat.lanes - len(seat.running))
+        elif not seat.running:
+            found.append((max(service.mean, earliest), period))
     return found
 
 
@@ -237,8 +248,8 @@ def _bottleneck(ask: Ask, groups: Sequence[Group], lanes: int) -> str:
     hasty = [seat for group in groups for seat in _pace(group, ask).hasty]
     if len(hasty) == sum(len(group.seats) for group in groups):
         return f"requests_per_minute of {' and '.join(hasty[:3])}"
-    if all(seat.back_in for group in groups for seat in group.seats):
-        seats = [seat for group in groups for seat in group.seats]
-        poor = all(seat.short_of(ask.queue, ask.cost) for seat in seats)
+    seats = [seat for group in groups for seat in group.seats]
+    if all(seat.back_in or seat.held_up for seat in seats):
+        poor = all(seat.short_of(ask) for seat in seats)
         return _budgets(ask, seats) if poor else f"every seat of {ask.queue} pauses"
     return f"the {lanes} lanes of {ask.queue}" if lanes > 1 else f"the only lane of {ask.queue}"

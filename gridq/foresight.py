@@ -23,7 +23,9 @@ from gridq.errors import (
 )
 from gridq.graph.plan import Plan
 from gridq.jobs import JobOptions, rung
+from gridq.meters import GRID, OWN, UNKNOWN, Expects
 from gridq.outlook import Lookout, Outlook, explain
+from gridq.protocol import Json
 from gridq.settings import Settings
 from gridq.store.scripts import Scripts
 
@@ -41,12 +43,15 @@ E = TypeVar("E", bound=GridError)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A stage that is ready at once: its step, queue, rounded cost and the queues it falls back to."""
+    """A stage that is ready at once: its step, queue, rounded cost, the queues it falls back to, and what it
+    is estimated to use.
+    """
 
     step: int
     queue: str
     cost: int = 0
     fallbacks: tuple[str, ...] = ()
+    expects: Expects = UNKNOWN
 
 
 def starts(plan: Plan, ready: Sequence[int]) -> tuple[Start, ...]:
@@ -78,8 +83,9 @@ class Foresight:
         """DeadlineUnreachable: the job asks for a deadline or a queue timeout of its own, and by what is
         known one of the stages that it begins with could not start in that time.
 
-        Where nothing waits in their queues this is one question to the server, and where neither was asked
-        for none. `left_out`: step → the seats that may not take it. `queued`: it comes from the inbox.
+        Where nothing waits in their queues and no budget binds these are two questions to the server, and
+        where neither was asked for none. `left_out`: step → the seats that may not take it. `queued`: it
+        comes from the inbox.
         """
         if not begin or (options.deadline is None and options.queue_timeout is None):
             return
@@ -90,16 +96,25 @@ class Foresight:
         look.hget(keys("sub", job), "dl")
         for start in begin:
             look.exists(keys("cls", start.queue))
-            look.exists(keys("idle", start.queue))
+            look.zrange(keys("idle", start.queue), 0, 0)
         known, clock, due, *found = look.execute()
         if known:  # the script knows it too, and says so
             return
         allowed = {"deadline": options.deadline, "queue_timeout": options.queue_timeout}
         if options.deadline is not None and queued and due is not None:
             allowed["deadline"] = float(due) / 1000 - clock[0] - clock[1] / 1e6
+        bound = self._bound({seat for idle in found[1::2] for seat in idle})
         for start, waits, idle in zip(begin, found[::2], found[1::2], strict=True):
-            if waits or not idle or start.fallbacks:
+            if waits or not idle or start.fallbacks or idle[0] in bound:
                 self._check_one(start, options, left_out, allowed)
+
+    def _bound(self, seats: set[bytes]) -> set[bytes]:
+        """Those of `seats` that budgets bind: an idle one may be so as it has no room for anything."""
+        look = self.scripts.client.pipeline(transaction=False)
+        for seat in seats:
+            look.hmget(self.scripts.keys("seat", seat.decode()), OWN, GRID, "shared")
+        found = look.execute() if seats else []
+        return {seat for seat, fields in zip(seats, found, strict=True) if any(fields)}
 
     def _check_one(
         self,
@@ -110,17 +125,21 @@ class Foresight:
     ) -> None:
         outlook = self._outlook(start, options, left_out)
         told = outlook.forecast
-        low, p50, high = told.low, told.p50, told.high
-        if low is None or p50 is None or high is None:
-            return  # nobody knows
         seconds, option = min((s, name) for name, s in allowed.items() if s is not None)
-        if low > seconds > 0:  # where its time is over already the sweep says so
-            error = DeadlineUnreachable(
-                f"The job could not begin within its {option} of {seconds:.3g} s: a stage of {told.queue} "
-                f"would start in {p50:.3g} s ({low:.3g} to {high:.3g})",
-                {"path": option, "option": option, "queue": told.queue, "seconds": seconds},
-            )
-            raise _with(error, outlook)
+        if seconds <= 0:  # its time is over already: the sweep says so
+            return
+        details: dict[str, Json] = {"path": option, "option": option, "queue": told.queue, "seconds": seconds}
+        if told.turns_in > seconds:
+            when = f"could not start in less than {told.turns_in:.3g} s"
+            details["reason"] = told.bottleneck
+        elif told.low is not None and told.low > seconds:
+            when = f"would start in {told.p50:.3g} s ({told.low:.3g} to {told.high:.3g})"
+        else:
+            return
+        message = (
+            f"The job could not begin within its {option} of {seconds:.3g} s: a stage of {told.queue} {when}"
+        )
+        raise _with(DeadlineUnreachable(message, details), outlook)
 
     def told(self, error: E, begin: Sequence[Start], options: JobOptions, left_out: LeftOut) -> E:
         """`error`, a refusal, with what its submitter can do about it in its details."""
@@ -148,9 +167,10 @@ class Foresight:
         for number, queue in enumerate((start.queue, *start.fallbacks)):
             ask = _ask(start, queue, options, apart[number] if apart else "")
             at = self.lookout.outlook(ask)
-            if found is None or at.forecast.lanes:
+            open_now = at.forecast.lanes and not at.forecast.turns_in
+            if found is None or open_now or (at.forecast.lanes and not found.forecast.lanes):
                 found = replace(at, elsewhere=None) if ask.excluded - set(options.avoid) else at
-            if at.forecast.lanes:
+            if open_now:
                 break
         assert found is not None
         return found
@@ -158,7 +178,7 @@ class Foresight:
 
 def _ask(start: Start, queue: str, options: JobOptions, apart: str) -> Ask:
     excluded = frozenset(apart.split(",")) if apart else frozenset[str]()
-    return Ask(queue, options.agent, options.prio, start.cost, excluded)
+    return Ask(queue, options.agent, options.prio, start.cost, excluded, start.expects)
 
 
 def _with(error: E, outlook: Outlook | None) -> E:

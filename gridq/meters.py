@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -90,6 +90,9 @@ class Rates:
             lasts = self.takes.get(queue, max(self.takes.values(), default=timeout))
             guess += min(-(-self.hourly * min(lasts, timeout) // 3_600_000), MOST_HELD)
         return guess
+
+
+FREE = Rates()
 
 
 class Meter(Wire):
@@ -225,20 +228,24 @@ def lacking(meters: Iterable[Meter], queue: str, cost: int, expects: Expects, ra
     """Of the meters that bind a seat the first that has no room for a stage of a queue which is said to cost
     so many micro-dollars; None where all have. As a claim looks at them (lib/meters.lua: lacking).
     """
+    found = needs(meters, queue, cost, expects, rates)
+    return next((meter for meter, need in found if meter.remaining < need), None)
+
+
+def needs(
+    meters: Iterable[Meter], queue: str, cost: int, expects: Expects, rates: Rates
+) -> Iterator[tuple[Meter, int]]:
+    """Each meter that binds in a queue, and how much of it a claim of such a stage asks for."""
     guess = rates.guess(queue, expects)
     free = kind_of(queue) == OWN_KIND
     if free and not cost:
-        return None
+        return
     for meter in meters:
         if meter.binds_in(queue) and not (free and meter.thing != "money"):
-            need = 1
             if meter.thing == "money":
-                need = max(cost, min(guess, max(meter.limit, 1)))
-            elif meter.thing == "tokens":
-                need = max(1, min(expects.tokens, meter.limit))
-            if meter.remaining < need:
-                return meter
-    return None
+                yield meter, max(cost, min(guess, max(meter.limit, 1)))
+            else:
+                yield meter, max(1, min(expects.tokens, meter.limit)) if meter.thing == "tokens" else 1
 
 
 def tightest(meters: Iterable[Meter], thing: Thing) -> Meter | None:

@@ -22,7 +22,7 @@ from typing import Any
 from redis import Redis
 
 from gridq import registry
-from gridq.board import Ask, Board, Line, Seat
+from gridq.board import Ask, Board, Line, Room, Seat
 from gridq.errors import (
     AttemptsExhausted,
     BrokerError,
@@ -37,6 +37,7 @@ from gridq.errors import (
     SeatRateLimited,
 )
 from gridq.forecast import Forecast, elsewhere, forecast
+from gridq.meters import UNKNOWN
 from gridq.protocol import Json
 from gridq.queues import kind_of
 from gridq.store.keys import Keys
@@ -62,6 +63,10 @@ AGAIN = 5.0
 """Seconds until a refused submitter may try again where nothing better is known."""
 
 
+Found = tuple[Ask, tuple[Room | None, ...]]
+"""What was asked for, but for its estimate, and when the budgets of each seat have room for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """What was found for one stage: its forecast, the queue that would run it now, and whether it would start
@@ -81,10 +86,10 @@ class Lookout:
         self._keys = keys
         self._batch_age = batch_age
         self._begun = -math.inf
-        self._seen: Future[tuple[Board, dict[Ask, Outlook]]] = Future()
+        self._seen: Future[tuple[Board, dict[Found, Outlook]]] = Future()
         self._lock = threading.Lock()
 
-    def _look(self) -> tuple[Board, dict[Ask, Outlook]]:
+    def _look(self) -> tuple[Board, dict[Found, Outlook]]:
         """The queues and seats by a look that began at most FRESH seconds ago, and what was found on them
         before. Where it fails, it has failed for all who waited for it: none of them tries after the other.
         """
@@ -106,12 +111,15 @@ class Lookout:
     def outlook(self, ask: Ask) -> Outlook:
         """When such a stage would start, and where it would now."""
         board, known = self._look()
-        if ask not in known and len(known) >= ASKS:
-            ask = replace(ask, agent=ANYBODY)
         others = {seat.seat for seat in board.seats if not seat.may_be_lent(ask.agent)}
         if others:
             ask = replace(ask, excluded=ask.excluded | others)
-        found = known.get(ask)
+        rooms = board.rooms(ask)  # all that its estimate decides
+        seen = replace(ask, expects=UNKNOWN), rooms
+        if seen not in known and len(known) >= ASKS:
+            ask = replace(ask, agent=ANYBODY)
+            seen = replace(ask, expects=UNKNOWN), rooms
+        found = known.get(seen)
         if found is None:
             foretold = forecast(board, ask)
             if foretold.now:
@@ -119,7 +127,7 @@ class Lookout:
             else:
                 sooner = forecast(board, replace(ask, prio=0)) if ask.prio else None
                 found = Outlook(foretold, elsewhere(board, ask), sooner)
-            known[ask] = found
+            known[seen] = found
         return found
 
     def forecast(self, ask: Ask) -> Forecast:
@@ -173,7 +181,9 @@ def _retry_after(error: GridError, told: Forecast | None) -> float | None:
     if said is not None:
         return said
     rate = told.rate if told is not None else None
-    low = told.low if told is not None else None
+    low = None
+    if told is not None:
+        low = (told.turns_in or None) if told.low is None else told.low
     match error:
         case QuotaExceeded():
             return _again(error)
@@ -245,12 +255,15 @@ def _fix(error: GridError, outlook: Outlook | None, retry_after: float | None) -
 def _sooner(error: DeadlineUnreachable, outlook: Outlook | None) -> list[str]:
     changes = []
     if outlook is not None:
+        if outlook.forecast.turns_in:
+            changes.append("raise a budget of its seats")
         sooner = outlook.interactive
         if sooner is not None and sooner.high is not None and sooner.high <= _number(error, "seconds"):
             changes.append("submit it as interactive")
-        if outlook.forecast.high is not None:
+        if outlook.forecast.high is not None or outlook.forecast.turns_in:
+            late = max(outlook.forecast.high or 0.0, outlook.forecast.turns_in)
             option = error.details.get("option")
-            changes.append(f"raise the {option} to {math.ceil(outlook.forecast.high)} s")
+            changes.append(f"raise the {option} to {math.ceil(late)} s")
     return changes
 
 
@@ -273,17 +286,13 @@ def read(client: Redis, keys: Keys, batch_age: float) -> Board:
         _seat(seat, [running.get(lease, ("", None)) for lease in leases], now / 1000)
         for seat, leases in zip(live, held, strict=True)
     )
-    return Board(seats, lines, turns, clocks)
+    return Board(seats, lines, turns, clocks, now)
 
 
 def _seat(seat: registry.LiveSeat, running: Iterable[tuple[str, float | None]], now: float) -> Seat:
     back_in: float | None = 0.0
     if seat.state != "ready":
         back_in = None if seat.until is None else max(seat.until - now, 0.001)
-    for meter in seat.meters:  # of money the stage's cost decides; what runs at once ends soon
-        counts = meter.thing in ("requests", "tokens") and not meter.queues
-        if back_in is not None and counts and meter.remaining < 1:
-            back_in = None if meter.turn is None else max(back_in, meter.turn / 1000 - now)
     usual = {queue: service.mean / 2 for queue, service in seat.service.items()}
     return Seat(
         seat.seat,
@@ -294,9 +303,9 @@ def _seat(seat: registry.LiveSeat, running: Iterable[tuple[str, float | None]], 
         back_in,
         seat.per_minute,
         max(seat.rate_until - now, 0.0) if seat.rate_until is not None else 0.0,
-        seat.budget_left,
         tuple(seat.lends_to),
         tuple(seat.meters),
+        seat.rates,
     )
 
 

@@ -15,7 +15,19 @@ from pydantic import Field, ValidationError
 from redis import Redis
 
 from gridq import queues
-from gridq.meters import GRID, OWN, UNKNOWN, Expects, Meter, Rates, lacking, shared_names, sheet, tightest
+from gridq.meters import (
+    FREE,
+    GRID,
+    OWN,
+    UNKNOWN,
+    Expects,
+    Meter,
+    Rates,
+    lacking,
+    shared_names,
+    sheet,
+    tightest,
+)
 from gridq.protocol import Advertisement, Json
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
@@ -57,7 +69,7 @@ class LiveSeat(Advertisement):
     budget_until: float | None = Field(None, description="when that turns")
     prices: tuple[int, int] = Field((0, 0), description="micro-dollars a million tokens, in and out")
     hourly: int = Field(0, description="micro-dollars for an hour of a lane")
-    rates: Rates = Field(Rates(), exclude=True)
+    rates: Rates = Field(FREE, exclude=True)
     per_minute: int | None = Field(None, description="requests in any minute; None: no limit")
     rate_until: float | None = Field(None, description="until when these are used up; None: they are not")
     reliability: float = Field(

@@ -5,6 +5,7 @@ waits is told for which budget.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ import pytest
 
 from gridq import stages
 from gridq.admission import Admission
+from gridq.board import Ask
 from gridq.cli.explain import examine
 from gridq.client import BrokerClient
-from gridq.errors import DeadlineExceeded, QueueTimeout, WaitTimeout
+from gridq.errors import DeadlineExceeded, DeadlineUnreachable, QueueTimeout, WaitTimeout
+from gridq.forecast import Forecast
 from gridq.limiting import put_in_force
-from gridq.meters import Meter
+from gridq.meters import Expects, Meter
+from gridq.outlook import Lookout
 from gridq.profiles import StageContext
 from gridq.protocol import Json, Limit, SeatTerms, StageCall
 from gridq.quotas import parse
@@ -35,6 +39,7 @@ from workers.profiles.llm.capability import LlmCapability
 MODEL = {"name": "held", "families": ["talk", "meta/talk"], "price_in": 1.0, "price_out": 10.0}
 QUEUES = ("llm:held", "llm:talk", "llm:any")
 ASK = {"root": stage("llm_complete", prompt="one two three", max_tokens=100)}
+TWICE = {"root": {"op": "Sequential", "stages": [ASK["root"], ASK["root"]]}}
 
 
 class Endpoint:
@@ -71,8 +76,8 @@ class Desk:
         session.terms = self.endpoint.terms(*limits, owner=owner)
         session.register()
 
-    def ask(self, count: int, **options: float) -> list[str]:
-        return [self.grid.client.submit(ASK, {}, agent="ann", stream=True, **options) for _ in range(count)]
+    def ask(self, count: int, graph: Json = ASK, **options: float) -> list[str]:
+        return [self.grid.client.submit(graph, {}, agent="ann", stream=True, **options) for _ in range(count)]
 
     @property
     def seat(self) -> LiveSeat:
@@ -134,29 +139,33 @@ def test_lanes_side_by_side_never_overdraw(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("bearer", "file", "told"),
     [
-        ("o:alice", '[owners.alice]\nbudgets = [{requests = 1, per = "5h"}]', "owner alice has 0 requests"),
-        ("f:talk", '[families.talk]\nbudgets = [{requests = 1, per = "5h"}]', "family talk has 0 requests"),
+        ("o:alice", '[owners.alice]\nbudgets = [{requests = 2, per = "5h"}]', "owner alice has 0 requests"),
+        ("f:talk", '[families.talk]\nbudgets = [{requests = 2, per = "5h"}]', "family talk has 0 requests"),
         (
             "f:meta%2Ftalk",
-            '[families."Meta/Talk"]\nbudgets = [{requests = 1, per = "5h"}]',
+            '[families."Meta/Talk"]\nbudgets = [{requests = 2, per = "5h"}]',
             "family meta/talk has 0 requests",
         ),
-        ("g", '[grid]\nbudgets = [{requests = 1, per = "5h"}]', "the whole grid has 0 requests"),
+        ("g", '[grid]\nbudgets = [{requests = 2, per = "5h"}]', "the whole grid has 0 requests"),
     ],
 )
 def test_what_seats_share_is_named_to_who_waits_for_it(desk: Desk, bearer: str, file: str, told: str) -> None:
     put_in_force(desk.grid.scripts, parse(file, "q.toml"), "a test")
     desk.may(owner="alice")
+    late, hurried = desk.ask(1, TWICE, queue_timeout=1.5)[0], desk.ask(1, TWICE, deadline=2.5)[0]
+    wait_for(lambda: desk.seat.busy == 2)
     desk.wire.go_on.set()
-    (first,) = desk.ask(1)
-    assert desk.grid.client.result(first, 20)
-    assert desk.meter(bearer, "requests/5h").used == 1
-    late, hurried = desk.ask(1, queue_timeout=1.5)[0], desk.ask(1, deadline=1.5)[0]
-    waits = desk.grid.client.waits_for(late)
-    assert f"{told} left of 1 requests in 5h, until " in waits
+    wait_for(lambda: desk.meter(bearer, "requests/5h").used == 2)
+    wait_for(lambda: f"{told} left of 2 requests in 5h, until " in desk.grid.client.waits_for(late))
+    sleep_over(desk.grid.client.admission.foresight.lookout)
+    with pytest.raises(DeadlineUnreachable) as refused:  # no second is waited for what cannot be
+        desk.ask(1, queue_timeout=2_000)
+    assert f"{told} left of 2 requests in 5h, until " in str(refused.value.reason)
+    assert refused.value.details["bottleneck"] == refused.value.reason
+    assert str(refused.value.fix).startswith("raise a budget of its seats, or raise the queue_timeout to 1")
     with pytest.raises(QueueTimeout) as caught:
         desk.grid.client.result(late, 20)
-    assert f"do not suffice: {told} left of 1 requests in 5h" in str(caught.value.reason)
+    assert f"do not suffice: {told} left of 2 requests in 5h" in str(caught.value.reason)
     with pytest.raises(DeadlineExceeded) as ended:
         desk.grid.client.result(hurried, 20)
     assert f"do not suffice: {told} left" in str(ended.value.reason)
@@ -169,3 +178,43 @@ def test_tokens_a_minute_are_held_before_they_are_used(desk: Desk) -> None:
     desk.wire.go_on.set()
     wait_for(lambda: not desk.seat.busy)
     assert desk.meter("own", "tokens/1m").held == 0
+
+
+def test_what_is_foretold_is_what_the_claim_finds(desk: Desk) -> None:
+    """The budget is of three such answers, or of one that is as long as they together."""
+    look = desk.grid.client.admission.foresight.lookout
+
+    def foretold(tokens: int) -> Forecast:
+        expects = Expects(4, tokens)
+        wait_for(lambda: look.forecast(Ask("llm:any", "ann", expects=expects)).position is not None)
+        return look.forecast(Ask("llm:any", "ann", expects=expects))
+
+    desk.may(Limit(thing="money", window="5h", most=3_100))
+    jobs = desk.ask(2)
+    wait_for(lambda: desk.seat.busy == 2)
+    sleep_over(look)
+    assert foretold(100).now
+    held = foretold(200)
+    assert (held.now, held.turns_in) == (False, 0.0)  # one of the two may use less
+    assert "m.llm has $0.00" in held.bottleneck
+    assert desk.ask(1, queue_timeout=30)
+    desk.wire.go_on.set()
+    for job in jobs:
+        assert desk.grid.client.result(job, 20)
+    wait_for(lambda: not desk.seat.busy)
+    sleep_over(look)
+    left = desk.meter("own", "money/5h").remaining
+    assert foretold(left // 10 - 1).now
+    dry = foretold(left // 10 + 1)
+    assert 0 < dry.turns_in <= 5 * 3600
+    assert "m.llm has $0.00" in dry.bottleneck
+    graph = {"root": stage("llm_complete", prompt="one", max_tokens=left // 10 + 1)}
+    with pytest.raises(DeadlineUnreachable) as caught:
+        desk.ask(1, graph, deadline=0.5 * dry.turns_in)
+    assert caught.value.reason == caught.value.details["bottleneck"]
+    assert "m.llm has $0.00" in str(caught.value.reason)
+
+
+def sleep_over(look: Lookout) -> None:
+    """Let it look anew."""
+    look._begun = -math.inf

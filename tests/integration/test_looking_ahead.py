@@ -18,10 +18,11 @@ from gridq.errors import DeadlineUnreachable, GridError, NoLiveSeat, QueueDroppe
 from gridq.inbox import Inbox
 from gridq.jobs import End, JobOptions
 from gridq.limiting import put_in_force
-from gridq.protocol import Advertisement, Service
+from gridq.protocol import Advertisement, Limit, Service, Usage
 from gridq.quotas import parse
 from gridq.router import build
 from gridq.store.connection import now_ms
+from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
 from gridq.testing import FakeProfile
 from tests.conftest import GridEnv
@@ -44,9 +45,11 @@ def client(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clien
         yield made
 
 
-def join(scripts: Scripts, seat: str, *queues: str, took: float | None = 2.0) -> None:
+def join(
+    scripts: Scripts, seat: str, *queues: str, took: float | None = 2.0, limits: tuple[Limit, ...] = ()
+) -> None:
     """Make a seat live whose stages take so long."""
-    scripts.register(seat, "i", host="h", lanes=1, queues=queues, ttl_ms=60_000)
+    scripts.register(seat, "i", host="h", lanes=1, queues=queues, ttl_ms=60_000, limits=limits)
     found = {} if took is None else {q: Service(n=50, mean=took, p50=took, p90=took) for q in queues}
     ad = Advertisement(
         seat=seat, machine="m", worker=f"{seat}@m", incarnation="i", kind="bench", lanes=1,
@@ -138,7 +141,7 @@ def test_a_job_that_is_there_already_is_no_second_one_however_late_it_is(client:
     assert client.submit(ECHO, 1, job="mine", deadline=60) == first
 
 
-def test_a_free_queue_is_asked_for_in_one_question_and_without_a_deadline_in_none(client: Client) -> None:
+def test_a_free_queue_is_asked_for_in_two_questions_and_without_a_deadline_in_none(client: Client) -> None:
     client.scripts.claim("m.a", "i", "0", "n0")  # it looked for work, and found none
     split = client.admission.split(json.dumps(ECHO).encode())
     check = client.admission.foresight.check
@@ -148,7 +151,32 @@ def test_a_free_queue_is_asked_for_in_one_question_and_without_a_deadline_in_non
         return commands(watched, lambda: check("j", split.starts, JobOptions(**options), {}))
 
     assert asked() == 0
-    assert 5 <= asked(deadline=1.0) <= 6, "and a PING where the connection was idle for long"
+    assert 6 <= asked(deadline=1.0) <= 7, "and a PING where the connection was idle for long"
+
+
+def test_a_budget_that_is_used_up_refuses_at_once_though_the_seat_is_idle(client: Client) -> None:
+    """Also where nobody ever measured how long stages take: that the window turns later is known."""
+    once = Limit(thing="requests", window="5h", most=1)
+    join(client.scripts, "m.a", ANY, WIDE, took=None, limits=(once,))
+    first = client.submit(ECHO, 1, deadline=60)
+    claim = client.scripts.claim("m.a", "i", "0", "n0")
+    assert isinstance(claim, Claim)
+    assert claim.job == first
+    client.scripts.fail(claim.lease, "stage", pause_ms=0, used=Usage(), error="{}", row="", seat="m.a")
+    assert client.scripts.claim("m.a", "i", "0", "n1") == "none"
+    for options in ({"deadline": 60.0}, {"queue_timeout": 3_600.0}):
+        with pytest.raises(DeadlineUnreachable, match="could not start in less than") as caught:
+            client.submit(ECHO, 1, **options)
+        details = caught.value.details
+        assert details["bottleneck"].startswith(
+            "the budgets of the seats of bench:one: m.a has 0 requests left"
+        )
+        assert details["retry_after"] > 0
+        assert details["starts_in"] is None
+    assert client.submit(ECHO, 1, queue_timeout=6 * 3_600.0), "its window will have turned"
+    join(client.scripts, "m.b", "bench:two")
+    chain = {"root": {"op": "Stage", "id": "bench_echo", "config": {"slug": ["one", "two"]}}}
+    assert client.submit(chain, 1, deadline=60), "its second choice has room"
 
 
 def test_through_the_inbox_it_becomes_the_jobs_error(client: Client, grid_env: GridEnv) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gridq.estimates import LONGEST, guesses, told
+from gridq.estimates import LONGEST, expected, guesses, told
 from gridq.graph.plan import Plan
 from gridq.testing import FakeProfile
 from tests.unit.store.plans import plan, step
@@ -26,7 +26,7 @@ def timed(*timeouts: float | None, queue: str = "bench:any") -> Plan:
 @pytest.mark.parametrize(("seconds", "ms"), [(2.5, 2_500), (7, 7_000), (10**400, LONGEST * 1_000)])
 def test_a_time_out_of_its_own_is_told(seconds: float, ms: int) -> None:
     found = guesses(timed(None, seconds), {"bench": FakeProfile()})
-    assert told(found, b'{"max_tokens": 900}', 4_000) == [
+    assert told(expected(found, b'{"max_tokens": 900}', 4_000)) == [
         "tk:1",
         f"0 0 {ms}",
     ]  # and no tokens that it never uses

@@ -8,7 +8,7 @@ import pytest
 
 from gridq.board import Ask, Board, Line, Seat
 from gridq.forecast import Forecast, elsewhere, forecast
-from gridq.meters import Meter
+from gridq.meters import Expects, Meter, Rates
 from gridq.protocol import Service
 
 ANY = "llm:any"
@@ -29,6 +29,10 @@ def seat(name: str = "m.a", *queues: str, lanes: int = 1, busy: int | None = Non
     running = tuple((serves[0], elapsed) for _ in range(lanes if busy is None else busy))
     service = {} if took is None else {queue: constant(took) for queue in serves}
     return Seat(name, frozenset(serves), lanes, running, service, **more)
+
+
+def money(**fields: Any) -> Meter:
+    return Meter(bearer="own", thing="money", window="day", **fields)
 
 
 def look(*seats: Seat, lines: tuple[Line, ...] = (), ask: Ask | None = None, **more: Any) -> Forecast:
@@ -112,11 +116,12 @@ def test_stages_that_cost_more_move_their_agent_further() -> None:
 
 
 def test_what_no_seat_here_may_take_stands_in_nobodys_way() -> None:
-    poor = seat("m.a", left=500)
+    poor = seat("m.a", meters=(money(limit=2_000, used=1_500),))
     lines = (Line(ANY, "ann", 5, cost=1000), Line(ANY, "ann", 5, excluded=frozenset(["m.a"])))
     assert look(poor, lines=lines).position == 1
     assert (
-        look(poor, lines=lines, ask=Ask(ANY, cost=1000)).bottleneck == "the budgets of the seats of llm:any"
+        look(poor, lines=lines, ask=Ask(ANY, cost=1000)).bottleneck
+        == "the budgets of the seats of llm:any: m.a has $0.0005 left of $0.002 a day"
     )
 
 
@@ -134,6 +139,53 @@ def test_a_budget_that_binds_is_named() -> None:
     assert resting.bottleneck == (
         "the budgets of the seats of llm:any: owner alice has 0 requests left of 2 requests a day"
     )
+
+
+HOUR = 3_600_000
+
+
+def test_a_budget_whose_estimate_does_not_fit_has_no_room_until_its_window_turns() -> None:
+    """As the claim looks at it: of three hundredths one is left, and a stage is expected to cost two."""
+    meters = (money(limit=30_000, used=20_001, turn=HOUR),)
+    rates = Rates(prices=(1_000_000, 1_000_000))
+    small, large = (Ask(ANY, expects=Expects(tokens, tokens)) for tokens in (4_000, 10_000))
+    poor = seat(busy=0, meters=meters, rates=rates)
+    assert look(poor, ask=small).now
+    told = look(poor, ask=large)
+    assert (told.position, told.p50, told.turns_in) == (1, 3600.0, 3600.0)
+    assert told.bottleneck.startswith("the budgets of the seats of llm:any: m.a has $0.009999 left of $0.03")
+    assert look(poor, seat("m.b", busy=0), ask=large).now
+    huge = Ask(
+        ANY, expects=Expects(1_000_000, 1_000_000)
+    )  # more than a whole window: it may run in an empty one
+    assert look(poor, ask=huge).turns_in == 3600.0
+    assert look(poor, ask=Ask(ANY, cost=30_001)).position is None, "but no stage that says so itself"
+
+
+def test_what_waits_for_the_turn_as_well_stands_before_it() -> None:
+    poor = seat(busy=0, meters=(money(limit=2_000, used=1_500, turn=HOUR),))
+    lines = (Line(ANY, "ann", 5, cost=1000),)
+    assert look(poor, lines=lines).now
+    assert look(poor, lines=lines, ask=Ask(ANY, "ann", cost=1000)).position == 6
+
+
+def test_what_is_held_may_come_back_sooner() -> None:
+    """Two of four lanes run, and their estimates fill the budget: the third waits for one of them."""
+    meters = (money(limit=30_000, used=0, held=20_000, turn=HOUR),)
+    asks = Ask(ANY, expects=Expects(15_000, 0))
+    rates = Rates(prices=(1_000_000, 0))
+    told = look(seat(lanes=4, busy=2, elapsed=4.0, meters=meters, rates=rates), ask=asks)
+    assert (told.p50, told.turns_in) == (pytest.approx(6.0), 0.0)
+    assert told.bottleneck.startswith("the budgets of the seats of llm:any: m.a has $0.01 left")
+    other = look(seat(lanes=4, busy=0, meters=meters, rates=rates), ask=asks)  # another seat holds it
+    assert (other.now, other.low, other.turns_in) == (False, 0.0, 0.0)
+
+
+def test_a_lane_whose_hour_has_a_price_is_forecast_by_what_it_takes() -> None:
+    meters = (money(limit=30_000, used=20_001, turn=HOUR),)
+    for ms, now in ((9_999, True), (10_001, False)):
+        rates = Rates(hourly=3_600_000, timeout_ms=60_000, takes={ANY: ms})
+        assert look(seat(busy=0, meters=meters, rates=rates)).now is now
 
 
 def test_of_a_queue_that_others_serve_too_only_a_share_is_before_it() -> None:
