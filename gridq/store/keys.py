@@ -25,7 +25,7 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `ad:<seat>` | what the seat's worker says of itself | 3 heartbeats |
 | `stages:<machine>` | the user's stages of that machine | 3 heartbeats |
 | `sessions:<agent>` | hash: session → the seat that served it last | 10 min after the last of them |
-| `rank:<queue>` | sorted set: seats by preference | 1 min after the governor's last word |
+| `rank:<queue>` | sorted set: seats by preference, `*`: new ones | 1 min after the governor's last word |
 | `watched` | the router that says that a monitor of Celery's listens | 5 s |
 | `spent:<start>` | hash: what agents and teams used in the month that began then | that month + 2 days |
 | `park:<agent>` | set: where stages of an agent over its money stand aside | the longest deadline + 1 h |

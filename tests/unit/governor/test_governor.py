@@ -34,7 +34,8 @@ def window(grid: Grid, seat: str, kind: str, left: int, ends_in: float, thing: s
 def ranked(grid: Grid, queue: str = ANY) -> list[str]:
     """The seats of a queue as the governor ranks them, best first; those with like ranks by name."""
     Governor(grid.scripts).once()
-    return [name.decode() for name in grid.client.zrange(grid.keys("rank", queue), 0, -1)]
+    names = [name.decode() for name in grid.client.zrange(grid.keys("rank", queue), 0, -1)]
+    return [name for name in names if name != "*"]
 
 
 def rung(grid: Grid, *seats: str) -> list[str]:
@@ -68,6 +69,27 @@ def test_the_bells_go_to_the_seat_whose_window_ends_soon(grid: Grid) -> None:
     window(grid, "m.c-hours", "5h", 1, 1)  # now it would run dry
     Governor(grid.scripts).once()
     assert rung(grid, "m.a-month", "m.b-week", "m.c-hours") == ["m.b-week", "m.a-month", "m.c-hours"]
+
+
+def test_a_seat_that_goes_live_does_not_draw_everything_until_it_is_ranked(grid: Grid) -> None:
+    """A key that costs money starts anew between two rankings: the subscriptions still go first."""
+    for seat in ("m.plan-a", "m.plan-b"):
+        grid.seat(seat)
+    window(grid, "m.plan-a", "7d", 80, 4 * 24)
+    window(grid, "m.plan-b", "7d", 30, 4 * 24)
+    Governor(grid.scripts).once()
+    grid.seat("m.key", prices=(3_000_000, 15_000_000))
+    assert rung(grid, "m.key", "m.plan-b", "m.plan-a") == ["m.plan-a", "m.key", "m.plan-b"]  # with the last
+    Governor(grid.scripts).once()
+    assert rung(grid, "m.key", "m.plan-b", "m.plan-a") == ["m.plan-a", "m.plan-b", "m.key"]
+
+
+def test_where_all_are_alike_a_new_seat_is_so_too(grid: Grid) -> None:
+    for seat in ("m.a", "m.b"):
+        grid.seat(seat)
+    Governor(grid.scripts).once()
+    grid.seat("m.new")
+    assert rung(grid, "m.b", "m.new", "m.a") == ["m.b", "m.new", "m.a"]  # who has been idle for the longest
 
 
 def test_a_seat_that_remembers_a_session_goes_before_all_ranks(grid: Grid) -> None:

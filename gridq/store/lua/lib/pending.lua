@@ -11,11 +11,12 @@ local function bell(key, queue, template)
   return 1
 end
 
--- Put a seat back among those that may be rung, at each queue it serves: best rank first, least recently used on ties.
+-- Put a seat back among those that may be rung, at each queue it serves: best rank first, least recently used on ties. One that has
+-- gone live since the queue was ranked is no better than the last of those that were ('*'); where none was, all are alike.
 local function idle(seat, queues)
   for q in words(queues) do
-    local rank = C('ZSCORE', K .. 'rank:' .. q, seat)
-    C('ZADD', K .. 'idle:' .. q, (tonumber(rank) or 0) * 1e13 + NOW, seat)
+    local rank = C('ZMSCORE', K .. 'rank:' .. q, seat, '*')
+    C('ZADD', K .. 'idle:' .. q, (tonumber(rank[1] or rank[2]) or 0) * 1e13 + NOW, seat)
   end
 end
 
