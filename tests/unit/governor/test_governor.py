@@ -85,11 +85,15 @@ def test_a_seat_that_goes_live_does_not_draw_everything_until_it_is_ranked(grid:
 
 
 def test_where_all_are_alike_a_new_seat_is_so_too(grid: Grid) -> None:
-    for seat in ("m.a", "m.b"):
+    for seat in ("m.a", "m.c"):
         grid.seat(seat)
     Governor(grid.scripts).once()
-    grid.seat("m.new")
-    assert rung(grid, "m.b", "m.new", "m.a") == ["m.b", "m.new", "m.a"]  # who has been idle for the longest
+    grid.seat("m.b-new")
+    assert rung(grid, "m.a", "m.b-new", "m.c") == [
+        "m.a",
+        "m.b-new",
+        "m.c",
+    ]  # who has been idle for the longest
 
 
 def test_a_seat_that_remembers_a_session_goes_before_all_ranks(grid: Grid) -> None:
