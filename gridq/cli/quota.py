@@ -192,6 +192,7 @@ def _check(name: str, json: bool) -> None:
     if json:
         echo_json(counts | {"digest": limits.digest})
         return
-    typer.echo(
-        f"{name} is right: " + ", ".join(f"{what}: {count}" for what, count in counts.items()), err=True
-    )
+    whole = counts.pop("grid")
+    tables = ", ".join(f"{what}: {count}" for what, count in counts.items())
+    limited = f"{whole} limit{'' if whole == 1 else 's'}" if whole else "no limit"
+    typer.echo(f"{name} is right: {tables}; of the whole grid {limited}", err=True)

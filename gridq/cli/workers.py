@@ -48,6 +48,10 @@ def _show(grid: str | None, json: bool, *, routers: bool) -> None:
         typer.echo(f"No seat is live at {place_of_grid(config)}. {start}", err=True)
         return
     console().print(full_table(found) if routers else seats_table(found))
+    shared = shared_table(found) if routers else None
+    if shared is not None:
+        typer.echo()
+        console().print(shared)
 
 
 def seats_table(seats: Sequence[LiveSeat]) -> Table:
@@ -63,7 +67,7 @@ def seats_table(seats: Sequence[LiveSeat]) -> Table:
 
 
 def full_table(seats: Sequence[LiveSeat]) -> Table:
-    """One row for each seat, in full."""
+    """One row for each seat, in full, but for the budgets that it shares."""
     table = plain_table(
         "seat", "lanes", "left", "of budget", "state", "tells", numbers=("lanes", "left", "of budget")
     )
@@ -76,7 +80,7 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
             numbers.append(f"lends {seat.share:.0%} of {_whole(seat)}")
         if seat.lends_to:
             numbers.append(f"lent to {', '.join(seat.lends_to)}")
-        numbers += other_budgets(seat)
+        numbers += other_budgets(seat, shared=False)
         if seat.per_minute is not None:
             numbers.append(f"requests a minute {seat.per_minute}")
         if seat.reliability < 0.995:
@@ -94,6 +98,29 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
             "\n".join(numbers),
         )
     return table
+
+
+def shared_table(seats: Sequence[LiveSeat]) -> Table | None:
+    """One row for each budget that owners, model families and the whole grid have, with the seats that it
+    binds; None where there is none.
+    """
+    from gridq.meters import GRID, OWN, WHOLE, clock, sharer
+
+    found: dict[tuple[str, str], tuple[Meter, list[str]]] = {}
+    for seat in seats:
+        for meter in seat.meters:
+            if meter.bearer not in (OWN, GRID):
+                _, bound = found.setdefault((meter.bearer, meter.name), (meter, []))
+                bound.append(seat.seat + (f" in {', '.join(meter.queues)}" if meter.queues else ""))
+    table = plain_table("shared by", "left", "until", "binds")
+    for meter, bound in found.values():
+        table.add_row(
+            sharer(meter.bearer),
+            meter.words(),
+            clock(meter.turn) if meter.turn is not None else "-",
+            "every seat" if meter.bearer == WHOLE else "\n".join(bound),
+        )
+    return table if found else None
 
 
 def own_money(seat: LiveSeat) -> Meter | None:
@@ -120,14 +147,16 @@ def _whole(seat: LiveSeat) -> str:
     return in_window(seat.whole_budget, windows[0]) if len(windows) == 1 else "its budgets"
 
 
-def other_budgets(seat: LiveSeat) -> list[str]:
-    """What is left of every budget that binds a seat, but for its own of money with least left."""
+def other_budgets(seat: LiveSeat, *, shared: bool = True) -> list[str]:
+    """What is left of every budget that binds a seat, but for its own of money with least left. `shared`: of
+    those, too, that it shares with others.
+    """
     from gridq.meters import GRID, OWN, whose
 
     least = own_money(seat)
     words = []
     for meter in seat.meters:
-        if meter is not least:
+        if meter is not least and (shared or meter.bearer in (OWN, GRID)):
             where = f" in {', '.join(meter.queues)}" if meter.queues else ""
             by = "" if meter.bearer == OWN else " by the quotas file" if meter.bearer == GRID else ""
             who = "" if whose(meter, seat.seat) == seat.seat else f"{whose(meter, seat.seat)}{where}: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import time
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from gridq.cli.output import amount, clock, echo_answer, echo_json, shortened, span, took
-from gridq.cli.workers import full_table, seats_table, state_of
+from gridq.cli.workers import full_table, seats_table, shared_table, state_of
 from gridq.meters import Meter
 from gridq.registry import LiveSeat
 
@@ -90,6 +91,35 @@ def test_seats_fit_a_narrow_terminal() -> None:
     assert state_of(since).startswith(
         f"degraded since {clock(since.since)} until {clock(since.until or 0)}: "
     )
+
+
+def test_what_seats_share_is_told_once() -> None:
+    whole = Meter(bearer="g", thing="money", window="day", limit=9_000_000, used=500_000)
+    owner = Meter(bearer="o:alice", thing="parallel", window="-", limit=3, held=1)
+    family = Meter(bearer="f:meta%2Fllama", thing="requests", window="5h", limit=9, queues=("llm:any",))
+    own = Meter(bearer="own", thing="tokens", window="week", limit=70)
+
+    def seat(name: str, *meters: Meter) -> LiveSeat:
+        return LiveSeat(
+            seat=name, machine="m", worker=name, incarnation="x", kind="llm", lanes=1, queues=["llm:any"],
+            state="ready", busy=0, meters=list(meters), started_at=1.0,
+        )  # fmt: skip
+
+    seats = [seat("m.a", own, whole, owner, family), seat("m.b", whole, owner), seat("m.c", whole)]
+    assert shared_table([seat("m.a", own)]) is None
+    shared = shared_table(seats)
+    assert shared is not None
+    screen = Console(file=io.StringIO(), width=100, markup=False)
+    screen.print(full_table(seats))
+    screen.print(shared)
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("$8.50 left of $9.00 a day") == 1
+    assert re.search(r"^the whole grid .* every seat *$", text, re.M)
+    assert re.search(r"^owner alice +2 stages left of 3 stages at once +- +m\.a *\n +m\.b *$", text, re.M)
+    assert re.search(
+        r"^family meta/llama +9 requests left of 9 requests in 5h +- +m\.a in llm:any *$", text, re.M
+    )
+    assert text.count("70 tokens left of 70 tokens a week") == 1
 
 
 def test_a_terminal_gets_long_lists_of_numbers_in_short() -> None:

@@ -182,11 +182,30 @@ def test_limits_whose_file_no_router_has_are_told_with_the_fix(grid_env: GridEnv
     assert "No live router" not in run("--lift")[1]
 
 
+def test_seats_are_followed_by_what_they_share(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    grid.seat("m.a")
+    grid.seat("m.b")
+    shown = CliRunner().invoke(cli.app, ["seats"], env={"COLUMNS": "160"}).stdout
+    assert "shared by" not in shown
+    limit(grid, '[grid]\nbudgets = [{dollars = 9, per = "day"}]')
+    shown = CliRunner().invoke(cli.app, ["seats"], env={"COLUMNS": "160"}).stdout
+    assert shown.count("$9.00 left of $9.00 a day") == 1
+    assert re.search(r"m\.a.*m\.b.*shared by.*the whole grid", shown, re.S)
+
+
 def test_a_file_is_checked_before_it_counts(grid_env: GridEnv, tmp_path: Path) -> None:
     file = tmp_path / "q.toml"
     file.write_text(FILE)
-    assert "agents: 2, teams: 0, seats: 1" in run("--check", str(file))[1]
+    told = run("--check", str(file))[1]
+    assert (
+        "agents: 2, teams: 0, seats: 1, owners: 0, families: 0, queues: 1; of the whole grid no limit" in told
+    )
     assert json.loads(run("--check", str(file), "--json")[0])["agents"] == 2
+    whole = '[grid]\nparallel = 9\nbudgets = [{dollars = 9, per = "day"}]\n'
+    file.write_text(FILE + whole)
+    assert "queues: 1; of the whole grid 2 limits" in run("--check", str(file))[1]
+    assert json.loads(run("--check", str(file), "--json")[0])["grid"] == 2
     file.write_text(FILE + "rpm = 3\n")
     err = run("--check", str(file), code=2)[1]
     assert "q.toml:9: seats.m.a.rpm" in err
