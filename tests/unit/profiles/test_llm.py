@@ -120,6 +120,35 @@ def test_a_wrong_table_names_its_place(tables: list[Any], path: str):
 
 
 @pytest.mark.parametrize(
+    "other",
+    [
+        {"key_env": "A", "url": "https://LLM.example.com:443/v1/"},
+        {"key_env": "B"},
+        {"key_file": "key"},
+        {"key_file": "./linked"},
+    ],
+)
+def test_one_key_at_one_endpoint_is_one_seat_however_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, str]
+):
+    monkeypatch.chdir(tmp_path)
+    Path("key").write_text(f"{KEY}\n", "utf-8")
+    Path("linked").symlink_to("key")
+    environ = {"A": KEY, "B": f"{KEY} ", "C": "another"}
+    with pytest.raises(ConfigError, match="one login at one endpoint") as caught:
+        probe([seat(key_env="A"), seat(name="b", **other)], environ)
+    assert KEY not in str(caught.value)
+    assert len(probe([seat(key_env="A"), seat(name="b", key_env="C")], environ).found) == 2
+
+
+def test_a_key_that_a_table_uses_makes_no_seat_of_the_environment():
+    table = seat(url="https://api.mistral.ai/v1", key_env="MINE")
+    for key, names in ((KEY, ["main"]), ("another", ["main", "mistral"])):
+        environ = {"MINE": KEY, "MISTRAL_API_KEY": key, "MISTRAL_MODEL": "echo"}
+        assert [offer.name for offer in probe([table], environ).found] == names
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "http://127.0.0.1:8000/v1",

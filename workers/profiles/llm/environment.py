@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from workers.profiles.llm.capability import DeclaredModel, LlmSeat
 from workers.profiles.llm.locality import on_this_machine
+from workers.profiles.llm.opening import login_of
 from workers.profiles.llm.providers import PROVIDERS
 
 NO = frozenset({"", "0", "false", "no", "off"})
@@ -57,6 +58,7 @@ def seats(
     """
     found: list[LlmSeat] = []
     unset: list[str] = []
+    used = {login_of(seat, environ) for seat in configured}
     for each in NAMED:
         keys = key_variables(each.provider)
         switch = next((f"GRIDQ_SKIP_{prefix}" for prefix in each.prefixes if _skips(environ, prefix)), None)
@@ -68,7 +70,9 @@ def seats(
             unset.append(" or ".join(keys))
         else:
             try:
-                found.append(_seat(each, environ))
+                seat = _seat(each, environ)
+                if login_of(seat, environ) not in used:  # a table may have the key from another variable
+                    found.append(seat)
             except NotUsable as why:
                 missing.append(f"{each.provider}: {why}: no seat from the environment")
     if unset and (configured or found or others):

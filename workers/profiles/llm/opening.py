@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from gridq.errors import ConfigError, SeatDegraded
 from workers.profiles.llm.capability import LlmSeat
@@ -39,6 +40,19 @@ def key_of(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> str | None
             raise ConfigError("its key file is empty", {"path": f"llm.{seat.name}.key_file"})
         return key
     return None
+
+
+def login_of(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """Whose use a seat is: its endpoint, however its URL is written, and its key, wherever that is read. A
+    key that is not there is told by where it should be.
+    """
+    parts = urlsplit(seat.url)
+    usual = ":443" if parts.scheme == "https" else ":80"
+    endpoint = f"{parts.scheme}://{parts.netloc.lower().removesuffix(usual)}{parts.path.rstrip('/')}"
+    try:
+        return endpoint, key_of(seat, environ) or ""
+    except ConfigError:
+        return endpoint, f"{seat.key_env} {seat.key_file}"
 
 
 def wire_of(seat: LlmSeat, key: Key) -> RemoteWire:

@@ -12,6 +12,7 @@ from workers.profiles.llm.budgeting import fault
 from workers.profiles.llm.capability import LlmSeat
 from workers.profiles.llm.clis.offering import is_cli
 from workers.profiles.llm.locality import on_this_machine
+from workers.profiles.llm.opening import login_of
 from workers.profiles.llm.providers import provider_of
 
 
@@ -22,7 +23,7 @@ def read(tables: Sequence[Json], environ: Mapping[str, str]) -> list[LlmSeat]:
     seats = [
         _parse(table, f"llm[{index}]", environ) for index, table in enumerate(tables) if not is_cli(table)
     ]
-    _check_distinct(seats)
+    _check_distinct(seats, environ)
     return seats
 
 
@@ -75,9 +76,9 @@ def _filled(table: Json, path: str, environ: Mapping[str, str]) -> Json:
     return known | table
 
 
-def _check_distinct(seats: list[LlmSeat]) -> None:
+def _check_distinct(seats: list[LlmSeat], environ: Mapping[str, str]) -> None:
     names: set[str] = set()
-    logins: dict[tuple[str, str | None, str | None], str] = {}
+    logins: dict[tuple[str, str], str] = {}
     for index, seat in enumerate(seats):
         if seat.name in names:
             raise ConfigError(
@@ -85,7 +86,7 @@ def _check_distinct(seats: list[LlmSeat]) -> None:
                 {"path": f"llm[{index}].name", "fix": "give each its own name"},
             )
         names.add(seat.name)
-        login = (seat.url.rstrip("/"), seat.key_env, seat.key_file)
+        login = login_of(seat, environ)
         if login in logins:
             raise ConfigError(
                 f"The llm seats {logins[login]!r} and {seat.name!r} are one login at one endpoint",
