@@ -40,9 +40,10 @@ _WEIGHTS = {
 
 POORER = ("thrifty", "cat")
 """Agents of little money, and of few jobs: what they submit may be refused."""
-REFUSED = frozenset(
-    f"quota.{who}_{what}" for who in ("agent", "team") for what in ("money", "jobs", "tokens")
-)
+QUOTAS = frozenset(f"quota.{who}_{what}" for who in ("agent", "team") for what in ("money", "jobs", "tokens"))
+UNREACHABLE = "job.deadline_unreachable"
+REFUSED = QUOTAS | {UNREACHABLE}
+"""Codes with which a job is refused, at the door or, once accepted, by a router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +162,10 @@ def job_of(chance: random.Random, sort: str, made: Made, at: float) -> Job:
         may = {"job.cancelled"}
     elif sort == "late":
         options["deadline"] = round(chance.uniform(0.5, 6), 2)
-        may = {"job.deadline", "job.deadline_unreachable"}
+        may = {"job.deadline", UNREACHABLE}
     elif sort == "waiting":
         options["queue_timeout"] = round(chance.uniform(0.5, 6), 2)
-        may = {"job.queue_timeout", "job.deadline_unreachable"}
+        may = {"job.queue_timeout", UNREACHABLE}
     elif sort == "poor":
         options["agent"] = "poor"
         may = {"quota.agent_money"}
@@ -186,7 +187,7 @@ def job_of(chance: random.Random, sort: str, made: Made, at: float) -> Job:
 def poorly(job: Job, agent: str) -> Job:
     """The job of an agent of `POORER`: submitted once, for what is refused leaves its id and its key free."""
     options = {name: value for name, value in job.options.items() if name != "idempotency_key"}
-    return replace(job, options={**options, "agent": agent}, may=job.may | REFUSED, again=None)
+    return replace(job, options={**options, "agent": agent}, may=job.may | QUOTAS, again=None)
 
 
 def by_gateway(chance: random.Random, job: Job) -> Job:
@@ -196,7 +197,7 @@ def by_gateway(chance: random.Random, job: Job) -> Job:
     if job.door == "server" and chance.random() < 0.4:
         job = replace(job, door="gateway")
     # Not where a router may refuse it when it is accepted: what is refused leaves its key free.
-    if chance.random() < 0.15 and job.options["agent"] not in ("poor", *POORER):
+    if chance.random() < 0.15 and not job.may & REFUSED:
         again = chance.uniform(0, 8) if job.again is None else job.again
         job = replace(job, options={**job.options, "idempotency_key": f"key of {job.id}"}, again=again)
     return job

@@ -81,7 +81,11 @@ def test_jobs_go_by_every_door_and_those_with_a_key_are_submitted_twice() -> Non
     assert {(job.door, "idempotency_key" in job.options) for job in jobs} == {
         (door, keyed) for door in ("server", "celery", "gateway") for keyed in (False, True)
     }
-    assert all(job.again is not None for job in jobs if "idempotency_key" in job.options)
+    keyed = [job for job in jobs if "idempotency_key" in job.options]
+    assert all(job.again is not None for job in keyed)
+    # What a router refuses leaves its key free, for another job.
+    assert not any(job.may & plan.REFUSED for job in keyed)
+    assert any("deadline" in job.options for job in jobs)
 
 
 def test_who_may_be_refused_submits_once_and_never_repeats_a_stage() -> None:
@@ -90,7 +94,7 @@ def test_who_may_be_refused_submits_once_and_never_repeats_a_stage() -> None:
     for job in jobs:
         assert job.again is None
         assert "idempotency_key" not in job.options
-        assert job.may >= plan.REFUSED
+        assert job.may >= plan.QUOTAS
         assert '"op": "Retry"' not in json.dumps(job.made.graph)
 
 
