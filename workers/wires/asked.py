@@ -21,7 +21,7 @@ MESSAGES = "messages"
 PATHS = {OPENAI: (CHAT, COMPLETIONS, EMBEDDINGS), ANTHROPIC: (MESSAGES,)}
 
 
-ODD = (KeyError, TypeError, AttributeError, IndexError, ValueError)
+ODD = (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RecursionError)
 """What reading a JSON value raises where it has not the shape that it should have."""
 
 

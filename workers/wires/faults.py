@@ -106,7 +106,7 @@ def _flagged(raw: bytes) -> bool:
     """Whether the endpoint's moderation objects to the input, as OpenRouter says in `metadata`."""
     try:
         told = json.loads(raw)["error"]["metadata"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return False
     return isinstance(told, dict) and ("flagged_input" in told or "reasons" in told)
 
@@ -126,7 +126,7 @@ def _words(raw: bytes, key: str | None) -> tuple[str, str, str, Json]:
     told: Json = None
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     if isinstance(body, list) and body:
         body = body[0]  # Google's, where a stream was to begin

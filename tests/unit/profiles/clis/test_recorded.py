@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
 from tests.fake_clis import FAKE
+from tests.unit.wires.test_odd_shapes import broken
 from workers.profiles.llm.clis.faults import error_of, fault_in
 from workers.profiles.llm.clis.known import PROVIDERS
 from workers.profiles.llm.clis.provider import Ask, Fault, Reader
@@ -120,6 +122,19 @@ def test_an_answer_and_what_it_used(cli: str):
     else:
         assert reader.usage is not None
         assert (reader.usage.tokens_in, reader.usage.tokens_cached, reader.usage.tokens_out) == (7, 2, 3)
+
+
+@pytest.mark.parametrize("cli", sorted(PLAIN))
+def test_what_a_program_prints_with_a_part_broken_breaks_nothing(cli: str):
+    chance = random.Random(3)
+    lines = (RECORDED / cli / f"{PLAIN[cli]}.stdout").read_bytes().splitlines()
+    for _ in range(300):
+        reader = PROVIDERS[cli].reader(Ask("m", Path(), Path(), Path(), partial=False))
+        for line in [b"Welcome!", b"[" * 100_000, b'{"a": ' + b"[" * 100_000, *lines]:
+            event = json.loads(line) if line.endswith(b"}") else None
+            odd = json.dumps(broken(event, chance)).encode() if event and chance.random() < 0.3 else line
+            assert isinstance(reader.take(odd), str)
+        assert reader.usage is None or reader.usage.tokens_in < 10**12
 
 
 def test_claude_says_pieces_and_what_it_costs():

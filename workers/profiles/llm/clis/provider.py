@@ -89,7 +89,7 @@ class Reader(ABC):
         if line.lstrip()[:1] == b"{":
             try:
                 event = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 event = None
         if not isinstance(event, dict):
             self.noise = (self.noise + line.decode("utf-8", "replace").strip() + "\n")[-NOISE:]
