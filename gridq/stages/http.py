@@ -8,6 +8,7 @@ import json
 import re
 import ssl
 import time
+from datetime import UTC
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
@@ -30,6 +31,7 @@ KEEPS_METHOD = (307, 308)
 REASON = 500
 """Characters of an error's body that its reason keeps."""
 
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OWN_HEADERS = frozenset(
     ("connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade")
@@ -209,14 +211,22 @@ def _refuse(answer: Answer) -> NoReturn:
 def retry_after(text: str) -> float | None:
     """The seconds that a Retry-After header states, as a number or a date; None where it states none.
 
-    RFC 9110, section 10.2.3.
+    RFC 9110, section 10.2.3. Some state parts of a second too.
     """
-    if text.isdecimal() and len(text) < 10:
+    if _SECONDS.fullmatch(text):
         return float(text)
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+        return max(0.0, date(text) - time.time())
     except (ValueError, OverflowError):
         return None
+
+
+def date(text: str) -> float:
+    """The instant that a header states as a date, in seconds since 1970; without a zone it is of UTC,
+    wherever this machine stands. ValueError, OverflowError: it is none.
+    """
+    told = email.utils.parsedate_to_datetime(text)
+    return (told if told.tzinfo is not None else told.replace(tzinfo=UTC)).timestamp()
 
 
 def _unavailable(url: httpx.URL, reason: str) -> SeatUnavailable:

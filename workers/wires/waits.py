@@ -16,13 +16,12 @@ them; where none says so, the first that turns.
 from __future__ import annotations
 
 import datetime
-import email.utils
 import re
 import time
 from collections.abc import Iterable, Mapping
 
 from gridq.protocol import Json
-from gridq.stages.http import retry_after
+from gridq.stages.http import date, retry_after
 
 SPANS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -90,7 +89,7 @@ def _least(numbers: Iterable[float]) -> float | None:
 def _now(headers: Mapping[str, str]) -> float:
     """The endpoint's own clock, which its times are by; this machine's where it does not say."""
     try:
-        return email.utils.parsedate_to_datetime(headers.get("date", "")).timestamp()
+        return date(headers.get("date", ""))
     except (ValueError, OverflowError):
         return time.time()
 

@@ -29,7 +29,7 @@ from gridq.profiles import StageContext
 from gridq.protocol import StageCall
 from gridq.stages import run_builtin
 from gridq.stages.allowed import url_of
-from gridq.stages.http import retry_after
+from gridq.stages.http import date, retry_after
 from tests.unit.stages.conftest import Configure, Handler, Server
 
 
@@ -207,8 +207,22 @@ def test_retry_after_is_seconds_or_a_date() -> None:
     later = retry_after(email.utils.formatdate(time.time() + 3600, usegmt=True))
     assert later is not None
     assert 3000 < later <= 3600
-    for text in ("", "soon", "-1", "1e9", "9" * 50):
+    assert retry_after("2.5") == 2.5
+    for text in ("", "soon", "-1", "1e9", "9" * 50, "2.", ".5", "\u0661"):
         assert retry_after(text) is None
+
+
+@pytest.mark.parametrize("zone", ["", " -0000", " GMT", " +0000"])
+def test_a_date_without_a_zone_is_of_utc_wherever_the_machine_stands(
+    monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    try:
+        assert date(f"Sat, 28 Nov 2026 12:00:00{zone}") == 1_795_867_200
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_server_that_cannot_be_reached_is_tried_again(configure: Configure) -> None:
