@@ -20,7 +20,6 @@ from gridq.jobs import End, chain_of
 from gridq.meters import UNKNOWN, Expects
 from gridq.protocol import Json, Row
 from gridq.states import JobState, StageState
-from gridq.store import values
 from gridq.store.keys import Keys
 
 MAX_STEPS = 1000
@@ -171,7 +170,7 @@ class JobReader:
         _fill(view, about)
         view.ended = _seconds(about[8])
         if found.state is not JobState.DONE:
-            view.error = values.decode(found.payload)
+            view.error = found.record()
         view.stages = list(_recorded(view.rows))
         if view.error is not None:
             _counted(view.stages, view.error.get("details") or {})

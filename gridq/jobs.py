@@ -6,12 +6,14 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError
 
 from gridq.errors import ConfigError, GridError, error_from_record, first_fault
 from gridq.graph.plan import Plan, dump_step
+from gridq.meters import clock
+from gridq.periods import text_time
 from gridq.protocol import Json, Wire
 from gridq.settings import Settings
 from gridq.states import JobState
@@ -225,4 +227,16 @@ class End:
 
     def error(self) -> GridError | None:
         """The error of a job that did not end well."""
-        return None if self.state is JobState.DONE else error_from_record(values.decode(self.payload))
+        return None if self.state is JobState.DONE else error_from_record(self.record())
+
+    def record(self) -> Any:
+        """That error as JSON. Scripts know no time zone: when a budget turns for which the job waited is told
+        here, to a reader in their own time, and to a program as `retry_at`.
+        """
+        record = values.decode(self.payload)
+        details = record.get("details") if isinstance(record, dict) else None
+        if isinstance(details, dict) and isinstance(details.get("turns_at"), int):
+            turn = details.pop("turns_at")
+            details["reason"] = f"{details.get('reason')}, until {clock(turn)}"
+            details["retry_at"] = text_time(turn, "UTC")
+        return record

@@ -34,20 +34,22 @@ def validate(
     if json:
         echo_json(report)
         return
-    queues: dict[str, int] = report["queues"]
-    width = max(map(len, queues))
+    chains = {", else ".join(chain["queues"]): chain["steps"] for chain in report["chains"]}
+    width = max(map(len, chains))
     typer.echo(f"valid        {report['description'] or graph}")
     typer.echo(f"composition  {report['composition']}")
     typer.echo(f"stages       {report['stages']} in {report['steps']} steps")
     typer.echo(f"effects      {', '.join(report['effects']) or 'none'}")
-    for number, (queue, count) in enumerate(queues.items()):
+    for number, (queue, count) in enumerate(chains.items()):
         typer.echo(
             f"{'' if number else 'queues':11}  {queue:{width}}  {count} step{'' if count == 1 else 's'}"
         )
 
 
 def examine(text: str, config: Settings) -> dict[str, Json]:
-    """What a graph is and needs, as JSON. GraphError, InputTooLarge: what is wrong with it."""
+    """What a graph is and needs, as JSON: `queues` by the first of each step, `chains` with its fall-backs.
+    GraphError, InputTooLarge: what is wrong with it.
+    """
     from gridq.graph.canonical import composition_id
     from gridq.inbox import graph_text
     from gridq.planning import compile_text, local_catalogue
@@ -64,6 +66,10 @@ def examine(text: str, config: Settings) -> dict[str, Json]:
         "output": output.to_json(),
         "effects": sorted({_spell(effect) for effect in plan.effects}),
         "queues": dict(sorted(Counter(step.queue for step in plan.steps).items())),
+        "chains": [
+            {"queues": list(links), "steps": count}
+            for links, count in sorted(Counter(step.links for step in plan.steps).items())
+        ],
     }
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -165,10 +166,11 @@ def test_what_seats_share_is_named_to_who_waits_for_it(desk: Desk, bearer: str, 
     assert str(refused.value.fix).startswith("raise a budget of its seats, or raise the queue_timeout to 1")
     with pytest.raises(QueueTimeout) as caught:
         desk.grid.client.result(late, 20)
-    assert f"do not suffice: {told} left of 2 requests in 5h" in str(caught.value.reason)
+    assert f"do not suffice: {told} left of 2 requests in 5h, until " in str(caught.value.reason)
+    assert datetime.fromisoformat(caught.value.details["retry_at"]) > datetime.now(UTC)
     with pytest.raises(DeadlineExceeded) as ended:
         desk.grid.client.result(hurried, 20)
-    assert f"do not suffice: {told} left" in str(ended.value.reason)
+    assert f"do not suffice: {told} left of 2 requests in 5h, until " in str(ended.value.reason)
 
 
 def test_tokens_a_minute_are_held_before_they_are_used(desk: Desk) -> None:

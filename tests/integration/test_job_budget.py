@@ -28,7 +28,7 @@ SPENDS = {"root": seq(stage("bench_spend", micro_dollars=30_000), stage("bench_s
 def test_a_job_ends_with_the_stage_that_goes_over(grid: LocalGrid) -> None:
     assert grid.client.run(SPENDS, {}, 30, budget_cents=6)["micro_dollars"] == 30_000
     graph = {"root": seq(SPENDS["root"], stage("bench_echo"))}
-    with pytest.raises(JobBudgetExceeded, match=r"used \$0\.010000 more") as caught:
+    with pytest.raises(JobBudgetExceeded, match=r"used \$0\.01 more") as caught:
         grid.client.run(graph, {}, 30, budget_cents=5)
     assert caught.value.path == "root.stages[0].stages[1]"
 

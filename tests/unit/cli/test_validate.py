@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -46,6 +48,28 @@ def test_json_for_programs() -> None:
     assert report["queues"].keys() == {"gridq:pure", "llm:smollm2-135m-instruct"}
     assert report["steps"] == sum(report["queues"].values())
     assert "Llm(model=smollm2-135m-instruct)" in report["effects"]
+
+
+def test_fall_backs_are_all_shown(tmp_path: Path) -> None:
+    def ask(*models: str) -> dict[str, Any]:
+        return {"op": "Stage", "id": "llm_complete", "config": {"model": list(models), "prompt": "x"}}
+
+    root = {
+        "op": "Sequential",
+        "stages": [ask("opus", "gpt-5", "any"), ask("opus"), ask("opus", "gpt-5", "any")],
+    }
+    graph = write(tmp_path / "g.json", json.dumps({"root": root}))
+    shown = CliRunner().invoke(app, ["validate", graph]).stdout.splitlines()
+    assert [re.split(r"  +", line)[1:] for line in shown[-2:]] == [
+        ["llm:opus", "1 step"],
+        ["llm:opus, else llm:gpt-5, else llm:any", "2 steps"],
+    ]
+    report = json.loads(CliRunner().invoke(app, ["validate", graph, "--json"]).stdout)
+    assert report["queues"] == {"llm:opus": 3}
+    assert report["chains"] == [
+        {"queues": ["llm:opus"], "steps": 1},
+        {"queues": ["llm:opus", "llm:gpt-5", "llm:any"], "steps": 2},
+    ]
 
 
 def test_the_examples_briefing_is_the_demos_own() -> None:

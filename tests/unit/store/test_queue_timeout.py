@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from gridq.errors import GridError
 from gridq.graph.plan import Scope
+from gridq.meters import clock, short
 from gridq.protocol import Limit
 from gridq.states import JobState
 from tests.unit.store.limits import limit
@@ -93,15 +94,21 @@ def test_why_it_is_excluded(grid: Grid) -> None:
 def test_why_the_budget_is_used_up(grid: Grid) -> None:
     grid.seat(budget=10)
     why = "the budgets of the seats that serve it do not suffice"
-    assert reason(grid, cost=900) == f"{why}: m.a has $0.000010 left of $0.000010 a month"
+    assert reason(grid, cost=900) == f"{why}: m.a has $0.00001 left of $0.00001 a month"
 
 
 def test_when_the_budget_turns(grid: Grid) -> None:
     grid.seat(limits=[Limit(thing="tokens", window="5h", most=7)])
     grid.job(one(), "j1")
     grid.done(grid.take(), tokens=(3, 4))
-    words = r".*: m\.a has 0 tokens left of 7 tokens in 5h for another \d+ s"
-    assert re.fullmatch(words, reason(grid))
+    shown = reason(grid)
+    (meter,) = grid.meters("m.a")
+    assert meter.turn is not None
+    assert shown.endswith(f": m.a has 0 tokens left of 7 tokens in 5h, until {clock(meter.turn)}")
+    assert shown.endswith(short(meter, "m.a"))  # as explain and whoever waits tell it
+    details = error(grid, "late").details
+    assert "turns_at" not in details
+    assert datetime.fromisoformat(details["retry_at"]).timestamp() == meter.turn // 1000
 
 
 def test_why_the_rate_is_used_up(grid: Grid) -> None:

@@ -17,6 +17,9 @@ local function words(text) return string.gmatch(text or '', '%S+') end  -- of a 
 
 local function costless(q) return string.sub(q, 1, 6) == 'gridq:' end  -- built-in stages and one's own code cost no money
 
+-- Micro-dollars as dollars, with two decimals or as many as it takes.
+local function dollars(micro) return '$' .. string.gsub(string.format('%.6f', micro / 1000000), '(%.%d%d%d-)0*$', '%1') end
+
 local function unlink(value)  -- drop what a link points to
   if string.sub(value, 1, 1) == '@' then C('UNLINK', K .. 'val:' .. string.sub(value, 2)) end
 end

@@ -18,23 +18,23 @@ local function seats_of(q)
   return serving[q]
 end
 
--- A meter in words: whose it is, what is left of it, and for how long.
+-- A meter in words: whose it is, and what is left of it.
 local function meter_words(m, name, seat)
   local whose = ALONE[name] and seat or name == 'g' and 'the whole grid' or string.sub(name, 1, 1) == 'o' and 'owner ' .. string.sub(name, 3)
     or 'family ' .. string.gsub(string.sub(name, 3), '%%(%x%x)', function(hex) return string.char(tonumber(hex, 16)) end)
   local thing = m.thing == 'parallel' and 'stages' or m.thing
-  local function told(n) return m.thing == 'money' and string.format('$%.6f', n / 1000000) or whole(n) .. ' ' .. thing end
+  local function told(n) return m.thing == 'money' and dollars(n) or whole(n) .. ' ' .. thing end
   local per = m.window == '-' and 'at once' or (lasting(m.window) and 'in ' or 'a ') .. m.window
-  local rest = m.turn and ' for another ' .. math.ceil((m.turn - NOW) / 1000) .. ' s' or ''
-  return whose .. ' has ' .. told(math.max(m.limit - m.used - m.held, 0)) .. ' left of ' .. told(m.limit) .. ' ' .. per .. rest
+  return whose .. ' has ' .. told(math.max(m.limit - m.used - m.held, 0)) .. ' left of ' .. told(m.limit) .. ' ' .. per
 end
 
--- In words, and what would help. `x`: the seats that the stage's attempts excluded; `told`: the tokens it will use.
+-- In words, what would help, and when the window turns of a budget that did not suffice, nil where it has none: whoever reads it is
+-- told that in their own time. `x`: the seats that the stage's attempts excluded; `told`: the tokens it will use.
 local function unclaimed(q, x, cost, agent, team, told)
   if not costless(q) and C('HEXISTS', K .. 'parked', agent) == 1 then
     return 'its agent or team was over its limits, so its stages stood aside', 'raise them, or wait until their window turns'
   end
-  local able, lanes, free, solvent, patient, others, empty = 0, 0, 0, 0, 0, 0, nil
+  local able, lanes, free, solvent, patient, others, empty, turn = 0, 0, 0, 0, 0, 0, nil, nil
   local seats = seats_of(q)
   if not seats[1] then return 'no live seat serves it and takes work', 'start a worker that serves it' end
   for _, s in ipairs(seats) do
@@ -44,7 +44,7 @@ local function unclaimed(q, x, cost, agent, team, told)
       if s.busy < s.lanes then
         free = free + 1
         local m, name = lacking(s.bill, q, tonumber(cost), estimate(told, q, s.prices, s.hourly, s.takes))
-        empty = empty or m and meter_words(m, name, s.seat)
+        if m and not empty then empty, turn = meter_words(m, name, s.seat), m.turn end
         if not m then
           solvent = solvent + 1
           if not s.hasty then patient = patient + 1 end
@@ -55,17 +55,19 @@ local function unclaimed(q, x, cost, agent, team, told)
   if others == #seats then return 'all seats that serve it are lent to others', 'ask the owner of one to lend it to the agent' end
   if able == 0 then return 'the seats that serve it failed it or lack what it needs', 'look at its attempts: gridq job' end
   if free == 0 then return 'all lanes of its seats were busy (' .. lanes .. ')', 'add a seat, or allow a longer queue_timeout' end
-  if solvent == 0 then return 'the budgets of the seats that serve it do not suffice: ' .. empty, 'raise one, or wait until it turns' end
+  if solvent == 0 then
+    return 'the budgets of the seats that serve it do not suffice: ' .. empty, 'raise one, or wait until it turns', turn
+  end
   if patient == 0 then return 'its seats had made their requests of the minute', 'add a seat, or allow a longer queue_timeout' end
   return 'a seat that serves it was free and did not look', 'see whether its worker is well: gridq workers'
 end
 
 -- The error of a job of which a stage, or the job itself in the inbox (path ''), waited for `ms`.
-local function queue_timeout(path, q, ms, reason, fix)
+local function queue_timeout(path, q, ms, reason, fix, turn)
   local what = path == '' and 'The job stood in the inbox' or 'A stage stood ready in ' .. q
   return cjson.encode({error = 'QueueTimeout', code = 'job.queue_timeout',
     message = what .. ' for ' .. ms / 1000 .. ' s and nobody took it',
-    details = {path = path, queue = q, seconds = ms / 1000, reason = reason, fix = fix}})
+    details = {path = path, queue = q, seconds = ms / 1000, reason = reason, fix = fix, turns_at = turn}})
 end
 
 -- The error of a job whose deadline has passed, with the first of its stages that runs or stands ready, of very many some.
@@ -86,7 +88,7 @@ local function past_deadline(job)
       details.fix = 'look at quarantined stages while there is time: gridq quarantine'
       break
     elseif s[2] then
-      details.path, details.reason, details.fix = h.path, unclaimed(h.q, s[4] or '', h.cost, f[4], f[5], s[6])
+      details.path, details.reason, details.fix, details.turns_at = h.path, unclaimed(h.q, s[4] or '', h.cost, f[4], f[5], s[6])
       break
     end
   end

@@ -170,7 +170,7 @@ end
 -- The error of a job whose stages, the last at `path`, have used so much more than its submitter allowed: its field `bud` is what
 -- they may still use.
 local function over_budget(path, micro)
-  local why = string.format('its stages used $%.6f more than it may cost', micro / 1000000)
+  local why = 'its stages used ' .. dollars(micro) .. ' more than it may cost'
   return '{"error":"JobBudgetExceeded","code":"quota.job_budget","message":"The job has used up its budget","details":'
     .. cjson.encode({path = path, reason = why, fix = 'submit it with a larger budget_cents'}) .. '}'
 end
