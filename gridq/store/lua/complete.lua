@@ -65,7 +65,7 @@ if mine then after = take_pure(job, mine, seat, lane, nonce) elseif goon == '1' 
 -- What became ready is rung for, but where this lane has taken a stage of the same queue: it needs no bell for one.
 local taken = not mine and after[2] and string.match(after[3], '^%S+ %S+ %S+ %S+ (%S+)')
 for _, to in ipairs(later) do
-  if to[1] == taken then taken = nil else ring(unpack(to, 1, 6)) end
+  if to[1] == taken then taken = nil else ring(unpack(to, 1, 7)) end
 end
 if goon == '1' then return {result, ended, after} end
 local S = C('HMGET', K .. 'seat:' .. seat, 'queues', 'draining', 'inc')

@@ -13,6 +13,9 @@ from gridq.settings import settings
 from tests.conftest import GridEnv
 from workers.lifecycle import Worker
 from workers.probing import find
+from workers.profiles.gpu import GpuProfile
+from workers.profiles.gpu.capability import GpuCapability
+from workers.seats import Seat
 
 STAGES = """
 from gridq import stage
@@ -46,5 +49,22 @@ def test_a_seats_stages_are_known_as_soon_as_it_is_live(
     worker.start()
     try:
         assert known == [["offered"]]
+    finally:
+        worker.stop()
+
+
+def test_what_an_hour_of_a_seat_costs_reaches_the_server(grid_env: GridEnv) -> None:
+    """As its table says, with the time-out of a stage that has none of its own."""
+    profile = GpuProfile()
+    (offer,) = profile.probe({"gpus": False, "price_per_hour": 1.5}).found
+    capability = GpuCapability.model_validate(offer.capability)
+    queues = tuple(profile.queues(capability))
+    config = settings().model_copy(update={"stage_timeout": 90.0})
+    worker = Worker(app, config, Seat(offer, queues, profile, capability), list(queues), 1)
+    scripts = worker.session.scripts
+    worker.start()
+    try:
+        [seat] = registry.live_seats(scripts.client, scripts.keys)
+        assert (seat.hourly, seat.rates.timeout_ms) == (1_500_000, 90_000)
     finally:
         worker.stop()

@@ -30,17 +30,18 @@ end
 
 -- Ring for one stage: a preferred seat that is idle, else the best-ranked idle seat's own queue, else the capability's
 -- queue, where never more bells stand than lanes listen. A bell is a hint: a seat found busy leaves the idle set and comes
--- back with its next free lane. Where it is known who is excluded, what the stage costs and whose it is, a seat that could not
--- take it is passed over.
-local function ring(q, excluded, cost, session, agent, team)
+-- back with its next free lane. Where it is known who is excluded, what the stage costs and will use (`told`) and whose it is, a
+-- seat that could not take it is passed over.
+local function ring(q, excluded, cost, session, agent, team, told)
   local set = K .. 'idle:' .. q
   local seats = {}
   for _, seat in ipairs(preferred(q, session)) do if C('ZSCORE', set, seat) then seats[#seats + 1] = seat end end
   for _, seat in ipairs(C('ZRANGE', set, 0, 15)) do seats[#seats + 1] = seat end
   local spare
   for _, seat in ipairs(seats) do
-    local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'own', 'grid', 'only', 'shared')
-    local poor = cost and lacking(bound_by(seat, f[2], f[3], f[5]), q, tonumber(cost))
+    local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'own', 'grid', 'only', 'shared', 'prices', 'hourly', 'takes')
+    local bill = cost and bound_by(seat, f[2], f[3], f[5])
+    local poor = bill and lacking(bill, q, tonumber(cost), estimate(told, q, f[6], f[7], f[8]))
     if not poor and not (excluded and has(excluded, seat)) and (not agent or lent(f[4], agent, team)) then
       local own = P .. 'seat:' .. seat
       local lanes = tonumber(f[1] or 0)
@@ -72,7 +73,7 @@ local function timer(job, step, epoch, claims) return 'q:' .. job .. ':' .. step
 local function push(job, step, later)
   local j = jobkey(job)
   local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step, 'session', 'team', 'h:' .. step, 'qt',
-    'ep:' .. step, 'a:' .. step, 'prefer', 'of', 'fb:' .. step)
+    'ep:' .. step, 'a:' .. step, 'prefer', 'of', 'fb:' .. step, 'tk:' .. step)
   if f[5] then return end
   if f[14] then f[8], f[3] = stand(job, step, f[14], f[8], f[3], f[1], f[7] or f[13]) end
   if f[9] then C('ZADD', K .. 'delays', 'NX', NOW + f[9], timer(job, step, f[10], f[11])) end
@@ -103,7 +104,8 @@ local function push(job, step, later)
   if apart then return end
   local session = f[12] or f[6] and C('HGET', K .. 'sessions:' .. agent, f[6]) or nil
   local team = f[7] or f[13]
-  if later then later[#later + 1] = {q, f[3], h.cost, session, agent, team} else ring(q, f[3], h.cost, session, agent, team) end
+  if later then later[#later + 1] = {q, f[3], h.cost, session, agent, team, f[15]}
+  else ring(q, f[3], h.cost, session, agent, team, f[15]) end
 end
 
 -- Take a stage out of its pending set; true where it stood there. `f`: its job's fields at:<step>, agent and fb:<step>, where the
