@@ -61,8 +61,11 @@ class Ending:
         self._signals += 1
         if self._signals == 1:
             self._catch()
+            # Each word that a server is to hear which hangs takes its time: all of them together have an end.
+            self._after(self.session.config.drain + 2 * HEARS + LAST_WORD)
             threading.Thread(target=self._drain, name="drain", daemon=True).start()
         elif self._signals == 2:
+            self._after(LAST_WORD)
             threading.Thread(target=self._at_once, name="end", daemon=True).start()
 
     def stuck(self) -> None:
