@@ -85,9 +85,10 @@ def _on(group: Group, ask: Ask) -> Forecast:
         return Forecast(ask.queue, position, group.lanes, None, None, None, "", pace.rate)
     start = _start(pace, position)
     off = SPARE * NINETY * _spread(start, position, position - group.free, pace)
-    low = max(start - off, min(seat.back_in or 0.0 for seat in group.seats) if group.later else 0.0)
+    least = min(seat.back_in or 0.0 for seat in group.seats) if group.later else 0.0
+    low = max(start - off, least)
     if any(seat.held_up and not seat.running for seat in group.seats):
-        low = 0.0  # what is held elsewhere may be given back at any moment
+        low = least  # what is held elsewhere may be given back at any moment
     return Forecast(ask.queue, position, group.lanes, start, low, start + off, "", pace.rate)
 
 

@@ -2,8 +2,8 @@
 
 A router writes limits when it starts and when its file changes, and again to a server that has lost them. A
 changed file with a mistake in it is refused: what is in force stays, and the log and `gridq quota` say why.
-Without a file a router leaves the limits alone that another has put in force. Who has the
-file whose limits are in force says so again and again; where nobody does any more, `gridq quota` tells it.
+Without a file a router leaves the limits alone that another has put in force. Who has the file whose limits
+are in force says so again and again; where nobody does any more, `gridq quota` tells it.
 """
 
 from __future__ import annotations

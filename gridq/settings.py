@@ -203,9 +203,7 @@ class Settings(BaseSettings):
     @field_validator("timezone")
     @classmethod
     def _known(cls, value: str) -> str:
-        if zones.known(value) is None:
-            raise ValueError(f"{value!r} is no time zone such as Europe/Berlin that this machine has")
-        return value
+        return zones.checked(value)
 
 
 @cache

@@ -9,6 +9,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from gridq.errors import ConfigError
 
+INSTALL = "install time zones: the system's tzdata, or pip install tzdata"
+
 
 def known(name: str) -> tzinfo | None:
     """The zone of a name such as Europe/Berlin; None where this machine has none of that name. UTC it has
@@ -26,9 +28,15 @@ def needed(name: str) -> tzinfo:
     if found is None:
         raise ConfigError(
             f"This machine does not have the time zone {name!r}, in which the grid's windows turn",
-            {
-                "path": "GRIDQ_TIMEZONE",
-                "fix": "install time zones: the system's tzdata, or pip install tzdata",
-            },
+            {"path": "GRIDQ_TIMEZONE", "fix": INSTALL},
         )
     return found
+
+
+def checked(name: str) -> str:
+    """The same name. ValueError: this machine has no zone so called."""
+    if known(name) is None:
+        raise ValueError(
+            f"{name!r} is no time zone such as Europe/Berlin that this machine has; if it is one, {INSTALL}"
+        )
+    return name

@@ -88,12 +88,12 @@ def examine(client: BrokerClient, text: str, config: Settings, agent: str | None
 
     from gridq import registry
     from gridq.allowance import allowance
-    from gridq.estimates import guesses
+    from gridq.estimates import expected, guesses
     from gridq.graph.canonical import composition_id
     from gridq.graph.catalogue import StageSpec
     from gridq.inbox import graph_text
     from gridq.matching import wanted
-    from gridq.meters import UNKNOWN, Expects
+    from gridq.meters import UNKNOWN
     from gridq.planning import compile_text, local_catalogue
     from gridq.profiles import load
     from gridq.store.connection import translated
@@ -106,10 +106,7 @@ def examine(client: BrokerClient, text: str, config: Settings, agent: str | None
     graph, output, plan = compile_text(text, catalogue, config, profiles)
     seats = client.seats()
     demands = {want.step: want.demand for want in wanted(plan, profiles)}
-    guessed = {
-        guess.step: Expects(guess.tokens_in, guess.tokens_out, guess.timeout_ms)
-        for guess in guesses(plan, profiles)
-    }
+    guessed = expected(guesses(plan, profiles), b"", 0)
     money = sum(step.micro_dollars for step in plan.steps)
     tokens = sum(each.tokens for each in guessed.values())
     with translated(client.url):

@@ -49,4 +49,5 @@ class GridBusy(GridError):
 def first_fault(exc: ValidationError) -> tuple[str, str]:
     """(the field at fault as `a.0.b`, empty for the whole; why) of the first fault that pydantic found."""
     first = exc.errors()[0]
-    return ".".join(str(part) for part in first["loc"]), first["msg"]
+    why = first["msg"].removeprefix("Value error, ")  # pydantic's own word before a validator's
+    return ".".join(str(part) for part in first["loc"]), why

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 
 FILES = (
-    "base", "gate", "windows", "ledger", "meters", "rates", "money", "access", "idempotency", "events",
+    "base", "gate", "windows", "ledger", "access", "meters", "rates", "money", "idempotency", "events",
     "reliability", "chain", "pending", "jobs", "room", "seats", "take", "parking", "lateness",
 )  # fmt: skip
 """The files of lua/lib/, each of which uses only those before it."""

@@ -81,6 +81,6 @@ def _refuses(client: Redis) -> str | None:
         client.ping()
     except faults.BusyLoadingError:
         return ""
-    except faults.NoPermissionError:  # then the first command that is permitted meets it
-        return None
+    except faults.NoPermissionError:
+        pass  # the first command that is permitted meets it
     return None

@@ -179,6 +179,9 @@ def test_what_is_held_may_come_back_sooner() -> None:
     assert told.bottleneck.startswith("the budgets of the seats of llm:any: m.a has $0.01 left")
     other = look(seat(lanes=4, busy=0, meters=meters, rates=rates), ask=asks)  # another seat holds it
     assert (other.now, other.low, other.turns_in) == (False, 0.0, 0.0)
+    once = Meter(bearer="own", thing="requests", window="day", limit=1, used=1, turn=2 * HOUR)
+    turns = look(seat(lanes=4, busy=0, meters=(*meters, once), rates=rates), ask=asks)
+    assert (turns.low, turns.turns_in) == (7200.0, 7200.0)  # but not before the other's window turns
 
 
 def test_a_lane_whose_hour_has_a_price_is_forecast_by_what_it_takes() -> None:

@@ -69,6 +69,17 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
     assert "GRIDQ_BROKER_PASSWORD_FILE" in str(caught.value)
 
 
+def test_a_time_zone_that_is_none_here_is_told_with_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_TIMEZONE", "Mars/Gale")
+    settings.cache_clear()
+    with pytest.raises(ConfigError) as caught:
+        settings()
+    assert caught.value.path == "GRIDQ_TIMEZONE"
+    reason = str(caught.value.reason)
+    assert reason.startswith("'Mars/Gale' is no time zone"), "and no word of pydantic's before it"
+    assert "pip install tzdata" in reason
+
+
 def test_a_level_is_written_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_LOG_LEVEL", "debug")
     assert settings().log_level == "DEBUG"

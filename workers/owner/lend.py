@@ -51,9 +51,7 @@ class Lend(BaseModel):
     @field_validator("timezone")
     @classmethod
     def _zone(cls, value: str | None) -> str | None:
-        if value is not None and zones.known(value) is None:
-            raise ValueError(f"{value!r} is no time zone such as Europe/Berlin that this machine has")
-        return value
+        return value if value is None else zones.checked(value)
 
     @field_validator("hours")
     @classmethod

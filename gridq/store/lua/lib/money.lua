@@ -113,8 +113,7 @@ end
 -- Hold what a job may cost and count it, or neither: every limit is looked at before anything is written. Gives the team it
 -- counts for, or nil and the refusal.
 local function promise(job, agent, team, micro, from)
-  local own = string.match(C('HGET', K .. 'limits', 'a:' .. agent) or '', '^%S+')
-  if own and own ~= '-' then team = own end
+  team = team_of(agent, team)
   local list = binding(agent, team)
   local tokens = expected(list, from)
   local refusal = short_of(list, micro, tokens)
