@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from gridq.ending import LAST_WORD
+from gridq.ending import AT_ONCE, LAST_WORD
 from gridq.errors import StartTimeout
 from gridq.gateway import (
     anthropic,
@@ -104,16 +104,16 @@ class _Server(uvicorn.Server):
         hosting: Hosting = self._app.state.hosting
         hosting.leave()  # within the same time
         await super().shutdown(sockets)
+        if self.force_exit:  # the end of the lifespan would wait for what those workers run, and for the server
+            os._exit(os.EX_OK)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal ends it in order, at the latest LAST_WORD seconds after the drain even where the
-        server is away; the second one cuts off what is open.
+        server is away; the second one cuts off what is open, within AT_ONCE.
         """
-        if self.should_exit:
-            self.force_exit = True
-            return
-        self.should_exit = True
-        last = threading.Timer(self._drain + LAST_WORD, _end_now)
+        seconds = AT_ONCE if self.should_exit else self._drain + LAST_WORD
+        self.force_exit, self.should_exit = self.should_exit, True
+        last = threading.Timer(seconds, _end_now)
         last.daemon = True
         last.start()
 
