@@ -104,7 +104,7 @@ class _Server(uvicorn.Server):
         hosting: Hosting = self._app.state.hosting
         hosting.leave()  # within the same time
         await super().shutdown(sockets)
-        if self.force_exit:  # the end of the lifespan would wait for what those workers run, and for the server
+        if self.force_exit:  # the lifespan would wait for what those workers run, and for the server
             os._exit(os.EX_OK)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
