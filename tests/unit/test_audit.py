@@ -46,6 +46,12 @@ def test_a_grid_at_rest_has_nothing_left(grid: Grid) -> None:
     grid.client.delete(grid.keys("answers"))
     grid.clear("bench:any", "gridq:pure", "seat:m.a", "seat:m.b")
     assert told(grid, idle=True) == []
+    # A bell stands for the next seat that serves its queue; one where a seat should have answered is left.
+    grid.client.rpush(f"{grid.keys.prefix}bench:rare", "bell")
+    assert told(grid, idle=True) == []
+    for queue in ("bench:any", "seat:m.a"):
+        grid.client.rpush(f"{grid.keys.prefix}{queue}", "bell")
+    assert told(grid, idle=True) == ["1 bells in bench:any", "1 bells in seat:m.a"]
 
 
 @pytest.mark.parametrize("timer", ["queue timeout", "deadline"])
