@@ -76,7 +76,7 @@ def explain(
         whose = f"A job of the agent {report['agent']!r}" if report["agent"] else "The job"
         typer.echo(f"{whose} would be refused now: {one_line(report['refusal']['told'])}")
     elif agent is not None:
-        typer.echo(f"The agent {agent!r} may submit it now.")
+        typer.echo(f"The quota of the agent {agent!r} allows it now.")
     typer.echo(f"The answer is that of step {report['answer']}.")
 
 
@@ -120,7 +120,7 @@ def examine(client: BrokerClient, text: str, config: Settings, agent: str | None
             for queue in made.links
         ]
         step, lacking, able = next((link for link in links if link[2]), links[0])
-        nobody = "" if able else "; ".join(_nobody(at, expects, seats, lack) for at, lack, _ in links)
+        reasons = {} if able else dict.fromkeys(_nobody(at, expects, seats, lack) for at, lack, _ in links)
         steps.append(
             {
                 "step": index,
@@ -135,7 +135,7 @@ def examine(client: BrokerClient, text: str, config: Settings, agent: str | None
                 "seats": [seat.seat for seat in able],
                 "free": sum(seat.free for seat in able),
                 "lacking": lacking,
-                "nobody": nobody,
+                "nobody": "; ".join(reasons),
             }
         )
     return {
