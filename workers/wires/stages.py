@@ -250,8 +250,9 @@ class Answer:
                 text += part if key == "content" else ""
             elif part is not None:
                 self.message[key] = part
-        if text:
-            self.pieces += characters(text) // CHARACTERS_A_TOKEN + 1 if whole else 1
+        says = {key: part for key, part in delta.items() if part and key != "role"}
+        if says:  # calls of tools and thoughts are paid for as well
+            self.pieces += tokens_of(says) if whole else 1
         return text
 
     def _count(self, chunk: dict[str, Json]) -> None:
@@ -262,7 +263,7 @@ class Answer:
     def _tool_calls(self, parts: list[Json]) -> None:
         calls = self.message.setdefault("tool_calls", [])
         for position, part in enumerate(parts):
-            index = part.get("index", position)
+            index = position if part.get("index") is None else part["index"]
             if not isinstance(index, int) or not 0 <= index < MOST_CALLS:
                 raise ValueError("a call of a tool has no place")
             while len(calls) <= index:

@@ -153,6 +153,19 @@ def test_a_whole_answer_without_stated_usage_is_more_than_a_piece():
     assert answer.spent() == Usage(tokens_in=11, tokens_out=21)
 
 
+def test_thoughts_and_calls_of_tools_are_pieces_too():
+    answer = Answer({"prompt": "p" * 40})
+    part = {"index": None, "id": "t1", "function": {"name": "f", "arguments": ""}}
+    for delta in ({"reasoning_content": "hm"}, {"tool_calls": [part]}, {"role": "assistant", "content": ""}):
+        answer.add({"choices": [{"delta": delta}]})
+    assert answer.spent() == Usage(tokens_in=11, tokens_out=2)
+    assert answer.message["tool_calls"][0]["function"]["name"] == "f", "its place is that in its list"
+    answer = Answer({"prompt": "p" * 40})
+    called = {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "a" * 79}}]}
+    answer.add({"choices": [{"message": called}]}, whole=True)
+    assert answer.spent() == Usage(tokens_in=11, tokens_out=21)
+
+
 def test_other_parts_of_a_message_are_kept():
     answer = Answer({})
     answer.add({"choices": [{"delta": {"reasoning_content": "hm", "content": None}}]})
