@@ -109,14 +109,15 @@ def _is_queue(key: str) -> bool:
 
 
 def _bells(client: Redis, keys: Keys) -> list[str]:
-    """Bells that nobody has answered though somebody should. Any list that is a queue's is one of bells; where
-    no live seat serves it some stand for the next one that does.
+    """Bells that nobody has answered though somebody should. Any list that is a queue's is one of bells;
+    where no live seat serves it some stand for the next one that does.
     """
     left = []
-    served: Any = client.hgetall(keys("lanes"))
+    served: Any = client.hkeys(keys("lanes"))
     for raw in client.scan_iter(f"{keys.prefix}*", count=1000, _type="list"):
         key = raw.decode()[len(keys.prefix) :]
-        if _is_queue(key) and (key.startswith("seat:") or key.encode() in served):
+        listens = queues.PURE if key == queues.ROUTER else key  # who serves the one answers the other
+        if _is_queue(key) and (key.startswith("seat:") or listens.encode() in served):
             left.append(f"{client.llen(raw)} bells in {key}")
     return sorted(left)
 

@@ -47,8 +47,12 @@ def test_a_grid_at_rest_has_nothing_left(grid: Grid) -> None:
     grid.clear("bench:any", "gridq:pure", "seat:m.a", "seat:m.b")
     assert told(grid, idle=True) == []
     # A bell stands for the next seat that serves its queue; one where a seat should have answered is left.
-    grid.client.rpush(f"{grid.keys.prefix}bench:rare", "bell")
+    for queue in ("bench:rare", "gridq:router"):
+        grid.client.rpush(f"{grid.keys.prefix}{queue}", "bell")
     assert told(grid, idle=True) == []
+    grid.seat("m.router", "gridq:pure")
+    assert told(grid, idle=True) == ["1 bells in gridq:router"]
+    grid.clear("gridq:router")
     for queue in ("bench:any", "seat:m.a"):
         grid.client.rpush(f"{grid.keys.prefix}{queue}", "bell")
     assert told(grid, idle=True) == ["1 bells in bench:any", "1 bells in seat:m.a"]
