@@ -19,7 +19,10 @@ MODULE = "workers.node"
 
 def main() -> None:
     """Run the worker that the command line asks for; it ends the process, with Celery's exit codes."""
-    name, *options = sys.argv[1:]
+    name, *options = sys.argv[1:] or [""]
+    if not name or name.startswith("-"):
+        print(f"The app comes first, such as: python -m {MODULE} workers --seat NAME", file=sys.stderr)
+        sys.exit(2)
     app = find_app(name)
     worker.params.extend(app.user_options["worker"])
     sys.argv[0:1] = ["-m", MODULE]  # at SIGHUP Celery starts the same anew by these

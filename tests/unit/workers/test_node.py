@@ -36,6 +36,13 @@ def test_it_takes_what_celerys_own_command_takes() -> None:
     assert options[0] == options[1]
 
 
+def test_without_an_app_it_says_how_it_is_called() -> None:
+    for command in ((), ("--help",)):
+        said = ran("-m", "workers.node", *command)
+        assert (said.returncode, said.stdout) == (2, "")
+        assert said.stderr == "The app comes first, such as: python -m workers.node workers --seat NAME\n"
+
+
 def test_what_other_subcommands_need_is_not_loaded(tmp_path: Path) -> None:
     program = programs.seat(Settings(home=tmp_path), "cpu", tmp_path, {}, 1.0)
     assert program.command[1:3] == ("-m", "workers.node")
