@@ -153,7 +153,7 @@ def test_lanes_side_by_side_never_overdraw(desk: Desk) -> None:
 def test_what_seats_share_is_named_to_who_waits_for_it(desk: Desk, bearer: str, file: str, told: str) -> None:
     put_in_force(desk.grid.scripts, parse(file, "q.toml"), "a test")
     desk.may(owner="alice")
-    late, hurried = desk.ask(1, TWICE, queue_timeout=1.5)[0], desk.ask(1, TWICE, deadline=2.5)[0]
+    late, hurried = desk.ask(1, TWICE, queue_timeout=3)[0], desk.ask(1, TWICE, deadline=5)[0]
     wait_for(lambda: desk.seat.busy == 2)
     desk.wire.go_on.set()
     wait_for(lambda: desk.meter(bearer, "requests/5h").used == 2)
