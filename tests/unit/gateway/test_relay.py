@@ -35,7 +35,9 @@ class Scene:
         together = self.client.pipeline(transaction=False)
         for piece in pieces:
             together.xadd(self.keys("str", job), {"path": "root", "piece": piece})
-        together.expire(self.keys("str", job), 600)
+        together.hset(self.keys("job", job), "agent", "a")  # it runs, as a look finds that comes between two
+        for key in ("str", "job"):
+            together.expire(self.keys(key, job), 600)
         await together.execute()
 
     async def end(self, job: str, state: str = "done", *, stream: bool = True) -> None:
