@@ -58,17 +58,18 @@ class Found:
     missing: list[str] = field(default_factory=list)
     unlent: list[str] = field(default_factory=list)
 
-    def chosen(self, names: Sequence[str]) -> list[Seat]:
-        """The seats called `names`, or all. ConfigError: this machine has no such seat."""
+    def chosen(self, names: Sequence[str], path: str = "--seat") -> list[Seat]:
+        """The seats called `names`, or all. ConfigError, at `path`: this machine has no such seat."""
         known = {seat.name for seat in self.seats}
         for name in names:
             if name not in known:
                 raise ConfigError(
                     f"This machine has no seat {name!r}",
                     {
-                        "path": "--seat",
+                        "path": path,
                         "expected": "one of " + ", ".join(seat.name for seat in self.seats),
                         "reason": "; ".join(self.missing) or "nothing else was found",
+                        "fix": f"name one of these, or add a table for it to {FILE} in the home folder",
                     },
                 )
         return [seat for seat in self.seats if not names or seat.name in names]

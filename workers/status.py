@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridq.cli.output import span
+from gridq.cli.output import PIPED, span
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -123,9 +123,11 @@ def grid(state: dict[str, Any], url: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of text as lines with aligned columns; the last column is cut at the terminal's width."""
+    """Rows of text as lines with aligned columns; the last column is cut at the terminal's width, and in a
+    pipe or a file not at all.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = max(20, shutil.get_terminal_size((100, 24)).columns - sum(widths[:-1]) - 2 * (len(widths) - 1))
+    room = max(20, shutil.get_terminal_size((PIPED, 24)).columns - sum(widths[:-1]) - 2 * (len(widths) - 1))
     lines = []
     for row in rows:
         last = row[-1] if len(row[-1]) <= room else row[-1][: room - 2].rsplit("  ", 1)[0] + " …"

@@ -60,8 +60,7 @@ def jobs_table(found: list[JobSummary]) -> Table:
     """One row for each job; its agent only where one of them has another than the default."""
     agents = any(one.agent != "default" or one.priority != "interactive" for one in found)
     columns = ("job", "name", "state", "steps", *(("agent",) if agents else ()), "ago", "took")
-    table = plain_table(*columns, numbers=("steps", "ago", "took"), gap=1)
-    table.columns[0].no_wrap = True
+    table = plain_table(*columns, numbers=("steps", "ago", "took"), named=True, gap=1)
     now = time.time()
     for one in found:
         steps = f"{one.steps - one.left}/{one.steps}" if one.steps else "-"

@@ -87,8 +87,7 @@ def listing(json: AsJson = False, debug: Debug = False) -> None:
         return
     limited = any(_limits(key) for key in found)  # else a column would be empty, and narrow the others
     columns = ["id", "agent", "team", "scopes", *(["limits"] if limited else []), "made", "state"]
-    table = plain_table(*columns, gap=1)
-    table.columns[0].no_wrap = True
+    table = plain_table(*columns, named=True, gap=1)
     for key in found:
         ends = minute(key.ends, zone)
         state = "active" if ends is None else f"until {ends}" if key.stands(now) else f"ended {ends}"

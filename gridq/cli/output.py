@@ -1,8 +1,11 @@
-"""What a command prints: answers on stdout as they are, tables and progress within the terminal's width."""
+"""What a command prints: answers on stdout as they are, tables and progress within the terminal's width; into
+a pipe or a file no line is broken.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -20,25 +23,36 @@ if TYPE_CHECKING:
 LONG = 24
 """Numbers of one list that a terminal is shown at most: an embedding has hundreds."""
 
+PIPED = 10_000
+"""Columns where there is no terminal: whoever reads a table there looks for whole names in a line."""
+
 _CONTROL = dict.fromkeys(c for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\t")
 
 
 def console(*, err: bool = False) -> Console:
-    """A console that prints text as it is: no markup, so that `stages[2]` is no tag."""
+    """A console that prints text as it is: no markup, so that `stages[2]` is no tag. COLUMNS goes before the
+    width that it finds.
+    """
     from rich.console import Console
 
-    return Console(stderr=err, markup=False, highlight=False, emoji=False)
+    console = Console(stderr=err, markup=False, highlight=False, emoji=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
+        console.width = PIPED
+    return console
 
 
-def plain_table(*columns: str, numbers: tuple[str, ...] = (), gap: int = 2) -> Table:
-    """A table without lines, `gap` spaces between its columns; those among `numbers` stand to the right."""
+def plain_table(*columns: str, numbers: tuple[str, ...] = (), named: bool = False, gap: int = 2) -> Table:
+    """A table without lines, `gap` spaces between its columns; those among `numbers` stand to the right.
+    Where the first column is `named`, it has what a reader copies, and others are broken for it.
+    """
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0), show_edge=False)
     for name in columns:
         right = name in numbers
-        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=right)
+        whole = right or (named and name == columns[0])
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=whole)
     return table
 
 

@@ -62,8 +62,8 @@ def listing(ctx: typer.Context, grid: GridUrl = None, json: AsJson = False, debu
 
 def table_of(found: list[Quarantined]) -> Table:
     """One row for each stage in quarantine."""
-    table = plain_table("job", "name", "stage", "queue", "deaths", "last on", "until", "because", gap=1)
-    table.columns[0].no_wrap = True
+    columns = ("job", "name", "stage", "queue", "deaths", "last on", "until", "because")
+    table = plain_table(*columns, named=True, gap=1)
     for stage in found:
         table.add_row(
             stage.job,

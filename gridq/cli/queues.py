@@ -23,7 +23,7 @@ def queues(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> 
         echo_json([view.to_json() for view in found])
         return
     columns = ("interactive", "batch", "oldest", "running", "bells", "lanes", "seats")
-    table = plain_table("queue", *columns, numbers=columns)
+    table = plain_table("queue", *columns, numbers=columns, named=True)
     for view in found:
         numbers = (view.running, view.bells, view.lanes, len(view.seats))
         oldest = "-" if view.oldest_ms is None else took(view.oldest_ms)
@@ -51,7 +51,8 @@ def models(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> 
     if not offers:
         typer.echo(f"No live seat at {place_of_grid(config)} offers a capability of its own", err=True)
         return
-    table = plain_table("capability", "loaded on", "seats", "lanes free", numbers=("lanes free",))
+    columns = ("capability", "loaded on", "seats", "lanes free")
+    table = plain_table(*columns, numbers=columns[-1:], named=True)
     for offer in offers:
         loaded = "\n".join(offer["loaded"]) or ("no" if offer["loads"] else "-")
         lanes = f"{offer['free']}/{offer['lanes']}"

@@ -131,7 +131,7 @@ def as_csv(found: Report) -> str:
 def seats_table(found: Report) -> Table:
     """One row for each seat."""
     numbers = ("recorded", "used", "lent", "wasted", "cost", "reclaimed")
-    table = plain_table("seat", *numbers, numbers=numbers)
+    table = plain_table("seat", *numbers, numbers=numbers, named=True)
     for seat in found.seats:
         table.add_row(
             seat.seat,

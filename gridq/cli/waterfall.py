@@ -16,9 +16,12 @@ BARS = 60
 NAMES = 28
 """Columns for the names at most."""
 
+WIDTH = 120
+"""Columns of the whole drawing at most: a pipe has no width."""
+
 
 def waterfall(view: JobView, width: int) -> list[str]:
-    """The lines of the drawing, none wider than `width`; none where no stage's time is known."""
+    """The lines of the drawing, none wider than `width` or WIDTH; none where no stage's time is known."""
     from gridq.cli.jobs import named
 
     timed = [stage for stage in view.stages if _begin(stage, view.now) is not None]
@@ -29,7 +32,7 @@ def waterfall(view: JobView, width: int) -> list[str]:
     begin = view.submitted or min(_begin(stage, view.now) or 0.0 for stage in shown)
     end = max([view.ended or view.now, begin + 0.001])
     column = min(max(len(named(stage)) for stage in shown), NAMES)
-    cells = max(width - column - 12, 10)
+    cells = max(min(width, WIDTH) - column - 12, 10)
     lines = []
     for stage in shown:
         ready = _begin(stage, view.now) or begin

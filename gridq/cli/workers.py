@@ -56,7 +56,8 @@ def _show(grid: str | None, json: bool, *, routers: bool) -> None:
 
 def seats_table(seats: Sequence[LiveSeat]) -> Table:
     """One row for each seat, in short."""
-    table = plain_table("seat", "kind", "lanes", "queues", "state", "since", numbers=("lanes", "since"))
+    columns = ("seat", "kind", "lanes", "queues", "state", "since")
+    table = plain_table(*columns, numbers=("lanes", "since"), named=True)
     for seat in seats:
         ready = f"ready: {seat.reason}" if seat.reason else "ready"
         state = ready if seat.state == "ready" else state_of(seat)
@@ -68,9 +69,8 @@ def seats_table(seats: Sequence[LiveSeat]) -> Table:
 
 def full_table(seats: Sequence[LiveSeat]) -> Table:
     """One row for each seat, in full, but for the budgets that it shares."""
-    table = plain_table(
-        "seat", "lanes", "left", "of budget", "state", "tells", numbers=("lanes", "left", "of budget")
-    )
+    columns = ("seat", "lanes", "left", "of budget", "state", "tells")
+    table = plain_table(*columns, numbers=columns[1:4])
     for seat in seats:
         own = own_money(seat)
         numbers = [f"{name} {value:g}" for name, value in sorted(seat.metrics.items()) if name != "busy"]

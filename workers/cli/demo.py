@@ -105,7 +105,8 @@ def probe(json: AsJson = False, debug: Debug = False) -> None:
 
 def seats_table(found: Found) -> Table:
     """One row for each seat."""
-    table = plain_table("seat", "kind", "lanes", "queues", "what it is", numbers=("lanes",))
+    columns = ("seat", "kind", "lanes", "queues", "what it is")
+    table = plain_table(*columns, numbers=("lanes",), named=True)
     for seat in found.seats:
         offer = seat.offer
         table.add_row(offer.name, offer.kind, str(offer.lanes), "\n".join(seat.queues), offer.note)

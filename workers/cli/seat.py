@@ -136,7 +136,7 @@ def _home_of(seat: str | None) -> Path:
         from workers.probing import find
 
         config = settings()
-        find(config, load(config.profiles)).chosen([seat])
+        find(config, load(config.profiles)).chosen([seat], "SEAT")
     return home
 
 
@@ -219,7 +219,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     rich = any(row.get("budget") is not None for row in rows)
     table = plain_table(
         "seat", "state", "since", "until", *(("left", "lent", "of budget") if rich else ()), "because",
-        numbers=("left", "lent", "of budget"),
+        numbers=("left", "lent", "of budget"), named=True,
     )  # fmt: skip
     for row in rows:
         state = row["state"] if row["served"] else f"{row['state']}, not served"

@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gridq.cli.output import amount, clock, echo_answer, echo_json, shortened, span, took
+from gridq.cli.output import (
+    amount,
+    clock,
+    console,
+    echo_answer,
+    echo_json,
+    plain_table,
+    shortened,
+    span,
+    took,
+)
 from gridq.cli.workers import full_table, seats_table, shared_table, state_of
 from gridq.meters import Meter
 from gridq.registry import LiveSeat
@@ -147,3 +157,20 @@ def test_money(micro: int | None, text: str) -> None:
 )
 def test_spans(seconds: float, text: str) -> None:
     assert span(seconds) == text
+
+
+def test_a_pipe_has_each_row_in_one_line_unless_its_width_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, why = "llm:smollm2-135m-instruct", "its owner uses it " * 20
+    for columns, whole in ((None, True), ("", True), ("60", False)):
+        monkeypatch.delenv("COLUMNS", raising=False)
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", columns)
+        table = plain_table("queue", "lanes", "because", numbers=("lanes",), named=True)
+        table.add_row(name, "4", why.strip())
+        console().print(table)
+        lines = capsys.readouterr().out.splitlines()
+        assert (len(lines) == 3) is whole
+        assert lines[2].startswith(f"{name}      4  its owner")
+        assert why.strip() in lines[2] or not whole

@@ -44,6 +44,11 @@ def test_stages_stand_in_the_order_in_which_they_became_ready() -> None:
     assert max(map(len, lines)) <= 60
 
 
+def test_a_drawing_has_a_width_where_its_place_has_none() -> None:
+    lines = waterfall(view(stage("one", 100, 9000)), 10_000)
+    assert module.WIDTH - 2 <= max(map(len, lines)) <= module.WIDTH
+
+
 def test_a_stage_that_waits_is_drawn_up_to_now_and_one_without_times_is_not() -> None:
     waiting = StageView("root", "waits", "q", StageState.READY, wait_ms=4000)
     running = JobView(

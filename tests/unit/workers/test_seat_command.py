@@ -12,7 +12,7 @@ from gridq import cli
 from gridq.settings import settings
 
 BAD = [
-    (("pause", "bensh"), "This machine has no seat 'bensh'"),
+    (("pause", "bensh"), "This machine has no seat 'bensh' (at SEAT); expected one of local, bench"),
     (("pause", "--for", "2h", "--until", "18:00"), "A pause ends once"),
     (("pause", "--for", "soon"), "'soon' is no time for --for"),
     (("pause", "--until", "25:00"), "'25:00' is no time to come"),

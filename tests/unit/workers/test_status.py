@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from workers.embedded import free_port
-from workers.status import look_at_grid, started
+from workers.status import columns, look_at_grid, started
 
 
 def state(program: str, home: Path) -> dict[str, Any]:
@@ -22,6 +26,16 @@ def test_another_shell_is_told_the_home_unless_it_has_it_anyway(tmp_path: Path) 
     assert "in any other shell of this user" in started(state("grid", Path.home() / ".gridq"), 1.0)
     text = started(state("grid", tmp_path / "a home"), 1.0)
     assert f"in any other shell with GRIDQ_HOME='{tmp_path}/a home'" in text
+
+
+def test_only_a_terminal_cuts_the_last_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [["PART", "WHERE"], ["server", "a folder  " * 40 + "the end"]]
+    monkeypatch.setattr(sys, "__stdout__", io.StringIO())  # no terminal, whoever runs the tests
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert columns(rows)[1].endswith("the end")
+    monkeypatch.setenv("COLUMNS", "60")
+    assert columns(rows)[1].endswith(" …")
+    assert len(columns(rows)[1]) <= 60
 
 
 def test_gridq_worker_does_not_repeat_what_was_not_found(tmp_path: Path) -> None:
