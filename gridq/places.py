@@ -78,7 +78,10 @@ class Text:
             message, _, place = str(exc).partition(" (at ")
             line = re.search(r"line (\d+)", place)
             number = int(line[1]) if line else self.text.count("\n") + 1
-            self.complain(number, "", "The quotas file is no TOML", {"reason": message})
+            told = {"reason": message}
+            if "at the end of a table declaration" in message:  # such as [families.meta/llama-3]
+                told["fix"] = "put a name that has more than letters, digits, - and _ into quotes"
+            self.complain(number, "", "The quotas file is no TOML", told)
         except (ValueError, RecursionError) as exc:
             self.complain(1, "", "The quotas file cannot be read as TOML", {"reason": str(exc)})
 

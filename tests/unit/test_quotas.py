@@ -289,3 +289,10 @@ def test_nothing_of_a_secret_is_repeated_in_a_message() -> None:
     with pytest.raises(QuotasFileError) as caught:
         parse('{"agents": {"ann": {"monthly_jobs": "s3cret"}}}', "q.json")
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_name_that_wants_quotes_is_told_so() -> None:
+    with pytest.raises(QuotasFileError) as caught:
+        parse("[families.meta/llama-3]\nparallel = 1\n", "q.toml")
+    assert caught.value.details["path"] == "q.toml:1"
+    assert "into quotes" in caught.value.details["fix"]
