@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from gridq.money import dollars
-from gridq.protocol import Limit, Thing, Wire
+from gridq.protocol import MOST_USED, Limit, Thing, Wire
 from gridq.queues import OWN_KIND, kind_of
 
 OWN, GRID = "own", "grid"
@@ -27,9 +27,6 @@ WHOLE = "g"
 
 KINDS = {"a": "agent", "t": "team", "o": "owner", "f": "family"}
 """Whose a shared sheet is, by the first letter of its name."""
-
-MOST_HELD = 10**12
-"""Micro-dollars of time that are held of one stage at most: sums of more are not exact in the scripts."""
 
 _METER = re.compile(r"(\w+)/([^/]+)/(\d+)/(\d+)/(\d+)/(\d*)")
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -88,7 +85,7 @@ class Rates:
         if self.hourly and kind_of(queue) != OWN_KIND:
             timeout = self.timeout_ms if expects.timeout_ms is None else expects.timeout_ms
             lasts = self.takes.get(queue, max(self.takes.values(), default=timeout))
-            guess += min(-(-self.hourly * min(lasts, timeout) // 3_600_000), MOST_HELD)
+            guess += min(-(-self.hourly * min(lasts, timeout) // 3_600_000), MOST_USED)
         return guess
 
 

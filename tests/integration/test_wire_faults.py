@@ -168,13 +168,9 @@ def test_an_answer_that_is_nested_too_deeply(failing: Failing, profiles: dict[st
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_status_of_200_with_an_error(
-    failing: Failing,
-    profiles: dict[str, LlmProfile],
-    wire: str,
-    streaming: bool,
-    told: Any,
+    failing: Failing, profiles: dict[str, LlmProfile], wire: str, streaming: bool, told: Any,
     kind: type[GridError],
-):
+):  # fmt: skip
     failing.play = lambda handler: handler.answer(200, {"error": told})
     error, _ = ask(profiles[wire], streaming)
     assert (type(error), error.details["reason"]) == (kind, "no")

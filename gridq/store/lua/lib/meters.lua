@@ -107,14 +107,14 @@ end
 -- What a stage of a queue will use that was told to use 'in out' tokens, with a time-out of its own in ms behind them where it has one
 -- (false: nothing is known): how many tokens, and what they and its time cost by the seat's fields prices ('in out'), hourly
 -- ('micro-dollars-an-hour time-out') and takes.
-local MOST_HELD = 1e12  -- of time, in micro-dollars: sums of more are not exact
+local MOST_USED = 1e12  -- as protocol.MOST_USED: sums of more are not exact
 local function estimate(told, q, prices, hourly, takes)
   local tokens_in, tokens_out, own = string.match(told or '0 0', '^(%d+) (%d+) ?(%d*)$')
   local a, b = string.match(prices or '0 0', '^(%d+) (%d+)$')
   local guess = math.ceil((tokens_in * a + tokens_out * b) / 1000000)
   local hour, timeout = string.match(hourly or '', '^(%d+) (%d+)$')
   if hour and not costless(q) then
-    guess = guess + math.min(math.ceil(hour * lasts(takes, q, tonumber(own) or tonumber(timeout)) / 3600000), MOST_HELD)
+    guess = guess + math.min(math.ceil(hour * lasts(takes, q, tonumber(own) or tonumber(timeout)) / 3600000), MOST_USED)
   end
   return tokens_in + tokens_out, guess
 end
