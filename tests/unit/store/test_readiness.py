@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis.exceptions import BusyLoadingError
 
 from gridq.errors import BrokerRefused, BrokerUnreachable
 from gridq.store import readiness
@@ -49,6 +50,8 @@ def test_it_can_be_ended_before(slow: SlowServer) -> None:
     told: list[str] = []
     with connect(slow.url, retry=False) as client:
         await_server(client, told.append, cancelled=lambda: bool(told))
+        with pytest.raises(BusyLoadingError):
+            client.dbsize()
     slow.hurry()
 
 
