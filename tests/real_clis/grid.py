@@ -32,6 +32,7 @@ program = "{program}"
 home = "{home}"
 env = {env}
 args = {args}
+tools = {tools}
 models = [{models}]
 """
 MODELS = ("echo", "silent", "status-429")
@@ -87,11 +88,14 @@ CLIS = {
 
 @dataclass
 class Grid:
-    """What runs: the program's server, a client, and the folder of the children's logs."""
+    """What runs: the program's server, a client, the folder of the children's logs and the cache below which
+    calls have their folders.
+    """
 
     cli: Cli
     program: Path
     folder: Path
+    cache: Path
     server: ModelServer
     client: Client
 
@@ -129,8 +133,8 @@ def own_cache() -> Iterator[Path]:
 
 
 @contextmanager
-def up(name: str, url: str, folder: Path) -> Iterator[Grid]:
-    """The grid of one program on the server at `url`."""
+def up(name: str, url: str, folder: Path, *, tools: bool = False) -> Iterator[Grid]:
+    """The grid of one program on the server at `url`; `tools`: its owner lets it use its tools."""
     cli, path = CLIS[name], program(name)
     with cli.server() as server, own_cache() as cache:
         assert server.key is not None
@@ -146,7 +150,7 @@ def up(name: str, url: str, folder: Path) -> Iterator[Grid]:
             declared = ", ".join(f'{{ name = "{model}" }}' for model in models)
             tables += SEAT.format(
                 name=seat, cli=name, program=path, home=home, env=json.dumps([*login.variables]),
-                args=json.dumps(login.args), models=declared,
+                args=json.dumps(login.args), tools=json.dumps(tools), models=declared,
             )  # fmt: skip
             workers[seat] = {
                 "GRIDQ_LOG": "json",
@@ -166,4 +170,4 @@ def up(name: str, url: str, folder: Path) -> Iterator[Grid]:
             Home(config, ["good"], folder=folder / "logs", env=workers["good"]),
             Home(config, ["refused"], routers=0, folder=folder / "logs2", env=workers["refused"]),
         ):
-            yield Grid(cli, path, folder, server, client)
+            yield Grid(cli, path, folder, cache, server, client)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gridq.protocol import Json, Usage
@@ -17,6 +18,15 @@ from workers.profiles.llm.clis.provider import Ask, Login, Provider, Reader, pat
 from workers.wires.usage import anthropic_usage
 
 FINISH = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "content_filter"}
+
+NO_FILES = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1", "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1"}
+"""Without these the program itself reads what a prompt names by `@path`, a file or a folder anywhere on the
+machine, and sends it along; it uses no tool for that. The second also keeps it from telling the model that a
+file was named.
+"""
+
+COMMAND = re.compile(r"[^\w!-~]*/")
+"""A slash before all else that can be seen: white space and odd characters ahead of it may be cut off."""
 
 
 def argv(ask: Ask) -> list[str]:
@@ -35,6 +45,10 @@ def argv(ask: Ask) -> list[str]:
     if ask.schema is not None:
         told += ["--json-schema", json.dumps(ask.schema)]
     return [*told, *ask.args]
+
+
+def variables(ask: Ask) -> Mapping[str, str]:
+    return {} if ask.tools else NO_FILES
 
 
 @dataclass
@@ -97,6 +111,8 @@ CLAUDE = Provider(
         "CLAUDE_CODE_MAX_RETRIES": "0",  # the grid has other seats to try; its own retries take minutes
         "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",  # else a stream that is cut is asked and paid twice
     },
+    variables=variables,
+    commands=COMMAND,
     words=patterns(
         expired=r"OAuth token (has )?expired|token (has been )?revoked|session expired",
         logged_out=r"not logged in|please run /login|invalid api key|authentication_(error|failed)|"

@@ -68,9 +68,9 @@ def prompt_of(provider: Provider, path: str, body: dict[str, Json], *, tools: bo
         raise wrong("path", f"{CHAT}: {provider.title} has no {path}", "ask a seat at a model API's endpoint")
     schema = _checked(provider, body)
     system, messages = _split(provider, body["messages"])
-    text = (
-        messages[0][1] if [role for role, _ in messages] == ["user"] else "\n\n".join(_transcript(messages))
-    )
+    text = messages[0][1]
+    if [role for role, _ in messages] != ["user"] or _is_command(provider, text):
+        text = "\n\n".join(_transcript(messages))
     if not text.strip():
         raise wrong("messages", "a text: a program cannot be asked nothing")
     if not provider.system:
@@ -158,6 +158,13 @@ def _text(content: Json, place: str, title: str) -> str:
                 f"{place}[{at}]", f"text: {title} is not given {kind or 'this'} parts", "leave it out"
             )
     return "\n\n".join(part["text"] for part in content)
+
+
+def _is_command(provider: Provider, text: str) -> bool:
+    """Whether the program would take `text` as a command to itself. Within a conversation it is plain text,
+    however much of a prompt's head the program cuts off before it looks.
+    """
+    return provider.commands is not None and provider.commands.match(text) is not None
 
 
 def _transcript(messages: list[tuple[str, str]]) -> Iterator[str]:

@@ -131,8 +131,9 @@ class Provider:
     may see beside those that every program may, `settings` what it is always told, `variables` what it is
     told with a call. `words` are its texts for what can be wrong, the first that is found counts; `unsafe`
     are those that say that its tools are not taken away, `hopeless` those by which a program tells of a try
-    that failed and goes on trying for ever. `rule` is the vendor's rule on who may use a login,
-    `log_in` how its owner logs in, `example` a model for a table.
+    that failed and goes on trying for ever. `commands` matches the head of a prompt that the program would
+    take as a command to itself and answer without its model. `rule` is the vendor's rule on who may use a
+    login, `log_in` how its owner logs in, `example` a model for a table.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Provider:
     words: tuple[tuple[Fault, re.Pattern[str]], ...] = ()
     unsafe: re.Pattern[str] | None = None
     hopeless: re.Pattern[str] | None = None
+    commands: re.Pattern[str] | None = None
     system: bool = True
     schema: bool = False
 
