@@ -50,8 +50,8 @@ lint: $(STAMP) ## format, lint, type and import rules, without the tests
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-states: $(STAMP) ## write docs/states.md anew from gridq/states.py
-	@$(BIN)/python -m gridq.diagram > docs/states.md
+states: $(STAMP) ## write docs/states.md anew from gridq/protocol/states.py
+	@$(BIN)/python -m gridq.protocol.state_diagram > docs/states.md
 
 check: lint test ## everything that a change must pass
 

@@ -13,7 +13,7 @@ from benchmarks.measure import Figure, Measured, alternate, percentile
 from benchmarks.scripts import QUEUE, State, timing, undisturbed
 from benchmarks.sides import Sides, echo_stage, memory_of_server
 from gridq.client import BrokerClient
-from gridq.jobs import new_id
+from gridq.jobs.record import new_id
 from gridq.store.admitting import arguments
 from gridq.store.scripts import Scripts
 

@@ -13,7 +13,7 @@ import time
 from benchmarks.grids import BenchGrid
 from benchmarks.measure import Figure, Measured, percentile
 from gridq.errors import GridError
-from gridq.states import JobState
+from gridq.protocol.states import JobState
 
 ANSWER_MS = 2_000
 

@@ -10,7 +10,7 @@ from celery import chord
 from benchmarks.bare_app import echo, join
 from benchmarks.measure import Figure, Measured, Ratio, alternate
 from benchmarks.sides import Sides, echo_stage
-from gridq.queues import PURE, seat_queue
+from gridq.protocol.queue_names import PURE, seat_queue
 
 SETTLE = 3.0
 """Seconds in which bells without work must have been answered."""

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 
 from benchmarks.grids import BenchGrid
 from benchmarks.measure import Figure, Measured, percentile, tell
-from gridq.board import Ask, Board
-from gridq.forecast import Forecast, forecast
-from gridq.outlook import read
 from gridq.store.keys import Keys
+from gridq.submission.live_forecast import read
+from gridq.submission.queue_snapshot import Ask, Board
+from gridq.submission.start_forecast import Forecast, forecast
 
 QUEUE = "bench:any"
 HEARTBEAT = "0.5"

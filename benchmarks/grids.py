@@ -17,11 +17,11 @@ from typing import Any, Self
 from benchmarks.sides import environment
 from gridq.client import Client
 from gridq.errors import BrokerUnreachable
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 from gridq.store.connection import connect, now_ms
-from workers import programs
-from workers.embedded import EmbeddedServer, free_port
-from workers.home import Home
+from workers.supervisor import programs
+from workers.supervisor.embedded_server import EmbeddedServer, free_port
+from workers.supervisor.home import Home
 
 READY = 120.0
 

@@ -18,12 +18,12 @@ from redis import Redis
 from benchmarks.grids import BenchGrid
 from benchmarks.measure import Figure, Measured, Ratio, percentile, tell
 from benchmarks.scripts import QUEUE, State, timing, undisturbed
-from gridq.protocol import Limit, Usage
-from gridq.quotas import AgentLimit, Limits, SeatLimit, TeamLimit
-from gridq.settings import settings
+from gridq.config.settings import settings
+from gridq.limits.quotas_file import AgentLimit, Limits, SeatLimit, TeamLimit
+from gridq.protocol.models import Limit, Usage
 from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 COST = 10_000
 """Micro-dollars that a stage is estimated at."""

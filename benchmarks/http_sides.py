@@ -19,10 +19,10 @@ from benchmarks import http_load, http_upstream
 from benchmarks.measure import tell
 from benchmarks.sides import environment
 from gridq.store.connection import connect
-from workers import programs
-from workers.embedded import EmbeddedServer, free_port
-from workers.home import Home
-from workers.programs import Program
+from workers.supervisor import programs
+from workers.supervisor.embedded_server import EmbeddedServer, free_port
+from workers.supervisor.home import Home
+from workers.supervisor.programs import Program
 
 LANES = 16
 READY = 120.0

@@ -23,10 +23,10 @@ from benchmarks.http_sides import family, shared_out_memory
 from benchmarks.measure import Figure, Measured, Ratio
 from benchmarks.sides import environment, memory_of
 from gridq.client import BrokerClient
-from tests.fake_clis import FakeClis
-from workers.embedded import EmbeddedServer
-from workers.home import Home
-from workers.programs import Program
+from tests.fakes.programs import FakeClis
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.home import Home
+from workers.supervisor.programs import Program
 
 MB = 90.0
 SHARE = 0.9
@@ -86,7 +86,7 @@ class ByCelery(Home):
     def _program(self, name: str) -> Program:
         program = super()._program(name)
         module, app, *options = program.command[2:]
-        assert module == "workers.node"
+        assert module == "workers.process.node"
         command = (sys.executable, "-m", "celery", "--quiet", "-A", app, "worker", *options)
         return replace(program, command=command)
 

@@ -22,13 +22,13 @@ from typing import Any
 from benchmarks.http_load import HOST
 from benchmarks.http_sides import HttpSides
 from benchmarks.measure import Figure, Measured, percentile, tell
-from gridq import history
-from gridq.board import Ask
-from gridq.limiting import put_in_force
-from gridq.outlook import Lookout
-from gridq.quotas import parse
+from gridq.limits.enforcement import put_in_force
+from gridq.limits.quotas_file import parse
 from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
+from gridq.submission.live_forecast import Lookout
+from gridq.submission.queue_snapshot import Ask
+from gridq.views import jobs
 
 SECONDS = 120.0
 LANES = 4
@@ -178,7 +178,7 @@ async def _interactive(port: int, scripts: Scripts, tally: Tally, number: int) -
     if answer.status != 200 or told is None or None in (told.low, told.p50, told.high):
         return
     job = answer.headers["x-gridq-job"]
-    (row,) = await asyncio.to_thread(history.rows, scripts.client, scripts.keys, job)
+    (row,) = await asyncio.to_thread(jobs.rows, scripts.client, scripts.keys, job)
     tally.foretold.append((told.low or 0.0, told.p50 or 0.0, told.high or 0.0, row.wait_ms / 1e3))
 
 

@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 from benchmarks.measure import Figure, Measured, percentile
-from gridq.profiles import StageContext
-from tests.fake_clis import FakeClis
-from workers.profiles.llm.clis.known import PROVIDERS
-from workers.profiles.llm.clis.provider import Ask
-from workers.profiles.llm.clis.speaker import CliSpeaker
-from workers.profiles.llm.clis.table import CliSeat, login
+from gridq.profiles.profile import StageContext
+from tests.fakes.programs import FakeClis
+from workers.profiles.llm.programs.backend import CliSpeaker
+from workers.profiles.llm.programs.table import CliSeat, login
+from workers.profiles.llm.programs.vendor import Ask
+from workers.profiles.llm.programs.vendors.all_vendors import PROVIDERS
 
 PROMPT = "so it goes on " * 20
 BODY = {"model": "echo", "messages": [{"role": "user", "content": PROMPT}]}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from benchmarks.grids import BenchGrid
 from benchmarks.measure import Figure, Measured, percentile, tell
-from workers.supervisor import MOST, WINDOW
+from workers.supervisor.children import MOST, WINDOW
 
 SEATS = 3
 LANES = 8

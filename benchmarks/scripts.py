@@ -19,12 +19,12 @@ from redis import Redis
 
 from benchmarks.measure import Figure, Measured, percentile
 from benchmarks.sides import Sides
-from gridq import bells
 from gridq.app import app
+from gridq.config.settings import Settings
 from gridq.graph.plan import Op, Plan, Step
-from gridq.jobs import LADDER, plan_fields
-from gridq.protocol import Usage
-from gridq.settings import Settings
+from gridq.jobs.record import LADDER, plan_fields
+from gridq.messaging import wake_ups
+from gridq.protocol.models import Usage
 from gridq.store.admitting import arguments
 from gridq.store.replies import Claim, read_claim
 from gridq.store.scripts import Scripts
@@ -101,7 +101,7 @@ class State:
         self.keys = self.scripts.keys
         self._jobs = count()
         self._nonces = count()
-        bells.declare(app, self.store, self.keys)
+        wake_ups.declare(app, self.store, self.keys)
         for script in self.scripts.sources.values():
             self.store.script_load(script)
 

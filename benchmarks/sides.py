@@ -15,14 +15,14 @@ from typing import Any, Self
 from redis import Redis
 
 from benchmarks import bare_app
-from gridq import inbox
 from gridq.app import configure
 from gridq.client import BrokerClient
-from gridq.protocol import Json
-from gridq.settings import Settings, settings
+from gridq.config.settings import Settings, settings
+from gridq.protocol.models import Json
 from gridq.store.connection import connect
-from workers.embedded import EmbeddedServer
-from workers.home import Home
+from gridq.submission import inbox
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.home import Home
 
 LANES = 8
 SEAT = "bench"

@@ -23,7 +23,7 @@ from benchmarks.measure import Figure, Measured, tell
 from benchmarks.sides import memory_of, memory_of_server
 from gridq.client import Client
 from gridq.errors import GridError
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 
 MINUTES = 30.0
 SAMPLE = 5.0

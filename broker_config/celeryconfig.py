@@ -9,15 +9,15 @@ from contextlib import nullcontext
 
 import click
 
-from gridq import refusal
 from gridq.app import OVERRIDES, server_options
-from gridq.queues import ROUTER
-from gridq.settings import settings
+from gridq.config.settings import settings
+from gridq.process import startup_errors
+from gridq.protocol.queue_names import ROUTER
 
 imports = ("gridq.tasks",)
 
 # Within Celery's command a wrong setting is one line and exit code 2; any other program gets the ConfigError.
-with refusal.told() if click.get_current_context(silent=True) else nullcontext():
+with startup_errors.told() if click.get_current_context(silent=True) else nullcontext():
     _server = server_options(settings())
 
 for _name in OVERRIDES:

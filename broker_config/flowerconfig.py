@@ -5,22 +5,23 @@
 What stands on that command line wins over what stands here, this over FLOWER_… in the environment.
 """
 
-from gridq import login, monitor
-from gridq.settings import settings
+from gridq.config import flower_login
+from gridq.config.settings import settings
+from gridq.messaging import flower_app
 
-monitor.fit()
+flower_app.fit()
 
 address = "127.0.0.1"
-basic_auth = [f"{login.USER}:{login.password(settings())}"]
+basic_auth = [f"{flower_login.USER}:{flower_login.password(settings())}"]
 read_only = True
 
 # What was seen is kept in memory: `gridq jobs` is the history, and Flower's file is a pickle.
 persistent = False
 max_tasks = 20_000
 max_workers = 1_000
-purge_offline_workers = monitor.FORGET
+purge_offline_workers = flower_app.FORGET
 
-format_task = monitor.format_task
+format_task = flower_app.format_task
 # Received and the wait say when a stage started; one date more would push its runtime off the screen.
 tasks_columns = "name,uuid,state,args,worker,received,wait,runtime,result"
 natural_time = False

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gridq.client import AsyncClient, Client, Piece, cancel, result, stream, submit
     from gridq.errors import GridError
-    from gridq.profiles import Profile, StageContext
+    from gridq.profiles.profile import Profile, StageContext
     from gridq.stages import stage
     from gridq.tasks import chat, complete, embed, run_graph
 

@@ -11,13 +11,13 @@ from celery.app.amqp import AMQP
 from celery.app.utils import Settings as Configuration
 from kombu import Connection, Exchange
 
-from gridq import logs
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.config.urls import Sentinels, sentinels
 from gridq.store.keepalive import KEEPALIVE
-from gridq.urls import Sentinels, sentinels
+from gridq.telemetry import logs
 
-TRANSPORT = "gridq.transport:Transport"
-SENTINEL_TRANSPORT = "gridq.transport:SentinelTransport"
+TRANSPORT = "gridq.messaging.transport:Transport"
+SENTINEL_TRANSPORT = "gridq.messaging.transport:SentinelTransport"
 SOCKET = {
     "socket_timeout": 10.0,
     "socket_connect_timeout": 5.0,
@@ -190,11 +190,11 @@ def _options(config: Settings, broker: str, backend: str, socket: dict[str, Any]
     }
 
 
-app = GridApp("gridq", amqp=Messaging, control="gridq.control:JobControl")
+app = GridApp("gridq", amqp=Messaging, control="gridq.messaging.remote_control:JobControl")
 app.loader.override_backends = {
-    "redis": "gridq.results:Backend",
-    "rediss": "gridq.results:Backend",
-    "sentinel": "gridq.results:SentinelBackend",
+    "redis": "gridq.messaging.results:Backend",
+    "rediss": "gridq.messaging.results:Backend",
+    "sentinel": "gridq.messaging.results:SentinelBackend",
 }
 app.config_from_object("broker_config.celeryconfig")
 logs.connect()

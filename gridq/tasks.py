@@ -13,13 +13,15 @@ from typing import Any
 from celery import Task
 from celery.result import AsyncResult
 
-from gridq import executor, inbox, router
 from gridq.app import app
-from gridq.bells import GRAPH_TASK, STAGE_TASK
 from gridq.errors import ConfigError
-from gridq.jobs import JobOptions, check_id, new_id
-from gridq.protocol import Json
+from gridq.execution import session as executor
+from gridq.jobs.record import JobOptions, check_id, new_id
+from gridq.messaging.wake_ups import GRAPH_TASK, STAGE_TASK
+from gridq.protocol.models import Json
+from gridq.router import router
 from gridq.store.connection import translated
+from gridq.submission import inbox
 
 _AFTER = "wait for the answer, or put both steps into one graph: Celery would go on at the admission"
 _TIME = "submit it when it is due"
@@ -69,7 +71,7 @@ class GraphTask(Task):  # type: ignore[misc]
 
 class RunGraph(GraphTask):
     abstract = True
-    Request = "gridq.received:AdmissionRequest"
+    Request = "gridq.messaging.router_request:AdmissionRequest"
 
     def send_bell(self, job: str, options: dict[str, Any]) -> AsyncResult:
         """Send the message that tells a router to admit `job`."""
@@ -89,7 +91,7 @@ def run_graph(self: Any, job: str) -> None:
     graph's answer.
 
     `graph` is a graph as JSON text or dict, `input` any JSON value, the options those of
-    `gridq.jobs.JobOptions`. `.get()` raises the GridError that ended the job.
+    `gridq.jobs.record.JobOptions`. `.get()` raises the GridError that ended the job.
     """
     # The answer, an error too, comes from whoever ends the job. `raise Ignore` would say the same, but Celery
     # copies its traceback twice: several ms of its time and 0.2 MB for each job.

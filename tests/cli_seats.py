@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gridq.errors import GridError
-from gridq.profiles import StageContext
-from gridq.protocol import Effect, Json, StageCall
-from tests.fake_clis import PROGRAMS
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Effect, Json, StageCall
+from tests.fakes.programs import PROGRAMS
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 

@@ -11,11 +11,11 @@ import pytest
 import redis
 
 from gridq.app import configure, disconnect
-from gridq.settings import Settings, settings
+from gridq.config.settings import Settings, settings
 from gridq.store.connection import connect
 from tests.hygiene import keys_without_ttl
-from workers.embedded import EmbeddedServer
-from workers.profiles.llm.environment import NAMED, key_variables
+from workers.profiles.llm.seats_from_environment import NAMED, key_variables
+from workers.supervisor.embedded_server import EmbeddedServer
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from gridq import parent
+from gridq.process import parent_watch
 
 RUN = "from gridq.cli import main; main()"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -31,7 +31,7 @@ class FlowerProcess:
     def __init__(self, environ: dict[str, str], *arguments: str) -> None:
         self.arguments = arguments
         self.environ = {
-            **os.environ, "PYTHONWARNINGS": "ignore", **environ, parent.VARIABLE: str(os.getpid()),
+            **os.environ, "PYTHONWARNINGS": "ignore", **environ, parent_watch.VARIABLE: str(os.getpid()),
         }  # fmt: skip
 
     def __enter__(self) -> Self:

@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 from pydantic import SecretStr
 
+from gridq.config.settings import Settings
 from gridq.gateway.app import make_server
 from gridq.gateway.options import GatewayOptions
-from gridq.settings import Settings
 from gridq.store.connection import connect
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 
 @dataclass(frozen=True)

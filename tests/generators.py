@@ -16,10 +16,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gridq import queues
 from gridq.graph.catalogue import Catalogue, StageSpec, stage_spec
 from gridq.graph.compile import Placement
-from gridq.protocol import Effect
+from gridq.protocol import queue_names
+from gridq.protocol.models import Effect
 from tests.reference import StageFailed
 
 PURE = Effect(effect="Pure")
@@ -47,7 +47,7 @@ def place(spec: StageSpec, effects: list[Effect], path: str) -> Placement:
     """Pure stages on `gridq:pure`, RemoteStages on `gridq:local`, all others on `bench:any`."""
     if any(effect.effect == "Bench" for effect in effects):
         return Placement("bench:any", 7)
-    return Placement(queues.PURE if effects == [PURE] else queues.LOCAL)
+    return Placement(queue_names.PURE if effects == [PURE] else queue_names.LOCAL)
 
 
 class Calls:

@@ -10,16 +10,17 @@ from collections.abc import Sequence
 
 import redis
 
-from gridq import queues, stages
-from gridq.attempt import Runner
+from gridq import stages
 from gridq.client import Client
-from gridq.executor import Session
-from gridq.profiles import Profile, StageContext
-from gridq.protocol import Json, StageCall
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.execution.attempt import Runner
+from gridq.execution.session import Session
+from gridq.profiles.profile import Profile, StageContext
+from gridq.profiles.testing import FakeProfile
+from gridq.protocol import queue_names
+from gridq.protocol.models import Json, StageCall
+from gridq.router.sweep import Sweeper
 from gridq.store.scripts import Scripts
-from gridq.sweep import Sweeper
-from gridq.testing import FakeProfile
 
 
 class BenchRunner:
@@ -93,7 +94,7 @@ class LocalGrid:
 
 
 DEFAULT_SEATS: dict[str, Sequence[str]] = {
-    "m.router": [queues.PURE],
-    "m.local": [queues.LOCAL],
+    "m.router": [queue_names.PURE],
+    "m.local": [queue_names.LOCAL],
     "m.bench": ["bench:any"],
 }

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from gridq import app as app_module
-from gridq import inbox
 from gridq.client import Client
-from gridq.settings import Settings, settings
+from gridq.config.settings import Settings, settings
+from gridq.submission import inbox
 
 
 def environment(config: Settings) -> dict[str, str]:

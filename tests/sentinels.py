@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import redis
 
-from workers.embedded import EmbeddedServer, find_server, free_port
+from workers.supervisor.embedded_server import EmbeddedServer, find_server, free_port
 
 NAME = "main"
 PASSWORD = "servers"

@@ -3,7 +3,7 @@
 from click import Option
 
 from gridq.app import app
-from workers.lifecycle import connect_signals
+from workers.process.lifecycle import connect_signals
 
 app.user_options["worker"].add(
     Option(

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from gridq import Profile, queues
+from gridq import Profile
 from gridq.errors import InvalidField, StageError
-from gridq.protocol import Demand, ProbeReport, SeatOffer
+from gridq.protocol import queue_names
+from gridq.protocol.models import Demand, ProbeReport, SeatOffer
 
 ROWS = "dataset:rows"
 
@@ -27,7 +28,7 @@ class DatasetProfile(Profile):
     Capability = Datasets
 
     def queues(self, capability):  # every queue that such a seat serves
-        return [queues.capability(self.kind, name) for name in capability.names]
+        return [queue_names.capability(self.kind, name) for name in capability.names]
 
     def demand(self, effect):  # the queue that an effect of a stage needs; None: it is another profile's
         if effect.effect != "Dataset":
@@ -35,7 +36,7 @@ class DatasetProfile(Profile):
         name = effect.fields.get("name")
         if not isinstance(name, str) or not name:
             raise InvalidField("A Dataset effect names no data set", {"path": "name", "expected": "a text"})
-        return Demand(queue=queues.capability(self.kind, name))
+        return Demand(queue=queue_names.capability(self.kind, name))
 
     def matches(self, demand, capability):
         return demand.queue in self.queues(capability)

@@ -2,7 +2,7 @@
 
 from gridq_dataset import DatasetProfile
 
-from gridq.testing import ProfileConformance
+from gridq.profiles.testing import ProfileConformance
 
 
 class TestDataset(ProfileConformance):

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from gridq.cli.exits import EXITS, INTERRUPTED, WRONG_USE, Debug
+from gridq.cli.command_tree import Tree
+from gridq.cli.exit_codes import EXITS, INTERRUPTED, WRONG_USE, Debug
 from gridq.cli.interrupts import heed_signals, interrupted
-from gridq.cli.tree import Tree
 
 __all__ = ["app", "main"]
 
@@ -48,7 +48,7 @@ for module, *commands in (
     ("health", "health"),
     ("audit", "audit"),
 ):
-    Tree.offer(f"gridq.cli.{module}", *commands)
+    Tree.offer(f"gridq.cli.commands.{module}", *commands)
 
 
 def _version(wanted: bool) -> None:

@@ -51,19 +51,19 @@ def _offered(look: Callable[[Client], list[tuple[str, str]]]) -> list[tuple[str,
 
 @contextmanager
 def _client() -> Iterator[Client]:
-    from gridq.settings import settings
+    from gridq.config.settings import settings
 
     config = settings()
     if config.url is not None:
-        from gridq.client.gateways import Gateways
-        from gridq.client.remote import GatewayClient
+        from gridq.client.gateway_calls import Gateways
+        from gridq.client.gateway_client import GatewayClient
 
         with GatewayClient(config=config) as asked:
             asked.gateways.close()
             asked.gateways = Gateways(config.url, config.key, patience=PATIENCE)
             yield asked
         return
-    from gridq.client.broker import BrokerClient
+    from gridq.client.broker_client import BrokerClient
     from gridq.store.connection import connect
 
     with BrokerClient(config=config) as client:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridq.config.time_zones import needed
 from gridq.errors import ConfigError, GraphError, InvalidJson
-from gridq.zones import needed
 
 if TYPE_CHECKING:
-    from gridq.protocol import Json
-    from gridq.settings import Settings
+    from gridq.config.settings import Settings
+    from gridq.protocol.models import Json
 
 STDIN = "-"
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gridq.money import dollars
+from gridq.protocol.money import dollars
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from gridq.protocol import Json
+    from gridq.protocol.models import Json
 
 LONG = 24
 """Numbers of one list that a terminal is shown at most: an embedding has hundreds."""
@@ -113,7 +113,7 @@ def clock(at: float) -> str:
 
 def minute(ms: int | None, zone: str) -> str | None:
     """A time of the server's in the time zone `zone`, as tables show it: `2026-11-28 13:15`."""
-    from gridq.periods import text_time
+    from gridq.protocol.calendar import text_time
 
     text = text_time(ms, zone)
     return None if text is None else text[:16].replace("T", " ")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gridq.cli.output import took
 
 if TYPE_CHECKING:
-    from gridq.history import JobView, StageView
+    from gridq.views.jobs import JobView, StageView
 
 WAIT, RUN, NOTHING = "░", "█", " "
 BARS = 60
@@ -22,7 +22,7 @@ WIDTH = 120
 
 def waterfall(view: JobView, width: int) -> list[str]:
     """The lines of the drawing, none wider than `width` or WIDTH; none where no stage's time is known."""
-    from gridq.cli.jobs import named
+    from gridq.cli.commands.jobs import named
 
     timed = [stage for stage in view.stages if _begin(stage, view.now) is not None]
     if not timed:

@@ -9,13 +9,13 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gridq.awaiting import Piece
 from gridq.client.base import AsyncClient, Client
-from gridq.protocol import Json
+from gridq.jobs.waiting import Piece
+from gridq.protocol.models import Json
 
 if TYPE_CHECKING:
-    from gridq.client.broker import AsyncBrokerClient, BrokerClient
-    from gridq.client.remote import AsyncGatewayClient, GatewayClient
+    from gridq.client.broker_client import AsyncBrokerClient, BrokerClient
+    from gridq.client.gateway_client import AsyncGatewayClient, GatewayClient
 
 __all__ = [
     "AsyncBrokerClient",
@@ -62,10 +62,10 @@ def cancel(job: str) -> bool:
 def __getattr__(name: str) -> Any:
     """The ways to a grid, each imported when it is asked for: one needs no HTTP, the other no redis."""
     ways = {
-        "BrokerClient": "gridq.client.broker",
-        "AsyncBrokerClient": "gridq.client.broker",
-        "GatewayClient": "gridq.client.remote",
-        "AsyncGatewayClient": "gridq.client.remote",
+        "BrokerClient": "gridq.client.broker_client",
+        "AsyncBrokerClient": "gridq.client.broker_client",
+        "GatewayClient": "gridq.client.gateway_client",
+        "AsyncGatewayClient": "gridq.client.gateway_client",
     }
     if name not in ways:
         raise AttributeError(f"module 'gridq.client' has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """What a client of a grid can do, whichever way it takes: `Client` and, for asyncio, `AsyncClient`.
 
-The URL decides the way: http:// and https:// lead to a gateway (`gridq.client.remote`), all others to the
-grid's server (`gridq.client.broker`). What is asked, answered and raised is the same.
+The URL decides the way: http:// and https:// lead to a gateway (`gridq.client.gateway_client`), all others
+to the grid's server (`gridq.client.broker_client`). What is asked, answered and raised is the same.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from gridq.awaiting import Piece
+from gridq.config.settings import Settings, settings
+from gridq.config.urls import is_gateway
 from gridq.errors import ConfigError
-from gridq.protocol import Json, Row
-from gridq.settings import Settings, settings
-from gridq.states import JobState
-from gridq.urls import is_gateway
+from gridq.jobs.waiting import Piece
+from gridq.protocol.models import Json, Row
+from gridq.protocol.states import JobState
 
 if TYPE_CHECKING:
-    from gridq.backlog import QueueView
-    from gridq.history import JobSummary, JobView
-    from gridq.quarantine import Quarantined
-    from gridq.registry import LiveSeat
+    from gridq.seats.registry import LiveSeat
+    from gridq.views.jobs import JobSummary, JobView
+    from gridq.views.quarantine import Quarantined
+    from gridq.views.queues import QueueView
 
 
 class Reader(Protocol):
@@ -271,19 +271,19 @@ def leads_to_gateway(url: str | None, config: Settings | None) -> bool:
 
 def _sync_class(url: str | None, config: Settings | None) -> type[Client]:
     if leads_to_gateway(url, config):
-        from gridq.client.remote import GatewayClient
+        from gridq.client.gateway_client import GatewayClient
 
         return GatewayClient
-    from gridq.client.broker import BrokerClient
+    from gridq.client.broker_client import BrokerClient
 
     return BrokerClient
 
 
 def _async_class(url: str | None, config: Settings | None) -> type[AsyncClient]:
     if leads_to_gateway(url, config):
-        from gridq.client.remote import AsyncGatewayClient
+        from gridq.client.gateway_client import AsyncGatewayClient
 
         return AsyncGatewayClient
-    from gridq.client.broker import AsyncBrokerClient
+    from gridq.client.broker_client import AsyncBrokerClient
 
     return AsyncBrokerClient

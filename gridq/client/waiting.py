@@ -9,12 +9,12 @@ import time
 from collections.abc import Generator
 from typing import Any, TypeVar
 
-from gridq.awaiting import not_found
-from gridq.client import told
-from gridq.client.gateways import Call
+from gridq.client import responses
+from gridq.client.gateway_calls import Call
 from gridq.errors import ConfigError, KeyLimitReached
-from gridq.jobs import check_id
-from gridq.protocol import Json
+from gridq.jobs.record import check_id
+from gridq.jobs.waiting import not_found
+from gridq.protocol.models import Json
 
 POLL = 20.0
 """Seconds for which one call waits: proxies cut off what is silent for long."""
@@ -40,7 +40,7 @@ def the_end(job: str, timeout: float | None) -> Steps[dict[str, Json]]:
                 raise
             pause = pause_of(exc)
         else:
-            if told.state(status).final or (until is not None and time.monotonic() >= until):
+            if responses.state(status).final or (until is not None and time.monotonic() >= until):
                 return status
             pause = PAUSE if time.monotonic() - asked < wait / 2 else 0.0
         if pause:

@@ -16,7 +16,7 @@ class DeadlineUnreachable(GridError):
     was admitted.
 
     `details`: `queue`, `seconds` (what the submitter allows), beside what every refused admission says of the
-    wait (`gridq.outlook.explain`).
+    wait (`gridq.submission.live_forecast.explain`).
     """
 
     code = "job.deadline_unreachable"

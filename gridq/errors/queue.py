@@ -9,7 +9,7 @@ class QueueFull(GridError):
     """As many stages stand ready in a queue as it may hold; nothing of the job was admitted.
 
     `details`: `queue`, `pending` (stages that stand there), `limit`, `needed` (by this job), beside what
-    every refused admission says of the wait (`gridq.outlook.explain`).
+    every refused admission says of the wait (`gridq.submission.live_forecast.explain`).
     """
 
     code = "queue.full"

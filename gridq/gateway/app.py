@@ -18,29 +18,19 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from gridq.ending import AT_ONCE, LAST_WORD
+from gridq.config.settings import Settings
 from gridq.errors import StartTimeout
-from gridq.gateway import (
-    anthropic,
-    enrolment,
-    events,
-    guard,
-    health,
-    jobs,
-    metrics,
-    openai,
-    openapi,
-    queues,
-    tally,
-    workers,
-)
-from gridq.gateway.caller import Callers
-from gridq.gateway.connections import Connection
-from gridq.gateway.door import Door
-from gridq.gateway.glance import Glance
-from gridq.gateway.hosting import Hosting
+from gridq.execution.shutdown import AT_ONCE, LAST_WORD
+from gridq.gateway.auth.caller import Callers
+from gridq.gateway.grid.connection import Door
+from gridq.gateway.grid.snapshot import Glance
+from gridq.gateway.http import middleware, openapi
+from gridq.gateway.http.connections import Connection
+from gridq.gateway.http_workers import enrolment
+from gridq.gateway.http_workers.hosting import Hosting
+from gridq.gateway.metrics import request_metrics
 from gridq.gateway.options import GatewayOptions, check_certificate
-from gridq.settings import Settings
+from gridq.gateway.routes import anthropic, events, health, jobs, metrics, openai, queues, workers
 from gridq.store.connection import check_server, connect_to_submit, translated
 
 log = logging.getLogger(__name__)
@@ -76,8 +66,8 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
     )
     for part in (openai, anthropic, jobs, events, workers, enrolment, queues, health, metrics):
         app.include_router(part.router)
-    guard.install(app, config, options)
-    tally.install(app)
+    middleware.install(app, config, options)
+    request_metrics.install(app)
     openapi.describe(app)
     return app
 

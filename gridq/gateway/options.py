@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from gridq.config.settings import FromFiles
 from gridq.errors import ConfigError, first_fault
-from gridq.settings import FromFiles
 
 PREFIX = "GRIDQ_GATEWAY_"
 

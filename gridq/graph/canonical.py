@@ -16,7 +16,7 @@ from typing import Any
 from gridq.errors import ValueNotJson
 from gridq.graph.nodes import Branch, Fanout, Graph, Let, Merge, Node, Parallel, Retry, Sequential, to_json
 from gridq.graph.walk import Walk, run
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 
 _PLAIN_FROM, _PLAIN_TO = -6, 21
 """ECMAScript writes a number without an exponent while its decimal point falls after digit -6 up to 21."""

@@ -25,7 +25,7 @@ from gridq.graph import effects as effect_rules
 from gridq.graph.canonical import sha256
 from gridq.graph.source import join_path, load_graph
 from gridq.graph.types import ANY, Type, parse_type
-from gridq.protocol import Effect, Json
+from gridq.protocol.models import Effect, Json
 
 LIFECYCLES = ("Active", "Draft", "Deprecated", "Tombstone")
 

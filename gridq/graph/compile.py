@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gridq import queues
 from gridq.errors import GraphTooLarge
 from gridq.graph import effects as effect_rules
 from gridq.graph.catalogue import Catalogue, StageSpec, stage_spec
@@ -36,7 +35,8 @@ from gridq.graph.nodes import (
 )
 from gridq.graph.plan import Op, Plan
 from gridq.graph.walk import Walk, run
-from gridq.protocol import Effect, Json
+from gridq.protocol import queue_names
+from gridq.protocol.models import Effect, Json
 
 WIDE = 8
 """A set of more steps to wait for is joined in one step, where several steps would wait for it."""
@@ -266,7 +266,7 @@ class _Compiler:
 
     def value(self, path: str, flow: Flow, at: Place) -> int:
         """A step that only works out `flow`'s term."""
-        return self.step(path, Placement(queues.PURE), [], flow, at)
+        return self.step(path, Placement(queue_names.PURE), [], flow, at)
 
     def step(self, path: str, placement: Placement, ops: list[Op], flow: Flow, at: Place) -> int:
         if len(self.drafts) >= self.max_steps:

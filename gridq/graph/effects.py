@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gridq.errors import InvalidField
 from gridq.graph.nodes import Graph, RemoteStage, Stage, walk_nodes
 from gridq.graph.source import join_path
-from gridq.protocol import Effect, Json
+from gridq.protocol.models import Effect, Json
 
 if TYPE_CHECKING:
     from gridq.graph.catalogue import Catalogue

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gridq.graph.plan import Expr
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 
 HEAVY = 32
 """An expression of more nodes is worked out once, in a step of its own, where several steps would read it."""

@@ -7,7 +7,7 @@ from typing import Any
 from gridq.errors import GraphTooLarge, InvalidField
 from gridq.graph.source import join_path, nesting
 from gridq.graph.types import parse_type
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 
 PINNINGS = ("signature", "both")
 

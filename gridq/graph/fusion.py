@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gridq import queues
 from gridq.graph.expressions import rewrite
 from gridq.graph.plan import Arms, Expr, Op, Plan, Scope, Step
-from gridq.protocol import Json
+from gridq.protocol import queue_names
+from gridq.protocol.models import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ def _runs(drafts: list[Draft], gates: set[int]) -> list[list[int]]:
     run_of: dict[int, list[int]] = {}
     for v, draft in enumerate(drafts):
         run_of[v] = [v]
-        if draft.queue != queues.PURE or len(draft.after) != 1:
+        if draft.queue != queue_names.PURE or len(draft.after) != 1:
             continue
         (u,) = draft.after
         before = drafts[u]
         if (
-            before.queue == queues.PURE
+            before.queue == queue_names.PURE
             and before.ops
             and dependents[u] == 1
             and (before.guard, before.scope) == (draft.guard, draft.scope)

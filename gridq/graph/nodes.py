@@ -17,7 +17,7 @@ from gridq.graph.fields import MAX_VALUE_NESTING, PINNINGS, leaf_fields, wrong
 from gridq.graph.source import join_path, load_graph
 from gridq.graph.types import Type
 from gridq.graph.walk import Walk, run
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 
 VERSION = "0.1.0"
 

@@ -27,7 +27,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 
 Expr = list[Json]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from gridq.errors import GraphCycle, GraphTooLarge, InvalidField, InvalidJson
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 
 T = TypeVar("T")
 

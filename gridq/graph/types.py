@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from gridq.errors import InvalidField, MissingField
 from gridq.graph.source import join_path
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 
 BARE = ("Any", "Bool", "Bytes", "Null", "Number", "Text", "VNode")
 KINDS = (*BARE, "List", "Map", "Record", "RecordWith", "Refined", "Stream", "Union", "Var")

@@ -25,7 +25,7 @@ from gridq.graph.nodes import (
 from gridq.graph.plan import WRAP_KEYS
 from gridq.graph.types import ANY, Type, fits, listing, record, type_of, union
 from gridq.graph.walk import Walk, run
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 
 _RECORDS = ("Record", "RecordWith")
 _OPEN = ("Any", "Var", "Union", "Map", "Refined")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 from gridq.stages.python import load_modules, stage
-from gridq.stages.run import is_pure, run_builtin
+from gridq.stages.runner import is_pure, run_builtin
 
 __all__ = ["builtin_specs", "is_pure", "load_modules", "run_builtin", "stage"]
 

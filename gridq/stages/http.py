@@ -12,15 +12,15 @@ from datetime import UTC
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
+from gridq.config.settings import settings
 from gridq.errors import GridError, SeatUnavailable, StageError
-from gridq.profiles import StageContext
-from gridq.protocol import Json
-from gridq.settings import settings
-from gridq.stages import parsing
-from gridq.stages.allowed import check_allowed, origin, shown, url_of
-from gridq.stages.awaiting import drive
-from gridq.stages.inputs import option, options_of, roots_of, text_of
-from gridq.stages.limits import too_large, wrong
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json
+from gridq.stages.allowed_hosts import check_allowed, origin, shown, url_of
+from gridq.stages.coroutines import drive
+from gridq.stages.pure import json_parsing
+from gridq.stages.pure.bounds import too_large, wrong
+from gridq.stages.pure.inputs import option, options_of, roots_of, text_of
 
 if TYPE_CHECKING:
     import httpx
@@ -85,7 +85,7 @@ def remote_stage(value: Json, context: StageContext) -> Json:
     )
     fault = f"The remote stage at {shown(answer.url)} failed"
     try:
-        said = parsing.parse(answer.text)
+        said = json_parsing.parse(answer.text)
     except StageError as exc:
         said, reason = None, exc.message
     else:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
+from gridq.config.settings import settings
 from gridq.errors import ConfigError, GraphError, GridError, SeatUnavailable, StageError
 from gridq.graph.catalogue import StageSpec
-from gridq.profiles import StageContext
-from gridq.protocol import Effect, Json
-from gridq.settings import settings
-from gridq.stages import children
-from gridq.stages.awaiting import drive
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Effect, Json
+from gridq.stages import child_processes
+from gridq.stages.coroutines import drive
 
 PREFIX = "python:"
 REASON = 2000
@@ -229,7 +229,7 @@ def call_python(implementation: str, value: Json, context: StageContext) -> obje
     entry = resolve(implementation)
     extra = {"context": context} if entry.takes_context else {}
     try:
-        with children.ending_with(context):
+        with child_processes.ending_with(context):
             if inspect.iscoroutinefunction(entry.function):
                 return drive(entry.function(value, **extra), context)
             return entry.function(value, **extra)

@@ -14,6 +14,9 @@ import redis.asyncio
 from redis import exceptions as faults
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
+from gridq.config.home import stopped
+from gridq.config.settings import LOOPBACK, settings
+from gridq.config.urls import SENTINELS, check_url, sentinels
 from gridq.errors import (
     BrokerError,
     BrokerIsCluster,
@@ -22,12 +25,9 @@ from gridq.errors import (
     BrokerUnreachable,
     GridError,
 )
-from gridq.home import stopped
-from gridq.settings import LOOPBACK, settings
 from gridq.store import sentinel
 from gridq.store.keepalive import KEEPALIVE
 from gridq.store.retrying import AsyncPatient, Patient, tell_losses
-from gridq.urls import SENTINELS, check_url, sentinels
 
 MINIMUM = {"redis": (7, 0), "valkey": (7, 2)}
 """The oldest servers with the script and ACL features that gridq uses."""

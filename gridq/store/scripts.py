@@ -15,9 +15,9 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
-from gridq import meters
-from gridq.protocol import Limit, Usage
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.protocol import meters
+from gridq.protocol.models import Limit, Usage
 from gridq.store import library, schema
 from gridq.store.admitting import STREAM, Word
 from gridq.store.connection import now_ms

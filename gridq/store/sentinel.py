@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from gridq.urls import Sentinels
+from gridq.config.urls import Sentinels
 
 ASKED = 2.0
 """Seconds that one sentinel may take to answer before the next is asked."""

@@ -13,7 +13,7 @@ from typing import Any
 from redis import Redis
 
 from gridq.errors import InputTooLarge, OutputTooLarge, ValueGone, ValueNotJson
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 from gridq.store.keys import Keys
 
 CHUNK = 1024 * 1024

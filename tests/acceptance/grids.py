@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gridq.client import Client
-from gridq.settings import Settings
+from gridq.config.settings import Settings
 from tests.pointed import pointed_at
-from workers.home import Home
+from workers.supervisor.home import Home
 
 NOTE = '''
 import os

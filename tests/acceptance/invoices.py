@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gridq.audit import Check
-from gridq.entries import RECORDED, Entry
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.limits.ledger import RECORDED, Entry
+from gridq.views.audit import Check
 from tests.acceptance.machines import uses
 from tests.acceptance.vendors import Call
 from workers.chaos.books import Books, Record

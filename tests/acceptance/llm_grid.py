@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gridq import queues
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.protocol import queue_names
 from gridq.store.connection import connect
 from tests.acceptance.homes import GRIDQ
+from tests.fakes.model_server import WireServer
 from tests.integration.gateway.conftest import LlmRunner
 from tests.local_grid import LocalGrid
-from tests.wire_server import WireServer
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 
 class Grid:
@@ -58,7 +58,7 @@ def llm_grid(folder: Path, **given: Any) -> Iterator[Grid]:
         )  # fmt: skip
         client = connect(server.url, name="tests")
         runner = LlmRunner(wire.url)
-        seats = {"m.api": runner.profile.queues(runner.capability), "m.router": [queues.PURE]}
+        seats = {"m.api": runner.profile.queues(runner.capability), "m.router": [queue_names.PURE]}
         with LocalGrid(client, config, seats, lanes=8, runner=runner) as local:  # type: ignore[arg-type]
             yield Grid(server, local, config)
         runner.profile.close()

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridq.entries import Entry
-from gridq.protocol import Json
+from gridq.limits.ledger import Entry
+from gridq.protocol.models import Json
 from tests.acceptance import paid_cli
 from tests.acceptance.vendor_wires import Wire
 from tests.acceptance.vendors import Price

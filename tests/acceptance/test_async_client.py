@@ -8,7 +8,7 @@ import pytest
 
 from gridq import errors
 from gridq.client import AsyncClient
-from gridq.states import JobState
+from gridq.protocol.states import JobState
 from tests.acceptance.grids import WholeGrid
 
 ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from tests.acceptance.homes import HomeFolder
-from tests.fake_clis import FakeClis
+from tests.fakes.programs import FakeClis
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow

@@ -19,12 +19,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gridq import auth
 from gridq.client import Client
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.limits import api_keys
 from tests.acceptance.test_demo import needs_model
 from tests.compose import ROOT, Service, load, programs
-from workers.embedded import find_server, free_port
+from workers.supervisor.embedded_server import find_server, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -195,7 +195,7 @@ def test_the_gateway_is_asked_for_and_serves_whoever_has_a_key(containers: Conta
     assert containers.end("gateway") == 0
     assert not gateway.healthy()
     with client_of(containers) as client:
-        assert auth.forget(client.redis, client.keys, auth.listing(client.redis, client.keys)[0].id)
+        assert api_keys.forget(client.redis, client.keys, api_keys.listing(client.redis, client.keys)[0].id)
 
 
 def test_no_service_logs_a_secret(containers: Containers) -> None:

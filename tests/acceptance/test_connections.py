@@ -16,13 +16,13 @@ import pytest
 import redis
 
 from gridq.client import AsyncClient, Client
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 from gridq.tasks import run_graph
 from tests.acceptance.grids import NOTE, whole
 from tests.waiting import wait_for
 from workers.chaos.proxy import Proxy
-from workers.embedded import EmbeddedServer
-from workers.home import Home
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.home import Home
 
 pytestmark = pytest.mark.slow
 

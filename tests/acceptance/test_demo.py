@@ -77,7 +77,7 @@ def test_the_demo_answers_shows_where_and_leaves_nothing(tmp_path: Path) -> None
 def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path, how: signal.Signals, code: int) -> None:
     demo = start(tmp_path)
     wait_for("Ready", demo)
-    assert any("workers.node" in command for command in processes(tmp_path))
+    assert any("workers.process.node" in command for command in processes(tmp_path))
     demo.send_signal(how)
     out, err = demo.communicate(timeout=60)
     assert (demo.returncode, out) == (code, ""), err

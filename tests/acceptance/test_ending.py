@@ -14,7 +14,7 @@ from gridq.client import Client
 from gridq.errors import NoLiveSeat
 from tests.acceptance.grids import WholeGrid, whole
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 
 import gridq
 from gridq.app import app
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 from tests.acceptance.grids import WholeGrid
 from tests.acceptance.test_grid import graph, stage
 from tests.monitor import Monitor

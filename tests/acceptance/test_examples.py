@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from gridq.settings import Settings
+from gridq.config.settings import Settings
 from gridq.store.connection import connect
-from tests.wire_server import WireServer
-from workers.embedded import EmbeddedServer
-from workers.home import Home
+from tests.fakes.model_server import WireServer
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.home import Home
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MOST_LINES = 60

@@ -18,11 +18,11 @@ import gridq
 from gridq import errors
 from gridq.app import app
 from gridq.cli import app as cli
-from gridq.settings import settings as own_settings
-from gridq.states import JobState, StageState
+from gridq.config.settings import settings as own_settings
+from gridq.protocol.states import JobState, StageState
 from tests.acceptance.grids import NOTE, WholeGrid, whole
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 STAGES = (
     NOTE

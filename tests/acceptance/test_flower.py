@@ -11,15 +11,15 @@ import pytest
 from flower.api import control
 from flower.urls import handlers
 
-from gridq.machine import machine_id
-from gridq.settings import Settings
+from gridq.config.machine_id import machine_id
+from gridq.config.settings import Settings
 from tests.acceptance.grids import WholeGrid
 from tests.acceptance.test_grid import ECHO, graph, stage
 from tests.flower_process import FlowerProcess, known
 from tests.pointed import environment, pointed_at
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
-from workers.home import Home
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.home import Home
 
 CANARY = "canary-4711-in-the-prompt"
 SEATS = '[[bench]]\nname = "bench"\nlanes = 2\n[[bench]]\nname = "spare"\nlanes = 1\nslugs = ["spare"]\n'

@@ -14,12 +14,13 @@ import httpx
 import pytest
 from celery import Celery
 
-from gridq import monitor, parent
 from gridq.app import server_options
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.messaging import flower_app
+from gridq.process import parent_watch
 from tests.flower_process import RUN, FlowerProcess, known
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def shown(environ: dict[str, str]) -> Iterator[FlowerProcess]:
 
 def test_celerys_own_command_is_the_same_flower(environ: dict[str, str], shown: FlowerProcess) -> None:
     port = free_port()
-    conf = Path(monitor.__file__).parents[1] / "broker_config" / "flowerconfig.py"
+    conf = Path(flower_app.__file__).parents[2] / "broker_config" / "flowerconfig.py"
     what = ["-A", "gridq.app", "-q", "flower", f"--port={port}", f"--conf={conf}", "--logging=error"]
     child = subprocess.Popen([sys.executable, "-m", "celery", *what], env={**shown.environ, **environ})
     try:
@@ -138,7 +139,7 @@ def test_it_ends_with_its_parent(environ: dict[str, str]) -> None:
     """As a child of a program that is killed, it is gone."""
     program = (
         "import os, subprocess, sys\n"
-        f"env = {{**os.environ, '{parent.VARIABLE}': str(os.getpid())}}\n"
+        f"env = {{**os.environ, '{parent_watch.VARIABLE}': str(os.getpid())}}\n"
         f"command = [sys.executable, '-c', {RUN!r}, 'flower', '--port', '0', '--json']\n"
         "child = subprocess.Popen(command, env=env)\n"
         "print(child.pid, flush=True); child.wait()\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gridq import auth
+from gridq.limits import api_keys
 from gridq.store.keys import Keys
 from tests.acceptance.homes import GRIDQ
 from tests.conftest import GridEnv
@@ -78,7 +78,7 @@ def test_where_its_port_is_taken_it_says_which_it_has(grid_env: GridEnv, tmp_pat
 
 
 def test_beyond_its_machine_it_asks_for_keys(grid_env: GridEnv, tmp_path: Path) -> None:
-    _, text = auth.create(grid_env.client, Keys(grid_env.prefix), "ann")
+    _, text = api_keys.create(grid_env.client, Keys(grid_env.prefix), "ann")
     with started(grid_env, tmp_path, "--host", "0.0.0.0", "--port", "0", "--json") as (_, out):
         told = json.loads(wait_for(out.read_text))
         assert told["keys"] is True

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gridq.states import JobState
+from gridq.protocol.states import JobState
 from tests.acceptance.llm_grid import Grid, llm_grid
 from tests.waiting import wait_for
 

@@ -12,8 +12,8 @@ import pytest
 import gridq
 from gridq import errors
 from gridq.client import Client
-from gridq.protocol import Json
-from gridq.states import JobState
+from gridq.protocol.models import Json
+from gridq.protocol.states import JobState
 from tests.acceptance.grids import WholeGrid
 from tests.hygiene import keys_without_ttl
 from tests.waiting import wait_for

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gridq.entries import Entry
-from gridq.protocol import Row
-from gridq.settings import Settings
-from gridq.states import JobState
-from gridq.verification import Verified
+from gridq.config.settings import Settings
+from gridq.limits.ledger import Entry
+from gridq.limits.verification import Verified
+from gridq.protocol.models import Row
+from gridq.protocol.states import JobState
 from tests.acceptance.invoices import Invoices
 from tests.acceptance.machines import STAGES, Bound, uses
 from tests.acceptance.vendor_wires import Used

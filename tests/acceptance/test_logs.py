@@ -22,16 +22,16 @@ import pytest
 from gridq import errors
 from gridq.app import app
 from gridq.client import Client
-from gridq.settings import Settings
+from gridq.config.settings import Settings
 from gridq.store.connection import connect
 from gridq.tasks import run_graph
 from tests.acceptance.homes import HomeFolder
 from tests.conftest import GridEnv
+from tests.fakes.model_server import WireServer
 from tests.flower_process import FlowerProcess
 from tests.pointed import pointed_at
-from tests.wire_server import WireServer
-from workers.embedded import EmbeddedServer
-from workers.home import Home
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.home import Home
 
 pytestmark = pytest.mark.slow
 

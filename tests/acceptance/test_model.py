@@ -11,11 +11,11 @@ import pytest
 
 import gridq
 from gridq import errors
-from gridq.settings import Settings
+from gridq.config.settings import Settings
 from tests.acceptance.grids import WholeGrid
 from tests.pointed import pointed_at
-from workers.embedded import EmbeddedServer
-from workers.home import Home
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.home import Home
 
 MODEL = "smollm2-135m-instruct"
 

@@ -15,9 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 import gridq
-from gridq import cli, inbox
-from gridq.cli.explain import examine
+from gridq import cli
+from gridq.cli.commands.explain import examine
 from gridq.client import Client
+from gridq.config.settings import Settings
 from gridq.errors import (
     AgentJobsExceeded,
     AgentMoneyExceeded,
@@ -27,13 +28,13 @@ from gridq.errors import (
     QuotaExceeded,
     WaitTimeout,
 )
-from gridq.settings import Settings
-from gridq.states import JobState
+from gridq.protocol.states import JobState
+from gridq.submission import inbox
 from tests.hygiene import keys_without_ttl
 from tests.pointed import pointed_at
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
-from workers.home import Home
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.home import Home
 
 QUOTAS = """\
 [agents.ann]

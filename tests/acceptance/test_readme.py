@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from gridq.settings import Settings
+from gridq.config.settings import Settings
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.acceptance.homes import GRIDQ
 from tests.conftest import GridEnv
-from workers.embedded import EmbeddedServer
-from workers.seats import read_file
+from workers.machine.seats import read_file
+from workers.supervisor.embedded_server import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -16,13 +16,13 @@ import pytest
 
 from gridq.client import Client
 from gridq.errors import BrokerUnreachable, GatewayUnreachable, NoLiveSeat
-from gridq.jobs import new_id
+from gridq.jobs.record import new_id
 from gridq.tasks import run_graph
 from tests.acceptance.grids import NOTE, WholeGrid, whole
 from tests.acceptance.homes import listens
 from tests.waiting import wait_for
-from workers import programs
-from workers.embedded import EmbeddedServer, free_port
+from workers.supervisor import programs
+from workers.supervisor.embedded_server import EmbeddedServer, free_port
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gridq.settings import Settings
+from gridq.config.settings import Settings
 from tests.acceptance.grids import WholeGrid, whole
 from tests.acceptance.homes import GRIDQ
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.slow
 

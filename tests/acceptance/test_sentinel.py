@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from gridq.client import AsyncClient, Client
-from gridq.monitor import PendingWork
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.messaging.flower_app import PendingWork
 from gridq.store.connection import check_server, connect, connect_async
 from gridq.tasks import run_graph
 from tests.acceptance.grids import whole

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gridq.config.settings import Settings
 from gridq.errors import BrokerUnreachable
-from gridq.settings import Settings
+from tests.fakes.slow_server import SlowServer
 from tests.pointed import pointed_at
-from tests.slow_server import SlowServer
 from tests.waiting import wait_for
-from workers.home import Home
+from workers.supervisor.home import Home
 
 pytestmark = pytest.mark.slow
 

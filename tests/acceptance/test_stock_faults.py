@@ -34,17 +34,17 @@ import pytest
 from celery.contrib.testing.worker import start_worker
 
 from gridq.app import app
-from gridq.bells import GRAPH_TASK, STAGE_TASK
 from gridq.client import Client
-from gridq.queues import ROUTER
-from gridq.store.envelopes import PLACEHOLDER, envelope
+from gridq.messaging.envelopes import PLACEHOLDER, envelope
+from gridq.messaging.wake_ups import GRAPH_TASK, STAGE_TASK
+from gridq.protocol.queue_names import ROUTER
 from gridq.tasks import run_graph
 from tests.acceptance.grids import WholeGrid, whole
 from tests.conftest import GridEnv
 from tests.integration.witness_app import make, notes
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
-from workers.home import Home
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.home import Home
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ from gridq.tasks import run_graph
 from tests.acceptance.grids import whole
 from tests.waiting import wait_for
 from workers.chaos.proxy import Proxy
-from workers.embedded import EmbeddedServer
-from workers.home import Home
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.home import Home
 
 pytestmark = pytest.mark.slow
 

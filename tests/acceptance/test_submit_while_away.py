@@ -17,15 +17,15 @@ import redis
 
 import gridq
 from gridq.client import AsyncClient, Client
+from gridq.config.settings import Settings
 from gridq.errors import BrokerUnreachable
-from gridq.settings import Settings
 from gridq.store.connection import SUBMITTERS, connect
 from gridq.tasks import run_graph
 from tests.acceptance.homes import GRIDQ
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
 from tests.pointed import pointed_at
 from workers.chaos.proxy import Proxy
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ import pytest
 import gridq
 from gridq import errors
 from gridq.app import app
-from gridq.states import JobState, StageState
+from gridq.protocol.states import JobState, StageState
 from tests.acceptance.grids import WholeGrid
 from tests.waiting import wait_for
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from gridq.client import Client
-from gridq.settings import Settings
+from gridq.config.settings import Settings
 from tests.acceptance.homes import HomeFolder, listens, port_of
 from tests.waiting import wait_for
 

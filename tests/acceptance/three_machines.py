@@ -22,11 +22,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gridq import entries
-from gridq.audit import Check
 from gridq.errors import GridError
 from gridq.graph.nodes import below
-from gridq.protocol import Json
+from gridq.limits import ledger as entries
+from gridq.protocol.models import Json
+from gridq.views.audit import Check
 from tests.acceptance.homes import GRIDQ
 from tests.acceptance.invoices import Invoices
 from tests.acceptance.machines import (

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tests.acceptance.vendor_wires import ANSWERS, STREAMS, Used, Wire, refusal
-from tests.local_http import Handler, LocalServer
+from tests.fakes.http_server import Handler, LocalServer
 
 MARK = "gq-stage "
 TRIES = 16

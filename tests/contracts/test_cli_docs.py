@@ -8,7 +8,7 @@ from pathlib import Path
 import typer.main
 
 from gridq import cli
-from gridq.cli import exits
+from gridq.cli import exit_codes
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 
@@ -32,9 +32,9 @@ def test_every_command_of_a_group_is_named() -> None:
 
 
 def test_every_exit_code_is_explained() -> None:
-    codes = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    codes = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.M)} == codes | {0}
-    told = {int(code) for code in re.findall(r"(?:: |; )(\d+) ", exits.EXITS)}
+    told = {int(code) for code in re.findall(r"(?:: |; )(\d+) ", exit_codes.EXITS)}
     assert told == codes | {0}
 
 

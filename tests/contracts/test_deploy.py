@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gridq.settings import Settings
+from gridq.config.settings import Settings
 from tests.compose import COMPOSE, ROOT, load
 
 BIN = Path(sys.executable).parent

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from gridq.config.settings import Settings
 from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
 from gridq.graph.nodes import parse
-from gridq.quotas import parse as parse_quotas
-from gridq.settings import Settings
+from gridq.limits.quotas_file import parse as parse_quotas
 from gridq.stages import builtin_specs
+from workers.machine.seats import LocalSeat
+from workers.model_apis.models import Model
 from workers.owner.lend import Lend, Owners
 from workers.profiles.gpu.capability import GpuConfig
 from workers.profiles.llm.capability import DeclaredModel, LlmSeat
-from workers.profiles.llm.clis.offering import is_cli
-from workers.profiles.llm.clis.table import CliSeat
-from workers.profiles.llm.clis.table import parse as parse_table
-from workers.profiles.llm.tables import read as read_endpoints
-from workers.seats import LocalSeat
-from workers.wires.models import Model
+from workers.profiles.llm.programs.program_seats import is_cli
+from workers.profiles.llm.programs.table import CliSeat
+from workers.profiles.llm.programs.table import parse as parse_table
+from workers.profiles.llm.seats_from_table import read as read_endpoints
 
 ROOT = Path(__file__).parents[2]
 

@@ -47,14 +47,6 @@ def _errors() -> list[type[GridError]]:
     return [cls for cls in found if isinstance(cls, type)]
 
 
-def test_no_python_file_is_over_400_lines() -> None:
-    lengths = {
-        str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in _files() if p.suffix == ".py"
-    }
-    assert len(lengths) > 20
-    assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
-
-
 def test_no_file_is_named_for_nothing() -> None:
     vague = {"util", "utils", "common", "helper", "helpers", "misc"}
     assert [

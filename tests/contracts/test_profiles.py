@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gridq.profiles import installed
-from gridq.testing import FakeProfile, ProfileConformance
+from gridq.profiles.profile import installed
+from gridq.profiles.testing import FakeProfile, ProfileConformance
 from workers.chaos.profile import ChaosProfile
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.llm import LlmProfile

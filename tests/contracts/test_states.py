@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gridq import diagram, states
+from gridq.protocol import state_diagram, states
 from gridq.store.scripts import NAMES
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ KINDS = [
 
 
 def test_the_document_is_the_one_that_the_tables_make() -> None:
-    assert (ROOT / "docs" / "states.md").read_text() == diagram.document(), "run `make states`"
+    assert (ROOT / "docs" / "states.md").read_text() == state_diagram.document(), "run `make states`"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=["jobs", "stages", "attempts"])

@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 from redis import exceptions as faults
 
-from gridq import errors, executor, registry
-from gridq.admission import Admission
+from gridq import errors
 from gridq.app import app
-from gridq.inbox import Inbox
-from gridq.jobs import End
-from gridq.protocol import Advertisement
-from gridq.router import Router, build
+from gridq.execution import session
+from gridq.jobs.record import End
+from gridq.profiles.testing import FakeProfile
+from gridq.protocol.models import Advertisement
+from gridq.router.router import Router, build
+from gridq.seats import registry
 from gridq.store.scripts import Scripts
-from gridq.testing import FakeProfile
+from gridq.submission.admission import Admission
+from gridq.submission.inbox import Inbox
 from tests.conftest import GridEnv
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -47,7 +49,7 @@ def router(grid_env: GridEnv) -> Router:
     made = build(app, 1)
     made.admission = Admission(made.scripts, grid_env.settings, {"bench": Paid()})
     made.scripts.register("m.a", "i", host="h", lanes=1, queues=["bench:any"], ttl_ms=60_000)
-    assert executor.current() is None
+    assert session.current() is None
     return made
 
 

@@ -15,25 +15,25 @@ from typing import Any
 import pytest
 
 from gridq import stages
-from gridq.admission import Admission
-from gridq.board import Ask
-from gridq.cli.explain import examine
+from gridq.cli.commands.explain import examine
 from gridq.client import BrokerClient
 from gridq.errors import DeadlineExceeded, DeadlineUnreachable, QueueTimeout, WaitTimeout
-from gridq.forecast import Forecast
-from gridq.limiting import put_in_force
-from gridq.meters import Expects, Meter
-from gridq.outlook import Lookout
-from gridq.profiles import StageContext
-from gridq.protocol import Json, Limit, SeatTerms, StageCall
-from gridq.quotas import parse
-from gridq.registry import LiveSeat, live_seats
-from gridq.verification import verify
+from gridq.limits.enforcement import put_in_force
+from gridq.limits.quotas_file import parse
+from gridq.limits.verification import verify
+from gridq.profiles.profile import StageContext
+from gridq.protocol.meters import Expects, Meter
+from gridq.protocol.models import Json, Limit, SeatTerms, StageCall
+from gridq.seats.registry import LiveSeat, live_seats
+from gridq.submission.admission import Admission
+from gridq.submission.live_forecast import Lookout
+from gridq.submission.queue_snapshot import Ask
+from gridq.submission.start_forecast import Forecast
 from tests.builders import stage
 from tests.conftest import GridEnv
+from tests.fakes.model_server import WireServer
 from tests.local_grid import LocalGrid
 from tests.waiting import wait_for
-from tests.wire_server import WireServer
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 

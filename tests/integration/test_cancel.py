@@ -9,29 +9,30 @@ from typing import Any
 import pytest
 import redis
 
-from gridq import errors, inbox, stages
-from gridq.admission import Admission
+from gridq import errors, stages
 from gridq.app import app
 from gridq.client import Client
-from gridq.ledger import read
-from gridq.limiting import put_in_force
-from gridq.meters import sheet
-from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall, Usage
-from gridq.quotas import parse
-from gridq.settings import Settings
-from gridq.states import JobState
+from gridq.config.settings import Settings
+from gridq.limits.accounts import read
+from gridq.limits.enforcement import put_in_force
+from gridq.limits.quotas_file import parse
+from gridq.profiles.profile import StageContext
+from gridq.profiles.testing import FakeProfile
+from gridq.protocol.meters import sheet
+from gridq.protocol.models import Json, StageCall, Usage
+from gridq.protocol.states import JobState
 from gridq.store.connection import connect
+from gridq.submission import inbox
+from gridq.submission.admission import Admission
 from gridq.tasks import run_graph
-from gridq.testing import FakeProfile
 from tests.builders import retry, seq, stage
 from tests.conftest import GridEnv
+from tests.fakes.model_server import WireServer
 from tests.local_grid import BenchRunner, LocalGrid
 from tests.waiting import wait_for
-from tests.wire_server import WireServer
-from workers.embedded import EmbeddedServer
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
+from workers.supervisor.embedded_server import EmbeddedServer
 
 ECHO = {"root": stage("bench_echo")}
 SLEEP = {"root": stage("bench_sleep", ms=60_000)}

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from gridq.client import Client
-from gridq.settings import Settings
-from gridq.states import JobState
-from workers.embedded import EmbeddedServer
-from workers.home import Home
+from gridq.config.settings import Settings
+from gridq.protocol.states import JobState
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.home import Home
 
 # Started from a script's background, as some continuous integration does, a child would ignore Ctrl-C.
 HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gridq.client import Client
-from gridq.states import JobState
+from gridq.protocol.states import JobState
 from tests.integration.test_cli import Shell, error, shell, stage
 from tests.waiting import wait_for
 

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from gridq import registry
+from gridq.config.settings import Settings
 from gridq.errors import NoLiveSeat, SeatDegraded
-from gridq.profiles import StageContext
-from gridq.protocol import Advertisement, Json, StageCall
-from gridq.settings import Settings
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Advertisement, Json, StageCall
+from gridq.seats import registry
 from gridq.store.connection import connect
 from tests.conftest import GridEnv
 from tests.local_grid import LocalGrid

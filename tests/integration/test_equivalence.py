@@ -12,21 +12,21 @@ import pytest
 from hypothesis import HealthCheck, assume, currently_in_test_context, given, settings
 from hypothesis import strategies as st
 
-from gridq import queues
-from gridq.admission import Admission
+from gridq.config.settings import Settings
 from gridq.errors import GridError, StageError
 from gridq.graph.catalogue import Catalogue
 from gridq.graph.compile import compile_plan
 from gridq.graph.nodes import Graph, parse
 from gridq.graph.plan import Plan
-from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall
-from gridq.settings import Settings
+from gridq.profiles.profile import StageContext
+from gridq.protocol import queue_names
+from gridq.protocol.models import Json, StageCall
 from gridq.store.connection import connect
+from gridq.submission.admission import Admission
 from tests.generators import CATALOGUE, Calls, graphs, place, values
 from tests.local_grid import LocalGrid
 from tests.reference import Outcome, Reference, StageFailed
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 MOST_CALLS = 1_500
 """Retries nested in Retries around a stage that always fails multiply: such a graph says nothing new."""
@@ -62,7 +62,12 @@ def grid(server: EmbeddedServer) -> Iterator[LocalGrid]:
         broker_url=server.url, prefix="teq:", profiles=(), retry_backoff=0.1, sweep_ms=50, inline_value=200
     )
     client = connect(server.url)
-    seats = {"m.router": [queues.PURE], "m.local": [queues.LOCAL], "m.a": ["bench:any"], "m.b": ["bench:any"]}
+    seats = {
+        "m.router": [queue_names.PURE],
+        "m.local": [queue_names.LOCAL],
+        "m.a": ["bench:any"],
+        "m.b": ["bench:any"],
+    }
     with LocalGrid(client, config, seats, runner=CallsRunner()) as grid:
         grid.client._admission = TestAdmission(grid.scripts, config, {})
         yield grid

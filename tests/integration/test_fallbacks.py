@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from gridq import queues
-from gridq.cli.explain import examine
-from gridq.cli.jobs import stages_table
-from gridq.client.broker import BrokerClient
+from gridq.cli.commands.explain import examine
+from gridq.cli.commands.jobs import stages_table
+from gridq.client.broker_client import BrokerClient
+from gridq.config.settings import Settings
 from gridq.errors import DeadlineUnreachable, InvalidField, NoLiveSeat
-from gridq.protocol import Service
-from gridq.settings import Settings
+from gridq.protocol import queue_names
+from gridq.protocol.models import Service
 from gridq.store.connection import connect
 from tests.conftest import GridEnv
 from tests.local_grid import LocalGrid
 from tests.waiting import wait_for
-from workers.heartbeat import Heartbeat
+from workers.process.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
@@ -35,7 +35,7 @@ def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
     config = Settings(
         broker_url=grid_env.url, prefix=grid_env.prefix, profiles=("bench",), renew_ms=100, retry_backoff=0.0
     )
-    seats = {"m.one": ["bench:one"], "m.two": ["bench:two"], "m.router": [queues.PURE]}
+    seats = {"m.one": ["bench:one"], "m.two": ["bench:two"], "m.router": [queue_names.PURE]}
     with LocalGrid(connect(grid_env.url), config, seats) as made:
         for name in ("one", "two"):
             said = {"slugs": [name]}

@@ -12,15 +12,15 @@ import redis
 
 from gridq.app import configure
 from gridq.client import Client
+from gridq.config.settings import Settings, settings
 from gridq.errors import BrokerRefused, GridError, GridFull
-from gridq.inbox import Inbox
-from gridq.settings import Settings, settings
 from gridq.store.capacity import FULL
 from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
+from gridq.submission.inbox import Inbox
 from tests.conftest import GridEnv
 from tests.local_grid import LocalGrid
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 LIMIT = 20_000_000
 PATIENT = {"result_ttl": 60.0}

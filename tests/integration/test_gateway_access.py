@@ -15,16 +15,16 @@ import httpx
 import openai
 import pytest
 
-from gridq import auth
-from gridq.auth import KeyLimits
-from gridq.gateway.attempts import BURST
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.gateway.auth.failed_attempts import BURST
+from gridq.limits import api_keys
+from gridq.limits.api_keys import KeyLimits
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.gateways import Gateway, serving
 from tests.refused import refused
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 PAGE = "https://app.example.com"
 
@@ -40,8 +40,8 @@ class Site:
         self.opened = contextlib.ExitStack()
         self._addresses = count(1)
 
-    def key(self, agent: str = "ann", **options: Any) -> tuple[auth.Key, str]:
-        return auth.create(self.redis, self.keys, agent, **options)
+    def key(self, agent: str = "ann", **options: Any) -> tuple[api_keys.Key, str]:
+        return api_keys.create(self.redis, self.keys, agent, **options)
 
     def clients(self, key: str = "", **headers: str) -> tuple[httpx.Client, httpx.Client]:
         """A client of each gateway, both at one address that nobody else has (`_` stands for `-`)."""
@@ -134,7 +134,7 @@ def test_a_revoked_key_ends_at_every_gateway_within_a_second_or_so(site: Site) -
     key, text = site.key()
     for client in site.clients(text):
         assert client.get("/v1/models").status_code == 200
-    auth.revoke(site.redis, site.keys, key.id)
+    api_keys.revoke(site.redis, site.keys, key.id)
     for client in site.clients(text):
         answer = until(client, 401)
         assert code(answer) == "auth.key_revoked"

@@ -16,17 +16,17 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from gridq import auth
-from gridq.gateway import connections
-from gridq.gateway.limits import HEADER_BYTES, MOST_HEADERS
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.gateway.http import connections
+from gridq.gateway.http.bounds import HEADER_BYTES, MOST_HEADERS
+from gridq.limits import api_keys
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.builders import stage
 from tests.conftest import GridEnv
 from tests.gateways import Gateway, serving
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 
 @pytest.fixture(scope="module")
@@ -349,11 +349,11 @@ def test_beyond_its_machine_everybody_needs_a_key_whatever_becomes_of_the_keys(g
     with serving(grid_env.settings, host="0.0.0.0") as open_gateway:
         answer = open_gateway.http.get("/v1/models")
         assert (answer.status_code, code(answer)) == (403, "auth.open")
-        key, text = auth.create(grid_env.client, keys, "ann")
+        key, text = api_keys.create(grid_env.client, keys, "ann")
         with client_of(open_gateway, text) as client, client_of(open_gateway) as bare:
             wait_for(lambda: client.get("/v1/models").status_code == 200, 5)
             assert bare.get("/v1/models").status_code == 401
-            auth.forget(grid_env.client, keys, key.id)
+            api_keys.forget(grid_env.client, keys, key.id)
             wait_for(lambda: client.get("/v1/models").status_code in (401, 403), 5)
             wait_for(lambda: bare.get("/v1/models").status_code == 403, 5)
 

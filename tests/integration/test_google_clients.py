@@ -13,13 +13,13 @@ import openai
 import pytest
 
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
-from gridq.profiles import StageContext
-from gridq.protocol import Effect, StageCall, Usage
-from tests.gemini_server import KEY, GeminiServer
-from tests.wire_door import WireDoor
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Effect, StageCall, Usage
+from tests.fakes.gemini_server import KEY, GeminiServer
+from tests.fakes.model_door import WireDoor
+from workers.model_apis.google.from_chat import content_body
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
-from workers.wires.chat_as_google import content_body
 
 HELLO: Any = [{"role": "user", "content": "so it goes on"}]
 SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
+from gridq.config.settings import settings
 from gridq.errors import ChildDied, JobCancelled, ModelFileError, SeatUnavailable, StageError, StageTimeout
-from gridq.profiles import StageContext
-from gridq.protocol import Effect, SeatOffer, StageCall
-from gridq.settings import settings
-from workers.profiles.gpu import GpuProfile, process
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Effect, SeatOffer, StageCall
+from workers.model_apis.models import catalogue
+from workers.profiles.gpu import GpuProfile, model_process
 from workers.profiles.gpu.capability import GpuCapability
-from workers.profiles.gpu.process import ModelProcess
-from workers.wires.models import catalogue
+from workers.profiles.gpu.model_process import ModelProcess
 
 SMOL = next(model for model in catalogue() if model.name == "smollm2-135m-instruct")
 MODEL = "smollm2-135m-instruct"
@@ -161,7 +161,7 @@ def test_a_prompt_beyond_the_context_is_the_stages_fault(shared: GpuProfile):
 
 
 def test_cancel_stops_one_generation_and_the_model_stays(shared: GpuProfile, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(process, "STOP_SECONDS", 60)  # a busy machine may need long for one more token
+    monkeypatch.setattr(model_process, "STOP_SECONDS", 60)  # a busy machine may need long for one more token
     run(shared, "complete", {"prompt": "x", "max_tokens": 1})
     before = process_of(shared).pid
     pieces: list[Any] = []
@@ -372,8 +372,8 @@ def test_prompts_are_not_in_what_the_child_says(shared: GpuProfile):
 
 PARENT = """
 import sys, time
-from gridq.profiles import StageContext
-from gridq.protocol import StageCall
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import StageCall
 from workers.profiles.gpu import GpuProfile, process
 from workers.profiles.gpu.capability import GpuCapability
 profile = GpuProfile()

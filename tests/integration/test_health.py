@@ -7,9 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gridq import queues
 from gridq.cli import app
-from gridq.machine import machine_id
+from gridq.config.machine_id import machine_id
+from gridq.protocol import queue_names
 from gridq.store.capacity import NOT_KEPT
 from tests.conftest import GridEnv
 from tests.local_grid import LocalGrid
@@ -22,7 +22,7 @@ def health(*arguments: str) -> tuple[int, str]:
 
 def test_what_runs_here_is_live(grid_env: GridEnv) -> None:
     machine = machine_id(grid_env.settings.home)
-    seats = {f"{machine}.local": [queues.LOCAL], "elsewhere.router": [queues.PURE]}
+    seats = {f"{machine}.local": [queue_names.LOCAL], "elsewhere.router": [queue_names.PURE]}
     with LocalGrid(grid_env.client, grid_env.settings, seats):
         assert health() == (0, f"live: {machine}.local\nserver: {NOT_KEPT}\n")
         assert health("--seat", "local")[0] == 0
@@ -48,7 +48,7 @@ def test_a_lease_that_has_run_out_is_not_live_though_nobody_has_swept_it(grid_en
 
 
 def test_a_server_that_is_away_is_no_health(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gridq.settings import settings
+    from gridq.config.settings import settings
 
     monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://127.0.0.1:1/0")
     settings.cache_clear()

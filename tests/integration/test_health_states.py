@@ -8,19 +8,19 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from gridq import resting
+from gridq.config.settings import Settings
 from gridq.errors import NoLiveSeat, SeatDegraded, SeatError, SeatRateLimited, SeatUnavailable
-from gridq.executor import Session
-from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall
-from gridq.registry import LiveSeat
-from gridq.settings import Settings
+from gridq.execution import circuit_breaker
+from gridq.execution.session import Session
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json, StageCall
+from gridq.seats.registry import LiveSeat
 from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
 from tests.local_grid import BenchRunner, LocalGrid
 from tests.waiting import wait_for
-from workers.heartbeat import Heartbeat
+from workers.process.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
@@ -189,6 +189,6 @@ def test_a_burst_of_failures_asks_it_no_more_than_its_rests_allow(ill: Ill) -> N
     began, before = time.monotonic(), falls.calls
     ill.client.wait(jobs[0], 1.0)
     assert falls.calls - before <= (time.monotonic() - began) / 0.3 + 1
-    assert resting.UNWELL[0] == "logged_out"
+    assert circuit_breaker.UNWELL[0] == "logged_out"
     for job in jobs:
         ill.client.cancel(job)

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from gridq import stages
-from gridq.admission import Admission
-from gridq.meters import Meter
-from gridq.profiles import StageContext
-from gridq.protocol import Json, Limit, SeatTerms, StageCall
-from gridq.registry import LiveSeat, live_seats
-from gridq.settings import settings
-from gridq.verification import verify
+from gridq.config.settings import settings
+from gridq.limits.verification import verify
+from gridq.profiles.profile import StageContext
+from gridq.protocol.meters import Meter
+from gridq.protocol.models import Json, Limit, SeatTerms, StageCall
+from gridq.seats.registry import LiveSeat, live_seats
+from gridq.submission.admission import Admission
 from tests.builders import stage
 from tests.conftest import GridEnv
 from tests.local_grid import LocalGrid

@@ -13,8 +13,8 @@ from benchmarks import http, http_load, http_sides, http_upstream, report
 from benchmarks.http_load import Sample, Token
 from benchmarks.http_sides import Side
 from benchmarks.measure import Figure, Measured, Ratio, Unmeasured
-from workers.embedded import free_port
-from workers.programs import Program
+from workers.supervisor.embedded_server import free_port
+from workers.supervisor.programs import Program
 
 
 @pytest.fixture(scope="module")

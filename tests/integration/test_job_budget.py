@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gridq.errors import JobBudgetExceeded
-from gridq.inbox import keep_long
-from gridq.jobs import JobOptions
+from gridq.jobs.record import JobOptions
+from gridq.submission.inbox import keep_long
 from tests.builders import seq, stage
 from tests.conftest import GridEnv
 from tests.local_grid import DEFAULT_SEATS, LocalGrid

@@ -15,11 +15,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from gridq import bells
 from gridq.app import app
-from gridq.ledger import Account, read
+from gridq.limits.accounts import Account, read
+from gridq.limits.verification import verify
+from gridq.messaging import wake_ups
 from gridq.store.replies import Claim
-from gridq.verification import verify
 from tests import machines
 from tests.conftest import GridEnv
 from tests.invariants import broken
@@ -41,7 +41,7 @@ class Ledgers(RuleBasedStateMachine):
         # Nobody renews here, and on a busy machine the calls of one run may take longer than a lease lasts.
         config = env.settings.model_copy(update={"prefix": f"{env.prefix}{number}.", "lease_ms": 600_000})
         self.grid = Grid(env.client, config)
-        bells.declare(app, self.grid.client, self.grid.keys)
+        wake_ups.declare(app, self.grid.client, self.grid.keys)
         self.numbers = itertools.count(1)
         self.jobs: dict[str, tuple[str, int]] = {}  # job → agent, what it still holds
         self.spent: Counter[str] = Counter()

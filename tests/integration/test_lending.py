@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from gridq import registry
-from gridq.cli.explain import examine
+from gridq.cli.commands.explain import examine
 from gridq.client import Client
+from gridq.config.settings import Settings
 from gridq.errors import NoLiveSeat
-from gridq.protocol import SeatTerms
-from gridq.settings import Settings
+from gridq.protocol.models import SeatTerms
+from gridq.seats import registry
 from gridq.store.connection import connect
 from tests.conftest import GridEnv
 from tests.local_grid import LocalGrid
 from tests.waiting import wait_for
-from workers.heartbeat import Heartbeat
+from workers.process.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 

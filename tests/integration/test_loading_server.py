@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from gridq import router
 from gridq.app import app
-from gridq.cli.gateway import _look_at_grid
+from gridq.cli.commands.gateway import _look_at_grid
+from gridq.config.settings import settings
 from gridq.errors import ConfigError
 from gridq.gateway.options import gateway_options
-from gridq.settings import settings
-from tests.slow_server import SlowServer
-from workers import serving, up
-from workers.lifecycle import Worker
-from workers.probing import find
-from workers.up import Wanted
+from gridq.router import router
+from tests.fakes.slow_server import SlowServer
+from workers.machine.probing import find
+from workers.process.lifecycle import Worker
+from workers.supervisor import serving, up
+from workers.supervisor.up import Wanted
 
 SAYS = "the server reads its data"
 

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from gridq import registry
-from gridq.admission import Admission
 from gridq.app import app
-from gridq.client.broker import BrokerClient as Client
+from gridq.client.broker_client import BrokerClient as Client
 from gridq.errors import DeadlineUnreachable, GridError, NoLiveSeat, QueueDropped, QueueFull
-from gridq.inbox import Inbox
-from gridq.jobs import End, JobOptions
-from gridq.limiting import put_in_force
-from gridq.protocol import Advertisement, Limit, Service, Usage
-from gridq.quotas import parse
-from gridq.router import build
+from gridq.jobs.record import End, JobOptions
+from gridq.limits.enforcement import put_in_force
+from gridq.limits.quotas_file import parse
+from gridq.profiles.testing import FakeProfile
+from gridq.protocol.models import Advertisement, Limit, Service, Usage
+from gridq.router.router import build
+from gridq.seats import registry
 from gridq.store.connection import now_ms
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
-from gridq.testing import FakeProfile
+from gridq.submission.admission import Admission
+from gridq.submission.inbox import Inbox
 from tests.conftest import GridEnv
 from tests.unit.store.test_commands import commands
 
@@ -38,7 +38,7 @@ TOLD = {"capability", "bottleneck", "position", "starts_in", "retry_after", "fix
 @pytest.fixture
 def client(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client of a grid with one seat, of one lane, that takes nothing by itself."""
-    monkeypatch.setattr("gridq.outlook.FRESH", 0.0)
+    monkeypatch.setattr("gridq.submission.live_forecast.FRESH", 0.0)
     with Client(grid_env.url, config=grid_env.settings) as made:
         made._admission = Admission(made.scripts, grid_env.settings, {"bench": FakeProfile()})
         join(made.scripts, "m.a", ANY, WIDE)

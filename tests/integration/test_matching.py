@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from gridq import registry
-from gridq.admission import Admission
 from gridq.errors import NoLiveSeat
 from gridq.graph.catalogue import StageSpec
-from gridq.jobs import JobOptions
-from gridq.profiles import load
-from gridq.protocol import Advertisement
+from gridq.jobs.record import JobOptions
+from gridq.profiles.profile import load
+from gridq.protocol.models import Advertisement
+from gridq.seats import registry
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
+from gridq.submission.admission import Admission
 from tests.conftest import GridEnv
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from gridq import bells
 from gridq.app import app
 from gridq.graph.plan import Scope
-from gridq.meters import Meter, shared_names, sheet
-from gridq.protocol import Limit, Thing
+from gridq.limits.verification import verify
+from gridq.messaging import wake_ups
+from gridq.protocol.meters import Meter, shared_names, sheet
+from gridq.protocol.models import Limit, Thing
 from gridq.store.replies import Claim
-from gridq.verification import verify
 from tests.conftest import GridEnv
 from tests.invariants import broken
 from tests.machines import LONG
@@ -55,7 +55,7 @@ class Books:
         self.env = env
         config = env.settings.model_copy(update={"prefix": f"{env.prefix}{seed}."})
         self.grid = Grid(env.client, config)
-        bells.declare(app, self.grid.client, self.grid.keys)
+        wake_ups.declare(app, self.grid.client, self.grid.keys)
         self.leases: dict[str, Claim] = {}
         self.closed: list[str] = []
         self.jobs: list[str] = []

@@ -20,12 +20,12 @@ from gridq.errors import (
     StageError,
     StageTimeout,
 )
-from gridq.profiles import StageContext
-from gridq.protocol import StageCall, Usage
-from tests.wire_server import KEY, WireServer
-from workers.wires.asking import run
-from workers.wires.openai import OpenAIWire
-from workers.wires.stages import request
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import StageCall, Usage
+from tests.fakes.model_server import KEY, WireServer
+from workers.model_apis.openai.api import OpenAIWire
+from workers.model_apis.running import run
+from workers.model_apis.stages import request
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks import forecast, overload
 from benchmarks.overload import Answer, Tally
-from gridq import bells
-from gridq.admission import Admission
 from gridq.app import app
 from gridq.errors import GridError, QueueFull
-from gridq.limiting import put_in_force
-from gridq.quotas import parse
-from gridq.testing import FakeProfile
+from gridq.limits.enforcement import put_in_force
+from gridq.limits.quotas_file import parse
+from gridq.messaging import wake_ups
+from gridq.profiles.testing import FakeProfile
+from gridq.submission.admission import Admission
 from tests.conftest import GridEnv
 from tests.invariants import broken
 from tests.local_grid import LocalGrid
@@ -32,7 +32,7 @@ def test_what_is_taken_on_is_done_and_batch_gives_way(
 ) -> None:
     config, client = grid_env.settings, grid_env.client
     with LocalGrid(client, config, {"m.a": [ANY]}, lanes=2) as grid:
-        bells.declare(app, client, grid.scripts.keys)
+        wake_ups.declare(app, client, grid.scripts.keys)
         text = f'[queues."{ANY}"]\nmax_pending = {BOUND}\npolicy = "drop-oldest-batch"'
         put_in_force(grid.scripts, parse(text, "q.toml"), "a test")
         admission = Admission(grid.scripts, config, {"bench": FakeProfile()})

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from gridq import registry
+from gridq.config.settings import Settings
 from gridq.errors import NoLiveSeat, StreamCut
-from gridq.executor import Session
-from gridq.profiles import StageContext
-from gridq.protocol import Json, Limit, SeatTerms, StageCall, Usage
-from gridq.settings import Settings
+from gridq.execution.session import Session
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json, Limit, SeatTerms, StageCall, Usage
+from gridq.seats import registry
 from gridq.store.connection import connect
 from tests.conftest import GridEnv
 from tests.local_grid import BenchRunner, LocalGrid
 from tests.waiting import wait_for
-from workers.heartbeat import Heartbeat
 from workers.owner import switch
 from workers.owner.rules import Switch
 from workers.owner.watch import Watch
+from workers.process.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 
-from gridq.queues import PURE
+from gridq.limits.verification import verify
+from gridq.protocol.queue_names import PURE
 from gridq.store.replies import Claim, read_claim
-from gridq.verification import verify
 from tests import machines
 from tests.conftest import GridEnv
 from tests.hygiene import keys_without_ttl

@@ -10,13 +10,15 @@ from typing import Any, TypeVar
 import pytest
 from typer.testing import CliRunner
 
-from gridq import cli, history, queues
-from gridq.backlog import waits_for
+from gridq import cli
 from gridq.errors import ChildDied, JobNotFound, NotQuarantined, StageQuarantined
-from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall
-from gridq.quarantine import Quarantined
-from gridq.states import JobState, StageState
+from gridq.profiles.profile import StageContext
+from gridq.protocol import queue_names
+from gridq.protocol.models import Json, StageCall
+from gridq.protocol.states import JobState, StageState
+from gridq.views import jobs as history
+from gridq.views.quarantine import Quarantined
+from gridq.views.queues import waits_for
 from tests.builders import parallel, retry, seq, stage
 from tests.conftest import GridEnv
 from tests.local_grid import BenchRunner, LocalGrid
@@ -26,7 +28,7 @@ T = TypeVar("T")
 
 POISON = parallel(bad=stage("bench_die"), good=stage("bench_echo"))
 SEATS: dict[str, Sequence[str]] = {
-    "m.router": [queues.PURE], "m.a": ["bench:any"], "m.b": ["bench:any"], "m.c": ["bench:any"],
+    "m.router": [queue_names.PURE], "m.a": ["bench:any"], "m.b": ["bench:any"], "m.c": ["bench:any"],
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gridq.ledger import read
+from gridq.limits.accounts import read
 from tests.conftest import GridEnv
 from tests.unit.store.entered import agrees
 from tests.unit.store.limits import DAY, limit, turn_at
@@ -38,8 +38,8 @@ with Client() as client:
 """
 CLAIM = """
 import secrets, sys
-from gridq.protocol import Usage
-from gridq.settings import settings
+from gridq.protocol.models import Usage
+from gridq.config.settings import settings
 from gridq.store.connection import connect
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
@@ -59,9 +59,9 @@ print(*said, flush=True)
 """
 SHARED = """
 import secrets, sys
-from gridq.meters import sheet
-from gridq.protocol import Usage
-from gridq.settings import settings
+from gridq.protocol.meters import sheet
+from gridq.protocol.models import Usage
+from gridq.config.settings import settings
 from gridq.store.connection import connect
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from gridq import queues
+from gridq.config.settings import Settings, settings
 from gridq.graph.catalogue import Catalogue, StageSpec
 from gridq.graph.nodes import Stage, parse, walk_nodes
-from gridq.settings import Settings, settings
+from gridq.protocol import queue_names
 from gridq.store.connection import connect
 from tests.local_grid import LocalGrid
 from tests.reference import Reference
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 TOP = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("GRIDQ_TEST_GRAPHS", TOP.parent / "shared" / "graphs"))
@@ -70,7 +70,10 @@ def real_grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) 
         patch.syspath_prepend(str(folder))
         patch.setenv("GRIDQ_STAGES", MODULE)
         settings.cache_clear()
-        seats = {"m.router": [queues.PURE], "m.local": [queues.LOCAL, queues.module_queue(MODULE)]}
+        seats = {
+            "m.router": [queue_names.PURE],
+            "m.local": [queue_names.LOCAL, queue_names.module_queue(MODULE)],
+        }
         with LocalGrid(client, config, seats) as grid:
             yield grid
     settings.cache_clear()

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gridq import cli, queues
+from gridq import cli
 from gridq.client import Client
 from gridq.errors import AttemptsExhausted, SeatUnavailable
-from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall
+from gridq.profiles.profile import StageContext
+from gridq.protocol import queue_names
+from gridq.protocol.models import Json, StageCall
 from tests.builders import stage
 from tests.conftest import GridEnv
 from tests.local_grid import BenchRunner, LocalGrid
 
 SEATS: dict[str, Sequence[str]] = {
-    "m.router": [queues.PURE], "m.bad": ["bench:any", "bench:bad"], "m.good": ["bench:any"],
+    "m.router": [queue_names.PURE], "m.bad": ["bench:any", "bench:bad"], "m.good": ["bench:any"],
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from tests.responses_server import KEY, ResponsesServer
+from tests.fakes.responses_server import KEY, ResponsesServer
 
 
 @pytest.fixture(scope="module")

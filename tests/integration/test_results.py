@@ -10,13 +10,13 @@ import pytest
 from celery.exceptions import TimeoutError as WaitedTooLong
 from celery.result import ResultSet
 
-from gridq import results
 from gridq.app import app
+from gridq.config.settings import Settings
 from gridq.errors import BrokerRefused, BrokerUnreachable
-from gridq.protocol import Json
-from gridq.settings import Settings
+from gridq.messaging import results
+from gridq.protocol.models import Json
 from tests.pointed import pointed_at
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 
 @pytest.fixture

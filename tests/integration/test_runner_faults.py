@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 from redis import exceptions as errors_of_redis
 
-from gridq import errors, queues
-from gridq.admission import Admission
+from gridq import errors
+from gridq.config.settings import Settings
 from gridq.errors import GridError, SeatUnavailable, StageError
-from gridq.executor import Session
-from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall
-from gridq.settings import Settings
+from gridq.execution.session import Session
+from gridq.profiles.profile import StageContext
+from gridq.profiles.testing import FakeProfile
+from gridq.protocol import queue_names
+from gridq.protocol.models import Json, StageCall
 from gridq.store.connection import connect
-from gridq.testing import FakeProfile
+from gridq.submission.admission import Admission
 from tests.local_grid import BenchRunner, LocalGrid
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 
@@ -57,7 +58,11 @@ def odd(server: EmbeddedServer) -> Iterator[tuple[LocalGrid, Odd]]:
     )  # fmt: skip
     client = connect(server.url)
     runner = Odd()
-    seats: dict[str, Sequence[str]] = {"m.router": [queues.PURE], "m.a": ["bench:any"], "m.b": ["bench:any"]}
+    seats: dict[str, Sequence[str]] = {
+        "m.router": [queue_names.PURE],
+        "m.a": ["bench:any"],
+        "m.b": ["bench:any"],
+    }
     with LocalGrid(client, config, seats, runner=runner) as grid:
         grid.client._admission = Admission(grid.scripts, config, {"bench": FakeProfile()})
         yield grid, runner

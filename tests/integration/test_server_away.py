@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gridq.executor import Session
-from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.execution.session import Session
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json, StageCall
 from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
 from tests.local_grid import DEFAULT_SEATS, BenchRunner, LocalGrid
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 
 def test_a_result_made_while_the_server_was_away_is_recorded_once(tmp_path: Path) -> None:

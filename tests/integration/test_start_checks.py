@@ -11,18 +11,18 @@ from collections.abc import Iterator
 import pytest
 from celery import Celery
 
-from gridq import router
 from gridq.app import app as celery_app
 from gridq.client import Client
+from gridq.config.settings import settings
 from gridq.errors import BrokerEvicts, SchemaMismatch
-from gridq.settings import settings
+from gridq.router import router
 from gridq.store.capacity import NOT_KEPT
 from gridq.store.connection import connect
 from gridq.tasks import run_graph
 from tests.conftest import GridEnv
-from workers.embedded import EmbeddedServer
-from workers.lifecycle import Worker
-from workers.probing import find
+from workers.machine.probing import find
+from workers.process.lifecycle import Worker
+from workers.supervisor.embedded_server import EmbeddedServer
 
 
 @pytest.fixture

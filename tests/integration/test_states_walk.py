@@ -1,4 +1,4 @@
-"""Every move that the tables of gridq.states allow is made, one after the other."""
+"""Every move that the tables of gridq.protocol.states allow is made, one after the other."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gridq import bells
 from gridq.app import app
-from gridq.queues import PURE
+from gridq.messaging import wake_ups
+from gridq.protocol.queue_names import PURE
 from gridq.store.replies import Claim
 from tests.conftest import GridEnv
 from tests.invariants import broken
@@ -28,7 +28,7 @@ class Walk(Grid):
 
     def __init__(self, env: GridEnv) -> None:
         super().__init__(env.client, env.settings.model_copy(update={"max_losses": 2}))
-        bells.declare(app, self.client, self.keys)
+        wake_ups.declare(app, self.client, self.keys)
         self.watcher = Watcher(self)
         self.seats = itertools.count(1)
         self._call, self.scripts.call = self.scripts.call, self.call  # type: ignore[method-assign]

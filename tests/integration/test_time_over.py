@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 from redis.exceptions import ConnectionError
 
-from gridq.attempt import Attempt
 from gridq.errors import SeatUnavailable
-from gridq.executor import Session
-from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall
-from gridq.states import JobState
+from gridq.execution.attempt import Attempt
+from gridq.execution.session import Session
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json, StageCall
+from gridq.protocol.states import JobState
 from gridq.store.replies import Claim
 from tests.builders import stage
 from tests.conftest import GridEnv

@@ -15,13 +15,13 @@ import pytest
 import redis
 from celery.contrib.testing.worker import start_worker
 
+from gridq.config.settings import Settings
 from gridq.errors import BrokerRefused, BrokerUnreachable
-from gridq.settings import Settings
+from gridq.messaging.envelopes import PLACEHOLDER, envelope
 from gridq.store.connection import connect, translated
-from gridq.store.envelopes import PLACEHOLDER, envelope
 from tests.conftest import GridEnv
 from tests.integration.witness_app import make, notes
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 QUEUE = "llm:a"
 
@@ -92,7 +92,7 @@ def test_the_envelope_is_what_apply_async_sends(grid_env: GridEnv) -> None:
 
 def test_every_program_makes_the_same_envelope(grid_env: GridEnv) -> None:
     code = (
-        "from tests.integration.witness_app import make; from gridq.store.envelopes import envelope;"
+        "from tests.integration.witness_app import make; from gridq.messaging.envelopes import envelope;"
         f"print(envelope(make(), 'witness.run', '{QUEUE}', ('x',)))"
     )
     other = subprocess.run(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gridq.limiting import put_in_force, write_calendar
-from gridq.protocol import MOST_USED
-from gridq.quotas import parse
-from gridq.verification import verify
+from gridq.limits.enforcement import put_in_force, write_calendar
+from gridq.limits.quotas_file import parse
+from gridq.limits.verification import verify
+from gridq.protocol.models import MOST_USED
 from tests.builders import stage
 from tests.conftest import GridEnv
 from tests.local_grid import DEFAULT_SEATS, LocalGrid

@@ -12,9 +12,9 @@ import anthropic
 import openai
 import pytest
 
-from gridq.settings import settings
-from tests.anthropic_server import KEY, AnthropicServer
-from tests.wire_door import WireDoor
+from gridq.config.settings import settings
+from tests.fakes.anthropic_server import KEY, AnthropicServer
+from tests.fakes.model_door import WireDoor
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability
 from workers.profiles.llm import LlmProfile

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from gridq.errors import JobCancelled, SeatUnavailable, StageError, StageTimeout
-from gridq.profiles import StageContext
-from workers.wires import connections
-from workers.wires.openai import OpenAIWire
+from gridq.profiles.profile import StageContext
+from workers.model_apis.http import connections
+from workers.model_apis.openai.api import OpenAIWire
 
 ANSWER = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}).encode()
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable
-from gridq.profiles import StageContext
-from gridq.protocol import Effect, StageCall
-from tests.local_http import Handler, LocalServer
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Effect, StageCall
+from tests.fakes.http_server import Handler, LocalServer
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 

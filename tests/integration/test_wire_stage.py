@@ -21,12 +21,12 @@ from gridq.errors import (
     StageError,
     StageTimeout,
 )
-from gridq.profiles import StageContext
-from gridq.protocol import Effect, StageCall, Usage
-from tests.anthropic_server import KEY as ANTHROPIC_KEY
-from tests.anthropic_server import AnthropicServer
-from tests.wire_server import CALL, KEY, WireServer, logprobs
-from tests.wire_types import CHUNK, COMPLETION, EMBEDDINGS, EVENT, MESSAGE, TEXT_COMPLETION, valid
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Effect, StageCall, Usage
+from tests.fakes.anthropic_server import KEY as ANTHROPIC_KEY
+from tests.fakes.anthropic_server import AnthropicServer
+from tests.fakes.model_server import CALL, KEY, WireServer, logprobs
+from tests.fakes.model_types import CHUNK, COMPLETION, EMBEDDINGS, EVENT, MESSAGE, TEXT_COMPLETION, valid
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from celery import Celery
 
 from gridq.app import Messaging, server_options
-from gridq.settings import settings
+from gridq.config.settings import settings
 
 
 def make() -> Celery:

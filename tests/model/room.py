@@ -6,7 +6,7 @@ from collections import Counter
 
 from gridq.errors import QueueDropped
 from gridq.graph.plan import Plan, Step
-from gridq.jobs import rung
+from gridq.jobs.record import rung
 from tests.unit.store.plans import Grid
 
 Bounds = dict[str, tuple[int, bool]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any
 
-from gridq.meters import sheet
+from gridq.protocol.meters import sheet
 from gridq.store.replies import Claim, read_claim
 from tests.unit.store.plans import Grid
 

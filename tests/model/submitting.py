@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from gridq import bells
 from gridq.app import app
-from gridq.states import JobState, StageState
+from gridq.messaging import wake_ups
+from gridq.protocol.states import JobState, StageState
 from tests.conftest import GridEnv
 from tests.model.room import Bounds, Room
 from tests.model.shadow import TEAM, Shadow
@@ -60,7 +60,7 @@ class Submitting(RuleBasedStateMachine):
             update={"prefix": f"{env.prefix}{number}.", "max_losses": 3, "lease_ms": HOUR}
         )
         self.grid = Grid(env.client, config)
-        bells.declare(app, self.grid.client, self.grid.keys)
+        wake_ups.declare(app, self.grid.client, self.grid.keys)
         self.watcher, self.shadow = Watcher(self.grid), Shadow(self.grid)
         self.calls: list[tuple[str, tuple[Any, ...], Any]] = []
         self._call, self.grid.scripts.call = self.grid.scripts.call, self.call  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ import dataclasses
 from hypothesis import strategies as st
 
 from gridq.graph.plan import Arms, Plan, Scope, Step
-from gridq.queues import PURE
+from gridq.protocol.queue_names import PURE
 from tests.unit.store.plans import HOUR, step
 
 ONE, TWO = "bench:one", "bench:two"

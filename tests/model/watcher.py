@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gridq.states import (
+from gridq.protocol.states import (
     ATTEMPT_MOVES,
     JOB_MOVES,
     STAGE_MOVES,
@@ -27,7 +27,7 @@ EVERY: frozenset[Move] = frozenset(
     for (before, after), scripts in table.items()
     for script in scripts
 )
-"""All moves that the tables of gridq.states allow."""
+"""All moves that the tables of gridq.protocol.states allow."""
 
 
 ENDED_BY = {

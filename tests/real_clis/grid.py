@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from gridq.client import Client
-from gridq.settings import Settings
-from tests.anthropic_server import AnthropicServer
-from tests.gemini_server import GeminiServer
-from tests.local_http import ModelServer
+from gridq.config.settings import Settings
+from tests.fakes.anthropic_server import AnthropicServer
+from tests.fakes.gemini_server import GeminiServer
+from tests.fakes.http_server import ModelServer
+from tests.fakes.responses_server import ResponsesServer
 from tests.pointed import pointed_at
 from tests.real_clis.installing import program
-from tests.responses_server import ResponsesServer
 from tests.waiting import wait_for
-from workers.home import Home
+from workers.supervisor.home import Home
 
 SEAT = """
 [[llm]]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.builders import stage
 from tests.real_clis.grid import Grid, up
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 pytestmark = [pytest.mark.clis, pytest.mark.timeout(600)]
 

@@ -12,7 +12,7 @@ from tests.acceptance.homes import processes
 from tests.builders import stage
 from tests.real_clis.grid import CLIS, Grid, up
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 pytestmark = [pytest.mark.clis, pytest.mark.timeout(600)]
 

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from gridq.app import OVERRIDES, Messaging, app, configure, server_options
-from gridq.settings import Settings
+from gridq.config.settings import Settings
 from tests.conftest import GridEnv
 
 
@@ -63,7 +63,7 @@ def test_broker_and_results_share_server_and_prefix() -> None:
 
 def test_the_transport_is_the_guarded_one_whatever_the_url() -> None:
     for url in ("redis://host/0", "rediss://host/0", "unix:///run/s.sock"):
-        assert type(_app(url).connection_for_write().transport).__module__ == "gridq.transport"
+        assert type(_app(url).connection_for_write().transport).__module__ == "gridq.messaging.transport"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,10 @@ def test_sentinels_are_options_of_the_transport_and_the_url_stays_one_that_flowe
     made = _app("sentinels://u:p%40@a,b:2/main/3?sentinel_password=s&ssl_ca_certs=%2Fca.pem")
     assert made.conf.broker_url == "redis://u:p%40@a:26379/3"
     transport = made.connection_for_write().transport
-    assert (type(transport).__module__, type(transport).__name__) == ("gridq.transport", "SentinelTransport")
+    assert (type(transport).__module__, type(transport).__name__) == (
+        "gridq.messaging.transport",
+        "SentinelTransport",
+    )
     options = made.conf.broker_transport_options
     assert (options["sentinels"], options["master_name"]) == ((("a", 26379), ("b", 2)), "main")
     assert (options["sentinel_kwargs"]["password"], options["sentinel_kwargs"]["ssl"]) == ("s", True)

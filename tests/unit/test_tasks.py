@@ -13,8 +13,8 @@ from celery.worker.request import Request
 import gridq
 from gridq.app import app
 from gridq.errors import ConfigError
-from gridq.inbox import default
-from gridq.received import AdmissionRequest
+from gridq.messaging.router_request import AdmissionRequest
+from gridq.submission.inbox import default
 from tests.conftest import GridEnv
 
 ECHO = {"root": {"op": "Const", "value": 1}}

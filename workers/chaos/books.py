@@ -25,21 +25,21 @@ from typing import Any
 
 from redis import Redis
 
-from gridq import entries
-from gridq.entries import Entry
+from gridq.config.settings import Settings
 from gridq.errors import GridError
 from gridq.graph.plan import Step
-from gridq.history import read_rows
-from gridq.jobs import End
-from gridq.meters import OWN, sheet
-from gridq.planning import compile_text, local_catalogue
-from gridq.profiles import load
-from gridq.protocol import Json, Row
-from gridq.settings import Settings
-from gridq.states import JobState
+from gridq.jobs.record import End
+from gridq.limits import ledger
+from gridq.limits.ledger import Entry
+from gridq.limits.verification import Verified, verify
+from gridq.profiles.profile import load
+from gridq.protocol.meters import OWN, sheet
+from gridq.protocol.models import Json, Row
+from gridq.protocol.states import JobState
 from gridq.store import values
 from gridq.store.keys import Keys
-from gridq.verification import Verified, verify
+from gridq.submission.planning import compile_text, local_catalogue
+from gridq.views.jobs import read_rows
 
 BATCH = 200
 
@@ -98,7 +98,7 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str]) -> Books:
             records[job].rows = read_rows(rows)
             _end(client, keys, records[job], ends)
     _lost(client, keys, records)
-    for entry in entries.read(client, keys):
+    for entry in ledger.read(client, keys):
         if entry.charged and entry.job in records and entry.step is not None and entry.attempt is not None:
             records[entry.job].entries[entry.step][entry.attempt].append(entry)
     charged = {}

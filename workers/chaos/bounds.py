@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gridq.entries import LATE, Entry
-from gridq.meters import WHOLE
+from gridq.limits.ledger import LATE, Entry
+from gridq.protocol.meters import WHOLE
 
 MICRO = 1_000_000
 MINUTE_MS = 60_000

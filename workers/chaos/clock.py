@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gridq.home import write_private
+from gridq.config.home import write_private
 
 FILE = "GRIDQ_CHAOS_CLOCK"
 """The environment variable that names the file with the seconds."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gridq.graph.nodes import below
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 from workers.chaos.profile import CENTS, SEATED
 from workers.chaos.witness import ORDERS, answer
 

@@ -16,18 +16,18 @@ from typing import Self
 import redis
 from pydantic import SecretStr
 
+from gridq.config.home import write_private
+from gridq.config.settings import Settings
 from gridq.errors import ConfigError, StartTimeout
-from gridq.home import write_private
-from gridq.settings import Settings
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
-from workers import programs
 from workers.chaos import clock, witness, zone
 from workers.chaos.layout import RICH, Layout, Machine
 from workers.chaos.proxy import HOST, Proxy
 from workers.chaos.standstill import Standstill
-from workers.embedded import EmbeddedServer, free_port, is_free
-from workers.programs import Program
+from workers.supervisor import programs
+from workers.supervisor.embedded_server import EmbeddedServer, free_port, is_free
+from workers.supervisor.programs import Program
 
 GATEWAYS = 2
 START = 120.0

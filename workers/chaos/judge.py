@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gridq.audit import Check
-from gridq.entries import RECORDED, Entry
+from gridq.config.settings import Settings
 from gridq.errors import GridError
 from gridq.graph.plan import Step
-from gridq.protocol import Row
-from gridq.settings import Settings
-from gridq.states import JobState
+from gridq.limits.ledger import RECORDED, Entry
+from gridq.protocol.models import Row
+from gridq.protocol.states import JobState
+from gridq.views.audit import Check
 from workers.chaos.books import Books, Plans, Record
 from workers.chaos.bounds import Use
 from workers.chaos.plan import Job

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gridq.errors import ConfigError
-from gridq.protocol import Json
+from gridq.protocol.models import Json
 from workers.chaos.graphs import Made, Maker, spends
 
 FAULTS = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gridq.profiles import StageContext
-from gridq.protocol import Estimate, Json, StageCall
-from gridq.testing import FakeProfile
+from gridq.profiles.profile import StageContext
+from gridq.profiles.testing import FakeProfile
+from gridq.protocol.models import Estimate, Json, StageCall
 from workers.chaos.witness import tokens, work
 
 CENTS = 0.05

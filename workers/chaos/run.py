@@ -16,11 +16,13 @@ import redis
 from celery.states import PENDING
 from redis.exceptions import RedisError
 
-from gridq import backlog, entries, history
 from gridq.app import app, disconnect
-from gridq.audit import Check, audit
 from gridq.errors import GridError
+from gridq.limits import ledger as entries
 from gridq.store.connection import translate
+from gridq.views import jobs as history
+from gridq.views import queues
+from gridq.views.audit import Check, audit
 from workers.chaos import books, witness
 from workers.chaos.attacks import Attacker
 from workers.chaos.bounds import overdrawn, uses
@@ -260,7 +262,7 @@ def _hung(grid: ChaosGrid, watch: _Watch) -> list[str]:
     with grid.direct() as client:
         for job in watch.open[:SHOWN]:
             view = history.JobReader(client, grid.keys, job).read(rows=False)
-            why = backlog.waits_for(client, grid.keys, view) if view.state is not None else "it is not known"
+            why = queues.waits_for(client, grid.keys, view) if view.state is not None else "it is not known"
             lines.append(f"{job} has not ended: {why}")
     if len(watch.open) > SHOWN:
         lines.append(f"and {len(watch.open) - SHOWN} more jobs")

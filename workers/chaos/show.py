@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gridq.cli.audit import as_json as checks_as_json
-from gridq.cli.audit import show as show_checks
+from gridq.cli.commands.audit import as_json as checks_as_json
+from gridq.cli.commands.audit import show as show_checks
 from gridq.cli.output import console, plain_table
 from workers.chaos.judge import STANDINGS
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gridq.profiles import StageContext
-from gridq.protocol import Json
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json
 from gridq.stages import stage
 from workers.chaos.witness import work
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 from gridq.app import configure
 from gridq.client import BrokerClient, Client, GatewayClient
+from gridq.config.settings import Settings
 from gridq.errors import BrokerError, GridError, JobNotFound, WaitTimeout
-from gridq.inbox import Inbox
-from gridq.jobs import new_id
-from gridq.protocol import Json
-from gridq.settings import Settings
+from gridq.jobs.record import new_id
+from gridq.protocol.models import Json
 from gridq.store.connection import translated
+from gridq.submission.inbox import Inbox
 from workers.chaos.plan import Job, Plan
 
 log = logging.getLogger(__name__)

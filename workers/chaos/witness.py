@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gridq.errors import ChildDied, SeatUnavailable, StageError, StageTimeout
-from gridq.profiles import StageContext
-from gridq.protocol import Json, Usage
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json, Usage
 
 FILE = "GRIDQ_CHAOS_WITNESS"
 """The environment variable that names the witness's file."""

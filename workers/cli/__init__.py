@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gridq.cli.tree import Tree
+from gridq.cli.command_tree import Tree
 
 
 def register(app: typer.Typer) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gridq.cli.exits import BREACH, EXITS, AsJson, Debug
+from gridq.cli.exit_codes import BREACH, EXITS, AsJson, Debug
 from gridq.cli.output import echo_json
 
 app = typer.Typer()
@@ -62,7 +62,7 @@ def chaos(
     from workers.chaos.layout import witnessed
     from workers.chaos.run import longest, run
     from workers.chaos.show import as_json, show
-    from workers.signals import ended_by_signals
+    from workers.supervisor.signals import ended_by_signals
 
     kinds = plans.chosen(faults)
     chosen = secrets.randbelow(1_000_000) if seed is None else seed

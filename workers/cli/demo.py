@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.exit_codes import EXITS, AsJson, Debug
 from gridq.cli.output import console, echo_json, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from workers.seats import Found
+    from workers.machine.seats import Found
 
 
 app = typer.Typer()
@@ -77,9 +77,9 @@ def probe(json: AsJson = False, debug: Debug = False) -> None:
 
     No stage is run and no model is asked.
     """
-    from gridq.profiles import load
-    from gridq.settings import settings
-    from workers.probing import find
+    from gridq.config.settings import settings
+    from gridq.profiles.profile import load
+    from workers.machine.probing import find
 
     config = settings()
     found = find(config, load(config.profiles))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.exit_codes import EXITS, AsJson, Debug
 from gridq.cli.output import echo_json
 
 NOTHING_RUNS = 3
@@ -63,14 +63,14 @@ def up(
     listens on this machine alone and keeps its data in the home folder; where GRIDQ_BROKER_URL or config.toml
     there names a server, that one is used instead.
     """
-    from gridq.settings import settings
-    from workers import up as grid
+    from gridq.config.settings import settings
+    from workers.supervisor import up as grid
 
     began = time.monotonic()
     wanted = grid.Wanted(tuple(seat or ()), routers, flower, gateway)
 
     def ready(state: dict[str, Any]) -> None:
-        from workers.status import started
+        from workers.supervisor.status import started
 
         show(state, json, started(state, time.monotonic() - began, here=not detach))
 
@@ -92,8 +92,8 @@ def down(
 
     Where none runs, that is said, and is no error.
     """
-    from gridq.home import folder
-    from workers.down import take_down
+    from gridq.config.home import folder
+    from workers.supervisor.down import take_down
 
     home = folder()
     done = take_down(home, quickly=now)
@@ -111,8 +111,8 @@ def down(
 @app.command(epilog=STATUS_EXITS, short_help="Show what of the grid runs on this machine.")
 def status(json: AsJson = False, debug: Debug = False) -> None:
     """Show the parts that run here, the server, the live seats of the grid and how many jobs there are."""
-    from gridq.home import GRID, WORKER, folder, running
-    from workers.control import ask
+    from gridq.config.home import GRID, WORKER, folder, running
+    from workers.supervisor.control_socket import ask
 
     home = folder()
     states = [state for name in (GRID, WORKER) if (state := ask(home, name) or running(home, name))]
@@ -123,7 +123,7 @@ def status(json: AsJson = False, debug: Debug = False) -> None:
         parts = [{name: value for name, value in s.items() if name not in private} for s in states]
         echo_json({"running": parts, "url": url, "grid": found})
     else:
-        from workers import status as texts
+        from workers.supervisor import status as texts
 
         if not states:
             typer.echo(f"Nothing runs in {home}. To start a grid: gridq up; to serve in one: gridq worker\n")
@@ -155,10 +155,10 @@ def show(state: dict[str, Any], json: bool, text: str) -> None:
 
 def _elsewhere() -> tuple[dict[str, Any], str]:
     """The grid on the server that the settings name, and its address."""
-    from gridq.settings import settings
+    from gridq.config.settings import settings
     from gridq.store.connection import connect, safe_url
     from gridq.store.keys import Keys
-    from workers.status import look_at_grid
+    from workers.supervisor.status import look_at_grid
 
     config = settings()
     url = config.broker_url.get_secret_value()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.exit_codes import EXITS, AsJson, Debug
 from gridq.cli.inputs import seconds_of
 from gridq.cli.output import amount, clock, console, echo_json, plain_table
 from gridq.errors import ConfigError
@@ -17,7 +17,7 @@ from workers.cli import seat_log
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gridq.registry import LiveSeat
+    from gridq.seats.registry import LiveSeat
 
 app = typer.Typer()
 seat_app = typer.Typer(
@@ -34,7 +34,7 @@ OBEYED = 5.0
 
 
 def _names(incomplete: str) -> list[str]:
-    from gridq.home import folder
+    from gridq.config.home import folder
     from workers.owner.watch import known
 
     return [name for name in known(folder()) if name.startswith(incomplete)]
@@ -126,14 +126,14 @@ def status(seat: Seat = None, *, json: AsJson = False, debug: Debug = False) -> 
 
 def _home_of(seat: str | None) -> Path:
     """The home folder. ConfigError: this machine has no such seat."""
-    from gridq.home import folder
+    from gridq.config.home import folder
     from workers.owner.watch import known
 
     home = folder()
     if seat is not None and seat not in known(home):  # one that was never served
-        from gridq.profiles import load
-        from gridq.settings import settings
-        from workers.probing import find
+        from gridq.config.settings import settings
+        from gridq.profiles.profile import load
+        from workers.machine.probing import find
 
         config = settings()
         find(config, load(config.profiles)).chosen([seat], "SEAT")
@@ -152,10 +152,10 @@ def _told(home: Path) -> dict[str, dict[str, Any]]:
 
     from redis.exceptions import RedisError
 
-    from gridq import registry
+    from gridq.config.machine_id import machine_id
+    from gridq.config.settings import settings
     from gridq.errors import GridError
-    from gridq.machine import machine_id
-    from gridq.settings import settings
+    from gridq.seats import registry
     from gridq.store.connection import connect
     from gridq.store.keys import Keys
 
@@ -174,9 +174,9 @@ def told_of(seat: LiveSeat) -> dict[str, Any]:
     """
     from fractions import Fraction
 
-    from gridq.cli.workers import other_budgets, own_money
-    from gridq.meters import OWN
-    from gridq.resting import PAUSED
+    from gridq.cli.commands.workers import other_budgets, own_money
+    from gridq.execution.circuit_breaker import PAUSED
+    from gridq.protocol.meters import OWN
 
     found = UNTOLD | {"budgets": other_budgets(seat)}
     own = own_money(seat)
@@ -213,7 +213,7 @@ def _show(home: Path, rows: list[dict[str, Any]], json: bool) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    from gridq.cli.workers import in_window
+    from gridq.cli.commands.workers import in_window
     from workers.owner.watch import LENT
 
     rich = any(row.get("budget") is not None for row in rows)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.exit_codes import EXITS, AsJson, Debug
+from gridq.cli.grid import client_of
 from gridq.cli.inputs import instant_of
 from gridq.cli.output import amount, clock, console, echo_json, plain_table, took
-from gridq.cli.server import client_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rich.table import Table
 
-    from gridq.entries import Entry
+    from gridq.limits.ledger import Entry
 
 WEEK = "7d"
 
@@ -45,12 +45,12 @@ def log(
     """Show what ran on this machine's seats, for whom, what came of it and at what cost, from the ledger: the
     latest attempts, and what all of them together used. No prompt and no answer stands there.
     """
-    from gridq import entries
-    from gridq.ledger import zone_of
-    from gridq.machine import machine_id
-    from gridq.report import SeatReport
-    from gridq.settings import settings
+    from gridq.config.machine_id import machine_id
+    from gridq.config.settings import settings
+    from gridq.limits import ledger
+    from gridq.limits.accounts import zone_of
     from gridq.store.connection import now_ms, translated
+    from gridq.views.report import SeatReport
 
     config = settings()
     wanted = seat if seat and "." in seat else f"{machine_id(config.home)}.{seat or ''}"
@@ -59,7 +59,7 @@ def log(
     with client_of(config) as client, translated(client.url):
         zone = zone_of(client.redis, client.keys, config.timezone)
         start = instant_of(since, "--since", zone, now_ms(client.redis))
-        for entry in entries.read(client.redis, client.keys, since=start):
+        for entry in ledger.read(client.redis, client.keys, since=start):
             whole = entry.seat.startswith(wanted) if seat is None else entry.seat == wanted
             if whole and entry.charged is not None:
                 kept.append(entry)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.exit_codes import EXITS, AsJson, Debug
 from gridq.cli.inputs import seconds_of
 from gridq.cli.output import console, echo_json, plain_table, span
 from gridq.errors import JoinTokenInvalid
@@ -42,7 +42,7 @@ def create(
     It holds the server's password and is shown this once; the server keeps a hash of its secret.
     """
     from gridq.store.connection import safe_url
-    from workers import tokens as store
+    from workers.machine import join_tokens as store
 
     seconds = seconds_of(ttl, "--ttl", 1, store.LONGEST)
     with _grid() as (client, keys, url):
@@ -68,7 +68,7 @@ def listing(json: AsJson = False, debug: Debug = False) -> None:
     """Show the tokens that have not expired, by their ids; the tokens themselves cannot be shown again."""
     import time
 
-    from workers import tokens as store
+    from workers.machine import join_tokens as store
 
     with _grid() as (client, keys, _):
         found = store.listed(client, keys)
@@ -96,7 +96,7 @@ def revoke(
     debug: Debug = False,
 ) -> None:
     """End a token. Machines that have joined with it stay in the grid."""
-    from workers import tokens as store
+    from workers.machine import join_tokens as store
 
     with _grid() as (client, keys, _):
         if not store.revoke(client, keys, token_id):
@@ -113,7 +113,7 @@ def revoke(
 @contextmanager
 def _grid() -> Iterator[tuple[Redis, Keys, str]]:
     """The server, its keys and its URL."""
-    from gridq.settings import settings
+    from gridq.config.settings import settings
     from gridq.store.connection import check_server, connect, translated
     from gridq.store.keys import Keys
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.exits import EXITS, AsJson, Debug
+from gridq.cli.exit_codes import EXITS, AsJson, Debug
 from gridq.cli.output import echo_json
 from workers.cli.grid import Narrate, say, show
 
 if TYPE_CHECKING:
-    from workers.seats import Found
+    from workers.machine.seats import Found
 
 app = typer.Typer()
 
@@ -61,10 +61,10 @@ def join(
     Checked are the server, the token, the clock, the versions, the home folder and the machine's id; where
     one of them is in the way, nothing is written and the token can be used again.
     """
-    from gridq.home import folder
-    from gridq.settings import settings
-    from workers.joining import join as join_grid
-    from workers.tokens import JoinToken
+    from gridq.config.home import folder
+    from gridq.config.settings import settings
+    from workers.machine.join_tokens import JoinToken
+    from workers.machine.joining import join as join_grid
 
     home = folder()
     done = join_grid(url, JoinToken.decode(_text(token)), home, warn=_warn)
@@ -83,9 +83,9 @@ def join(
 
 def serve(names: list[str] | None, json: bool) -> None:
     """Run `gridq worker`."""
-    from gridq.settings import settings
-    from workers import serving
-    from workers.status import started
+    from gridq.config.settings import settings
+    from workers.supervisor import serving
+    from workers.supervisor.status import started
 
     began = time.monotonic()
 

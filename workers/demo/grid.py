@@ -11,13 +11,13 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from gridq.config.settings import Settings, settings
 from gridq.errors import ConfigError, ModelFileError
-from gridq.settings import Settings, settings
-from workers.embedded import EmbeddedServer
-from workers.home import Home
+from workers.model_apis.models import catalogue
 from workers.profiles.gpu import engines
-from workers.signals import ended_by_signals
-from workers.wires.models import catalogue
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.home import Home
+from workers.supervisor.signals import ended_by_signals
 
 MODEL = "smollm2-135m-instruct"
 SEATS = ("local", "cpu")

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gridq.cli.exits import job_errors
-from gridq.cli.live import drawn, told, wait
+from gridq.cli.commands.validate import examine
+from gridq.cli.exit_codes import job_errors
 from gridq.cli.output import console, echo_answer, plain_table
-from gridq.cli.validate import examine
+from gridq.cli.progress import drawn, told, wait
 from gridq.client import BrokerClient
+from gridq.config.settings import Settings, settings
 from gridq.errors import GridError
-from gridq.narration import place_of
-from gridq.protocol import Json, Row
-from gridq.settings import Settings, settings
+from gridq.protocol.models import Json, Row
+from gridq.telemetry.narration import place_of
 from workers.demo.grid import PROFILES, SEATS, check_model, chosen_engine, demo_grid
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from gridq import zones
+from gridq.config import time_zones
 from gridq.errors import ConfigError, first_fault
-from gridq.protocol import Json, SeatOffer
+from gridq.protocol.models import Json, SeatOffer
 from workers.owner.hours import Hours, parse
 
 AGENT = r"^(team:)?[A-Za-z0-9_.@-]{1,64}$"
@@ -51,7 +51,7 @@ class Lend(BaseModel):
     @field_validator("timezone")
     @classmethod
     def _zone(cls, value: str | None) -> str | None:
-        return value if value is None else zones.checked(value)
+        return value if value is None else time_zones.checked(value)
 
     @field_validator("hours")
     @classmethod
@@ -74,7 +74,7 @@ class Lend(BaseModel):
         """The hours in which the seat is lent; None: at any."""
         if self.hours is None:
             return None
-        return parse(self.hours, zones.known(self.timezone) if self.timezone else None)
+        return parse(self.hours, time_zones.known(self.timezone) if self.timezone else None)
 
 
 @dataclass(frozen=True, slots=True)

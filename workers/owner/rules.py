@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from gridq.home import held
-from gridq.repeat import Repeat
-from gridq.resting import PAUSED, Rest
+from gridq.config.home import held
+from gridq.execution.circuit_breaker import PAUSED, Rest
+from gridq.process.periodic import Repeat
 from workers.owner import switch
 from workers.owner.hours import Hours
 from workers.owner.idle import Machine, here, own_use

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from gridq.config.home import unusable, write_private
 from gridq.errors import ConfigError
-from gridq.home import unusable, write_private
-from gridq.resting import PAUSED, Rest
+from gridq.execution.circuit_breaker import PAUSED, Rest
 
 FOLDER = "kept"
 EVERY = "_all"

@@ -13,11 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gridq.attempt import Attempt
-from gridq.executor import Session
-from gridq.home import held, write_private
-from gridq.repeat import Repeat
-from gridq.resting import Rest
+from gridq.config.home import held, write_private
+from gridq.execution.attempt import Attempt
+from gridq.execution.circuit_breaker import Rest
+from gridq.execution.session import Session
+from gridq.process.periodic import Repeat
 from workers.owner import switch
 from workers.owner.rules import Rule
 

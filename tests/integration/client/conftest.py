@@ -23,16 +23,16 @@ from gridq.client import (
     Client,
     GatewayClient,
 )
+from gridq.config.settings import Settings
 from gridq.errors import ChildDied
-from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall
-from gridq.settings import Settings
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json, StageCall
 from gridq.store.connection import connect
 from tests.acceptance.homes import GRIDQ
 from tests.gateways import serving
 from tests.local_grid import DEFAULT_SEATS, BenchRunner, LocalGrid
 from tests.pointed import environment
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 
 class Deadly(BenchRunner):

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gridq import auth
-from gridq.cli.exits import EXITS
+from gridq.cli.exit_codes import EXITS
 from gridq.client import BrokerClient
-from gridq.states import JobState
+from gridq.limits import api_keys
+from gridq.protocol.states import JobState
 from tests.acceptance.homes import GRIDQ
 from tests.builders import seq, stage
 from tests.gateways import serving
@@ -199,7 +199,7 @@ def test_a_grid_that_asks_for_a_key_gets_it_from_the_environment(shell: Shell, p
         update={"prefix": f"{place.config.prefix}k:"[:20].replace(":", "") + ":"}
     )
     with BrokerClient(config=config) as server, serving(config) as gateway:
-        key = auth.create(server.redis, server.keys, "ann")[1]
+        key = api_keys.create(server.redis, server.keys, "ann")[1]
         graph = shell.graph(stage("bench_echo"))
         refused = shell("run", graph, "--grid", gateway.url)
         assert (refused.returncode, refused.stderr.partition(": ")[2][:16]) == (6, "auth.key_missing")
@@ -209,7 +209,7 @@ def test_a_grid_that_asks_for_a_key_gets_it_from_the_environment(shell: Shell, p
         [job] = server.jobs()
         assert job.agent == "ann"
         # A key that may submit and not look is told so, as a refusal and not as the job's own error.
-        blind = auth.create(server.redis, server.keys, "ann", scopes=("submit",))[1]
+        blind = api_keys.create(server.redis, server.keys, "ann", scopes=("submit",))[1]
         done = shell(*run, GRIDQ_KEY=blind)
         assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (6, "auth.scope")
         for key_name in server.redis.scan_iter(f"{config.prefix}*", count=1000):
@@ -218,7 +218,7 @@ def test_a_grid_that_asks_for_a_key_gets_it_from_the_environment(shell: Shell, p
 
 def test_a_completion_asks_the_gateway(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     from gridq.cli import completion
-    from gridq.settings import settings
+    from gridq.config.settings import settings
 
     job = place.grid.client.submit(SLEEP)
     monkeypatch.setenv("GRIDQ_BROKER_URL", NOWHERE)

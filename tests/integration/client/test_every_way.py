@@ -11,9 +11,9 @@ import pytest
 import gridq
 from gridq import errors
 from gridq.client import Client
+from gridq.config.settings import settings
 from gridq.errors import GridError
-from gridq.settings import settings
-from gridq.states import JobState, StageState
+from gridq.protocol.states import JobState, StageState
 from tests.builders import seq, stage
 from tests.integration.client.conftest import Place
 from tests.waiting import wait_for

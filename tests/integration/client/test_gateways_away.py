@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from gridq import auth, errors
+from gridq import errors
 from gridq.client import BrokerClient, Client
-from gridq.client.remote import submission
-from gridq.states import JobState
+from gridq.client.gateway_client import submission
+from gridq.limits import api_keys
+from gridq.protocol.states import JobState
 from tests.builders import stage
 from tests.gateways import serving
 from tests.integration.client.conftest import GatewayProcess, Place
@@ -173,7 +174,7 @@ class Keyed:
     def make(self, agent: str, *scopes: str, **more: Any) -> str:
         """A new key."""
         usual = {"scopes": scopes} if scopes else {}
-        return auth.create(self.server.redis, self.server.keys, agent, **usual, **more)[1]
+        return api_keys.create(self.server.redis, self.server.keys, agent, **usual, **more)[1]
 
 
 @pytest.fixture
@@ -210,7 +211,7 @@ def test_a_key_is_asked_for_and_what_it_may_not_do_is_refused(keyed: Keyed, reac
 
 
 def test_a_key_that_is_busy_is_borne_by_who_waits(keyed: Keyed, reach: Reach) -> None:
-    key = keyed.make("ann", limits=auth.KeyLimits(parallel=1))
+    key = keyed.make("ann", limits=api_keys.KeyLimits(parallel=1))
     client, other = reach(keyed.url, key), reach(keyed.url, key)
     job = client.submit(SLEEP, wait_for_seat=True)
     waits = [Background(partial(each.result, job, 60)) for each in (client, other)]

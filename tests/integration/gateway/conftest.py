@@ -11,16 +11,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gridq import queues, registry, stages
-from gridq.profiles import StageContext
-from gridq.protocol import Advertisement, Json, StageCall
-from gridq.settings import Settings
+from gridq import stages
+from gridq.config.settings import Settings
+from gridq.profiles.profile import StageContext
+from gridq.protocol import queue_names
+from gridq.protocol.models import Advertisement, Json, StageCall
+from gridq.seats import registry
 from gridq.store.connection import connect
+from tests.fakes.model_server import WireServer
 from tests.gateways import Gateway, serving
 from tests.local_grid import LocalGrid
-from tests.wire_server import WireServer
-from workers.embedded import EmbeddedServer
 from workers.profiles.llm import LlmProfile
+from workers.supervisor.embedded_server import EmbeddedServer
 
 MODELS = (
     "paced", "pausing", "held", "vast", "slow", "silent", "cut", "cut-first", "malformed", "error-event",
@@ -56,7 +58,7 @@ def llm_grid(config: Settings, runners: Mapping[str, LlmRunner], *, lanes: int) 
         serves = {name: runner.profile.queues(runner.capability) for name, runner in runners.items()}
         client = stack.enter_context(connect(config.broker_url.get_secret_value(), name="tests"))
         stack.callback(lambda: [client.unlink(key) for key in client.scan_iter(f"{config.prefix}*")])
-        grid = LocalGrid(client, config, {**serves, "m.router": [queues.PURE]}, lanes=lanes)
+        grid = LocalGrid(client, config, {**serves, "m.router": [queue_names.PURE]}, lanes=lanes)
         for name, runner in runners.items():
             grid.sessions[name].runner = runner
             stack.callback(runner.profile.close)

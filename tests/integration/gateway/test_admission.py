@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
-from gridq import registry
 from gridq.errors import SeatRateLimited
-from gridq.executor import Session
-from gridq.limiting import lift, put_in_force
-from gridq.profiles import StageContext
-from gridq.protocol import Advertisement, Json, Service, StageCall
-from gridq.quotas import parse
+from gridq.execution.session import Session
+from gridq.limits.enforcement import lift, put_in_force
+from gridq.limits.quotas_file import parse
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Advertisement, Json, Service, StageCall
+from gridq.seats import registry
 from gridq.store.scripts import Scripts
 from tests.builders import parallel, seq, stage
 from tests.gateways import benches
@@ -25,7 +25,7 @@ from tests.integration.gateway.conftest import Served
 from tests.local_grid import BenchRunner, LocalGrid
 from tests.refused import refused
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHATS = ("/v1/chat/completions", "/v1/messages")

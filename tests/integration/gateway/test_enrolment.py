@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from gridq import queues, registry
-from gridq.gateway import enrolment, hosting, offers
-from gridq.registry import LiveSeat
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.gateway.grid import models
+from gridq.gateway.http_workers import enrolment, hosting
+from gridq.protocol import queue_names
+from gridq.seats import registry
+from gridq.seats.registry import LiveSeat
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.builders import stage
@@ -24,7 +26,7 @@ from tests.hygiene import keys_without_ttl
 from tests.local_grid import LocalGrid
 from tests.refused import refused
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 SECRET = "the-grids-secret"
 SHOWN = {"X-Grid-Secret": SECRET}
@@ -79,7 +81,7 @@ def config(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> 
         drain=2.0,
     )
     with connect(server.url, name="tests") as client:
-        with LocalGrid(client, made, {"m.router": [queues.PURE]}):
+        with LocalGrid(client, made, {"m.router": [queue_names.PURE]}):
             yield made
         for key in client.scan_iter(f"{made.prefix}*", count=1000):
             client.unlink(key)
@@ -239,7 +241,7 @@ def test_a_request_of_a_model_api_is_not_for_it(
     assert "no request of a model API" in reply.text
     assert worker.asked == []
     with connect(config.broker_url.get_secret_value(), name="tests") as client:
-        assert offers.models(client, Keys(config.prefix)) == {}, "the model APIs' clients would ask for it"
+        assert models.models(client, Keys(config.prefix)) == {}, "the model APIs' clients would ask for it"
 
 
 def test_another_gateway_takes_over_whom_one_that_stops_served(
@@ -269,7 +271,7 @@ def test_a_gateway_that_stops_leaves_them_while_what_is_open_ends(
     long = config.model_copy(update={"drain": 60.0, "prefix": f"o{secrets.token_hex(4)}:"})
     with (
         connect(config.broker_url.get_secret_value(), name="tests") as client,
-        LocalGrid(client, long, {"m.router": [queues.PURE]}),
+        LocalGrid(client, long, {"m.router": [queue_names.PURE]}),
         serving(long, secret=SecretStr(SECRET), hold=0.2) as own,
     ):
         enrol(own, worker, long)

@@ -13,7 +13,7 @@ import pytest
 from tests.builders import seq, stage
 from tests.gateways import Benches, Gateway, benches, serving
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 TOKENS = {"root": stage("bench_tokens", n=5)}
 SLOWLY = {"root": stage("bench_tokens", n=60, ms=50)}

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from gridq.protocol import Row
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.protocol.models import Row
+from tests.fakes.model_server import WireServer
 from tests.gateways import Gateway, serving
 from tests.integration.gateway.conftest import LlmRunner, llm_grid
 from tests.local_grid import LocalGrid
 from tests.waiting import wait_for
-from tests.wire_server import WireServer
-from workers.embedded import EmbeddedServer, free_port
+from workers.supervisor.embedded_server import EmbeddedServer, free_port
 
 TEXT = " ".join(f"w{number}" for number in range(30))
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"

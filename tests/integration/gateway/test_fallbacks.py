@@ -14,14 +14,14 @@ import httpx
 import openai
 import pytest
 
-from gridq import entries
-from gridq.protocol import Limit, SeatTerms
-from gridq.settings import Settings
+from gridq.config.settings import Settings
+from gridq.limits import ledger
+from gridq.protocol.models import Limit, SeatTerms
+from tests.fakes.model_server import WireServer
 from tests.gateways import Gateway, serving
 from tests.integration.gateway.conftest import LlmRunner, llm_grid
 from tests.local_grid import LocalGrid
-from tests.wire_server import WireServer
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 HELLO: Any = [{"role": "user", "content": "so it goes on"}]
 CHAT = "/v1/chat/completions"
@@ -120,8 +120,8 @@ def test_where_it_rests_the_next_does_and_is_named(fresh: Two) -> None:
     ]
     booked = [
         (entry.seat, entry.queue, entry.what)
-        for entry in entries.read(fresh.grid.scripts.client, fresh.grid.scripts.keys)
-        if entry.what in entries.ATTEMPTS
+        for entry in ledger.read(fresh.grid.scripts.client, fresh.grid.scripts.keys)
+        if entry.what in ledger.ATTEMPTS
     ]
     assert booked == [
         ("m.opus", "llm:limited", "seat"),

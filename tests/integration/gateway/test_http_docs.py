@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from gridq.config.settings import Settings
 from gridq.gateway.app import create_app
-from gridq.gateway.asked import KNOWN
-from gridq.gateway.measures import GRID, HERE, MEASURES, NOW, OWN
+from gridq.gateway.http.request_options import KNOWN
+from gridq.gateway.metrics.catalogue import GRID, HERE, MEASURES, NOW, OWN
 from gridq.gateway.options import GatewayOptions
-from gridq.settings import Settings
 from tests.integration.gateway.conftest import Served
 
 ROOT = Path(__file__).parents[3]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gridq import auth
-from gridq.gateway.asked import MOST_VALUES
+from gridq.gateway.http.request_options import MOST_VALUES
+from gridq.limits import api_keys
 from tests.builders import seq, stage
 from tests.gateways import Benches, Gateway, benches
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 ECHO = {"root": stage("bench_echo")}
 SLOW = {"root": stage("bench_sleep", ms=60_000)}
@@ -237,11 +237,11 @@ def test_a_wrong_wait_is_named(gateway: Gateway, wait: str) -> None:
 def test_an_agent_sees_and_ends_its_own_jobs_alone(place: Benches, gateway: Gateway) -> None:
     client, keys = place.grid.scripts.client, place.grid.scripts.keys
     made = {
-        "ann": auth.create(client, keys, "ann"),
-        "bob": auth.create(client, keys, "bob"),
-        "watcher": auth.create(client, keys, "watcher", scopes=("read-all",)),
-        "operator": auth.create(client, keys, "operator", scopes=("operate",)),
-        "sender": auth.create(client, keys, "sender", scopes=("submit",)),
+        "ann": api_keys.create(client, keys, "ann"),
+        "bob": api_keys.create(client, keys, "bob"),
+        "watcher": api_keys.create(client, keys, "watcher", scopes=("read-all",)),
+        "operator": api_keys.create(client, keys, "operator", scopes=("operate",)),
+        "sender": api_keys.create(client, keys, "sender", scopes=("submit",)),
     }
     as_ = {name: {"headers": {"X-API-Key": text}} for name, (_, text) in made.items()}
     try:

@@ -11,15 +11,15 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from gridq import auth
-from gridq.gateway.measures import MEASURES
-from gridq.gateway.metrics import KEPT
-from gridq.limiting import lift, put_in_force, write_calendar
-from gridq.quotas import parse
+from gridq.gateway.metrics.catalogue import MEASURES
+from gridq.gateway.routes.metrics import KEPT
+from gridq.limits import api_keys
+from gridq.limits.enforcement import lift, put_in_force, write_calendar
+from gridq.limits.quotas_file import parse
 from tests.builders import seq, stage
 from tests.gateways import Benches, Gateway, benches
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 
 @pytest.fixture(scope="module")
@@ -229,8 +229,8 @@ def test_who_is_at_this_machine_needs_no_key_and_who_comes_through_a_proxy_does(
     place: Benches, gateway: Gateway
 ) -> None:
     client, keys = place.grid.scripts.client, place.grid.scripts.keys
-    _, reader = auth.create(client, keys, "watcher", scopes=("read",))
-    _, sender = auth.create(client, keys, "sender", scopes=("submit",))
+    _, reader = api_keys.create(client, keys, "watcher", scopes=("read",))
+    _, sender = api_keys.create(client, keys, "sender", scopes=("submit",))
     far = {"x-forwarded-for": "203.0.113.9"}
     try:
         wait_for(lambda: gateway.http.get("/jobs").status_code, true=lambda status: status == 401)

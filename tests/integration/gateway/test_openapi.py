@@ -20,11 +20,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from gridq.config.settings import Settings
 from gridq.gateway.app import create_app
 from gridq.gateway.options import GatewayOptions
-from gridq.settings import Settings
 from tests.gateways import Benches, benches
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 DOCUMENT = create_app(Settings(), GatewayOptions()).openapi()
 OPERATIONS = [(path, method) for path, found in DOCUMENT["paths"].items() for method in found]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from gridq import registry
-from gridq.protocol import Advertisement
+from gridq.protocol.models import Advertisement
+from gridq.seats import registry
 from tests.builders import stage
 from tests.gateways import Benches, Gateway, benches, serving
 from tests.refused import refused
 from tests.waiting import wait_for
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gridq import auth
+from gridq.limits import api_keys
 from tests.integration.gateway.conftest import Served
 from tests.waiting import wait_for
 
@@ -14,7 +14,7 @@ CHAT = "/v1/chat/completions"
 def test_a_stream_goes_on_to_its_end_and_the_next_request_is_refused(served: Served) -> None:
     scripts = served.grid.scripts
     client, keys = scripts.client, scripts.keys
-    record, text = auth.create(client, keys, "ann")
+    record, text = api_keys.create(client, keys, "ann")
     key = {"authorization": f"Bearer {text}"}
     body = {"model": "held", "stream": True, "messages": [{"role": "user", "content": "so it goes on"}]}
     http = served.gateway.http
@@ -27,7 +27,7 @@ def test_a_stream_goes_on_to_its_end_and_the_next_request_is_refused(served: Ser
             if "so " in data:
                 break
         assert http.get("/v1/models", headers=key).status_code == 200
-        auth.revoke(client, keys, record.id)
+        api_keys.revoke(client, keys, record.id)
         refused = wait_for(
             lambda: http.get("/v1/models", headers=key), true=lambda reply: reply.status_code == 401
         )

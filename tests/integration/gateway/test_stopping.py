@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from gridq.states import JobState
+from gridq.protocol.states import JobState
 from tests.gateways import serving
 from tests.integration.gateway.conftest import Served
 from tests.refused import refused

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gridq.gateway import caller, door, unwanted
-from gridq.states import JobState
+from gridq.gateway.auth import caller
+from gridq.gateway.grid import connection as door
+from gridq.gateway.grid import orphaned_jobs
+from gridq.protocol.states import JobState
 from gridq.store import connection
 from tests.acceptance.llm_grid import llm_grid
 from tests.gateways import serving
@@ -26,7 +28,7 @@ def test_a_job_whose_client_was_told_that_the_server_is_away_is_cancelled(
     monkeypatch.setattr(caller, "KEPT", 600.0)  # whether there are keys is known: the job itself is sent
     for module in (connection, door):
         monkeypatch.setattr(module, "CONNECT_TIMEOUT", 0.3)
-    monkeypatch.setattr(unwanted, "AGAIN", 0.05)
+    monkeypatch.setattr(orphaned_jobs, "AGAIN", 0.05)
     with llm_grid(tmp_path) as grid, serving(grid.config) as gateway:
         gateway.post(PATH, {"model": "echo", **ASKED})
         pid = grid.server.pid

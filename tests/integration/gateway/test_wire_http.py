@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gridq.states import JobState
+from gridq.protocol.states import JobState
 from gridq.store.connection import connect
 from tests.builders import stage
 from tests.integration.gateway.conftest import Served

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.cli.jobs import error_lines, tries
-from gridq.history import StageView
+from gridq.cli.commands.jobs import error_lines, tries
+from gridq.views.jobs import StageView
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gridq.cli.inputs import read_graph, read_input, seconds_of, with_stages
+from gridq.config.settings import Settings
 from gridq.errors import ConfigError, InvalidJson
-from gridq.settings import Settings
 
 
 def stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gridq.cli.commands.workers import full_table, seats_table, shared_table, state_of
 from gridq.cli.output import (
     amount,
     clock,
@@ -23,9 +24,8 @@ from gridq.cli.output import (
     span,
     took,
 )
-from gridq.cli.workers import full_table, seats_table, shared_table, state_of
-from gridq.meters import Meter
-from gridq.registry import LiveSeat
+from gridq.protocol.meters import Meter
+from gridq.seats.registry import LiveSeat
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ import typer
 from typer.testing import CliRunner
 
 from gridq import cli
-from gridq.home import GRID
+from gridq.config.home import GRID
 from tests.conftest import GridEnv
-from workers.control import Control
+from workers.supervisor.control_socket import Control
 
 OURS = (
     "run",
@@ -34,7 +34,13 @@ OURS = (
     "drain",
 )
 HEAVY = ("celery", "kombu", "redis", "pydantic", "rich", "httpx", "xllamacpp", "asyncio")
-OTHERS = ("gridq.cli.run", "gridq.cli.jobs", "gridq.cli.keys", "workers.cli.chaos", "workers.cli.worker")
+OTHERS = (
+    "gridq.cli.commands.run",
+    "gridq.cli.commands.jobs",
+    "gridq.cli.commands.keys",
+    "workers.cli.chaos",
+    "workers.cli.worker",
+)
 
 
 def of_cold_start(*arguments: str, home: Path | None = None, watched: tuple[str, ...] = HEAVY) -> str:

@@ -6,8 +6,8 @@ import pytest
 
 from gridq.cli import waterfall as module
 from gridq.cli.waterfall import bars, waterfall
-from gridq.history import JobView, StageView
-from gridq.states import JobState, StageState
+from gridq.protocol.states import JobState, StageState
+from gridq.views.jobs import JobView, StageView
 
 
 @pytest.mark.parametrize(

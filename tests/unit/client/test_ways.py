@@ -20,8 +20,8 @@ from gridq.client import (
     Client,
     GatewayClient,
 )
+from gridq.config.settings import Settings, settings
 from gridq.errors import ConfigError, KeyInvalid
-from gridq.settings import Settings, settings
 
 SERVERS = ["redis://127.0.0.1:1/0", "rediss://127.0.0.1:1/0", "unix:///nowhere.sock", "sentinel://a,b/main"]
 GATEWAYS = ["http://127.0.0.1:1", "HTTPS://grid.example/", "http://127.0.0.1:1,http://127.0.0.1:2/"]
@@ -148,8 +148,8 @@ def _arguments(cls: type, name: str) -> list[str]:
     return list(inspect.signature(getattr(cls, name)).parameters)
 
 
-def _call(path: str) -> gridq.client.gateways.Call:
-    from gridq.client.gateways import Call
+def _call(path: str) -> gridq.client.gateway_calls.Call:
+    from gridq.client.gateway_calls import Call
 
     return Call("GET", path)
 

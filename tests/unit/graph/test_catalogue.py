@@ -12,7 +12,7 @@ import pytest
 from gridq.errors import AmbiguousStage, ConfigError, GraphError, InvalidField, MissingField, UnknownStage
 from gridq.graph.catalogue import Catalogue, StageSpec, implementation_hash, load_directory, stage_spec
 from gridq.graph.types import NUMBER, TEXT
-from gridq.protocol import Effect
+from gridq.protocol.models import Effect
 
 FILE: dict[str, Any] = {
     "name": "shout",

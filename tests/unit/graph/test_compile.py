@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gridq import queues
 from gridq.graph.compile import compile_plan
 from gridq.graph.nodes import parse
 from gridq.graph.plan import Plan
+from gridq.protocol import queue_names
 from tests.builders import Node, branch, const, fanout, let, parallel, retry, seq, stage
 from tests.generators import CATALOGUE, Calls, place
 from tests.reference import Reference
@@ -52,7 +52,7 @@ def test_a_graph_of_constants_is_one_value_step() -> None:
         )
     )
     (step,) = plan.steps
-    assert (step.queue, step.ops, step.after) == (queues.PURE, (), ())
+    assert (step.queue, step.ops, step.after) == (queue_names.PURE, (), ())
     assert plan.answer == 0
 
 
@@ -78,7 +78,7 @@ def test_remote_stage_is_a_local_step_on_url_and_input() -> None:
     plan = plan_of({"op": "RemoteStage", "url": "https://a.example", "input": any_type, "output": any_type})
     (step,) = plan.steps
     (op,) = step.ops
-    assert step.queue == queues.LOCAL
+    assert step.queue == queue_names.LOCAL
     assert op.implementation == "builtin:remote_stage"
     assert op.input == ["rec", {"url": ["const", "https://a.example"], "input": ["in"]}]
     assert [effect["effect"] for effect in op.effects] == ["Network", "Fallible"]
@@ -145,7 +145,7 @@ def test_the_predicates_step_is_the_gate_and_arms_depend_on_it() -> None:
 def test_a_predicate_that_is_no_step_gets_one() -> None:
     plan = plan_of(branch(const(True), stage(), const(0)))
     assert plan.steps[0].value == ["const", True]
-    assert plan.steps[0].queue == queues.PURE
+    assert plan.steps[0].queue == queue_names.PURE
     assert plan.arms[0].if_false == ()
 
 
@@ -255,7 +255,7 @@ def test_a_retry_on_outer_steps_does_not_run_them_again() -> None:
 
 def test_a_run_of_pure_stages_is_one_step() -> None:
     plan = plan_of(seq(stage(), stage("echo"), stage("wrap", b=1), stage("first"), stage()))
-    assert [step.queue for step in plan.steps] == ["bench:any", queues.PURE, "bench:any"]
+    assert [step.queue for step in plan.steps] == ["bench:any", queue_names.PURE, "bench:any"]
     fused = plan.steps[1]
     assert [op.path for op in fused.ops] == [f"root.stages[{i}]" for i in (1, 2, 3)]
     assert [op.input for op in fused.ops] == [["out", 0], ["cfg", ["op", 0], {"b": 1}], ["op", 1]]

@@ -15,7 +15,7 @@ from gridq.graph.expressions import DEEP
 from gridq.graph.nodes import parse
 from gridq.graph.plan import Op, Step, dump_step, evaluate, load_step
 from gridq.graph.source import nesting
-from gridq.protocol import Effect
+from gridq.protocol.models import Effect
 from tests.builders import branch, const, fanout, let, parallel, retry, seq, stage
 from tests.generators import CATALOGUE, Calls, place
 from tests.simulate import Simulation

@@ -10,7 +10,7 @@ from gridq.errors import InvalidField, UnknownStage
 from gridq.graph.catalogue import Catalogue, stage_spec
 from gridq.graph.effects import UNKNOWN, distinct, fill, infer_effects, parse_effect, parse_effects, to_json
 from gridq.graph.nodes import parse
-from gridq.protocol import Effect
+from gridq.protocol.models import Effect
 
 MODEL = Effect(effect="Llm", model={"$config": "model", "default": "any"})
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from gridq import queues
 from gridq.graph.catalogue import Catalogue, StageSpec, stage_spec
 from gridq.graph.compile import Placement, compile_plan
 from gridq.graph.effects import infer_effects
 from gridq.graph.nodes import Stage, parse, walk_nodes
 from gridq.graph.plan import Plan
 from gridq.graph.validate import validate
-from gridq.profiles import StageContext
-from gridq.protocol import Effect, StageCall
+from gridq.profiles.profile import StageContext
+from gridq.protocol import queue_names
+from gridq.protocol.models import Effect, StageCall
 from gridq.stages import builtin_specs, is_pure, run_builtin
 from tests.simulate import simulate
 from tests.unit.graph.test_plan_meaning import check_plan
@@ -30,8 +30,8 @@ BUILTINS = Catalogue([StageSpec.from_json(spec) for spec in builtin_specs()])
 
 def place(spec: StageSpec, effects: list[Effect], path: str) -> Placement:
     if is_pure(spec.implementation):
-        return Placement(queues.PURE)
-    return Placement("llm:any" if spec.implementation.startswith("llm:") else queues.LOCAL)
+        return Placement(queue_names.PURE)
+    return Placement("llm:any" if spec.implementation.startswith("llm:") else queue_names.LOCAL)
 
 
 @pytest.mark.parametrize(

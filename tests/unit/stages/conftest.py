@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from gridq.settings import settings
+from gridq.config.settings import settings
 
 Configure = Callable[..., None]
 

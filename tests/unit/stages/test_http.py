@@ -25,10 +25,10 @@ from gridq.errors import (
     SeatUnavailable,
     StageError,
 )
-from gridq.profiles import StageContext
-from gridq.protocol import StageCall
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import StageCall
 from gridq.stages import run_builtin
-from gridq.stages.allowed import url_of
+from gridq.stages.allowed_hosts import url_of
 from gridq.stages.http import date, retry_after
 from tests.unit.stages.conftest import Configure, Handler, Server
 
@@ -88,7 +88,7 @@ def test_no_host_is_allowed_unless_listed(configure: Configure, web: Server) -> 
     ],
 )
 def test_the_allow_list(configure: Configure, entries: str, url: str, may: bool) -> None:
-    from gridq.stages.allowed import check_allowed
+    from gridq.stages.allowed_hosts import check_allowed
 
     configure(http_allow=entries)
     if may:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from gridq import queues
 from gridq.errors import TypeMismatch
 from gridq.graph.catalogue import Catalogue, StageSpec
 from gridq.graph.compile import Placement, compile_plan
 from gridq.graph.nodes import parse
 from gridq.graph.plan import evaluate
 from gridq.graph.validate import validate
-from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall
+from gridq.profiles.profile import StageContext
+from gridq.protocol import queue_names
+from gridq.protocol.models import Json, StageCall
 from gridq.stages import builtin_specs, is_pure, run_builtin
 from tests.unit.stages.conftest import Configure, Server
 
@@ -37,7 +37,9 @@ def run(root: dict[str, Json], value: Json, catalogue: Catalogue = CATALOGUE) ->
     plan = compile_plan(
         graph,
         catalogue,
-        lambda spec, effects, path: Placement(queues.PURE if is_pure(spec.implementation) else queues.LOCAL),
+        lambda spec, effects, path: Placement(
+            queue_names.PURE if is_pure(spec.implementation) else queue_names.LOCAL
+        ),
     )
     outputs: dict[int, Json] = {}
     for number, step in enumerate(plan.steps):

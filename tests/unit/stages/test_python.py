@@ -22,8 +22,8 @@ from gridq.errors import (
     ValueNotJson,
 )
 from gridq.graph.catalogue import StageSpec
-from gridq.profiles import StageContext
-from gridq.protocol import StageCall
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import StageCall
 from gridq.stages import load_modules, run_builtin, stage
 from gridq.stages.python import _REGISTRY
 

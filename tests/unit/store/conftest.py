@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gridq import bells
 from gridq.app import app
+from gridq.messaging import wake_ups
 from tests.conftest import GridEnv
 from tests.invariants import broken
 from tests.unit.store.plans import Grid
@@ -17,6 +17,6 @@ from tests.unit.store.plans import Grid
 def grid(grid_env: GridEnv) -> Iterator[Grid]:
     """Scripts and bells in a corner of their own."""
     made = Grid(grid_env.client, grid_env.settings)
-    bells.declare(app, made.client, made.keys)
+    wake_ups.declare(app, made.client, made.keys)
     yield made
     assert not broken(made.client, made.keys)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gridq import entries
-from gridq.entries import Entry
-from gridq.verification import verify
+from gridq.limits import ledger
+from gridq.limits.ledger import Entry
+from gridq.limits.verification import verify
 from tests.unit.store.plans import Grid
 
 TEAM = '[teams.t]\nmonthly_dollars = 1\n[agents.ann]\nteam = "t"\n'
@@ -13,7 +13,7 @@ TEAM = '[teams.t]\nmonthly_dollars = 1\n[agents.ann]\nteam = "t"\n'
 
 def entered(grid: Grid, *kinds: str) -> list[Entry]:
     """The entries of some kinds; of attempts where none is named."""
-    return [one for one in entries.read(grid.client, grid.keys) if one.what in (kinds or entries.ATTEMPTS)]
+    return [one for one in ledger.read(grid.client, grid.keys) if one.what in (kinds or ledger.ATTEMPTS)]
 
 
 def agrees(grid: Grid) -> None:

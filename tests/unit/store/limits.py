@@ -7,9 +7,9 @@ from typing import Any
 
 from redis.client import Pipeline
 
-from gridq.ledger import Account, read
-from gridq.limiting import put_in_force
-from gridq.quotas import parse
+from gridq.limits.accounts import Account, read
+from gridq.limits.enforcement import put_in_force
+from gridq.limits.quotas_file import parse
 from tests.unit.store.plans import ANY, HOUR, Grid, one
 
 DAY = 24 * HOUR

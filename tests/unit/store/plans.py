@@ -8,11 +8,11 @@ from typing import Any
 
 import redis
 
+from gridq.config.settings import Settings
 from gridq.graph.plan import Arms, Op, Plan, Scope, Step
-from gridq.jobs import End, plan_fields
-from gridq.meters import Meter, sheet
-from gridq.protocol import Limit, Usage
-from gridq.settings import Settings
+from gridq.jobs.record import End, plan_fields
+from gridq.protocol.meters import Meter, sheet
+from gridq.protocol.models import Limit, Usage
 from gridq.store.admitting import arguments
 from gridq.store.replies import Claim, Swept
 from gridq.store.scripts import Scripts

@@ -15,7 +15,7 @@ from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.conftest import GridEnv
 from tests.unit.store.plans import Grid, one
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 LIMIT = 20_000_000
 LINE = "x" * 10_000

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gridq.graph.plan import Plan, Scope
-from gridq.jobs import chain_field, chain_of, plan_fields
-from gridq.protocol import Limit
+from gridq.jobs.record import chain_field, chain_of, plan_fields
+from gridq.protocol.models import Limit
 from gridq.store.admitting import arguments
 from gridq.store.replies import Claim
 from tests.unit.store.entered import entered

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gridq.jobs import LADDER
+from gridq.jobs.record import LADDER
 from gridq.store.replies import Claim
 from tests.unit.store.plans import ANY, Grid, chain, one, plan, step, wide
 

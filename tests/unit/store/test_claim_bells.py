@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gridq.protocol import Limit
+from gridq.protocol.models import Limit
 from gridq.store.replies import Claim
 from tests.unit.store.plans import ANY, Grid, one, plan, step, wide
 

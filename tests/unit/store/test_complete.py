@@ -6,8 +6,8 @@ import pytest
 
 from gridq.errors import ValueGone
 from gridq.graph.plan import Arms, Plan
-from gridq.queues import PURE
-from gridq.states import JobState
+from gridq.protocol.queue_names import PURE
+from gridq.protocol.states import JobState
 from gridq.store import values
 from gridq.store.replies import Claim
 from tests.unit.store.plans import ANY, HOUR, Grid, branch, chain, one, plan, step, wide

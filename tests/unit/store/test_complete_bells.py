@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.queues import seat_queue
+from gridq.protocol.queue_names import seat_queue
 from tests.unit.store.plans import ANY, Grid, chain, plan, step
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")

@@ -33,7 +33,7 @@ from gridq.store.connection import (
 )
 from gridq.store.retrying import Patient
 from workers.chaos.proxy import Proxy
-from workers.embedded import EmbeddedServer, free_port
+from workers.supervisor.embedded_server import EmbeddedServer, free_port
 
 
 class _Variant(EmbeddedServer):

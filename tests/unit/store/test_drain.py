@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridq import registry
+from gridq.seats import registry
 from tests.unit.store.plans import ANY, Grid, one
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridq.graph.plan import Scope
-from gridq.states import JobState
+from gridq.protocol.states import JobState
 from gridq.store.replies import Claim
 from tests.unit.store.plans import Grid, one, plan, step
 

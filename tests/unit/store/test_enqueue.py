@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.states import JobState
+from gridq.protocol.states import JobState
 from tests.unit.store.plans import HOUR, Grid, one
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")

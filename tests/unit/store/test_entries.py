@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from gridq import entries
+from gridq.limits import ledger
 from tests.unit.store.entered import TEAM, agrees, entered
 from tests.unit.store.limits import DAY, limit, turn_at
 from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step, wide
@@ -267,12 +267,12 @@ def test_an_entry_takes_few_bytes(grid: Grid) -> None:
 
 
 def test_pages_give_each_entry_once(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "PAGE", 2)
+    monkeypatch.setattr(ledger, "PAGE", 2)
     grid.seat()
     for number in range(5):
         grid.job(one(), f"j{number}")
         grid.done(grid.take())
     assert [e.job for e in entered(grid)] == [f"j{number}" for number in range(5)]
     last = entered(grid)[-1]
-    assert list(entries.read(grid.client, grid.keys, since=last.at, until=last.at))[-1] == last
-    assert list(entries.read(grid.client, grid.keys, after=last.id)) == []
+    assert list(ledger.read(grid.client, grid.keys, since=last.at, until=last.at))[-1] == last
+    assert list(ledger.read(grid.client, grid.keys, after=last.id)) == []

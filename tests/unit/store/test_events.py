@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from gridq.app import app
-from gridq.events import begun, succeeded, text, uuid_of
 from gridq.graph.plan import load_step
-from gridq.protocol import Usage
+from gridq.messaging.monitor_events import begun, succeeded, text, uuid_of
+from gridq.protocol.models import Usage
 from gridq.store.replies import Claim
 from tests.monitor import Monitor
 from tests.unit.store.limits import limit

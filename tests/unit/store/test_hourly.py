@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.meters import Expects
-from gridq.protocol import Limit
-from gridq.registry import live_seats
+from gridq.protocol.meters import Expects
+from gridq.protocol.models import Limit
+from gridq.seats.registry import live_seats
 from gridq.store.replies import Claim
 from tests.unit.store.entered import agrees
 from tests.unit.store.limits import limit

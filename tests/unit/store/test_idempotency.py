@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gridq.jobs import plan_fields
-from gridq.states import JobState
+from gridq.jobs.record import plan_fields
+from gridq.protocol.states import JobState
 from gridq.store.admitting import arguments
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import HOUR, Grid, chain, one

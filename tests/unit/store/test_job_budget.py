@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.states import JobState
+from gridq.protocol.states import JobState
 from gridq.store import values
 from gridq.store.replies import Claim
 from tests.unit.store.plans import Grid, chain, one, wide

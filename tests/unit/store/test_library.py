@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gridq.settings import Settings
+from gridq.config.settings import Settings
 from gridq.store.library import FILES, needed, text, whole
 from gridq.store.scripts import NAMES, constants, source
 

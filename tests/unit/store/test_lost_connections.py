@@ -10,7 +10,7 @@ import uvloop
 
 from gridq.store.connection import connect_async
 from workers.chaos.proxy import Proxy
-from workers.embedded import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gridq.sweep import BATCH, Sweeper
+from gridq.router.sweep import BATCH, Sweeper
 from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")

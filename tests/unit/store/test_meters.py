@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.meters import Meter
-from gridq.protocol import Limit, Thing
+from gridq.protocol.meters import Meter
+from gridq.protocol.models import Limit, Thing
 from tests.unit.store.entered import agrees, entered
 from tests.unit.store.limits import DAY, HOUR, account, limit, over, turn, turn_at
 from tests.unit.store.plans import Grid, chain, one, wide

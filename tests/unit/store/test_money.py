@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from gridq import auth
 from gridq.errors import AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
-from gridq.ledger import exceeded, read
-from gridq.limiting import lift, put_in_force
-from gridq.quotas import Limits
-from gridq.states import JobState
+from gridq.limits import api_keys
+from gridq.limits.accounts import exceeded, read
+from gridq.limits.enforcement import lift, put_in_force
+from gridq.limits.quotas_file import Limits
+from gridq.protocol.states import JobState
 from tests.unit.store.limits import DAY, HOUR, account, ask, limit, parked, turn, turn_at
 from tests.unit.store.plans import Grid, chain, one, plan, step
 
@@ -362,21 +362,21 @@ def test_limits_are_told_with_where_they_come_from(grid: Grid) -> None:
 def test_a_key_is_asked_for_as_soon_as_there_is_one(grid: Grid) -> None:
     grid.seat()
     assert grid.admit(one()) == ["ok"]
-    made, _ = auth.create(grid.client, grid.keys, "ann", team="t")
+    made, _ = api_keys.create(grid.client, grid.keys, "ann", team="t")
     assert grid.admit(one(), "j8") == ["key", "missing"]
     assert grid.admit(one(), "j8", key="nobody") == ["key", "unknown"]
     assert grid.admit(one(), "j8", key=made.id, agent="bob") == ["key", "unknown"]
     assert "job:j8" not in grid.own()
     assert grid.admit(one(), "j8", key=made.id) == ["ok"]
-    auth.revoke(grid.client, grid.keys, made.id)
+    api_keys.revoke(grid.client, grid.keys, made.id)
     assert grid.admit(one(), "j9", key=made.id) == ["key", "revoked"]
-    auth.forget(grid.client, grid.keys, made.id)
+    api_keys.forget(grid.client, grid.keys, made.id)
     assert grid.admit(one(), "j9") == ["ok"]
 
 
 def test_a_key_s_team_counts_unless_the_file_names_one(grid: Grid) -> None:
     grid.seat()
-    made, _ = auth.create(grid.client, grid.keys, "ann", team="key-team")
+    made, _ = api_keys.create(grid.client, grid.keys, "ann", team="key-team")
     limit(grid, "[teams.key-team]\nmonthly_jobs = 1\n")
     assert grid.admit(one(), key=made.id) == ["ok"]
     assert grid.admit(one(), key=made.id)[:3] == ["quota", "team_jobs", "key-team"]
@@ -387,8 +387,8 @@ def test_a_key_s_team_counts_unless_the_file_names_one(grid: Grid) -> None:
 
 def test_a_key_ends_by_the_server_s_clock(grid: Grid) -> None:
     grid.seat()
-    old, _ = auth.create(grid.client, grid.keys, "ann")
-    new, _ = auth.rotate(grid.client, grid.keys, old.id, overlap=3600)
+    old, _ = api_keys.create(grid.client, grid.keys, "ann")
+    new, _ = api_keys.rotate(grid.client, grid.keys, old.id, overlap=3600)
     assert grid.admit(one(), key=old.id) == ["ok"]
     assert grid.admit(one(), key=new.id) == ["ok"]
     record = json.loads(grid.client.hget(grid.keys("keys"), old.id))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gridq.graph.plan import Plan, Scope
-from gridq.states import JobState
+from gridq.protocol.states import JobState
 from gridq.store.replies import Claim, Drop
 from tests.conftest import GridEnv
 from tests.unit.store.plans import Grid, one, plan, step, wide

@@ -9,9 +9,9 @@ import pytest
 
 from gridq.errors import GridError
 from gridq.graph.plan import Scope
-from gridq.meters import clock, short
-from gridq.protocol import Limit
-from gridq.states import JobState
+from gridq.protocol.meters import clock, short
+from gridq.protocol.models import Limit
+from gridq.protocol.states import JobState
 from tests.unit.store.limits import limit
 from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, plan, step, wide
 

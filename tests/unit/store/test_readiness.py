@@ -13,8 +13,8 @@ from gridq.errors import BrokerRefused, BrokerUnreachable
 from gridq.store import readiness
 from gridq.store.connection import connect
 from gridq.store.readiness import await_server
-from tests.slow_server import SlowServer
-from workers.embedded import EmbeddedServer, free_port
+from tests.fakes.slow_server import SlowServer
+from workers.supervisor.embedded_server import EmbeddedServer, free_port
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gridq import registry
-from gridq.governor.telemetry import Governor
+from gridq.router.governor.governor import Governor
+from gridq.seats import registry
 from gridq.store.reliability import HALF_LIFE_MS, PRIOR, reliability
 from tests.unit.store.plans import ANY, Grid, one
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gridq.errors import QueueDropped
-from gridq.ledger import read
-from gridq.states import JobState
+from gridq.limits.accounts import read
+from gridq.protocol.states import JobState
 from tests.unit.store.limits import account, ask, limit, turn_at
 from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, plan, step, wide
 

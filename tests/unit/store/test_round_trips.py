@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import pytest
 from redis import Connection, ConnectionPool, Redis
 
-from gridq.protocol import Limit
-from gridq.quotas import AgentLimit, Limits, SeatLimit, TeamLimit
+from gridq.limits.quotas_file import AgentLimit, Limits, SeatLimit, TeamLimit
+from gridq.protocol.models import Limit
 from gridq.store.replies import Claim
 from tests.conftest import GridEnv
 from tests.unit.store.plans import Grid, chain, one

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from gridq.config.settings import Settings
 from gridq.errors import SchemaMismatch
-from gridq.settings import Settings
 from gridq.store import schema, scripts
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv

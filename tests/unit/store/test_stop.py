@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridq.graph.plan import Scope
-from gridq.states import JobState
+from gridq.protocol.states import JobState
 from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import redis
 
+from gridq.config.home import GRID, SERVER
+from gridq.config.settings import LOOPBACK, settings
 from gridq.errors import BrokerError, BrokerUnreachable
-from gridq.home import GRID, SERVER
-from gridq.settings import LOOPBACK, settings
 from gridq.store.connection import check_server, connect, translate
-from workers.embedded import EmbeddedServer, remember
-from workers.records import Record
+from workers.machine.run_records import Record
+from workers.supervisor.embedded_server import EmbeddedServer, remember
 
 REFUSED = redis.ConnectionError("Connection refused")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.queues import PURE, ROUTER
-from gridq.states import JobState
+from gridq.protocol.queue_names import PURE, ROUTER
+from gridq.protocol.states import JobState
 from gridq.store.replies import Loss
 from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from gridq import entries
-from gridq.verification import Difference, verify
+from gridq.limits import ledger
+from gridq.limits.verification import Difference, verify
 from tests.unit.store.entered import TEAM, agrees, entered
 from tests.unit.store.limits import DAY, limit, turn, turn_at
 from tests.unit.store.plans import Grid, one, wide
@@ -51,7 +51,7 @@ def test_what_is_settled_after_the_turn_counts_in_the_new_window(grid: Grid, how
     else:
         grid.complete(second, used=70)
     assert grid.left() == 50_000 - 70
-    assert [e.what for e in entered(grid, "refill", *entries.ATTEMPTS)][-2:] in (
+    assert [e.what for e in entered(grid, "refill", *ledger.ATTEMPTS)][-2:] in (
         ["refill", "done"],
         ["refill", "seat"],
     )
@@ -80,7 +80,7 @@ def test_what_was_used_before_the_ledger_began_is_carried_over(grid: Grid) -> No
         ("t:t", "jobs", 1),
         ("t:t", "money", 500),
     ]
-    assert next(entries.read(grid.client, grid.keys)).what == "begin"
+    assert next(ledger.read(grid.client, grid.keys)).what == "begin"
     agrees(grid)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.jobs import plan_fields
+from gridq.jobs.record import plan_fields
 from gridq.store.admitting import arguments
 from tests.unit.store.plans import ANY, Grid, one
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gridq.protocol import Usage
+from gridq.protocol.models import Usage
 
 MICRO = 1_000_000
 

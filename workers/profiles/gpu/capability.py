@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gridq.protocol import Json
-from workers.wires.models import Model, ModelOffer
+from gridq.protocol.models import Json
+from workers.model_apis.models import Model, ModelOffer
 
 Backend = Literal["cuda", "metal", "cpu"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import get_args
 
-from gridq import queues
 from gridq.errors import InvalidField
-from gridq.protocol import Demand, Effect, Json
+from gridq.protocol import queue_names
+from gridq.protocol.models import Demand, Effect, Json
+from workers.model_apis.demand import lack, llm_demand, llm_queues
 from workers.profiles.gpu.capability import Backend, GpuCapability
-from workers.wires.demand import lack, llm_demand, llm_queues
 
 EFFECT = "Gpu"
 KIND = "gpu"
@@ -59,7 +59,7 @@ def gpu_demand(effect: Effect) -> Demand | None:
     name = backend or "any"
     if backend != "cpu" and memory:
         name += f"-{_class_for(memory)}g"
-    return Demand(queue=queues.capability(KIND, name), needs=needs)
+    return Demand(queue=queue_names.capability(KIND, name), needs=needs)
 
 
 def demand_of(effect: Effect) -> Demand | None:
@@ -76,7 +76,7 @@ def queues_of(capability: GpuCapability) -> list[str]:
             names += [f"{base}-{size}g" for size in classes] + [base]
     else:
         names.append(capability.backend)
-    return [queues.capability(KIND, name) for name in names] + llm_queues(capability.models)
+    return [queue_names.capability(KIND, name) for name in names] + llm_queues(capability.models)
 
 
 def classes_of(memory_mb: int) -> list[int]:
@@ -96,7 +96,7 @@ def shortfall(demand: Demand, capability: GpuCapability) -> str:
     """In words what a seat lacks for `demand`; empty where it lacks nothing."""
     if demand.queue not in queues_of(capability):
         return f"{demand.queue} is not served by {capability.device} ({capability.backend})"
-    if queues.kind_of(demand.queue) != KIND:
+    if queue_names.kind_of(demand.queue) != KIND:
         return lack(demand, capability.models)
     memory = demand.needs.get("memory_mb", 0)
     if capability.memory_mb < memory:

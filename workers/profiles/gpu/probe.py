@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 import workers
 from gridq.errors import ConfigError, ModelFileError, first_fault
-from gridq.protocol import Json, ProbeReport, SeatOffer
+from gridq.protocol.models import Json, ProbeReport, SeatOffer
+from workers.model_apis.models import Model, catalogue
 from workers.profiles.gpu import devices, engines
 from workers.profiles.gpu.capability import GpuCapability, GpuConfig, GpuSeat
 from workers.profiles.gpu.devices import Device
 from workers.profiles.gpu.matching import KIND
-from workers.wires.models import Model, catalogue
 
 ENGINE_SECONDS = 1.5
 
@@ -121,7 +121,7 @@ def _backends(engine: str | None, environ: Mapping[str, str]) -> list[str] | Non
     root = str(Path(workers.__file__).resolve().parents[1])
     try:
         told = subprocess.run(  # noqa: S603 - our own interpreter and module, no shell
-            [sys.executable, "-m", "workers.profiles.gpu.child", "--backends", engine],
+            [sys.executable, "-m", "workers.profiles.gpu.engine_process", "--backends", engine],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -11,17 +11,17 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from gridq.errors import GridError, ModelFileError, SeatUnavailable
-from gridq.profiles import Profile, StageContext
-from gridq.protocol import Demand, Effect, Estimate, Json, ProbeReport, StageCall
-from gridq.resting import DEGRADED
+from gridq.execution.circuit_breaker import DEGRADED
+from gridq.profiles.profile import Profile, StageContext
+from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall
+from workers.model_apis import stages
+from workers.model_apis.demand import llm_families
+from workers.model_apis.running import read
 from workers.profiles.gpu import devices, matching
 from workers.profiles.gpu.accounting import MICRO
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
 from workers.profiles.gpu.probe import probe
 from workers.profiles.gpu.runner import Runner
-from workers.wires import stages
-from workers.wires.asking import read
-from workers.wires.demand import llm_families
 
 SAMPLE_SECONDS = 5.0
 

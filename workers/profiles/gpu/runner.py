@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 
+from gridq.config.settings import settings
 from gridq.errors import SeatUnavailable
-from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall, Usage
-from gridq.settings import settings
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json, StageCall, Usage
+from workers.model_apis import running, stages
+from workers.model_apis.accounting import AccountedContext
+from workers.model_apis.demand import llm_queues
+from workers.model_apis.models import Model, check_file
 from workers.profiles.gpu import devices
 from workers.profiles.gpu.accounting import priced
+from workers.profiles.gpu.backend import EngineSpeaker
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
+from workers.profiles.gpu.loaded_models import Residents
 from workers.profiles.gpu.matching import demand_of, shortfall
-from workers.profiles.gpu.process import ModelProcess, Order
-from workers.profiles.gpu.residents import Residents
-from workers.profiles.gpu.speaking import EngineSpeaker
-from workers.wires import asking, stages
-from workers.wires.accounted import AccountedContext
-from workers.wires.demand import llm_queues
-from workers.wires.models import Model, check_file
+from workers.profiles.gpu.model_process import ModelProcess, Order
 
 SUMS = "checksums.json"
 ALL_LAYERS = -1
@@ -33,11 +33,11 @@ class Runner:
         self.residents = Residents(seat.memory_mb, self._load)
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
-        """Run `stage`; see `workers.wires.stages` and `workers.wires.asked` for inputs and outputs.
+        """Run `stage`; see `workers.model_apis.stages` and `workers.model_apis.request`.
 
         SeatUnavailable: the seat is less than the stage's effects ask for. For the rest see `ModelProcess`.
         """
-        asked = asking.read(stage, value)
+        asked = running.read(stage, value)
         self._check(stage)
         model = stages.choose(stage, asked, self._seat.models) if self._seat.models else None
         if model is None or self._seat.engine is None:
@@ -46,7 +46,7 @@ class Runner:
         began = time.monotonic()
         with self.residents.using(model, context) as process:
             timed = AccountedContext(context, lambda usage: self._timed(usage, began))
-            return asking.run(asked, model.name, timed, EngineSpeaker(process))
+            return running.run(asked, model.name, timed, EngineSpeaker(process))
 
     def warm(self) -> list[str]:
         """The queues whose work would run on a loaded model: the first that serves a queue counts."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, Decimal
 
-from gridq.protocol import Usage
+from gridq.protocol.models import Usage
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
-from workers.profiles.llm.prices import Price, Prices
+from workers.profiles.llm.price_list import Price, Prices
 
 
 def charged(usage: Usage, model: RemoteModel, seat: LlmCapability) -> Usage:

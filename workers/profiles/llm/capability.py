@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from workers.profiles.llm.budgeting import Budgeted
-from workers.profiles.llm.prices import Prices, Service, Tier
+from workers.model_apis.models import ModelOffer
+from workers.profiles.llm.budget import Budgeted
+from workers.profiles.llm.price_list import Prices, Service, Tier
 from workers.profiles.llm.providers import WireName
-from workers.wires.models import ModelOffer
 
 Billing = Literal["metered", "subscription"]
 

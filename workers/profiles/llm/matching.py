@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gridq.protocol import Demand
+from gridq.protocol.models import Demand
+from workers.model_apis.demand import llm_queues, serving
 from workers.profiles.llm.capability import LlmCapability
-from workers.wires.demand import llm_queues, serving
 
 
 def queues_of(capability: LlmCapability) -> list[str]:

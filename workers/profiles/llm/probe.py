@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 from gridq.errors import ConfigError
-from gridq.protocol import Json, ProbeReport, SeatOffer
-from workers.profiles.llm import environment, tables
+from gridq.protocol.models import Json, ProbeReport, SeatOffer
+from workers.profiles.llm import seats_from_environment, seats_from_table
 from workers.profiles.llm.capability import LlmCapability, LlmSeat, RemoteModel
-from workers.profiles.llm.clis import finding, offering
-from workers.profiles.llm.listing import listed
-from workers.profiles.llm.opening import key_of
-from workers.profiles.llm.pricing import priced_models
+from workers.profiles.llm.credentials import key_of
+from workers.profiles.llm.model_list import listed
+from workers.profiles.llm.model_prices import priced_models
+from workers.profiles.llm.programs import discovery, program_seats
 from workers.profiles.llm.providers import PROVIDERS
 
 KIND = "llm"
@@ -29,11 +29,11 @@ def probe(
     endpoint on this machine, two seats of one name or one login, a budget that no price is known for.
     """
     given = config if not isinstance(config, Mapping) else [config] if config else []
-    seats = tables.read(given, environ)
-    programs = offering.read(given, environ)
+    seats = seats_from_table.read(given, environ)
+    programs = program_seats.read(given, environ)
     missing: list[str] = []
     absent: list[str] = []
-    seats += environment.seats(seats, environ, absent, others=bool(programs))
+    seats += seats_from_environment.seats(seats, environ, absent, others=bool(programs))
     usable = []
     for seat in seats:
         try:
@@ -41,7 +41,7 @@ def probe(
         except ConfigError as error:
             missing.append(f"Seat {seat.name!r}: {error.message}")
     with ThreadPoolExecutor(1) as beside:  # endpoints and programs are asked at once
-        looking = beside.submit(offering.offers, programs, missing, environ)
+        looking = beside.submit(program_seats.offers, programs, missing, environ)
         told = listed([(seat, key) for seat, key in usable if not seat.models])
         found = looking.result()
     for seat, _ in usable:
@@ -56,7 +56,7 @@ def probe(
             priced = priced_models(seat, models, missing)
             if priced:
                 found.append(_offer(seat, priced))
-    unlent = finding.unlent({seat.cli for seat in programs}, environ)
+    unlent = discovery.unlent({seat.cli for seat in programs}, environ)
     return ProbeReport(found=found, missing=missing + absent, unlent=unlent)
 
 

@@ -8,19 +8,19 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from gridq.errors import GridError, SeatUnavailable
-from gridq.profiles import Profile, StageContext
-from gridq.protocol import Demand, Effect, Estimate, Json, ProbeReport, StageCall
+from gridq.profiles.profile import Profile, StageContext
+from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall
+from workers.model_apis import stages
+from workers.model_apis.demand import lack, llm_demand, llm_families
+from workers.model_apis.http.endpoint import RemoteWire
+from workers.model_apis.running import read
 from workers.profiles.llm import accounting, matching, runner
 from workers.profiles.llm.capability import LlmCapability, LlmSeat
-from workers.profiles.llm.clis.offering import is_cli
-from workers.profiles.llm.clis.speaker import CliSpeaker
-from workers.profiles.llm.clis.table import CliSeat, login
-from workers.profiles.llm.opening import opened
+from workers.profiles.llm.credentials import opened
 from workers.profiles.llm.probe import KIND, probe
-from workers.wires import stages
-from workers.wires.asking import read
-from workers.wires.demand import lack, llm_demand, llm_families
-from workers.wires.remote import RemoteWire
+from workers.profiles.llm.programs.backend import CliSpeaker
+from workers.profiles.llm.programs.program_seats import is_cli
+from workers.profiles.llm.programs.table import CliSeat, login
 
 
 class LlmProfile(Profile):

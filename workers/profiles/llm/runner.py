@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gridq.profiles import StageContext
-from gridq.protocol import Json, StageCall
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json, StageCall
+from workers.model_apis import running, stages
+from workers.model_apis.accounting import AccountedContext
+from workers.model_apis.forwarding import Speaker
 from workers.profiles.llm.accounting import charged
 from workers.profiles.llm.capability import LlmCapability
-from workers.wires import asking, stages
-from workers.wires.accounted import AccountedContext
-from workers.wires.passing import Speaker
 
 
 def run(
@@ -16,10 +16,10 @@ def run(
 ) -> Json:
     """Run `stage` with the seat's model that it asks for.
 
-    Inputs and outputs: `workers.wires.stages` and `workers.wires.asked`.
+    Inputs and outputs: `workers.model_apis.stages` and `workers.model_apis.request`.
     """
-    asked = asking.read(stage, value)
+    asked = running.read(stage, value)
     model = stages.choose(stage, asked, capability.models)
     context.check()
     accounted = AccountedContext(context, lambda usage: charged(usage, model, capability))
-    return asking.run(asked, model.name, accounted, wire)
+    return running.run(asked, model.name, accounted, wire)

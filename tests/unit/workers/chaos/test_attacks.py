@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gridq.settings import Settings
-from workers import programs
+from gridq.config.settings import Settings
 from workers.chaos.attacks import dispensable
 from workers.chaos.grid import Part
 from workers.chaos.proxy import Proxy
+from workers.supervisor import programs
 
 
 def part(folder: Path, name: str, sort: str) -> Part:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from gridq import quotas
-from gridq.entries import Entry
-from gridq.protocol import Limit
+from gridq.limits import quotas_file
+from gridq.limits.ledger import Entry
+from gridq.protocol.models import Limit
 from workers.chaos.bounds import Bound, Use, lines_of, overdrawn, own_lines, quotas_of, uses
 
 
@@ -29,13 +29,13 @@ def test_the_quotas_file_says_what_the_bounds_say() -> None:
         Bound("agent cat", "jobs", 2, "day"),
         Bound("team research", "dollars", 9, "month", key="monthly_dollars"),
     )
-    found = quotas.parse(
+    found = quotas_file.parse(
         quotas_of(bounds, {"cat": "research", "ann": "research"}).format(dollars=7), "q.toml"
     )
     assert found.agents["poor"].money == 7_000_000
-    assert found.agents["cat"] == quotas.AgentLimit("research", None, 4, (limit("jobs", "day", 2),))
-    assert found.agents["ann"] == quotas.AgentLimit("research")
-    assert found.teams == {"research": quotas.TeamLimit(9)}
+    assert found.agents["cat"] == quotas_file.AgentLimit("research", None, 4, (limit("jobs", "day", 2),))
+    assert found.agents["ann"] == quotas_file.AgentLimit("research")
+    assert found.teams == {"research": quotas_file.TeamLimit(9)}
     assert found.seats["m1.a"].per_minute == 60
     assert set(found.seats["m1.a"].budgets) == {limit("money", "week", 2_500_000), limit("tokens", "1m", 40)}
     assert found.owners == {"alice": (limit("tokens", "5h", 70),)}

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gridq.entries import Entry
+from gridq.config.settings import Settings
 from gridq.errors import AttemptsExhausted, DeadlineExceeded, JobCancelled, StageError
-from gridq.protocol import Row
-from gridq.settings import Settings
-from gridq.states import JobState
-from gridq.verification import Difference, Verified
+from gridq.limits.ledger import Entry
+from gridq.limits.verification import Difference, Verified
+from gridq.protocol.models import Row
+from gridq.protocol.states import JobState
 from workers.chaos.books import Books, Record
 from workers.chaos.graphs import Made, Outcome
 from workers.chaos.judge import Judge, Verdict, recovery

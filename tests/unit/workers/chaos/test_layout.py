@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gridq import quotas
-from gridq.profiles import load
-from gridq.settings import Settings
-from workers import probing
+from gridq.config.settings import Settings
+from gridq.limits import quotas_file
+from gridq.profiles.profile import load
 from workers.chaos import plan
 from workers.chaos.layout import LANES, TEAM, bounds, witnessed
+from workers.machine import probing
 
 PLAN = plan.make(2000, 5, 300, (), 1.5)
 
@@ -19,7 +19,7 @@ PLAN = plan.make(2000, 5, 300, (), 1.5)
 @pytest.mark.parametrize("machines", [1, 2, 3, 5])
 def test_every_file_is_right_and_says_what_binds(tmp_path: Path, machines: int) -> None:
     layout = witnessed(machines, PLAN)
-    found = quotas.parse(layout.quotas.format(dollars=1), "q.toml")
+    found = quotas_file.parse(layout.quotas.format(dollars=1), "q.toml")
     assert {found.agents[agent].team for agent in plan.POORER} == {TEAM}
     assert found.grid
     assert found.teams[TEAM].budgets

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from gridq.config.settings import Settings
 from gridq.errors import ConfigError
 from gridq.graph.nodes import parse
-from gridq.planning import compile_text, local_catalogue
-from gridq.profiles import load
-from gridq.settings import Settings
+from gridq.profiles.profile import load
+from gridq.submission.planning import compile_text, local_catalogue
 from tests.reference import Reference, StageFailed
 from workers.chaos import plan
 from workers.chaos.graphs import Maker, spends

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gridq.errors import ChildDied, JobCancelled, SeatUnavailable, StageError, StageTimeout
-from gridq.profiles import StageContext
-from gridq.protocol import Json, Usage
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json, Usage
 from workers.chaos import clock, witness
 
 

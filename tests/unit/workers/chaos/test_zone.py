@@ -16,8 +16,8 @@ from workers.chaos import zone
 SHOW = """
 import json, sys
 from zoneinfo import ZoneInfo
-from gridq.periods import calendar
-from gridq.settings import Settings
+from gridq.protocol.calendar import calendar
+from gridq.config.settings import Settings
 ZoneInfo("UTC"), ZoneInfo("Europe/Berlin")
 at = int(sys.argv[1])
 turns = calendar(Settings().timezone, at)

@@ -1,0 +1,79 @@
+"""`gridq validate`: what is wrong with a graph, or what it will need. No server is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import typer
+
+from gridq.cli.exit_codes import EXITS, AsJson, Debug
+from gridq.cli.inputs import GraphFile, StagesFolder, of_file, read_graph, with_stages
+from gridq.cli.output import echo_json
+
+if TYPE_CHECKING:
+    from gridq.config.settings import Settings
+    from gridq.protocol.models import Json
+
+app = typer.Typer()
+
+
+@app.command(epilog=EXITS, short_help="Check a graph; no server is asked.")
+def validate(
+    graph: GraphFile, stages: StagesFolder = None, json: AsJson = False, debug: Debug = False
+) -> None:
+    """Check a graph: operators, stages, types, plan. Nothing is sent anywhere.
+
+    Stages that only another machine offers are unknown here: give their files with --stages.
+    """
+    from gridq.config.settings import settings
+
+    text = read_graph(graph)
+    with of_file(graph):
+        report = examine(text, with_stages(settings(), stages))
+    if json:
+        echo_json(report)
+        return
+    chains = {", else ".join(chain["queues"]): chain["steps"] for chain in report["chains"]}
+    width = max(map(len, chains))
+    typer.echo(f"valid        {report['description'] or graph}")
+    typer.echo(f"composition  {report['composition']}")
+    typer.echo(f"stages       {report['stages']} in {report['steps']} steps")
+    typer.echo(f"effects      {', '.join(report['effects']) or 'none'}")
+    for number, (queue, count) in enumerate(chains.items()):
+        typer.echo(
+            f"{'' if number else 'queues':11}  {queue:{width}}  {count} step{'' if count == 1 else 's'}"
+        )
+
+
+def examine(text: str, config: Settings) -> dict[str, Json]:
+    """What a graph is and needs, as JSON: `queues` by the first of each step, `chains` with its fall-backs.
+    GraphError, InputTooLarge: what is wrong with it.
+    """
+    from gridq.graph.canonical import composition_id
+    from gridq.profiles.profile import load
+    from gridq.submission.inbox import graph_text
+    from gridq.submission.planning import compile_text, local_catalogue
+
+    profiles = load(config.profiles)
+    graph_text(text, config)
+    parsed, output, plan = compile_text(text, local_catalogue(config, profiles), config, profiles)
+    return {
+        "composition": composition_id(parsed),
+        "description": parsed.description,
+        "stages": sum(len(step.ops) for step in plan.steps),
+        "steps": len(plan.steps),
+        "output": output.to_json(),
+        "effects": sorted({_spell(effect) for effect in plan.effects}),
+        "queues": dict(sorted(Counter(step.queue for step in plan.steps).items())),
+        "chains": [
+            {"queues": list(links), "steps": count}
+            for links, count in sorted(Counter(step.links for step in plan.steps).items())
+        ],
+    }
+
+
+def _spell(effect: Json) -> str:
+    """`Llm(model=any)`."""
+    fields = ", ".join(f"{name}={value}" for name, value in effect.items() if name != "effect")
+    return f"{effect['effect']}({fields})" if fields else str(effect["effect"])

@@ -1,0 +1,234 @@
+"""Jobs over HTTP: submit, wait, cancel, list. `gridq.gateway.routes.events` follows one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.responses import Response
+from starlette.requests import ClientDisconnect
+
+from gridq.client.broker_client import BrokerClient
+from gridq.config.settings import Settings
+from gridq.errors import NoLiveSeat, RequestError
+from gridq.gateway.auth.caller import Caller, may
+from gridq.gateway.grid.connection import Door
+from gridq.gateway.http.disconnect import Presence
+from gridq.gateway.http.request_options import asked, read_body
+from gridq.gateway.http.schemas import (
+    SEED_STATUS,
+    Cancelled,
+    JobAccepted,
+    JobList,
+    JobStatus,
+    faults,
+    job_result,
+    job_status,
+)
+from gridq.gateway.routes.job_spec import JobSpec, read_spec
+from gridq.jobs.waiting import not_found
+from gridq.limits import api_keys
+from gridq.protocol.money import total
+from gridq.protocol.states import JobState
+from gridq.store import values
+from gridq.submission.inbox import graph_text
+from gridq.views import job_ids, job_list, queues
+from gridq.views.jobs import MAX_STEPS, JobView
+
+router = APIRouter(tags=["jobs"])
+
+LONGEST_WAIT = 60.0
+"""Seconds for which one request waits for a job's end at most."""
+
+LEVELS = 2
+"""Levels of JSON that one level of a graph has: the node, and the list or record that it stands in."""
+
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+Id = Annotated[str, Path(description="the job's id, or the beginning of it, four characters at least")]
+Reader = Annotated[Caller, Depends(may("read"))]
+
+
+async def find(door: Door, caller: Caller, given: str) -> str:
+    """The id of the job that `given` means among those that the caller may see. JobNotFound, AmbiguousJob."""
+    if not _ID.fullmatch(given):
+        raise not_found(given[:128])
+    agent = None if caller.sees_all else caller.agent
+    return await door.call(job_ids.find, door.client.redis, door.keys, given, agent=agent)
+
+
+@router.post(
+    "/jobs",
+    status_code=202,
+    summary="Submit a graph",
+    response_model=JobAccepted,
+    responses=faults(400, 401, 402, 403, 404, 409, 413, 429, 503),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": JobSpec.model_json_schema()}},
+        }
+    },
+)
+async def submit(
+    request: Request,
+    caller: Annotated[Caller, Depends(may("submit"))],
+    idempotency_key: Annotated[
+        str | None, Header(description="the same key and body are the same job", pattern=r"^[ -~]{1,255}$")
+    ] = None,
+) -> Response:
+    """Admit a graph with its input. Nothing is queued where it is refused.
+
+    The headers `x-gridq-priority`, `x-gridq-deadline` and so on say the same as the body's fields; the body
+    goes before.
+    """
+    door: Door = request.app.state.door
+    raw = await read_body(request.receive)
+    spec = read_spec(raw, depth=_depth(door))
+    base = asked(request.scope["headers"], caller.agent, stream=False).about
+    if None not in (spec.idempotency_key, idempotency_key) and spec.idempotency_key != idempotency_key:
+        raise RequestError(
+            "The idempotency keys of header and body differ",
+            {"path": "idempotency_key", "fix": "give it once"},
+        )
+    about = spec.options(base)
+    if caller.key:  # a key names its agent itself
+        about = about.model_copy(update={"agent": caller.agent})
+    graph, value = await door.call(_texts, spec, door.config)
+    try:
+        job = await door.submit(graph, value, about, caller, job=spec.job, detached=True)
+    except NoLiveSeat as exc:
+        exc.details.pop("served", None)  # a graph that waits for its seats is no path that is not there: 503
+        raise
+    state: JobState | None = None
+    if spec.job is not None or about.idempotency_key is not None:  # it may be one of before
+        state = await door.call(door.client.status, job)
+    state = state or JobState.RUNNING
+    accepted = JobAccepted(
+        job_id=job,
+        job=job,
+        state=state,
+        status="queued" if state is JobState.RUNNING else SEED_STATUS[state],
+        url=f"/jobs/{job}",
+        events=f"/jobs/{job}/events",
+    )
+    return _json(accepted.model_dump_json().encode(), 202, location=f"/jobs/{job}", job=job)
+
+
+@router.get(
+    "/jobs/{id}",
+    summary="Ask for a job, and wait for its end",
+    response_model=JobStatus,
+    responses=faults(400, 401, 403, 404, 429, 503),
+)
+async def read(
+    request: Request,
+    id: Id,
+    caller: Reader,
+    wait: Annotated[
+        float,
+        Query(ge=0, allow_inf_nan=False, description="seconds to wait for its end, at most 60"),
+    ] = 0.0,
+) -> Response:
+    """Where a job and each of its stages stand, or how they went; with its answer or its error."""
+    door: Door = request.app.state.door
+    job = await find(door, caller, id)
+    if wait > 0:
+        with door.relay.follow(job) as follower, Presence(request.receive) as client:
+            try:
+                await follower.end(min(wait, LONGEST_WAIT))
+            except asyncio.CancelledError:
+                if not client.gone:
+                    raise
+                client.forgive()
+                raise ClientDisconnect from None
+    view, waits_for, spent = await door.call(_look, door.client, job)
+    if view.state is None:
+        raise not_found(job)
+    body = json.dumps(job_status(view, waits_for, spent), separators=(",", ":")).encode()
+    if not view.state.final:
+        return _json(body[:-1] + b',"result":null}', job=job)
+    answer = b"null"
+    if view.state is JobState.DONE:
+        answer = await door.answer(job, (await door.outcome(job)).end)
+    result = json.dumps(job_result(view, spent), separators=(",", ":")).encode()
+    # The stored text of the answer goes out as it is: it may be many megabytes.
+    return _json(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job=job)
+
+
+def _look(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]:
+    """(the job now, what it waits for, what its stages cost in micro-dollars)."""
+    view = client.view(job)
+    waits_for = queues.waits_for(client.redis, client.keys, view)
+    if len(view.rows) >= MAX_STEPS:  # of a large plan it has the last ones
+        view.rows = client.rows(job)
+    return view, waits_for, total(row.micro_dollars for row in view.rows)
+
+
+@router.delete(
+    "/jobs/{id}",
+    summary="Cancel a job",
+    response_model=Cancelled,
+    responses=faults(400, 401, 403, 404, 429, 503),
+)
+async def cancel(
+    request: Request, id: Id, caller: Annotated[Caller, Depends(may("submit", "operate"))]
+) -> Cancelled:
+    """Cancel a job wherever it stands. One that has ended stays as it is; the same again is harmless."""
+    door: Door = request.app.state.door
+    job = await find(door, caller, id)
+    if not caller.may_end(await door.agent_of(job)):
+        raise api_keys.lacks(caller.key, "operate")
+    cancelled = await door.cancel(job)
+    state = await door.call(door.client.status, job)
+    return Cancelled(job_id=job, job=job, state=state or JobState.CANCELLED, cancelled=cancelled)
+
+
+@router.get(
+    "/jobs",
+    summary="List jobs",
+    response_model=JobList,
+    responses=faults(400, 401, 403, 429, 503),
+)
+async def jobs(
+    request: Request,
+    caller: Reader,
+    *,
+    state: Annotated[JobState | None, Query(description="only those in it")] = None,
+    limit: Annotated[int, Query(ge=1, le=500, description="how many at most")] = 20,
+    agent: Annotated[str | None, Query(max_length=64, description="only those of this agent")] = None,
+    before: Annotated[str | None, Query(description="`next` of the page before")] = None,
+) -> Any:
+    """The jobs that wait or run, and those whose result is still kept, the latest first: one's own, or with
+    the scope `read-all` everybody's.
+    """
+    door: Door = request.app.state.door
+    if not caller.sees_all:
+        if agent not in (None, caller.agent):
+            raise api_keys.lacks(caller.key, "read-all")
+        agent = caller.agent
+    page = await door.call(
+        job_list.jobs, door.client.redis, door.keys, limit, state, agent=agent, before=before
+    )
+    lines = [{"job_id": one.job, "status": SEED_STATUS[one.state], **one.to_json()} for one in page.jobs]
+    return {"jobs": lines, "next": page.after}
+
+
+def _texts(spec: JobSpec, config: Settings) -> tuple[bytes, bytes]:
+    """Graph and input as the JSON texts that are admitted. GraphError, InputTooLarge, ValueNotJson."""
+    value = values.encode(spec.input, limit=config.max_value, what="input", path="input")
+    return graph_text(spec.graph, config), value
+
+
+def _depth(door: Door) -> int:
+    return max(door.options.max_json_depth, LEVELS * door.config.max_depth + LEVELS)
+
+
+def _json(body: bytes, status: int = 200, *, location: str = "", job: str = "") -> Response:
+    headers = {"cache-control": "no-store", "x-gridq-job": job}
+    if location:
+        headers["location"] = location
+    return Response(body, status, headers, media_type="application/json")

@@ -1,0 +1,280 @@
+"""A request of a model API on its way through the grid: submitted as it came, answered as its client expects.
+
+The body's bytes are passed on; what comes back is passed back. A client that goes away takes its job with it,
+unless it asked to detach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gridq.errors import BrokerError, GridError, JobNotFound, RequestError
+from gridq.gateway.auth.caller import Caller, identify
+from gridq.gateway.grid.connection import Door, Outcome, cost_cents
+from gridq.gateway.http import errors
+from gridq.gateway.http.disconnect import Presence
+from gridq.gateway.http.request_options import (
+    RequestOptions,
+    asked,
+    models_of,
+    parse_body,
+    read_body,
+    stream_of,
+)
+from gridq.gateway.streaming import sse
+from gridq.gateway.streaming.follower import Entry, Follower
+from gridq.jobs.record import new_id
+from gridq.jobs.server_outage import Absence
+from gridq.jobs.waiting import not_found
+from gridq.protocol.models import Json, Row
+from gridq.protocol.states import JobState
+
+log = logging.getLogger(__name__)
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """How one model API words a stream and its errors."""
+
+    name: str
+    frame: Callable[[str, bytes], bytes]
+    end: Callable[[str], bytes]
+    fault: Callable[[dict[str, Json]], bytes]
+    error: Callable[[GridError, str], dict[str, Json]]
+
+
+OPENAI = Wire("openai", sse.openai_frame, sse.openai_end, sse.openai_fault, errors.openai_error)
+ANTHROPIC = Wire(
+    "anthropic", sse.anthropic_frame, sse.anthropic_end, sse.anthropic_fault, errors.anthropic_error
+)
+
+
+async def begin(request: Request, wire: Wire, path: str) -> Passing:
+    """Check a request to `path` of a wire; the response to send, which submits it.
+
+    The id of a job that streams ends with its path: what has another one is not resumed here, for its pieces
+    are none of this path's. The errors of `caller.identify`, `asked`, `read_body` and `parse_body`;
+    MissingField, InvalidField; JobNotFound.
+    """
+    door: Door = request.app.state.door
+    caller = await identify(request, "submit")
+    headers = request.scope["headers"]
+    raw = await read_body(request.receive)
+    body = parse_body(raw, door.options.max_json_depth)
+    stream = stream_of(body) and path != "embeddings"  # these come whole alone
+    about = asked(headers, caller.agent, stream=stream)
+    model = models_of(body, about.models)
+    detach = about.detach
+    mark = "." + path.replace("/", "-")
+    if about.resume is not None:
+        await identify(request, "read", "read-all")
+        job = about.resume[0]
+        agent = await door.agent_of(job)
+        if not caller.may_see(agent):
+            raise not_found(job)
+        if not job.endswith(mark):
+            raise RequestError(
+                f"The job {job} is no stream of {request.url.path}",
+                {
+                    "path": "last-event-id",
+                    "expected": f"the id of an event that a stream of {request.url.path} has sent",
+                    "fix": f"follow it at /jobs/{job}/events, or send the request without Last-Event-ID",
+                },
+            )
+        detach = detach or not caller.may_end(agent)
+    config: dict[str, Json] = {"model": model}
+    if path == "embeddings":
+        config["embeddings"] = True
+    stage = {"op": "Stage", "id": "llm_wire", "config": config}
+    graph = json.dumps({"root": stage}, separators=(",", ":")).encode()
+    value = b'{"wire":"%b","path":"%b","body":%b}' % (
+        wire.name.encode(),
+        path.encode(),
+        raw.removeprefix(codecs.BOM_UTF8),
+    )
+    job = new_id() + (mark if stream else "")
+    return Passing(
+        door, wire, caller, about, job=job, graph=graph, value=value, stream=stream, detached=detach
+    )
+
+
+class Passing(Response):
+    """The response to a request of a model API: it submits the job, waits and answers."""
+
+    background = None
+
+    def __init__(self, door: Door, wire: Wire, caller: Caller, asked: RequestOptions, *, job: str,
+                 graph: bytes, value: bytes, stream: bool, detached: bool) -> None:  # fmt: skip
+        self.door = door
+        self.wire = wire
+        self.caller = caller
+        self.asked = asked
+        self.new = job
+        self.graph = graph
+        self.value = value
+        self.stream = stream or asked.resume is not None
+        self.job = ""
+        self.detached = detached
+        self.begun = False
+        """Whether the head is out, by which the client knows its job."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        with Presence(receive) as client:
+            try:
+                await self._pass(request, send)
+            except asyncio.CancelledError:
+                if client.gone:
+                    client.forgive()
+                # A stream that this gateway cuts off as it stops is read on at another one.
+                known = self.begun or self.asked.resume is not None
+                if not self.detached and self.job and (client.gone or not known):
+                    await self._cancel()
+                if not client.gone:
+                    raise
+            except GridError as error:
+                await self._fail(request, error, receive, send)
+
+    async def _pass(self, request: Request, send: Send) -> None:
+        with await self._followed() as follower:
+            if self.stream:
+                await self._pieces(follower, request, send)
+            else:
+                await follower.end()
+                await self._whole(request, send)
+
+    async def _followed(self) -> Follower:
+        """The follower of the job, which is submitted where it is not asked for again."""
+        relay = self.door.relay
+        if self.asked.resume is not None:
+            self.job, after = self.asked.resume
+            return relay.follow(self.job, after)
+        job = self.new
+        follower = relay.follow(job, fresh=True)
+        try:
+            self.job = await self.door.submit(
+                self.graph,
+                self.value,
+                self.asked.about,
+                self.caller,
+                job=job,
+                follower=follower,
+                detached=self.detached,
+            )
+        except BaseException:
+            follower.close()
+            raise
+        self.graph = self.value = b""  # the grid has them: of many that wait each may be long
+        if self.job == job:
+            return follower
+        follower.close()
+        return relay.follow(self.job)
+
+    async def _whole(self, request: Request, send: Send) -> None:
+        outcome = await self._outcome()
+        body = await Absence(None).ask_async(partial(self.door.answer, self.job), outcome.end)
+        headers = self._told(request)
+        headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers += _about(outcome.rows)
+        self.begun = True
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _outcome(self) -> Outcome:
+        """How the job ended, waited for where the server is away just now."""
+        outcome: Outcome = await Absence(None).ask_async(self.door.outcome, self.job)
+        return outcome
+
+    async def _pieces(self, follower: Follower, request: Request, send: Send) -> None:
+        """Send each piece as it comes; nothing before the first: an error before it has its status."""
+        patience = self.door.options.keep_alive
+        while True:
+            entry = await follower.next(patience)
+            if entry is None:
+                await self._send(sse.KEEP_ALIVE, request, send)
+                continue
+            frames = []
+            while entry is not None and entry.end is None:
+                frames.append(self._frame(entry))
+                entry = await follower.next() if follower.ready else None
+            if entry is None:
+                await self._send(b"".join(frames), request, send)
+                continue
+            if frames:
+                await self._send(b"".join(frames), request, send)
+            told = b""
+            try:
+                outcome = await self._outcome()
+                if entry.end is not JobState.DONE:
+                    raise outcome.end.error() or GridError("The job did not end well")
+                told = b"".join(b": %b: %b\n" % header for header in _about(outcome.rows))
+            except JobNotFound:  # its result has expired, yet all of its stream is here
+                if entry.end is not JobState.DONE:
+                    raise
+            last = self.wire.end(f"{self.job}/{entry.id or follower.at.decode()}")
+            await self._send(told + last, request, send, more=False)
+            return
+
+    def _frame(self, entry: Entry) -> bytes:
+        assert entry.piece is not None
+        return self.wire.frame(f"{self.job}/{entry.id}", entry.piece)
+
+    async def _send(self, data: bytes, request: Request, send: Send, *, more: bool = True) -> None:
+        if not self.begun:
+            self.begun = True
+            headers = [*self._told(request), *sse.HEADERS]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": data, "more_body": more})
+
+    def _told(self, request: Request) -> Headers:
+        return [
+            (b"x-gridq-job", self.job.encode()),
+            (b"x-request-id", errors.request_id_of(request).encode()),
+        ]
+
+    async def _fail(self, request: Request, error: GridError, receive: Receive, send: Send) -> None:
+        """Tell the client: by the status, or where the stream has begun by its last event."""
+        if self.job:
+            error.details.setdefault("job", self.job)
+        if not self.begun:
+            told: dict[str, str] = {"x-gridq-job": self.job} if self.job else {}
+            await errors.answer(request, error, told)(request.scope, receive, send)
+            return
+        errors.note(request, error)
+        record: dict[str, Any] = self.wire.error(error, errors.request_id_of(request))
+        await send({"type": "http.response.body", "body": self.wire.fault(record)})
+
+    async def _cancel(self) -> None:
+        try:
+            await self.door.cancel(self.job)
+        except BrokerError:
+            self.door.unwanted.add(self.job)
+        except GridError:  # it has ended
+            pass
+
+
+def _about(rows: list[Row]) -> Headers:
+    """What is told of how a job went, known when it has ended: of a whole answer in its head, of a stream in
+    a comment before its end.
+    """
+    if not rows:
+        return []
+    told = [
+        (b"x-gridq-worker", rows[-1].worker.encode()),
+        (b"x-gridq-queue-wait-ms", b"%.1f" % rows[-1].wait_ms),
+    ]
+    cost = cost_cents(rows)
+    return told if cost is None else [*told, (b"x-gridq-cost-cents", b"%g" % cost)]

@@ -1,0 +1,297 @@
+"""Flower fitted to the grid: its routes, its queue lengths and its workers.
+
+Flower has no plug-ins, but it builds its application from the list `flower.urls.handlers` and its state from
+`flower.events.EventsState`. `fit` changes both before that, so `gridq flower` and Celery's own `celery -A
+gridq.app flower --conf …/flowerconfig.py` are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import flower.app
+import flower.events
+import flower.urls
+import flower.views
+import flower.views.tasks
+from celery.events import EventReceiver
+from celery.events.state import Task, Worker
+from flower import command
+from flower.api import tasks as task_api
+from flower.api import workers as worker_api
+from flower.app import Flower
+from flower.views import monitor as monitor_views
+from redis.exceptions import RedisError
+from tornado.options import Error as OptionError
+from tornado.web import HTTPError, authenticated
+
+from gridq.app import app
+from gridq.config.settings import settings
+from gridq.errors import ConfigError
+from gridq.protocol import queue_names
+from gridq.store.connection import connect_async, safe_url, translate
+from gridq.store.keys import Keys
+from gridq.telemetry import logs
+
+if TYPE_CHECKING:
+    from gridq.config.settings import Settings
+
+log = logging.getLogger(__name__)
+
+FORGET = 15
+"""Seconds after which a worker that has ended is shown no more."""
+
+LOOK_TIMEOUT = 2.0
+"""Seconds that a look at the queues may take."""
+
+
+def fit() -> None:
+    """Change Flower in this process. Called again, it changes nothing more."""
+    instead = {
+        monitor_views.Metrics: Metrics,
+        worker_api.ListWorkers: LiveWorkers,
+        **dict.fromkeys(_NO_DOOR, NoDoor),
+    }
+    flower.urls.handlers[:] = [
+        (route[0], instead.get(route[1], route[1]), *route[2:]) if isinstance(route, tuple) else route
+        for route in flower.urls.handlers
+    ]
+    flower.views.Broker = PendingWork
+    flower.views.tasks.TASK_COLUMNS.update(args="Capability", kwargs="Stage", wait="Wait")
+    flower.events.EventsState = GridState
+    flower.app.Events = GridEvents
+    Flower.broker_uri = property(lambda _: safe_url(settings().broker_url.get_secret_value()))
+
+
+def serve(arguments: list[str], *, control: bool, listening: Callable[[str, int], None], conf: str) -> None:
+    """Run Flower in this process until SIGTERM or Ctrl-C (KeyboardInterrupt).
+
+    `arguments` are Flower's own, such as `--port=5555`, and win over its settings in the file `conf`;
+    `listening` gets the scheme and the port once they are open. ConfigError: a FLOWER_… variable or the
+    address cannot be used.
+    """
+    try:
+        command.apply_env_options()
+        command.apply_options(
+            "gridq flower",
+            [f"--conf={conf}", "--logging=warning", f"--read-only={not control}", *arguments],
+        )
+    except (ValueError, OptionError) as exc:
+        raise ConfigError(
+            "Flower cannot use a FLOWER_… variable", {"reason": str(exc), "fix": "correct it or unset it"}
+        ) from None
+    command.extract_settings()
+    command.setup_logging()
+    logs.setup()  # last: Flower's own replaces what stands
+    server = Flower(capp=app, options=command.options, **flower.urls.settings)
+    loop = server.io_loop
+    signal.signal(signal.SIGTERM, lambda *_: loop.add_callback_from_signal(loop.stop))
+    try:
+        port = server.start_http_server()
+    except OSError as exc:
+        raise ConfigError(
+            f"Flower cannot listen on {command.options.address}:{command.options.port}",
+            {"reason": exc.strerror or str(exc), "fix": "name another --address or --port"},
+        ) from None
+    listening("https" if server.ssl_options else "http", port)
+    # Flower's own timer would ask the workers for their events only after five seconds.
+    loop.add_callback(server.events.on_enable_events)
+    try:
+        server.start()
+    finally:
+        server.stop()
+
+
+class Metrics(monitor_views.Metrics):  # type: ignore[misc]
+    """Flower's metrics, which name every graph and worker, behind the password as everything else."""
+
+    @authenticated
+    async def get(self) -> None:
+        await super().get()
+
+
+class NoDoor(task_api.BaseTaskHandler):  # type: ignore[misc]
+    """Whoever watches the grid neither submits to it nor reads its answers: those may repeat a prompt."""
+
+    @authenticated
+    async def get(self, _: str) -> None:
+        raise HTTPError(403, "Flower shows no answers and takes no jobs: use gridq run, or a client")
+
+    post = get
+
+
+_NO_DOOR = (
+    task_api.TaskApply,
+    task_api.TaskAsyncApply,
+    task_api.TaskSend,
+    task_api.TaskResult,
+    task_api.TaskAbort,
+)
+
+
+class LiveWorkers(worker_api.ListWorkers):  # type: ignore[misc]
+    """Flower's list of workers without those that have ended and with those that came after its start."""
+
+    @authenticated
+    async def get(self) -> None:
+        state, inspector = self.application.events.state, self.application.inspector
+        forget_ended(state, inspector.workers)
+        alive = {name for name, worker in state.workers.items() if worker.alive}
+        if alive - inspector.workers.keys() and not self.get_argument("status", default=False, type=bool):
+            await self.application.update_workers()
+        await super().get()
+
+
+def forget_ended(state: Any, inspected: dict[str, Any]) -> None:
+    """Drop from Flower's state and from what it has `inspected` each worker that ended FORGET seconds ago."""
+    long_ago = time.time() - FORGET
+    for name in {*state.workers, *state.counter, *inspected}:
+        worker = state.workers.get(name)
+        if worker is None:  # it has only answered an inspection
+            seen = inspected.get(name, {}).get("timestamp", 0)
+        else:  # one that said that it ends has no heartbeats, one that only others spoke of not even a time
+            seen = worker.heartbeats[-1] if worker.heartbeats else getattr(worker, "timestamp", 0)
+        if seen < long_ago:
+            state.workers.pop(name, None)
+            state.counter.pop(name, None)
+            inspected.pop(name, None)
+
+
+class GridEvents(flower.events.Events):  # type: ignore[misc]
+    """Flower's events, heard again within a second of the server's return: Flower's own pause doubles with
+    each try, so that it stays blind for as long again as the server was away.
+    """
+
+    def run(self) -> None:
+        while True:
+            try:
+                with self.capp.connection() as connection:
+                    receiver = EventReceiver(connection, handlers={"*": self.on_event}, app=self.capp)
+                    receiver.capture(limit=None, timeout=None, wakeup=True)
+            except Exception as exc:  # as Flower's: whatever it was, it must not end the thread
+                log.warning("Flower hears no events: %s", translate(exc))
+                time.sleep(1)
+
+
+class GridState(flower.events.EventsState):  # type: ignore[misc]
+    """Flower's state, which counts each start once. What records a stage tells of its start again, for a
+    monitor that has not heard of it: counted too, it would double what a worker is shown to have processed.
+    """
+
+    def event(self, event: dict[str, Any]) -> None:
+        field = _BEGUN.get(event["type"], "")
+        task = self.tasks.get(event.get("uuid")) if field else None
+        if task is None or getattr(task, field) != event["timestamp"]:
+            super().event(event)
+
+
+_BEGUN = {"task-received": "received", "task-started": "started"}
+"""Of an event that tells of a start, the task's field that holds its time."""
+
+
+class GridWorker(Worker):  # type: ignore[misc]
+    """A worker that lives by its own heartbeats alone. Celery takes a task's event for one too, and what
+    others tell of a dead worker's stages would bring it back to life.
+    """
+
+    def _create_event_handler(self) -> Any:
+        heard = super()._create_event_handler()
+
+        def event(kind: str | None, *args: Any, **named: Any) -> None:
+            if kind is not None:
+                heard(kind, *args, **named)
+
+        return event
+
+
+class GridTask(Task):  # type: ignore[misc]
+    """A stage or a job, with the time it stood in its queue."""
+
+    _fields = (*Task._fields, "wait")
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds from ready to the last start, or None while it has not started."""
+        return _wait(self)
+
+
+GridState.Task, GridState.Worker = GridTask, GridWorker
+
+
+class ShownTask(Task):  # type: ignore[misc]
+    """A task as the pages show it."""
+
+    _fields = GridTask._fields
+
+    @property
+    def wait(self) -> str | None:
+        seconds = _wait(self)
+        if seconds is None:
+            return None
+        return (
+            f"{seconds * 1000:.0f}\N{NO-BREAK SPACE}ms"
+            if seconds < 1
+            else f"{seconds:.2f}\N{NO-BREAK SPACE}s"
+        )
+
+
+def _wait(task: Any) -> float | None:
+    if not task.received or not task.started:
+        return None
+    return round(max(0.0, float(task.started) - float(task.received)), 3)
+
+
+def format_task(task: Any) -> Any:
+    """Flower's hook: what its pages show of a task, which it hands over as a copy of its own."""
+    task.__class__ = ShownTask
+    if task.root_id == task.uuid:  # a job: where a stage has its capability, it has its agent
+        task.args = f"agent {task.args}"
+    return task
+
+
+class PendingWork:
+    """In place of Flower's broker, which counts the messages of Celery's lists.
+
+    Here these are bells; what waits is in the pending sets. Each queue's length is the number of stages that
+    wait in it, that of `gridq:router` the number of jobs to be admitted; its consumers are the lanes that
+    listen. Flower's arguments, the URL among them, are those of Celery's connection and not needed.
+    """
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.config: Settings = settings()
+
+    async def queues(self, _: Iterable[str] = ()) -> list[dict[str, Any]]:
+        """Every queue that has lanes or work, by its name. A server at fault is HTTP's 503."""
+        keys = Keys(self.config.prefix)
+        client = connect_async(
+            self.config.broker_url.get_secret_value(), name="gridq-flower", timeout=LOOK_TIMEOUT, retry=False
+        )
+        try:
+            look = client.pipeline(transaction=False)
+            look.hgetall(keys("lanes"))
+            look.smembers(keys("queues"))
+            look.zcard(keys("inbox"))
+            lanes, pending, inbox = await look.execute()
+            names = sorted(name.decode() for name in {*lanes, *pending})
+            look = client.pipeline(transaction=False)
+            for name in names:
+                look.hvals(keys("cls", name))
+            waiting = [sum(map(int, counts)) for counts in await look.execute()]
+        except (RedisError, OSError) as exc:
+            raise HTTPError(503, str(translate(exc))) from exc
+        finally:
+            await client.aclose()
+        listed = [
+            {**_length(name, count), "consumers": int(lanes.get(name.encode(), 0))}
+            for name, count in zip(names, waiting, strict=True)
+        ]
+        routers = int(lanes.get(queue_names.PURE.encode(), 0))
+        return [*listed, {**_length(queue_names.ROUTER, inbox), "consumers": routers}]
+
+
+def _length(name: str, waiting: int) -> dict[str, Any]:
+    return {"name": name, "messages": waiting, "messages_ready": waiting}

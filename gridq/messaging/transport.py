@@ -1,0 +1,131 @@
+"""Kombu's Redis transport, guarded: a worker outlives its server, and a lost connection re-runs nothing.
+
+Named by the setting `broker_transport`; the broker's URL stays `redis://`, which Flower insists on, also
+where the server is found by sentinels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from typing import Any
+from weakref import WeakSet
+
+from kombu.transport import redis as base
+from redis import Redis, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import ReadOnlyError
+from redis.sentinel import Sentinel
+
+log = logging.getLogger(__name__)
+
+_channels: WeakSet[Any] = WeakSet()
+_channels_lock = threading.Lock()
+
+
+class Guard:
+    """What is added to kombu's channels: they never restore, and fail as a connection, not as a program."""
+
+    do_restore = False
+    """Kombu's puts the message of a task that still runs back into its queue when a connection drops.
+    What a message asked for stands in the store, where the sweep finds it."""
+
+    def __init__(self, *args: Any, **names: Any) -> None:
+        super().__init__(*args, **names)
+        with _channels_lock:
+            _channels.add(self)
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        # When the server goes while a late-acknowledged task runs, Celery clears the transport's client and
+        # then closes the channel once more, which asks here for `client.hostname`: an AttributeError would
+        # end the worker.
+        connection = self.connection  # type: ignore[attr-defined]
+        if connection is None or connection.client is None:
+            raise LostConnection("the channel is closed")
+        params: dict[str, Any] = super()._connparams(asynchronous)  # type: ignore[misc]
+        return params
+
+    def _brpop_read(self, **options: Any) -> bool | None:
+        # Kombu lets what is no message end the worker, and the next one takes the next such message.
+        try:
+            received: bool | None = super()._brpop_read(**options)  # type: ignore[misc]
+        except ReadOnlyError as exc:  # kombu would take it for a fault of this one command
+            self.client.connection.disconnect()  # type: ignore[attr-defined]
+            raise LostConnection("the primary has become a replica") from exc
+        except (ValueError, TypeError, LookupError, AttributeError):
+            log.exception("a message that cannot be read is dropped")
+            return True
+        return received
+
+
+class Channel(Guard, base.Channel):  # type: ignore[misc]
+    """A channel to the server that the URL names."""
+
+    unix_path = ""
+    """The path of the server's Unix socket: a URL that says it to kombu would bypass `broker_transport`."""
+
+    from_transport_options = (*base.Channel.from_transport_options, "unix_path")
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        if self.unix_path:
+            self.connection_class = UnixDomainSocketConnection
+        params = super()._connparams(asynchronous)
+        if self.unix_path:
+            params = self._filter_tcp_connparams(**params)
+            for name in ("host", "port", "socket_connect_timeout"):
+                params.pop(name, None)
+            params["path"] = self.unix_path
+        return params
+
+
+class SentinelChannel(Guard, base.SentinelChannel):  # type: ignore[misc]
+    """A channel to the server that the sentinels call the primary.
+
+    Kombu reads the sentinels from a `sentinel://` URL, which Flower refuses: here they are an option.
+    """
+
+    sentinels: tuple[tuple[str, int], ...] = ()
+
+    from_transport_options = (*base.SentinelChannel.from_transport_options, "sentinels")
+
+    def _sentinel_managed_pool(self, asynchronous: bool = False) -> Any:
+        params = self._connparams(asynchronous)
+        for name in ("host", "port"):
+            params.pop(name, None)
+        manager = Sentinel(  # type: ignore[no-untyped-call]
+            self.sentinels, sentinel_kwargs=self.sentinel_kwargs, **params
+        )
+        if asynchronous:  # kombu closes them with the channel
+            self._async_sentinel_manager = manager
+        else:
+            self._sentinel_manager = manager
+        return manager.master_for(self.master_name, Redis).connection_pool  # type: ignore[no-untyped-call]
+
+
+class Transport(base.Transport):  # type: ignore[misc]
+    """The transport that `broker_transport = "gridq.messaging.transport:Transport"` names."""
+
+    Channel = Channel
+
+
+class SentinelTransport(base.SentinelTransport):  # type: ignore[misc]
+    """The same by sentinels."""
+
+    Channel = SentinelChannel
+
+
+def hang_up() -> None:
+    """Close the sockets by which this process consumes, from any thread: its consumer connects anew."""
+    with _channels_lock:
+        found = list(_channels)
+    for channel in found:
+        if not channel._active_queues:
+            continue
+        for client in (channel.__dict__.get("client"), channel.__dict__.get("subclient")):
+            connection = getattr(client, "connection", None)
+            sock = getattr(connection, "_sock", None)
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,157 @@
+"""An estimate of the tokens that an Anthropic-shaped request has, without asking anybody.
+
+Rules of thumb, as the vendor states them: a token is about 3.5 characters of English (here bytes of UTF-8,
+since other scripts have more tokens a character); an image is its width times its height over 750, scaled to
+at most 1,568 pixels a side; a page of a PDF is 1,500 to 3,000 tokens. The tokenizer of the model that will
+answer may differ by a fifth or so.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import struct
+
+from gridq.errors import StageError
+from gridq.protocol.models import Json
+
+BYTES_A_TOKEN = 3.5
+TOKENS_A_MESSAGE = 4
+"""What a message's role and its limits take, beside its text."""
+
+PIXELS_A_TOKEN = 750
+LONGEST_SIDE = 1568
+MOST_AN_IMAGE = 1600
+"""What an image costs that was scaled down, or that is only named by its URL."""
+
+TOKENS_A_PAGE = 2250
+
+
+def count_tokens(body: Json) -> int:
+    """The tokens of `messages`, `system` and `tools` of a request to /v1/messages; at least 1.
+
+    StageError (details.status 400): it has no list of messages. What else may be wrong is not looked at.
+    """
+    messages = body.get("messages") if isinstance(body, dict) else None
+    if not isinstance(messages, list):
+        raise StageError(
+            "The request has no messages to count",
+            {"path": "messages", "param": "messages", "expected": "a list of messages", "status": 400},
+        )
+    tokens = _of_content(body.get("system"))
+    for message in messages:
+        tokens += TOKENS_A_MESSAGE + _of_content(
+            message.get("content") if isinstance(message, dict) else message
+        )
+    for part in ("tools", "tool_choice"):
+        if body.get(part):
+            tokens += _of_text(json.dumps(body[part], ensure_ascii=False, separators=(",", ":")))
+    return max(1, math.ceil(tokens))
+
+
+def _of_text(text: str) -> float:
+    return len(text.encode("utf-8", "replace")) / BYTES_A_TOKEN
+
+
+def _of_content(content: Json) -> float:
+    """A text, a block, or a list of them."""
+    if isinstance(content, str):
+        return _of_text(content)
+    if isinstance(content, list):
+        return sum(map(_of_content, content))
+    if not isinstance(content, dict):
+        return 0
+    match content.get("type"):
+        case "text":
+            return _of_content(content.get("text"))
+        case "image":
+            return _of_image(content.get("source"))
+        case "document":
+            return _of_document(content)
+        case "tool_result":
+            return _of_content(content.get("content"))
+        case "tool_use":
+            call = json.dumps(content.get("input"), ensure_ascii=False, separators=(",", ":"))
+            return _of_content(content.get("name")) + _of_text(call)
+        case "thinking" | "redacted_thinking":
+            return 0  # the vendor leaves the thinking of earlier turns out
+    return _of_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
+
+
+def _of_document(block: dict[str, Json]) -> float:
+    tokens = _of_content(block.get("title")) + _of_content(block.get("context"))
+    source = block.get("source")
+    if not isinstance(source, dict):
+        return tokens
+    if source.get("type") == "text":
+        return tokens + _of_content(source.get("data"))
+    if source.get("type") == "content":
+        return tokens + _of_content(source.get("content"))
+    pages = _bytes(source).count(b"/Type /Page") - _bytes(source).count(b"/Type /Pages")
+    return tokens + max(1, pages) * TOKENS_A_PAGE
+
+
+def _of_image(source: Json) -> float:
+    size = _size(_bytes(source)) if isinstance(source, dict) else None
+    if size is None:
+        return MOST_AN_IMAGE
+    scale = min(1.0, LONGEST_SIDE / max(1, *size))
+    return min(MOST_AN_IMAGE, size[0] * scale * size[1] * scale / PIXELS_A_TOKEN)
+
+
+def _bytes(source: dict[str, Json]) -> bytes:
+    """The bytes of a base64 source, b"" where it has none that can be read."""
+    data = source.get("data")
+    if not isinstance(data, str):
+        return b""
+    try:
+        return base64.b64decode(data)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _size(image: bytes) -> tuple[int, int] | None:
+    """Width and height in pixels by the header of a PNG, GIF, WebP or JPEG; None where it is none of them."""
+    try:
+        if image.startswith(b"\x89PNG\r\n\x1a\n"):
+            return struct.unpack(">II", image[16:24])
+        if image.startswith((b"GIF87a", b"GIF89a")):
+            return struct.unpack("<HH", image[6:10])
+        if image.startswith(b"RIFF") and image[8:12] == b"WEBP":
+            return _webp(image)
+        if image.startswith(b"\xff\xd8"):
+            return _jpeg(image)
+    except (struct.error, IndexError):
+        pass
+    return None
+
+
+def _webp(image: bytes) -> tuple[int, int] | None:
+    """By the WebP container: a VP8 frame's header, a VP8L one's, or VP8X's canvas."""
+    match image[12:16]:
+        case b"VP8 ":
+            width, height = struct.unpack("<HH", image[26:30])
+            return width & 0x3FFF, height & 0x3FFF
+        case b"VP8L":
+            (bits,) = struct.unpack("<I", image[21:25])
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8X":
+            return 1 + int.from_bytes(image[24:27], "little"), 1 + int.from_bytes(image[27:30], "little")
+    return None
+
+
+def _jpeg(image: bytes) -> tuple[int, int] | None:
+    """By the first start-of-frame segment (ITU-T T.81, table B.1): markers C0 to CF but C4, C8 and CC."""
+    at = 2
+    while at < len(image):
+        marker = image[at + 1]
+        if image[at] != 0xFF:
+            return None
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", image[at + 5 : at + 9])
+            return width, height
+        (length,) = struct.unpack(">H", image[at + 2 : at + 4])
+        at += 2 + length
+    return None

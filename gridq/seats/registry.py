@@ -1,0 +1,308 @@
+"""Who is there: the seats' advertisements, and the stages their machines offer.
+
+An advertisement is a key with a TTL that the seat's worker writes with each heartbeat. It describes; it never
+says what is used of a budget, and it decides nothing: live or dead is the lease's business (`renew`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+from typing import Any
+
+from pydantic import Field, ValidationError
+from redis import Redis
+
+from gridq.protocol import queue_names
+from gridq.protocol.meters import (
+    FREE,
+    GRID,
+    OWN,
+    UNKNOWN,
+    Expects,
+    Meter,
+    Rates,
+    lacking,
+    shared_names,
+    sheet,
+    tightest,
+)
+from gridq.protocol.models import Advertisement, Json
+from gridq.store.connection import now_ms
+from gridq.store.keys import Keys
+from gridq.store.reliability import reliability
+
+log = logging.getLogger(__name__)
+
+BEATS = 3
+
+CLOSE = 0.6
+"""How alike the names of two capabilities of one kind must be, at least, to be called close."""
+
+NAMED = 5
+"""Capabilities named in one sentence."""
+
+DRAIN_MS = 40 * 24 * 3_600_000
+"""How long an operator's drain outlives the seat: as long as the seat's record."""
+
+ROUTER_KIND = "router"
+"""The kind of a router's seat, which runs built-in pure stages and advertises nothing."""
+
+
+class LiveSeat(Advertisement):
+    """A live seat: what its worker says of it, and what the grid itself knows.
+
+    `busy` is how many lanes hold a stage now, `bells` how many messages wait in its own queue; money is in
+    micro-dollars, times in seconds since 1970. `stale`: its worker has not said for three heartbeats how it
+    is; kind, capability and metrics are unknown then.
+    """
+
+    busy: int = 0
+    bells: int = 0
+    warm: list[str] = Field(default_factory=list, description="its queues whose model it has loaded")
+    meters: list[Meter] = Field(default_factory=list, description="all that bind it, also shared ones")
+    budget: int | None = Field(
+        None, description="of the one of money with least left; None: no budget set; 0: a budget of nothing"
+    )
+    budget_left: int | None = None
+    budget_until: float | None = Field(None, description="when that turns")
+    prices: tuple[int, int] = Field((0, 0), description="micro-dollars a million tokens, in and out")
+    hourly: int = Field(0, description="micro-dollars for an hour of a lane")
+    rates: Rates = Field(FREE, exclude=True)
+    per_minute: int | None = Field(None, description="requests in any minute; None: no limit")
+    rate_until: float | None = Field(None, description="until when these are used up; None: they are not")
+    reliability: float = Field(
+        1.0, description="the part of its attempts that comes to something, the latest counting most; 0 to 1"
+    )
+    stale: bool = False
+    obeys: bool = Field(True, description="False: it has yet to heed that an operator drains it, or no more")
+
+    def lacking(self, queue: str, cost: int, expects: Expects = UNKNOWN) -> Meter | None:
+        """The meter in which a stage of a queue has no room that is said to cost so many micro-dollars."""
+        return lacking(self.meters, queue, cost, expects, self.rates)
+
+    @property
+    def free(self) -> int:
+        """How many stages it would take now."""
+        return max(self.lanes - self.busy, 0) if self.state == "ready" else 0
+
+
+def advertise(client: Redis, keys: Keys, ad: Advertisement, heartbeat: float) -> None:
+    """Say what a seat is, for three heartbeats."""
+    client.set(keys("ad", ad.seat), ad.model_dump_json(), px=int(BEATS * heartbeat * 1000))
+
+
+def withdraw(client: Redis, keys: Keys, seat: str) -> None:
+    """Take a seat's advertisement back."""
+    client.unlink(keys("ad", seat))
+
+
+def seats(client: Redis, keys: Keys) -> list[Advertisement]:
+    """Every live seat that advertises itself, by name."""
+    names = [keys("ad", seat) for seat in _live(client, keys)]
+    texts = client.mget(names) if names else []
+    return sorted(filter(None, map(_read, texts)), key=lambda ad: ad.seat)
+
+
+def live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveSeat]:
+    """Every live seat, by name, also one whose advertisement is stale; the routers' unless told not to."""
+    names = sorted(_live(client, keys))
+    if not names:
+        return []
+    look = client.pipeline(transaction=False)
+    look.time()
+    for seat in names:
+        look.hgetall(keys("seat", seat))
+        look.hlen(keys("held", seat))
+        look.llen(keys.queue(queue_names.seat_queue(seat)))
+        look.get(keys("ad", seat))
+        look.get(keys("drain", seat))
+        look.llen(keys("rate", seat))
+        look.lindex(keys("rate", seat), -1)
+    clock, *replies = look.execute()
+    now = clock[0] + clock[1] / 1e6
+    shared: Any = {}
+    if any(replies[at * 7].get(b"shared") for at in range(len(names))):
+        shared = client.hgetall(keys("meters"))
+    found = [_seat(seat, now, replies[at * 7 : at * 7 + 7], shared) for at, seat in enumerate(names)]
+    return [seat for seat in found if seat is not None and (routers or seat.kind != ROUTER_KIND)]
+
+
+def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes]) -> LiveSeat | None:
+    record, busy, bells, text, drain, claims, oldest = replies
+    record = {name.decode(): value.decode() for name, value in record.items()}
+    if "inc" not in record or "lanes" not in record:  # it has gone since
+        return None
+    said = _read(text)
+    machine, _, name = seat.partition(".")
+    if said is None:
+        serves = record.get("queues", "").split()
+        said = Advertisement(
+            seat=seat,
+            machine=machine,
+            worker=f"{name}@{machine}",
+            incarnation=record["inc"],
+            kind=ROUTER_KIND if serves == [queue_names.PURE] else "",
+            lanes=int(record["lanes"]),
+            queues=serves,
+        )
+    fields = said.model_dump()
+    fields |= {"lanes": int(record["lanes"]), "busy": busy, "bells": bells}
+    fields |= {"warm": record.get("warm", "").split(), "stale": text is None and said.kind != ROUTER_KIND}
+    fields["meters"] = _meters(record, now, shared)
+    rates = Rates.read(record)
+    fields |= {"prices": rates.prices, "hourly": rates.hourly, "rates": rates}
+    fields |= _limits(record, fields["meters"], now, claims, oldest)
+    fields["reliability"] = round(reliability(record.get("rel"), now * 1000), 3)
+    draining = record.get("draining")
+    fields |= {"obeys": (drain is None) == (draining != "op") or draining == "1"}
+    if drain is not None:
+        why = {"state": "draining", "reason": "an operator drains it", "since": float(drain), "until": None}
+        fields |= why
+    elif draining is not None and said.state == "ready":
+        fields |= {"state": "draining", "reason": "it takes nothing more"}
+    return LiveSeat(**fields)
+
+
+def _meters(record: dict[str, str], now: float, shared: dict[bytes, bytes]) -> list[Meter]:
+    """All meters that bind a seat, each with the queues in which it does."""
+    found = [meter for which in (OWN, GRID) for meter in sheet(record.get(which), which, now * 1000)]
+    for name, queues_of_it in shared_names(record.get("shared")).items():
+        found += sheet(shared.get(name.encode()), name, now * 1000, queues_of_it)
+    return found
+
+
+def _limits(
+    record: dict[str, str], meters: list[Meter], now: float, claims: int, oldest: bytes | None
+) -> dict[str, Json]:
+    """What the seat may still give: the money of the meter with least left of those that bind it in each
+    queue; the least of the requests a minute of its machine and the quotas file.
+    """
+    found: dict[str, Json] = {}
+    least = tightest((meter for meter in meters if not meter.queues), "money")
+    if least is not None:
+        found |= {"budget": least.limit, "budget_left": least.remaining}
+        found["budget_until"] = least.turn / 1000 if least.turn else None
+    rates = [int(record[name]) for name in ("rpm", "grpm") if record.get(name)]
+    if rates:
+        found["per_minute"] = min(rates)
+        again = now if oldest is None else float(oldest) / 1000 + 60
+        found["rate_until"] = again if claims >= min(rates) and again > now else None
+    return found
+
+
+def _read(text: bytes | str | None) -> Advertisement | None:
+    """An advertisement, or None where there is none that this program can read: one seat whose worker is of
+    another version must not stand in the way of all others.
+    """
+    try:
+        return None if text is None else Advertisement.model_validate_json(text)
+    except ValidationError:
+        log.warning("an advertisement cannot be read: its worker is of another version")
+        return None
+
+
+def drain(client: Redis, keys: Keys, seat: str) -> None:
+    """Let a seat take nothing more, until `undrain`: each renewal of its worker's obeys."""
+    client.set(keys("drain", seat), now_ms(client) // 1000, nx=True, px=DRAIN_MS)
+
+
+def undrain(client: Redis, keys: Keys, seat: str) -> bool:
+    """Let a drained seat take work again; False where it was not drained."""
+    return bool(client.delete(keys("drain", seat)))
+
+
+def publish_stages(
+    client: Redis, keys: Keys, machine: str, specs: list[dict[str, Json]], heartbeat: float
+) -> None:
+    """Offer the user's stages of a machine to whoever splits graphs, for three heartbeats."""
+    if specs:
+        client.set(keys("stages", machine), json.dumps(specs), px=int(BEATS * heartbeat * 1000))
+
+
+def published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
+    """The stages that live machines offer, each once."""
+    machines = {seat.partition(".")[0] for seat in _live(client, keys)}
+    names = [keys("stages", machine) for machine in sorted(machines)]
+    found: dict[str, dict[str, Json]] = {}
+    for text in client.mget(names) if names else []:
+        for spec in json.loads(text) if text else []:
+            found.setdefault(json.dumps(spec, sort_keys=True), spec)
+    return list(found.values())
+
+
+def offers_of(seats: list[LiveSeat]) -> list[dict[str, Json]]:
+    """Each capability of `seats`: its queue, who serves it, who has its model loaded, whether any of them
+    loads models at all, and the lanes, all and free.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for seat in seats:
+        for queue in seat.queues:
+            kind, _, slug = queue.partition(":")
+            if kind == queue_names.OWN_KIND:
+                continue
+            offer = found.setdefault(
+                queue, {"queue": queue, "seats": [], "loaded": [], "loads": False, "lanes": 0, "free": 0}
+            )
+            offer["seats"].append(seat.seat)
+            offer["lanes"] += seat.lanes
+            offer["free"] += seat.free
+            offer["loads"] = offer["loads"] or ("loads" in seat.metrics and slug in _models(seat))
+            if queue in seat.warm:
+                offer["loaded"].append(seat.seat)
+    return [found[queue] for queue in sorted(found)]
+
+
+def _models(seat: LiveSeat) -> set[str]:
+    """The slugs of the models that a seat describes."""
+    listed = seat.capability.get("models")
+    models = listed if isinstance(listed, list) else []
+    names = [model.get("name") for model in models if isinstance(model, dict)]
+    return {queue_names.slug(name) for name in names if isinstance(name, str) and name}
+
+
+def nearest(client: Redis, keys: Keys, queue: str) -> str:
+    """In words, why nobody serves `queue`: the seat that serves it but takes nothing, else the live seat
+    that comes close, else what its kind, or whoever is live, serves instead.
+    """
+    return why_nobody(queue, live_seats(client, keys, routers=False))
+
+
+def why_nobody(queue: str, live: list[LiveSeat]) -> str:
+    """`nearest` among the seats `live`."""
+    if not live:
+        return "no seat is live at all"
+    idle = [seat for seat in live if queue in seat.queues]
+    if idle:
+        return "; ".join(_unwell(seat) for seat in idle[:NAMED])
+    offers = {q: seat for seat in live for q in seat.queues}
+    kind = queue_names.kind_of(queue)
+    same = [q for q in offers if queue_names.kind_of(q) == kind]
+    close = max(same, key=lambda offer: _alike(offer, queue), default=None)
+    if close is not None and _alike(close, queue) >= CLOSE:
+        seat = offers[close]
+        but = "" if seat.state == "ready" else f", which is {seat.state}: {seat.reason}"
+        return f"the closest is {close}, served by {seat.seat}{but}"
+    if same:
+        return f"the live seats of {kind} serve " + _named(same)
+    return f"no live seat is of the kind {kind}; those that are live serve " + _named(list(offers))
+
+
+def _alike(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one.partition(":")[2], other.partition(":")[2]).ratio()
+
+
+def _named(names: list[str]) -> str:
+    shown = sorted(set(names))
+    return ", ".join(shown[:NAMED]) + (f" and {len(shown) - NAMED} more" if len(shown) > NAMED else "")
+
+
+def _unwell(seat: LiveSeat) -> str:
+    return f"{seat.seat} serves it but is {seat.state}" + (f": {seat.reason}" if seat.reason else "")
+
+
+def _live(client: Redis, keys: Keys) -> list[str]:
+    # Not by SCAN, which walks every key of the server, while jobs are being admitted.
+    names: list[bytes] = client.zrange(keys("seats"), 0, -1)  # type: ignore[assignment]
+    return [name.decode() for name in names]

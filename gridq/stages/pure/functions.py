@@ -1,0 +1,291 @@
+"""The built-in stages without effects: functions that end in bounded time and fail only by StageError.
+
+`inputs` says how a stage finds its subject and its options in the record that the graph's `config` rule
+makes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from gridq.protocol.models import Json
+from gridq.stages.pure import conditions, json_parsing, patterns, templates
+from gridq.stages.pure.bounds import MAX_PARTS, Clock, Room, kind, wrong
+from gridq.stages.pure.inputs import (
+    list_of,
+    needed,
+    option,
+    options_of,
+    path_option,
+    roots_of,
+    sources,
+    text_of,
+)
+from gridq.stages.pure.paths import Missing, first, follow, parse_path, spell
+
+Function = Callable[[Json], Json]
+
+
+def text_template(value: Json) -> str:
+    """`template` filled in from `variables`, where it is given, and from the rest of the input record."""
+    options = options_of(value, ("template", "variables"))
+    template = templates.compile_template(option(options, "template", str))
+    roots = roots_of(value, ("template", "variables"))
+    if "variables" in options:
+        roots = (option(options, "variables", dict), *roots)
+    return templates.render(template, roots, Clock(), Room())
+
+
+def parse_json(value: Json) -> Json:
+    """The value of a JSON text; with `extract`, of the first record or list in it."""
+    options = options_of(value, ("extract",))
+    text = text_of(value, "json_str", "text", "body")
+    return (
+        json_parsing.extract(text, Clock())
+        if option(options, "extract", bool, False)
+        else json_parsing.parse(text)
+    )
+
+
+def format_json(value: Json) -> str:
+    """The input as JSON text, compact or indented by `indent` spaces."""
+    options = options_of(value, ("indent",))
+    indent = option(options, "indent", int, 0)
+    if not 0 <= indent <= 8:
+        raise wrong(f"The indent is {indent}", "0 to 8 spaces")
+    subject = roots_of(value, ("indent",))[-1] if options else value
+    if indent:
+        return json.dumps(subject, ensure_ascii=False, indent=indent)
+    return json.dumps(subject, ensure_ascii=False, separators=(",", ":"))
+
+
+def pick(value: Json) -> Json:
+    """What is at `path`; `default`, where it is given (null too), where nothing is."""
+    options = options_of(value, ("path",))
+    path = parse_path(option(options, "path", str))
+    roots = roots_of(value, ("path", "default"))
+    if isinstance(value, dict) and "default" in value:
+        picked = first(roots, path)
+        return value["default"] if isinstance(picked, Missing) else picked
+    return needed(roots, path)
+
+
+def map_items(value: Json) -> list[Json]:
+    """Each item through one of `pick` (a path), `template` (a text) or `fields` ({name: path})."""
+    options = options_of(value, ("pick", "template", "fields"))
+    if len(options) != 1:
+        raise wrong(
+            "The stage needs one of 'pick', 'template' and 'fields', not "
+            + (" and ".join(options) or "none"),
+            'for example {"pick": "a.b"}, {"template": "{{a}}"} or {"fields": {"name": "a.b"}}',
+        )
+    items, clock, room = list_of(value), Clock(), Room()
+    has_default = isinstance(value, dict) and "default" in value
+
+    def at(item: Json, path: Json, index: int) -> Json:
+        clock.tick()
+        found = follow(item, path)
+        if not isinstance(found, Missing):
+            return found
+        if has_default:
+            return value["default"]
+        raise wrong(
+            f"Element {index} has nothing at {spell(path)!r}", "every element with that path, or a `default`"
+        )
+
+    if "pick" in options:
+        path = parse_path(options["pick"])
+        return [at(item, path, index) for index, item in enumerate(items)]
+    if "template" in options:
+        template = templates.compile_template(options["template"])
+        return [templates.render(template, (item,), clock, room) for item in items]
+    fields = option(options, "fields", dict)
+    if len(fields) > MAX_PARTS:
+        raise wrong("There are too many fields", f"at most {MAX_PARTS}")
+    paths = {name: parse_path(path) for name, path in fields.items()}
+    return [{name: at(item, path, index) for name, path in paths.items()} for index, item in enumerate(items)]
+
+
+def filter_items(value: Json) -> list[Json]:
+    """The items for which the condition `where` holds."""
+    options = options_of(value, ("where",))
+    condition = conditions.compile_condition(option(options, "where", dict), Clock())
+    return [item for item in list_of(value) if condition((item,))]
+
+
+def join(value: Json) -> str:
+    """The items as one text, `separator` (a line break) between them; an item that is no text as JSON."""
+    separator = option(options_of(value, ("separator",)), "separator", str, "\n")
+    room = Room()
+    items = list_of(value)
+    texts: list[str] = []
+    for index, item in enumerate(items):
+        texts.append(room.take(templates.as_text(item)))
+        if index:
+            room.take(separator)
+    return separator.join(texts)
+
+
+def merge(value: Json) -> Json:
+    """One record of several, later ones winning (`deep`: inside them too), or one list of several.
+
+    They are the elements of a list, or the sources of a Merge, or else the values of the input record in its
+    order. null counts as nothing.
+    """
+    deep = option(options_of(value, ("deep",)), "deep", bool, False)
+    parts = _parts(value)
+    if all(isinstance(part, list) for part in parts) and parts:
+        return [item for part in parts for item in part]
+    merged: dict[str, Json] = {}
+    for part in parts:
+        if not isinstance(part, dict):
+            raise wrong(f"One of the parts is {kind(part)}", "records only, or lists only")
+        _overlay(merged, part, deep)
+    return merged
+
+
+def _parts(value: Json) -> list[Json]:
+    parts = value
+    if isinstance(value, dict):
+        rest = {name: part for name, part in value.items() if name != "deep"}
+        if "source_0" in rest:
+            parts = sources(rest)
+        elif rest.keys() == {"items"} and isinstance(rest["items"], list):
+            parts = rest["items"]
+        else:
+            parts = list(rest.values())
+    return [part for part in (parts if isinstance(parts, list) else [parts]) if part is not None]
+
+
+def _overlay(base: dict[str, Json], patch: dict[str, Json], deep: bool) -> None:
+    for name, part in patch.items():
+        if deep and isinstance(part, dict):
+            under = base.get(name)
+            # Every record in `base` was made here, so the caller's are never changed.
+            base[name] = under if isinstance(under, dict) else {}
+            _overlay(base[name], part, deep)
+        else:
+            base[name] = part
+
+
+def regex_extract(value: Json) -> Json:
+    """What `pattern` finds in the text, or null; with `all` the list of all it finds.
+
+    `group` is a number or a name: 1 by default where the pattern has groups, else 0, the whole match.
+    """
+    options = options_of(value, ("pattern", "group", "all"))
+    clock, room = Clock(), Room()
+    regex = patterns.compile_pattern(option(options, "pattern", str))
+    group = _group(regex, options.get("group"))
+    matches = patterns.found(regex, text_of(value), clock)
+    if not option(options, "all", bool, False):
+        match = next(matches, None)
+        return None if match is None else match.group(group)
+    found: list[Json] = []
+    for match in matches:
+        text = match.group(group)
+        # Two quotes and a comma: empty matches take room too.
+        room.take(f'"{text}",')
+        found.append(text)
+    return found
+
+
+def _group(regex: Any, wanted: Json) -> int:
+    groups: int = regex.groups
+    names: dict[str, int] = regex.groupindex
+    if wanted is None:
+        return min(1, groups)
+    if isinstance(wanted, str) and wanted in names:
+        return names[wanted]
+    if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 <= wanted <= groups:
+        return wanted
+    raise wrong(
+        f"The pattern has no group {wanted!r}",
+        f"a number from 0 to {groups}" + (" or one of " + ", ".join(sorted(names)) if names else ""),
+    )
+
+
+def equals(value: Json) -> bool:
+    """Whether the input, or what is at `path`, equals `to`; where nothing is there, null is compared."""
+    if not isinstance(value, dict) or "to" not in value:
+        raise wrong("The option 'to' is missing", "'to' in the stage's config or its input record")
+    return conditions.same(_subject(value, "to"), value["to"])
+
+
+def contains(value: Json) -> bool:
+    """Whether the input, or what is at `path`, has `item`: as a part, an element or a key."""
+    if not isinstance(value, dict) or "item" not in value:
+        raise wrong("The option 'item' is missing", "'item' in the stage's config or its input record")
+    return conditions.contains(_subject(value, "item"), value["item"])
+
+
+def matches(value: Json) -> bool:
+    """Whether `pattern` is found anywhere in the text, or in the text at `path` (none there: false)."""
+    options = options_of(value, ("pattern", "path"))
+    regex = patterns.compile_pattern(option(options, "pattern", str))
+    text = _subject(value, "pattern") if "path" in options else text_of(value)
+    return isinstance(text, str) and patterns.is_found(regex, text, Clock())
+
+
+def is_empty(value: Json) -> bool:
+    """Whether the input, or what is at `path`, is null, an empty text, list or record, or is not there."""
+    return conditions.is_empty(_subject(value))
+
+
+def length(value: Json) -> int:
+    """How many characters, elements or keys the input, or what is at `path`, has; null has none."""
+    subject = _subject(value)
+    if subject is None:
+        return 0
+    if not isinstance(subject, str | list | dict):
+        raise wrong(f"The length of {kind(subject)} is asked for", "a text, a list, a record or null")
+    return len(subject)
+
+
+def _subject(value: Json, *names: str) -> Json:
+    found = first(roots_of(value, (*names, "path")), path_option(options_of(value, ("path",))))
+    return None if isinstance(found, Missing) else found
+
+
+def test(value: Json) -> bool:
+    """Whether the condition `where` holds for the input."""
+    options = options_of(value, ("where",))
+    return conditions.compile_condition(option(options, "where", dict), Clock())(roots_of(value, ("where",)))
+
+
+def http_body(value: Json) -> str:
+    """The body of an HTTP answer."""
+    return text_of(value, "body")
+
+
+FUNCTIONS: dict[str, Function] = {
+    "contains": contains,
+    "equals": equals,
+    "filter": filter_items,
+    "format_json": format_json,
+    "http_body": http_body,
+    "is_empty": is_empty,
+    "join": join,
+    "length": length,
+    "map": map_items,
+    "matches": matches,
+    "merge": merge,
+    "parse_json": parse_json,
+    "pick": pick,
+    "regex_extract": regex_extract,
+    "test": test,
+    "text_template": text_template,
+}
+"""The pure built-ins by what follows `builtin:` in their implementation."""
+
+
+def run_pure(name: str, value: Json) -> Json:
+    """The output of the pure built-in `name`; StageError for any wrong input."""
+    try:
+        return FUNCTIONS[name](value)
+    except RecursionError:
+        raise wrong(
+            "The input is nested too deeply", "JSON nested at most a few hundred levels deep"
+        ) from None

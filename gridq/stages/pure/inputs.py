@@ -1,0 +1,124 @@
+"""What a built-in stage finds in its input, after the graph's rule for `config` was applied.
+
+With `config`, an input that is no record arrives under one of WRAP_KEYS (`items` first) beside the config's
+keys; without, it arrives as it is. So every built-in takes its subject bare, under a name, or as the record
+itself:
+
+- A stage for a text or a list takes it bare or from the first of its names that holds one; a list also
+  from the `source_0`, `source_1` … of a Merge.
+- Any other stage takes the record without the stage's own options. Where an option was given and what is
+  left is exactly one of WRAP_KEYS, that key's value is the subject; a path is looked for in the record first,
+  then in the subject.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from gridq.graph.plan import WRAP_KEYS
+from gridq.protocol.models import Json
+from gridq.stages.pure.bounds import kind, wrong
+from gridq.stages.pure.paths import Missing, Path, describe_missing, first, parse_path, spell
+
+TEXT_NAMES = (
+    "text",
+    "json_str",
+    "data",
+    "body",
+    "input",
+    "document",
+    "html",
+    "csv",
+    "items",
+    "records",
+    "train",
+)
+LIST_NAMES = ("items", "data", "records", "input", "train", "text", "document", "html", "csv", "json_str")
+
+T = TypeVar("T")
+
+
+def options_of(value: Json, names: tuple[str, ...]) -> dict[str, Json]:
+    """Those of the options `names` that the input record holds; a null option counts as not given."""
+    if not isinstance(value, dict):
+        return {}
+    return {name: value[name] for name in names if value.get(name) is not None}
+
+
+def option(options: dict[str, Json], name: str, wanted: type[T], default: T | None = None) -> T:
+    """The option `name`, a `wanted`; StageError where it is another type, or missing without a default."""
+    if name not in options:
+        if default is None:
+            raise wrong(
+                f"The option {name!r} is missing", f"{name!r} in the stage's config or its input record"
+            )
+        return default
+    value = options[name]
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        expected = {str: "a text", bool: "true or false", int: "an integer", dict: "a record", list: "a list"}
+        raise wrong(f"The option {name!r} is {kind(value)}", expected.get(wanted, wanted.__name__))
+    return value
+
+
+def roots_of(value: Json, names: tuple[str, ...]) -> tuple[Json, ...]:
+    """Where a path is looked for, in order; the last is the stage's subject. `names` are its options."""
+    if not isinstance(value, dict):
+        return (value,)
+    rest = {key: part for key, part in value.items() if key not in names}
+    if len(rest) == 1 and len(value) > 1 and next(iter(rest)) in WRAP_KEYS:
+        return (rest, next(iter(rest.values())))
+    return (rest,)
+
+
+def path_option(options: dict[str, Json]) -> Path:
+    """The option `path`, empty where it is not given."""
+    return parse_path(options["path"]) if "path" in options else ()
+
+
+def needed(roots: tuple[Json, ...], path: Path) -> Json:
+    """The value at `path`; StageError that says where it was lost."""
+    value = first(roots, path)
+    if isinstance(value, Missing):
+        lost, near = describe_missing(roots[-1], path)  # the rule's own key for a bare input is none to name
+        raise wrong(
+            f"Nothing is at {spell(path)!r}: {lost}", "a path that the input has, or a `default`", near
+        )
+    return value
+
+
+def text_of(value: Json, *names: str) -> str:
+    """The text that `value` is or holds under one of `names`, else of TEXT_NAMES; StageError without one."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        for name in (*names, *TEXT_NAMES):
+            if isinstance(value.get(name), str):
+                return str(value[name])
+    raise wrong(
+        f"The input is {kind(value)}" + (" without a text" if isinstance(value, dict) else ", not a text"),
+        "a text, or a record that holds one under " + ", ".join((*names, *TEXT_NAMES[:5])),
+    )
+
+
+def list_of(value: Json, *names: str) -> list[Json]:
+    """The list that `value` is or holds; StageError where there is none."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, dict):
+        for name in (*names, *LIST_NAMES):
+            if isinstance(value.get(name), list):
+                return list(value[name])
+        if "source_0" in value:
+            return sources(value)
+    raise wrong(
+        f"The input is {kind(value)}" + (" without a list" if isinstance(value, dict) else ", not a list"),
+        "a list, or a record that holds one under " + ", ".join((*names, *LIST_NAMES[:4])),
+    )
+
+
+def sources(value: dict[str, Json]) -> list[Json]:
+    """The `source_0`, `source_1` … of a Merge, in order."""
+    found: list[Json] = []
+    while (name := f"source_{len(found)}") in value:
+        found.append(value[name])
+    return found

@@ -1,0 +1,127 @@
+"""Paths into a JSON value: `a.b[0].c` or `$.a.b[0].c`; `["a.b"]` for a key with a dot; `$` or `.` is all."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from functools import lru_cache
+from typing import Final
+
+from gridq.protocol.models import Json
+from gridq.stages.pure.bounds import MAX_PATH, kind, wrong
+
+Path = tuple[str | int, ...]
+
+
+class Missing:
+    """What `follow` answers where the path leads nowhere; no JSON value is one."""
+
+
+MISSING: Final = Missing()
+
+_NAME = re.compile(r"[^.\[\]]+")
+_INDEX = re.compile(r"\[\s*(-?[0-9]{1,9})\s*\]")
+_QUOTED = re.compile(r"""\["([^"]*)"\]|\['([^']*)'\]""")
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> Path:
+    at = 1 if text.startswith("$") else 0
+    if text[at:] in ("", ".") and text:
+        return ()
+    parts: list[str | int] = []
+    while at < len(text):
+        if text[at] == "[":
+            if found := _INDEX.match(text, at):
+                parts.append(int(found[1]))
+            elif found := _QUOTED.match(text, at):
+                parts.append(found[1] if found[1] is not None else found[2])
+            else:
+                raise _bad(text, at)
+        else:
+            # A name stands first, or after a dot.
+            if text[at] == ".":
+                at += 1
+            elif at:
+                raise _bad(text, at)
+            found = _NAME.match(text, at)
+            if found is None:
+                raise _bad(text, at)
+            parts.append(found[0])
+        at = found.end()
+    if not parts:
+        raise _bad(text, 0)
+    return tuple(parts)
+
+
+def _bad(text: str, at: int) -> Exception:
+    return wrong(
+        f"The path {text!r} is wrong at character {at}",
+        'a path such as a.b[0].c, $.a, or a["b.c"]',
+        "use the stage `map` to reach into each element" if "*" in text else "",
+    )
+
+
+def parse_path(text: Json) -> Path:
+    """The parts of the path `text`; StageError where it is none."""
+    if not isinstance(text, str):
+        raise wrong(f"A path must be a text, not {kind(text)}", "a path such as a.b[0].c")
+    if len(text) > MAX_PATH:
+        raise wrong(f"The path has {len(text)} characters", f"at most {MAX_PATH} characters")
+    return _parse(text)
+
+
+def follow(value: Json, path: Path) -> Json | Missing:
+    """The value at `path` in `value`, or MISSING."""
+    for part in path:
+        if isinstance(part, str):
+            if not isinstance(value, dict) or part not in value:
+                return MISSING
+            value = value[part]
+        else:
+            if not isinstance(value, list) or not -len(value) <= part < len(value):
+                return MISSING
+            value = value[part]
+    return value
+
+
+def first(roots: tuple[Json, ...], path: Path) -> Json | Missing:
+    """The value at `path` in the first of `roots` that has it; without a path the last root."""
+    if not path:
+        return roots[-1]
+    for root in roots:
+        value = follow(root, path)
+        if not isinstance(value, Missing):
+            return value
+    return MISSING
+
+
+def describe_missing(value: Json, path: Path) -> tuple[str, str]:
+    """Where `path` leaves `value`, in words, and what it could say instead (empty where nothing is near)."""
+    for at, part in enumerate(path):
+        here = "the input" if at == 0 else repr(spell(path[:at]))
+        step = follow(value, (part,))
+        if isinstance(step, Missing):
+            if isinstance(part, str) and isinstance(value, dict):
+                near = difflib.get_close_matches(part, list(value)[:200], 3)
+                return f"{here} has no key {part!r}", f"use {near[0]!r}" if near else ""
+            if isinstance(part, int) and isinstance(value, list):
+                return f"{here} has {len(value)} elements, no [{part}]", ""
+            part_kind = "key" if isinstance(part, str) else "element"
+            return f"{here} is {kind(value)}, which has no {part_kind} {part!r}", ""
+        value = step
+    return "", ""
+
+
+def spell(path: Path) -> str:
+    """The text of `path`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif _NAME.fullmatch(part) and not part.startswith("$"):
+            text += f".{part}" if text else part
+        else:
+            text += f"[{json.dumps(part, ensure_ascii=False)}]"
+    return text

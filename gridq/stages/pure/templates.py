@@ -1,0 +1,105 @@
+"""Text templates: `{{name}}`, `{{a.b[0]}}`, `{{.}}` for the input itself; `|url`, `|json`, `|html` escape.
+
+A text stands as it is, anything else as JSON. What is put in is never read as a template again.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gridq.graph.plan import WRAP_KEYS
+from gridq.protocol.models import Json
+from gridq.stages.pure.bounds import MAX_PARTS, Clock, Room, kind, wrong
+from gridq.stages.pure.paths import Missing, Path, describe_missing, first, parse_path, spell
+
+_BARE = frozenset((*WRAP_KEYS, "item", "value"))
+"""Names that stand for an input that is no record: who writes a template need not know how it was wrapped."""
+
+
+def as_text(value: Json) -> str:
+    """A text as it is, anything else as compact JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _quote(text: str) -> str:
+    try:
+        return urllib.parse.quote(text, safe="")
+    except UnicodeEncodeError:
+        raise wrong("A text for `|url` holds half a surrogate pair", "text that UTF-8 can encode") from None
+
+
+FILTERS: dict[str, Callable[[Json], str]] = {
+    "json": lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":")),
+    "html": lambda value: html.escape(as_text(value)),
+    "url": lambda value: _quote(as_text(value)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """One `{{path|filter}}`."""
+
+    path: Path
+    render: Callable[[Json], str]
+
+
+Template = list[str | Placeholder]
+
+
+def compile_template(text: Json) -> Template:
+    """The literals and placeholders of `text`; StageError where it is no template."""
+    if not isinstance(text, str):
+        raise wrong(f"A template must be a text, not {kind(text)}", "a text such as 'Hello {{name}}'")
+    parts: Template = []
+    at = 0
+    while (start := text.find("{{", at)) >= 0:
+        end = text.find("}}", start)
+        if end < 0:
+            raise wrong(f"The template has '{{{{' at character {start} and no '}}}}' after it", "'{{name}}'")
+        if len(parts) >= 2 * MAX_PARTS:
+            raise wrong("The template has too many placeholders", f"at most {MAX_PARTS} placeholders")
+        parts.append(text[at:start])
+        parts.append(_placeholder(text[start + 2 : end]))
+        at = end + 2
+    parts.append(text[at:])
+    return parts
+
+
+def _placeholder(inner: str) -> Placeholder:
+    name, bar, filter_name = (part.strip() for part in inner.partition("|"))
+    if not name:
+        raise wrong("The template has an empty placeholder", "'{{name}}', or '{{.}}' for the input itself")
+    if bar and filter_name not in FILTERS:
+        raise wrong(
+            f"The template has the unknown filter {filter_name!r}", "one of " + ", ".join(sorted(FILTERS))
+        )
+    return Placeholder(parse_path(name), FILTERS[filter_name] if bar else as_text)
+
+
+def render(template: Template, roots: tuple[Json, ...], clock: Clock, room: Room) -> str:
+    """The text of `template`, its paths looked for in `roots`; StageError for a path that leads nowhere."""
+    pieces: list[str] = []
+    for part in template:
+        clock.tick()
+        pieces.append(room.take(part if isinstance(part, str) else part.render(_value(roots, part.path))))
+    return "".join(pieces)
+
+
+def _value(roots: tuple[Json, ...], path: Path) -> Json:
+    value = first(roots, path)
+    if not isinstance(value, Missing):
+        return value
+    if len(path) == 1 and path[0] in _BARE and not isinstance(roots[-1], dict):
+        return roots[-1]
+    lost, near = describe_missing(roots[0], path)
+    raise wrong(
+        f"The template's {{{{{spell(path)}}}}} has no value: {lost}",
+        "a value for every placeholder of the template",
+        near,
+    )

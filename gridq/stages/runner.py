@@ -1,0 +1,55 @@
+"""Running the stages that need no profile: the built-in ones and those written in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gridq.errors import StageError
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json, StageCall
+from gridq.stages.http import http_get, remote_stage
+from gridq.stages.output_check import bounded, checked
+from gridq.stages.pure.functions import FUNCTIONS, run_pure
+from gridq.stages.python import PREFIX, call_python
+
+BUILTIN = "builtin:"
+
+NETWORK: dict[str, Callable[[Json, StageContext], Json]] = {
+    "http_get": http_get,
+    "remote_stage": remote_stage,
+}
+"""The built-ins that ask other hosts, by what follows `builtin:`."""
+
+
+def is_pure(implementation: str) -> bool:
+    """Whether `implementation` is a built-in without effects, which any lane or router may run at once."""
+    return implementation.startswith(BUILTIN) and implementation.removeprefix(BUILTIN) in FUNCTIONS
+
+
+def run_builtin(call: StageCall, value: Json, context: StageContext) -> Json:
+    """The output of the stage `call`, a `builtin:` or `python:` one, for the input `value`.
+
+    StageError: the stage failed, with the place in the graph in its details. SeatError: it is worth trying
+    elsewhere or later. OutputTooLarge, ValueNotJson: its result cannot be passed on.
+    """
+    context.check()
+    try:
+        return _run(call.implementation, value, context)
+    except StageError as exc:
+        exc.details.setdefault("path", call.path)
+        exc.details.setdefault("stage", call.name)
+        raise
+
+
+def _run(implementation: str, value: Json, context: StageContext) -> Json:
+    name = implementation.removeprefix(BUILTIN)
+    if implementation.startswith(PREFIX):
+        return checked(call_python(implementation, value, context))
+    if is_pure(implementation):
+        return bounded(run_pure(name, value))
+    if implementation.startswith(BUILTIN) and name in NETWORK:
+        return bounded(NETWORK[name](value, context))
+    raise StageError(
+        f"No built-in stage has the implementation {implementation!r}",
+        {"expected": "one of " + ", ".join(BUILTIN + known for known in sorted((*FUNCTIONS, *NETWORK)))},
+    )

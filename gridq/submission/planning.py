@@ -1,0 +1,90 @@
+"""From a graph's text to its plan, by what this program knows of stages: no server is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from gridq import stages
+from gridq.config.settings import Settings
+from gridq.errors import CapabilityConflict, InvalidField, UnknownCapability
+from gridq.graph.catalogue import Catalogue, StageSpec, load_directory
+from gridq.graph.compile import Placement, compile_plan
+from gridq.graph.nodes import Graph, parse
+from gridq.graph.plan import Plan
+from gridq.graph.types import Type
+from gridq.graph.validate import validate
+from gridq.profiles.profile import Profile, demand_of
+from gridq.protocol import queue_names
+from gridq.protocol.models import Effect
+
+MOST_CENTS = 10_000_000
+"""What one stage may be said to cost: its agent waits in proportion, and numbers stay exact."""
+
+
+def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]) -> Placement:
+    """Which queue a stage goes to, and what it may cost.
+
+    Built-in pure stages: `gridq:pure`; other built-ins: `gridq:local`; Python stages: the queue of their
+    module; all else: the capability that a profile demands for its effects, with its fall-backs.
+    """
+    cents = sum(_cents(effect, path) for effect in effects if effect.effect == "Cost")
+    demand = demand_of(effects, profiles, path)
+    runner, _, rest = spec.implementation.partition(":")
+    fallbacks: tuple[str, ...] = ()
+    if runner in ("builtin", "python"):
+        if demand is not None:
+            raise CapabilityConflict(
+                f"The stage {spec.name!r} needs {demand.queue} but is implemented by {spec.implementation}",
+                {
+                    "path": path,
+                    "expected": "an implementation of the kind it needs, such as llm:chat",
+                    "fix": "split the model call from the code",
+                },
+            )
+        if runner == "python":
+            queue = queue_names.module_queue(rest.partition(":")[0])
+        else:
+            queue = queue_names.PURE if stages.is_pure(spec.implementation) else queue_names.LOCAL
+    elif demand is None:
+        raise UnknownCapability(
+            f"The stage {spec.name!r} runs {spec.implementation} but declares no effect that names a seat",
+            {"path": path, "expected": 'an effect such as {"effect": "Llm", "model": "any"}'},
+        )
+    else:
+        queue, fallbacks = demand.queue, tuple(link.queue for link in demand.fallbacks)
+    return Placement(queue=queue, micro_dollars=round(cents * 10_000), fallbacks=fallbacks)
+
+
+def _cents(effect: Effect, path: str) -> float:
+    """What a Cost effect says. InvalidField: no number, or more than one stage may be said to cost."""
+    cents = effect.fields.get("cents", 0)
+    if isinstance(cents, bool) or not isinstance(cents, int | float) or not 0 <= cents <= MOST_CENTS:
+        raise InvalidField(
+            "The cents of a Cost effect are no amount",
+            {"path": path, "expected": f"a number from 0 to {MOST_CENTS}"},
+        )
+    return float(cents)
+
+
+def local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> Catalogue:
+    """The built-in stages, those that the profiles bring, those of GRIDQ_STAGES_DIR and those of the modules
+    in GRIDQ_STAGES.
+    """
+    specs = stages.builtin_specs() + [spec for profile in profiles.values() for spec in profile.stages()]
+    catalogue = Catalogue(map(StageSpec.from_json, specs))
+    if config.stages_dir is not None:
+        catalogue = catalogue.extended(load_directory(config.stages_dir))
+    if config.stages:
+        catalogue = catalogue.extended(map(StageSpec.from_json, stages.load_modules(config.stages)))
+    return catalogue
+
+
+def compile_text(
+    text: str | bytes, catalogue: Catalogue, config: Settings, profiles: Mapping[str, Profile]
+) -> tuple[Graph, Type, Plan]:
+    """(the graph, the type of its answer, its plan) of a graph's JSON text; GraphError where it is wrong."""
+    graph = parse(text, max_depth=config.max_depth)
+    answer = validate(graph, catalogue)
+    placed = partial(place, profiles=profiles)
+    return graph, answer, compile_plan(graph, catalogue, placed, max_steps=config.max_steps)

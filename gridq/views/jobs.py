@@ -1,0 +1,378 @@
+"""Jobs as they can be seen from outside: which there are, where each of their stages stands, how it went.
+
+All of it is read from the jobs' own keys, in a few round trips; nothing is written. Times are in seconds
+since 1970 by the server's clock.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from typing import Any
+
+from redis import Redis
+
+from gridq.graph.plan import Step, load_step
+from gridq.jobs.record import End, chain_of
+from gridq.protocol.meters import UNKNOWN, Expects
+from gridq.protocol.models import Json, Row
+from gridq.protocol.states import JobState, StageState
+from gridq.store.keys import Keys
+
+MAX_STEPS = 1000
+"""Of a larger plan only the counts are read, and of its rows the last so many."""
+
+
+@dataclass(slots=True)
+class StageView:
+    """One stage of a job: where it stands in the graph, and how it fares.
+
+    `step` numbers what is claimed as one: pure stages that stand side by side share it; None where the plan
+    is gone with its job. `seat` is who runs or ran it, as `cpu@machine`; `queue` is where it waits or waited.
+    `wait_ms` is the time from ready to claimed; None where it is not known. `attempts` counts the claims;
+    `failures` those that failed by their seats' fault, `losses` those that were lost with their worker,
+    `deaths` those that killed the process that ran them: since it, or a Retry around it, started last. Of a
+    stage in quarantine `until` is when that ends. `excluded`: seats that are left out, for now after a
+    failure, or for good as they lack something. `cost` is what its claim will reserve, in micro-dollars,
+    `expects` what it is estimated to use, both known while it waits. `links`: of a stage with fall-backs all
+    of its queues, the best first, known while its job runs; `queue` is the one of them where it is or was.
+    """
+
+    path: str
+    stage: str
+    queue: str
+    state: StageState = StageState.WAITING
+    seat: str = ""
+    step: int | None = None
+    attempts: int = 0
+    failures: int = 0
+    losses: int = 0
+    deaths: int = 0
+    until: float | None = None
+    started: float | None = None
+    wait_ms: float | None = None
+    run_ms: float | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    micro_dollars: int | None = 0
+    excluded: tuple[str, ...] = ()
+    cost: int = 0
+    expects: Expects = UNKNOWN
+    links: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """One line of the list of jobs. `steps` counts what is claimed as one; `left` how many have not ended."""
+
+    job: str
+    state: JobState
+    name: str = ""
+    agent: str = ""
+    priority: str = "interactive"
+    submitted: float = 0.0
+    ended: float | None = None
+    steps: int = 0
+    left: int = 0
+
+    def to_json(self) -> dict[str, Json]:
+        """The fields as a JSON object."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class JobView:
+    """A job at one instant; `state` None: there is no such job (any more).
+
+    `done` and `of` count stages, without those of a Branch's other arm; of a plan that is too large to be
+    read, and of a job that did not end well, steps. `stages` in the order of the graph while the job runs, in
+    the order of their records afterwards. `error` is the record of what ended it; `now` when this was read.
+    """
+
+    job: str
+    state: JobState | None
+    name: str = ""
+    agent: str = ""
+    priority: str = "interactive"
+    submitted: float = 0.0
+    deadline: float | None = None
+    ended: float | None = None
+    now: float = 0.0
+    done: int = 0
+    of: int = 0
+    stages: list[StageView] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    error: dict[str, Json] | None = None
+
+    def having(self, state: StageState) -> list[StageView]:
+        """The stages in `state`."""
+        return [stage for stage in self.stages if stage.state is state]
+
+    def to_json(self) -> dict[str, Json]:
+        """The fields as a JSON object; `rows`, one for each recorded attempt of a stage, among them."""
+        record = {name: getattr(self, name) for name in self.__slots__}
+        record["stages"] = [asdict(stage) for stage in self.stages]
+        record["rows"] = [row.model_dump() for row in self.rows]
+        return record
+
+
+def by_step(stages: Iterable[StageView]) -> list[list[StageView]]:
+    """`stages` with those that are claimed as one together."""
+    return [list(group) for _, group in groupby(stages, key=lambda s: s.path if s.step is None else s.step)]
+
+
+class JobReader:
+    """Reads one job again and again; its plan is read once."""
+
+    def __init__(self, client: Redis, keys: Keys, job: str) -> None:
+        self._client = client
+        self._keys = keys
+        self.job = job
+        self._steps: list[Step] = []
+        self._count = 0
+
+    def read(self, *, rows: bool = True) -> JobView:
+        """The job now. Without `rows` what was recorded (times, tokens, ended jobs' stages) is left out."""
+        client, keys, job = self._client, self._keys, self.job
+        # At one instant: between two looks a job may move from one place to the next.
+        look = client.pipeline(transaction=True)
+        look.hmget(keys("job", job), HEAD)
+        look.hmget(keys("sub", job), ["name", "agent", "at", "dl", "options"])
+        look.hmget(keys("about", job), [*HEAD, "state", "ended"])
+        look.lindex(keys("fin", job), 0)
+        look.time()
+        if rows:
+            look.lrange(keys("rows", job), -MAX_STEPS, -1)
+        head, inbox, about, end, clock, *texts = look.execute()
+        view = JobView(job, None, now=clock[0] + clock[1] / 1e6)
+        view.rows = read_rows(texts[0]) if texts else []
+        if end is not None:
+            self._ended(view, end, about)
+        elif head[2] is not None:
+            _fill(view, head)
+            view.state = JobState.RUNNING
+            self._running(view, head, rows)
+        elif inbox[1] is not None:
+            view.state = JobState.QUEUED
+            options = json.loads(inbox[4] or b"{}")
+            view.name = _text(inbox[0]) or str(options.get("name") or "")
+            view.agent = _text(inbox[1])
+            view.priority = str(options.get("priority", view.priority))
+            view.submitted, view.deadline = _seconds(inbox[2]) or 0.0, _seconds(inbox[3])
+        return view
+
+    def _ended(self, view: JobView, end: bytes, about: list[bytes | None]) -> None:
+        found = End.read(end)
+        view.state = found.state
+        _fill(view, about)
+        view.ended = _seconds(about[8])
+        if found.state is not JobState.DONE:
+            view.error = found.record()
+        view.stages = list(_recorded(view.rows))
+        if view.error is not None:
+            _counted(view.stages, view.error.get("details") or {})
+        finished = sum(stage.state is StageState.DONE for stage in view.stages)
+        count, left = int(about[2] or 0), int(about[3] or 0)
+        view.done, view.of = (finished, finished) if found.state is JobState.DONE else (count - left, count)
+
+    def _running(self, view: JobView, head: list[bytes | None], rows: bool) -> None:
+        count = int(head[2] or 0)
+        if not self._count:
+            self._read_plan(count)
+        if not self._steps:
+            view.done, view.of = count - int(head[3] or 0), count
+            return
+        names = [f"{name}:{index}" for name in _FIELDS for index in range(count)]
+        # The rows once more, of the same instant as the fields: a stage that is done has its row.
+        look = self._client.pipeline(transaction=True)
+        look.hmget(self._keys("job", self.job), ["n", *names])
+        if rows:
+            look.lrange(self._keys("rows", self.job), -MAX_STEPS, -1)
+        found, *texts = look.execute()
+        if texts:
+            view.rows = read_rows(texts[0])
+        if found[0] is None:  # it ended in between
+            again = self.read(rows=rows)
+            for name in view.__slots__:
+                setattr(view, name, getattr(again, name))
+            return
+        columns = (found[1 + at : 1 + at + count] for at in range(0, len(_FIELDS) * count, count))
+        fields = dict(zip(_FIELDS, columns, strict=True))
+        holds = self._holds(fields["cur"])
+        recorded = {stage.path: stage for stage in _recorded(view.rows)}
+        for index, step in enumerate(self._steps):
+            one = {name: column[index] for name, column in fields.items()}
+            state, hold = _state(one, holds.get(index)), holds.get(index)
+            for op in step.ops:
+                stage = StageView(op.path, op.name, step.queue, state, step=index)
+                _then(stage, recorded.get(op.path))
+                _now(stage, one, hold, view.now)
+                view.stages.append(stage)
+        counted = [stage for stage in view.stages if stage.state is not StageState.SKIPPED]
+        view.done = sum(stage.state is StageState.DONE for stage in counted)
+        view.of = len(counted)
+
+    def _read_plan(self, count: int) -> None:
+        if 0 < count <= MAX_STEPS:
+            fields = [f"s:{index}" for index in range(count)]
+            texts: list[Any] = self._client.hmget(self._keys("job", self.job), fields)
+            if None in texts:  # it ended in between
+                return
+            self._steps = [load_step(text) for text in texts]
+        self._count = count
+
+    def _holds(self, running: list[bytes | None]) -> dict[int, str]:
+        """Who holds each step that is claimed, as `cpu@machine`."""
+        leases = {i: f"{self.job}:{i}:{rest.decode()}" for i, rest in enumerate(running) if rest is not None}
+        if not leases:
+            return {}
+        found: list[Any] = self._client.hmget(self._keys("who"), list(leases.values()))
+        return {i: worker_of(text) for i, text in zip(leases, found, strict=True) if text is not None}
+
+
+HEAD = ["name", "agent", "n", "left", "at", "prio", "dl"]
+_FIELDS = ("dn", "k", "cur", "at", "t", "st", "a", "x", "q", "f", "l", "d", "fb", "tk")
+_COUNTS = {"attempts": "a", "failures": "f", "losses": "l", "deaths": "d"}
+
+
+def _fill(view: JobView, head: list[bytes | None]) -> None:
+    name, agent, _, _, at, prio, deadline = head[:7]
+    view.name, view.agent, view.priority = _text(name), _text(agent), _priority(prio)
+    view.submitted, view.deadline = _seconds(at) or 0.0, _seconds(deadline)
+
+
+def _state(one: dict[str, bytes | None], hold: str | None) -> StageState:
+    if one["k"] is not None:
+        return StageState.SKIPPED
+    if one["dn"] is not None:
+        return StageState.DONE
+    if one["q"] is not None:
+        return StageState.QUARANTINED
+    if hold is not None:
+        return StageState.RUNNING
+    return StageState.WAITING if one["at"] is None else StageState.READY
+
+
+def _then(stage: StageView, recorded: StageView | None) -> None:
+    """What the records say of it."""
+    if recorded is not None:
+        for name in ("seat", "started", "wait_ms", "run_ms", "tokens_in", "tokens_out", "micro_dollars"):
+            setattr(stage, name, getattr(recorded, name))
+
+
+def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: float) -> None:
+    """What the job's own fields say of it."""
+    for name, field_ in _COUNTS.items():
+        setattr(stage, name, int(one[field_] or 0))
+    if one["fb"] is not None:
+        at, links = chain_of(_text(one["fb"]))
+        stage.queue, stage.links = links[at], tuple(links)
+    ready, started = _seconds(one["t"]), _seconds(one["st"])
+    if stage.state is StageState.RUNNING:
+        stage.seat, stage.started = hold or "", started
+        stage.run_ms = None if started is None else max(now - started, 0) * 1000
+        if ready is not None and started is not None:
+            stage.wait_ms = max(started - ready, 0) * 1000
+    elif one["q"] is not None:
+        _quarantined(stage, one["q"])
+    elif stage.state is StageState.READY:
+        stage.started = stage.run_ms = None
+        stage.wait_ms = None if ready is None else max(now - ready, 0) * 1000
+        names = _text(one["x"]).split(",")  # "=seat", all but that one, stands beside the names of the others
+        stage.excluded = tuple(name for name in names if name and not name.startswith("="))
+        stage.expects = Expects.read(_text(one["tk"] or b"0 0"))
+        stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _text(one["at"])))
+
+
+def _quarantined(stage: StageView, told: bytes) -> None:
+    """Where it was last, and until when an operator may act."""
+    until, _, error = told.partition(b" ")
+    details = json.loads(error)["details"]
+    stage.seat, stage.until = str(details.get("worker") or stage.seat), _seconds(until)
+    stage.started = stage.run_ms = stage.wait_ms = None
+
+
+def _counted(stages: list[StageView], details: dict[str, Json]) -> None:
+    """What the error of a job says of the stage that failed, which counts its last attempt too."""
+    for stage in stages:
+        if stage.path == details.get("path"):
+            for name in _COUNTS:
+                told = details.get(name)  # a stage's own error may say anything
+                setattr(stage, name, max(getattr(stage, name), told if isinstance(told, int) else 0))
+
+
+def _recorded(rows: Iterable[Row]) -> Iterator[StageView]:
+    """One view for each stage of which something was recorded, as it was recorded last."""
+    last: dict[str, Row] = {}
+    for row in rows:
+        last.pop(row.path, None)  # in the order of the last records
+        last[row.path] = row
+    for row in last.values():
+        yield StageView(
+            row.path,
+            row.stage,
+            row.queue,
+            StageState(row.state),
+            row.worker,
+            attempts=row.attempt,
+            failures=row.failures,
+            losses=row.losses,
+            deaths=row.deaths,
+            started=row.started or None,
+            wait_ms=row.wait_ms,
+            run_ms=row.run_ms,
+            tokens_in=row.tokens_in,
+            tokens_out=row.tokens_out,
+            micro_dollars=row.micro_dollars,
+        )
+
+
+def summary_of(job: str, at: float, head: list[Any], about: list[Any], inbox: list[Any]) -> JobSummary | None:
+    """A line of the list from what the job's three places hold; None where nothing of it is left."""
+    if about[7] is not None:
+        state, ended = JobState(about[7].decode()), _seconds(about[8])
+    elif head[2] is not None:
+        about, state, ended = head, JobState.RUNNING, None
+    elif inbox[1] is not None:
+        options = json.loads(inbox[2] or b"{}")
+        name = _text(inbox[0]) or str(options.get("name") or "")
+        priority = str(options.get("priority", "interactive"))
+        return JobSummary(job, JobState.QUEUED, name, _text(inbox[1]), priority, at / 1000)
+    else:
+        return None
+    name, agent, count, left, _, prio, _ = about[:7]
+    count, left = int(count or 0), int(left or 0)
+    return JobSummary(job, state, _text(name), _text(agent), _priority(prio), at / 1000, ended, count, left)
+
+
+def worker_of(hold: bytes) -> str:
+    """`cpu@machine` of a lease's record, which begins with the seat's id `machine.cpu`."""
+    machine, _, name = hold.split(b" ")[0].decode().partition(".")
+    return f"{name}@{machine}"
+
+
+def rows(client: Redis, keys: Keys, job: str) -> list[Row]:
+    """One line for each stage recorded so far, in the order of their records."""
+    texts: Any = client.lrange(keys("rows", job), 0, -1)
+    return read_rows(texts)
+
+
+def read_rows(texts: list[bytes]) -> list[Row]:
+    """The lines of a job's history as they are stored, several in each text."""
+    return [Row.model_validate(row) for text in texts for row in json.loads(text)]
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode("utf-8", "replace")
+
+
+def _priority(value: bytes | None) -> str:
+    return "batch" if value == b"1" else "interactive"
+
+
+def _seconds(value: bytes | None) -> float | None:
+    """A time that the server keeps in ms."""
+    return float(value) / 1000 if value else None

@@ -1,0 +1,59 @@
+"""HTTP before one profile, so that the vendors' own clients can ask its `llm:wire` without a grid."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gridq.errors import GridError
+from gridq.profiles.profile import Profile, StageContext
+from gridq.protocol.models import Effect, StageCall
+from tests.fakes.http_server import Handler, LocalServer
+
+
+class WireDoor(LocalServer):
+    """`with WireDoor(profile) as door`; `door.url` is where the clients' paths begin, without `/v1`."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(_handler(profile))
+
+
+def _handler(profile: Profile) -> type[Handler]:
+    class Door(Handler):
+        protocol_version = "HTTP/1.0"  # a stream ends with its connection
+
+        def do_POST(self) -> None:
+            body = self.body()
+            path = self.path.removeprefix("/v1/").partition("?")[0]
+            self.wire = "anthropic" if path == "messages" else "openai"
+            needs = {"embeddings": True} if path == "embeddings" else {}
+            call = StageCall(
+                id="s",
+                name="llm_wire",
+                path="$",
+                implementation="llm:wire",
+                effects=[Effect(effect="Llm", model=body["model"], **needs)],
+            )
+            value = {"wire": self.wire, "path": path, "body": body, "model": body["model"]}
+            context = StageContext(emit=self._event if body.get("stream") else None)
+            self.begun = False
+            try:
+                answer = profile.run(call, value, context)
+            except GridError as error:
+                self.answer(error.details.get("status", 503), {"error": {"message": str(error)}})
+                return
+            if not self.begun:
+                self.answer(200, answer)
+            elif self.wire == "openai":
+                self.wfile.write(b"data: [DONE]\n\n")
+
+        def _event(self, piece: dict[str, Any]) -> None:
+            if not self.begun:
+                self.begun = True
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.end_headers()
+            name = f"event: {piece['type']}\n" if self.wire == "anthropic" else ""
+            self.wfile.write(f"{name}data: {json.dumps(piece)}\n\n".encode())
+
+    return Door

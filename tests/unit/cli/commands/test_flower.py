@@ -1,0 +1,51 @@
+"""`gridq flower` up to the moment at which Flower runs."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gridq.cli.commands import flower
+from gridq.config import flower_login
+from gridq.config.urls import is_loopback
+from gridq.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        (None, ""),
+        ("https://grid.example.com", ""),
+        ("https://grid.example.com/", ""),
+        ("http://h:8/a/b/", "a/b"),
+    ],
+)
+def test_the_path_of_the_public_url(url: str | None, path: str) -> None:
+    assert flower._path_of(url) == path
+
+
+@pytest.mark.parametrize(
+    "url", ["grid.example.com", "ftp://h/", "https://", "https://h/?a=1", "https://h/#x"]
+)
+def test_what_is_no_page_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="--public-url"):
+        flower._path_of(url)
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
+     ("::", False), ("192.168.1.4", False), ("grid.example.com", False)],
+)  # fmt: skip
+def test_which_addresses_only_this_machine_reaches(address: str, loopback: bool) -> None:
+    assert is_loopback(address) is loopback
+
+
+def test_a_port_that_is_taken_gives_way_to_a_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setattr(flower_login, "PORT", taken.getsockname()[1])
+        assert flower._port("127.0.0.1") == 0
+    assert flower._port("127.0.0.1") == flower_login.PORT

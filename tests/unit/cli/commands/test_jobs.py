@@ -1,0 +1,108 @@
+"""`gridq job` and `gridq cancel` by the beginning of an id; options of `gridq run` that bear on the job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gridq import cli
+from gridq.client import Client
+from gridq.config.settings import settings
+from gridq.errors import AmbiguousJob, JobNotFound
+from gridq.profiles.testing import FakeProfile
+from gridq.protocol.states import JobState
+from gridq.submission.admission import Admission
+from tests.conftest import GridEnv
+
+ECHO: dict[str, Any] = {"root": {"op": "Stage", "id": "bench_echo"}}
+
+
+def gridq(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+@pytest.fixture
+def client(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("GRIDQ_PROFILES", "bench")
+    settings.cache_clear()
+    with Client(config=grid_env.settings) as made:
+        made._admission = Admission(made.scripts, made.config, {"bench": FakeProfile()})
+        yield made
+
+
+def submit(client: Client, *jobs: str) -> None:
+    for job in jobs:
+        client.submit(ECHO, 1, job=job, wait_for_seat=True)
+
+
+def test_a_job_is_found_by_the_beginning_of_its_id(client: Client) -> None:
+    submit(client, "5ab7c2-1", "5ab7d3-2")
+    with pytest.raises(AmbiguousJob, match=r"2 jobs .* 5ab7c2-1, 5ab7d3-2"):
+        client.find("5ab7")
+    submit(client, "5ab7")
+    assert client.find("5ab7c") == "5ab7c2-1"
+    assert client.find("5ab7") == "5ab7"  # one is called just so
+    client.cancel("5ab7d3-2")
+    assert client.find("5ab7d") == "5ab7d3-2"  # also when it has ended
+    for nobody in ("5ab", "5ab8", "*", "5ab?", "[5]ab7c", "", "ü"):
+        with pytest.raises(JobNotFound):
+            client.find(nobody)
+
+
+def test_job_and_cancel_take_it(client: Client) -> None:
+    submit(client, "abcd-1", "abce-2", "abce-3")
+    assert "job       abcd-1" in gridq("job", "abcd").stdout
+    done = gridq("cancel", "abcd")
+    assert (done.exit_code, done.stdout) == (0, "abcd-1  cancelled\n")
+    done = gridq("cancel", "abcd")
+    assert (done.exit_code, done.stdout) == (0, "abcd-1  ended before: cancelled\n")
+
+
+def test_several_are_an_error_and_none_of_them_is_cancelled(client: Client) -> None:
+    submit(client, "abcd-1", "abce-2", "abce-3")
+    for command in ("job", "cancel"):
+        done = gridq(command, "abce")
+        assert done.exit_code == 2
+        assert "error: job.ambiguous: 2 jobs begin with 'abce'" in done.stderr
+        assert "abce-2, abce-3" in done.stderr
+    done = gridq("cancel", "abcd", "abce", "nobody", "--json")
+    assert done.exit_code == 5
+    assert json.loads(done.stdout) == [
+        {"job": "abcd-1", "outcome": "cancelled"},
+        {"job": "abce", "outcome": "ambiguous"},
+        {"job": "nobody", "outcome": "unknown"},
+    ]
+    assert client.status("abce-2") is JobState.RUNNING
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> str:
+    file = tmp_path / "echo.json"
+    file.write_text(json.dumps(ECHO))
+    return str(file)
+
+
+def test_run_with_a_key_twice_is_one_job(client: Client, graph: str) -> None:
+    options = ("--wait-for-seat", "--timeout", "0", "--idempotency-key", "k")
+    for _ in range(2):
+        assert gridq("run", graph, "--input", "1", *options).exit_code == 124
+    assert len(client.jobs()) == 1
+    done = gridq("run", graph, "--input", "2", *options)
+    assert done.exit_code == 2
+    assert "job.idempotency_conflict" in done.stderr
+    assert client.jobs()[0].job in done.stderr
+
+
+def test_run_with_a_queue_timeout(client: Client, graph: str) -> None:
+    assert gridq("run", graph, "--wait-for-seat", "--timeout", "0", "--queue-timeout", "2m").exit_code == 124
+    (job,) = client.jobs()
+    assert client.redis.hget(client.keys("job", job.job), "qt") == b"120000"
+    for wrong in ("soon", "0", "30d"):
+        done = gridq("run", graph, "--queue-timeout", wrong)
+        assert done.exit_code == 2
+        assert "--queue-timeout" in done.stderr

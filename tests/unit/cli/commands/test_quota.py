@@ -1,0 +1,218 @@
+"""`gridq quota`: who may use what."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gridq import cli
+from gridq.limits import api_keys
+from gridq.limits.accounts import ORPHANED_MS
+from tests.conftest import GridEnv
+from tests.unit.store.limits import DAY, limit, turn, turn_at
+from tests.unit.store.plans import Grid, one
+
+FILE = """\
+[agents.ann]
+monthly_dollars = 1
+[agents.bob]
+monthly_jobs = 0
+[queues."bench:any"]
+max_pending = 7
+[seats."m.a"]
+requests_per_minute = 9
+"""
+
+
+def run(*words: str, code: int = 0) -> tuple[str, str]:
+    done = CliRunner().invoke(cli.app, ["quota", *words], env={"COLUMNS": "160"})
+    assert done.exit_code == code, done.output
+    return done.stdout, done.stderr
+
+
+def test_a_single_tenant_grid_says_so(grid_env: GridEnv) -> None:
+    assert "single-tenant" in run()[1]
+    assert json.loads(run("--json")[0])["single_tenant"] is True
+    api_keys.create(grid_env.client, Grid(grid_env.client, grid_env.settings).keys, "ann")
+    assert "API keys are asked for" in run()[1]
+
+
+def test_limits_what_is_used_held_and_left(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    turn_at(grid, DAY)
+    limit(grid, FILE)
+    grid.seat(budget=50_000_000)
+    grid.job(one(cost=300_000))
+    grid.done(grid.take(), used=250_000)
+    grid.job(one(cost=300_000))
+    grid.take()
+    out, err = run()
+    rows = {tuple(line.split()[:3]): line.split()[3:] for line in out.splitlines()}
+    assert rows["agent", "ann", "money"][:4] == ["$1.00", "$0.25", "$0.30", "$0.45"]
+    assert rows["agent", "ann", "jobs"][:4] == ["none", "2", "0", "-"]
+    assert rows["agent", "bob", "jobs"][0] == "0"
+    assert rows["seat", "m.a", "money"][2:6] == ["$50.00", "$0.25", "$1.00", "$48.75"]
+    assert rows["queue", "bench:any", "pending"][:4] == ["7", "0", "0", "7"]
+    assert "any minute" in out
+    assert re.search(r"^agent ann .* \d{4}-\d\d-\d\d \d\d:\d\d *$", out, re.M)
+    assert "in force since" in err
+    found = {(one["name"], one["what"]): one for one in json.loads(run("--json")[0])["accounts"]}
+    assert found["ann", "money"]["left"] == 450_000
+    assert found["ann", "money"]["until"].endswith("+00:00")
+    assert found["m.a", "requests a minute"]["used"] == 2
+
+
+WINDOWS = """\
+[agents.ann]
+monthly_dollars = 1
+budgets = [{tokens = 500, per = "week"}]
+[seats."m.a"]
+requests_per_minute = 9
+budgets = [{requests = 45, per = "5h"}]
+[owners.alice]
+parallel = 2
+budgets = [{dollars = 3, per = "day"}]
+[queues."bench:any"]
+max_pending = 7
+"""
+
+
+def test_programs_are_told_units_and_windows_in_fields(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    for period in ("month", "week", "day"):
+        turn_at(grid, DAY, 2 * DAY, period=period)
+    limit(grid, WINDOWS)
+    grid.seat(budget=50_000_000, per_minute=20)
+
+    def shown() -> dict[tuple[str, str], dict[str, Any]]:
+        return {(one["name"], one["what"]): one for one in json.loads(run("--json")[0])["accounts"]}
+
+    fresh = shown()["m.a", "grid requests in 5h"]
+    assert (fresh["thing"], fresh["unit"], fresh["limit"], fresh["left"]) == ("requests", "requests", 45, 45)
+    begins = {"per": "5h", "kind": "first-use", "seconds": 18_000.0, "starts": None, "turns_at": None}
+    assert fresh["window"] == begins
+
+    grid.job(one(cost=300_000))
+    grid.done(grid.take(), used=250_000)
+    found = shown()
+    used = found["m.a", "grid requests in 5h"]
+    assert (used["used"], used["held"], used["left"]) == (1, 0, 44)
+    starts, turns = (datetime.fromisoformat(used["window"][name]) for name in ("starts", "turns_at"))
+    assert (turns - starts).total_seconds() == used["window"]["seconds"] == 18_000
+    assert starts <= datetime.now(UTC) < turns
+
+    for key, thing, unit, by in (
+        (("ann", "money"), "money", "micro-dollars", "quotas file"),
+        (("ann", "tokens a week"), "tokens", "tokens", "quotas file"),
+        (("alice", "money a day"), "money", "micro-dollars", "quotas file"),
+        (("m.a", "money a month"), "money", "micro-dollars", "seats file"),
+    ):
+        each = found[key]
+        assert (each["thing"], each["unit"], each["set_by"]) == (thing, unit, by), key
+        window = each["window"]
+        assert (window["kind"], window["seconds"]) == ("calendar", 2 * DAY / 1000), key
+        assert window["turns_at"] == each["until"], key
+        assert datetime.fromisoformat(window["starts"]) < datetime.now(UTC), key
+    assert found["ann", "jobs"]["set_by"] is None
+    assert found["ann", "tokens a week"]["window"]["per"] == "week"
+    rate = found["m.a", "requests a minute"]
+    assert (rate["thing"], rate["limit"], rate["set_by"]) == ("requests", 9, "quotas file")
+    assert (rate["window"]["kind"], rate["window"]["seconds"]) == ("sliding", 60)
+    for key in (("alice", "stages at once"), ("bench:any", "pending")):
+        assert (found[key]["unit"], found[key]["window"]) == ("stages", None), key
+
+
+def test_a_window_that_has_turned_is_the_present_one(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    turn_at(grid, DAY, period="day")
+    limit(grid, WINDOWS)
+    turn(grid, "day")
+    found = {
+        one["name"]: one for one in json.loads(run("--json")[0])["accounts"] if one["what"] == "money a day"
+    }
+    window = found["alice"]["window"]
+    assert window["seconds"] == DAY / 1000
+    starts, turns = (datetime.fromisoformat(window[name]) for name in ("starts", "turns_at"))
+    assert starts <= datetime.now(UTC) < turns
+
+
+def test_a_machine_without_the_grids_time_zone_tells_times_in_utc_and_says_so(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    turn_at(grid, DAY)
+    limit(grid, FILE)
+    assert "UTC. Fix" not in run()[1]
+    grid.client.hset(grid.keys("calendar"), "zone", "Mars/Gale")
+    out, err = run()
+    assert "begin in the time zone Mars/Gale" in err
+    assert "times are told in UTC. Fix: pip install tzdata" in err
+    assert re.search(r"^agent bob .* \d{4}-\d\d-\d\d \d\d:\d\d *$", out, re.M)
+    report = CliRunner().invoke(cli.app, ["report", "--month", "2026-11"])
+    assert report.exit_code == 2
+    assert report.stderr.startswith("error: config.")
+    assert report.stderr.count("\n") == 1
+    assert "does not have the time zone 'Mars/Gale'" in report.stderr
+
+
+def test_limits_are_lifted(grid_env: GridEnv) -> None:
+    limit(Grid(grid_env.client, grid_env.settings), FILE)
+    assert "lifted" in run("--lift")[1]
+    assert "There were no limits" in run("--lift")[1]
+
+
+def test_limits_whose_file_no_router_has_are_told_with_the_fix(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    limit(grid, FILE)
+    assert "No live router" not in run()[1]
+    told = json.loads(run("--json")[0])["limits"]
+    assert (told["orphaned"], told["fix"], told["last_had_by"]) == (False, None, "a test")
+    seen = grid.now() - ORPHANED_MS - 1000
+    grid.client.hset(grid.keys("limits"), mapping={"seen": seen, "holder": "vm:q.toml"})
+    told = json.loads(run("--json")[0])["limits"]
+    assert (told["orphaned"], told["last_had_by"]) == (True, "vm:q.toml")
+    assert datetime.fromisoformat(told["last_had_at"]).timestamp() == seen // 1000
+    assert "--lift" in told["fix"]
+    err = run()[1]
+    assert f"No live router has this file any more: vm:q.toml was read until {told['last_had_at']}" in err
+    assert told["fix"] in err
+    assert "No live router" not in run("--lift")[1]
+
+
+def test_seats_are_followed_by_what_they_share(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    grid.seat("m.a")
+    grid.seat("m.b")
+    shown = CliRunner().invoke(cli.app, ["seats"], env={"COLUMNS": "160"}).stdout
+    assert "shared by" not in shown
+    limit(grid, '[grid]\nbudgets = [{dollars = 9, per = "day"}]')
+    shown = CliRunner().invoke(cli.app, ["seats"], env={"COLUMNS": "160"}).stdout
+    assert shown.count("$9.00 left of $9.00 a day") == 1
+    assert re.search(r"m\.a.*m\.b.*shared by.*the whole grid", shown, re.S)
+
+
+def test_a_file_is_checked_before_it_counts(grid_env: GridEnv, tmp_path: Path) -> None:
+    file = tmp_path / "q.toml"
+    file.write_text(FILE)
+    told = run("--check", str(file))[1]
+    assert (
+        "agents: 2, teams: 0, seats: 1, owners: 0, families: 0, queues: 1; of the whole grid no limit" in told
+    )
+    assert json.loads(run("--check", str(file), "--json")[0])["agents"] == 2
+    whole = '[grid]\nparallel = 9\nbudgets = [{dollars = 9, per = "day"}]\n'
+    file.write_text(FILE + whole)
+    assert "queues: 1; of the whole grid 2 limits" in run("--check", str(file))[1]
+    assert json.loads(run("--check", str(file), "--json")[0])["grid"] == 2
+    file.write_text(FILE + "rpm = 3\n")
+    err = run("--check", str(file), code=2)[1]
+    assert "q.toml:9: seats.m.a.rpm" in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("grid_env")
+def test_its_help_names_the_file() -> None:
+    assert "GRIDQ_QUOTAS" in run("--help")[0]

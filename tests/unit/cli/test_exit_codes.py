@@ -1,0 +1,83 @@
+"""How commands end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gridq import errors
+from gridq.cli.exit_codes import EXITS, Commands, Debug, code_of, job_errors, one_line
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ConfigError("x"), 2),
+        (errors.BrokerUnreachable("x"), 2),
+        (errors.InputTooLarge("x"), 2),
+        (errors.UnknownStage("x"), 3),
+        (errors.InvalidJson("x"), 3),
+        (errors.NoLiveSeat("x"), 4),
+        (errors.AgentMoneyExceeded("x"), 6),
+        (errors.KeyMissing("x"), 6),
+        (errors.WaitTimeout("x"), 124),
+    ],
+)
+def test_each_error_has_its_code(error: errors.GridError, code: int) -> None:
+    assert code_of(error) == code
+    assert f"{code} " in EXITS
+
+
+def test_an_error_is_one_line_without_control_characters() -> None:
+    assert one_line("a\n  b\x1b[31mc\td\x9b") == "a b [31mc d "
+    assert one_line("grün …") == "grün …"
+
+
+def program(error: BaseException) -> typer.Typer:
+    app = typer.Typer(cls=Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+    @app.callback()
+    def root(debug: Debug = False) -> None:
+        """The group."""
+
+    @app.command()
+    def fail(debug: Debug = False) -> None:
+        raise error
+
+    return app
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "fail"], ["fail", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(arguments: list[str]) -> None:
+    app = program(errors.ConfigError("broken", {"fix": "mend it"}))
+    plain = CliRunner().invoke(app, ["fail"])
+    assert plain.exit_code == 2
+    assert plain.stderr == "error: config.invalid: broken. Fix: mend it\n"
+    assert plain.stdout == ""
+    told = CliRunner().invoke(app, arguments)
+    assert told.exit_code == 2
+    assert "Traceback" in told.stderr
+    assert told.stderr.endswith(plain.stderr)
+
+
+def test_ctrl_c_is_130() -> None:
+    assert CliRunner().invoke(program(KeyboardInterrupt()), ["fail"]).exit_code == 130
+
+
+def test_the_error_that_ended_a_job_is_told_and_exits_with_1(capsys: Any) -> None:
+    seen: list[errors.GridError] = []
+    with pytest.raises(typer.Exit) as caught, job_errors(seen.append):
+        # An error of the graph as well: it came from the grid, where the graph had been accepted.
+        raise errors.TypeMismatch("no")
+    assert caught.value.exit_code == 1
+    assert [type(error) for error in seen] == [errors.TypeMismatch]
+    assert capsys.readouterr().err == "error: graph.type_mismatch: no\n"
+
+
+@pytest.mark.parametrize("error", [errors.WaitTimeout("late"), errors.BrokerUnreachable("away")])
+def test_what_stops_only_the_waiting_passes(error: errors.GridError) -> None:
+    with pytest.raises(type(error)), job_errors():
+        raise error

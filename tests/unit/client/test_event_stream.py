@@ -1,0 +1,134 @@
+"""Server-sent events, however they are cut, and how long they are waited for."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridq.client import event_stream
+from gridq.client.event_stream import LEAST, SILENCE, Event, Events, Following
+from gridq.errors import GatewayUnreachable, JobNotFound, KeyBusy, StreamTrimmed
+from gridq.jobs.waiting import Piece
+
+TEXT = (
+    "retry: 1000\n\n"
+    ": keep-alive\n\n"
+    'event: stage\ndata: {"path":"root"}\n\n'
+    'id: j/1-0\nevent: piece\ndata: {"path":"root","piece":"Grüße\\n"}\n\n'
+    ":\n"
+    'id: j/2-0\r\nevent: piece\r\ndata:{"path":"root","piece":[1]}\r\n\r\n'
+    'id: j/3-0\nevent: end\ndata: {"job":"j"}\n\n'
+).encode()
+EVENTS = [
+    Event("", "stage", b'{"path":"root"}'),
+    Event("j/1-0", "piece", '{"path":"root","piece":"Grüße\\n"}'.encode()),
+    Event("j/2-0", "piece", b'{"path":"root","piece":[1]}'),
+    Event("j/3-0", "end", b'{"job":"j"}'),
+]
+
+
+@given(st.lists(st.integers(0, len(TEXT)), max_size=30))
+def test_events_are_the_same_however_they_are_cut(places: list[int]) -> None:
+    cuts = [0, *sorted(places), len(TEXT)]
+    events = Events()
+    found = [event for a, b in itertools.pairwise(cuts) for event in events.feed(TEXT[a:b])]
+    assert found == EVENTS
+
+
+def test_an_event_that_is_not_whole_is_none() -> None:
+    events = Events()
+    assert list(events.feed(b"event: piece\ndata: 1\n")) == []
+    assert list(events.feed(b"\n")) == [Event("", "piece", b"1")]
+
+
+def test_data_of_several_lines_is_one_text() -> None:
+    assert list(Events().feed(b"data: 1\ndata: 2\n\n")) == [Event("", "message", b"1\n2")]
+
+
+def test_pieces_come_in_order_and_the_next_connection_goes_on_behind_the_last() -> None:
+    reader = Following("j", None)
+    assert "last-event-id" not in reader.call().headers
+    half = TEXT.index(b"id: j/2-0") + 20
+    assert list(reader.feed(TEXT[:half])) == [Piece("root", "Grüße\n")]
+    call = reader.call()
+    assert (call.path, call.headers["last-event-id"], call.wait) == ("/jobs/j/events", "j/1-0", SILENCE)
+    # What was half there is sent again, whole.
+    assert list(reader.feed(TEXT[TEXT.index(b"id: j/2-0") :])) == [Piece("root", [1])]
+    assert reader.ended
+    assert reader.leaves()
+    assert not reader.late()
+
+
+def test_an_error_in_the_stream_is_raised() -> None:
+    body = {"error": {"code": "stream.trimmed", "message": "gone", "path": "j", "request_id": "r"}}
+    with pytest.raises(StreamTrimmed) as caught:
+        list(Following("j", None).feed(b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"))
+    assert caught.value.details == {"path": "j"}
+
+
+def test_what_is_no_id_is_no_job() -> None:
+    with pytest.raises(JobNotFound):
+        Following("no/job", None)
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(event_stream, "time", made)
+    return made
+
+
+def test_a_piece_starts_the_time_anew_and_nothing_else_does(clock: Clock) -> None:
+    reader = Following("j", 40.0)
+    assert reader.call().wait == SILENCE
+    clock.now += 30
+    assert list(reader.feed(b": keep-alive\n\n")) == []
+    assert reader.leaves()  # it may be silent for longer than is left
+    assert not reader.late()
+    assert reader.pause(None) == 0
+    assert reader.call().wait == 10
+    assert list(reader.feed(b'id: j/1-0\nevent: piece\ndata: {"path":"root","piece":1}\n\n'))
+    clock.now += 39
+    assert not reader.late()
+    assert reader.call().wait == LEAST
+    assert not reader.leaves()
+    clock.now += 1
+    assert reader.late()
+
+
+def test_a_reader_that_takes_its_time_is_not_late(clock: Clock) -> None:
+    reader = Following("j", 5.0)
+    reader.call()
+    for _ in reader.feed(TEXT[: TEXT.index(b"id: j/3-0")]):
+        clock.now += 60
+    assert not reader.late()
+    assert not reader.leaves()
+
+
+def test_without_a_time_out_an_absence_is_borne_for_so_long(clock: Clock) -> None:
+    reader = Following("j", None)
+    away = GatewayUnreachable("away")
+    clock.now += event_stream.AWAY
+    assert reader.pause(away) == event_stream.PAUSE
+    list(reader.feed(b": keep-alive\n\n"))
+    clock.now += event_stream.AWAY
+    assert reader.pause(away) == event_stream.PAUSE
+    clock.now += 1
+    assert reader.pause(None) == event_stream.PAUSE  # it was there, and ended
+    with pytest.raises(GatewayUnreachable):
+        reader.pause(away)
+
+
+def test_a_keys_limit_says_itself_when_to_ask_again() -> None:
+    assert Following("j", None).pause(KeyBusy("busy", {"retry_after": 3})) == 3

@@ -1,0 +1,112 @@
+"""What a gateway says, as the grid's own types and errors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+import httpx
+import pytest
+
+from gridq import errors
+from gridq.client import responses
+from gridq.client.gateway_calls import answer_of
+from gridq.errors import GatewayUnreachable, GridError, StageError
+from gridq.gateway.http.errors import LATER, grid_error, status_of
+from gridq.protocol.models import Row
+from gridq.protocol.states import JobState, StageState
+from gridq.submission.live_forecast import explain
+from gridq.views.jobs import JobSummary, JobView, StageView
+
+ERRORS = [
+    cls
+    for name in errors.__all__
+    if isinstance(cls := getattr(errors, name), type) and issubclass(cls, GridError)
+]
+SECRETIVE = (errors.BrokerError,)
+"""Of which a gateway tells no details: where its server is is nobody's business."""
+
+
+@pytest.mark.parametrize("cls", ERRORS)
+def test_every_error_comes_back_as_it_was(cls: type[GridError]) -> None:
+    details = {"path": "root.stages[2]", "stage": "s", "fix": "do this", "worker": "w", "n": [1, {"a": None}]}
+    sent = cls("what is wrong", details)
+    reply = httpx.Response(400, json=grid_error(sent, "req_1"))
+    with pytest.raises(GridError) as caught:
+        answer_of(reply)
+    got = caught.value
+    assert type(got) is cls
+    if issubclass(cls, SECRETIVE):
+        return
+    told_of: dict[str, Any] = {"request_id": "req_1"} if cls.code.startswith("gateway.") else {}
+    if status_of(sent) in LATER:  # the gateway says more of these than they do themselves
+        told_of |= explain(sent)
+    assert (got.message, got.details) == (sent.message, {**details, **told_of})
+    assert (got.path, got.stage, got.worker) == (sent.path, sent.stage, sent.worker)
+    assert got.fix == told_of.get("fix", sent.fix)
+
+
+def test_an_error_of_a_newer_gateway_is_one_all_the_same() -> None:
+    reply = httpx.Response(418, json={"error": {"code": "tea.pot", "message": "short", "path": "spout"}})
+    with pytest.raises(GridError) as caught:
+        answer_of(reply)
+    assert type(caught.value) is GridError
+    assert (caught.value.message, caught.value.path) == ("short", "spout")
+
+
+def _status(**more: Any) -> dict[str, Any]:
+    row = Row(path="root", stage="s", queue="q", worker="m.a")
+    stage = StageView("root", "s", "q", StageState.DONE, "a@m", excluded=("m.b",), wait_ms=1.5)
+    view = JobView("j", JobState.DONE, "n", "ann", submitted=1.0, ended=2.0, now=3.0, done=1, of=1)
+    view.stages, view.rows = [stage], [row]
+    return {**json.loads(json.dumps(view.to_json())), "waits_for": "", "result": {"output": [1]}, **more}
+
+
+def test_a_jobs_view_is_the_one_that_was_sent_whatever_stands_beside() -> None:
+    said = _status(job_id="j", status="ok", novelty={"a": 1})
+    said["stages"][0]["novelty"] = 1
+    view = responses.view(said)
+    assert view.state is JobState.DONE
+    assert view.stages == [
+        StageView("root", "s", "q", StageState.DONE, "a@m", excluded=("m.b",), wait_ms=1.5)
+    ]
+    assert view.rows == [Row(path="root", stage="s", queue="q", worker="m.a")]
+    assert {each.name: getattr(view, each.name) for each in fields(JobView)}.keys() <= said.keys()
+    assert responses.outcome(said) == [1]
+
+
+def test_a_job_that_failed_raises_its_error() -> None:
+    sent = StageError("it broke", {"path": "root", "attempt": 2})
+    with pytest.raises(StageError) as caught:
+        responses.outcome(_status(state="failed", error=sent.to_record(), result={"output": None}))
+    assert (caught.value.message, caught.value.details) == (sent.message, sent.details)
+
+
+def test_a_page_of_jobs() -> None:
+    line = {"job_id": "j", "status": "ok", **json.loads(json.dumps(JobSummary("j", JobState.DONE).to_json()))}
+    assert responses.page({"jobs": [line], "next": "5:j"}) == ([JobSummary("j", JobState.DONE)], "5:j")
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        (responses.accepted, {"id": "j"}),
+        (responses.state, {"state": "perplexed"}),
+        (responses.state, []),
+        (responses.view, {"state": "done"}),
+        (responses.view, {**_status(), "stages": 5}),
+        (responses.rows, {"rows": [{"path": 1}]}),
+        (responses.page, {"jobs": [{}]}),
+        (responses.seats, [{"seat": "a"}]),
+        (responses.queues, [1]),
+        (responses.outcome, {"state": "failed", "error": None}),
+        (responses.outcome, {"state": "done"}),
+        (responses.piece, b'{"path": "root"}'),
+        (responses.piece, b"no json"),
+        (responses.fault, b'{"error": "e"}'),
+    ],
+)
+def test_what_is_no_gateways_answer_is_told_so(read: Any, said: Any) -> None:
+    with pytest.raises(GatewayUnreachable, match="no gateway that this client understands"):
+        read(said)

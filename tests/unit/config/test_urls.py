@@ -1,0 +1,70 @@
+"""Which URLs name a server, and what those of sentinels say."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq.config.urls import Sentinels, check_url, sentinels, with_password
+from gridq.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h:1/0",
+        "rediss://u:p@h/2?ssl_ca_certs=/ca.pem",
+        "unix:///run/s.sock?db=1",
+        "sentinel://h/main",
+        "sentinel://u:p@h:26379,[::1]:26380/main/3?sentinel_user=s&sentinel_password=x",
+        "sentinels://:p@h,h2/main?ssl_ca_certs=/ca.pem",
+    ],
+)
+def test_the_url_of_a_server(url: str) -> None:
+    check_url(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://h/0", "it does not begin with"),
+        ("redis://h:x/0", "port cannot be read"),
+        ("redis://h/0?sentinel_password=secret", "what follows its \\?"),
+        ("sentinel://h:26379", "no name of a primary"),
+        ("sentinel://h:26379/", "no name of a primary"),
+        ("sentinel://h/main/secret", "no name of a primary"),
+        ("sentinel://h,/main", "cannot be read"),
+        ("sentinel://h:99999999/main", "cannot be read"),
+        ("sentinel://h:0/main", "cannot be read"),
+        ("sentinel://u:secret@h/main?master=m", "what follows its \\?"),
+        ("sentinel://u:sec#ret@h/main", "it holds a #"),
+    ],
+)
+def test_what_is_none_is_told_without_showing_it(url: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        check_url(url)
+    assert "sec" not in str(caught.value)
+
+
+def test_what_the_url_of_sentinels_says() -> None:
+    found = sentinels(
+        "sentinels://u:p%40@a,b:2,[::1]:3/the%20one/4?sentinel_user=s&sentinel_password=t&ssl_a=b"
+    )
+    assert found == Sentinels(
+        hosts=(("a", 26379), ("b", 2), ("::1", 3)),
+        name="the one",
+        db=4,
+        user="u",
+        password="p@",
+        sentinel_user="s",
+        sentinel_password="t",
+        ssl={"ssl_a": "b"},
+    )
+    assert "p@" not in repr(found)
+    assert sentinels("redis://h:1/0") is None
+    plain = sentinels("sentinel://a/main?db=5")
+    assert plain is not None
+    assert (plain.db, plain.user, plain.password, plain.ssl) == (5, None, None, None)
+
+
+def test_a_password_goes_before_all_hosts() -> None:
+    assert with_password("sentinel://a,b:1/main", "p/") == "sentinel://:p%2F@a,b:1/main"

@@ -1,0 +1,99 @@
+"""Jobs that nobody waits for: cancelled once the server answers, looked for again where there are none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pytest
+
+from gridq.errors import BrokerUnreachable, GridError, JobNotFound, SeatNotFound
+from gridq.gateway.grid import orphaned_jobs
+from gridq.gateway.grid.orphaned_jobs import LOOKS, Unwanted
+
+AWAY, NOT_THERE = BrokerUnreachable("away"), JobNotFound("not there")
+
+
+class Server:
+    """Answers each cancel of a job with the next of its `faults`, and then well."""
+
+    def __init__(self, **faults: Iterable[GridError]) -> None:
+        self.faults = {job: list(each) for job, each in faults.items()}
+        self.asked: defaultdict[str, int] = defaultdict(int)
+
+    async def cancel(self, job: str) -> bool:
+        self.asked[job] += 1
+        if self.faults.get(job):
+            raise self.faults[job].pop(0)
+        return True
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphaned_jobs, "AGAIN", 0.0)
+
+
+def end(server: Server, *jobs: str) -> None:
+    """Have all of `jobs` cancelled, until nothing is left to do."""
+
+    async def main() -> None:
+        jobs_to_end = Unwanted(server.cancel)
+        for job in jobs:
+            jobs_to_end.add(job)
+        while len(jobs_to_end):
+            await asyncio.sleep(0)
+        await jobs_to_end.close()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_each_is_cancelled_once() -> None:
+    server = Server()
+    end(server, "a", "b")
+    assert server.asked == {"a": 1, "b": 1}
+
+
+def test_a_server_that_is_away_is_asked_until_it_answers_and_for_one_job_at_a_time() -> None:
+    server = Server(a=[AWAY] * 20)
+    end(server, "a", "b")
+    assert server.asked == {"a": 21, "b": 1}
+
+
+def test_a_job_that_comes_a_little_later_is_found() -> None:
+    server = Server(a=[AWAY, NOT_THERE, AWAY, NOT_THERE])
+    end(server, "a")
+    assert server.asked == {"a": 5}
+
+
+def test_a_job_that_never_comes_is_forgotten() -> None:
+    server = Server(a=[NOT_THERE] * 20)
+    end(server, "a", "b")
+    assert server.asked == {"a": LOOKS, "b": 1}
+
+
+def test_one_fault_keeps_no_other_job() -> None:
+    server = Server(a=[SeatNotFound("whatever")])
+    end(server, "a", "b")
+    assert server.asked == {"a": 1, "b": 1}
+
+
+def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphaned_jobs, "MOST", 2)
+    server = Server()
+    end(server, "a", "b", "c")
+    assert server.asked == {"b": 1, "c": 1}
+
+
+def test_once_it_is_closed_it_has_tried_once_more_and_takes_nothing() -> None:
+    server = Server(a=[AWAY] * 20)
+
+    async def main() -> None:
+        jobs = Unwanted(server.cancel)
+        jobs.add("a")
+        await jobs.close()
+        jobs.add("b")
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert server.asked == {"a": 1}

@@ -1,0 +1,57 @@
+"""Bodies that are too long, headers that are too many: refused before they are read whole."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.types import Message
+
+from gridq.errors import InputTooLarge
+from gridq.gateway.http.bounds import HEADER_BYTES, MOST_HEADERS, BoundedBody, headers_fault
+
+
+class Sender:
+    """A client that sends its parts, and counts what is asked of it."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self.parts = list(parts)
+        self.asked = 0
+
+    async def __call__(self) -> Message:
+        self.asked += 1
+        return {"type": "http.request", "body": self.parts.pop(0), "more_body": bool(self.parts)}
+
+
+async def read(body: BoundedBody) -> int:
+    while (await body())["more_body"]:
+        pass
+    return body.size
+
+
+def test_a_body_within_the_bound_is_read() -> None:
+    assert asyncio.run(read(BoundedBody(Sender(b"x" * 5, b"x" * 5), 10))) == 10
+
+
+def test_what_is_over_is_not_read_to_its_end() -> None:
+    sender = Sender(*[b"x" * 5] * 1000)
+    with pytest.raises(InputTooLarge):
+        asyncio.run(read(BoundedBody(sender, 10)))
+    assert sender.asked == 3
+
+
+def test_a_bound_that_is_lowered_meanwhile_holds_for_what_has_come() -> None:
+    async def lowered() -> None:
+        body = BoundedBody(Sender(b"x" * 100), 1000)
+        await read(body)
+        body.most = 50
+        body.check()
+
+    with pytest.raises(InputTooLarge):
+        asyncio.run(lowered())
+
+
+def test_headers() -> None:
+    assert headers_fault([(b"a", b"b")] * MOST_HEADERS) is None
+    assert headers_fault([(b"a", b"b")] * (MOST_HEADERS + 1)) is not None
+    assert headers_fault([(b"a", b"b" * HEADER_BYTES)]) is not None

@@ -1,0 +1,316 @@
+"""Each error's HTTP status, and each wire's words for it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import pytest
+from fastapi import FastAPI, Query, Request
+from fastapi.testclient import TestClient
+
+from gridq import errors
+from gridq.errors import (
+    AgentMoneyExceeded,
+    AttemptsExhausted,
+    BrokerError,
+    BrokerUnreachable,
+    GridError,
+    GridFull,
+    IdempotencyConflict,
+    JobBudgetExceeded,
+    KeyRateExceeded,
+    NoLiveSeat,
+    QueueFull,
+    StageError,
+)
+from gridq.gateway.http import errors as faults
+from gridq.submission.live_forecast import AGAIN, explain
+
+ERRORS: list[type[GridError]] = [
+    cls
+    for name in errors.__all__
+    if isinstance(cls := getattr(errors, name), type) and issubclass(cls, GridError)
+]
+
+
+@pytest.mark.parametrize("cls", ERRORS)
+def test_every_error_has_a_status(cls: type[GridError]) -> None:
+    own = [base.code for base in cls.__mro__ if issubclass(base, GridError) and base is not GridError]
+    assert cls is GridError or any(code in faults.STATUSES for code in own), f"no status for {cls.code}"
+    assert 400 <= faults.status_of(cls("so")) < 600
+
+
+def test_every_row_of_the_table_is_an_errors() -> None:
+    assert faults.STATUSES.keys() <= {cls.code for cls in ERRORS}
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        *(("graph.missing_field", 400), ("config.invalid", 400), ("graph.not_json", 400)),
+        *(("auth.key_missing", 401), ("auth.key_invalid", 401), ("auth.key_revoked", 401)),
+        *(("auth.scope", 403), ("job.not_found", 404), ("job.idempotency_conflict", 409)),
+        *(("input.too_large", 413), ("quota.agent_jobs", 429), ("key.parallel", 429)),
+        *(("seat.unavailable", 502), ("stage.attempts_exhausted", 502), ("grid.full", 503)),
+        *(("broker.unreachable", 503), ("seat.none_live", 503), ("job.deadline", 504)),
+        *(("job.queue_timeout", 504), ("stage.timeout", 504)),
+    ],
+)
+def test_statuses(code: str, status: int) -> None:
+    cls = next(cls for cls in ERRORS if cls.code == code)
+    assert faults.status_of(cls("so")) == status
+
+
+def test_a_model_that_nobody_ever_served_is_not_found() -> None:
+    assert faults.status_of(NoLiveSeat("so", {"served": False})) == 404
+    assert faults.status_of(NoLiveSeat("so", {"served": True})) == 503
+
+
+@pytest.mark.parametrize(("told", "status"), [(400, 400), (404, 404), (422, 422), (302, 502), ("400", 502)])
+def test_an_endpoints_own_refusal_keeps_its_status(told: Any, status: int) -> None:
+    assert faults.status_of(StageError("refused", {"status": told})) == status
+
+
+def test_where_every_seat_was_over_its_rate_it_is_told_so() -> None:
+    error = AttemptsExhausted("so", {"status": 429, "retry_after": 7.2})
+    assert faults.status_of(error) == 429
+    assert faults.retry_after(error) == 8
+    assert faults.status_of(AttemptsExhausted("so", {"status": 500})) == 502
+
+
+@pytest.mark.parametrize("cls", ERRORS)
+@pytest.mark.parametrize("after", [None, 0, 2.1, 1e12, float("nan"), True, "3"])
+def test_every_429_and_503_says_when_to_ask_again(cls: type[GridError], after: Any) -> None:
+    error = cls("so", {} if after is None else {"retry_after": after})
+    header = faults.headers_of(error, "r").get("retry-after")
+    if faults.status_of(error) in (429, 503):
+        assert header is not None
+        assert 1 <= int(header) <= faults.LONGEST_RETRY
+        if after == 2.1:
+            assert header == "3"
+    else:
+        assert header is None
+
+
+def test_a_window_that_turns_says_when() -> None:
+    at = (datetime.now(UTC) + timedelta(seconds=100)).isoformat()
+    assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": at})) in (100, 101)
+    assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": "soon"})) == AGAIN
+
+
+SAYS = {"code", "bottleneck", "capability", "position", "starts_in", "retry_after", "fix"}
+
+
+@pytest.mark.parametrize("cls", ERRORS)
+def test_every_429_and_503_says_the_same_fields_in_every_shape(cls: type[GridError]) -> None:
+    error = cls("So it was", {"fix": "wait"})
+    if faults.status_of(error) not in (429, 503):
+        return
+    fix = explain(error)["fix"]
+    for path in ("/v1/messages", "/v1/models", "/jobs"):
+        told: Any = faults.shape(path, error, "r1")
+        assert told["error"].keys() >= SAYS
+        assert told["error"]["bottleneck"]
+        # What may be said of the server's faults is the same of all.
+        assert told["error"]["fix"] == ("ask again in 5 s" if issubclass(cls, BrokerError) else fix)
+        assert (told["error"]["position"], told["error"]["starts_in"]) == (None, None)
+
+
+def test_what_an_admission_has_said_of_the_wait_stays() -> None:
+    said = {"position": 7, "starts_in": {"low": 1.0, "p50": 2.0, "high": 3.0}, "retry_after": 6.5, "fix": "x"}
+    told: Any = faults.grid_error(QueueFull("so", {**said, "pending": 3, "limit": 3, "needed": 1}), "r")
+    assert {name: told["error"][name] for name in said} == said
+
+
+def test_where_every_seat_was_over_its_rate_that_is_the_bottleneck() -> None:
+    error = AttemptsExhausted("so", {"status": 429, "retry_after": 7.2, "worker": "m.api"})
+    told: Any = faults.openai_error(error, "r")
+    assert told["error"]["bottleneck"] == "the rate limit of m.api"
+    assert told["error"]["fix"] == "ask again in 8 s"
+
+
+def test_what_fails_again_is_not_repeated_by_the_official_clients() -> None:
+    assert faults.headers_of(IdempotencyConflict("so"), "r")["x-should-retry"] == "false"
+    assert faults.headers_of(AgentMoneyExceeded("so"), "r")["x-should-retry"] == "false"
+    assert "x-should-retry" not in faults.headers_of(KeyRateExceeded("so"), "r")
+
+
+FULL = GridFull(
+    "The server is full", {"retry_after": 3, "path": "server", "fix": "wait", "used": 9, "type": "x"}
+)
+
+
+def test_openais_shape() -> None:
+    body: Any = faults.openai_error(FULL, "r1")
+    assert body == {
+        "error": {
+            "message": "The server is full. Fix: wait",
+            "type": "server_error",
+            "param": "server",
+            "code": "grid.full",
+            "request_id": "r1",
+            **{"retry_after": 3, "path": "server", "fix": "wait", "used": 9},
+            **{"bottleneck": "the server's memory", "capability": None, "position": None, "starts_in": None},
+        }
+    }
+    assert faults.openai_error(AgentMoneyExceeded("so"), "r")["error"]["type"] == "insufficient_quota"
+    assert faults.openai_error(KeyRateExceeded("so"), "r")["error"]["type"] == "rate_limit_error"
+
+
+def test_anthropics_shape() -> None:
+    body: Any = faults.anthropic_error(FULL, "r1")
+    assert (body["type"], body["request_id"]) == ("error", "r1")
+    assert body["error"]["type"] == "overloaded_error"
+    assert body["error"]["message"] == "The server is full. Fix: wait"
+    assert body["error"]["code"] == "grid.full"
+    assert body["error"]["used"] == 9
+    types = {cls.code: faults.anthropic_error(cls("so"), "r")["error"]["type"] for cls in ERRORS}
+    assert types["auth.key_invalid"] == "authentication_error"
+    assert types["auth.scope"] == "permission_error"
+    assert types["job.not_found"] == "not_found_error"
+    assert types["input.too_large"] == "request_too_large"
+    assert types["key.rate"] == "rate_limit_error"
+    assert types["graph.invalid"] == "invalid_request_error"
+    assert types["gateway.internal"] == "api_error"
+
+
+def test_the_grids_own_shape_and_noethers_money() -> None:
+    body: Any = faults.grid_error(FULL, "r1")
+    assert body["error"]["code"] == "grid.full"
+    assert body["error"]["message"] == "The server is full"
+    assert body["error"]["fix"] == "wait"
+    told = {"limit": 1_000_000, "used": 700_000, "held": 50_000, "needed": 255_000}
+    body = faults.grid_error(AgentMoneyExceeded("so", told), "r1")
+    assert (body["remaining_cents"], body["requested_cents"]) == (25, 26)
+
+
+def test_where_an_endpoint_stands_is_logged_and_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    error = AttemptsExhausted("so", {"endpoint": "http://10.0.0.7:8000/v1", "reason": "why"})
+    request = Request({"type": "http", "path": "/jobs", "headers": [], "query_string": b"", "state": {}})
+    with caplog.at_level(logging.INFO):
+        body = bytes(faults.answer(request, error).body)
+    for told in (body, faults.openai_error(error, "r"), faults.anthropic_error(error, "r")):
+        assert "why" in str(told)
+        assert "10.0.0.7" not in str(told)
+    assert [record.gridq["endpoint"] for record in caplog.records] == ["http://10.0.0.7:8000/v1"]
+
+
+def test_what_no_waiting_helps_says_no_time_to_wait() -> None:
+    for error, status in (
+        (JobBudgetExceeded("so", {"limit": 1, "needed": 2}), 402),
+        (QueueFull("so", {"pending": 0, "limit": 2, "needed": 3}), 400),
+        (AgentMoneyExceeded("so", {"limit": 1, "needed": 2, "retry_at": None}), 429),
+        (NoLiveSeat("so", {"served": False, "retry_after": 5.0}), 404),
+    ):
+        assert faults.status_of(error) == status
+        assert "retry-after" not in faults.headers_of(error, "r")
+        told: Any = faults.grid_error(error, "r")
+        assert told["error"].get("retry_after") is None
+    assert faults.status_of(QueueFull("so", {"pending": 3, "limit": 3, "needed": 3})) == 429
+
+
+def test_where_the_server_stands_is_told_to_nobody() -> None:
+    error = BrokerUnreachable(
+        "Nothing answers at redis://10.1.2.3:6379", {"reason": "10.1.2.3", "fix": "start it"}
+    )
+    for path in ("/v1/messages", "/v1/models", "/jobs"):
+        text = json.dumps(faults.shape(path, error, "r1"))
+        assert "10.1.2.3" not in text
+        assert "broker.unreachable" in text
+
+
+@pytest.mark.parametrize(
+    "details", [{"a": float("nan")}, {"a": {1, 2}}, {"reason": "x" * 10_000_000}, {1: 2}]
+)
+def test_whatever_an_error_says_it_is_json_and_not_too_long(details: Any) -> None:
+    for path in ("/v1/messages", "/v1/models", "/jobs"):
+        text = json.dumps(faults.shape(path, StageError("so", details), "r1"), allow_nan=False)
+        assert len(text) < 200_000
+
+
+@pytest.mark.parametrize("given", ["", "a b", "x" * 129, "é", "a\n", "-a", "<script>"])
+def test_an_id_that_is_none_is_replaced(given: str) -> None:
+    made = faults.new_request_id(given)
+    assert made != given
+    assert faults.new_request_id(made) == made
+
+
+SECRET = "a prompt that nobody may log"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    app = FastAPI()
+    faults.install(app)
+
+    async def failing(error: str) -> None:
+        raise next(cls for cls in ERRORS if cls.code == error)("so it was", {"path": "here"})
+
+    async def broken() -> None:
+        raise KeyError(SECRET)
+
+    async def typed(limit: Annotated[int, Query(ge=1)]) -> int:
+        return limit
+
+    for prefix in ("/v1/messages", "/v1", ""):
+        app.get(prefix + "/failing/{error}")(failing)
+        app.get(prefix + "/broken")(broken)
+        app.get(prefix + "/typed")(typed)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+def code_of(path: str, body: Any) -> Any:
+    """The stable code in an error's body, whose shape must be that of the path's wire."""
+    if path.startswith("/v1/messages"):
+        assert set(body) == {"type", "error", "request_id"}
+        assert body["type"] == "error"
+        assert {"type", "message"} <= set(body["error"])
+    elif path.startswith("/v1"):
+        assert set(body) == {"error"}
+        assert {"message", "type", "param"} <= set(body["error"])
+    else:
+        assert {"message", "request_id"} <= set(body["error"])
+    return body["error"]["code"]
+
+
+@pytest.mark.parametrize("prefix", ["/v1/messages", "/v1", ""])
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/failing/auth.scope", 403, "auth.scope"),
+        ("GET", "/failing/grid.full", 503, "grid.full"),
+        ("GET", "/broken", 500, "gateway.internal"),
+        ("GET", "/nowhere", 404, "request.not_found"),
+        ("DELETE", "/typed", 405, "request.method"),
+        ("GET", "/typed?limit=0", 400, "request.invalid"),
+        ("GET", "/typed?limit=x", 400, "request.invalid"),
+    ],
+)
+def test_whatever_is_wrong_has_the_shape_of_the_paths_wire(
+    client: TestClient, prefix: str, method: str, path: str, status: int, code: str
+) -> None:
+    answer = client.request(method, prefix + path, headers={"x-request-id": "mine-1"})
+    assert answer.status_code == status
+    assert code_of(prefix + path, answer.json()) == code
+    assert answer.headers["x-request-id"] == "mine-1"
+    assert answer.headers["x-gridq-code"] == code
+    assert "mine-1" in answer.text
+    if status == 405:
+        assert answer.headers["allow"] == "GET"
+
+
+def test_a_fault_of_the_gateway_is_logged_with_the_requests_id_and_told_without_its_cause(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "gridq.gateway.http.errors"):
+        answer = client.get("/broken", headers={"x-request-id": "mine-2"})
+    assert SECRET not in answer.text
+    assert "KeyError" not in answer.text
+    (record,) = [each for each in caplog.records if each.name == "gridq.gateway.http.errors"]
+    assert record.__dict__["gridq"] == {"request": "mine-2"}
+    assert SECRET not in record.getMessage()

@@ -1,0 +1,123 @@
+"""What has become of jobs is counted once each, from what they leave behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from gridq.gateway.metrics import job_metrics as harvesting
+from gridq.gateway.metrics.job_metrics import OTHERS, Distribution, Harvest
+from gridq.store.connection import now_ms
+from gridq.store.keys import Keys
+from tests.conftest import GridEnv
+
+HOUR = 3_600_000
+
+
+class Ended:
+    """Jobs that have ended, as the scripts leave them."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self.client = client
+        self.keys = keys
+
+    def add(self, job: str, *, state: str = "done", agent: str = "ann", at: int | None = None,
+            **row: object) -> None:  # fmt: skip
+        now = now_ms(self.client) if at is None else at
+        self.client.hset(self.keys("about", job), mapping={"state": state, "agent": agent})
+        self.client.zadd(self.keys("past"), {job: now + HOUR})
+        self.client.zadd(self.keys("jobs"), {job: now})
+        if row:
+            full = {"queue": "llm:any", "worker": "gpu0@m", "wait_ms": 20.0, "run_ms": 2000.0, **row}
+            self.client.rpush(self.keys("rows", job), json.dumps([full]))
+
+
+@pytest.fixture
+def ended(grid_env: GridEnv) -> Iterator[Ended]:
+    keys = Keys(grid_env.prefix)
+    yield Ended(grid_env.client, keys)
+    grid_env.client.unlink(keys("past"), keys("jobs"))
+
+
+@pytest.fixture
+def harvest(ended: Ended) -> Harvest:
+    ended.add("before", at=now_ms(ended.client) - 5000)
+    made = Harvest(HOUR)
+    made.take(ended.client, ended.keys)
+    return made
+
+
+def test_what_ended_before_it_began_is_not_counted_and_all_else_once(ended: Ended, harvest: Harvest) -> None:
+    assert (harvest.submitted, sum(harvest.ended.values())) == (0, 0)
+    ended.add("a", micro_dollars=30, tokens_in=5, tokens_out=7, failures=1, losses=1)
+    ended.add("b", state="failed", agent="bob")
+    for _ in range(3):
+        harvest.take(ended.client, ended.keys)
+    assert harvest.ended == {"done": 1, "failed": 1}
+    assert harvest.stages == {("llm:any", "done"): 1}
+    assert harvest.tokens == {("llm:any", "in"): 5, ("llm:any", "out"): 7}
+    assert harvest.retries == {"llm:any": 2}
+    assert (harvest.agents, harvest.seats, harvest.micro_dollars) == ({"ann": 30}, {"m.gpu0": 30}, 30)
+    assert dict(harvest.waits["llm:any"].cumulated())["0.025"] == 1.0
+    assert harvest.runs["llm:any"].sum == 2.0
+
+
+def test_several_of_one_millisecond_are_all_counted(ended: Ended, harvest: Harvest) -> None:
+    now = now_ms(ended.client)
+    ended.add("m", at=now)
+    harvest.take(ended.client, ended.keys)
+    for job in ("a", "n", "z"):
+        ended.add(job, at=now)
+    harvest.take(ended.client, ended.keys)
+    harvest.take(ended.client, ended.keys)
+    assert harvest.ended == {"done": 4}
+
+
+def test_what_is_submitted_now_is_counted_the_next_time_not_twice(ended: Ended, harvest: Harvest) -> None:
+    for number in range(20):
+        ended.add(f"j{number}")
+        harvest.take(ended.client, ended.keys)
+    until = now_ms(ended.client)
+    while now_ms(ended.client) <= until + 1:
+        pass
+    harvest.take(ended.client, ended.keys)
+    assert harvest.submitted == 20
+
+
+def test_one_look_is_bounded_and_the_next_goes_on(
+    ended: Ended, harvest: Harvest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harvesting, "PAGE", 2)
+    monkeypatch.setattr(harvesting, "MOST", 4)
+    for number in range(7):
+        ended.add(f"j{number}")
+    harvest.take(ended.client, ended.keys)
+    assert harvest.behind
+    assert sum(harvest.ended.values()) < 7
+    while harvest.behind:
+        harvest.take(ended.client, ended.keys)
+    assert harvest.ended == {"done": 7}
+
+
+def test_agents_that_are_made_up_do_not_make_it_grow(
+    ended: Ended, harvest: Harvest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harvesting, "AGENTS", 2)
+    for number in range(5):
+        ended.add(f"j{number}", agent=f"a{number}", micro_dollars=1)
+    ended.add("again", agent="a0", micro_dollars=1)
+    harvest.take(ended.client, ended.keys)
+    assert len(harvest.agents) == 3
+    assert harvest.agents[OTHERS] == 3
+    assert harvest.micro_dollars == 6
+
+
+def test_a_distribution_counts_up_to_each_bound() -> None:
+    found = Distribution()
+    for seconds in (0.0, 0.005, 0.006, 2000.0):
+        found.add(seconds)
+    told = dict(found.cumulated())
+    assert (told["0.005"], told["0.025"], told["1800.0"], told["+Inf"]) == (2, 3, 3, 4)

@@ -1,0 +1,82 @@
+"""What a submission says, and which of two places that say it counts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gridq.errors import GridError
+from gridq.gateway.http.schemas import JobStatus, cents, job_result, job_status, moment
+from gridq.gateway.routes.job_spec import JobSpec, read_spec
+from gridq.jobs.record import JobOptions
+from gridq.protocol.states import JobState, StageState
+from gridq.views.jobs import JobView, StageView
+
+
+def spec(**body: Any) -> JobSpec:
+    return read_spec(json.dumps({"graph": {}, **body}).encode(), depth=20)
+
+
+def test_every_option_of_a_job_may_stand_in_the_body() -> None:
+    said: dict[str, Any] = {
+        "agent": "ann", "name": "n", "priority": "batch", "deadline": 5, "queue_timeout": 2.5,
+        "budget_cents": 0, "wait_for_seat": True, "session": "s", "stream": True, "idempotency_key": "k",
+        "avoid": ["a"], "prefer": "b",
+    }  # fmt: skip
+    assert set(JobOptions.model_fields) - {"key", "pin"} == set(said)
+    about = spec(**said).options(JobOptions())
+    for name, value in said.items():
+        assert getattr(about, name) == (tuple(value) if isinstance(value, list) else value), name
+
+
+def test_what_the_body_does_not_say_stays_as_it_was() -> None:
+    base = JobOptions(agent="bob", priority="batch", deadline=9)
+    about = spec(name="n", deadline_secs=3).options(base)
+    assert (about.agent, about.priority, about.deadline, about.name) == ("bob", "batch", 3, "n")
+    assert about.stream == "end"
+    assert spec(stream="end").options(base).stream == "end"
+
+
+def test_the_two_names_of_one_thing_may_say_the_same() -> None:
+    assert spec(queue_timeout=3, queue_timeout_secs=3).options(JobOptions()).queue_timeout == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"key": "gq_1"}, {"deadline": True}, {"avoid": "a"}, {"wait_for_seat": 1}, {"budget_cents": 1e300}],
+)
+def test_what_is_no_option_is_named(body: dict[str, Any]) -> None:
+    with pytest.raises(GridError) as caught:
+        spec(**body)
+    assert caught.value.path is not None
+    assert caught.value.path.partition(".")[0] in body
+    assert "gq_1" not in str(caught.value)
+
+
+def test_money_and_times_as_seed_clients_read_them() -> None:
+    assert [cents(micro) for micro in (0, 1, 10_000, 10_001)] == [0, 1, 1, 2]
+    assert moment(1.5) == "1970-01-01T00:00:01.500Z"
+    assert moment(None) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "stage", "told"),
+    [
+        (JobState.QUEUED, None, "queued"),
+        (JobState.RUNNING, StageView("p", "s", "q", StageState.READY), "queued"),
+        (JobState.RUNNING, StageView("p", "s", "q", StageState.RUNNING, attempts=1), "running"),
+        (JobState.RUNNING, None, "running"),
+        (JobState.DONE, None, "ok"),
+        (JobState.CANCELLED, None, "failed"),
+        (JobState.EXPIRED, None, "abandoned"),
+    ],
+)
+def test_a_state_in_seed_clients_words(state: JobState, stage: StageView | None, told: str) -> None:
+    view = JobView("j", state, stages=[stage] if stage else [])
+    status = job_status(view, "", 7)
+    assert (status["status"], status["spent_cents"]) == (told, 1)
+    if state.final:
+        status["result"] = job_result(view, 7)
+    JobStatus.model_validate({"result": None, **status})

@@ -1,0 +1,43 @@
+"""Of how many agents the metrics tell: anybody can be a new one."""
+
+from __future__ import annotations
+
+from gridq.gateway.metrics.job_metrics import AGENTS, OTHERS
+from gridq.gateway.routes.metrics import told_apart
+from gridq.limits.accounts import Account
+
+
+def account(name: str, spent: int, limit: int | None = None, what: str = "money") -> Account:
+    return Account("agent", name, what, limit, spent, held=1, thing="money" if what == "money" else "jobs")
+
+
+def test_a_few_agents_are_told_apart_and_all_that_are_no_agents() -> None:
+    accounts = [account(f"a{number}", number) for number in range(AGENTS)]
+    accounts += [
+        Account("owner", f"o{number}", "tokens a day", 9, 1, thing="tokens") for number in range(2 * AGENTS)
+    ]
+    assert sorted(told_apart(accounts), key=str) == sorted(accounts, key=str)
+
+
+def test_of_many_agents_those_nearest_to_a_limit_are_and_the_others_are_one() -> None:
+    strangers = [
+        account(f"s{number}", 100 + number, what=what)
+        for number in range(AGENTS + 10)
+        for what in ("money", "jobs")
+    ]
+    near, far = account("near", 50, 60), account("far", 0, 10**6)
+    near_jobs = account("near", 0, what="jobs")
+    told = told_apart([*strangers, far, near, near_jobs])
+    names = {each.name for each in told}
+    assert len(names) == AGENTS + 1
+    assert names >= {"near", "far", OTHERS}
+    assert near_jobs in told
+    # Of the strangers those that used least are together: ten, and the two in whose place the others stand.
+    others = {each.what: each for each in told if each.name == OTHERS}
+    least = sum(100 + number for number in range(12))
+    assert {what: (each.spent, each.held, each.limit) for what, each in others.items()} == {
+        "money": (least, 12, None),
+        "jobs": (least, 12, None),
+    }
+    assert others["money"].money
+    assert not others["jobs"].money

@@ -1,0 +1,109 @@
+"""What loops on the gateway's loop ends at its close, though what it waits for swallows a cancel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from gridq.gateway.grid.admission_wait import Holding
+from gridq.gateway.grid.orphaned_jobs import Unwanted
+from gridq.gateway.streaming.cancellation import cancel
+from gridq.gateway.streaming.pipe import Pipe
+from gridq.gateway.streaming.relay import Relay
+from gridq.store.keys import Keys
+
+SWALLOWED = 3
+"""Cancels that are lost before one is heard."""
+
+
+class Deaf:
+    """In place of a server's connection, pool and pipeline: whatever is asked swallows SWALLOWED cancels."""
+
+    def __init__(self) -> None:
+        self.left = SWALLOWED
+        self.asked = asyncio.Event()
+
+    async def wait(self, *_: Any, **__: Any) -> Any:
+        self.asked.set()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.left -= 1
+                if self.left < 0:
+                    raise
+
+    def pipeline(self, **_: Any) -> Any:
+        return self
+
+    @property
+    def connection_pool(self) -> Any:
+        return self
+
+    def hkeys(self, *_: Any) -> None: ...
+
+    zrange = hkeys
+    execute = get_connection = wait
+
+    async def aclose(self) -> None: ...
+
+
+def holding(client: Any) -> Callable[[], Awaitable[None]]:
+    made = Holding(client, Keys("t:"), 1.0)
+    made.start()
+    return made.close
+
+
+def pipe(client: Any) -> Callable[[], Awaitable[None]]:
+    made = Pipe(client)
+    made.send(("PING",)).answered.add_done_callback(lambda answered: answered.exception())
+    return made.close
+
+
+def relay(client: Any) -> Callable[[], Awaitable[None]]:
+    made = Relay(client, Keys("t:"), Pipe(client))
+    made.start()
+    return made.close
+
+
+def unwanted(client: Any) -> Callable[[], Awaitable[None]]:
+    made = Unwanted(client.wait)
+    made.add("a")
+
+    async def close() -> None:
+        closing = asyncio.ensure_future(made.close())
+        while client.left >= 0:
+            await asyncio.sleep(0)
+        closing.cancel()  # it tries once more, and this server never answers
+        await asyncio.wait([closing])
+
+    return close
+
+
+@pytest.mark.parametrize("made", [holding, pipe, relay, unwanted])
+def test_a_close_ends_what_swallows_cancels(made: Callable[[Any], Callable[[], Awaitable[None]]]) -> None:
+    async def main() -> None:
+        client = Deaf()
+        close = made(client)
+        await client.asked.wait()
+        await close()
+        assert client.left < 0
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_what_has_ended_is_left_alone() -> None:
+    async def main() -> None:
+        async def fail() -> None:
+            raise ValueError
+
+        tasks = [asyncio.ensure_future(asyncio.sleep(0)), asyncio.ensure_future(fail())]
+        await asyncio.wait(tasks)
+        await cancel(*tasks)
+        assert not any(task.cancelled() for task in tasks)
+        assert isinstance(tasks[1].exception(), ValueError)
+
+    asyncio.run(main())

@@ -1,0 +1,108 @@
+"""One connection on which many ask at once, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError, ResponseError
+
+from gridq.gateway.streaming.pipe import Pipe
+from gridq.store.connection import connect_async
+from tests.conftest import GridEnv
+from workers.supervisor.embedded_server import EmbeddedServer
+
+
+def on_a_loop(url: str, act: Callable[[Pipe], Awaitable[None]]) -> None:
+    async def run() -> None:
+        pipe = Pipe(connect_async(url, name="pipe", retry=False))
+        try:
+            async with asyncio.timeout(20):
+                await act(pipe)
+        finally:
+            await pipe.close()
+
+    asyncio.run(run())
+
+
+def test_each_of_many_gets_its_own_replies(grid_env: GridEnv) -> None:
+    async def act(pipe: Pipe) -> None:
+        async def ask(number: int) -> list[Any]:
+            return await pipe.ask(*[("ECHO", f"{number} {part}") for part in range(number % 3 + 1)])
+
+        replies = await asyncio.gather(*map(ask, range(500)))
+        for number, found in enumerate(replies):
+            assert found == [f"{number} {part}".encode() for part in range(number % 3 + 1)]
+        clients = await pipe.ask(("CLIENT", "LIST"))
+        assert clients[0].count(b"name=pipe ") == 1
+
+    on_a_loop(grid_env.url, act)
+
+
+def test_what_is_refused_is_raised_to_who_asked_it_alone(grid_env: GridEnv) -> None:
+    async def act(pipe: Pipe) -> None:
+        good = asyncio.ensure_future(pipe.ask(("ECHO", "a")))
+        bad = asyncio.ensure_future(pipe.ask(("ECHO", "b"), ("EVALSHA", "0" * 40, 0), ("ECHO", "c")))
+        after = asyncio.ensure_future(pipe.ask(("ECHO", "d")))
+        assert (await good, await after) == ([b"a"], [b"d"])
+        with pytest.raises(ResponseError):
+            await bad
+
+    on_a_loop(grid_env.url, act)
+
+
+def test_a_caller_that_goes_away_moves_nobodys_reply(grid_env: GridEnv) -> None:
+    async def act(pipe: Pipe) -> None:
+        asking = [asyncio.ensure_future(pipe.ask(("ECHO", str(number)))) for number in range(50)]
+        await asyncio.sleep(0)
+        for each in asking[::2]:
+            each.cancel()
+        replies = await asyncio.gather(*asking, return_exceptions=True)
+        assert [reply for reply in replies if not isinstance(reply, BaseException)] == [
+            [str(number).encode()] for number in range(1, 50, 2)
+        ]
+
+    on_a_loop(grid_env.url, act)
+
+
+def test_who_waits_on_a_lost_connection_hears_it_and_the_next_has_a_new_one(grid_env: GridEnv) -> None:
+    async def act(pipe: Pipe) -> None:
+        number = (await pipe.ask(("CLIENT", "ID")))[0]
+        waiting = asyncio.ensure_future(pipe.ask(("BLPOP", f"{grid_env.prefix}none", 30)))
+        await asyncio.sleep(0.1)
+        behind = asyncio.ensure_future(pipe.ask(("ECHO", "x")))
+        await asyncio.sleep(0.1)
+        grid_env.client.client_kill_filter(_id=str(number))
+        for each in (waiting, behind):
+            with pytest.raises(ConnectionError):
+                await each
+        assert await pipe.ask(("ECHO", "y")) == [b"y"]
+
+    on_a_loop(grid_env.url, act)
+
+
+def test_a_server_that_is_away_is_told_at_once() -> None:
+    async def act(pipe: Pipe) -> None:
+        for _ in range(3):
+            with pytest.raises(ConnectionError):
+                await pipe.ask(("PING",))
+
+    with EmbeddedServer() as server:
+        url = server.url
+    on_a_loop(url, act)
+
+
+def test_a_closed_pipe_takes_nothing(grid_env: GridEnv) -> None:
+    async def act(pipe: Pipe) -> None:
+        await pipe.ask(("PING",))
+        waiting = asyncio.ensure_future(pipe.ask(("BLPOP", f"{grid_env.prefix}none", 30)))
+        await asyncio.sleep(0.05)
+        await pipe.close()
+        with pytest.raises(ConnectionError):
+            await waiting
+        with pytest.raises(ConnectionError):
+            await pipe.ask(("PING",))
+
+    on_a_loop(grid_env.url, act)

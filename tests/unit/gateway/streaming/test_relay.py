@@ -1,0 +1,263 @@
+"""One reader for all streams, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gridq.errors import JobNotFound, StreamTrimmed
+from gridq.gateway.streaming.follower import Entry, Follower, order
+from gridq.gateway.streaming.pipe import Pipe
+from gridq.gateway.streaming.relay import COUNT, Relay
+from gridq.protocol.states import JobState
+from gridq.store.connection import connect_async
+from gridq.store.keys import Keys
+from tests.conftest import GridEnv
+
+LONG = 20.0
+"""Seconds after which a test that waits for nothing fails."""
+
+
+class Scene:
+    """A relay, and the streams that it follows."""
+
+    def __init__(self, env: GridEnv, buffer: int) -> None:
+        self.keys = Keys(env.prefix)
+        self.client = connect_async(env.url, name="relay")
+        self.pipe = Pipe(connect_async(env.url, name="pipe", retry=False))
+        self.relay = Relay(self.client, self.keys, self.pipe, buffer=buffer)
+
+    async def write(self, job: str, *pieces: str) -> None:
+        together = self.client.pipeline(transaction=False)
+        for piece in pieces:
+            together.xadd(self.keys("str", job), {"path": "root", "piece": piece})
+        together.hset(self.keys("job", job), "agent", "a")  # it runs, as a look finds that comes between two
+        for key in ("str", "job"):
+            together.expire(self.keys(key, job), 600)
+        await together.execute()
+
+    async def end(self, job: str, state: str = "done", *, stream: bool = True) -> None:
+        if stream:
+            await self.client.xadd(self.keys("str", job), {"end": state})
+            await self.client.expire(self.keys("str", job), 600)
+        await self.client.rpush(self.keys("fin", job), f"{state}\n1")
+        await self.client.expire(self.keys("fin", job), 600)
+
+
+@asynccontextmanager
+async def scene(env: GridEnv, buffer: int = 256) -> AsyncIterator[Scene]:
+    made = Scene(env, buffer)
+    made.relay.start()
+    try:
+        async with asyncio.timeout(LONG):
+            yield made
+    finally:
+        await made.relay.close()
+        await made.pipe.close()
+        await made.client.aclose()
+
+
+def on_a_loop(env: GridEnv, act: Callable[[Scene], Awaitable[None]], **given: Any) -> None:
+    async def run() -> None:
+        async with scene(env, **given) as made:
+            await act(made)
+
+    asyncio.run(run())
+
+
+async def all_of(follower: Follower) -> list[Entry]:
+    entries = []
+    while (entry := await follower.next()) is not None:
+        entries.append(entry)
+    return entries
+
+
+def pieces(entries: list[Entry]) -> list[str]:
+    return [entry.piece.decode() for entry in entries if entry.piece is not None]
+
+
+def test_what_is_there_and_what_comes_then_the_end(grid_env: GridEnv) -> None:
+    async def act(made: Scene) -> None:
+        await made.write("j1", "1", "2")
+        with made.relay.follow("j1") as follower:
+            reading = asyncio.ensure_future(all_of(follower))
+            await asyncio.sleep(0.05)
+            await made.write("j1", "3")
+            await made.end("j1", "failed")
+            entries = await reading
+        assert pieces(entries) == ["1", "2", "3"]
+        assert entries[-1].end is JobState.FAILED
+        assert [order(entry.id) for entry in entries] == sorted(order(entry.id) for entry in entries)
+        assert entries[0].path == "root"
+        assert len(made.relay) == 0
+
+    on_a_loop(grid_env, act)
+
+
+def test_a_new_follower_need_not_wait_for_the_read_that_blocks(
+    grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gridq.gateway.streaming.relay.BLOCK_MS", 9000)
+
+    async def act(made: Scene) -> None:
+        await made.write("j2", "1")
+        with made.relay.follow("silent", fresh=True):
+            await asyncio.sleep(0.2)
+            async with asyncio.timeout(5):
+                with made.relay.follow("j2", fresh=True) as follower:
+                    entry = await follower.next()
+            assert entry is not None
+            assert entry.piece == b"1"
+
+    on_a_loop(grid_env, act)
+
+
+def test_hundreds_are_followed_at_once_each_its_own(grid_env: GridEnv) -> None:
+    async def act(made: Scene) -> None:
+        jobs = [f"j{number}" for number in range(300)]
+        followers = {job: made.relay.follow(job, fresh=True) for job in jobs}
+        reading = {job: asyncio.ensure_future(all_of(each)) for job, each in followers.items()}
+        for turn in range(5):
+            for job in jobs:
+                await made.write(job, f'"{job} {turn}"')
+        for job in jobs:
+            await made.end(job)
+        for job in jobs:
+            assert pieces(await reading[job]) == [f'"{job} {turn}"' for turn in range(5)]
+            followers[job].close()
+        assert len(made.relay) == 0
+
+    on_a_loop(grid_env, act)
+
+
+def test_a_reader_that_does_not_read_keeps_a_bounded_buffer_and_loses_nothing(grid_env: GridEnv) -> None:
+    async def act(made: Scene) -> None:
+        with made.relay.follow("j1", fresh=True) as slow, made.relay.follow("j2", fresh=True) as quick:
+            for start in range(0, 5000, 500):
+                await made.write("j1", *map(str, range(start, start + 500)))
+            await made.write("j2", "1")
+            await made.end("j1")
+            await made.end("j2")
+            assert pieces(await all_of(quick)) == ["1"]
+            assert len(slow._entries) < 64 + COUNT
+            assert pieces(await all_of(slow)) == [str(number) for number in range(5000)]
+
+    on_a_loop(grid_env, act, buffer=64)
+
+
+def test_pieces_of_many_bytes_fill_a_buffer_too(grid_env: GridEnv) -> None:
+    async def act(made: Scene) -> None:
+        long = '"' + "x" * 100_000 + '"'
+        with made.relay.follow("j1", fresh=True) as slow:
+            for _ in range(30):
+                await made.write("j1", *[long] * 10)
+                await asyncio.sleep(0.005)
+            assert slow._size < 2_000_000 + COUNT * 100_000
+            await made.end("j1")
+            assert len(pieces(await all_of(slow))) == 300
+
+    on_a_loop(grid_env, act)
+
+
+def test_two_readers_of_one_job_each_from_its_own_place(grid_env: GridEnv) -> None:
+    async def act(made: Scene) -> None:
+        await made.write("j1", *"123456789")
+        with made.relay.follow("j1") as first:
+            entries = [await first.next() for _ in range(5)]
+            assert entries[3] is not None
+            with made.relay.follow("j1", entries[3].id) as second:
+                await made.end("j1")
+                assert pieces(await all_of(second)) == list("56789")
+            assert pieces(await all_of(first)) == list("6789")
+
+    on_a_loop(grid_env, act)
+
+
+def test_a_reader_from_before_what_was_trimmed_is_told(grid_env: GridEnv) -> None:
+    async def act(made: Scene) -> None:
+        await made.write("j1", *"123456789")
+        with made.relay.follow("j1") as whole:
+            ids = [entry.id for entry in [await whole.next() for _ in range(9)] if entry]
+        await made.client.xtrim(made.keys("str", "j1"), maxlen=4, approximate=False)
+        for place in ("0", ids[0], ids[4]):
+            with made.relay.follow("j1", place) as follower, pytest.raises(StreamTrimmed):
+                await follower.next()
+        with made.relay.follow("j1", ids[5]) as follower:
+            entry = await follower.next()
+            assert entry is not None
+            assert entry.piece == b"7"
+
+    on_a_loop(grid_env, act)
+
+
+def test_a_slow_reader_that_falls_behind_the_streams_bound_is_told(grid_env: GridEnv) -> None:
+    async def act(made: Scene) -> None:
+        with made.relay.follow("j1", fresh=True) as slow:
+            for start in range(0, 1000, 100):
+                await made.write("j1", *map(str, range(start, start + 100)))
+            first = await slow.next()
+            await made.client.xtrim(made.keys("str", "j1"), maxlen=10, approximate=False)
+            seen = [first]
+            with pytest.raises(StreamTrimmed):  # noqa: PT012
+                while True:
+                    seen.append(await slow.next())
+            got = [int(entry.piece) for entry in seen if entry is not None and entry.piece]
+            assert got == list(range(len(got)))
+
+    on_a_loop(grid_env, act, buffer=16)
+
+
+def test_a_job_without_a_stream_tells_its_end(grid_env: GridEnv) -> None:
+    async def act(made: Scene) -> None:
+        await made.client.hset(made.keys("job", "j1"), "agent", "ann")
+        await made.client.expire(made.keys("job", "j1"), 600)
+        with made.relay.follow("j1") as follower:
+            assert await follower.end(0.1) is None
+            await made.end("j1", "cancelled", stream=False)
+            assert await follower.end() is JobState.CANCELLED
+
+    on_a_loop(grid_env, act)
+
+
+def test_a_job_that_is_not_there_is_not_waited_for(grid_env: GridEnv) -> None:
+    async def act(made: Scene) -> None:
+        with made.relay.follow("gone") as follower, pytest.raises(JobNotFound):
+            await follower.next()
+
+    on_a_loop(grid_env, act)
+
+
+def test_a_job_that_is_about_to_be_submitted_is_not_looked_for_before(
+    grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gridq.gateway.streaming.relay.LOOK", 0.02)
+
+    async def act(made: Scene) -> None:
+        with made.relay.follow("j1", fresh=True) as follower:
+            assert await follower.next(0.3) is None
+            follower.watch(0.0)
+            with pytest.raises(JobNotFound):
+                await follower.next()
+
+    on_a_loop(grid_env, act)
+
+
+def test_a_lost_connection_loses_no_entry(grid_env: GridEnv) -> None:
+    async def act(made: Scene) -> None:
+        with made.relay.follow("j1", fresh=True) as follower:
+            reading = asyncio.ensure_future(all_of(follower))
+            for number in range(20):
+                await made.write("j1", str(number))
+                if number % 5 == 2:
+                    for client in await made.client.client_list():
+                        if client["name"] == "relay" and client["cmd"] == "xread":
+                            await made.client.client_kill_filter(_id=client["id"])
+                await asyncio.sleep(0.01)
+            await made.end("j1")
+            assert pieces(await reading) == [str(number) for number in range(20)]
+
+    on_a_loop(grid_env, act)

@@ -1,0 +1,22 @@
+"""The frames of the model APIs' streams."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq.gateway.streaming import sse
+
+
+@pytest.mark.parametrize(
+    ("piece", "event"),
+    [
+        (b'{"type":"message_stop"}', b"message_stop"),
+        (b'{"index":0,"type":"content_block_stop"}', b"content_block_stop"),
+        (b'{"choices":[]}', b"message"),
+        (b'"a text"', b"message"),
+        (b'{"a":1,"type":"x\\nevent: y"}', b"message"),
+    ],
+)
+def test_an_anthropic_frame_is_named_by_its_type_and_by_nothing_else(piece: bytes, event: bytes) -> None:
+    frame = sse.anthropic_frame("j/1-0", piece)
+    assert frame == b"id: j/1-0\nevent: " + event + b"\ndata: " + piece + b"\n\n"

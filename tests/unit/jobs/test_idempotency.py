@@ -1,0 +1,192 @@
+"""What a submission is known again by, and the doors that ask it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from celery import group
+
+from gridq.client import Client
+from gridq.errors import AuthError, ConfigError, IdempotencyConflict, InvalidField, JobCancelled, NoLiveSeat
+from gridq.jobs.idempotency import Body, body_of
+from gridq.jobs.record import JobOptions
+from gridq.limits import api_keys
+from gridq.profiles.testing import FakeProfile
+from gridq.protocol.models import Json
+from gridq.store import values
+from gridq.submission import inbox
+from gridq.submission.admission import Admission
+from gridq.submission.inbox import Inbox, keep_long
+from gridq.tasks import run_graph
+from tests.conftest import GridEnv
+
+ECHO: dict[str, Any] = {"root": {"op": "Stage", "id": "bench_echo"}}
+SAME = '{ "root": {"id":"bench_echo", "op":"Stage"} }'
+
+
+def body(graph: bytes = b"{}", value: bytes = b"1", fresh: bool = False, **options: Json) -> Body:
+    return body_of(graph, value, JobOptions(**options), fresh=fresh)
+
+
+def test_only_what_has_an_id_or_a_key_of_its_own_is_known_again() -> None:
+    assert body(fresh=True) == Body()
+    assert body().digest
+    assert not body().key
+    assert body(fresh=True, idempotency_key="k").digest == body().digest
+
+
+def test_how_json_is_written_does_not_matter() -> None:
+    assert body(b'{"a":1,"b":[2.0]}') == body(b'{ "b": [2], "a": 1 }')
+    assert body(value=b'"\\u00fc"') == body(value='"ü"'.encode())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"graph": b"[]"}, {"value": b"2"}, {"value": b'"1"'}, {"graph": b"{"}, {"priority": "batch"},
+        {"deadline": 5}, {"queue_timeout": 5}, {"stream": True}, {"session": "s"}, {"agent": "bob"},
+    ],
+)  # fmt: skip
+def test_another_body(other: dict[str, Any]) -> None:
+    assert body(**other).digest != body().digest
+
+
+def test_what_a_job_is_called_and_how_it_is_waited_for_do_not_matter() -> None:
+    assert body(name="n", wait_for_seat=True, stream="end") == body()
+
+
+def test_a_key_is_stored_hashed_under_its_agent() -> None:
+    key = body(idempotency_key="a secret", agent="ann").key
+    assert key.startswith("ann:")
+    assert "secret" not in key
+    assert key != body(idempotency_key="a secret", agent="bob").key
+
+
+@pytest.mark.parametrize("graph", [b"{", b"NaN", b"[" * 100_000, b"\xff"])
+def test_a_text_that_is_no_json_has_a_digest_too(graph: bytes) -> None:
+    assert body(graph).digest != body().digest
+    assert body(graph) == body(graph)
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\nb", 7])
+def test_a_key_that_cannot_be_one(grid_env: GridEnv, key: Json) -> None:
+    with pytest.raises(ConfigError, match="idempotency_key"):
+        Client(config=grid_env.settings).submit(ECHO, 1, idempotency_key=key)
+
+
+@pytest.fixture
+def client(grid_env: GridEnv) -> Iterator[Client]:
+    inbox.default.cache_clear()
+    with Client(config=grid_env.settings) as made:
+        made._admission = Admission(made.scripts, made.config, {"bench": FakeProfile()})
+        yield made
+    inbox.default.cache_clear()
+
+
+def test_the_same_key_gives_the_same_job_by_every_door(client: Client) -> None:
+    job = client.submit(ECHO, {"a": 1}, idempotency_key="k", wait_for_seat=True)
+    assert client.submit(SAME, {"a": 1}, idempotency_key="k") == job  # though no seat is there
+    again = run_graph.apply_async((SAME, {"a": 1}), {"idempotency_key": "k"})
+    assert again.id == job
+    assert run_graph.delay(ECHO, {"a": 1}, idempotency_key="k").id == job
+    assert not client.redis.llen(client.keys.queue("gridq:router"))  # nobody is rung for what runs
+    assert [one.job for one in client.jobs()] == [job]
+    with pytest.raises(NoLiveSeat):
+        client.submit(ECHO, {"a": 1}, idempotency_key="k2")
+
+
+def test_another_body_is_an_error_that_names_the_job(client: Client) -> None:
+    job = run_graph.delay(ECHO, 1, idempotency_key="k").id
+    for send in (run_graph.delay, client.submit):
+        with pytest.raises(IdempotencyConflict) as caught:
+            send(ECHO, 2, idempotency_key="k")
+        assert caught.value.details["job"] == job
+        assert caught.value.path == "idempotency_key"
+        assert caught.value.code == "job.idempotency_conflict"
+
+
+def test_one_id_by_both_doors_with_two_bodies_is_an_error(client: Client) -> None:
+    run_graph.apply_async((ECHO, 1), task_id="mine")
+    with pytest.raises(IdempotencyConflict) as caught:
+        client.submit(ECHO, 2, job="mine", wait_for_seat=True)
+    assert caught.value.path == "job"
+    assert client.submit(SAME, 1, job="mine", wait_for_seat=True) == "mine"
+    client.submit(ECHO, 1, job="other", wait_for_seat=True)
+    with pytest.raises(IdempotencyConflict):
+        run_graph.apply_async(({"root": {"op": "Const", "value": 1}}, 1), task_id="other")
+    assert run_graph.apply_async((ECHO, 1), task_id="other").id == "other"
+
+
+def test_the_input_of_a_submission_that_never_arrived_is_nobody_else_s(client: Client) -> None:
+    """A submitter died between its long input and its job: who takes the id then brings an input of their
+    own, and what a repeated submission wrote is dropped.
+    """
+    keep_long(client.scripts, "mine", b'"' + b"a" * 100_000 + b'"', JobOptions())
+    run_graph.apply_async((ECHO, "b" * 100_000), task_id="mine")
+    link: Any = client.redis.hget(client.keys("sub", "mine"), "in")
+    assert values.read(client.redis, client.keys, link) == b'"' + b"b" * 100_000 + b'"'
+    for body in ("b", "c"):
+        with suppress(IdempotencyConflict):
+            run_graph.apply_async((ECHO, body * 100_000), task_id="mine")
+    left = {key.decode() for key in client.redis.scan_iter(client.keys("val", "*"))}
+    assert len(left) == 2
+    assert client.keys("val", link[1:].decode()) in left
+
+
+def test_the_result_of_a_job_found_by_its_key_comes_through_celery(client: Client) -> None:
+    job = client.submit(ECHO, 1, idempotency_key="k", wait_for_seat=True)
+    result = run_graph.delay(ECHO, 1, idempotency_key="k")
+    client.cancel(job)
+    assert client.redis.zscore(client.keys("answers"), job) is not None
+    from gridq.app import app
+    from gridq.messaging import answers
+
+    answers.write(app, client.scripts, job)
+    with pytest.raises(JobCancelled):
+        result.get(timeout=5)
+
+
+def test_a_refused_submission_leaves_the_key_free(client: Client) -> None:
+    with pytest.raises(InvalidField):
+        client.submit({"root": {"op": "Stage", "id": "bench_echo", "config": 7}}, 1, idempotency_key="k")
+    with pytest.raises(NoLiveSeat):
+        client.submit(ECHO, 1, idempotency_key="k")
+    assert client.submit(ECHO, 2, idempotency_key="k", wait_for_seat=True)
+
+
+def test_who_has_no_api_key_is_told_nothing_of_the_job(client: Client) -> None:
+    """Where a grid asks for keys an agent's name alone proves nothing."""
+    _, key = api_keys.create(client.redis, client.keys, "ann")
+    job = client.submit(ECHO, 1, key=key, idempotency_key="k", wait_for_seat=True)
+    assert client.submit(ECHO, 1, key=key, idempotency_key="k") == job
+    for send in (client.submit, Inbox(client.scripts, client.config).enqueue):
+        args = ("j2", ECHO, 1) if send != client.submit else (ECHO, 1)
+        with pytest.raises(AuthError):
+            send(*args, agent="ann", idempotency_key="k", wait_for_seat=True)
+
+
+def test_in_a_group_a_key_that_is_taken_is_an_error_and_no_wait_for_ever(client: Client) -> None:
+    job = run_graph.delay(ECHO, 1, idempotency_key="k").id
+    with pytest.raises(ConfigError, match=job):
+        group([run_graph.s(ECHO, 1, idempotency_key="k")]).apply_async()
+
+
+def test_many_at_once_by_both_doors_are_one_job(client: Client) -> None:
+    begin = threading.Barrier(8)
+
+    def send(number: int) -> str:
+        begin.wait(10)
+        if number % 2:
+            return client.submit(ECHO, 1, idempotency_key="k", wait_for_seat=True)
+        return Inbox(client.scripts, client.config).enqueue(
+            f"j{number}", ECHO, 1, idempotency_key="k", wait_for_seat=True
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        (job,) = set(pool.map(send, range(8)))
+    assert [one.job for one in client.jobs()] == [job]

@@ -1,0 +1,221 @@
+"""API keys: shown once, stored hashed, ended at once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from gridq.config.settings import Settings, settings
+from gridq.errors import ConfigError, KeyInvalid, KeyNotFound, KeyRevoked, KeyScopeMissing
+from gridq.jobs.record import options_of
+from gridq.limits import api_keys
+from gridq.store.keys import Keys
+from gridq.tasks import one_stage
+from tests.conftest import GridEnv
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+def names(env: GridEnv) -> Keys:
+    return Keys(env.prefix)
+
+
+def verify(env: GridEnv, text: str, scope: str = "submit") -> api_keys.Key:
+    return api_keys.verify(env.client, names(env), SecretStr(text), scope)
+
+
+def test_a_key_names_its_agent(grid_env: GridEnv) -> None:
+    made, text = api_keys.create(grid_env.client, names(grid_env), "ann", team="research")
+    found = verify(grid_env, text)
+    assert found == made
+    assert (found.agent, found.team, found.scopes) == ("ann", "research", ("submit", "read"))
+    assert verify(grid_env, f" {text}\n") == made  # as it comes out of a file
+
+
+def test_no_secret_is_stored(grid_env: GridEnv) -> None:
+    made, text = api_keys.create(grid_env.client, names(grid_env), "ann")
+    secret = text.split("_", 2)[2]
+    stored = [grid_env.client.hgetall(key) for key in grid_env.client.scan_iter(f"{grid_env.prefix}*")]
+    assert stored
+    assert secret not in str(stored)
+    assert secret not in repr(made)
+    assert (
+        len({api_keys.create(grid_env.client, names(grid_env), "ann")[1] for _ in range(20)} | {text}) == 21
+    )
+
+
+def test_what_is_no_key_is_told_alike_and_not_repeated(grid_env: GridEnv) -> None:
+    """Nobody learns whether the id or the secret was wrong."""
+    _, text = api_keys.create(grid_env.client, names(grid_env), "ann")
+    other = "gq_" + "0" * 12 + text[15:]
+    wrong = text[:-1] + ("A" if text[-1] != "A" else "B")
+    said = set()
+    for bad in ("", "secret", other, wrong, text + "x", text[:-1], text.upper()):
+        with pytest.raises(KeyInvalid) as caught:
+            verify(grid_env, bad)
+        assert text[16:-1] not in str(caught.value)
+        said.add(str(caught.value))
+    assert len(said) == 1
+
+
+def test_a_revoked_key_ends_at_once(grid_env: GridEnv) -> None:
+    made, text = api_keys.create(grid_env.client, names(grid_env), "ann")
+    api_keys.revoke(grid_env.client, names(grid_env), made.id)
+    with pytest.raises(KeyRevoked, match=made.id):
+        verify(grid_env, text)
+    ended = api_keys.revoke(grid_env.client, names(grid_env), made.id)
+    assert [ended] == api_keys.listing(grid_env.client, names(grid_env))
+
+
+def test_a_key_that_is_revoked_while_it_is_rotated_stays_revoked_and_has_no_successor(
+    grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, keys = grid_env.client, names(grid_env)
+    made, text = api_keys.create(client, keys, "ann")
+
+    def amid(key: api_keys.Key, **changes: Any) -> api_keys.Key:
+        monkeypatch.setattr(api_keys, "replace", replace)
+        api_keys.revoke(client, keys, key.id)
+        return replace(key, **changes)
+
+    monkeypatch.setattr(api_keys, "replace", amid)
+    with pytest.raises(KeyRevoked):
+        api_keys.rotate(client, keys, made.id, overlap=3600)
+    with pytest.raises(KeyRevoked):
+        verify(grid_env, text)
+    assert [key.id for key in api_keys.listing(client, keys)] == [made.id]
+
+
+def test_rotation_with_and_without_an_overlap(grid_env: GridEnv) -> None:
+    first, one = api_keys.create(grid_env.client, names(grid_env), "ann", team="t", scopes=["submit"])
+    second, two = api_keys.rotate(grid_env.client, names(grid_env), first.id, overlap=3600)
+    assert verify(grid_env, one).id == first.id
+    assert (second.agent, second.team, second.scopes) == ("ann", "t", ("submit",))
+    third, three = api_keys.rotate(grid_env.client, names(grid_env), second.id)
+    with pytest.raises(KeyRevoked):
+        verify(grid_env, two)
+    assert verify(grid_env, three) == third
+    with pytest.raises(KeyRevoked):
+        api_keys.rotate(grid_env.client, names(grid_env), second.id)
+    # A key that is still good for an hour is ended by revoking it, and by nothing else prolonged.
+    assert api_keys.revoke(grid_env.client, names(grid_env), first.id).stands(0)
+    with pytest.raises(KeyRevoked):
+        verify(grid_env, one)
+
+
+def test_rotating_a_key_that_is_forgotten_meanwhile_makes_none(
+    grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, _ = api_keys.create(grid_env.client, names(grid_env), "ann")
+    digest = api_keys.digest
+
+    def forgotten(secret: str) -> str:
+        api_keys.forget(grid_env.client, names(grid_env), old.id)
+        return digest(secret)
+
+    monkeypatch.setattr(api_keys, "digest", forgotten)  # called once the old key has been read
+    with pytest.raises(KeyNotFound):
+        api_keys.rotate(grid_env.client, names(grid_env), old.id)
+    assert api_keys.listing(grid_env.client, names(grid_env)) == []
+
+
+def test_a_scope_that_a_key_lacks(grid_env: GridEnv) -> None:
+    _, text = api_keys.create(grid_env.client, names(grid_env), "ann", scopes=["read"])
+    assert verify(grid_env, text, "read").agent == "ann"
+    with pytest.raises(KeyScopeMissing):
+        verify(grid_env, text)
+
+
+def test_an_agent_is_in_one_team(grid_env: GridEnv) -> None:
+    made, _ = api_keys.create(grid_env.client, names(grid_env), "ann", team="a")
+    with pytest.raises(ConfigError, match="in the team 'a'"):
+        api_keys.create(grid_env.client, names(grid_env), "ann", team="b")
+    api_keys.revoke(grid_env.client, names(grid_env), made.id)
+    api_keys.create(grid_env.client, names(grid_env), "ann", team="b")
+
+
+@pytest.mark.parametrize(
+    ("agent", "team", "scopes"),
+    [
+        ("a b", None, ["submit"]),
+        ("a", "t:x", ["submit"]),
+        ("a", None, ["admin"]),
+        ("a", None, []),
+        ("", None, ["read"]),
+    ],
+)
+def test_wrong_names_make_no_key(grid_env: GridEnv, agent: str, team: str | None, scopes: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        api_keys.create(grid_env.client, names(grid_env), agent, team=team, scopes=scopes)
+    assert not grid_env.client.exists(names(grid_env)("keys"))
+
+
+def test_a_key_that_is_not_there(grid_env: GridEnv) -> None:
+    for act in (api_keys.revoke, api_keys.rotate, api_keys.forget):
+        with pytest.raises(KeyNotFound, match="abc"):
+            act(grid_env.client, names(grid_env), "abc")
+    with pytest.raises(KeyNotFound) as caught:
+        api_keys.revoke(grid_env.client, names(grid_env), "gq_0123_secret")
+    assert "secret" not in str(caught.value)
+
+
+def test_forgetting_the_last_opens_the_grid(grid_env: GridEnv) -> None:
+    keys = names(grid_env)
+    made = [api_keys.create(grid_env.client, keys, agent)[0] for agent in ("ann", "bob")]
+    assert not api_keys.forget(grid_env.client, keys, made[0].id)
+    assert api_keys.forget(grid_env.client, keys, made[1].id)
+    assert api_keys.listing(grid_env.client, keys) == []
+
+
+def test_a_key_among_a_stage_s_arguments_is_the_job_s_and_not_the_stage_s() -> None:
+    graph, _, about = one_stage("llm_complete", "prompt", prompt="x", max_tokens=3, key="gq_0_secret")
+    assert "secret" not in str(graph)
+    options = options_of(about)
+    assert options.key is not None
+    assert "secret" not in repr(options) + options.model_dump_json() + str(options.model_dump())
+
+
+def test_an_empty_variable_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDQ_KEY", "")
+    assert Settings().key is None
+    monkeypatch.setenv("GRIDQ_KEY", "gq_0_secret")
+    assert "secret" not in repr(Settings())
+
+
+def test_a_time_zone_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("GRIDQ_TIMEZONE", "Mars/Olympus")
+        settings.cache_clear()
+        with pytest.raises(ConfigError, match="GRIDQ_TIMEZONE"):
+            settings()
+    settings.cache_clear()
+
+
+def test_a_team_is_not_called_as_none_is(grid_env: GridEnv) -> None:
+    """The scripts write `-` for no team: a team of that name would be under no limit."""
+    with pytest.raises(ConfigError, match="is no team"):
+        api_keys.create(grid_env.client, names(grid_env), "ann", team="-")
+
+
+def test_records_of_before_and_of_later_are_read(grid_env: GridEnv) -> None:
+    made, text = api_keys.create(grid_env.client, names(grid_env), "ann")
+    old = {"agent": "ann", "scopes": ["submit"], "hash": made.hash, "created": made.created}
+    for record in (old, {**old, "limits": {"rpm": 5, "unheard": 1}, "unheard": [1]}):
+        grid_env.client.hset(names(grid_env)("keys"), made.id, json.dumps(record))
+        found = verify(grid_env, text)
+        assert (found.agent, found.limits.parallel, found.limits.origins) == ("ann", None, ())
+
+
+def test_scopes_that_grant_others() -> None:
+    def may(*scopes: str) -> set[str]:
+        key = api_keys.Key("k", "ann", None, scopes, "", 0)
+        return {scope for scope in api_keys.SCOPES if key.may(scope)}
+
+    assert may("submit") == {"submit"}
+    assert may("read") == {"read"}
+    assert may("read-all") == {"read", "read-all"}
+    assert may("operate") == {"read", "read-all", "operate"}

@@ -1,0 +1,200 @@
+"""A router's quotas file: in force when it starts and when it changes, never where it is wrong."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridq.config.settings import Settings
+from gridq.errors import QuotasFileError
+from gridq.limits.accounts import ORPHANED_MS, InForce, read
+from gridq.limits.enforcement import Limiting, lift
+from gridq.store.connection import now_ms
+from gridq.store.scripts import Scripts
+from tests.conftest import GridEnv
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What routers log."""
+    with caplog.at_level(logging.INFO, "gridq.limits.enforcement"):
+        yield caplog
+
+
+def router(env: GridEnv, file: Path | None = None, zone: str = "UTC") -> Limiting:
+    config: Settings = env.settings.model_copy(update={"quotas": file, "timezone": zone})
+    limiting = Limiting(Scripts(env.client, config), config)
+    limiting.start()
+    limiting.stop()  # a test looks by hand
+    return limiting
+
+
+def limits(env: GridEnv) -> dict[str, int | None]:
+    """The jobs that each agent may submit."""
+    scripts = Scripts(env.client, env.settings)
+    accounts = read(env.client, scripts.keys, "UTC").accounts
+    return {one.name: one.limit for one in accounts if one.what == "jobs"}
+
+
+def write(path: Path, text: str) -> Path:
+    draft = path.with_suffix(".draft")
+    draft.write_text(text)
+    os.replace(draft, path)
+    return path
+
+
+def test_without_file_and_keys_the_grid_is_single_tenant_and_says_so(
+    grid_env: GridEnv, told: pytest.LogCaptureFixture
+) -> None:
+    limiting = router(grid_env)
+    limiting.once()
+    assert told.text.count("single-tenant") == 1
+    found = read(grid_env.client, limiting.scripts.keys, "UTC")
+    assert found.single_tenant
+    assert found.accounts == ()
+
+
+def test_a_router_with_a_wrong_file_does_not_start(grid_env: GridEnv, tmp_path: Path) -> None:
+    with pytest.raises(QuotasFileError, match=r"q\.json:1: ann"):
+        router(grid_env, write(tmp_path / "q.json", '{"ann": -1}'))
+    assert not limits(grid_env)
+
+
+def test_a_change_counts_and_a_mistake_does_not(
+    grid_env: GridEnv, tmp_path: Path, told: pytest.LogCaptureFixture
+) -> None:
+    file = write(tmp_path / "q.toml", "[agents.ann]\nmonthly_jobs = 1")
+    limiting = router(grid_env, file)
+    assert limits(grid_env) == {"ann": 1}
+    write(file, "[agents.ann]\nmonthly_jobs = 2")
+    limiting.once()
+    assert limits(grid_env) == {"ann": 2}
+    for wrong in ("[agents.ann]\nmonthly_jobs = x", "[agents.ann]\nmonthly_job = 3"):
+        write(file, wrong)
+        limiting.once()
+        limiting.once()
+        assert limits(grid_env) == {"ann": 2}
+        in_force = read(grid_env.client, limiting.scripts.keys, "UTC").in_force
+        assert in_force is not None
+        assert "q.toml:2" in in_force.error
+    assert told.text.count("is refused") == 2
+    file.unlink()
+    limiting.once()
+    assert limits(grid_env) == {"ann": 2}
+    write(file, "[agents.ann]\nmonthly_jobs = 2")
+    limiting.once()
+    in_force = read(grid_env.client, limiting.scripts.keys, "UTC").in_force
+    assert in_force is not None
+    assert in_force.error == ""
+
+
+def test_a_server_that_lost_the_limits_is_told_them_again(grid_env: GridEnv, tmp_path: Path) -> None:
+    limiting = router(grid_env, write(tmp_path / "q.json", '{"ann": 5}'))
+    assert lift(limiting.scripts)
+    assert not limits(grid_env)
+    limiting.once()
+    assert "ann" in limits(grid_env)
+
+
+def test_a_router_without_a_file_leaves_others_limits_alone(
+    grid_env: GridEnv, tmp_path: Path, told: pytest.LogCaptureFixture
+) -> None:
+    router(grid_env, write(tmp_path / "q.json", '{"ann": 5}'))
+    router(grid_env).once()
+    assert "ann" in limits(grid_env)
+    assert "another wrote" in told.text or "another router wrote" in told.text
+
+
+def test_two_files_that_differ_do_not_fight_and_are_told(
+    grid_env: GridEnv, tmp_path: Path, told: pytest.LogCaptureFixture
+) -> None:
+    one = router(grid_env, write(tmp_path / "a.json", '{"ann": 5}'))
+    two = router(grid_env, write(tmp_path / "b.json", '{"bob": 5}'))
+    for _ in range(3):
+        one.once()
+        two.once()
+    assert set(limits(grid_env)) == {"bob"}
+    assert told.text.count("another router's quotas file differs") == 1
+
+
+def in_force(env: GridEnv) -> InForce:
+    found = read(env.client, Scripts(env.client, env.settings).keys, "UTC").in_force
+    assert found is not None
+    return found
+
+
+def set_back(env: GridEnv, ms: int) -> None:
+    """The limits in force were last upheld so long ago."""
+    key = Scripts(env.client, env.settings).keys("limits")
+    seen = now_ms(env.client) - ms
+    env.client.hset(key, "seen", seen)
+
+
+def test_limits_whose_file_nobody_has_are_told(grid_env: GridEnv, tmp_path: Path) -> None:
+    first = router(grid_env, write(tmp_path / "a.json", '{"ann": 5}'))
+    assert not in_force(grid_env).orphaned
+    set_back(grid_env, ORPHANED_MS + 1000)
+    assert in_force(grid_env).orphaned
+    before = now_ms(grid_env.client)
+    first.once()
+    found = in_force(grid_env)
+    assert not found.orphaned
+    assert found.seen is not None
+    assert found.seen >= before
+    router(grid_env).once()  # without a file it upholds nothing
+    set_back(grid_env, ORPHANED_MS + 1000)
+    router(grid_env).once()
+    assert in_force(grid_env).orphaned
+
+
+def test_a_router_upholds_only_what_its_own_file_says(grid_env: GridEnv, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    other = router(grid_env, write(tmp_path / "b.json", '{"bob": 5}'))
+    router(grid_env, write(gone / "a.json", '{"ann": 5}'))
+    set_back(grid_env, ORPHANED_MS + 1000)
+    other.once()
+    found = in_force(grid_env)
+    assert found.orphaned
+    assert found.holder.endswith("gone/a.json")
+    router(grid_env, write(tmp_path / "copy.json", '{"ann": 5}'))
+    other.once()
+    assert not in_force(grid_env).orphaned
+    assert in_force(grid_env).source.endswith("copy.json")
+
+
+def test_a_router_with_a_copy_of_the_file_upholds_it_too(grid_env: GridEnv, tmp_path: Path) -> None:
+    copy = router(grid_env, write(tmp_path / "copy.json", '{"ann": 5}'))
+    router(grid_env, write(tmp_path / "first.json", '{"ann": 5}'))
+    set_back(grid_env, ORPHANED_MS + 1000)
+    copy.once()
+    found = in_force(grid_env)
+    assert not found.orphaned
+    assert found.source.endswith("first.json")
+    assert found.holder.endswith("copy.json")
+
+
+def test_limits_that_were_lifted_are_not_half_there_again(grid_env: GridEnv, tmp_path: Path) -> None:
+    limiting = router(grid_env, write(tmp_path / "q.json", '{"ann": 5}'))
+    lift(limiting.scripts)
+    assert limiting.scripts.uphold("another", "m:q.json") == ""
+    assert not grid_env.client.exists(limiting.scripts.keys("limits"))
+
+
+def test_the_first_time_zone_stays_and_another_is_told(
+    grid_env: GridEnv, told: pytest.LogCaptureFixture
+) -> None:
+    first = router(grid_env, zone="Europe/Berlin")
+    assert read(grid_env.client, first.scripts.keys, "UTC").zone == "Europe/Berlin"
+    router(grid_env, zone="Asia/Tokyo")
+    assert read(grid_env.client, first.scripts.keys, "UTC").zone == "Asia/Tokyo"
+    first._calendar_due = 0.0
+    first.once()
+    assert read(grid_env.client, first.scripts.keys, "UTC").zone == "Asia/Tokyo"
+    assert told.text.count("windows turned by") == 2

@@ -1,0 +1,33 @@
+"""A Celery program that cannot start."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq.errors import ConfigError
+from gridq.process import startup_errors
+from gridq.store.connection import connect
+
+
+def test_an_error_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, startup_errors.told():
+        raise ConfigError("It is wrong", {"fix": "put it right"})
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", "config.invalid: It is wrong. Fix: put it right\n")
+
+
+def test_a_fault_of_the_server_is_told_as_gridqs_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with (
+        pytest.raises(SystemExit),
+        startup_errors.told(),
+        connect("redis://127.0.0.1:1/0", retry=False) as client,
+    ):
+        client.ping()
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("broker.unreachable: ")
+
+
+def test_a_fault_of_our_own_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError), startup_errors.told():
+        raise ZeroDivisionError

@@ -1,0 +1,116 @@
+"""When Celery counts as stuck, and what is done then."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+from gridq.process.watchdog import BLIND, Watchdog
+
+
+class Bench:
+    """A watchdog whose clock, queue and threads stand in the test's hands."""
+
+    def __init__(self, lanes: int = 2, patience: float = 0.0) -> None:
+        self.now = 100.0
+        self.waits = True
+        self.did: list[str] = []
+        self.go = threading.Event()
+        self.dog = Watchdog(
+            lanes,
+            patience,
+            waits=lambda: self.waits,
+            work=self.work,
+            reconnect=lambda: self.did.append("reconnect"),
+            give_up=lambda: self.did.append("give up"),
+            clock=lambda: self.now,
+        )
+
+    def work(self) -> None:
+        self.did.append("work")
+        self.go.wait(10)
+
+    def looks(self, seconds: int) -> Bench:
+        for _ in range(seconds):
+            self.now += 1
+            self.dog.look()
+        return self
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_message_that_waits_while_lanes_are_free_is_worked_for_without_celery(bench: Bench) -> None:
+    assert bench.looks(3).did == []
+    assert bench.looks(2).did == ["reconnect", "work", "work"]
+    assert bench.looks(3).did == ["reconnect", "work", "work"], "as many threads as lanes, and one new start"
+    bench.go.set()
+
+
+def test_messages_that_come_again_end_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.looks(6)
+    assert bench.dog.helps
+    with bench.dog.taking():
+        pass
+    bench.looks(1)
+    bench.go.set()
+    assert not bench.dog.helps
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert said[-1] == "Celery brings messages again"
+
+
+def test_nothing_that_waits_is_no_fault(bench: Bench) -> None:
+    bench.waits = False
+    assert bench.looks(100).did == []
+
+
+def test_a_message_that_waits_for_a_busy_lane_is_no_fault() -> None:
+    bench = Bench(lanes=2)
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(bench.dog.taking())
+        assert bench.looks(100).did == []
+
+
+def test_a_stream_of_messages_is_no_fault(bench: Bench) -> None:
+    for _ in range(30):
+        with bench.dog.taking():
+            pass
+        bench.looks(2)
+    assert bench.did == []
+
+
+def test_a_process_that_stood_still_or_had_no_server_looks_anew(bench: Bench) -> None:
+    bench.looks(3)
+    bench.now += BLIND + 60
+    assert bench.looks(3).did == []
+
+
+def test_it_gives_up_once() -> None:
+    bench = Bench(lanes=1, patience=10)
+    bench.looks(12)
+    assert bench.did == ["reconnect", "work"]
+    bench.looks(20)
+    bench.go.set()
+    assert bench.did == ["reconnect", "work", "give up"]
+
+
+def test_work_that_fails_is_begun_again(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(lanes=1)
+    begun = []
+
+    def fail() -> None:
+        begun.append(threading.current_thread())
+        raise ValueError("no")
+
+    bench.dog._work = fail
+    bench.looks(5)
+    begun[0].join(10)
+    bench.looks(1)
+    begun[1].join(10)
+    assert "work without Celery: no" in caplog.text

@@ -1,0 +1,76 @@
+"""How long stages hold a lane, as a seat remembers it."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from gridq.protocol.running_times import MEMORY, QUEUES, Durations, summary
+
+
+def told(*seconds: float, queue: str = "bench:any") -> Durations:
+    durations = Durations()
+    for one in seconds:
+        durations.note(queue, one)
+    return durations
+
+
+def test_of_one_stage_all_is_known_at_once() -> None:
+    found = told(2.5).told()["bench:any"]
+    assert (found.n, found.mean, found.p50, found.p90) == (1, 2.5, 2.5, 2.5)
+
+
+def test_nothing_is_told_of_what_was_never_measured() -> None:
+    assert Durations().told() == {}
+
+
+def test_a_constant_has_no_spread() -> None:
+    found = told(*[0.2] * 500).told()["bench:any"]
+    assert found.mean == found.p50 == found.p90 == pytest.approx(0.2)
+
+
+def test_the_middle_and_the_ninth_of_ten_are_those_of_the_samples() -> None:
+    dice = random.Random(7)
+    samples = sorted(dice.lognormvariate(0.0, 0.5) for _ in range(20_000))
+    mean = sum(samples) / len(samples)
+    variance = sum((one - mean) ** 2 for one in samples) / len(samples)
+    found = summary(len(samples), mean, variance)
+    assert found.p50 == pytest.approx(samples[10_000], rel=0.05)
+    assert found.p90 == pytest.approx(samples[18_000], rel=0.05)
+
+
+def test_the_latest_count_most() -> None:
+    found = told(*[1.0] * 1000, *[3.0] * (3 * MEMORY)).told()["bench:any"]
+    assert found.n == 1000 + 3 * MEMORY
+    assert 2.8 < found.mean < 3.0
+
+
+def test_few_are_taken_to_vary_more_than_they_did() -> None:
+    one, many = (told(*[1.0] * count).expected(["bench:any"])["bench:any"] for count in (1, 500))
+    assert 1_900 < one < 2_200
+    assert 1_100 < many < 1_300
+    wild = told(*[0.1, 4.0] * 100)
+    assert wild.expected(["bench:any"])["bench:any"] == pytest.approx(
+        1000 * wild.told()["bench:any"].p90, abs=1
+    )
+    assert wild.expected(["bench:other"]) == {}
+
+
+def test_stages_that_take_no_time_do_no_harm() -> None:
+    found = told(0.0, 0.0).told()["bench:any"]
+    assert found.p90 == 0.0
+    assert not math.isnan(found.mean)
+
+
+def test_queues_are_apart_and_the_least_recently_served_is_forgotten() -> None:
+    durations = told(1.0, queue="old:one")
+    durations.note("kept:one", 1.0)
+    for number in range(QUEUES - 1):
+        durations.note(f"new:{number}", 2.0)
+        durations.note("kept:one", 1.0)
+    found = durations.told()
+    assert "old:one" not in found
+    assert found["kept:one"].mean == 1.0
+    assert len(found) == QUEUES

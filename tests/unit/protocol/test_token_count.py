@@ -1,0 +1,90 @@
+"""How many tokens a request is thought to have."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import pytest
+
+from gridq.errors import StageError
+from gridq.protocol.token_count import MOST_AN_IMAGE, TOKENS_A_PAGE, count_tokens
+
+
+def told(content: Any, **more: Any) -> int:
+    return count_tokens({"messages": [{"role": "user", "content": content}], **more})
+
+
+def image(raw: bytes) -> int:
+    data = base64.b64encode(raw).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    return told([{"type": "image", "source": source}]) - told([])
+
+
+def png(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height)
+
+
+def test_text_counts_at_its_length_wherever_it_stands():
+    text = "x" * 350
+    assert told(text) == 104
+    assert told([{"type": "text", "text": text}]) == 104
+    assert told("", system=text) == told("", system=[{"type": "text", "text": text}]) == 104
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": text}]}
+    assert told([result]) == 104
+    assert told("", tools=[{"name": "weather", "input_schema": {"type": "object"}}]) > 14
+
+
+def test_other_scripts_have_more_tokens_a_character():
+    assert told("東京都庁" * 10) > told("word" * 10) * 2
+
+
+def test_thinking_of_earlier_turns_is_left_out():
+    assert told([{"type": "thinking", "thinking": "x" * 999, "signature": "s"}]) == told([])
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        png(750, 300),
+        b"GIF89a" + struct.pack("<HH", 750, 300),
+        b"RIFF\0\0\0\0WEBPVP8 " + bytes(10) + struct.pack("<HH", 750, 300),
+        b"RIFF\0\0\0\0WEBPVP8L" + bytes(5) + struct.pack("<I", 749 | 299 << 14),
+        b"RIFF\0\0\0\0WEBPVP8X" + bytes(8) + (749).to_bytes(3, "little") + (299).to_bytes(3, "little"),
+        b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x0b\x08" + struct.pack(">HH", 300, 750) + bytes(4),
+    ],
+)
+def test_an_image_counts_by_its_size(raw: bytes):
+    assert image(raw) == 300
+
+
+def test_a_large_image_is_scaled_down_and_one_that_cannot_be_read_counts_the_most():
+    assert image(png(1092, 1092)) == 1590
+    assert image(png(8000, 800)) == 328
+    assert image(b"\xff\xd8\xff") == image(b"?") == image(png(5000, 5000)) == MOST_AN_IMAGE
+    url = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
+    assert told([url]) - told([]) == MOST_AN_IMAGE
+
+
+def test_a_document_counts_its_text_or_its_pages():
+    text = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "x" * 350}}
+    assert told([text]) - told([]) == 100
+    pages = base64.b64encode(b"%PDF /Type /Pages /Type /Page /Type /Page").decode()
+    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": pages}}
+    assert told([pdf]) - told([]) == 2 * TOKENS_A_PAGE
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"messages": "hello"}])
+def test_what_has_no_messages_is_refused(body: Any):
+    with pytest.raises(StageError) as caught:
+        count_tokens(body)
+    assert caught.value.path == "messages"
+    assert caught.value.details["status"] == 400
+
+
+@pytest.mark.parametrize(
+    "content", [None, 3, [None, 3], [{"type": "image"}], [{"type": "document", "source": 3}], [{}]]
+)
+def test_odd_content_breaks_nothing(content: Any):
+    assert told(content) >= 1

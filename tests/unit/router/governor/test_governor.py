@@ -1,0 +1,195 @@
+"""What the governor reads of seats, and whom its ranks have rung first, on a real server."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq.app import app
+from gridq.messaging import wake_ups
+from gridq.protocol.models import Limit
+from gridq.router.governor.governor import Governor
+from tests.conftest import GridEnv
+from tests.unit.store.limits import limit, turn_at
+from tests.unit.store.plans import ANY, HOUR, Grid, one
+
+pytestmark = pytest.mark.usefixtures("key_hygiene")
+
+HAIKU = "llm:haiku"
+CLAUDE = {ANY: ["claude"], HAIKU: ["claude"]}
+
+
+@pytest.fixture
+def grid(grid_env: GridEnv) -> Grid:
+    made = Grid(grid_env.client, grid_env.settings)
+    wake_ups.declare(app, made.client, made.keys)
+    return made
+
+
+def window(grid: Grid, seat: str, kind: str, left: int, ends_in: float, thing: str = "requests") -> None:
+    """A seat's own sheet: of a hundred `left` are left, until so many hours from now."""
+    turn = grid.now() + int(ends_in * HOUR)
+    grid.client.hset(grid.keys("seat", seat), "own", f"{thing}/{kind}/100/{100 - left}/0/{turn}")
+
+
+def ranked(grid: Grid, queue: str = ANY) -> list[str]:
+    """The seats of a queue as the governor ranks them, best first; those with like ranks by name."""
+    Governor(grid.scripts).once()
+    names = [name.decode() for name in grid.client.zrange(grid.keys("rank", queue), 0, -1)]
+    return [name for name in names if name != "*"]
+
+
+def rung(grid: Grid, *seats: str) -> list[str]:
+    """Who is rung, in turn, for as many stages as there are seats; these become idle in this order."""
+    for seat in seats:
+        assert grid.claim(seat) == "none"
+    grid.clear(ANY, *(f"seat:{seat}" for seat in seats))
+    order: list[str] = []
+    jobs = []
+    for _ in seats:
+        jobs.append(grid.job(one()))
+        order += [seat for seat in seats if seat not in order and grid.bells(f"seat:{seat}")]
+    for job in jobs:
+        grid.scripts.stop(job, "cancelled", "{}")
+    return order
+
+
+def test_the_bells_go_to_the_seat_whose_window_ends_soon(grid: Grid) -> None:
+    for seat in ("m.a-month", "m.b-week", "m.c-hours"):
+        grid.seat(seat)
+    window(grid, "m.a-month", "30d", 95, 29 * 24)
+    window(grid, "m.b-week", "7d", 80, 4 * 24)
+    window(grid, "m.c-hours", "5h", 60, 1)
+    assert rung(grid, "m.a-month", "m.b-week", "m.c-hours") == [
+        "m.a-month",
+        "m.b-week",
+        "m.c-hours",
+    ]  # not ranked yet
+    Governor(grid.scripts).once()
+    assert rung(grid, "m.a-month", "m.b-week", "m.c-hours") == ["m.c-hours", "m.b-week", "m.a-month"]
+    window(grid, "m.c-hours", "5h", 1, 1)  # now it would run dry
+    Governor(grid.scripts).once()
+    assert rung(grid, "m.a-month", "m.b-week", "m.c-hours") == ["m.b-week", "m.a-month", "m.c-hours"]
+
+
+def test_a_seat_that_goes_live_does_not_draw_everything_until_it_is_ranked(grid: Grid) -> None:
+    """A key that costs money starts anew between two rankings: the subscriptions still go first."""
+    for seat in ("m.plan-a", "m.plan-b"):
+        grid.seat(seat)
+    window(grid, "m.plan-a", "7d", 80, 4 * 24)
+    window(grid, "m.plan-b", "7d", 30, 4 * 24)
+    Governor(grid.scripts).once()
+    grid.seat("m.key", prices=(3_000_000, 15_000_000))
+    assert rung(grid, "m.key", "m.plan-b", "m.plan-a") == ["m.plan-a", "m.key", "m.plan-b"]  # with the last
+    Governor(grid.scripts).once()
+    assert rung(grid, "m.key", "m.plan-b", "m.plan-a") == ["m.plan-a", "m.plan-b", "m.key"]
+
+
+def test_where_all_are_alike_a_new_seat_is_so_too(grid: Grid) -> None:
+    for seat in ("m.a", "m.c"):
+        grid.seat(seat)
+    Governor(grid.scripts).once()
+    grid.seat("m.b-new")
+    assert rung(grid, "m.a", "m.b-new", "m.c") == [
+        "m.a",
+        "m.b-new",
+        "m.c",
+    ]  # who has been idle for the longest
+
+
+def test_a_seat_that_remembers_a_session_goes_before_all_ranks(grid: Grid) -> None:
+    for seat in ("m.a", "m.b"):
+        grid.seat(seat)
+    grid.job(one(), session="s1")
+    grid.done(grid.take("m.a"))
+    window(grid, "m.a", "day", 0, 1)
+    assert grid.claim("m.a") == grid.claim("m.b") == "none"
+    assert ranked(grid) == ["m.b", "m.a"]
+    window(grid, "m.a", "day", 10, 1)
+    grid.clear("seat:m.a", "seat:m.b", ANY)
+    grid.job(one(), session="s1")
+    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (1, 0)
+
+
+def test_windows_of_the_calendar_end_by_the_calendar(grid: Grid) -> None:
+    turn_at(grid, HOUR, period="day")  # it began a day ago
+    grid.seat("m.day", limits=[Limit(thing="requests", window="day", most=100)])
+    grid.seat("m.free")
+    window(
+        grid, "m.day", "day", 50, -1
+    )  # nobody has used it since it turned: it is whole, and ends in an hour
+    assert ranked(grid) == ["m.day", "m.free"]
+    window(grid, "m.day", "day", 3, 1)
+    assert ranked(grid) == ["m.free", "m.day"]
+
+
+def test_what_costs_money_with_each_call_comes_last(grid: Grid) -> None:
+    grid.seat("m.dear", prices=(15_000_000, 75_000_000))
+    grid.seat("m.key", prices=(3_000_000, 15_000_000))
+    grid.seat("m.own")
+    grid.seat("m.dry", limits=[Limit(thing="requests", window="day", most=0)])
+    assert ranked(grid) == ["m.own", "m.key", "m.dear", "m.dry"]
+
+
+def test_owners_and_families_budgets_count_where_they_bind_and_the_grids_tells_nobody_apart(
+    grid: Grid,
+) -> None:
+    turn_at(grid, 12 * HOUR, period="day")
+    limit(grid, """
+        [grid]
+        budgets = [{requests = 100, per = "day"}]
+        [owners.ann]
+        budgets = [{requests = 100, per = "day"}]
+        [families.claude]
+        budgets = [{requests = 100, per = "day"}]
+        """)  # fmt: skip
+    grid.seat("m.ann", ANY, owner="ann")
+    grid.seat("m.claude", ANY, HAIKU, families={ANY: ["claude"]})
+    grid.seat("m.free", ANY, HAIKU)
+    used = {"g": 99, "o:ann": 90, "f:claude": 95}
+    grid.client.hset(
+        grid.keys("meters"), mapping={name: f"requests/day/100/{n}/0/" for name, n in used.items()}
+    )
+    assert ranked(grid) == ["m.claude", "m.ann", "m.free"][::-1]
+    assert ranked(grid, HAIKU) == []  # there both are alike
+    grid.seat("m.claude", ANY, HAIKU, families=CLAUDE)
+    assert ranked(grid, HAIKU) == ["m.free", "m.claude"]
+
+
+def test_how_often_the_server_is_asked_does_not_grow_with_the_seats(grid: Grid) -> None:
+    def trips(seats: int) -> int:
+        for number in range(seats):
+            grid.seat(f"m.s{number}", owner="ann", limits=[Limit(thing="requests", window="day", most=100)])
+        connection = grid.client.connection_pool.get_connection()
+        try:
+            sent: list[object] = []
+            send = connection.send_packed_command
+
+            def counted(command: object, check_health: bool = True) -> None:
+                sent.append(command)
+                send(command, check_health)
+
+            connection.send_packed_command = counted
+        finally:
+            grid.client.connection_pool.release(connection)
+        Governor(grid.scripts).once()
+        connection.send_packed_command = send
+        return len(sent)
+
+    limit(grid, '[owners.ann]\nbudgets = [{requests = 100, per = "day"}]')
+    few = trips(2)
+    assert trips(30) == few > 0
+    assert few <= 3
+
+
+def test_a_changed_budget_keeps_what_was_spent(grid: Grid) -> None:
+    def start(incarnation: str, budget: int | None) -> bytes | None:
+        grid.seat("m.s", inc=incarnation, budget=budget)
+        told: bytes | None = grid.client.hget(grid.keys("seat", "m.s"), "own")
+        return told
+
+    assert start("i1", 1000) == b"money/month/1000/0/0/"
+    grid.client.hset(grid.keys("seat", "m.s"), "own", "money/month/1000/300/0/")
+    assert start("i2", 1000) == b"money/month/1000/300/0/"
+    assert start("i3", 1500) == b"money/month/1500/300/0/"
+    assert start("i4", 0) == b"money/month/0/300/0/"
+    assert start("i5", None) is None

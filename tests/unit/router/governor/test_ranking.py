@@ -1,0 +1,127 @@
+"""What is left of each window against the time it has left; no window is a half, a dry one nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridq.protocol.meters import Meter
+from gridq.protocol.models import Thing
+from gridq.router.governor.ranking import EVEN, PAID, WORST, Seat, pace, rank, worths
+
+HOUR = 3_600_000
+NOW = 1_000 * HOUR
+CALENDAR = {
+    "day": (NOW - 18 * HOUR, NOW + 6 * HOUR),
+    "week": (NOW - 42 * HOUR, NOW + 126 * HOUR),
+    "month": (NOW - 360 * HOUR, NOW + 360 * HOUR),
+}
+"""A quarter of the day is left, three of the week, half of the month."""
+
+
+def meter(
+    window: str, left: int, turn: int | None = None, thing: Thing = "requests", queues: tuple[str, ...] = ()
+) -> Meter:
+    """One of a limit of 100; `turn` in hours from now."""
+    at = None if turn is None else NOW + turn * HOUR
+    return Meter(bearer="own", thing=thing, window=window, limit=100, used=100 - left, turn=at, queues=queues)
+
+
+def worth(*meters: Meter, reliability: float = 1.0, prices: tuple[int, int] | None = None) -> float:
+    return worths(Seat("m.s", ("q",), meters, reliability, prices), NOW, CALENDAR)["q"]
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (meter("day", 25), EVEN),
+        (meter("day", 75), 0.75),
+        (meter("week", 75), EVEN),
+        (meter("week", 25), 0.25),
+        (meter("month", 50), EVEN),
+        (meter("day", 0), 0.0),
+        (meter("5h", 100), 1.0),
+        (meter("5h", 80, 4), EVEN),
+        (meter("5h", 80, 1), 0.8),
+        (meter("5h", 0, 1), 0.0),
+        (meter("7d", 50, 84), EVEN),
+        (meter("5m", 1, 0), None),
+        (meter("5m", 0, 0), 0.0),
+        (meter("-", 1, thing="parallel"), None),
+        (meter("-", 0, thing="parallel"), 0.0),
+        (meter("5h", 50, 50), 1 / 3),  # the server's clock was set back
+    ],
+)
+def test_a_window_is_even_as_long_as_what_is_left_falls_with_its_time(
+    of: Meter, expected: float | None
+) -> None:
+    told = pace(of, NOW, CALENDAR)
+    assert told is None if expected is None else told == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("month", [(0, None), (0, NOW + HOUR), (NOW - HOUR, None)])
+def test_without_a_calendar_only_what_is_left_counts(month: tuple[int, int | None]) -> None:
+    told = [pace(meter("month", left), NOW, {"month": month}) for left in (40, 60, 100)]
+    assert told == [pytest.approx(2 / 7), pytest.approx(3 / 8), EVEN]
+
+
+def test_a_window_that_ends_soon_with_much_left_goes_before_one_that_ends_late_with_more() -> None:
+    assert worth(meter("5h", 60, 1)) > worth(meter("week", 95))
+
+
+def test_the_tightest_window_binds() -> None:
+    assert worth(meter("5h", 90, 1), meter("week", 25)) == pytest.approx(0.25)
+    assert worth(meter("5h", 100), meter("week", 75)) == pytest.approx(EVEN)
+    assert worth(meter("5h", 90, 1), meter("5m", 0)) == 0.0
+
+
+def test_a_seat_without_windows_goes_before_what_would_run_dry_and_after_what_would_lapse() -> None:
+    assert worth(meter("day", 20)) < worth() < worth(meter("day", 30))
+
+
+def test_a_rate_says_only_whether_it_is_dry() -> None:
+    assert worth(meter("1m", 1)) == worth()
+    assert worth(meter("1m", 10), meter("day", 75)) == pytest.approx(0.75)
+
+
+def test_what_costs_money_with_each_call_goes_after_what_is_paid_for() -> None:
+    prices = (3_000_000, 15_000_000)
+    assert worth(prices=prices) < PAID * EVEN
+    # As long as a fifth of what even use would have left is left, and though the key's own money is behind:
+    assert worth(meter("day", 5)) >= PAID * EVEN > worth(meter("day", 4))
+    assert worth(meter("month", 100, thing="money"), prices=prices) < worth(meter("day", 25))
+    assert worth(prices=(0, 0)) == worth()
+
+
+def test_of_two_keys_the_cheaper_goes_first_unless_its_money_runs_dry() -> None:
+    cheap, dear = (100_000, 400_000), (15_000_000, 75_000_000)
+    assert worth(prices=cheap) > worth(prices=dear)
+    assert worth(meter("month", 25, thing="money"), prices=cheap) < worth(
+        meter("month", 50, thing="money"), prices=dear
+    )
+
+
+@pytest.mark.parametrize(
+    ("reliability", "part"), [(1.0, 1.0), (0.5, 0.5), (0.0, 0.0), (0.98, 1.0), (0.97, 0.95)]
+)
+def test_a_seat_is_worth_its_reliability_in_steps(reliability: float, part: float) -> None:
+    assert worth(meter("day", 75), reliability=reliability) == pytest.approx(0.75 * part)
+
+
+def test_a_window_about_to_lapse_is_no_reason_to_fail() -> None:
+    assert worth(meter("5h", 100), reliability=0.4) < worth(meter("day", 25))
+
+
+def test_seats_are_ranked_for_each_queue_they_serve() -> None:
+    fresh = Seat("fresh", ("llm:a", "llm:any"), (meter("5h", 100),))
+    spent = Seat("spent", ("llm:any",), (meter("day", 0),))
+    free = Seat("free", ("llm:any",))
+    assert rank([spent, fresh, free], NOW, CALENDAR) == {
+        "llm:a": {"fresh": 0},
+        "llm:any": {"fresh": 0, "free": WORST // 2, "spent": WORST},
+    }
+
+
+def test_a_familys_meter_counts_in_the_queues_in_which_it_binds() -> None:
+    family = meter("day", 5, queues=("llm:claude", "llm:any"))
+    told = worths(Seat("m.s", ("llm:claude", "llm:haiku"), (meter("day", 75), family)), NOW, CALENDAR)
+    assert told == {"llm:claude": pytest.approx(0.05 / 0.30), "llm:haiku": pytest.approx(0.75)}

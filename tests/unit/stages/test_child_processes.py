@@ -1,0 +1,111 @@
+"""What a stage's own code starts ends with it where it is cancelled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.profiles.profile import StageContext
+from gridq.stages.child_processes import ending_with
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux says which thread started a child"
+)
+
+SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
+FAMILY = [
+    sys.executable, "-I", "-S", "-c",
+    "import subprocess, sys; child = subprocess.Popen(sys.argv[1:], start_new_session=True); "
+    "print(child.pid, flush=True); child.wait()", *SLEEP,
+]  # fmt: skip
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, though perhaps nobody has asked for its status yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def run(
+    work: Callable[[StageContext, Callable[[Any], None]], None],
+) -> tuple[StageContext, list[Any], threading.Thread]:
+    """`work` within it on a thread of its own; what it tells."""
+    context = StageContext()
+    told: list[Any] = []
+
+    def lane() -> None:
+        with ending_with(context):
+            work(context, told.append)
+
+    thread = threading.Thread(target=lane)
+    thread.start()
+    return context, told, thread
+
+
+@pytest.mark.parametrize("session", [False, True], ids=["in our group", "in one of its own"])
+def test_children_and_grandchildren_die(session: bool) -> None:
+    def work(context: StageContext, tell: Callable[[Any], None]) -> None:
+        child = subprocess.Popen(FAMILY, stdout=subprocess.PIPE, start_new_session=session)
+        assert child.stdout is not None
+        tell((child.pid, int(child.stdout.readline())))
+        child.stdout.close()
+        tell(child.wait())
+
+    context, told, thread = run(work)
+    wait_for(lambda: bool(told))
+    context.cancel()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert told[1] == -9
+    wait_for(lambda: all(gone(pid) for pid in told[0]))
+
+
+def test_others_children_are_left_alone() -> None:
+    ours = subprocess.Popen(SLEEP)
+    before: list[subprocess.Popen[bytes]] = []
+    context = StageContext()
+
+    def lane() -> None:
+        before.append(subprocess.Popen(SLEEP))  # of the stage that ran here before
+        with ending_with(context):
+            context.cancelled.wait(10)
+        before.append(subprocess.Popen(SLEEP))  # and of the one after it
+
+    thread = threading.Thread(target=lane)
+    thread.start()
+    wait_for(lambda: bool(before))
+    context.cancel()
+    thread.join(10)
+    context.cancel()
+    assert [child.poll() for child in (ours, *before)] == [None, None, None]
+    for child in (ours, *before):
+        child.kill()
+        child.wait()
+
+
+def test_what_is_started_after_the_cancel_dies_at_the_end() -> None:
+    def work(context: StageContext, tell: Callable[[Any], None]) -> None:
+        context.cancelled.wait(10)
+        tell(subprocess.Popen(SLEEP))
+
+    context, told, thread = run(work)
+    context.cancel()
+    thread.join(10)
+    assert told[0].wait(10) == -9
+
+
+def test_without_a_cancel_nothing_is_killed() -> None:
+    _, told, thread = run(lambda context, tell: tell(subprocess.Popen(SLEEP)))
+    thread.join(10)
+    assert told[0].poll() is None
+    told[0].kill()
+    told[0].wait()

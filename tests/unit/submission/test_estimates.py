@@ -1,0 +1,36 @@
+"""What the stages of a job are estimated to use, as the scripts are told it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gridq.graph.plan import Plan
+from gridq.profiles.testing import FakeProfile
+from gridq.submission.estimates import LONGEST, expected, guesses, told
+from tests.unit.store.plans import plan, step
+
+
+def timed(*timeouts: float | None, queue: str = "bench:any") -> Plan:
+    """Steps of one stage each, with time-outs of their own or none."""
+    made = [step(queue=queue) for _ in timeouts]
+    return plan(
+        *(
+            replace(one, ops=tuple(replace(op, timeout=seconds) for op in one.ops))
+            for one, seconds in zip(made, timeouts, strict=True)
+        )
+    )
+
+
+@pytest.mark.parametrize(("seconds", "ms"), [(2.5, 2_500), (7, 7_000), (10**400, LONGEST * 1_000)])
+def test_a_time_out_of_its_own_is_told(seconds: float, ms: int) -> None:
+    found = guesses(timed(None, seconds), {"bench": FakeProfile()})
+    assert told(expected(found, b'{"max_tokens": 900}', 4_000)) == [
+        "tk:1",
+        f"0 0 {ms}",
+    ]  # and no tokens that it never uses
+
+
+def test_free_stages_are_told_nothing_of() -> None:
+    assert guesses(timed(3.0, queue="gridq:local"), {"bench": FakeProfile()}) == ()

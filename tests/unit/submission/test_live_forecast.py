@@ -1,0 +1,237 @@
+"""What is read of queues and seats, the place that it foretells, and what a refused submitter is told."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from redis.exceptions import RedisError
+
+from gridq.app import app
+from gridq.errors import (
+    AgentJobsExceeded,
+    AgentMoneyExceeded,
+    DeadlineUnreachable,
+    GridError,
+    GridFull,
+    NoLiveSeat,
+    QueueFull,
+)
+from gridq.messaging import wake_ups
+from gridq.protocol.models import Advertisement, Service
+from gridq.seats import registry
+from gridq.store.connection import connect
+from gridq.submission.live_forecast import AGAIN, FRESH, Lookout, Outlook, explain, read
+from gridq.submission.queue_snapshot import Ask
+from gridq.submission.start_forecast import Forecast
+from tests.conftest import GridEnv
+from tests.invariants import broken
+from tests.unit.store.plans import ANY, Grid, one
+
+AGE = 600.0
+
+
+@pytest.fixture
+def grid(grid_env: GridEnv) -> Iterator[Grid]:
+    made = Grid(grid_env.client, grid_env.settings)
+    wake_ups.declare(app, made.client, made.keys)
+    yield made
+    assert not broken(made.client, made.keys)
+
+
+def advertise(grid: Grid, seat: str = "m.a", took: float = 2.0, n: int = 50, **more: Any) -> None:
+    """Say how long the stages of ANY take on a seat."""
+    service = {ANY: Service(n=n, mean=took, p50=took, p90=took)}
+    fields = {"machine": "m", "worker": f"{seat}@m", "incarnation": "i1", "kind": "bench", "lanes": 1}
+    ad = Advertisement(seat=seat, **{**fields, "queues": [ANY], "service": service, **more})
+    registry.advertise(grid.client, grid.keys, ad, 60)
+
+
+def test_what_is_read_of_seats_and_queues(grid: Grid) -> None:
+    grid.seat(lanes=2)
+    advertise(grid)
+    grid.job(one(), "run")
+    grid.take()
+    grid.job(one(cost=5_000), "b1", prio=1, agent="bob")
+    grid.job(one(), "i1", agent="ann")
+    board = read(grid.client, grid.keys, AGE)
+    (seat,) = board.seats
+    assert (seat.seat, seat.lanes, seat.service[ANY].mean) == ("m.a", 2, 2.0)
+    assert [queue for queue, _ in seat.running] == [ANY]
+    assert 0 <= seat.running[0][1] < 60
+    lines = {(line.agent, line.prio, line.cost): (line.count, line.aged) for line in board.lines}
+    assert lines == {("ann", 0, 0): (1, 0), ("bob", 1, 10_000): (1, 0)}
+    assert board.turns["bench", "ann"] == 1.0, "it was served once"
+
+
+def test_batch_that_has_aged_is_told_apart(grid: Grid) -> None:
+    grid.seat()
+    grid.job(one(), "b1", prio=1, agent="ann")
+    grid.job(one(), "b2", prio=1, agent="ann")
+    grid.client.zadd(grid.keys("w", ANY, "1/0|", "ann"), {"b1:0": grid.now() - 601_000})
+    (line,) = read(grid.client, grid.keys, AGE).lines
+    assert (line.count, line.aged) == (2, 1)
+
+
+def test_an_empty_grid_is_an_empty_board(grid: Grid) -> None:
+    board = read(grid.client, grid.keys, AGE)
+    assert (board.seats, board.lines) == ((), ())
+
+
+def test_who_waits_for_one_look_has_its_failure_and_does_not_try_in_turn(grid: Grid) -> None:
+    """Else refused admissions would stand behind one another, each for as long as a server may be silent."""
+    many = 6
+    together = threading.Barrier(many)
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        with connect(url, name="test", timeout=1.0, retry=False) as client:
+            lookout = Lookout(client, grid.keys, AGE)
+
+            def ask(_: int) -> str:
+                together.wait()
+                with pytest.raises(RedisError) as caught:
+                    lookout.forecast(Ask(ANY, "ann", 0, 0))
+                return type(caught.value).__name__
+
+            with ThreadPoolExecutor(many) as threads:
+                assert set(threads.map(ask, range(many))) == {"TimeoutError"}
+            silent.setblocking(False)
+            tried = 0
+            with suppress(BlockingIOError):
+                while True:
+                    silent.accept()[0].close()
+                    tried += 1
+            assert tried == 1
+    lookout._client = grid.client  # the server is back: the next look is a new one
+    assert lookout.forecast(Ask(ANY, "ann", 0, 0)).queue == ANY
+
+
+@pytest.mark.parametrize("dice", range(8))
+def test_the_position_is_the_one_at_which_the_scripts_give_it_out(grid: Grid, dice: int) -> None:
+    """Whatever stands there: some have been served more, some wait as batch, some cost more."""
+    chance = random.Random(dice)
+    grid.seat(lanes=1)
+    agents = ["ann", "bob", "eve", "kim"]
+    for _ in range(chance.randrange(12)):  # a history, so that virtual times differ
+        grid.job(one(cost=chance.choice([0, 0, 9_000])), agent=chance.choice(agents))
+        grid.done(grid.take())
+    for _ in range(40):
+        given = one(cost=chance.choice([0, 0, 9_000]))
+        grid.job(given, agent=chance.choice(agents[:3]), prio=chance.choice([0, 1, 1]))
+    ask = Ask(ANY, chance.choice(agents), chance.choice([0, 1]))
+    foretold = Lookout(grid.client, grid.keys, AGE).forecast(ask)
+    grid.job(one(), "probe", agent=ask.agent, prio=ask.prio)
+    place = 1
+    while (claim := grid.take()).job != "probe":
+        grid.done(claim)
+        place += 1
+    assert abs(foretold.position - place) <= (2 if ask.prio else 1)
+
+
+def test_what_was_read_counts_for_a_moment(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookout = Lookout(grid.client, grid.keys, AGE)
+    assert lookout.forecast(Ask(ANY)).lanes == 0
+    grid.seat()
+    assert lookout.forecast(Ask(ANY)).lanes == 0
+    monkeypatch.setattr("gridq.submission.live_forecast.FRESH", 0.0)
+    assert FRESH == 0.5
+    assert lookout.forecast(Ask(ANY)).lanes > 0
+
+
+def told(position: int = 7, p50: float | None = 30.0, **more: Any) -> Forecast:
+    low, high = (None, None) if p50 is None else (p50 * 0.8, p50 * 1.2)
+    return Forecast(ANY, position, 4, p50, low, high, "the 4 lanes of bench:any", 0.5, **more)
+
+
+def test_a_full_queue_says_which_where_and_when() -> None:
+    error = QueueFull("full", {"path": ANY, "queue": ANY, "pending": 200, "limit": 200, "needed": 3})
+    assert explain(error, Outlook(told())) == {
+        "path": ANY,
+        "queue": ANY,
+        "pending": 200,
+        "limit": 200,
+        "needed": 3,
+        "capability": ANY,
+        "bottleneck": "max_pending of bench:any (200)",
+        "position": 7,
+        "starts_in": {"low": 24.0, "p50": 30.0, "high": 36.0},
+        "retry_after": 6.0,
+        "fix": "submit it again in 6 s, or raise max_pending of bench:any in the quotas file",
+    }
+    there = explain(error, Outlook(told(), "bench:wide"))
+    assert there["fix"] == "use bench:wide, which would run it now"
+
+
+def test_a_job_that_is_larger_than_the_queue_is_not_told_to_wait() -> None:
+    error = QueueFull("full", {"queue": ANY, "pending": 0, "limit": 2, "needed": 3})
+    found = explain(error, Outlook(told()))
+    assert found["retry_after"] is None
+    assert found["fix"] == "raise max_pending of bench:any in the quotas file"
+
+
+def test_where_nothing_was_measured_it_says_so() -> None:
+    error = QueueFull("full", {"queue": ANY, "pending": 2, "limit": 2, "needed": 1})
+    found = explain(error, Outlook(told(p50=None)))
+    assert (found["position"], found["starts_in"]) == (7, None)
+    assert found["retry_after"] > 0
+    assert explain(error)["position"] is None
+
+
+def test_an_unreachable_deadline_names_the_one_that_would_do() -> None:
+    error = DeadlineUnreachable("late", {"option": "deadline", "queue": ANY, "seconds": 10.0})
+    found = explain(error, Outlook(told()))
+    assert found["bottleneck"] == "the 4 lanes of bench:any"
+    assert found["retry_after"] == 14.0
+    assert found["fix"] == "raise the deadline to 36 s"
+    sooner = Outlook(told(), interactive=told(1, 2.0))
+    assert explain(error, sooner)["fix"] == "submit it as interactive, or raise the deadline to 36 s"
+
+
+def test_a_quota_says_when_its_window_turns() -> None:
+    details = {"path": "agents.ann.monthly_jobs", "retry_at": "2999-01-01T00:00:00+00:00", "fix": "raise it"}
+    found = explain(AgentJobsExceeded("no", details))
+    assert found["bottleneck"] == "agents.ann.monthly_jobs"
+    assert found["retry_after"] > 1e9
+    assert found["fix"] == "raise it"
+    alone = {**details, "retry_at": None, "limit": 1, "used": 0, "needed": 2}
+    assert explain(AgentJobsExceeded("no", alone))["retry_after"] is None
+
+
+def test_what_an_error_knows_itself_goes_before() -> None:
+    assert explain(GridFull("full", {"retry_after": 5.0, "fix": "wait"}))["retry_after"] == 5.0
+    found = explain(GridError("So", {"bottleneck": "this", "position": 3, "fix": "wait"}), Outlook(told()))
+    assert (found["bottleneck"], found["position"], found["fix"]) == ("this", 3, "wait")
+
+
+def test_where_nobody_takes_it_there_is_no_place_in_line() -> None:
+    error = NoLiveSeat(f"No live seat serves {ANY}", {"path": ANY, "queue": ANY, "fix": "start one"})
+    nobody = Forecast(ANY, None, 0, None, None, None, f"no live seat serves {ANY}")
+    for outlook in (None, Outlook(nobody)):
+        found = explain(error, outlook)
+        assert (found["position"], found["starts_in"]) == (None, None)
+        assert found["bottleneck"] == "no live seat serves bench:any"
+        assert found["fix"] == "start one"
+
+
+def test_a_seat_that_pauses_says_when_it_is_back() -> None:
+    error = NoLiveSeat(f"No live seat serves {ANY}", {"path": ANY, "queue": ANY})
+    found = explain(error, Outlook(Forecast(ANY, 1, 2, 30.0, 30.0, 30.0, f"every seat of {ANY} pauses")))
+    assert (found["position"], found["retry_after"]) == (1, 30.0)
+    assert found["bottleneck"] == "every seat of bench:any pauses"
+
+
+def test_what_running_jobs_hold_comes_back_before_the_month_turns() -> None:
+    about = {"retry_at": "2999-01-01T00:00:00+00:00", "limit": 10, "used": 4, "held": 5, "needed": 3}
+    assert explain(AgentMoneyExceeded("no", about))["retry_after"] == AGAIN
+    assert explain(AgentMoneyExceeded("no", {**about, "used": 8}))["retry_after"] > 1e9
+
+
+@pytest.mark.parametrize("said", [float("nan"), float("inf"), True, "3", None])
+def test_a_time_that_is_none_is_not_told(said: Any) -> None:
+    assert explain(GridError("so", {"retry_after": said}))["retry_after"] == AGAIN

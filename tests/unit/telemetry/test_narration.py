@@ -1,0 +1,134 @@
+"""Events, their sentences, and the fields that lines carry."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from gridq.telemetry import narration
+from gridq.telemetry.narration import EVENTS, about, known, now_about, sentence, tell
+
+ROOT = Path(__file__).parents[3]
+JOB = {"job": "3f2a9c01-7777", "name": "briefing"}
+FULL = {
+    **JOB, "stage": "root.body.bindings.draft", "runs": "llm_chat",
+    "workers": 1, "agent": "default", "stages": 7, "worker": "cpu@mac", "attempt": 1,
+    "wait_ms": 12.2, "run_ms": 812.4, "tokens_out": 40, "code": "seat.unavailable", "seconds": 60.0,
+    "lanes": 2, "queues": ["llm:any", "gpu:cpu"], "after": "again",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("event", "changed", "told"),
+    [
+        ("job admitted", {}, "Job 3f2a9c01 (briefing) was admitted for agent default: 7 stages."),
+        ("job admitted", {"stages": 1, "name": ""}, "Job 3f2a9c01 was admitted for agent default: 1 stage."),
+        ("stage taken", {}, "cpu@mac took briefing/draft/llm_chat (attempt 1) after 12 ms."),
+        (
+            "stage taken",
+            {"wait_ms": 61_000.0},
+            "cpu@mac took briefing/draft/llm_chat (attempt 1) after 61.0 s.",
+        ),
+        ("stage done", {}, "briefing/draft/llm_chat answered in 812 ms, 40 tokens."),
+        (
+            "stage done",
+            {"tokens_out": 0, "name": "", "stage": "root"},
+            "3f2a9c01/llm_chat answered in 812 ms.",
+        ),
+        (
+            "stage done",
+            {"stage": "root.branches.a.stages[1]"},
+            "briefing/a/llm_chat answered in 812 ms, 40 tokens.",
+        ),
+        ("workers dead", {}, "A worker is dead."),
+        ("workers dead", {"workers": 2}, "2 workers are dead."),
+        (
+            "stage lost",
+            {"stage": "root.branches.a.stages[1]", "after": "again"},
+            "briefing/a (attempt 1) was lost with cpu@mac, and waits for another seat.",
+        ),
+        (
+            "stage lost",
+            {"stage": "root", "after": "plain"},
+            "briefing/root (attempt 1) was lost with cpu@mac, and is not tried again: its job failed.",
+        ),
+        (
+            "stage lost",
+            {"stage": "root", "after": "quarantined"},
+            "briefing/root (attempt 1) was lost with cpu@mac, "
+            "and stands in quarantine: see gridq quarantine.",
+        ),
+        ("seat live", {}, "cpu@mac is live with 2 lanes: llm:any, gpu:cpu."),
+    ],
+)
+def test_sentences(event: str, changed: dict[str, object], told: str) -> None:
+    assert sentence(event, {**FULL, **changed}) == told
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_every_event_is_a_whole_sentence(event: str) -> None:
+    told = sentence(event, FULL)
+    assert told is not None
+    assert told.endswith(".")
+    assert "None" not in told
+    assert sentence(event, {}) is None, "what lacks its fields is a plain line"
+
+
+def test_what_is_no_event_has_no_sentence() -> None:
+    assert sentence("the answer is not written yet", FULL) is None
+
+
+def _told() -> dict[str, str]:
+    """Every event that the code tells, with the file that does."""
+    found = {}
+    for package in ("gridq", "workers"):
+        for path in (ROOT / package).rglob("*.py"):
+            spelled = ("tell",) if path.name == "narration.py" else ("narration.tell",)
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in spelled:
+                    assert isinstance(node.args[0], ast.Constant), path
+                    found[node.args[0].value] = path.name
+    return found
+
+
+def test_only_events_are_told_and_each_is() -> None:
+    assert _told().keys() == EVENTS.keys()
+
+
+def test_every_event_is_documented() -> None:
+    text = (ROOT / "docs" / "logs.md").read_text()
+    for event in EVENTS:
+        assert f"| `{event}` |" in text, event
+
+
+def test_bound_fields_nest_and_end() -> None:
+    with about(job="j", worker="w"):
+        with about(stage="a"):
+            now_about(stage="b")
+            assert known() == {"job": "j", "worker": "w", "stage": "b"}
+        assert known() == {"job": "j", "worker": "w"}
+    assert known() == {}
+
+
+def test_each_thread_has_its_own_fields() -> None:
+    seen = []
+    with about(job="j"):
+        thread = threading.Thread(target=lambda: seen.append(dict(known())))
+        thread.start()
+        thread.join()
+    assert seen == [{}]
+
+
+def test_nothing_is_made_where_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger=narration.log.name):
+        tell("job admitted", **FULL)
+    assert caplog.records == []
+    with caplog.at_level(logging.INFO, logger=narration.log.name):
+        tell("job admitted", agent="a")
+    assert [(record.getMessage(), record.gridq) for record in caplog.records] == [
+        ("job admitted", {"agent": "a"})
+    ]

@@ -1,0 +1,158 @@
+"""The audit finds what is wrong: each record is spoilt in turn, and the rule that it breaks says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from typer.testing import CliRunner
+
+from gridq import cli
+from gridq.app import app
+from gridq.errors import GridBusy
+from gridq.messaging import wake_ups
+from gridq.protocol.states import JobState
+from gridq.views import audit
+from tests.conftest import GridEnv
+from tests.unit.store.plans import Grid, chain, wide
+
+
+@pytest.fixture
+def grid(grid_env: GridEnv) -> Grid:
+    """Two seats; one job runs, with a stage leased and one pending; one waits in the inbox; one has ended."""
+    made = Grid(grid_env.client, grid_env.settings)
+    wake_ups.declare(app, made.client, made.keys)
+    made.seat("m.a", lanes=2)
+    made.seat("m.b", budget=1_000_000)
+    made.job(chain(1), "ended")
+    made.done(made.take())
+    made.job(wide(2), "runs")
+    made.take()
+    made.enqueue("queued")
+    return made
+
+
+def told(grid: Grid, *, idle: bool = False) -> list[str]:
+    return [line for each in audit.audit(grid.client, grid.keys, idle=idle) for line in each.breaches]
+
+
+def test_a_grid_at_work_is_in_order(grid: Grid) -> None:
+    assert told(grid) == []
+    assert "the lease" in " ".join(told(grid, idle=True))
+
+
+def test_a_grid_at_rest_has_nothing_left(grid: Grid) -> None:
+    for job in "runs", "queued":
+        grid.scripts.stop(job, "cancelled", "{}")
+    grid.client.delete(grid.keys("answers"))
+    grid.clear("bench:any", "gridq:pure", "seat:m.a", "seat:m.b")
+    assert told(grid, idle=True) == []
+    # A bell stands for the next seat that serves its queue; one where a seat should have answered is left.
+    for queue in ("bench:rare", "gridq:router"):
+        grid.client.rpush(f"{grid.keys.prefix}{queue}", "bell")
+    assert told(grid, idle=True) == []
+    grid.seat("m.router", "gridq:pure")
+    assert told(grid, idle=True) == ["1 bells in gridq:router"]
+    grid.clear("gridq:router")
+    for queue in ("bench:any", "seat:m.a"):
+        grid.client.rpush(f"{grid.keys.prefix}{queue}", "bell")
+    assert told(grid, idle=True) == ["1 bells in bench:any", "1 bells in seat:m.a"]
+
+
+@pytest.mark.parametrize("timer", ["queue timeout", "deadline"])
+def test_a_step_that_a_claim_found_too_late_awaits_the_sweep(grid: Grid, timer: str) -> None:
+    grid.job(chain(1), "late", queue_timeout_ms=60_000)
+    grid.age(*(("delays", "q:late:0:0.0") if timer == "queue timeout" else ("deadlines", "late")))
+    if timer == "deadline":
+        grid.client.hset(grid.keys("job", "late"), "dl", 1)
+    grid.take(lane="1")  # the older stage, of the job that runs
+    grid.scripts.stop("runs", "cancelled", "{}")
+    assert grid.claim() == "none"
+    assert grid.pending() == []
+    assert told(grid) == []
+    grid.sweep()
+    assert grid.ended("late").state is JobState.EXPIRED
+    assert told(grid) == []
+
+
+def lease(grid: Grid) -> str:
+    found: list[bytes] = grid.client.zrange(grid.keys("leases"), 0, -1)
+    return found[0].decode()
+
+
+SPOILT: dict[str, Callable[[Grid], object]] = {
+    "is not in who": lambda grid: grid.client.hdel(grid.keys("who"), lease(grid)),
+    "is not in held": lambda grid: grid.client.delete(grid.keys("held", "m.a")),
+    "is not in leases": lambda grid: grid.client.zrem(grid.keys("leases"), lease(grid)),
+    "holds 3 of 2 lanes": lambda grid: grid.client.hset(
+        grid.keys("held", "m.a"), mapping={"8": "j:0:0:1:n", "9": "j:1:0:1:n"}
+    ),
+    "is held by": lambda grid: grid.client.hset(grid.keys("who"), lease(grid), "m.b 0 0"),
+    "counts 5, 1 wait": lambda grid: grid.client.hset(grid.keys("cls", "bench:any"), "0/0|", 5),
+    "has a turn": lambda grid: grid.client.zadd(grid.keys("rdy", "bench:any", "0/0|"), {"nobody": 1}),
+    "and no turn": lambda grid: grid.client.delete(grid.keys("rdy", "bench:any", "0/0|")),
+    "no sweep looks": lambda grid: grid.client.delete(grid.keys("queues")),
+    "is nowhere": lambda grid: grid.client.hdel(grid.keys("job", "runs"), "p:2"),
+    "done and": lambda grid: grid.client.hset(grid.keys("job", "runs"), "o:1", "1"),
+    "left 7": lambda grid: grid.client.hset(grid.keys("job", "runs"), "left", 7),
+    "of a job that is no more": lambda grid: grid.client.unlink(grid.keys("job", "runs")),
+    "runs has no deadline": lambda grid: grid.client.zrem(grid.keys("deadlines"), "runs"),
+    "queued has no deadline": lambda grid: grid.client.zrem(grid.keys("deadlines"), "queued"),
+    "not in the inbox": lambda grid: grid.client.zrem(grid.keys("inbox"), "queued"),
+    "not queued": lambda grid: grid.client.unlink(grid.keys("sub", "queued")),
+    "running and ended": lambda grid: grid.client.rpush(grid.keys("fin", "runs"), "done\n1"),
+    "2 ends": lambda grid: grid.client.rpush(grid.keys("fin", "ended"), "failed\n{}"),
+    "has no state": lambda grid: grid.client.unlink(grid.keys("fin", "ended")),
+    "it has not ended": lambda grid: grid.client.zadd(grid.keys("answers"), {"runs": 1}),
+    "is promised 5": lambda grid: grid.client.hset(grid.keys("promised"), "a:ann", 5),
+    "is no more and holds": lambda grid: grid.client.hset(grid.keys("holds"), "gone", "ann - 5"),
+    "about:ended": lambda grid: grid.client.persist(grid.keys("about", "ended")),
+    "strange": lambda grid: grid.client.set(grid.keys("strange"), 1),
+}
+
+
+@pytest.mark.parametrize("says", SPOILT)
+def test_what_is_spoilt_is_found(grid: Grid, says: str) -> None:
+    SPOILT[says](grid)
+    assert says in " | ".join(told(grid))
+
+
+def test_it_writes_nothing(grid: Grid) -> None:
+    before = {key: grid.client.dump(key) for key in grid.client.scan_iter(f"{grid.keys.prefix}*")}
+    told(grid, idle=True)
+    assert {key: grid.client.dump(key) for key in grid.client.scan_iter(f"{grid.keys.prefix}*")} == before
+
+
+def test_keys_of_other_grids_and_programs_are_not_ours(grid: Grid) -> None:
+    begun = grid.keys.prefix[:-3]
+    grid.client.set(f"{begun}.strange", 1, ex=60)
+    assert grid.client.hexists(f"{grid.keys.own}who", lease(grid))  # it has no TTL
+    assert audit.keys_without_ttl(grid.client, begun) == []
+    grid.client.persist(f"{begun}.strange")
+    assert audit.keys_without_ttl(grid.client, begun) == [".strange"]
+    grid.client.unlink(f"{begun}.strange")
+
+
+def test_more_than_can_be_read_at_one_instant_is_refused(grid: Grid) -> None:
+    """Nobody is served while it reads: what has ended counts as what runs, and so do other programs' keys."""
+    for most in (1, grid.client.dbsize() + 20):
+        with pytest.raises(GridBusy):
+            audit.audit(grid.client, grid.keys, most=most)
+    assert audit.audit(grid.client, grid.keys, most=20 * grid.client.dbsize())
+
+
+def test_the_command_says_each_rule_and_exits_by_it(grid: Grid) -> None:
+    good = CliRunner().invoke(cli.app, ["audit"])
+    assert good.exit_code == 0, good.output
+    assert all(line.startswith("ok ") for line in good.stdout.splitlines())
+    grid.client.hset(grid.keys("job", "runs"), "left", 7)
+    bad = CliRunner().invoke(cli.app, ["audit", "--json"])
+    assert bad.exit_code == 1
+    checks = json.loads(bad.stdout)["checks"]
+    assert [each["rule"] for each in checks if each["breaches"]] == [
+        "each step of a running job is in exactly one place"
+    ]
+    left = CliRunner().invoke(cli.app, ["audit", "--idle"])
+    assert left.exit_code == 1
+    assert "breach  nothing is left of jobs that ran" in left.stdout

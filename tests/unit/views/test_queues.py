@@ -1,0 +1,214 @@
+"""Queues, live seats, and what a job waits for, on a real server without anyone who works."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gridq.app import app
+from gridq.client import Client
+from gridq.errors import WaitTimeout
+from gridq.limits.enforcement import put_in_force
+from gridq.limits.quotas_file import parse
+from gridq.messaging import wake_ups
+from gridq.protocol.models import Advertisement, Limit, Usage
+from gridq.seats import registry
+from gridq.seats.registry import why_nobody
+from gridq.views.queues import why
+from tests.builders import parallel, stage
+from tests.conftest import GridEnv
+from tests.unit.store.plans import ERROR
+
+FUTURE = 4_102_444_800_000
+"""An instant in ms that has yet to come."""
+
+
+@pytest.fixture
+def client(grid_env: GridEnv) -> Iterator[Client]:
+    config = grid_env.settings.model_copy(update={"profiles": ("bench",)})
+    with Client(config=config) as started:
+        wake_ups.declare(app, started.redis, started.keys)
+        yield started
+
+
+def live(
+    client: Client, seat: str, *queues: str, lanes: int = 1, budget: int | None = None, **said: Any
+) -> None:
+    """Make a seat live; where something is said of it, it advertises."""
+    limits = [] if budget is None else [Limit(thing="money", window="month", most=budget)]
+    kwargs: dict[str, Any] = {"lanes": lanes, "limits": limits, "queues": queues, "ttl_ms": 60_000}
+    client.scripts.register(seat, f"i-{seat}", host=seat, **kwargs)
+    machine, _, name = seat.partition(".")
+    if said:
+        ad = Advertisement(
+            seat=seat, machine=machine, worker=f"{name}@{machine}", incarnation=f"i-{seat}", kind="bench",
+            lanes=lanes, queues=list(queues), **said,
+        )  # fmt: skip
+        registry.advertise(client.redis, client.keys, ad, 10)
+
+
+def echo(slug: str = "any") -> dict[str, Any]:
+    return {"root": stage("bench_echo", slug=slug)}
+
+
+def waits(client: Client, **options: Any) -> str:
+    job = client.submit(echo(), 1, wait_for_seat=True, **options)
+    return client.waits_for(job)
+
+
+def test_a_queue_counts_what_waits_runs_and_rings(client: Client) -> None:
+    live(client, "m.a", "bench:any", lanes=2, state="ready")
+    both = {"root": parallel(a=stage("bench_echo"), b=stage("bench_echo"))}
+    client.submit(both, 1, wait_for_seat=True)
+    client.submit(echo(), 1, priority="batch")
+    client.submit(echo("rare"), 1, wait_for_seat=True)
+    client.scripts.claim("m.a", "i-m.a", "lane", "nonce")
+    found = {view.queue: view for view in client.queues()}
+    shared, rare = found["bench:any"], found["bench:rare"]
+    assert shared.pending == {"interactive": 1, "batch": 1}
+    assert (shared.running, shared.lanes, shared.seats) == (1, 2, ["m.a"])
+    assert shared.oldest_ms is not None
+    assert (rare.pending["interactive"], rare.lanes, rare.seats, rare.bells) == (1, 0, [], 1)
+    assert client.queues()[0].queue == "gridq:router"
+    [seat] = client.workers()
+    assert (seat.busy, seat.lanes, seat.free) == (1, 2, 1)
+    assert seat.bells >= 1
+
+
+def test_a_seat_whose_worker_is_silent_is_live_all_the_same(client: Client) -> None:
+    live(client, "m.a", "bench:any", lanes=3, budget=500)
+    live(client, "m.router-7", "gridq:pure")
+    [seat] = client.workers()
+    assert (seat.seat, seat.stale, seat.lanes, seat.budget, seat.budget_left) == ("m.a", True, 3, 500, 500)
+    assert [(each.seat, each.kind, each.stale) for each in client.seats()][1] == (
+        "m.router-7",
+        "router",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("served", "says"),
+    [
+        ([], "no seat is live at all"),
+        (["llm:opus-4-6"], "the closest is llm:opus-4-6, served by m.a"),
+        (["llm:any"], "the live seats of llm serve llm:any"),
+        (["bench:any"], "no live seat is of the kind llm; those that are live serve bench:any"),
+    ],
+)
+def test_only_what_is_close_is_called_close(client: Client, served: list[str], says: str) -> None:
+    if served:
+        live(client, "m.a", *served, state="ready")
+    assert why_nobody("llm:opus-4-7", list(client.workers())) == says
+
+
+def test_nobody_serves_it(client: Client) -> None:
+    assert (
+        waits(client)
+        == "a seat of bench:any to run bench_echo: no live seat serves it; no seat is live at all"
+    )
+
+
+def test_the_only_seat_is_not_well(client: Client) -> None:
+    live(client, "m.a", "bench:any", state="degraded", reason="the key was refused")
+    assert waits(client).endswith("bench_echo: m.a is degraded: the key was refused")
+
+
+def test_the_only_seat_fell_ill_of_the_stage(client: Client) -> None:
+    """Its state says more than that it is left out; of a seat that is well there is no more to say."""
+    live(client, "m.a", "bench:any", state="ready")
+    job = client.submit(echo(), 1)
+    held = client.scripts.claim("m.a", "i-m.a", "lane", "nonce")
+    assert not isinstance(held, str)
+    client.scripts.fail(held.lease, "seat", pause_ms=60_000, used=Usage(), error=ERROR, row="", seat="m.a")
+    told = "a seat of bench:any to run bench_echo: "
+    failed = "m.a failed it or lacks what it needs"
+    assert client.waits_for(job) == f"{told}{failed}, and nobody else serves it"
+    ill = {"state": "rate_limited", "reason": "the limit is used up"}
+    live(client, "m.a", "bench:any", until=time.time() + 600, **ill)
+    said = client.waits_for(job)
+    assert re.search(r"echo: m\.a is rate_limited for another \d+ s: the limit is used up$", said), said
+    live(client, "m.a", "bench:any", state="ready")
+    live(client, "m.b", "bench:any", **ill)
+    [stage] = client.view(job).stages
+    stage.excluded = ("m.a", "m.b")
+    assert why(stage, client.workers()) == f"m.b is rate_limited: the limit is used up; {failed}"
+
+
+def test_every_lane_is_busy(client: Client) -> None:
+    live(client, "m.a", "bench:any", state="ready")
+    first = client.submit(echo(), 1)
+    client.scripts.claim("m.a", "i-m.a", "lane", "nonce")
+    assert client.waits_for(first) == "bench_echo, which runs on a@m"
+    assert waits(client).endswith("its only lane is busy")
+
+
+def test_a_time_out_says_what_it_waits_for(client: Client) -> None:
+    job = client.submit(echo("rare"), 1, wait_for_seat=True)
+    with pytest.raises(WaitTimeout, match="it waits for a seat of bench:rare") as caught:
+        client.result(job, 0)
+    assert caught.value.details["waits_for"].startswith("a seat of bench:rare")
+    with pytest.raises(WaitTimeout, match="it waits for a seat of bench:rare"):
+        list(client.stream(job, 0))
+
+
+def test_without_a_router_a_queued_job_says_so(client: Client) -> None:
+    from gridq.submission.inbox import Inbox
+
+    Inbox(client.scripts, client.config).enqueue("j", echo(), 1)
+    assert client.waits_for("j").startswith("a router to admit it: none is live")
+    live(client, "m.router-7", "gridq:pure")
+    assert client.waits_for("j") == "a router to admit it"
+
+
+def test_the_limits_that_bind_are_those_with_less_left(client: Client) -> None:
+    live(client, "m.a", "bench:any", lanes=4, budget=500, state="ready")
+    record = {"grid": f"money/day/90/95/0/{FUTURE} tokens/5h/7/0/0/", "rpm": 1, "grpm": 9}
+    client.redis.hset(client.keys("seat", "m.a"), mapping=record)
+    [seat] = client.workers()
+    assert (seat.budget, seat.budget_left, seat.budget_until) == (90, -5, FUTURE / 1000)
+    assert [(m.bearer, m.name, m.remaining) for m in seat.meters] == [
+        ("own", "money/month", 500),
+        ("grid", "money/day", -5),
+        ("grid", "tokens/5h", 7),
+    ]
+    assert (seat.per_minute, seat.rate_until) == (1, None)
+    client.redis.lpush(client.keys("rate", "m.a"), 1)
+    assert client.workers()[0].rate_until is None  # long ago
+    client.redis.expire(client.keys("rate", "m.a"), 60)
+
+
+def test_a_seat_has_made_its_requests_of_the_minute(client: Client) -> None:
+    live(client, "m.a", "bench:any", lanes=4, state="ready")
+    client.redis.hset(client.keys("seat", "m.a"), "rpm", 1)
+    client.submit(echo(), 1)
+    assert not isinstance(client.scripts.claim("m.a", "i-m.a", "one", "nonce"), str)
+    said = waits(client)
+    assert re.search(r"m\.a has made its 1 requests of a minute; again in \d+ s$", said), said
+
+
+def test_an_agent_is_over_its_money(client: Client) -> None:
+    live(client, "m.a", "bench:any", state="ready")
+    client.redis.sadd(client.keys("park", "ann"), "bench:any 0/0|")
+    client.redis.expire(client.keys("park", "ann"), 60)
+    job = client.submit(echo(), 1, wait_for_seat=True, agent="ann")
+    assert client.waits_for(job) == "what the agent 'ann' or its team may use is used up"
+    put_in_force(client.scripts, parse('[agents.ann]\nbudgets = [{tokens = 5, per = "day"}]', "q.toml"), "t")
+    client.redis.hset(client.keys("meters"), "a:ann", "tokens/day/5/7/0/ jobs/day/5/7/0/")
+    assert client.waits_for(job) == (
+        "what the agent 'ann' or its team may use is used up; agent ann has used 7 of 5 of its tokens a day"
+    )
+
+
+def test_what_seats_share_is_told_once(client: Client) -> None:
+    put_in_force(client.scripts, parse("[grid]\nbudgets = [{requests = 0, per = '5h'}]", "q.toml"), "a test")
+    for seat in ("m.a", "m.b"):
+        live(client, seat, "bench:any", state="ready")
+    told = waits(client)
+    assert told.endswith(
+        ": a budget does not suffice: the whole grid has 0 requests left of 0 requests in 5h"
+    )

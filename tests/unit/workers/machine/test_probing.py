@@ -1,0 +1,142 @@
+"""One profile's fault takes none of the machine's other seats with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from pydantic import BaseModel
+
+from gridq.config.settings import Settings
+from gridq.errors import ConfigError
+from gridq.profiles.profile import Profile
+from gridq.profiles.testing import FakeProfile
+from gridq.protocol.models import Json, ProbeReport, SeatOffer
+from workers.machine import probing
+from workers.machine.probing import find, find_for
+
+
+class Raising(FakeProfile):
+    kind = "raising"
+
+    def __init__(self, fault: BaseException) -> None:
+        self.fault = fault
+
+    def probe(self, config: object) -> ProbeReport:
+        raise self.fault
+
+
+class Lying(FakeProfile):
+    kind = "lying"
+
+    def probe(self, config: object) -> ProbeReport:
+        return ProbeReport(found=[SeatOffer(name="lying", kind=self.kind, capability={"slugs": 5})])
+
+
+class Misnaming(FakeProfile):
+    kind = "misnaming"
+
+    def probe(self, config: object) -> ProbeReport:
+        return ProbeReport(found=[SeatOffer(name="misnaming", kind=self.kind, capability={})])
+
+    def queues(self, capability: BaseModel) -> list[str]:
+        return ["a queue"]
+
+
+class Hanging(FakeProfile):
+    kind = "hanging"
+
+    def probe(self, config: object) -> ProbeReport:
+        import time
+
+        time.sleep(3)
+        return ProbeReport()
+
+
+def _missing(profile: Profile, home: Path) -> str:
+    profiles: Mapping[str, Profile] = {profile.kind: profile, "bench": FakeProfile()}
+    found = find(Settings(home=home, profiles=(), stages=()), profiles)
+    assert [seat.name for seat in found.seats] == ["local", "bench"]
+    (why,) = found.missing
+    return why
+
+
+@pytest.mark.parametrize("fault", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), RecursionError()])
+def test_a_probe_that_raises(tmp_path: Path, fault: BaseException) -> None:
+    assert _missing(Raising(fault), tmp_path).startswith(f"raising: the probe failed: {type(fault).__name__}")
+
+
+def test_a_probe_that_finds_what_is_no_seat(tmp_path: Path) -> None:
+    assert "lying: what it found is no seat" in _missing(Lying(), tmp_path)
+    assert "misnaming: what it found is no seat" in _missing(Misnaming(), tmp_path)
+
+
+def test_a_probe_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "SECONDS", 0.3)
+    assert "took longer" in _missing(Hanging(), tmp_path)
+
+
+def test_the_seats_file_reaches_the_probe(tmp_path: Path) -> None:
+    (tmp_path / "seats.toml").write_text("[bench]\nlanes = 7\n")
+    found = find(Settings(home=tmp_path, profiles=(), stages=()), {"bench": FakeProfile()})
+    seat: Json = found.seats[1].offer
+    assert seat.lanes == 7
+
+
+class Asked(FakeProfile):
+    """Notes that it was asked."""
+
+    probes: ClassVar[list[str]] = []
+
+    def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
+        self.probes.append(self.kind)
+        return super().probe(config)
+
+
+class Other(Asked):
+    kind = "other"
+
+
+class Bench(Asked):
+    kind = "bench"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds that are asked, of two profiles called like their kinds."""
+    both = {"bench": Bench, "other": Other}
+    monkeypatch.setattr(probing, "load", lambda names: {name: both[name]() for name in names})
+    Asked.probes.clear()
+    return Asked.probes
+
+
+def _for(home: Path, seats: str, name: str | None) -> list[str]:
+    (home / "seats.toml").write_text(seats)
+    found = find_for(Settings(home=home, profiles=("bench", "other"), stages=()), name)
+    return [seat.name for seat in found.seats]
+
+
+def test_the_worker_of_a_seat_of_the_file_asks_its_profile_alone(tmp_path: Path, asked: list[str]) -> None:
+    file = '[[bench]]\nname = "mine"\n[[bench]]\nname = "ours"\n[[other]]\nname = "theirs"\n'
+    assert _for(tmp_path, file, "mine") == ["local", "mine", "ours"]
+    assert asked == ["bench"]
+
+
+@pytest.mark.parametrize("name", [None, "local", "elsewhere"])
+def test_without_a_seat_of_the_file_all_are_asked(tmp_path: Path, asked: list[str], name: str | None) -> None:
+    file = '[[bench]]\nname = "mine"\n[[other]]\nname = "theirs"\n'
+    assert _for(tmp_path, file, name) == ["local", "mine", "theirs"]
+    assert sorted(asked) == ["bench", "other"]
+
+
+def test_a_seat_of_two_profiles_is_refused_to_its_worker_too(tmp_path: Path, asked: list[str]) -> None:
+    with pytest.raises(ConfigError, match="Two seats are named 'mine'"):
+        _for(tmp_path, '[[bench]]\nname = "mine"\n[[other]]\nname = "mine"\n', "mine")
+
+
+@pytest.mark.parametrize("file", ["[nobodys]\n", "[[bench]\n"])
+def test_a_wrong_seats_file_is_refused_to_the_worker_too(tmp_path: Path, asked: list[str], file: str) -> None:
+    with pytest.raises(ConfigError):
+        _for(tmp_path, file + '[[other]]\nname = "mine"\n', "mine")

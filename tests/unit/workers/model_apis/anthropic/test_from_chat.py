@@ -1,0 +1,243 @@
+"""A client of the OpenAI wire at a seat of Anthropic's: requests, answers, chunks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gridq.errors import StageError
+from tests.fakes.model_types import CHUNK, COMPLETION, MESSAGES_REQUEST, valid
+from workers.model_apis.anthropic.from_chat import CompletionChunks, completion, messages_body
+from workers.model_apis.request import CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, Asked
+from workers.model_apis.whole_answers import Chunks
+
+
+def body(*messages: Any, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": list(messages), **more}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def asked(*messages: Any, **more: Any) -> dict[str, Any]:
+    """The Messages request for a chat; the official package agrees that it is one."""
+    made = messages_body(CHAT, body(*messages, **more))
+    valid(MESSAGES_REQUEST, made)
+    return made
+
+
+FUNCTION = {"name": "weather", "description": "of a city", "parameters": {"type": "object", "properties": {}}}
+TOOL = {"type": "function", "function": FUNCTION}
+
+
+def test_plain_fields_and_system():
+    made = asked(
+        {"role": "system", "content": "a"},
+        {"role": "developer", "content": [{"type": "text", "text": "b"}]},
+        user("hi"),
+        max_completion_tokens=9,
+        temperature=1.7,
+        top_p=0.9,
+        stop="END",
+        user="u",
+        seed=3,
+        stream_options={"include_usage": True},
+    )
+    assert made == {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [user([{"type": "text", "text": "hi"}])],
+        "system": "a\n\nb",
+        "temperature": 1,
+        "top_p": 0.9,
+        "stop_sequences": ["END"],
+        "metadata": {"user_id": "u"},
+    }
+    assert asked(user("hi"))["max_tokens"] > 0, "Messages must be told"
+
+
+def test_parts():
+    text = {"type": "text", "text": "see"}
+    data = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
+    url = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    file = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBE"}}
+    (message,) = asked(user([text, data, url, file]))["messages"]
+    assert [block["type"] for block in message["content"]] == ["text", "image", "image", "document"]
+    assert message["content"][1]["source"] == {"type": "base64", "media_type": "image/png", "data": "QUJD"}
+    assert message["content"][2]["source"] == {"type": "url", "url": "https://example.com/a.png"}
+
+
+def test_calls_and_their_results_stand_in_turns():
+    def call(name: str, arguments: str) -> dict[str, Any]:
+        return {"id": name, "type": "function", "function": {"name": "weather", "arguments": arguments}}
+
+    said = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [call("t1", '{"city": "Bern"}'), call("t2", "")],
+    }
+    results = [{"role": "tool", "tool_call_id": name, "content": "7 °C"} for name in ("t1", "t2")]
+    turns = asked(user("weather?"), said, *results, user("and now?"), tools=[TOOL])["messages"]
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
+    assert [block["input"] for block in turns[1]["content"]] == [{"city": "Bern"}, {}]
+    assert [block["type"] for block in turns[2]["content"]] == ["tool_result", "tool_result", "text"]
+
+
+@pytest.mark.parametrize(
+    ("told", "made"),
+    [
+        ({}, {"type": "auto"}),
+        ({"tool_choice": "auto"}, {"type": "auto"}),
+        ({"tool_choice": "required"}, {"type": "any"}),
+        ({"tool_choice": "none", "parallel_tool_calls": False}, {"type": "none"}),
+        (
+            {
+                "tool_choice": {"type": "function", "function": {"name": "weather"}},
+                "parallel_tool_calls": False,
+            },
+            {"type": "tool", "name": "weather", "disable_parallel_tool_use": True},
+        ),
+    ],
+)
+def test_tool_choice(told: dict[str, Any], made: dict[str, Any]):
+    request = asked(user("hi"), tools=[TOOL], **told)
+    assert request["tool_choice"] == made
+    schema = FUNCTION["parameters"]
+    assert request["tools"] == [{"name": "weather", "description": "of a city", "input_schema": schema}]
+
+
+def test_a_response_format_is_a_wanted_schema():
+    schema = {"type": "object", "properties": {}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    assert asked(user("hi"), response_format=wanted)["output_config"]["format"]["schema"] == schema
+    assert "output_config" not in asked(user("hi"), response_format={"type": "text"})
+
+
+AUDIO = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
+CALLED = {"id": "t", "type": "function", "function": {"name": "a", "arguments": "{no"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "param"),
+    [
+        (COMPLETIONS, body(prompt="x"), "path"),
+        (EMBEDDINGS, body(input="x"), "path"),
+        (CHAT, body(user("x"), n=2), "n"),
+        (CHAT, body(user("x"), logprobs=True), "logprobs"),
+        (CHAT, body(user("x"), response_format={"type": "json_object"}), "response_format.type"),
+        (CHAT, body(user([AUDIO])), "messages[0].content[0]"),
+        (
+            CHAT,
+            body(user([{"type": "image_url", "image_url": {"url": "data:x"}}])),
+            "messages[0].content[0].image_url.url",
+        ),
+        (CHAT, body({"role": "robot", "content": "x"}), "messages[0].role"),
+        (CHAT, body({"role": "tool", "content": "x"}), "messages[0].tool_call_id"),
+        (CHAT, body({"role": "system", "content": "x"}), "messages"),
+        (
+            CHAT,
+            body({"role": "assistant", "tool_calls": [CALLED]}),
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        (CHAT, body(user("x"), tools=[{"type": "custom"}]), "tools[0]"),
+        (CHAT, body(user("x"), tools=[TOOL], tool_choice="some"), "tool_choice"),
+        (CHAT, body(user("x"), tools=[TOOL], tool_choice={"type": "custom"}), "tool_choice.function.name"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused_by_name(path: str, wrong: dict[str, Any], param: str):
+    with pytest.raises(StageError) as caught:
+        messages_body(path, wrong)
+    assert caught.value.details["param"] == param
+    assert caught.value.details["status"] == 400
+
+
+USAGE = {
+    "input_tokens": 6,
+    "cache_creation_input_tokens": 4,
+    "cache_read_input_tokens": 20,
+    "output_tokens": 7,
+}
+
+
+def message(*content: dict[str, Any], reason: str = "end_turn") -> dict[str, Any]:
+    return {"id": "msg_1", "model": "real", "content": list(content), "stop_reason": reason, "usage": USAGE}
+
+
+def test_a_whole_answer():
+    blocks = [
+        {"type": "thinking", "thinking": "hm", "signature": "s"},
+        {"type": "text", "text": "I look"},
+        {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Bern"}},
+    ]
+    made = completion(message(*blocks, reason="tool_use"), body(user("hi")))
+    valid(COMPLETION, made)
+    (choice,) = made["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == "I look"
+    assert choice["message"]["reasoning_content"] == "hm"
+    assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]) == {"city": "Bern"}
+    assert made["usage"] == {
+        "prompt_tokens": 30,
+        "completion_tokens": 7,
+        "total_tokens": 37,
+        "prompt_tokens_details": {"cached_tokens": 20, "cache_write_tokens": 4},
+    }
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("max_tokens", "length"),
+        ("refusal", "content_filter"),
+        ("model_context_window_exceeded", "length"),
+        ("something_new", "stop"),
+    ],
+)
+def test_finish_reasons(reason: str, finish: str):
+    made = completion(message({"type": "text", "text": "x"}, reason=reason), body(user("hi")))
+    valid(COMPLETION, made)
+    assert made["choices"][0]["finish_reason"] == finish
+
+
+def test_a_stream():
+    def delta(index: int, kind: str, **told: Any) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **told}}
+
+    call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
+    events = [
+        {"type": "message_start", "message": {**message(reason=""), "usage": {**USAGE, "output_tokens": 1}}},
+        {"type": "ping"},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        delta(0, "text_delta", text="I "),
+        delta(0, "text_delta", text="look"),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": call},
+        delta(1, "input_json_delta", partial_json=""),
+        delta(1, "input_json_delta", partial_json='{"city": '),
+        delta(1, "input_json_delta", partial_json='"Bern"}'),
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 7}},
+        {"type": "message_stop"},
+    ]
+    told = CompletionChunks(body(user("hi")))
+    whole = Chunks(Asked(OPENAI, CHAT, body(user("hi")), "m", "$"))
+    for event in events:
+        for chunk in told.add(event):
+            valid(CHUNK, chunk)
+            whole.add(chunk)
+    assert whole.complete
+    made = whole.answer()
+    valid(COMPLETION, made)
+    (choice,) = made["choices"]
+    assert choice["message"]["content"] == "I look"
+    assert choice["message"]["tool_calls"] == [
+        {"id": "t1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
+    ]
+    assert choice["finish_reason"] == "tool_calls"
+    assert made["usage"]["prompt_tokens"] == 30
+    assert made["usage"]["completion_tokens"] == 7

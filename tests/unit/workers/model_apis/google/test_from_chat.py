@@ -1,0 +1,350 @@
+"""Chat requests as Google's contents, and its answers as chat completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridq.errors import SeatUnavailable, StageError
+from workers.model_apis.google.answers import ContentChunks, completion, embeddings
+from workers.model_apis.google.from_chat import ANY_SIGNATURE, content_body, translated_embedding
+from workers.model_apis.openai.from_messages import MessagesAsChat
+from workers.model_apis.request import CHAT, COMPLETIONS, translated
+from workers.model_apis.usage import google_usage
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "d", "parameters": SCHEMA}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
+HELLO = [{"role": "user", "content": "hi"}]
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": "gemini-2.5-flash", "messages": HELLO, **fields}
+
+
+def google(**fields: Any) -> dict[str, Any]:
+    return translated(content_body, CHAT, body(**fields))
+
+
+def config(**fields: Any) -> Any:
+    return google(**fields)["generationConfig"]
+
+
+def test_a_conversation_becomes_turns_of_two_roles():
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "developer", "content": [{"type": "text", "text": "be kind"}]},
+        {"role": "user", "content": "weather?"},
+        {"role": "user", "content": [{"type": "text", "text": "in Bern"}, {"type": "text", "text": ""}]},
+        {"role": "assistant", "content": "I look", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": '{"sun": true}'},
+        {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": "c2"}]},
+        {"role": "tool", "tool_call_id": "c2", "content": "rain"},
+    ]
+    call = {"name": "weather", "args": {"city": "Bern"}}
+    told = google(messages=messages)
+    assert told["systemInstruction"] == {"parts": [{"text": "be brief\n\nbe kind"}]}
+    assert told["contents"] == [
+        {"role": "user", "parts": [{"text": "weather?"}, {"text": "in Bern"}]},
+        {"role": "model", "parts": [{"text": "I look"}, {"functionCall": {**call, "id": "c1"}}]},
+        {
+            "role": "user",
+            "parts": [{"functionResponse": {"name": "weather", "id": "c1", "response": {"sun": True}}}],
+        },
+        {"role": "model", "parts": [{"functionCall": {**call, "id": "c2"}}]},
+        {
+            "role": "user",
+            "parts": [{"functionResponse": {"name": "weather", "id": "c2", "response": {"output": "rain"}}}],
+        },
+    ]
+    assert "'id'" not in str(content_body(CHAT, body(messages=messages), vertex=True))
+
+
+def test_a_signature_goes_back_where_the_model_wants_one():
+    signed = {**CALL, "extra_content": {"google": {"thought_signature": "c2ln"}}}
+
+    def sent(model: str, *calls: Any) -> list[Any]:
+        told = google(model=model, messages=[*HELLO, {"role": "assistant", "tool_calls": list(calls)}])
+        return [part.get("thoughtSignature") for part in told["contents"][1]["parts"]]
+
+    assert sent("gemini-3-flash", signed) == ["c2ln"]
+    assert sent("gemini-3-flash", CALL, CALL) == [ANY_SIGNATURE, None], "the first of a step alone needs one"
+    assert sent("gemini-2.5-flash", CALL) == [None]
+    assert sent("gemini-2.5-flash", signed) == ["c2ln"]
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+            {"inlineData": {"mimeType": "image/png", "data": "QUJD"}},
+        ),
+        (
+            {"type": "image_url", "image_url": {"url": "https://x.example/a/b.jpg?c=1"}},
+            {"fileData": {"fileUri": "https://x.example/a/b.jpg?c=1", "mimeType": "image/jpeg"}},
+        ),
+        (
+            {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,QUJD"}},
+            {"inlineData": {"mimeType": "application/pdf", "data": "QUJD"}},
+        ),
+        (
+            {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}},
+            {"inlineData": {"mimeType": "audio/wav", "data": "QUJD"}},
+        ),
+    ],
+)
+def test_pictures_files_and_sounds(part: dict[str, Any], told: dict[str, Any]):
+    assert google(messages=[{"role": "user", "content": [part]}])["contents"][0]["parts"] == [told]
+
+
+def test_what_steers_an_answer():
+    assert config(
+        max_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=3,
+        seed=7,
+        n=2,
+        stop="END",
+        presence_penalty=0.1,
+        frequency_penalty=0.2,
+    ) == {
+        "maxOutputTokens": 5,
+        "temperature": 0.5,
+        "topP": 0.9,
+        "topK": 3,
+        "seed": 7,
+        "candidateCount": 2,
+        "stopSequences": ["END"],
+        "presencePenalty": 0.1,
+        "frequencyPenalty": 0.2,
+    }
+    assert "generationConfig" not in google(n=1, stream_options={"include_usage": True}, user="u")
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+    told = {"responseMimeType": "application/json", "responseJsonSchema": SCHEMA}
+    assert config(response_format=wanted) == told
+    assert config(response_format={"type": "json_object"}) == {"responseMimeType": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "mode"),
+    [
+        (None, {"mode": "AUTO"}),
+        ("required", {"mode": "ANY"}),
+        ("none", {"mode": "NONE"}),
+        (
+            {"type": "function", "function": {"name": "weather"}},
+            {"mode": "ANY", "allowedFunctionNames": ["weather"]},
+        ),
+    ],
+)
+def test_tools(choice: Any, mode: dict[str, Any]):
+    told = google(tools=[WEATHER], tool_choice=choice)
+    declared = {"name": "weather", "description": "d", "parametersJsonSchema": SCHEMA}
+    assert told["tools"] == [{"functionDeclarations": [declared]}]
+    assert told["toolConfig"] == {"functionCallingConfig": mode}
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "told"),
+    [
+        ("gemini-2.5-pro", {"reasoning_effort": "medium"}, {"thinkingBudget": 8192}),
+        ("gemini-2.5-flash", {"reasoning_effort": "none"}, {"thinkingBudget": 0}),
+        ("gemini-2.5-flash", {"thinking": {"type": "disabled"}}, {"thinkingBudget": 0}),
+        ("gemini-3-pro", {"reasoning_effort": "xhigh"}, {"thinkingLevel": "high"}),
+        ("gemini-3-pro", {"reasoning_effort": "minimal"}, {"thinkingLevel": "low"}),
+        ("gemini-flash-latest", {"reasoning_effort": "none"}, {"thinkingLevel": "minimal"}),
+        (
+            "gemini-3-pro",
+            {"thinking": {"type": "enabled", "budget_tokens": 2000}, "reasoning_effort": "low"},
+            {"includeThoughts": True, "thinkingBudget": 2000},
+        ),
+        ("gemini-3-pro", {"thinking": {"type": "adaptive"}}, {"includeThoughts": True}),
+        ("gemma-3-27b-it", {"reasoning_effort": "high"}, None),
+        ("gemini-3-pro", {}, None),
+    ],
+)
+def test_how_much_to_think(model: str, asked: dict[str, Any], told: dict[str, Any] | None):
+    assert google(model=model, **asked).get("generationConfig", {}).get("thinkingConfig") == told
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": True}, "logprobs"),
+        ({"logit_bias": {"1": 5}}, "logit_bias"),
+        ({"functions": [{}]}, "functions"),
+        ({"audio": {"voice": "x"}}, "audio"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"tools": [WEATHER], "parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [WEATHER], "tool_choice": "often"}, "tool_choice"),
+        ({"response_format": {"type": "grammar"}}, "response_format.type"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "narrator", "content": "x"}]}, "messages[0].role"),
+        (
+            {"messages": [{"role": "tool", "tool_call_id": "nope", "content": "x"}]},
+            "messages[0].tool_call_id",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "video"}]}]},
+            "messages[0].content[0]",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "https://x/y"}]}]},
+            "messages[0].content[0].image_url.url",
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "system", "content": [{"type": "image_url", "image_url": "https://x/y.png"}]}
+                ]
+            },
+            "messages[0].content",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+            "messages[0].tool_calls[0].function",
+        ),
+        ({"response_format": {"type": "json_schema", "json_schema": 5}}, "body"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused_by_name(fields: dict[str, Any], param: str):
+    with pytest.raises(StageError) as caught:
+        google(**fields)
+    assert (caught.value.details["param"], caught.value.details["status"]) == (param, 400)
+
+
+def test_completions_and_tokens_are_refused():
+    with pytest.raises(StageError) as caught:
+        content_body(COMPLETIONS, {"model": "m", "prompt": "x"})
+    assert caught.value.details["param"] == "path"
+    with pytest.raises(StageError) as caught:
+        translated_embedding({"model": "m", "input": [[1, 2]]}, False)
+    assert caught.value.details["param"] == "input"
+
+
+def test_embeddings_of_both_apis():
+    asked = {"model": "e", "input": ["a", "b"], "dimensions": 2}
+    name, told = translated_embedding(asked, vertex=False)
+    assert name == "batchEmbedContents"
+    assert told["requests"][1] == {
+        "model": "models/e",
+        "content": {"parts": [{"text": "b"}]},
+        "outputDimensionality": 2,
+    }
+    answer = embeddings({"embeddings": [{"values": [1.0]}, {"values": [2.0]}]}, asked)
+    assert [each["embedding"] for each in answer["data"]] == [[1.0], [2.0]]
+    assert answer["usage"]["prompt_tokens"] == 1, "by rule of thumb"
+    name, told = translated_embedding(asked, vertex=True)
+    assert (name, told["instances"]) == ("predict", [{"content": "a"}, {"content": "b"}])
+    vertex = {"embeddings": {"values": [3.0], "statistics": {"token_count": 4}}}
+    answer = embeddings({"predictions": [vertex, vertex]}, asked)
+    assert (answer["usage"]["prompt_tokens"], answer["data"][1]["embedding"]) == (8, [3.0])
+
+
+USED = {
+    "promptTokenCount": 1000,
+    "cachedContentTokenCount": 900,
+    "toolUsePromptTokenCount": 5,
+    "candidatesTokenCount": 10,
+    "thoughtsTokenCount": 40,
+    "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 50}, {"modality": "TEXT", "tokenCount": 950}],
+}
+
+
+def test_usage_counts_thoughts_as_said_and_what_is_cached_once():
+    used = google_usage(USED)
+    assert (used.tokens_in, used.tokens_out) == (1005, 50)
+    assert (used.tokens_cached, used.tokens_reasoning, used.tokens_audio_in) == (900, 40, 50)
+    assert google_usage(None).tokens_in == 0
+
+
+def candidate(*parts: Any, reason: str | None = None) -> dict[str, Any]:
+    told: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": list(parts)}}
+    return {"candidates": [told | ({"finishReason": reason} if reason else {})], "responseId": "r"}
+
+
+def test_a_whole_answer():
+    thought = {"text": "hm", "thought": True}
+    call = {"functionCall": {"name": "weather", "args": {"city": "Bern"}}, "thoughtSignature": "c2ln"}
+    answer = {
+        **candidate(thought, {"text": "I "}, {"text": "look"}, call, reason="STOP"),
+        "usageMetadata": USED,
+    }
+    made = completion(answer, body())
+    (choice,) = made["choices"]
+    told = choice["message"]
+    assert (told["content"], told["reasoning_content"], choice["finish_reason"]) == (
+        "I look",
+        "hm",
+        "tool_calls",
+    )
+    assert told["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Bern"}'}
+    assert told["tool_calls"][0]["extra_content"] == {"google": {"thought_signature": "c2ln"}}
+    assert made["usage"]["prompt_tokens_details"] == {"cached_tokens": 900, "audio_tokens": 50}
+    assert made["usage"]["completion_tokens_details"] == {"reasoning_tokens": 40}
+    assert completion(candidate({"text": "a"}, reason="STOP"), body())["usage"] is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("STOP", "stop"),
+        ("MAX_TOKENS", "length"),
+        ("SAFETY", "content_filter"),
+        ("OTHER", "stop"),
+        (None, "stop"),
+    ],
+)
+def test_why_an_answer_ended(reason: str | None, told: str):
+    assert completion(candidate({"text": "a"}, reason=reason), body())["choices"][0]["finish_reason"] == told
+
+
+def test_a_prompt_that_is_blocked_and_a_call_that_cannot_be_read():
+    blocked = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}
+    for read in (lambda each: completion(each, body()), lambda each: list(ContentChunks(body()).add(each))):
+        with pytest.raises(StageError) as caught:
+            read(blocked)
+        assert caught.value.details["endpoint_code"] == "content_filter"
+        assert "PROHIBITED_CONTENT" in caught.value.details["reason"]
+        with pytest.raises(SeatUnavailable):
+            read(candidate(reason="MALFORMED_FUNCTION_CALL"))
+    with pytest.raises(ValueError, match="not one"):
+        completion({"candidates": []}, body())
+
+
+def test_a_streams_events_become_chunks_and_the_usage_comes_last():
+    chunks = ContentChunks(body())
+    call = {"functionCall": {"name": "weather", "args": {}}}
+    made = [
+        *chunks.add({**candidate({"text": "hm", "thought": True}), "usageMetadata": {"promptTokenCount": 1}}),
+        *chunks.add(candidate({"text": "a"}, call)),
+        *chunks.add(candidate(call)),
+        *chunks.add({**candidate(reason="STOP"), "usageMetadata": USED}),
+    ]
+    deltas = [each["choices"][0]["delta"] for each in made if each["choices"]]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert deltas[1:3] == [{"reasoning_content": "hm"}, {"content": "a"}]
+    calls = [delta["tool_calls"][0] for delta in deltas if "tool_calls" in delta]
+    assert [each["index"] for each in calls] == [0, 1]
+    assert calls[0]["id"] != calls[1]["id"]
+    assert made[-2]["choices"][0]["finish_reason"] == "tool_calls"
+    assert made[-1]["choices"] == []
+    assert made[-1]["usage"]["completion_tokens"] == 50
+    assert {each["id"] for each in made} == {"chatcmpl-r"}
+    used = [each["usage"]["prompt_tokens"] for each in made if not each["choices"]]
+    assert used == [1, 1005], "what is known of a stream that breaks off"
+
+
+def test_what_messages_says_of_thinking_reaches_the_seat():
+    class Inner:
+        wire, strict = "openai", False
+
+    asked = {"model": "gemini-3-pro", "max_tokens": 5, "messages": HELLO}
+    asked |= {"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "low"}}
+    told = MessagesAsChat(Inner(), thinks=True)._chat(asked)  # type: ignore[arg-type]
+    assert (told["thinking"], told["reasoning_effort"]) == (asked["thinking"], "low")
+    assert "thinking" not in MessagesAsChat(Inner())._chat(asked)  # type: ignore[arg-type]

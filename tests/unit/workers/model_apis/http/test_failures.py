@@ -1,0 +1,167 @@
+"""What a refusal means to the grid, and until when it holds, by each provider's own words."""
+
+from __future__ import annotations
+
+import json
+import time
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
+from tests.fakes.gemini_server import error as google_error
+from tests.fakes.gemini_server import google_type
+from workers.model_apis.http.failures import fault_of, fault_within
+from workers.model_apis.http.rate_limit_headers import span, wait
+
+NOW = 1_790_000_000
+
+
+def fault(status: int, body: Any = None, **headers: str) -> GridError:
+    raw = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
+    return fault_of(status, headers, raw, {"endpoint": "https://x/v1"})
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (401, {"error": {"message": "Incorrect API key"}}, SeatDegraded),
+        (402, {"error": {"message": "Insufficient Balance"}}, SeatDegraded),
+        (403, {"error": {"message": "no"}}, SeatDegraded),
+        (403, {"error": {"message": "no", "metadata": {"provider_name": "x"}}}, SeatDegraded),
+        (403, {"error": {"message": "flagged", "metadata": {"reasons": ["violence"]}}}, StageError),
+        (302, b"", SeatDegraded),
+        (400, {"error": {"message": "Your credit balance is too low to …"}}, SeatDegraded),
+        (429, {"error": {"type": "insufficient_quota", "message": "quota"}}, SeatDegraded),
+        (429, {"error": {"code": "billing_not_active"}}, SeatDegraded),
+        (429, {"error": {"code": "rate_limit_exceeded"}}, SeatRateLimited),
+        (429, b"<html>", SeatRateLimited),
+        (408, b"", SeatUnavailable),
+        (500, {"error": {"message": "oops"}}, SeatUnavailable),
+        (503, b"busy", SeatUnavailable),
+        (529, {"type": "error", "error": {"type": "overloaded_error"}}, SeatUnavailable),
+        (400, {"error": {"message": "bad", "param": "n"}}, StageError),
+        (404, {"error": {"message": "no such model"}}, StageError),
+        (413, {"error": {"type": "request_too_large"}}, StageError),
+        (400, google_error(400, "bad request"), StageError),
+        (
+            400,
+            google_error(
+                400, "API key not valid", {"@type": google_type("ErrorInfo"), "reason": "API_KEY_INVALID"}
+            ),
+            SeatDegraded,
+        ),
+        (400, {"error": {"code": 400, "status": "FAILED_PRECONDITION"}}, SeatDegraded),
+        (403, google_error(403, "no"), SeatDegraded),
+        (429, google_error(429, "quota"), SeatRateLimited),
+        (503, [google_error(503, "overloaded")], SeatUnavailable),
+        (400, {"error": {"status": "INVALID_ARGUMENT", "details": 5}}, StageError),
+    ],
+)
+def test_each_refusal_is_its_error(status: int, body: Any, kind: type[GridError]):
+    found = fault(status, body)
+    assert type(found) is kind
+    assert found.details["status"] == status
+
+
+def test_a_key_in_the_endpoints_words_is_blotted_out():
+    told = fault_of(401, {}, b'{"error": {"message": "wrong key sk-1"}}', {}, "sk-1")
+    assert "sk-1" not in told.to_json()
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "17"}, 17),
+        ({"retry-after": "17", "retry-after-ms": "1500"}, 1.5),
+        ({"retry-after": "0"}, 0),
+        ({}, None),
+        (
+            {"retry-after": "soon", "x-ratelimit-reset": "never", "x-ratelimit-reset-tokens": "1 fortnight"},
+            None,
+        ),
+        # Anthropic: the limits with nothing left count, the last of them
+        (
+            {
+                "anthropic-ratelimit-requests-remaining": "9",
+                "anthropic-ratelimit-requests-reset": "2026-09-21T14:13:21Z",
+                "anthropic-ratelimit-input-tokens-remaining": "0",
+                "anthropic-ratelimit-input-tokens-reset": "2026-09-21T14:14:00Z",
+                "anthropic-ratelimit-output-tokens-remaining": "0",
+                "anthropic-ratelimit-output-tokens-reset": "2026-09-21T14:13:50+00:00",
+            },
+            40,
+        ),
+        ({"anthropic-ratelimit-unified-reset": str(NOW + 3600)}, 3600),
+        ({"anthropic-ratelimit-tokens-reset": "2026-09-21T14:00:00Z"}, 0),
+        # OpenAI, Azure, Groq
+        (
+            {
+                "x-ratelimit-remaining-requests": "0",
+                "x-ratelimit-reset-requests": "6m0s",
+                "x-ratelimit-remaining-tokens": "100",
+                "x-ratelimit-reset-tokens": "88ms",
+            },
+            360,
+        ),
+        ({"x-ratelimit-reset-requests": "2m59.56s", "x-ratelimit-reset-tokens": "7.66s"}, 7.66),
+        ({"x-ratelimit-reset-requests": "1h2m3s"}, 3723),
+        # OpenRouter in milliseconds since 1970, others in seconds of either kind
+        ({"x-ratelimit-reset": str((NOW + 90) * 1000)}, 90),
+        ({"x-ratelimit-reset": str(NOW + 90)}, 90),
+        ({"ratelimit-reset": "12"}, 12),
+    ],
+)
+def test_the_time_is_read_from_the_headers_by_the_endpoints_clock(
+    headers: dict[str, str], seconds: float | None
+):
+    told = wait({**headers, "date": formatdate(NOW, usegmt=True)})
+    assert told == (None if seconds is None else pytest.approx(seconds))
+    found = fault(429, None, **headers, date=formatdate(NOW, usegmt=True))
+    assert found.details.get("retry_after") == told
+
+
+def test_without_its_clock_this_machines_counts():
+    left = wait({"x-ratelimit-reset": str(int(time.time()) + 500)})
+    assert left is not None
+    assert 400 < left <= 500
+
+
+def test_googles_delay_stands_in_the_error():
+    delay = {"@type": google_type("RetryInfo"), "retryDelay": "34.5s"}
+    assert fault(429, google_error(429, "quota", delay)).details["retry_after"] == 34.5
+    assert fault(503, google_error(503, "busy", delay)).details["retry_after"] == 34.5
+    odd = {"@type": google_type("RetryInfo"), "retryDelay": ["soon"]}
+    assert "retry_after" not in fault(429, google_error(429, "quota", odd)).details
+
+
+def test_a_limits_turn_is_no_reason_to_leave_a_broken_endpoint_alone_that_long():
+    headers = {"anthropic-ratelimit-requests-reset": "2099-01-01T00:00:00Z"}
+    assert "retry_after" not in fault(529, None, **headers).details
+    assert fault(529, None, **headers, **{"retry-after": "3"}).details["retry_after"] == 3
+
+
+@pytest.mark.parametrize("text", ["", "s", "1x", "-1s", "1s2", "NaN"])
+def test_what_is_no_span(text: str):
+    assert span(text) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, SeatUnavailable),
+        ({"type": "error", "error": {"type": "rate_limit_error"}}, SeatRateLimited),
+        ({"type": "error", "error": {"type": "invalid_request_error"}}, StageError),
+        ({"type": "error", "error": {"type": "timeout_error"}}, SeatUnavailable),
+        ({"error": {"code": "rate_limit_exceeded"}}, SeatRateLimited),
+        ({"error": {"code": 402, "message": "no credit"}}, SeatDegraded),
+        ({"error": "something"}, SeatUnavailable),
+        (google_error(503, "The model is overloaded."), SeatUnavailable),
+        (google_error(429, "quota"), SeatRateLimited),
+        ({"error": None, "choices": []}, None),
+    ],
+)
+def test_an_error_within_a_stream(event: dict[str, Any], kind: type[GridError] | None):
+    found = fault_within(event)
+    assert kind is None if found is None else type(found) is kind

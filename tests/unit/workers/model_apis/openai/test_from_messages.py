@@ -1,0 +1,264 @@
+"""A client of Messages at a seat of the OpenAI wire: requests, answers, events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridq.errors import StageError
+from tests.fakes.model_types import CHAT_REQUEST, MESSAGE, valid
+from workers.model_apis.anthropic.events import message
+from workers.model_apis.openai.api import OpenAIWire
+from workers.model_apis.openai.from_messages import chat_body
+
+
+def body(*messages: Any, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "max_tokens": 9, "messages": list(messages), **more}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def asked(*messages: Any, **more: Any) -> dict[str, Any]:
+    """The chat request for Messages; the official package agrees that it is one."""
+    made = chat_body(body(*messages, **more))
+    valid(CHAT_REQUEST, {key: value for key, value in made.items() if key != "top_k"})
+    return made
+
+
+TOOL = {"name": "weather", "description": "of a city", "input_schema": {"type": "object", "properties": {}}}
+
+
+def test_plain_fields_and_system():
+    made = asked(
+        user("hi"),
+        system=[
+            {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
+            {"type": "text", "text": "b"},
+        ],
+        temperature=0.5,
+        top_p=0.9,
+        top_k=4,
+        stop_sequences=["END"],
+        metadata={"user_id": "u"},
+        thinking={"type": "enabled", "budget_tokens": 1024},
+        service_tier="auto",
+    )
+    assert made == {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [{"role": "system", "content": "a\n\nb"}, {"role": "user", "content": "hi"}],
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 4,
+        "stop": ["END"],
+        "user": "u",
+    }
+
+
+def test_openais_own_api_is_asked_in_its_own_fields():
+    made = chat_body(body(user("hi"), top_k=4), strict=True)
+    assert made == {"model": "m", "max_completion_tokens": 9, "messages": [user("hi")]}
+    assert OpenAIWire("https://api.openai.com/v1").strict
+    assert OpenAIWire("https://mine.openai.azure.com/openai/v1").strict
+    assert not OpenAIWire("https://llm.example.com/v1").strict
+
+
+def test_blocks_of_text_are_one_text_and_pictures_are_parts():
+    text = {"type": "text", "text": "see", "cache_control": {"type": "ephemeral"}}
+    base64 = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
+    url = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
+    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBE"}}
+    plain = {
+        "type": "document",
+        "title": "T",
+        "source": {"type": "text", "media_type": "text/plain", "data": "body"},
+    }
+    assert asked(user([text, text]))["messages"] == [user("see\n\nsee")]
+    assert asked(user([text, base64, url, pdf, plain]))["messages"] == [
+        user(
+            [
+                {"type": "text", "text": "see"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+                {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
+                {
+                    "type": "file",
+                    "file": {"filename": "document.pdf", "file_data": "data:application/pdf;base64,JVBE"},
+                },
+                {"type": "text", "text": "T\n\nbody"},
+            ]
+        )
+    ]
+
+
+def test_calls_and_their_results():
+    call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Zürich"}}
+    picture = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
+    results = [
+        {"type": "text", "text": "here"},
+        {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "7 °C"}, picture]},
+        {"type": "tool_result", "tool_use_id": "t2", "is_error": True, "content": "no such city"},
+        {"type": "tool_result", "tool_use_id": "t3"},
+    ]
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    said = {"role": "assistant", "content": [thinking, {"type": "text", "text": "I look"}, call]}
+    only = {"role": "assistant", "content": [call]}
+    made = asked(user("weather?"), said, user(results), only, tools=[TOOL])["messages"]
+    function = {"name": "weather", "arguments": '{"city": "Zürich"}'}
+    calls = [{"id": "t1", "type": "function", "function": function}]
+    assert made[1] == {"role": "assistant", "content": "I look", "tool_calls": calls}
+    assert made[2:5] == [
+        {"role": "tool", "tool_call_id": "t1", "content": "7 °C"},
+        {"role": "tool", "tool_call_id": "t2", "content": "Error: no such city"},
+        {"role": "tool", "tool_call_id": "t3", "content": ""},
+    ]
+    assert [part["type"] for part in made[5]["content"]] == ["text", "image_url"]
+    assert made[6] == {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+@pytest.mark.parametrize(
+    ("choice", "made"),
+    [
+        (None, {"tool_choice": "auto"}),
+        ({"type": "auto"}, {"tool_choice": "auto"}),
+        ({"type": "any"}, {"tool_choice": "required"}),
+        ({"type": "none"}, {"tool_choice": "none"}),
+        (
+            {"type": "tool", "name": "weather", "disable_parallel_tool_use": True},
+            {
+                "tool_choice": {"type": "function", "function": {"name": "weather"}},
+                "parallel_tool_calls": False,
+            },
+        ),
+    ],
+)
+def test_tool_choice(choice: Any, made: dict[str, Any]):
+    request = asked(user("hi"), tools=[TOOL], **({"tool_choice": choice} if choice else {}))
+    assert {key: request.get(key) for key in made} == made
+    assert request["tools"] == [
+        {
+            "type": "function",
+            "function": {
+                "name": "weather",
+                "description": "of a city",
+                "parameters": TOOL["input_schema"],
+            },
+        }
+    ]
+
+
+def test_a_wanted_schema_is_a_response_format():
+    schema = {"type": "object", "properties": {"a": {"type": "number"}}}
+    made = asked(
+        user("hi"), output_config={"effort": "low", "format": {"type": "json_schema", "schema": schema}}
+    )
+    assert made["response_format"]["json_schema"]["schema"] == schema
+    assert "reasoning_effort" not in made
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        (body({"role": "robot", "content": "x"}), "messages[0].role"),
+        (body(user([{"type": "container_upload"}])), "messages[0].content[0].type"),
+        (body(user([{"type": "text"}])), "messages[0].content[0].text"),
+        (
+            body(user([{"type": "image", "source": {"type": "file", "file_id": "f"}}])),
+            "messages[0].content[0].source",
+        ),
+        (body(user([{"type": "document", "source": {"type": "url"}}])), "messages[0].content[0].source"),
+        (body(user([{"type": "tool_result"}])), "messages[0].content[0].tool_use_id"),
+        (
+            body({"role": "assistant", "content": [{"type": "server_tool_use"}]}),
+            "messages[0].content[0].type",
+        ),
+        (body(user("x"), tools=[{"type": "web_search_20250305", "name": "web_search"}]), "tools[0].type"),
+        (body(user("x"), tools=[{"name": "a"}]), "tools[0]"),
+        (body(user("x"), tools=[TOOL], tool_choice={"type": "some"}), "tool_choice.type"),
+        (body(user("x"), tools=[TOOL], tool_choice={"type": "tool"}), "tool_choice.name"),
+        (body(user("x"), system=[{"type": "image"}]), "system[0]"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused_by_name(wrong: dict[str, Any], param: str):
+    with pytest.raises(StageError) as caught:
+        chat_body(wrong)
+    assert caught.value.details["param"] == param
+    assert caught.value.details["status"] == 400
+
+
+def completion(finish: str = "stop", usage: Any = None, **told: Any) -> dict[str, Any]:
+    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": None, **told}}
+    return {"id": "c1", "model": "real", "choices": [choice], "usage": usage}
+
+
+USAGE = {
+    "prompt_tokens": 30,
+    "completion_tokens": 7,
+    "total_tokens": 37,
+    "prompt_tokens_details": {"cached_tokens": 20, "cache_write_tokens": 4},
+}
+CALL = {"id": "t1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
+
+
+def test_a_whole_answer():
+    made = message(completion(content="yes", usage=USAGE), body(user("hi")))
+    valid(MESSAGE, made)
+    assert made == {
+        "id": "msg_c1",
+        "type": "message",
+        "role": "assistant",
+        "model": "real",
+        "content": [{"type": "text", "text": "yes"}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": 6,
+            "cache_creation_input_tokens": 4,
+            "cache_read_input_tokens": 20,
+            "output_tokens": 7,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("finish", "told", "reason"),
+    [
+        ("stop", {"content": "x"}, "end_turn"),
+        ("length", {"content": "x"}, "max_tokens"),
+        ("tool_calls", {"tool_calls": [CALL]}, "tool_use"),
+        ("stop", {"tool_calls": [CALL]}, "tool_use"),
+        ("content_filter", {"refusal": "no"}, "refusal"),
+        ("something new", {"content": "x"}, "end_turn"),
+    ],
+)
+def test_stop_reasons(finish: str, told: dict[str, Any], reason: str):
+    made = message(completion(finish, **told), body(user("hi")))
+    valid(MESSAGE, made)
+    assert made["stop_reason"] == reason
+
+
+def test_the_stop_text_that_was_met_is_told_where_the_endpoint_tells_it():
+    answer = completion(content="x")
+    answer["choices"][0]["stop_reason"] = "END"
+    made = message(answer, body(user("hi"), stop_sequences=["END"]))
+    assert (made["stop_reason"], made["stop_sequence"]) == ("stop_sequence", "END")
+
+
+def test_calls_of_an_answer_and_arguments_that_are_no_json():
+    broken = {"function": {"name": "weather", "arguments": '{"city'}}
+    empty = {"id": "t3", "function": {"name": "now", "arguments": ""}}
+    made = message(completion("tool_calls", tool_calls=[CALL, broken, empty]), body(user("hi")))
+    valid(MESSAGE, made)
+    assert [block["input"] for block in made["content"]] == [{"city": "Bern"}, {"INVALID_JSON": '{"city'}, {}]
+    assert len({block["id"] for block in made["content"]}) == 3
+
+
+def test_reasoning_is_told_to_those_who_asked_for_thinking():
+    answer = completion(content="42", reasoning_content="six times seven")
+    assert [block["type"] for block in message(answer, body(user("hi")))["content"]] == ["text"]
+    thinking = body(user("hi"), thinking={"type": "enabled", "budget_tokens": 1024})
+    made = message(answer, thinking)
+    valid(MESSAGE, made)
+    assert made["content"][0]["thinking"] == "six times seven"

@@ -1,0 +1,178 @@
+"""What a call used, read from each wire's own names and told in the other's, nothing lost on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridq.protocol.models import Usage
+from workers.model_apis.anthropic.events import MessageEvents
+from workers.model_apis.anthropic.from_chat import CompletionChunks
+from workers.model_apis.usage import (
+    MOST_TOKENS,
+    anthropic_usage,
+    as_anthropic,
+    as_openai,
+    filled,
+    openai_usage,
+)
+
+CHAT: dict[str, Any] = {
+    "prompt_tokens": 100,
+    "completion_tokens": 50,
+    "total_tokens": 150,
+    "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 30, "audio_tokens": 4},
+    "completion_tokens_details": {"reasoning_tokens": 20, "audio_tokens": 3},
+}
+MESSAGE: dict[str, Any] = {
+    "input_tokens": 10,
+    "cache_read_input_tokens": 60,
+    "cache_creation_input_tokens": 30,
+    "cache_creation": {"ephemeral_5m_input_tokens": 18, "ephemeral_1h_input_tokens": 12},
+    "output_tokens": 50,
+    "output_tokens_details": {"thinking_tokens": 20},
+}
+
+
+def test_a_chats_parts_are_counted_and_none_is_counted_twice():
+    assert openai_usage(CHAT) == Usage(
+        tokens_in=100,
+        tokens_out=50,
+        tokens_cached=60,
+        tokens_cache_written=30,
+        tokens_reasoning=20,
+        tokens_audio_in=4,
+        tokens_audio_out=3,
+    )
+
+
+def test_a_messages_input_is_the_sum_of_what_it_states_apart():
+    assert anthropic_usage(MESSAGE) == Usage(
+        tokens_in=100,
+        tokens_out=50,
+        tokens_cached=60,
+        tokens_cache_written=30,
+        tokens_cache_hour=12,
+        tokens_reasoning=20,
+    )
+
+
+def test_what_is_written_to_the_cache_may_be_stated_by_how_long_it_is_kept_alone():
+    told = {key: value for key, value in MESSAGE.items() if key != "cache_creation_input_tokens"}
+    assert anthropic_usage(told) == anthropic_usage(MESSAGE)
+
+
+@pytest.mark.parametrize("used", [openai_usage(CHAT), anthropic_usage(MESSAGE), Usage(tokens_in=3)])
+def test_each_wire_tells_it_so_that_it_is_read_back_whole(used: Usage):
+    assert openai_usage(as_openai(used)) == used
+    heard = used.model_copy(update={"tokens_audio_in": 0, "tokens_audio_out": 0})  # Messages has no audio
+    assert anthropic_usage(as_anthropic(used)) == heard
+
+
+@pytest.mark.parametrize(
+    ("stated", "used"),
+    [
+        # xAI counts reasoning beside completion_tokens, in total_tokens only
+        (
+            {
+                "prompt_tokens": 5,
+                "completion_tokens": 2,
+                "total_tokens": 27,
+                "completion_tokens_details": {"reasoning_tokens": 20},
+            },
+            Usage(tokens_in=5, tokens_out=22, tokens_reasoning=20),
+        ),
+        # DeepSeek's own name
+        (
+            {"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 8},
+            Usage(tokens_in=9, tokens_out=1, tokens_cached=8),
+        ),
+        # OpenRouter says what it cost
+        (
+            {"prompt_tokens": 9, "completion_tokens": 1, "cost": 0.00000115},
+            Usage(tokens_in=9, tokens_out=1, micro_dollars=2),
+        ),
+        # parts that are more than the whole
+        (
+            {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 90, "cache_write_tokens": 5}},
+            Usage(tokens_in=9, tokens_cached=9),
+        ),
+        ({"prompt_tokens": -1, "completion_tokens": True, "cost": "free"}, Usage()),
+        (
+            {"prompt_tokens": 1, "prompt_tokens_details": [], "completion_tokens_details": 3},
+            Usage(tokens_in=1),
+        ),
+        ({"cost": float("inf")}, Usage()),
+        (None, Usage()),
+    ],
+)
+def test_odd_ways_of_stating_it(stated: Any, used: Usage):
+    assert openai_usage(stated) == used
+
+
+@pytest.mark.parametrize(
+    ("stated", "used"),
+    [
+        (None, (7, 3)),
+        ("many", (7, 3)),
+        ({}, (7, 3)),
+        ({"prompt_tokens": None, "completion_tokens": None}, (7, 3)),
+        ({"prompt_tokens": "10", "completion_tokens": "5"}, (7, 3)),
+        ({"prompt_tokens": -10, "completion_tokens": -5}, (7, 3)),
+        ({"prompt_tokens": True, "completion_tokens": float("nan")}, (7, 3)),
+        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, (7, 3)),
+        ({"prompt_tokens": 10**30, "completion_tokens": MOST_TOKENS}, (7, 3)),
+        ({"prompt_tokens": 10.0, "completion_tokens": 5.0}, (10, 5)),
+        ({"completion_tokens": 5}, (7, 5)),
+        ({"prompt_tokens": 10}, (10, 3)),
+        ({"prompt_tokens": 10, "total_tokens": 14}, (10, 4)),
+        ({"completion_tokens": 5, "total_tokens": 14}, (9, 5)),
+        ({"total_tokens": 14}, (11, 3)),
+    ],
+)
+def test_what_is_not_stated_is_counted_by_rule_of_thumb(stated: Any, used: tuple[int, int]):
+    found = openai_usage(filled(stated, lambda: 7, 3))
+    assert (found.tokens_in, found.tokens_out) == used
+
+
+def test_what_is_stated_is_handed_on_as_it_is():
+    assert filled(CHAT, lambda: 7, 3) == CHAT
+    assert filled({"prompt_tokens": 9, "completion_tokens": 0}, lambda: 7, 0)["completion_tokens"] == 0
+    assert filled({"cost": 0.5}, lambda: 7, 3)["cost"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("told", "service"),
+    [("priority", "priority"), ("flex", "flex"), ("default", ""), ("auto", ""), (None, ""), (["flex"], "")],
+)
+def test_the_kind_of_service_counts_where_it_is_charged_otherwise(told: Any, service: str):
+    assert openai_usage(CHAT, told).service == service
+    assert anthropic_usage({**MESSAGE, "speed": told}).service == service
+
+
+def test_the_last_chunk_and_the_last_event_tell_it_in_their_wires_names():
+    chunks = CompletionChunks({"model": "m"})
+    begun = {**MESSAGE, "output_tokens": 1, "output_tokens_details": None}
+    chunks.add({"type": "message_start", "message": {"id": "1", "usage": begun}})
+    stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+    told = {"output_tokens": 50, "output_tokens_details": {"thinking_tokens": 20}}
+    last = chunks.add({**stop, "usage": told})[-1]
+    assert last["usage"] == {
+        "prompt_tokens": 100,
+        "completion_tokens": 50,
+        "total_tokens": 150,
+        "prompt_tokens_details": {
+            "cached_tokens": 60,
+            "cache_write_tokens": 30,
+            "cache_creation": MESSAGE["cache_creation"],
+        },
+        "completion_tokens_details": {"reasoning_tokens": 20},
+    }
+
+    events = MessageEvents({"model": "m"})
+    head = {"id": "1", "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
+    assert list(events.add(head))
+    assert list(events.add({"choices": [], "usage": last["usage"]})) == []
+    end = list(events.end())[-2]
+    assert end["usage"] == MESSAGE

@@ -1,0 +1,156 @@
+"""What a seats file says of owners, for every profile's tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.config.settings import Settings
+from gridq.errors import ConfigError
+from gridq.profiles.testing import FakeProfile
+from gridq.protocol.models import Limit, SeatOffer
+from workers.machine.probing import find
+from workers.machine.seats import Found
+from workers.owner.lend import Lend, Owners, Terms
+
+SEATS = """
+[local]
+owner = "alice"
+
+[[bench]]
+name = "one"
+owner = "alice"
+lend = { hours = "19:00-08:00 Mon-Fri, Sat, Sun", only_when_idle = "10m", timezone = "Europe/Berlin" }
+
+[[bench]]
+name = "two"
+
+[[bench]]
+name = "three"
+[bench.lend]
+only_when_idle = 90
+"""
+
+
+def found(home: Path, text: str) -> Found:
+    (home / "seats.toml").write_text(text)
+    return find(Settings(home=home, profiles=("bench",)), {"bench": FakeProfile()})
+
+
+def test_each_seat_has_its_own_terms_and_the_profile_sees_none_of_them(tmp_path: Path) -> None:
+    seats = {seat.name: seat.terms for seat in found(tmp_path, SEATS).seats}
+    assert (seats["local"].owner, seats["one"].owner, seats["two"]) == ("alice", "alice", Terms())
+    assert (seats["one"].lend.only_when_idle, seats["three"].lend.only_when_idle) == (600, 90)
+    assert seats["one"].lend.when() is not None
+    assert seats["three"].lend.when() is None
+
+
+def test_a_table_without_a_name_speaks_for_every_seat_of_its_kind() -> None:
+    owners = Owners()
+    assert owners.split({"gpu": {"lanes": 2, "owner": "bob"}}) == {"gpu": {"lanes": 2}}
+    assert [owners.of("gpu", name).owner for name in ("gpu0", "cpu")] == ["bob", "bob"]
+    assert owners.of("llm", "gpu0") == Terms()
+
+
+def test_one_of_several_tables_speaks_for_no_other_seat() -> None:
+    """A table of a model API's endpoint may have a provider in place of a name."""
+    owners = Owners()
+    ann = {"provider": "openai", "owner": "ann", "lend": {"agents": ["ci"]}}
+    bob = {"provider": "mistral", "owner": "bob"}
+    owners.split({"llm": [ann, bob, {"name": "eu", "provider": "groq", "owner": "eve"}, {"owner": "dan"}]})
+    names = ("openai", "mistral", "eu", "groq", "anthropic")
+    assert [owners.of("llm", name).owner for name in names] == ["ann", "bob", "eve", "", ""]
+    assert owners.of("llm", "openai").lends_to == ("ci", "ann")
+    assert not owners.of("llm", "mistral").lends_to
+
+
+@pytest.mark.parametrize(
+    ("table", "path", "why"),
+    [
+        ({"owner": "al ice"}, "bench[0].owner", "pattern"),
+        ({"owner": 5}, "bench[0].owner", "string"),
+        ({"lend": "yes"}, "bench[0].lend", "dictionary"),
+        ({"lend": {"hour": "Sat"}}, "bench[0].lend.hour", "Extra inputs"),
+        ({"lend": {"hours": "Sat-Funday"}}, "bench[0].lend.hours", "'Funday' is no day"),
+        ({"lend": {"timezone": "Europe/Berlln"}}, "bench[0].lend.timezone", "no time zone"),
+        ({"lend": {"share": 60}}, "bench[0].lend.share", "less than or equal to 1"),
+        ({"lend": {"share": 0}}, "bench[0].lend.share", "greater than 0"),
+        ({"lend": {"only_when_idle": "soon"}}, "bench[0].lend.only_when_idle", "must be a time"),
+        ({"lend": {"only_when_idle": True}}, "bench[0].lend.only_when_idle", "must be a time"),
+        ({"lend": {"only_when_idle": "2d"}}, "bench[0].lend.only_when_idle", "must be a time"),
+    ],
+)
+def test_what_is_wrong_names_its_place(table: dict[str, Any], path: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Owners().split({"bench": [{"name": "one", **table}]})
+    assert caught.value.details["path"] == path
+    assert why in caught.value.details["reason"]
+
+
+def offer(**more: Any) -> SeatOffer:
+    models = [
+        {"name": "big-1", "families": ["big"]},
+        {"name": "big-2", "families": ["big"]},
+        {"name": "small"},
+    ]
+    given: dict[str, Any] = {"name": "a", "kind": "llm", "lanes": 4, "capability": {"models": models}}
+    return SeatOffer(**{**given, "config": {"models": models, "url": "x"}, **more})
+
+
+def terms(owner: str = "", **lend: Any) -> Terms:
+    return Terms(owner, Lend.model_validate(lend))
+
+
+def test_a_seat_lends_no_more_than_its_terms_say() -> None:
+    assert terms().applied(offer()) == offer()
+    assert terms(at_most=2).applied(offer()).lanes == 2
+    assert terms(at_most=9).applied(offer()).lanes == 4
+    some = terms(models=["big", "small"]).applied(offer())
+    one = terms(models=["big-2"]).applied(offer())
+    assert [[model["name"] for model in each.capability["models"]] for each in (some, one)] == [
+        ["big-1", "big-2", "small"],
+        ["big-2"],
+    ]
+    assert [model["name"] for model in one.config["models"]] == ["big-2"]
+    assert one.config["url"] == "x"
+    with pytest.raises(ValueError, match="none of the models that are lent: huge"):
+        terms(models=["huge"]).applied(offer())
+
+
+def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> None:
+    def lent(share: float, most: int) -> list[tuple[str, int]]:
+        limits = [
+            Limit(thing="money", window="month", most=most),
+            Limit(thing="requests", window="5h", most=9),
+        ]
+        return [(one.thing, one.most) for one in terms(share=share).applied(offer(limits=limits)).limits]
+
+    assert lent(0.6, 50_000_001) == [("money", 30_000_000), ("requests", 5)]
+    assert lent(0.07, 100) == [("money", 7), ("requests", 0)]
+    assert lent(1, 7) == [("money", 7), ("requests", 9)]
+    seats = found(tmp_path, "[bench]\nbudget = 5\nlend = { share = 0.6 }\n[local]\nlend = { share = 0.5 }\n")
+    assert [(s.offer.limits[0].most, s.whole_budget) for s in seats.seats] == [(3_000_000, 5_000_000)]
+    assert seats.missing == [
+        "local: local is not lent: lend.share is a share of its budgets, and it has none"
+    ]
+    seats = found(tmp_path, "[bench]\nbudget = 0.000001\nlend = { share = 0.6 }\n")
+    assert seats.missing == [
+        "bench: bench is not lent: lend.share lends nothing of its money a month: $0.000001"
+    ]
+
+
+def test_its_owner_is_always_among_those_it_is_lent_to() -> None:
+    assert terms("alice").lends_to == ()
+    assert terms(agents=["ci", "team:research"]).lends_to == ("ci", "team:research")
+    assert terms("alice", agents=["ci"]).lends_to == ("ci", "alice")
+    assert terms("ci", agents=["ci"]).lends_to == ("ci",)
+
+
+def test_a_seat_with_nothing_to_lend_is_not_served_and_that_is_said(tmp_path: Path) -> None:
+    seats = found(
+        tmp_path, '[bench]\nlanes = 3\nlend = { at_most = 1 }\n[local]\nlend = { models = ["big"] }\n'
+    )
+    assert [(seat.name, seat.offer.lanes) for seat in seats.seats] == [("bench", 1)]
+    assert seats.missing == ["local: local is not lent: it has none of the models that are lent: big"]

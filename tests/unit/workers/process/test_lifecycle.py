@@ -1,0 +1,70 @@
+"""In which order a worker says what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.app import app
+from gridq.config.settings import settings
+from gridq.seats import registry
+from tests.conftest import GridEnv
+from workers.machine.probing import find
+from workers.machine.seats import Seat
+from workers.process.lifecycle import Worker
+from workers.profiles.gpu import GpuProfile
+from workers.profiles.gpu.capability import GpuCapability
+
+STAGES = """
+from gridq import stage
+
+@stage(effects=["Process"], input="Any", output="Any")
+def offered(value):
+    return value
+"""
+
+
+def test_a_seats_stages_are_known_as_soon_as_it_is_live(
+    grid_env: GridEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "offered_stages.py").write_text(STAGES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("GRIDQ_STAGES", "offered_stages")
+    settings.cache_clear()
+    config = settings()
+    seat = find(config, {}).chosen(["local"])[0]
+    worker = Worker(app, config, seat, ["gridq:local"], 1)
+    scripts = worker.session.scripts
+    register = scripts.register
+    known: list[list[str]] = []
+
+    def registered(*args: Any, **more: Any) -> str | None:
+        other = register(*args, **more)
+        known.append([str(spec["name"]) for spec in registry.published_stages(scripts.client, scripts.keys)])
+        return other
+
+    monkeypatch.setattr(scripts, "register", registered)
+    worker.start()
+    try:
+        assert known == [["offered"]]
+    finally:
+        worker.stop()
+
+
+def test_what_an_hour_of_a_seat_costs_reaches_the_server(grid_env: GridEnv) -> None:
+    """As its table says, with the time-out of a stage that has none of its own."""
+    profile = GpuProfile()
+    (offer,) = profile.probe({"gpus": False, "price_per_hour": 1.5}).found
+    capability = GpuCapability.model_validate(offer.capability)
+    queues = tuple(profile.queues(capability))
+    config = settings().model_copy(update={"stage_timeout": 90.0})
+    worker = Worker(app, config, Seat(offer, queues, profile, capability), list(queues), 1)
+    scripts = worker.session.scripts
+    worker.start()
+    try:
+        [seat] = registry.live_seats(scripts.client, scripts.keys)
+        assert (seat.hourly, seat.rates.timeout_ms) == (1_500_000, 90_000)
+    finally:
+        worker.stop()

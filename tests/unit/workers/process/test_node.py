@@ -1,0 +1,55 @@
+"""`python -m workers.process.node`: Celery's worker, without the rest of its command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gridq.config.settings import Settings
+from workers.supervisor import programs
+
+UNASKED = ("celery.bin.celery", "celery.bin.control", "flower", "tornado", "prompt_toolkit")
+"""What the `celery` command imports for its other subcommands."""
+
+LOADED = f"""
+import atexit, runpy, sys
+atexit.register(lambda: print("LOADED", *[name for name in {UNASKED} if name in sys.modules]))
+runpy.run_module("workers.process.node", run_name="__main__", alter_sys=True)
+"""
+
+
+def ran(*command: str, env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], env=dict(env), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_it_takes_what_celerys_own_command_takes() -> None:
+    ours = ran("-m", "workers.process.node", "workers", "--help")
+    theirs = ran("-m", "celery", "-A", "workers", "worker", "--help")
+    assert (ours.returncode, theirs.returncode) == (0, 0), ours.stderr + theirs.stderr
+    options = [said.stdout.partition("\n")[2] for said in (ours, theirs)]  # the first line names the program
+    assert "--seat" in options[0]
+    assert options[0] == options[1]
+
+
+def test_without_an_app_it_says_how_it_is_called() -> None:
+    for command in ((), ("--help",)):
+        said = ran("-m", "workers.process.node", *command)
+        assert (said.returncode, said.stdout) == (2, "")
+        assert (
+            said.stderr
+            == "The app comes first, such as: python -m workers.process.node workers --seat NAME\n"
+        )
+
+
+def test_what_other_subcommands_need_is_not_loaded(tmp_path: Path) -> None:
+    program = programs.seat(Settings(home=tmp_path), "cpu", tmp_path, {}, 1.0)
+    assert program.command[1:3] == ("-m", "workers.process.node")
+    done = ran("-c", LOADED, *program.command[3:], env={**os.environ, "GRIDQ_LEASE_MS": "soon"})
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("config.invalid: GRIDQ_LEASE_MS is not usable")
+    assert done.stdout.split() == ["LOADED"]

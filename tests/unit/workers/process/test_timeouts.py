@@ -1,0 +1,40 @@
+"""What is read back of timeouts, and what is said where it is not what was set."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from gridq.app import app
+from gridq.store.scripts import Scripts
+from tests.conftest import GridEnv
+from tests.unit.store.plans import Grid
+from workers.process.timeouts import in_effect
+
+
+def test_they_are_those_of_the_open_connections_and_of_the_server(grid_env: GridEnv) -> None:
+    grid = Grid(grid_env.client, grid_env.settings)
+    grid.seat()
+    found = in_effect(app, grid.scripts, grid_env.settings, "m.a")
+    assert found["message"] == app.conf.broker_transport_options["socket_timeout"]
+    assert found["command"] == 10
+    assert found["result"] == app.conf.redis_socket_timeout
+    assert 2 < found["lease"] <= 3
+    assert found["stage"] == grid_env.settings.stage_timeout
+
+
+def test_one_that_is_not_what_was_set_is_told(
+    grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lease is what the seat's script wrote, whatever this program believes."""
+    other = grid_env.settings.model_copy(update={"lease_ms": 60_000})
+    Grid(grid_env.client, other).seat()
+    monkeypatch.setitem(app.conf.broker_transport_options, "socket_timeout", None)
+    with caplog.at_level(logging.WARNING):
+        found = in_effect(app, Scripts(grid_env.client, other), grid_env.settings, "m.a")
+    assert found["lease"] > 50
+    assert found["message"] == 0
+    assert "the lease in effect is " in caplog.text
+    assert "GRIDQ_LEASE_MS says 3000" in caplog.text
+    assert "no timeout is in effect for message" in caplog.text

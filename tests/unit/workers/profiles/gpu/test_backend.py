@@ -1,0 +1,39 @@
+"""What the speaker of a local model asks its engine for, and what it refuses in its stead."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from gridq.errors import StageError
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import Json
+from workers.profiles.gpu.backend import EngineSpeaker
+
+
+class Engine:
+    """A model's process that says what it was asked for."""
+
+    def ask(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
+        yield {"choices": [{"index": 0, "text": repr(body["prompt"]), "finish_reason": "stop"}]}
+
+
+def said(prompt: Any) -> Json:
+    body = {"model": "m", "prompt": prompt}
+    answer: Any = EngineSpeaker(Engine()).post("completions", body, StageContext())  # type: ignore[arg-type]
+    return answer["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("prompt", ["Rain", [504, 3575], ""])
+def test_one_prompt_may_stand_in_a_list(prompt: Any) -> None:
+    assert said(prompt) == said([prompt]) == repr(prompt)
+
+
+@pytest.mark.parametrize("prompts", [["Rain", "Snow"], [[504], [3575]]])
+def test_several_prompts_are_the_requests_fault_for_which_no_seat_rests(prompts: Any) -> None:
+    with pytest.raises(StageError) as caught:
+        said(prompts)
+    assert (caught.value.details["status"], caught.value.details["param"]) == (400, "prompt")
+    assert caught.value.fix

@@ -1,0 +1,138 @@
+"""What a gpu probe offers and what it says is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.errors import ConfigError
+from gridq.protocol.models import Usage
+from workers.profiles.gpu import GpuProfile, devices, engines
+from workers.profiles.gpu.accounting import priced
+from workers.profiles.gpu.capability import GpuCapability, GpuSeat
+from workers.profiles.gpu.devices import Device
+from workers.profiles.gpu.matching import queues_of
+from workers.profiles.gpu.probe import probe
+
+CARD = Device("gpu0", "RTX 4090", "nvidia", "cuda", 24_564, 20_000, "8.9", "GPU-abc")
+
+
+def table(tmp_path: Path, name: str = "mine", **fields: Any) -> dict[str, Any]:
+    file = tmp_path / f"{name}.gguf"
+    file.write_bytes(b"GGUF")
+    return {"name": name, "file": str(file), "memory_mb": 100, **fields}
+
+
+def test_a_model_whose_file_is_there_and_fits_is_offered(tmp_path: Path):
+    report = probe(
+        {"models": [table(tmp_path, families=["own"])], "gpus": False}, {"GRIDQ_ENGINE": "xllamacpp"}
+    )
+    (offer,) = report.found
+    served = queues_of(GpuCapability.model_validate(offer.capability))
+    assert offer.name == "cpu"
+    assert {"gpu:cpu", "llm:mine", "llm:own", "llm:any"} <= set(served)
+    assert offer.lanes == 4
+    assert "xllamacpp" in offer.note
+    assert GpuSeat.model_validate(offer.config).models[0].name == "mine"
+
+
+def test_what_is_missing_is_said_in_words(tmp_path: Path):
+    models = [
+        table(tmp_path, "huge", memory_mb=10**7),
+        {"name": "gone", "file": str(tmp_path / "gone.gguf"), "memory_mb": 1},
+        {"name": "packed", "package": "no_such_package_here", "file": "x", "memory_mb": 1},
+    ]
+    report = probe({"models": models}, {"GRIDQ_ENGINE": "xllamacpp"})
+    said = " ".join(report.missing)
+    assert "huge needs 10000000 MB" in said
+    assert "'gone' has no file" in said
+    assert "no_such_package_here" in said
+
+
+def test_without_an_engine_the_device_is_offered_without_models(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engines, "installed", lambda name: False)
+    report = probe({"gpus": False}, {})
+    (offer,) = report.found
+    assert queues_of(GpuCapability.model_validate(offer.capability)) == ["gpu:cpu"]
+    assert offer.lanes == 1
+    assert any("pip install xllamacpp" in sentence for sentence in report.missing)
+
+
+def test_a_card_that_the_installed_engine_cannot_use_gets_no_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The engine that stands in the test environment was built for the CPU: asked for real, in its own
+    process.
+    """
+    monkeypatch.setattr(devices, "found", lambda gpus, cpu: ([CARD], []))
+    report = probe({"models": [table(tmp_path)]}, {"GRIDQ_ENGINE": "xllamacpp"})
+    (offer,) = report.found
+    capability = GpuCapability.model_validate(offer.capability)
+    assert capability.models == ()
+    assert queues_of(capability)[0] == "gpu:cuda-24g"
+    assert offer.exclusive == "device GPU-abc"
+    assert any("cannot use cuda" in sentence for sentence in report.missing)
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        ({"cpus": 3}, "gpu.cpus"),
+        ([{"cpu": True}], "gpu"),
+        ({"lanes": 0}, "gpu.lanes"),
+        ({"models": [{"name": "x"}]}, "gpu.models[0].file"),
+        ({"models": "x"}, "gpu.models"),
+    ],
+)
+def test_a_wrong_table_names_its_field(config: dict[str, Any], path: str):
+    with pytest.raises(ConfigError) as caught:
+        probe(config, {})
+    assert caught.value.path == path
+
+
+def test_engines_are_chosen_in_order_and_overridden_by_name(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engines, "installed", lambda name: True)
+    assert engines.choose({})[0] == "llama_cpp"
+    assert engines.choose({"GRIDQ_ENGINE": "xllamacpp"})[0] == "xllamacpp"
+    monkeypatch.setattr(engines, "installed", lambda name: name == "xllamacpp")
+    assert engines.choose({})[0] == "xllamacpp"
+    with pytest.raises(ConfigError, match="not installed") as caught:
+        engines.choose({"GRIDQ_ENGINE": "llama_cpp"})
+    assert caught.value.fix == "pip install llama-cpp-python"
+    with pytest.raises(ConfigError, match="no engine"):
+        engines.choose({"GRIDQ_ENGINE": "vllm"})
+
+
+def test_more_lanes_than_the_engine_truly_has_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engines, "installed", lambda name: True)
+    with pytest.raises(ConfigError, match="one request at a time"):
+        probe({"lanes": 2}, {"GRIDQ_ENGINE": "llama_cpp"})
+
+
+def test_a_devices_hour_is_priced_by_the_second():
+    assert priced(Usage(seconds=1.8), 2.0).micro_dollars == 1000
+    assert priced(Usage(seconds=1.8), None).micro_dollars == 0
+
+
+@pytest.mark.parametrize(("price", "hourly"), [(2.0, 2_000_000), (0.1, 100_000), (0, None), (None, None)])
+def test_what_an_hour_costs_is_told_to_the_grid(price: float | None, hourly: int | None) -> None:
+    (offer,) = GpuProfile().probe({"gpus": False, "price_per_hour": price}).found
+    assert GpuProfile().hourly(GpuCapability.model_validate(offer.capability), offer.config) == hourly
+
+
+@pytest.mark.parametrize("price", [-1, float("inf"), float("nan"), 1e7])
+def test_a_price_that_is_none_is_named(price: float) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GpuProfile().probe({"gpus": False, "price_per_hour": price})
+    assert caught.value.path == "gpu.price_per_hour"
+
+
+def test_a_file_that_is_no_model_is_not_offered(tmp_path: Path) -> None:
+    file = tmp_path / "bad.gguf"
+    file.write_bytes(b"garbage")
+    models = [{"name": "bad", "file": str(file), "memory_mb": 50}]
+    report = probe({"models": models, "gpus": False}, {"GRIDQ_ENGINE": "xllamacpp"})
+    assert all("llm:bad" not in str(offer.capability) for offer in report.found)
+    assert any("is no GGUF file" in sentence for sentence in report.missing)

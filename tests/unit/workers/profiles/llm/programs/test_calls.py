@@ -1,0 +1,289 @@
+"""Calls of real seats by fake programs: what the program gets, what comes of its answer, how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.errors import (
+    GridError,
+    SeatDegraded,
+    SeatRateLimited,
+    SeatUnavailable,
+    StageError,
+)
+from gridq.profiles.profile import StageContext
+from tests.cli_seats import CLIS, WORDS, ask, failing, named, seat, stage
+from tests.fakes.model_types import CHUNK, COMPLETION, EVENT, MESSAGE, valid
+from tests.fakes.programs import FakeClis
+
+pytestmark = pytest.mark.usefixtures("on_path")
+
+
+@pytest.fixture(params=CLIS)
+def cli(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_an_answer_is_whole_with_what_it_used(cli: str):
+    context = StageContext()
+    answer = ask(seat(cli), cli, "echo", context)
+    assert valid(COMPLETION, answer).choices[0].message.content == "so it goes on "
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    used = context.usage
+    assert (used.tokens_in, used.tokens_cached, used.tokens_out) == (7, 4, 5)
+    assert used.micro_dollars is None  # a subscription has no price a call
+
+
+def test_a_metered_login_costs_what_its_program_says():
+    context = StageContext()
+    ask(seat("claude", billing="metered"), "claude", "echo", context)
+    assert context.usage.micro_dollars == 12_500
+
+
+def test_pieces_come_as_they_are_said(cli: str):
+    pieces: list[Any] = []
+    context = StageContext(emit=pieces.append)
+    answer = ask(seat(cli), cli, "echo", context, stream_options={"include_usage": True})
+    assert all(valid(CHUNK, piece) for piece in pieces)
+    said = [piece["choices"][0]["delta"].get("content") for piece in pieces if piece["choices"]]
+    assert "".join(filter(None, said)) == "so it goes on " == answer["choices"][0]["message"]["content"]
+    if cli not in ("codex", "opencode"):  # these tell their answers whole
+        assert len(said) > 4
+    assert pieces[-1]["usage"]["prompt_tokens"] == 7
+
+
+@pytest.mark.parametrize("cli", ["claude", "copilot"])
+def test_an_anthropic_client_is_answered_in_its_own_wire(cli: str):
+    body = {"model": named(cli, "echo"), "max_tokens": 50, "system": "Be brief.", "messages": WORDS}
+    value = {"wire": "anthropic", "path": "messages", "body": body}
+    profile = seat(cli)
+    answer = profile.run(stage("llm:wire"), value, StageContext())
+    assert valid(MESSAGE, answer).usage.cache_read_input_tokens == 4
+    assert "so it goes on" in answer["content"][0]["text"]
+    events: list[Any] = []
+    profile.run(stage("llm:wire"), value, StageContext(emit=events.append))
+    assert all(valid(EVENT, event) for event in events)
+    assert events[-1]["type"] == "message_stop"
+
+
+@pytest.mark.parametrize("cli", ["claude", "copilot"])
+def test_the_stages_of_a_model_reach_it(cli: str):
+    profile = seat(cli)
+    value = {"prompt": "so it goes", "model": named(cli, "echo")}
+    assert profile.run(stage("llm:complete"), value, StageContext()) == "so it goes "
+    pieces: list[Any] = []
+    value = {"messages": "and on", "model": named(cli, "echo")}
+    answer = profile.run(stage("llm:chat"), value, StageContext(emit=pieces.append))
+    assert answer == {"role": "assistant", "content": "and on ", "finish_reason": "stop"}
+    assert "".join(pieces) == "and on "
+
+
+def test_a_program_sees_its_prompt_and_little_else(
+    cli: str, fakes: FakeClis, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://:pw@host")
+    messages = [{"role": "system", "content": "Be brief."}, *WORDS]
+    ask(seat(cli), cli, "echo", messages=messages)
+    call = fakes.calls(cli)[-1]
+    assert not {"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GRIDQ_BROKER_URL", "SECRET_THING"} & set(call["env"])
+    assert call["env"]["HOME"] == str(fakes.folder)
+    assert "so it goes on" not in " ".join(call["argv"])
+    assert "so it goes on" in call["prompt"]
+    assert call["folder"] in ([], [".cursor"], ["opencode.json"])
+    assert not Path(call["cwd"]).exists()
+    told = [call["prompt"], *call["files"].values()]
+    assert sum("Be brief." in text for text in told) == 1
+
+
+def test_a_long_prompt_goes_through():
+    long = "word " * 400_000
+    answer = ask(seat("claude"), "claude", "count", messages=[{"role": "user", "content": long}])
+    assert answer["choices"][0]["message"]["content"] == "2000000"
+
+
+def test_a_huge_answer_does_not_block():
+    answer = ask(seat("claude"), "claude", "huge")
+    assert len(answer["choices"][0]["message"]["content"]) == 10_000_000
+
+
+def test_a_home_of_its_own_is_the_login_that_is_used(cli: str, fakes: FakeClis, tmp_path: Path):
+    ask(seat(cli, home=str(tmp_path)), cli, "echo")
+    seen = fakes.calls(cli)[-1]["env"]
+    assert [name for name, value in seen.items() if value.startswith(str(tmp_path))]
+
+
+def test_what_a_table_names_is_seen(fakes: FakeClis):
+    ask(seat("claude", env=["SECRET_THING"]), "claude", "echo")
+    assert fakes.calls("claude")[-1]["env"]["SECRET_THING"] == "never"
+
+
+def test_tools_are_forbidden_unless_the_owner_allows_them(cli: str, fakes: FakeClis):
+    ask(seat(cli), cli, "echo")
+    forbidden = fakes.calls(cli)[-1]
+    ask(seat(cli, tools=True), cli, "echo")
+    allowed = fakes.calls(cli)[-1]
+    assert (forbidden["argv"], sorted(forbidden["files"])) != (allowed["argv"], sorted(allowed["files"]))
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "state"),
+    [
+        ("limited", SeatDegraded, "rate limited"),
+        ("logged-out", SeatDegraded, "logged out"),
+        ("expired", SeatDegraded, "login expired"),
+        ("no-credit", SeatDegraded, "no credit"),
+        ("overloaded", SeatUnavailable, "overloaded"),
+        ("no-model", SeatUnavailable, "model unknown"),
+        ("too-long", StageError, "request refused"),
+    ],
+)
+def test_what_is_wrong_is_told_apart(model: str, kind: type[GridError], state: str):
+    error = failing(seat("claude"), "claude", model)
+    assert type(error) is kind, error
+    assert error.details["state"] == state
+
+
+def test_a_limit_that_ends_is_waited_for(cli: str):
+    error = failing(seat(cli), cli, "limited")
+    assert type(error) is SeatDegraded
+    least = 2 * 86400 if cli == "cursor" else 7300
+    assert least < error.details["retry_after"] < 4 * 86400
+    assert "rate limited until" in error.message
+
+
+def test_who_is_logged_out_is_told_how_to_log_in():
+    assert "claude auth login" in str(failing(seat("claude"), "claude", "logged-out").details["fix"])
+
+
+def test_a_program_that_would_try_for_ever_is_not_waited_for():
+    error = failing(seat("opencode"), "opencode", "overloaded")
+    assert error.details["state"] == "overloaded"
+
+
+def test_a_time_of_day_is_understood():
+    error = failing(seat("claude"), "claude", "session")
+    assert 7300 < error.details["retry_after"] < 7600
+
+
+@pytest.mark.parametrize("model", ["empty", "hollow", "garbage"])
+def test_no_answer_is_a_failure_however_it_ended(model: str):
+    error = failing(seat("claude"), "claude", model)
+    assert type(error) is SeatUnavailable, error
+    if model == "garbage":
+        assert "what is this" in error.details["reason"]
+
+
+def test_a_crash_is_told_with_its_last_words():
+    error = failing(seat("claude"), "claude", "crash")
+    assert type(error) is SeatUnavailable
+    assert "Segmentation fault" in error.details["reason"]
+    assert error.details["exit"] == -11
+
+
+def test_an_error_holds_no_prompt_and_no_key():
+    error = failing(seat("claude"), "claude", "quotes")
+    told = str(error.to_record())
+    assert "so it goes on" not in told
+    assert "sk-ant" not in told
+    assert error.details["exit"] == 3
+
+
+@pytest.mark.parametrize("model", ["deaf", "noisy", "lingers"])
+def test_odd_programs_are_understood_all_the_same(model: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("workers.profiles.llm.programs.process.LINGER_SECONDS", 0.3)
+    answer = ask(seat("claude"), "claude", model)
+    assert answer["choices"][0]["message"]["content"].strip() in ("so it goes on", "nothing asked")
+
+
+def test_a_program_that_is_gone_rests_its_seat(fakes: FakeClis, tmp_path: Path):
+    own = FakeClis(tmp_path / "own", "claude")
+    profile = seat("claude", program=str(own.folder / "claude"))
+    (own.folder / "claude").unlink()
+    error = failing(profile, "claude", "echo")
+    assert type(error) is SeatDegraded
+    assert error.details["state"] == "broken install"
+
+
+def test_a_rate_limit_without_a_time_goes_to_another_seat(fakes: FakeClis, tmp_path: Path):
+    own = FakeClis(tmp_path / "own")
+    text = "import sys; print('429 Too Many Requests', file=sys.stderr); sys.exit(len(sys.argv) > 2)"
+    own.install("codex", text)
+    profile = seat("codex", program=str(own.folder / "codex"))
+    assert type(failing(profile, "codex", "echo")) is SeatRateLimited
+    assert os.listdir(own.folder) == ["codex"]
+
+
+def test_a_schema_of_the_answer_is_what_comes_back(fakes: FakeClis):
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    pieces: list[Any] = []
+    ask(seat("claude"), "claude", "echo", StageContext(emit=pieces.append), response_format=wanted)
+    argv = fakes.calls("claude")[-1]["argv"]
+    assert json.loads(argv[argv.index("--json-schema") + 1]) == schema
+    ask(seat("codex"), "codex", "echo", response_format=wanted)
+    assert json.loads(fakes.calls("codex")[-1]["files"]["schema.json"]) == schema
+
+
+def test_odd_characters_go_through():
+    answer = ask(seat("claude"), "claude", "echo", messages=[{"role": "user", "content": "a\ud800b\x00ü"}])
+    assert answer["choices"][0]["message"]["content"] == "a?b\x00ü "
+
+
+def test_a_failure_with_a_long_prompt_is_told_soon_and_without_it():
+    line = "a line of the prompt that is long enough\n"
+    with pytest.raises(GridError) as caught:
+        ask(seat("claude"), "claude", "quotes", messages=[{"role": "user", "content": line * 200_000}])
+    assert "a line of the prompt" not in str(caught.value.to_record())
+
+
+@pytest.mark.parametrize(
+    ("implementation", "value", "field"),
+    [
+        ("llm:embed", {"input": "so"}, "path"),
+        ("llm:complete", {"prompt": "so", "raw": True}, "path"),
+        ("llm:complete", {"prompt": "so", "stop": ["."]}, "stop"),
+        ("llm:chat", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]"),
+    ],
+)
+def test_a_stage_asks_nothing_that_a_program_cannot_do(
+    implementation: str, value: dict[str, Any], field: str, fakes: FakeClis
+):
+    before = len(fakes.calls("claude"))
+    with pytest.raises(StageError) as caught:
+        seat("claude").run(stage(implementation), {**value, "model": "echo"}, StageContext())
+    assert str(caught.value.details["param"]).startswith(field)
+    assert len(fakes.calls("claude")) == before
+
+
+def test_a_program_that_keeps_its_tools_is_not_used(tmp_path: Path):
+    own = FakeClis(tmp_path / "own")
+    said = "'Security Warning: Skipping system settings file /x: insecure'"
+    event = '{"type":"message","role":"assistant","content":"so"}'
+    own.install("gemini", f"import sys; print({said}, file=sys.stderr, flush=True); print('{event}')")
+    pieces: list[Any] = []
+    program = str(own.folder / "gemini")
+    with pytest.raises(SeatDegraded, match="its tools cannot be taken away"):
+        ask(seat("gemini", program=program), "gemini", "echo", StageContext(emit=pieces.append))
+    assert pieces == []
+
+
+def test_a_user_without_a_folder_for_calls_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    error = failing(seat("claude"), "claude", "echo")
+    assert type(error) is SeatUnavailable
+    assert "There is no folder" in error.message
+
+
+def test_nothing_of_a_call_is_left_behind(fakes: FakeClis):
+    ask(seat("claude"), "claude", "echo")
+    left = sorted((fakes.folder / ".cache" / "gridq" / "logins").iterdir())
+    assert left
+    assert all(path.suffix == ".lock" and path.stat().st_size == 0 for path in left)

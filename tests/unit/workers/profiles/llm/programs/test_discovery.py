@@ -1,0 +1,147 @@
+"""Which seats a machine's programs make, and what is said of the others."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.errors import ConfigError
+from tests.fakes.programs import PROGRAMS, FakeClis
+from workers.profiles.llm import LlmProfile
+from workers.profiles.llm.capability import LlmCapability
+from workers.profiles.llm.probe import probe
+from workers.profiles.llm.programs.vendors.all_vendors import PROVIDERS
+
+MODELS = [{"name": "sonnet", "families": ["claude"]}]
+
+
+def table(cli: str = "claude", **fields: Any) -> dict[str, Any]:
+    return {"name": cli, "cli": cli, "models": MODELS, **fields}
+
+
+@pytest.fixture
+def fakes(tmp_path: Path) -> FakeClis:
+    return FakeClis(tmp_path / "bin", *PROGRAMS)
+
+
+def test_a_table_makes_a_seat_of_one_lane(fakes: FakeClis):
+    report = probe([table(), table("codex")], fakes.environ)
+    claude, codex = report.found
+    assert (claude.name, claude.kind, claude.lanes) == ("claude", "llm", 1)
+    assert claude.note == "Claude Code 2.1.42, 1 model, on a subscription"
+    assert claude.exclusive == f"claude {fakes.folder / '.claude'}"
+    assert codex.exclusive == f"codex {fakes.folder / '.codex'}"
+    capability = LlmCapability.model_validate(claude.capability)
+    assert LlmProfile().queues(capability) == ["llm:sonnet", "llm:claude", "llm:any"]
+    assert capability.billing == "subscription"
+    assert claude.config["program"] == str(fakes.folder / "claude")
+    assert not [why for why in report.missing if why.startswith("Seat")]
+
+
+def test_every_program_that_is_known_makes_one(fakes: FakeClis):
+    report = probe([table(cli) for cli in PROVIDERS], fakes.environ)
+    assert [offer.name for offer in report.found] == list(PROVIDERS)
+    assert report.unlent == []
+
+
+def test_nothing_is_lent_by_itself(fakes: FakeClis):
+    report = probe([table("codex")], fakes.environ)
+    assert [offer.name for offer in report.found] == ["codex"]
+    assert len(report.unlent) == len(PROGRAMS) - 1
+    (claude,) = [what for what in report.unlent if "Claude Code" in what]
+    assert "is found, not lent" in claude
+    assert PROVIDERS["claude"].rule in claude
+    (seat,) = tomllib.loads(claude.partition("\n")[2])["llm"]  # it can be pasted as it stands
+    assert (seat["name"], seat["cli"]) == ("claude", "claude")
+    assert not any("No [[llm]] seat" in what for what in report.missing)
+    assert fakes.calls("claude") == []
+
+
+def test_what_is_not_there_or_logged_out_or_broken_is_told(tmp_path: Path):
+    own = FakeClis(tmp_path / "bin", "claude", "codex", "opencode")
+    own.log_out("claude")
+    own.log_out("codex")
+    own.install("opencode", "import sys; sys.exit('Error: Cannot find module semver')")
+    report = probe([table(cli) for cli in ("claude", "codex", "opencode", "gemini")], own.environ)
+    assert report.found == []
+    said = " ".join(report.missing)
+    assert "Seat 'claude': Claude Code is logged out: claude auth login" in said
+    assert "Seat 'codex': Codex is logged out: codex login" in said
+    assert "does not start: Error: Cannot find module semver" in said
+    assert "Seat 'gemini': Gemini CLI is not installed: there is no gemini on PATH" in said
+
+
+def test_a_key_may_stand_in_for_a_login(tmp_path: Path):
+    own = FakeClis(tmp_path / "bin", "claude")
+    own.log_out("claude")
+    report = probe([table(env=["ANTHROPIC_API_KEY"])], own.environ)
+    assert [offer.name for offer in report.found] == ["claude"]
+
+
+def test_a_program_that_hangs_costs_the_seat_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("workers.profiles.llm.programs.discovery.SECONDS", 0.3)
+    own = FakeClis(tmp_path / "bin")
+    own.install("claude", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)")
+    (offer,) = probe([table()], own.environ).found
+    assert "version not told in time" in offer.note
+
+
+def test_two_logins_of_one_program_make_two_seats(fakes: FakeClis, tmp_path: Path):
+    tables = [table(), table(name="work", home=str(tmp_path / "work"))]
+    first, second = probe(tables, fakes.environ).found
+    assert first.exclusive != second.exclusive
+
+
+@pytest.mark.parametrize("home", ["{bin}/.claude", "{bin}/./.claude", "{bin}/linked"])
+def test_two_seats_on_one_login_are_refused_naming_both(fakes: FakeClis, home: str):
+    (fakes.folder / ".claude").mkdir()
+    (fakes.folder / "linked").symlink_to(fakes.folder / ".claude")
+    tables = [table(), table(name="work", home=home.format(bin=fakes.folder))]
+    with pytest.raises(ConfigError, match="'claude' and 'work' use one login") as caught:
+        probe(tables, fakes.environ)
+    assert caught.value.path == "llm[1]"
+
+
+def test_a_home_named_by_the_environment_is_the_login(fakes: FakeClis, tmp_path: Path):
+    environ = {**fakes.environ, "CLAUDE_CONFIG_DIR": str(tmp_path / "there")}
+    with pytest.raises(ConfigError, match="use one login"):
+        probe([table(), table(name="work", home=str(tmp_path / "there"))], environ)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "path"),
+    [
+        ({"cli": "cluade"}, "llm[0].cli"),
+        ({"cli": 5}, "llm[0].cli"),
+        ({"lanes": 2}, "llm[0].lanes"),
+        ({"models": []}, "llm[0].models"),
+        ({"models": [{"name": "any"}]}, "llm[0].models.0.name"),
+        ({"url": "https://api.example.com/v1"}, "llm[0].url"),
+        ({"key_env": "KEY"}, "llm[0].key_env"),
+        ({"home": "relative"}, "llm[0].home"),
+        ({"budget": 5}, "llm[0].budget"),
+        ({"billing": "free"}, "llm[0].billing"),
+        ({"silence": 0}, "llm[0].silence"),
+        ({"env": "NAME"}, "llm[0].env"),
+        ({"typo": 1}, "llm[0].typo"),
+    ],
+)
+def test_a_wrong_table_names_its_place(wrong: dict[str, Any], path: str):
+    with pytest.raises(ConfigError) as caught:
+        probe([table(**wrong)], {})
+    assert caught.value.path == path
+
+
+def test_a_name_that_is_close_is_told():
+    with pytest.raises(ConfigError) as caught:
+        probe([table(cli="gemni")], {})
+    assert caught.value.details["fix"] == "use 'gemini'"
+
+
+def test_two_lanes_are_refused_with_the_reason():
+    with pytest.raises(ConfigError) as caught:
+        probe([table(lanes=3)], {})
+    assert "log its owner out" in str(caught.value.details["expected"])

@@ -1,0 +1,113 @@
+"""How a run of a program ends: by itself, cancelled, by its time, with its worker; and what it leaves."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gridq.errors import GridError, JobCancelled, SeatUnavailable, StageTimeout
+from gridq.profiles.profile import StageContext
+from tests.cli_seats import alive, ask, failing, seat
+from tests.fakes.programs import FakeClis
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.usefixtures("on_path")
+
+CALL = """
+import sys
+from gridq.profiles.profile import StageContext
+from workers.profiles.llm.programs.backend import CliSpeaker
+from workers.profiles.llm.programs.table import login, parse
+table = {"name": "mine", "cli": "claude", "program": sys.argv[1], "models": [{"name": "stubborn"}]}
+body = {"model": "stubborn", "messages": [{"role": "user", "content": "so it goes"}]}
+CliSpeaker(login(parse(table, "llm"))).post("chat/completions", body, StageContext())
+"""
+
+
+def test_what_a_program_leaves_behind_ends_with_it(fakes: FakeClis):
+    answer = ask(seat("claude"), "claude", "straggler")
+    assert answer["choices"][0]["message"]["content"] == "so it goes on "
+    child = next(call["child"] for call in reversed(fakes.calls("claude")) if "child" in call)
+    wait_for(lambda: not alive(child))
+
+
+@pytest.mark.parametrize("model", ["slow", "stubborn", "detached", "silent"])
+def test_a_cancelled_stage_kills_all_of_it(model: str, fakes: FakeClis):
+    profile = seat("claude")
+    before = len(fakes.calls("claude"))
+    context = StageContext(emit=lambda piece: None)
+    failed: list[GridError] = []
+
+    def run() -> None:
+        try:
+            ask(profile, "claude", model, context)
+        except GridError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wanted = 2 if model in ("stubborn", "detached") else 1
+    wait_for(lambda: len(fakes.calls("claude")) >= before + wanted)
+    context.cancel()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert isinstance(failed[0], JobCancelled)
+    for call in fakes.calls("claude")[before:]:
+        for pid in filter(None, (call.get("pid"), call.get("child"))):
+            wait_for(lambda pid=pid: not alive(pid))
+
+
+def test_a_stage_whose_time_is_over_ends_it(fakes: FakeClis):
+    with pytest.raises(StageTimeout):
+        ask(seat("claude"), "claude", "slow", StageContext(deadline=time.monotonic() + 0.5))
+    assert not alive(fakes.calls("claude")[-1]["pid"])
+
+
+def test_a_program_that_is_silent_for_too_long_is_ended(fakes: FakeClis):
+    error = failing(seat("claude", silence=0.5), "claude", "silent")
+    assert type(error) is SeatUnavailable
+    assert "wrote nothing" in error.message
+    assert not alive(fakes.calls("claude")[-1]["pid"])
+
+
+def test_two_calls_on_one_login_come_one_after_the_other(
+    fakes: FakeClis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("workers.profiles.llm.programs.login_lock.WAIT_SECONDS", 0.2)
+    one, other = seat("claude"), seat("claude")
+    context = StageContext()
+    before = len(fakes.calls("claude"))
+
+    def first() -> None:
+        with pytest.raises(JobCancelled):
+            ask(one, "claude", "slow", context)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    wait_for(lambda: len(fakes.calls("claude")) > before)
+    error = failing(other, "claude", "echo")
+    assert type(error) is SeatUnavailable
+    assert "uses the seat's login" in error.message
+    context.cancel()
+    thread.join(10)
+    assert ask(other, "claude", "echo")
+
+
+def test_a_program_does_not_outlive_its_killed_worker(fakes: FakeClis):
+    before = len(fakes.calls("claude"))
+    program = shutil.which("claude")
+    worker = subprocess.Popen([sys.executable, "-c", CALL, program], cwd=Path(__file__).parents[6])
+    calls = wait_for(lambda: fakes.calls("claude")[before:], true=lambda calls: len(calls) == 2)
+    head, child = calls[0]["pid"], calls[1]["child"]
+    worker.kill()
+    worker.wait()
+    wait_for(lambda: not alive(head))
+    assert alive(child)  # it ends with nobody; the next call on the login ends it
+    assert ask(seat("claude"), "claude", "echo")
+    wait_for(lambda: not alive(child))

@@ -1,0 +1,190 @@
+"""What the vendors' own programs have printed, as the seats read it."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
+from tests.fakes.programs import FAKE
+from tests.unit.workers.model_apis.test_odd_shapes import broken
+from workers.profiles.llm.programs.failures import error_of, fault_in
+from workers.profiles.llm.programs.reset_times import reset_at
+from workers.profiles.llm.programs.vendor import Ask, Fault, Reader
+from workers.profiles.llm.programs.vendors.all_vendors import PROVIDERS
+
+RECORDED = FAKE.parent
+TRIES = {
+    "claude": {
+        "bad-key": (SeatDegraded, "logged out"),
+        "no-login": (SeatDegraded, "logged out"),
+        "poor": (SeatDegraded, "no credit"),
+        "status-402": (SeatDegraded, "no credit"),
+        "status-429": (SeatRateLimited, "rate limited"),
+        "status-500": (SeatUnavailable, "overloaded"),
+        "status-529": (SeatUnavailable, "overloaded"),
+        "status-400": (StageError, "request refused"),
+        "unknown": (SeatUnavailable, "model unknown"),
+        "cut": (SeatUnavailable, None),
+        "error-late": (SeatUnavailable, "overloaded"),
+        "refused": (SeatUnavailable, None),
+        "empty": (SeatUnavailable, None),
+        "sigterm": (SeatUnavailable, None),
+    },
+    "codex": {
+        "bad-key": (SeatDegraded, "logged out"),
+        "no-login": (SeatDegraded, "logged out"),
+        "poor": (SeatDegraded, "no credit"),
+        "status-402": (SeatDegraded, "no credit"),
+        "status-429": (SeatRateLimited, "rate limited"),
+        "status-500": (SeatUnavailable, "overloaded"),
+        "status-529": (SeatUnavailable, "overloaded"),
+        "status-400": (StageError, "request refused"),
+        "unknown": (SeatUnavailable, "model unknown"),
+        "cut": (SeatUnavailable, None),
+        "failed": (SeatUnavailable, None),
+        "refused": (SeatUnavailable, None),
+        "empty": (SeatUnavailable, None),
+        "sigterm": (SeatUnavailable, None),
+    },
+    "gemini": {
+        "stream-bad-key": (SeatDegraded, "logged out"),
+        "stream-no-login": (SeatDegraded, "logged out"),
+        "no-login": (SeatDegraded, "logged out"),
+        "stream-429": (SeatRateLimited, "rate limited"),
+        "stream-500": (SeatUnavailable, "overloaded"),
+        "stream-404": (SeatUnavailable, "model unknown"),
+        "stream-refused": (SeatUnavailable, None),
+        "cut-stream": (SeatUnavailable, None),
+        "stream-empty": (SeatUnavailable, None),
+        "sigterm-silent": (SeatUnavailable, None),
+    },
+    "copilot": {
+        "bad-key": (SeatDegraded, "logged out"),
+        "poor": (SeatDegraded, "no credit"),
+        "status-429": (SeatRateLimited, "rate limited"),
+        "status-500": (SeatUnavailable, "overloaded"),
+        "unknown": (SeatUnavailable, "model unknown"),
+        "refused": (SeatUnavailable, None),
+        "cut": (SeatUnavailable, None),
+        "empty": (SeatUnavailable, None),
+        "sigterm": (SeatUnavailable, None),
+    },
+    "opencode": {
+        "bad-key": (SeatDegraded, "logged out"),
+        "no-login": (SeatDegraded, "logged out"),
+        "poor": (SeatDegraded, "no credit"),
+        "unknown": (SeatUnavailable, "model unknown"),
+        "empty": (SeatUnavailable, None),
+        "sigterm": (SeatUnavailable, None),
+    },
+}
+PLAIN = {"claude": "plain", "codex": "plain", "gemini": "stream", "copilot": "plain", "opencode": "plain"}
+CLAUDES = datetime.fromtimestamp(1795887052, UTC)
+CASES = [(cli, case, *expected) for cli, cases in TRIES.items() for case, expected in cases.items()]
+
+
+def read(cli: str, case: str, *, partial: bool = False) -> tuple[Reader, list[str]]:
+    ask = Ask("m", Path(), Path(), Path(), partial=partial)
+    reader = PROVIDERS[cli].reader(ask)
+    lines = (RECORDED / cli / f"{case}.stdout").read_bytes().splitlines()
+    return reader, list(filter(None, map(reader.take, lines)))
+
+
+def failed(cli: str, case: str) -> GridError:
+    reader, _ = read(cli, case)
+    assert not (reader.complete and reader.text)
+    stderr = (RECORDED / cli / f"{case}.stderr").read_text("utf-8")
+    words = reader.refusal or f"{reader.noise}\n{stderr}"
+    return error_of(PROVIDERS[cli], words, stderr, words, {})
+
+
+@pytest.mark.parametrize(("cli", "case", "kind", "state"), CASES)
+def test_a_failure_is_told_apart(cli: str, case: str, kind: type[GridError], state: str | None):
+    error = failed(cli, case)
+    assert type(error) is kind, error
+    assert error.details.get("state") == state
+
+
+@pytest.mark.parametrize("cli", sorted(PLAIN))
+def test_an_answer_and_what_it_used(cli: str):
+    reader, texts = read(cli, PLAIN[cli])
+    assert "".join(texts).endswith("so it goes on ")  # copilot's server was asked with the date before
+    assert reader.complete
+    assert reader.session
+    if cli == "copilot":  # it says nothing of tokens
+        assert reader.usage is None
+    else:
+        assert reader.usage is not None
+        assert (reader.usage.tokens_in, reader.usage.tokens_cached, reader.usage.tokens_out) == (7, 2, 3)
+
+
+@pytest.mark.parametrize("cli", sorted(PLAIN))
+def test_what_a_program_prints_with_a_part_broken_breaks_nothing(cli: str):
+    chance = random.Random(3)
+    lines = (RECORDED / cli / f"{PLAIN[cli]}.stdout").read_bytes().splitlines()
+    for _ in range(300):
+        reader = PROVIDERS[cli].reader(Ask("m", Path(), Path(), Path(), partial=False))
+        for line in [b"Welcome!", b"[" * 100_000, b'{"a": ' + b"[" * 100_000, *lines]:
+            event = json.loads(line) if line.endswith(b"}") else None
+            odd = json.dumps(broken(event, chance)).encode() if event and chance.random() < 0.3 else line
+            assert isinstance(reader.take(odd), str)
+        assert reader.usage is None or reader.usage.tokens_in < 10**12
+
+
+def test_claude_says_pieces_and_what_it_costs():
+    reader, texts = read("claude", "stream", partial=True)
+    assert len(texts) > 1
+    assert "".join(texts) == "so it goes on "
+    assert reader.dollars is not None
+    assert reader.dollars > 0
+
+
+@pytest.mark.parametrize(
+    ("cli", "case", "expected"),
+    [("claude", "sub-window", CLAUDES), ("codex", "spent", datetime(2026, 12, 2, 2, 54, tzinfo=UTC))],
+)
+def test_the_end_of_a_limit_is_known_from_what_is_printed(cli: str, case: str, expected: datetime):
+    reader, _ = read(cli, case)
+    assert fault_in(PROVIDERS[cli], reader.refusal) is Fault.LIMITED
+    found = reset_at(reader.refusal, expected - timedelta(hours=3))
+    assert found == expected.timestamp()
+
+
+def test_a_codexs_last_words_are_its_answer():
+    reader, texts = read("codex", "reasoning")
+    assert len(texts) == 1
+    assert reader.usage is not None
+    assert reader.usage.tokens_reasoning
+
+
+@pytest.mark.parametrize("cli", sorted(PROVIDERS))
+@pytest.mark.parametrize(
+    "line", ["{", "[]", "null", "{}", '{"type": 5}', '{"type":"result"}', "\x1b[?25l", "ä"]
+)
+def test_odd_lines_break_nothing(cli: str, line: str):
+    reader = PROVIDERS[cli].reader(Ask("m", Path(), Path(), Path()))
+    assert reader.take(line.encode()) == ""
+    assert not reader.text
+
+
+@pytest.mark.parametrize("cli", sorted(PROVIDERS))
+def test_events_of_odd_shapes_break_nothing(cli: str):
+    odd: list[Any] = [None, 1, "x", [], {}, True, {"text": 5, "type": []}, [{"type": "text", "text": 5}]]
+    kinds = (
+        *("result", "stream_event", "rate_limit_event", "item.completed", "turn.completed", "turn.failed"),
+        *("error", "message", "init", "assistant", "text", "step_finish", "assistant.message_delta"),
+        *("assistant.message", "assistant.usage", "session.error", "thread.started"),
+    )
+    fields = ("result", "usage", "event", "item", "error", "message", "stats", "part", "data", "content")
+    fields += ("stop_reason", "session_id", "subtype", "is_error", "total_cost_usd", "severity", "status")
+    for kind in kinds:
+        for value in odd:
+            reader = PROVIDERS[cli].reader(Ask("m", Path(), Path(), Path(), partial=True))
+            event = {"type": kind, "role": "assistant", "timestamp_ms": 1, **dict.fromkeys(fields, value)}
+            assert isinstance(reader.take(json.dumps(event).encode()), str)

@@ -1,0 +1,64 @@
+"""What Claude Code would do of its own accord with a prompt, and how it is kept from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli_seats import ask, seat
+from tests.fakes.programs import FakeClis
+from workers.profiles.llm.programs.prompts import prompt_of
+from workers.profiles.llm.programs.vendor import Provider
+from workers.profiles.llm.programs.vendors.claude import CLAUDE
+from workers.profiles.llm.programs.vendors.codex import CODEX
+
+SWITCHES = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS", "CLAUDE_CODE_DISABLE_ATTACHMENTS"}
+
+
+def text_of(prompt: str, provider: Provider = CLAUDE, *, tools: bool = False) -> str:
+    body = {"model": "m", "messages": [{"role": "user", "content": prompt}]}
+    return prompt_of(provider, "chat/completions", body, tools=tools).text
+
+
+@pytest.mark.usefixtures("on_path")
+def test_files_that_a_prompt_names_are_not_read_without_tools(fakes: FakeClis) -> None:
+    ask(seat("claude"), "claude", "echo")
+    seen = fakes.calls("claude")[-1]["env"]
+    assert {seen.get(name) for name in SWITCHES} == {"1"}
+
+
+@pytest.mark.usefixtures("on_path")
+def test_an_owners_variable_does_not_bring_them_back(
+    fakes: FakeClis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in SWITCHES:
+        monkeypatch.setenv(name, "0")
+    ask(seat("claude", env=sorted(SWITCHES)), "claude", "echo")
+    seen = fakes.calls("claude")[-1]["env"]
+    assert {seen.get(name) for name in SWITCHES} == {"1"}
+
+
+@pytest.mark.usefixtures("on_path")
+def test_with_tools_the_program_reads_as_its_owner_is_used_to(fakes: FakeClis) -> None:
+    ask(seat("claude", tools=True), "claude", "echo")
+    assert not SWITCHES & set(fakes.calls("claude")[-1]["env"])
+
+
+@pytest.mark.parametrize("tools", [False, True])
+@pytest.mark.parametrize(
+    "prompt", ["/help", "/", " /help", "\n\t/help", "\ufeff/help", "\u200b \x00/help", "/etc/hosts is a file"]
+)
+def test_a_prompt_that_begins_with_a_slash_is_told_within_a_conversation(prompt: str, tools: bool) -> None:
+    text = text_of(prompt, tools=tools)
+    assert text.endswith(f'\n\n<message role="user">\n{prompt}\n</message>')
+    assert text.startswith("This is a conversation")
+
+
+@pytest.mark.parametrize(
+    "prompt", ["so it goes", "either/or", "1/2", "é/", "(/help)", "- /help", "@/etc/hosts"]
+)
+def test_any_other_prompt_is_told_as_it_is(prompt: str) -> None:
+    assert text_of(prompt) == prompt
+
+
+def test_a_program_without_commands_gets_a_slash_as_it_is() -> None:
+    assert text_of("/help", CODEX) == "/help"

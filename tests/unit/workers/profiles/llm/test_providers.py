@@ -1,0 +1,222 @@
+"""Seats by the name of a provider, and those that the environment names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridq.errors import ConfigError, SeatDegraded
+from gridq.profiles.profile import StageContext
+from gridq.protocol.models import ProbeReport
+from tests.fakes.http_server import Handler, LocalServer
+from tests.fakes.model_server import KEY, WireServer
+from workers.model_apis.openai.api import OpenAIWire
+from workers.profiles.llm.capability import LlmSeat
+from workers.profiles.llm.credentials import opened
+from workers.profiles.llm.price_list import look_up
+from workers.profiles.llm.probe import probe
+from workers.profiles.llm.providers import PROVIDERS
+from workers.profiles.llm.seats_from_environment import NAMED, key_variables
+
+OWN = {name for name, provider in PROVIDERS.items() if provider.url is None}
+MODELS = [{"name": "m"}]
+
+
+def config_of(report: ProbeReport, name: str) -> LlmSeat:
+    return LlmSeat.model_validate(next(offer for offer in report.found if offer.name == name).config)
+
+
+@pytest.mark.parametrize("name", sorted(PROVIDERS.keys() - OWN))
+def test_a_provider_fills_in_its_address_its_wire_and_its_key(name: str):
+    provider = PROVIDERS[name]
+    report = probe([{"provider": name, "models": MODELS}], {provider.keys[-1]: KEY})
+    seat = config_of(report, name)
+    assert (seat.url, seat.wire, seat.key_env) == (provider.url, provider.wire, provider.keys[-1])
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_a_provider_that_is_ones_own_needs_an_address(name: str):
+    with pytest.raises(ConfigError) as caught:
+        probe([{"provider": name, "models": MODELS}], {})
+    assert caught.value.path == "llm[0].url"
+    keys = dict.fromkeys(PROVIDERS[name].keys, KEY)
+    assert probe([{"provider": name, "url": "https://own.example.com/v1", "models": MODELS}], keys).found
+
+
+def test_what_the_table_says_itself_wins(tmp_path: Path):
+    key = tmp_path / "key"
+    key.write_text(KEY)
+    own = {"name": "ours", "provider": "groq", "url": "https://proxy.example.com/v1", "key_file": str(key)}
+    seat = config_of(probe([{**own, "models": MODELS}], {"GROQ_API_KEY": "other"}), "ours")
+    assert (seat.url, seat.key_env, seat.key_file) == ("https://proxy.example.com/v1", None, str(key))
+
+
+@pytest.mark.parametrize(
+    ("told", "near"), [("mistal", "mistral"), ("OpenAI", "openai"), ("gogle", "google"), ("zzz", None)]
+)
+def test_an_unknown_provider_is_told_the_nearest(told: str, near: str | None):
+    with pytest.raises(ConfigError) as caught:
+        probe([{"provider": told, "models": MODELS}], {})
+    assert caught.value.path == "llm[0].provider"
+    assert "openrouter" in caught.value.details["expected"]
+    assert (f'"{near}"' if near else "url and wire") in caught.value.details["fix"]
+
+
+@pytest.mark.parametrize("provider", [each for each in PROVIDERS.values() if each.listed])
+def test_the_price_list_knows_every_provider_that_is_said_to_stand_in_it(provider: Any):
+    from genai_prices.data_snapshot import get_snapshot
+
+    found = get_snapshot().find_provider(None, provider.listed, None)
+    assert found.id == provider.listed
+    assert look_up([found.models[0].id], provider.listed, "").keys() <= {found.models[0].id}
+
+
+def test_azure_has_its_own_header_and_version(server: WireServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
+    table = {"provider": "azure", "url": server.url, "allow_loopback": True, "api_version": "2024-10-21"}
+    wire = opened(config_of(probe([{**table, "models": MODELS}]), "azure"))
+    body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
+    with pytest.raises(SeatDegraded):  # this server asks for a bearer
+        wire.post("chat/completions", body, StageContext())
+    (asked,) = server.requests
+    wire.close()
+    assert asked["path"] == "/v1/chat/completions?api-version=2024-10-21"
+    assert asked["headers"]["api-key"] == KEY
+    assert "Authorization" not in asked["headers"]
+
+
+@pytest.mark.parametrize(("provider", "asked"), [("mistral", None), ("groq", {"include_usage": True})])
+def test_mistral_is_not_asked_for_a_streams_usage_which_it_refuses(
+    server: WireServer, monkeypatch: pytest.MonkeyPatch, provider: str, asked: Any
+):
+    monkeypatch.setenv("SOME_KEY", KEY)
+    table = {"provider": provider, "url": server.url, "key_env": "SOME_KEY", "allow_loopback": True}
+    wire = opened(config_of(probe([{**table, "models": MODELS}]), provider))
+    body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
+    options = {"stream_options": {"include_usage": True}}
+    assert list(wire.stream("chat/completions", body | options, StageContext()))
+    wire.close()
+    assert server.requests[0]["body"] == {**body, "stream": True} | (
+        {"stream_options": asked} if asked else {}
+    )
+
+
+def test_a_list_of_models_may_be_bare():
+    class Bare(Handler):
+        def do_GET(self) -> None:
+            self.answer(200, [{"id": "a"}, {"id": "b"}])
+
+    with LocalServer(Bare) as bare:
+        wire = OpenAIWire(bare.url)
+        assert wire.models(5) == ["a", "b"]
+        wire.close()
+
+
+def test_a_key_in_a_file_is_read_for_each_call(server: WireServer, tmp_path: Path):
+    path = tmp_path / "token"
+    path.write_text("an-old-token")
+    table = {"name": "s", "url": server.url, "key_file": str(path), "models": MODELS, "allow_loopback": True}
+    wire = opened(LlmSeat.model_validate(table))
+    body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
+    with pytest.raises(SeatDegraded) as refused:
+        wire.post("chat/completions", body, StageContext())
+    assert "an-old-token" not in refused.value.to_json()
+    path.write_text(KEY + "\n")
+    assert wire.post("chat/completions", body, StageContext())["choices"]
+    path.unlink()
+    with pytest.raises(SeatDegraded) as gone:
+        wire.post("chat/completions", body, StageContext())
+    assert "key file" in gone.value.message
+    wire.close()
+
+
+@pytest.fixture
+def server() -> Any:
+    with WireServer(key=KEY) as running:
+        yield running
+
+
+ENVIRON = {
+    "ANTHROPIC_API_KEY": "a",
+    "ANTHROPIC_MODEL": "claude-x",
+    "OPENAI_API_KEY": "o",
+    "OPENAI_MODEL": "gpt-x",
+    "MISTRAL_API_KEY": "m",
+    "MISTRAL_MODEL": "mistral-x, mistral-y",
+    "GOOGLE_API_KEY": "g",
+    "GEMINI_MODEL": "gemini-x",
+    "VERTEX_AI_PROJECT": "my-project",
+    "VERTEX_AI_TOKEN": "t",
+    "VERTEX_AI_MODEL": "gemini-y",
+}
+
+
+def test_every_key_of_the_environment_is_a_seat():
+    report = probe([], ENVIRON)
+    assert report.missing == []
+    told = {offer.name: [model["name"] for model in offer.capability["models"]] for offer in report.found}
+    assert told == {
+        "anthropic": ["claude-x"],
+        "openai": ["gpt-x"],
+        "mistral": ["mistral-x", "mistral-y"],
+        "google": ["gemini-x"],
+        "vertex": ["gemini-y"],
+    }
+    assert [config_of(report, name).wire for name in ("anthropic", "openai", "google")] == [
+        "anthropic",
+        "openai",
+        "google",
+    ]
+    assert config_of(report, "google").key_env == "GOOGLE_API_KEY"
+    assert config_of(report, "vertex").url == (
+        "https://us-central1-aiplatform.googleapis.com/v1/projects/my-project/locations/us-central1"
+        "/publishers/google"
+    )
+
+
+@pytest.mark.parametrize("switch", ["GRIDQ_SKIP_GEMINI", "GRIDQ_SKIP_GOOGLE"])
+def test_a_switch_leaves_a_seat_out_and_the_probe_says_so(switch: str):
+    report = probe([], {**ENVIRON, switch: "1", "GRIDQ_SKIP_OPENAI": "0"})
+    assert {offer.name for offer in report.found} == {"anthropic", "openai", "mistral", "vertex"}
+    assert report.missing == [f"google: left out, as {switch} says"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"VERTEX_AI_TOKEN": ""}, "VERTEX_AI_TOKEN_FILE"),
+        ({"VERTEX_AI_MODEL": ""}, "VERTEX_AI_MODEL must name them"),
+        ({"MISTRAL_BASE_URL": "http://localhost:1/v1"}, "MISTRAL_BASE_URL is on this machine"),
+        ({"OPENAI_BASE_URL": "ftp://x"}, "OPENAI_BASE_URL or OPENAI_MODEL is not usable"),
+        ({"ANTHROPIC_MODEL": "any"}, "ANTHROPIC_MODEL is not usable"),
+    ],
+)
+def test_what_is_not_usable_is_said_and_the_rest_is_found(changed: dict[str, str], told: str):
+    report = probe([], {**ENVIRON, **changed})
+    assert len(report.found) == 4
+    (why,) = report.missing
+    assert told in why
+
+
+@pytest.mark.parametrize(
+    ("changed", "url"),
+    [
+        ({"ANTHROPIC_BASE_URL": "https://llm.example.com"}, "https://llm.example.com/v1"),
+        ({"ANTHROPIC_BASE_URL": "https://llm.example.com/a/v1"}, "https://llm.example.com/a/v1"),
+    ],
+)
+def test_anthropics_address_is_taken_with_and_without_its_path(changed: dict[str, str], url: str):
+    assert config_of(probe([], {**ENVIRON, **changed}), "anthropic").url == url
+
+
+def test_a_table_that_uses_the_key_stands_for_the_seat_of_the_environment():
+    table = {"name": "mine", "provider": "anthropic", "models": MODELS}
+    report = probe([table], {"ANTHROPIC_API_KEY": KEY})
+    assert [offer.name for offer in report.found] == ["mine"]
+
+
+def test_every_named_seat_has_a_key():
+    for each in NAMED:
+        assert key_variables(each.provider)

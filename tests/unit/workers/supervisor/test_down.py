@@ -1,0 +1,36 @@
+"""What `gridq down` makes of a record that was left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gridq.config.settings import Settings
+from gridq.errors import ConfigError
+from workers.cli.grid import app
+from workers.supervisor.down import take_down
+from workers.supervisor.up import Wanted, detached
+
+
+@pytest.mark.parametrize(
+    "record",
+    ["{", "[]", '{"parts": 1}', '{"parts": [1, null, {"pid": 1}, {"pid": "x", "name": "a", "born": "b"}]}'],
+)
+def test_a_spoilt_record_is_nobody_s(record: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.json").write_text(record)
+    assert take_down(tmp_path) == {"pid": None, "parts": [], "killed": []}
+
+
+def test_a_log_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("")
+    with pytest.raises(ConfigError, match=r"up\.log cannot be written"):
+        detached(Settings(home=tmp_path), Wanted())
+
+
+def test_a_broken_configuration_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.toml").write_text("drain = [")
+    monkeypatch.setenv("GRIDQ_HOME", str(tmp_path))
+    done = CliRunner().invoke(app, ["down"])
+    assert (done.exit_code, done.stdout) == (0, f"No gridq up runs in {tmp_path}\n")

@@ -1,0 +1,174 @@
+"""`gridq join`: what is looked at before a machine belongs to a grid, and what is written then."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from gridq.config.home import CONFIG, GRID, WORKER, configured, held, unusable, write_private
+from gridq.config.machine_id import host_id, machine_id
+from gridq.config.urls import check_url, with_password
+from gridq.errors import ConfigError, JoinRefused
+from gridq.seats import registry
+from gridq.store.connection import check_server, connect, safe_url, translate
+from gridq.store.keys import Keys
+from workers.machine import join_tokens
+from workers.machine.join_tokens import JoinToken
+from workers.machine.run_records import already
+
+SKEW_WARNED = 2.0
+SKEW_REFUSED = 60.0
+"""Seconds between this machine's clock and the server's. Leases run by the server's alone, so a small one
+makes only the times wrong that people read; with a large one certificates and logs cannot be right.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A machine that has joined: where its grid is (without the password), its id, its configuration."""
+
+    server: str
+    machine: str
+    config: Path
+    skew: float
+
+
+def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None]) -> Joined:
+    """Check everything, spend the token, write `<home>/config.toml`. Where something is in the way nothing is
+    written and the token not spent.
+
+    BrokerError: the server cannot be used. JoinTokenInvalid. JoinRefused: clock, version or machine id.
+    ConfigError: the address or the home folder. AlreadyRunning: a grid or a worker runs in this home.
+    """
+    check_environment()
+    url = with_login(url, token)
+    try:
+        check_url(url)
+    except ConfigError as exc:
+        exc.details["path"] = "URL"
+        raise
+    for name in (GRID, WORKER):
+        if held(home, name):
+            raise already(home, name)
+    check_home(home)
+    machine = machine_id(home)
+    keys = Keys(token.prefix)
+    with connect(url, name="gridq-join", retry=False) as client:
+        check_server(client)
+        try:
+            skew = check_clock(client, warn)
+            join_tokens.check(client, keys, token)
+            seats = registry.seats(client, keys)
+            check_versions([token.version, *(seat.version for seat in seats)])
+            check_machine(client, keys, home, machine, [s.seat for s in seats if s.machine == machine])
+            join_tokens.spend(client, keys, token)
+        except RedisError as exc:
+            raise translate(exc, url) from exc
+    path = write_config(home, {"broker_url": url, "prefix": token.prefix})
+    return Joined(safe_url(url), machine, path, skew)
+
+
+def check_environment() -> None:
+    """ConfigError where the environment names a grid: it would go before what is written here."""
+    for name in ("GRIDQ_BROKER_URL", "GRIDQ_PREFIX"):
+        for variable in (name, f"{name}_FILE"):
+            if os.environ.get(variable):
+                raise ConfigError(
+                    f"{variable} is set, and goes before what gridq join would write",
+                    {"path": variable, "fix": f"unset {variable}"},
+                )
+
+
+def with_login(url: str, token: JoinToken) -> str:
+    """`url` with the token's user and password, where it has none of its own."""
+    try:
+        login = urlsplit(url).netloc.rpartition("@")[0]
+    except ValueError:
+        return url  # check_url says what is wrong with it
+    if not login and token.user and "://" in url:
+        url = url.replace("://", f"://{quote(token.user, safe='')}@", 1)
+    return with_password(url, token.password) if token.password else url
+
+
+def check_home(home: Path) -> None:
+    """ConfigError where somebody else could write in the home folder: what stands there is trusted."""
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = home.stat()
+    except OSError as exc:
+        raise unusable(home, exc) from None
+    if about.st_uid != os.getuid() or not os.access(home, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"The folder {home} is not yours to write",
+            {"path": str(home), "fix": "set GRIDQ_HOME to a folder of your own"},
+        )
+    if about.st_mode & 0o022:
+        raise ConfigError(f"Others may write in {home}", {"path": str(home), "fix": f"chmod go-w {home}"})
+    configured(home)
+
+
+def check_clock(client: Redis, warn: Callable[[str], None]) -> float:
+    """Seconds that this machine's clock is ahead of the server's. JoinRefused: more than SKEW_REFUSED."""
+    before = time.time()
+    seconds, micro = client.time()
+    skew = (before + time.time()) / 2 - (seconds + micro / 1_000_000)
+    told = f"This machine's clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} the server's"
+    fix = "turn on the time synchronisation of both (timedatectl set-ntp true)"
+    if abs(skew) > SKEW_REFUSED:
+        raise JoinRefused(told, {"expected": f"at most {SKEW_REFUSED:g} s", "fix": fix})
+    if abs(skew) > SKEW_WARNED:
+        warn(f"{told}: times in tables will not fit together. Fix: {fix}")
+    return skew
+
+
+def check_versions(others: list[str]) -> None:
+    """JoinRefused where the grid runs another minor version of gridq."""
+    mine = version("gridq")
+    for other in others:
+        if other and other.split(".")[:2] != mine.split(".")[:2]:
+            raise JoinRefused(
+                f"This machine has gridq {mine}, the grid has {other}",
+                {"expected": "the same version but for its last number", "fix": f"install gridq {other}"},
+            )
+
+
+def check_machine(client: Redis, keys: Keys, home: Path, machine: str, live: list[str]) -> None:
+    """JoinRefused where this machine's id is live from elsewhere: its home folder is a copy."""
+    for seat in live:
+        host: Any = client.hget(keys("seat", seat), "host")
+        here = host is not None and host.decode() == host_id(machine)
+        if not here or not held(home / "seats", seat.partition(".")[2]):
+            where = "another home folder of this host" if here else "another host"
+            raise JoinRefused(
+                f"The machine {machine!r} is live from {where}",
+                {
+                    "path": str(home / "machine"),
+                    "reason": f"it serves {seat}",
+                    "fix": f"stop that worker; or, where this folder is a copy, delete {home / 'machine'}",
+                },
+            )
+
+
+def write_config(home: Path, values: dict[str, str]) -> Path:
+    """Put `values` into `<home>/config.toml`, beside the settings that stand there; its path."""
+    path = home / CONFIG
+    # JSON's texts, numbers and lists are TOML's too; null, which is not, no setting file holds.
+    lines = [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in (configured(home) | values).items()
+    ]
+    write_private(
+        path,
+        "# Settings of this machine; gridq join wrote broker_url and prefix.\n" + "\n".join(lines) + "\n",
+    )
+    return path

@@ -1,0 +1,137 @@
+"""Probing: every enabled profile looks at this machine, all at once, none longer than it may."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from gridq import stages
+from gridq.config.settings import Settings
+from gridq.errors import ConfigError, GridError
+from gridq.profiles.profile import Profile, load
+from gridq.protocol import queue_names
+from gridq.protocol.meters import OWN, Meter
+from gridq.protocol.models import Json, ProbeReport, SeatOffer
+from workers.machine.seats import Found, Seat, check_distinct, local_seat, read_file
+from workers.owner.idle import here
+from workers.owner.lend import Owners, Terms
+
+SECONDS = 5.0
+"""A probe should take two seconds; one that takes longer than this is left behind, with a word."""
+
+
+def find_for(config: Settings, seat: str | None) -> Found:
+    """What `find` gives for the worker of `seat`: where the seats file says whose it is, that profile alone
+    is loaded and asked, for what another needs would stay in the worker's memory. Else all are, as without a
+    name. ConfigError as `find`.
+    """
+    kind = _kind_of(config, seat) if seat else None
+    if kind is None:
+        return find(config, load(config.profiles))
+    return find(config, load((kind,)), config.profiles)
+
+
+def _kind_of(config: Settings, seat: str) -> str | None:
+    """The kind in whose tables alone a seat is so called, if it is that of a profile of this name."""
+    try:
+        tables = read_file(config.home, set(config.profiles))
+    except ConfigError:
+        return None  # `find` says what is wrong
+    kinds = [
+        kind
+        for kind, table in tables.items()
+        if any(
+            isinstance(each, dict) and each.get("name") == seat
+            for each in (table if isinstance(table, list) else [table])
+        )
+    ]
+    return kinds[0] if len(kinds) == 1 and kinds[0] in config.profiles else None
+
+
+def find(config: Settings, profiles: Mapping[str, Profile], kinds: Iterable[str] = ()) -> Found:
+    """The seats of this machine. `kinds`: those whose tables are left alone, as their profiles are not asked.
+    ConfigError: the seats file, or a stages module, is wrong.
+    """
+    owners = Owners()
+    tables = owners.split(read_file(config.home, {*profiles, *kinds}))
+    if config.stages:
+        stages.load_modules(config.stages)
+    found = Found([local_seat(tables, config.stages)])
+    for kind, report in _probe_all(profiles, tables).items():
+        if isinstance(report, ConfigError):
+            raise report
+        if isinstance(report, str):
+            found.missing.append(f"{kind}: {report}")
+            continue
+        profile = profiles[kind]
+        found.missing += [f"{kind}: {why}" for why in report.missing]
+        found.unlent += [f"{kind}: {what}" for what in report.unlent]
+        try:
+            found.seats += [_seat(profile, offer) for offer in report.found]
+        except Exception as exc:
+            found.missing.append(f"{kind}: what it found is no seat: {type(exc).__name__}: {exc}")
+    check_distinct(found.seats)
+    for seat in found.seats[:]:
+        found.seats.remove(seat)
+        try:
+            found.seats.append(_on_terms(seat, owners.of(seat.offer.kind, seat.name)))
+        except ValueError as exc:
+            found.missing.append(f"{seat.offer.kind}: {seat.name} is not lent: {exc}")
+    found.missing += _never_lent(found.seats)
+    return found
+
+
+def _on_terms(seat: Seat, terms: Terms) -> Seat:
+    """What its owner lends of a seat. ValueError: nothing, and why."""
+    if terms.lend.share is not None and not seat.offer.limits:
+        raise ValueError("lend.share is a share of its budgets, and it has none")
+    whole = next((limit.most for limit in seat.offer.limits if limit.thing == "money"), None)
+    offer = terms.applied(seat.offer)
+    for all_of_it, lent in zip(seat.offer.limits, offer.limits, strict=True):
+        if all_of_it.most > 0 and lent.most == 0:
+            budget = Meter(bearer=OWN, thing=all_of_it.thing, window=all_of_it.window, limit=all_of_it.most)
+            raise ValueError(f"lend.share lends nothing of its {budget.title}: {budget.told(budget.limit)}")
+    if offer is not seat.offer and seat.profile is not None:
+        seat = _seat(seat.profile, offer)
+    return replace(seat, offer=offer, terms=terms, whole_budget=whole)
+
+
+def _never_lent(seats: Sequence[Seat]) -> list[str]:
+    """Why seats that are lent only when nobody uses the machine will not be."""
+    asking = [seat for seat in seats if seat.terms.lend.only_when_idle is not None]
+    told = here().idle() if asking else None
+    if told is None or told.seconds is not None:
+        return []
+    why = f"is lent only when nobody uses the machine, which cannot be told here: {told.why}"
+    return [f"{seat.offer.kind}: {seat.name} {why}" for seat in asking]
+
+
+def _seat(profile: Profile, offer: SeatOffer) -> Seat:
+    capability = profile.Capability.model_validate(offer.capability)
+    served = tuple(map(queue_names.check, profile.queues(capability)))
+    return Seat(offer, served, profile, capability)
+
+
+def _probe_all(
+    profiles: Mapping[str, Profile], tables: Mapping[str, Json]
+) -> dict[str, ProbeReport | ConfigError | str]:
+    """Each kind's report, the ConfigError it raised, or in words why there is none."""
+    reports: dict[str, ProbeReport | ConfigError | str] = {}
+
+    def one(kind: str, profile: Profile) -> None:
+        try:
+            reports[kind] = profile.probe(tables.get(kind, {}))
+        except ConfigError as exc:
+            reports[kind] = exc
+        except GridError as exc:
+            reports[kind] = str(exc)
+        except BaseException as exc:  # a profile's own fault must not take the machine's other seats with it
+            reports[kind] = f"the probe failed: {type(exc).__name__}: {exc}"
+
+    threads = [threading.Thread(target=one, args=pair, daemon=True) for pair in profiles.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    return {kind: reports.get(kind, f"the probe took longer than {SECONDS:g} s") for kind in profiles}

@@ -1,0 +1,88 @@
+"""The record of a program that runs in a home folder, and the lock that says whether it still does."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gridq.config.home import running, unusable, write_private
+from gridq.errors import AlreadyRunning
+
+PATIENCE = 1.0
+"""Seconds for which a look at the lock by somebody else is waited out."""
+
+
+class Record:
+    """What the program `name` says of itself in `home` while it runs; `gridq.config.home.running` reads it.
+
+    AlreadyRunning: another process is that program in this home. ConfigError: the folder cannot be written.
+    """
+
+    def __init__(self, home: Path, name: str) -> None:
+        self.path = home / f"{name}.json"
+        try:
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(home / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise unusable(home, exc) from None
+        end = time.monotonic() + PATIENCE
+        while not self._taken():
+            if time.monotonic() > end:
+                os.close(self._lock)
+                raise already(home, name)
+            time.sleep(0.02)
+        self.path.unlink(missing_ok=True)
+
+    def write(self, values: dict[str, Any]) -> None:
+        """Say `values`, in place of what was said before."""
+        write_private(self.path, json.dumps({"pid": os.getpid(), **values}, indent=1) + "\n")
+
+    def close(self) -> None:
+        """Take the record back: the program runs no more."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._lock)
+
+    def _taken(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+
+def already(home: Path, name: str) -> AlreadyRunning:
+    """The error that says that the program `name` runs in `home`, and where."""
+    from gridq.store.connection import safe_url
+
+    found = running(home, name) or {}
+    program = "gridq up" if name == "grid" else f"gridq {name}"
+    where = {"reason": f"its server is {safe_url(found['broker_url'])}"} if "broker_url" in found else {}
+    stop = "gridq down" if name == "grid" else f"kill {found.get('pid', '…')}"
+    return AlreadyRunning(
+        f"{program} runs already in {home}, as process {found.get('pid', 'unknown')}",
+        {**where, "fix": f"use it as it is, or end it first: {stop}"},
+    )
+
+
+def birth(pid: int) -> str | None:
+    """When the process `pid` began, in the system's own words; None where there is none (any more).
+
+    Two processes that have had one id differ in it.
+    """
+    if sys.platform == "linux":
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return None
+        state, *rest = stat.rpartition(")")[2].split()
+        return None if state == "Z" else rest[18]
+    done = subprocess.run(  # noqa: S603
+        ["/bin/ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or None

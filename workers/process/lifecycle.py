@@ -1,0 +1,284 @@
+"""The life of a worker process: choose the seat, go live, drain, leave. Hooked to Celery's own signals."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TextIO
+
+from celery import Celery, signals
+
+from gridq import stages
+from gridq.config.machine_id import host_id, machine_id
+from gridq.config.settings import Settings, settings
+from gridq.errors import ConfigError, SeatInUse
+from gridq.execution import session
+from gridq.execution.session import Session
+from gridq.execution.shutdown import Ending
+from gridq.messaging import answers, wake_ups
+from gridq.messaging.monitor_events import Monitors
+from gridq.messaging.router_request import revoke_cancels
+from gridq.messaging.transport import hang_up
+from gridq.process import parent_watch, startup_errors
+from gridq.process.watchdog import Watchdog
+from gridq.profiles.profile import Profile, StageContext
+from gridq.protocol import queue_names
+from gridq.protocol.models import Json, SeatTerms, StageCall
+from gridq.store.capacity import check_kept
+from gridq.store.connection import connect
+from gridq.store.readiness import AWAY, await_server
+from gridq.store.scripts import Scripts
+from workers.machine.probing import find_for
+from workers.machine.seats import Seat
+from workers.owner.rules import rules_of
+from workers.owner.watch import Watch
+from workers.process import memory_arenas, timeouts
+from workers.process.heartbeat import Heartbeat
+from workers.process.subscriptions import choose
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 0.5
+"""Seconds for which a look at a seat's lock by somebody else is waited out."""
+
+
+class SeatRunner:
+    """Runs the stages of one seat: built-in ones here, its profile's by the profile."""
+
+    def __init__(self, profile: Profile | None) -> None:
+        self.profile = profile
+
+    def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
+        if self.profile is None or stage.implementation.startswith(("builtin:", "python:")):
+            return stages.run_builtin(stage, value, context)
+        output = self.profile.run(stage, value, context)
+        context.report(self.profile.account(context.usage))
+        return output
+
+
+class Worker:
+    """One seat served by this process."""
+
+    def __init__(self, app: Celery, config: Settings, seat: Seat, serves: Sequence[str], lanes: int) -> None:
+        client = connect(name=f"gridq-{seat.name}")
+        await_server(client, away=AWAY if parent_watch.supervised() else 0.0)
+        if shortcoming := check_kept(client):
+            log.warning(shortcoming)
+        scripts = Scripts(client, config)
+        self.app = app
+        self.config = config
+        self.seat = seat
+        self.machine = machine_id(config.home)
+        self.lock = _lock(config.home, seat.name)
+        worker = f"{seat.name}@{self.machine}"
+        self.session = Session(
+            scripts,
+            config,
+            seat=f"{self.machine}.{seat.name}",
+            host=host_id(self.machine),
+            lanes=lanes,
+            queues=serves,
+            runner=SeatRunner(seat.profile),
+            worker=worker,
+            monitors=Monitors(app, scripts, worker),
+            warm=seat.profile.warm if seat.profile is not None else None,
+            terms=_terms(seat),
+            on_end=partial(answers.write, app, scripts),
+            on_gone=self._gone,
+            on_change=self._changed,
+        )
+        self.heartbeat = Heartbeat(
+            client,
+            config,
+            self.session,
+            machine=self.machine,
+            kind=seat.offer.kind,
+            capability=seat.offer.capability,
+            profile=seat.profile,
+            specs=stages.load_modules(config.stages) if seat.profile is None and config.stages else [],
+            version=version("gridq"),
+            owner=seat.terms.owner,
+            share=seat.terms.lend.share,
+            whole_budget=seat.whole_budget if seat.terms.lend.share is not None else None,
+        )
+        rules = rules_of(config.home, seat.name, seat.terms.lend, seat.offer.program)
+        self.owner = Watch(config.home, seat.name, self.session, rules)
+        self.ending = Ending(self.session, told=self.heartbeat.beat, leave=self._leave)
+        own = scripts.keys.queue(queue_names.seat_queue(self.session.seat))
+        self.session.watchdog = Watchdog(
+            lanes,
+            config.watchdog,
+            waits=lambda: client.llen(own) > 0,
+            work=self.session.work,
+            reconnect=hang_up,
+            give_up=self.ending.stuck,
+        )
+        self._client = client
+
+    def start(self) -> None:
+        """Open the profile, declare the bells, offer the user's stages, go live, advertise."""
+        self.session.scripts.adopt()  # before anything is written
+        if self.seat.profile is not None and self.seat.capability is not None:
+            self.seat.profile.open(self.seat.capability, self.seat.offer.config)
+        wake_ups.declare(self.app, self._client, self.session.scripts.keys)
+        revoke_cancels(self.session.scripts, partial(answers.write, self.app, self.session.scripts))
+        self.heartbeat.offer()
+        self.owner.begin()
+        self.session.start()
+        self.heartbeat.timeouts = timeouts.in_effect(
+            self.app, self.session.scripts, self.config, self.session.seat
+        )
+        self.heartbeat.start()
+        self.owner.start()
+        session.attach(self.session)
+
+    def stop(self) -> None:
+        """Leave the grid and give back what the profile holds. What runs without Celery may finish first."""
+        session.attach(None)
+        self.session.stop()
+        self._leave()
+
+    def _leave(self) -> None:
+        self.owner.stop()
+        self.heartbeat.stop()
+        if self.seat.profile is not None:
+            self.seat.profile.close()
+        self.lock.close()
+
+    def _changed(self) -> None:
+        self.heartbeat.beat()
+
+    def _gone(self) -> None:
+        """The server had forgotten this seat (a new server, a lost file): say everything again."""
+        wake_ups.declare(self.app, self._client, self.session.scripts.keys)
+        self.heartbeat.beat()
+
+
+def _terms(seat: Seat) -> SeatTerms:
+    """What the server is told of a seat at its registration."""
+    families, prices, hourly = {}, None, None
+    if seat.profile is not None and seat.capability is not None:
+        families = {queue: tuple(names) for queue, names in seat.profile.families(seat.capability).items()}
+        prices = seat.profile.prices(seat.capability)
+        hourly = seat.profile.hourly(seat.capability, seat.offer.config)
+    return SeatTerms(
+        limits=seat.offer.limits,
+        per_minute=seat.offer.requests_per_minute,
+        lends_to=seat.terms.lends_to,
+        owner=seat.terms.owner,
+        families=families,
+        prices=prices,
+        hourly=hourly,
+    )
+
+
+def _lock(home: Path, seat: str) -> TextIO:
+    """Hold the seat's lock on this machine. SeatInUse: another process of this home serves it."""
+    folder = home / "seats"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = (folder / f"{seat}.lock").open("a+")
+    end = time.monotonic() + PATIENCE
+    while not _taken(file):
+        if time.monotonic() < end:
+            time.sleep(0.02)
+            continue
+        file.seek(0)
+        other = file.read().strip() or "unknown"
+        file.close()
+        raise SeatInUse(
+            f"The seat {seat!r} of this machine is served already",
+            {"worker": f"process {other}", "fix": "stop that worker first"},
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _taken(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+_worker: list[Worker] = []
+_asked: dict[str, Any] = {}
+
+
+def _before_init(options: dict[str, Any] | None = None, **_: Any) -> None:
+    """Keep what the command line asked for: Celery has applied it by the time the seat is known."""
+    _asked.clear()
+    _asked.update(options or {})
+    memory_arenas.share()
+
+
+def _init(sender: Any = None, **_: Any) -> None:
+    """Choose the seat and give Celery its pool, its lanes, its queues and its name."""
+    parent_watch.watch()  # first: the server may have to be waited for
+    with startup_errors.told():
+        app = sender.app
+        config = settings()
+        wanted = _asked.get("queues") or ()
+        queues_asked = (
+            [name for name in wanted.split(",") if name] if isinstance(wanted, str) else list(wanted)
+        )
+        named = _asked.get("seat") or None
+        seat, serves = choose(find_for(config, named), named, queues_asked)
+        if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)) not in (
+            "celery.concurrency.thread",
+            "threads",
+        ):
+            raise ConfigError(
+                "A seat's lanes are threads", {"path": "--pool", "expected": "threads", "fix": "leave -P out"}
+            )
+        lanes = int(_asked.get("concurrency") or seat.offer.lanes)
+        if lanes > seat.offer.lanes:
+            raise ConfigError(
+                f"The seat {seat.name!r} has {seat.offer.lanes} lanes",
+                {"path": "-c", "expected": f"at most {seat.offer.lanes}", "fix": "leave -c out"},
+            )
+        sender.concurrency = lanes
+        worker = Worker(app, config, seat, serves, lanes)
+        _worker[:] = [worker]
+        sender.hostname = worker.session.worker
+        app.amqp.queues.select([queue_names.seat_queue(worker.session.seat), *serves])
+
+
+def _after_setup(**_: Any) -> None:
+    if _worker:
+        with startup_errors.told():
+            _worker[0].ending.starting()
+            _worker[0].start()
+
+
+def _ready(**_: Any) -> None:
+    if _worker:
+        _worker[0].ending.heed()
+
+
+def _shutting_down(**_: Any) -> None:
+    if _worker:
+        _worker[0].ending.signalled()
+
+
+def _shutdown(**_: Any) -> None:
+    if _worker:
+        _worker.pop().stop()
+
+
+def connect_signals() -> None:
+    """Make this process's Celery worker serve a seat."""
+    signals.celeryd_init.connect(_before_init, weak=False)
+    signals.worker_init.connect(_init, weak=False)
+    signals.celeryd_after_setup.connect(_after_setup, weak=False)
+    signals.worker_ready.connect(_ready, weak=False)
+    signals.worker_shutting_down.connect(_shutting_down, weak=False)
+    signals.worker_shutdown.connect(_shutdown, weak=False)

