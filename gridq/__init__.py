@@ -32,7 +32,7 @@ _HOMES = {
     "gridq.tasks": ("run_graph", "complete", "chat", "embed"),
     "gridq.client": ("submit", "result", "stream", "cancel", "Client", "AsyncClient", "Piece"),
     "gridq.stages": ("stage",),
-    "gridq.profiles": ("Profile", "StageContext"),
+    "gridq.profiles.profile": ("Profile", "StageContext"),
     "gridq.errors": ("GridError",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

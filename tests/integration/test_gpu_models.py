@@ -374,7 +374,7 @@ PARENT = """
 import sys, time
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import StageCall
-from workers.profiles.gpu import GpuProfile, process
+from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability
 profile = GpuProfile()
 offer = profile.probe({"gpus": False}).found[0]
