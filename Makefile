@@ -36,7 +36,7 @@ bench-http: $(STAMP) ## measure the HTTP gateway beside LiteLLM's proxy, which i
 	@$(BIN)/python -m benchmarks http
 
 bench-seats: $(STAMP) ## measure the workers of llm seats, idle and with 200 calls at once, and hold and settle; writes RESULTS.md
-	@$(BIN)/python -m benchmarks idle lanes programs holds
+	@$(BIN)/python -m benchmarks idle slots programs holds
 
 soak: $(STAMP) ## half an hour of mixed load, memory sampled; MINUTES="…" for another time; writes RESULTS.md
 	@$(BIN)/python -m benchmarks soak

@@ -21,7 +21,6 @@ from benchmarks import (
     holds,
     http,
     idle,
-    lanes,
     memory,
     onestage,
     overload,
@@ -29,6 +28,7 @@ from benchmarks import (
     recovery,
     report,
     scripts,
+    slots,
     soak,
 )
 from benchmarks.measure import Measured
@@ -43,7 +43,7 @@ APART: dict[str, Callable[[], Sequence[Measured]]] = {
     "http": http.run,
     "programs": programs.run,
     "idle": idle.run,
-    "lanes": lanes.run,
+    "slots": slots.run,
     "holds": holds.run,
     "soak": soak.run,
 }

@@ -42,7 +42,7 @@ class Corner:
 
     def __init__(self, sides: Sides, name: str) -> None:
         self.state = State(sides.store, sides.config, name)
-        self.state.seat("m.s", lanes=2)
+        self.state.seat("m.s", concurrency=2)
         self.client = BrokerClient(sides.server.url, config=self.state.scripts.config)
         self._numbers = count()
         self.split = self.client.admission.split(b'{"root": {"op": "Stage", "id": "bench_echo"}}')

@@ -2,7 +2,7 @@
 through one server, fewer than 5 % of them failing, the work of one that vanished given to another within two
 minutes.
 
-Twelve bench seats as twelve processes; a request holds a lane for two seconds, as an answer of a model would.
+Twelve bench seats as twelve processes; a request holds a slot for two seconds, as an answer of a model would.
 Half-way one worker is killed for good.
 """
 

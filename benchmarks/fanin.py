@@ -13,11 +13,11 @@ from benchmarks.sides import Sides, echo_stage
 from gridq.protocol.queue_names import PURE, seat_queue
 
 SETTLE = 3.0
-"""Seconds in which bells without work must have been answered."""
+"""Seconds in which wake-ups without work must have been answered."""
 
 
 def run(sides: Sides, *, width: int = 1000, rounds: int = 5) -> list[Measured]:
-    """Stages a second of a fan-out with its join, and the bells left afterwards."""
+    """Stages a second of a fan-out with its join, and the wake-ups left afterwards."""
     branches = {f"b{number}": echo_stage() for number in range(width)}
     graph = {"root": {"op": "Sequential", "stages": [{"op": "Parallel", "branches": branches}, echo_stage()]}}
 
@@ -44,11 +44,11 @@ def run(sides: Sides, *, width: int = 1000, rounds: int = 5) -> list[Measured]:
         at_most=False,
     )
     time.sleep(SETTLE)
-    return [throughput, Figure(f"bells left {SETTLE:g} s after", bells_left(sides), "bells", 0)]
+    return [throughput, Figure(f"wake-ups left {SETTLE:g} s after", wake_ups_left(sides), "wake_ups", 0)]
 
 
-def bells_left(sides: Sides) -> int:
-    """How many bells stand in the lists of all capabilities and seats."""
+def wake_ups_left(sides: Sides) -> int:
+    """How many wake-ups stand in the lists of all capabilities and seats."""
     keys = sides.client.keys
     seats: Any = sides.store.zrange(keys("seats"), 0, -1)
     names = ["bench:any", PURE, *(seat_queue(seat.decode()) for seat in seats)]

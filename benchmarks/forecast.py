@@ -1,5 +1,5 @@
 """How well starts are foretold: random backlogs of several agents, interactive and batch, on two seats of two
-lanes; a probe is foretold and submitted, and what it then waited is compared.
+slots; a probe is foretold and submitted, and what it then waited is compared.
 
 Run times are constant, log-normal, or mostly short and sometimes long. Nothing is submitted after the probe:
 what comes later and goes before is not foreseen by design.

@@ -36,7 +36,7 @@ class BenchGrid:
     def __init__(
         self,
         seats: int,
-        lanes: int,
+        concurrency: int,
         *,
         supervised: bool = False,
         appendonly: bool = False,
@@ -44,7 +44,7 @@ class BenchGrid:
         result_ttl: float = 3600.0,
     ) -> None:
         self.names = [f"seat{number}" for number in range(seats)]
-        self.lanes = lanes
+        self.concurrency = concurrency
         self.supervised = supervised
         self.appendonly = appendonly
         self.with_gateway = gateway
@@ -57,7 +57,7 @@ class BenchGrid:
             self.server = stack.enter_context(EmbeddedServer(data, appendonly=self.appendonly))
             home = self.folder / "home"
             home.mkdir(mode=0o700)
-            seats = [f'[[bench]]\nname = "{name}"\nlanes = {self.lanes}\n' for name in self.names]
+            seats = [f'[[bench]]\nname = "{name}"\nconcurrency = {self.concurrency}\n' for name in self.names]
             (home / "seats.toml").write_text("".join(seats))
             self.config = stack.enter_context(environment(self.server.url, home, self.result_ttl))
             self.store = connect(self.server.url, name="bench")

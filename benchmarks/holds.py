@@ -60,7 +60,7 @@ class Side(State):
         self._stages = 0
         for seat in self.seats:
             self.scripts.register(
-                seat, "inc", host="here", lanes=1, queues=[QUEUE], ttl_ms=3_600_000,
+                seat, "inc", host="here", concurrency=1, queues=[QUEUE], ttl_ms=3_600_000,
                 limits=_money(WINDOWS[:budgets]), per_minute=100_000 if budgets else None, owner="ann",
                 families={QUEUE: ["family"]},
             )  # fmt: skip
@@ -85,7 +85,7 @@ class Side(State):
             self.complete(self.claim(seat), seat, go_on=False, used=USED)
         self.store.unlink(
             *(self.keys.queue(f"seat:{seat}") for seat in self.seats)
-        )  # bells, as workers take them
+        )  # wake-ups, as workers take them
 
     def commands(self, stages: int) -> dict[str, float]:
         """How many commands the server runs for a claim and for a completion, the mean of so many stages."""
@@ -166,9 +166,9 @@ def beside(*, seats: int, agents: int, budgets: int, stages: int) -> list[Measur
 
 
 def worker_calls(jobs: int) -> Counter[str]:
-    """The scripts that a worker of one lane calls while so many jobs of one stage go through it, one by one.
+    """The scripts that a worker of one slot calls while so many jobs of one stage go through it, one by one.
 
-    Renewals, which go by the clock, are left out, and claims that find nothing: under load a bell may be rung
+    Renewals, which go by the clock, are left out, and claims that find nothing: under load a wake-up may be rung
     twice.
     """
     with BenchGrid(1, 1) as grid:

@@ -24,7 +24,7 @@ from workers.supervisor.embedded_server import EmbeddedServer, free_port
 from workers.supervisor.home import Home
 from workers.supervisor.programs import Program
 
-LANES = 16
+CONCURRENCY = 16
 READY = 120.0
 LITELLM = "litellm[proxy]"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gridq" / "litellm"
@@ -63,14 +63,14 @@ class Side:
 class HttpSides:
     """The upstream, a grid with a gateway, and LiteLLM's proxy where it is wanted, as a context.
 
-    The grid: a server, a router, and a worker of one API-key seat of LANES lanes for the model `bench`.
-    `seats` adds more of those, for the models of their names, each with so many lanes; they run once
+    The grid: a server, a router, and a worker of one API-key seat of LANES slots for the model `bench`.
+    `seats` adds more of those, for the models of their names, each with so many slots; they run once
     `start_seat` starts them. `without` says why there is no LiteLLM.
     """
 
     def __init__(self, *, litellm: bool = True, seats: dict[str, int] | None = None) -> None:
         self.with_litellm = litellm
-        self.seats = {"bench": LANES, **(seats or {})}
+        self.seats = {"bench": CONCURRENCY, **(seats or {})}
         self.litellm: Side | None = None
         self.without = "" if litellm else "not asked for"
 
@@ -141,7 +141,7 @@ class HttpSides:
         key.chmod(0o600)
         return (
             f'[[llm]]\nname = "{name}"\nurl = "http://{http_load.HOST}:{self.upstream.port}/v1"\n'
-            f'key_file = "{key}"\nmodels = [{{name = "{name}"}}]\nlanes = {self.seats[name]}\n'
+            f'key_file = "{key}"\nmodels = [{{name = "{name}"}}]\nconcurrency = {self.seats[name]}\n'
             "allow_loopback = true\n"
         )
 

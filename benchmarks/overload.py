@@ -1,6 +1,6 @@
 """Five times what a grid can do, for two minutes, batch and interactive mixed, through the HTTP door.
 
-One seat of four lanes, each stage a fifth of a second: 20 requests a second. Ten interactive ones come in a
+One seat of four slots, each stage a fifth of a second: 20 requests a second. Ten interactive ones come in a
 second and ninety batch ones, a third of which asks for a deadline that is mostly out of reach; the queue has
 a bound and the policy drop-oldest-batch. What interactive callers wait is compared with what they wait on
 the idle grid, every refusal is read for what it must say, and what was foretold with what then happened.
@@ -31,13 +31,13 @@ from gridq.submission.queue_snapshot import Ask
 from gridq.views import jobs
 
 SECONDS = 120.0
-LANES = 4
+CONCURRENCY = 4
 SERVICE = 0.2
 """Seconds of one stage: four tokens, twenty a second."""
 
 PROMPT = "paced 4 20"
 INTERACTIVE, BATCH = 10.0, 90.0
-"""Requests a second: together five times what four lanes can do."""
+"""Requests a second: together five times what four slots can do."""
 
 DEADLINE = 1.0
 """Seconds that every third batch request gives itself."""
@@ -109,7 +109,7 @@ class Tally:
 def run(*, seconds: float | None = None, idle: float = 15.0) -> list[Measured]:
     """The rows. `idle`: seconds for which the unloaded grid is measured before, and again afterwards."""
     seconds = float(os.environ.get("SECONDS", SECONDS)) if seconds is None else seconds
-    with HttpSides(litellm=False, seats={MODEL: LANES}) as sides:
+    with HttpSides(litellm=False, seats={MODEL: CONCURRENCY}) as sides:
         sides.start_seat(MODEL)
         scripts = Scripts(connect(sides.config.broker_url.get_secret_value(), name="bench"), sides.config)
         text = f'[queues."{QUEUE}"]\nmax_pending = {BOUND}\npolicy = "drop-oldest-batch"\n'

@@ -1,7 +1,7 @@
 """From the kill of a worker process to the new claim of each stage it ran, by the server's clock.
 
 Three bench seats on one machine; of those that run stages the one that was killed longest ago is killed
-(SIGKILL), others have lanes free. Once the killed one is gone for good, so only the end of its lease tells;
+(SIGKILL), others have slots free. Once the killed one is gone for good, so only the end of its lease tells;
 once under `gridq worker`, which sees the death of its child and says so.
 """
 
@@ -15,7 +15,7 @@ from benchmarks.measure import Figure, Measured, percentile, tell
 from workers.supervisor.children import MOST, WINDOW
 
 SEATS = 3
-LANES = 8
+CONCURRENCY = 8
 AT_ONCE = 4
 """Stages that run when a worker is killed."""
 
@@ -48,7 +48,7 @@ def side(kills: int, how: str, *, supervised: bool) -> list[float]:
     """Seconds for each stage of the killed workers until another has claimed it. They are started again, by
     `gridq worker` where `supervised`, else once their stages are claimed.
     """
-    with BenchGrid(SEATS, LANES, supervised=supervised) as grid:
+    with BenchGrid(SEATS, CONCURRENCY, supervised=supervised) as grid:
         found: list[float] = []
         killed = dict.fromkeys(grid.names, 0.0)
         began = time.monotonic()

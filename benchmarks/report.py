@@ -28,7 +28,7 @@ this page: `make recovery` (a killed worker, the first design's criteria), `make
 - Server: {server}, embedded, loopback, no persistence
 
 Both sides are live at the same time on one server and take turns, round by round; each figure is the median
-of its rounds. gridq: one router, one worker with the seat `bench` of 8 lanes (`bench:any`, an echo). Bare
+of its rounds. gridq: one router, one worker with the seat `bench` of 8 slots (`bench:any`, an echo). Bare
 Celery: an echo on a worker with `--pool threads -c 8 --without-gossip --without-mingle --without-heartbeat`,
 canvas chain and chord, results in the same server. JSON and hiredis on both sides, events (`-E`) on neither.
 """

@@ -110,8 +110,10 @@ class State:
         for at in range(0, len(names), 5000):
             self.store.unlink(*names[at : at + 5000])
 
-    def seat(self, name: str, lanes: int = 1) -> None:
-        self.scripts.register(name, "inc", host="here", lanes=lanes, queues=[QUEUE], ttl_ms=3_600_000)
+    def seat(self, name: str, concurrency: int = 1) -> None:
+        self.scripts.register(
+            name, "inc", host="here", concurrency=concurrency, queues=[QUEUE], ttl_ms=3_600_000
+        )
 
     def admit(self, costs: Sequence[int] = (0,), agent: str = "") -> None:
         """One more job, of one stage for each of `costs` (micro-dollars), all ready at once; of `agent`, else
@@ -132,8 +134,8 @@ class State:
         for first in range(0, size, each):
             self.admit([costs[number % len(costs)] for number in range(first, min(first + each, size))])
 
-    def claim(self, seat: str, lane: str = "inc.0") -> Claim:
-        found = self.scripts.claim(seat, "inc", lane, f"n{next(self._nonces)}")
+    def claim(self, seat: str, slot: str = "inc.0") -> Claim:
+        found = self.scripts.claim(seat, "inc", slot, f"n{next(self._nonces)}")
         assert isinstance(found, Claim), found
         return found
 
@@ -145,7 +147,7 @@ class State:
 
     def complete(self, claim: Claim, seat: str, *, go_on: bool, used: Usage = NOTHING) -> Claim | str:
         result, _, after = self.scripts.complete(
-            claim.lease, b'"x"', used=used, rows="[]", seat=seat, incarnation="inc", lane="inc.0",
+            claim.lease, b'"x"', used=used, rows="[]", seat=seat, incarnation="inc", slot="inc.0",
             nonce=f"n{next(self._nonces)}", go_on=go_on,
         )  # fmt: skip
         assert result == 1
@@ -156,7 +158,7 @@ class State:
         while number > 0:
             size = min(BATCH, number)
             leases = self._all(
-                "claim", [(seat, "inc", f"inc.{lane}", f"n{next(self._nonces)}") for lane in range(size)]
+                "claim", [(seat, "inc", f"inc.{slot}", f"n{next(self._nonces)}") for slot in range(size)]
             )
             claims = [read_claim(reply) for reply in leases]
             got = [claim for claim in claims if isinstance(claim, Claim)]
@@ -267,8 +269,8 @@ def _behind_classes(state: State, size: int, samples: int) -> Rows:
 
 
 def _last(state: State, size: int, samples: int, costs: Sequence[int]) -> list[float]:
-    state.seat("s", lanes=BATCH)
-    state.seat("other", lanes=BATCH)
+    state.seat("s", concurrency=BATCH)
+    state.seat("other", concurrency=BATCH)
     state.fill(size - 1, costs)
     state.refuse("s", size - 1)
     state.admit()
@@ -299,11 +301,11 @@ def _ranked(state: State, size: int, samples: int) -> Rows:
             state.complete(state.claim(name), name, go_on=False)
             _answer(state, names)
     rows = [("admit one stage and ring, seats ranked", times["admit"])]
-    return [*rows, ("complete and leave the lane, seats ranked", times["complete"])]
+    return [*rows, ("complete and leave the slot, seats ranked", times["complete"])]
 
 
 def _answer(state: State, names: Sequence[str]) -> None:
-    """Take the bell that was rung, as a worker would: the best seats are those that are asked."""
+    """Take the wake-up that was rung, as a worker would: the best seats are those that are asked."""
     pipe = state.store.pipeline(transaction=False)
     for name in names[:20]:
         pipe.delete(state.keys.queue(f"seat:{name}"))

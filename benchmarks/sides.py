@@ -24,7 +24,7 @@ from gridq.submission import inbox
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.home import Home
 
-LANES = 8
+CONCURRENCY = 8
 SEAT = "bench"
 READY = 30.0
 RESULT_TTL = 30.0
@@ -99,7 +99,7 @@ class Sides:
             self.server = stack.enter_context(EmbeddedServer())
             home = folder / "home"
             home.mkdir()
-            (home / "seats.toml").write_text(f"[bench]\nlanes = {LANES}\n")
+            (home / "seats.toml").write_text(f"[bench]\nconcurrency = {CONCURRENCY}\n")
             self.config = stack.enter_context(environment(self.server.url, home, RESULT_TTL))
             self.store = connect(self.server.url, name="bench")
             stack.callback(self.store.close)
@@ -160,7 +160,7 @@ def _bare_worker(url: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
         "-P",
         "threads",
         "-c",
-        str(LANES),
+        str(CONCURRENCY),
     ]
     command += [
         "--without-gossip",

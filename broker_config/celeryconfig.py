@@ -51,7 +51,7 @@ event_serializer = "json"
 accept_content = ["json"]
 enable_utc = True
 
-# Messages are bells. A lane takes one bell at a time and acknowledges it when it has looked.
+# Messages are wake-ups. A slot takes one wake-up at a time and acknowledges it when it has looked.
 task_default_queue = ROUTER
 task_create_missing_queues = True
 task_ignore_result = True  # but for gridq.run_graph, whose result is the job's

@@ -2,7 +2,7 @@
 
     python examples/fanout.py apples pears plums
 
-It needs a seat with a model in the grid. The seats' lanes decide how many of the jobs run at one time; the
+It needs a seat with a model in the grid. The seats' slots decide how many of the jobs run at one time; the
 others wait their turn in the grid, not here.
 """
 

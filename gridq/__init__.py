@@ -1,7 +1,7 @@
 """gridq pools LLM seats and idle GPUs behind Celery queues named per capability.
 
 Agents send a task or a whole composition graph; the grid splits it, sends each stage to whoever has the
-capability, the budget and a free lane, and answers. Everything here needs only the broker's URL
+capability, the budget and a free slot, and answers. Everything here needs only the broker's URL
 (GRIDQ_BROKER_URL).
 """
 

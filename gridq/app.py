@@ -66,7 +66,7 @@ class Messaging(AMQP):  # type: ignore[misc]
 
 
 class OneServer(Configuration):  # type: ignore[misc]
-    """Celery's configuration, deaf to OVERRIDES: bells on one server would call for work on another."""
+    """Celery's configuration, deaf to OVERRIDES: wake-ups on one server would call for work on another."""
 
     @property
     def broker_url(self) -> Any:
@@ -164,7 +164,7 @@ def _options(config: Settings, broker: str, backend: str, socket: dict[str, Any]
         "broker_transport_options": {
             "global_keyprefix": config.prefix,
             "client_name": "gridq",
-            # Bells need no emulated acknowledgement: it costs round trips, and what it would save the sweep
+            # Wake-ups need no emulated acknowledgement: it costs round trips, and what it would save the sweep
             # rings again.
             "ack_emulation": False,
             "body_encoding": "utf-8",

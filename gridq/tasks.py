@@ -66,14 +66,14 @@ class GraphTask(Task):  # type: ignore[misc]
                 )
             return self.AsyncResult(first)
         with translated():
-            return run_graph.send_bell(job, options)
+            return run_graph.send_wake_up(job, options)
 
 
 class RunGraph(GraphTask):
     abstract = True
     Request = "gridq.messaging.router_request:AdmissionRequest"
 
-    def send_bell(self, job: str, options: dict[str, Any]) -> AsyncResult:
+    def send_wake_up(self, job: str, options: dict[str, Any]) -> AsyncResult:
         """Send the message that tells a router to admit `job`."""
         options = {"argsrepr": "", "kwargsrepr": "", **options}
         return Task.apply_async(self, (job,), {}, task_id=job, **options)
@@ -106,7 +106,7 @@ def run_graph(self: Any, job: str) -> None:
 
 @app.task(name=STAGE_TASK, ignore_result=True, send_events=False)  # type: ignore[untyped-decorator]
 def run_stage() -> None:
-    """A bell: look for stages to run on this worker's seat."""
+    """A wake-up: look for stages to run on this worker's seat."""
     session = executor.current()
     if session is not None:
         with session.watchdog.taking():

@@ -46,10 +46,10 @@ def seat(cli: str, **fields: Any) -> LlmProfile:
 
 
 def ask(profile: LlmProfile, cli: str, model: str, context: StageContext | None = None, **body: Json) -> Json:
-    """One chat of OpenAI's wire."""
+    """One chat of OpenAI's API format."""
     asked = {"model": named(cli, model), "messages": WORDS, **body}
-    value = {"wire": "openai", "path": "chat/completions", "body": asked}
-    return profile.run(stage("llm:wire"), value, context or StageContext())
+    value = {"api": "openai", "path": "chat/completions", "body": asked}
+    return profile.run(stage("llm:api_request"), value, context or StageContext())
 
 
 def failing(profile: LlmProfile, cli: str, model: str) -> GridError:

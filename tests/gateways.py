@@ -96,7 +96,7 @@ class Benches:
 
 
 @contextmanager
-def benches(server: EmbeddedServer, home: Path, *, lanes: int = 4, **options: Any) -> Iterator[Benches]:
+def benches(server: EmbeddedServer, home: Path, *, concurrency: int = 4, **options: Any) -> Iterator[Benches]:
     """Such a grid under a prefix of its own, whose keys are deleted afterwards. `options`: the gateway's."""
     config = Settings(
         broker_url=SecretStr(server.url),
@@ -107,7 +107,7 @@ def benches(server: EmbeddedServer, home: Path, *, lanes: int = 4, **options: An
     )
     with connect(server.url, name="tests") as client:
         with (
-            LocalGrid(client, config, DEFAULT_SEATS, lanes=lanes) as grid,
+            LocalGrid(client, config, DEFAULT_SEATS, concurrency=concurrency) as grid,
             serving(config, **options) as gateway,
         ):
             yield Benches(grid, gateway, config)

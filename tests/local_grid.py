@@ -1,4 +1,4 @@
-"""A grid in this process: real server, scripts, sessions and sweep; threads stand in for Celery's bells.
+"""A grid in this process: real server, scripts, sessions and sweep; threads stand in for Celery's wake-ups.
 
 For tests of the walk itself; those of Celery's part start real workers.
 """
@@ -36,7 +36,7 @@ class BenchRunner:
 
 
 class LocalGrid:
-    """Seats (name → queues), each with lane threads that look for work in a loop, and one sweeper."""
+    """Seats (name → queues), each with slot threads that look for work in a loop, and one sweeper."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class LocalGrid:
         config: Settings,
         seats: dict[str, Sequence[str]],
         *,
-        lanes: int = 2,
+        concurrency: int = 2,
         runner: Runner | None = None,
     ) -> None:
         self.scripts = Scripts(client, config)
@@ -57,7 +57,7 @@ class LocalGrid:
                 config,
                 seat=name,
                 host="here",
-                lanes=lanes,
+                concurrency=concurrency,
                 queues=list(serves),
                 runner=runner or BenchRunner(),
             )
@@ -65,12 +65,12 @@ class LocalGrid:
         }
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._lane, args=(session,), daemon=True)
+            threading.Thread(target=self._slot, args=(session,), daemon=True)
             for session in self.sessions.values()
-            for _ in range(lanes)
+            for _ in range(concurrency)
         ]
 
-    def _lane(self, session: Session) -> None:
+    def _slot(self, session: Session) -> None:
         while not self._stop.is_set():
             session.work()
             self._stop.wait(0.002)

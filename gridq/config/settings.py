@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     sweep_ms: int = Field(500, ge=50, validate_default=True)
     heartbeat: float = Field(10.0, gt=0)
     linger: float = Field(
-        1.0, ge=0, description="how long a lane goes on taking stages before it returns to Celery"
+        1.0, ge=0, description="how long a slot goes on taking stages before it returns to Celery"
     )
     drain: float = Field(20.0, ge=0, le=24 * 3600.0)
     watchdog: float = Field(

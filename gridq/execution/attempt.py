@@ -40,7 +40,7 @@ FLUSH = 0.05
 """Seconds between two writes to a job's stream."""
 
 GRACE = 1.0
-"""Seconds that a stage which is over its time or cancelled may take to stop before its lane goes on without
+"""Seconds that a stage which is over its time or cancelled may take to stop before its slot goes on without
 it.
 """
 
@@ -52,7 +52,7 @@ Runner = Callable[[StageCall, Json, StageContext], Json]
 
 
 class Attempt:
-    """One claim, from its input to its record. `run` is called on the lane's thread, all else from any."""
+    """One claim, from its input to its record. `run` is called on the slot's thread, all else from any."""
 
     def __init__(self, claim: Claim, session: Session) -> None:
         self.claim = claim
@@ -61,7 +61,7 @@ class Attempt:
         self.step: Step = load_step(claim.spec)
         self.rows: list[dict[str, Any]] = []
         self.emitted = 0
-        self.lane = ""
+        self.slot = ""
         self._context: StageContext | None = None
         self._pieces: list[str] = []
         self._flushed = 0.0
@@ -82,11 +82,11 @@ class Attempt:
         self._for_job = left < sum(limits)
         self.made = False  # its output is there, to be recorded
 
-    # -- the lane's thread
+    # -- the slot's thread
 
-    def run(self, lane: str, until: float) -> tuple[str, Claim | str]:
-        """('' or how the job ended, the lane's next claim or the word why there is none)."""
-        self.lane = lane
+    def run(self, slot: str, until: float) -> tuple[str, Claim | str]:
+        """('' or how the job ended, the slot's next claim or the word why there is none)."""
+        self.slot = slot
         try:
             output = self._output()
         except BaseException as exc:  # a runner's SystemExit is as much a failure as any other
@@ -100,7 +100,7 @@ class Attempt:
         link, long = output, None
         if len(output) > session.config.inline_value:
             link, long = f"@{self.claim.lease}".encode(), output
-        result, ended, after = self._complete(lane, until, link, long)
+        result, ended, after = self._complete(slot, until, link, long)
         if result == -1:
             log.info("a late result was fenced off: %s", self.claim.lease)
         elif result == -2:  # the value is not there: as if the attempt had been lost
@@ -111,9 +111,9 @@ class Attempt:
         return ended, after
 
     def _complete(
-        self, lane: str, until: float, output: bytes, long: bytes | None
+        self, slot: str, until: float, output: bytes, long: bytes | None
     ) -> tuple[int, str, Claim | str]:
-        """Record the output and take the lane's next stage."""
+        """Record the output and take the slot's next stage."""
         session = self.session
         nonce = secrets.token_hex(8)
         told = self._told()
@@ -125,9 +125,9 @@ class Attempt:
                 rows=json.dumps(self.rows, separators=(",", ":")),
                 seat=session.seat,
                 incarnation=session.incarnation,
-                lane=lane,
+                slot=slot,
                 nonce=nonce,
-                go_on=session.goes_on(lane, until),
+                go_on=session.goes_on(slot, until),
                 long=long,
                 long_ttl_ms=max(self.claim.remaining_ms, 0) + 3_600_000,
                 told=told,

@@ -94,9 +94,9 @@ class Resting:
         """Where the seat is on trial, what it fell ill of; else empty."""
         return self._trial
 
-    def lanes(self, lanes: int) -> int:
-        """How many of its lanes take stages."""
-        return 1 if self._trial else lanes
+    def concurrency(self, concurrency: int) -> int:
+        """How many of its slots take stages."""
+        return 1 if self._trial else concurrency
 
     # -- health
 
@@ -127,7 +127,7 @@ class Resting:
         self._say()
 
     def succeeded(self) -> None:
-        """A stage was recorded: the seat is well. With the next renewal all its lanes take stages again."""
+        """A stage was recorded: the seat is well. With the next renewal all its slots take stages again."""
         if self._falls or self._overloads:
             with self._lock:
                 self._falls = self._overloads = 0

@@ -1,8 +1,8 @@
-"""A seat at work: its session with the grid, its leases, its lanes.
+"""A seat at work: its session with the grid, its leases, its slots.
 
 A `Session` is one incarnation of one seat. It registers, renews its leases each second on a thread of its own
-(so that nothing slow ever delays a renewal), and `work` is what a bell starts: claim, run, complete and claim
-again, for as long as there is work or the lane's linger time is over.
+(so that nothing slow ever delays a renewal), and `work` is what a wake-up starts: claim, run, complete and claim
+again, for as long as there is work or the slot's linger time is over.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Session:
         *,
         seat: str,
         host: str,
-        lanes: int,
+        concurrency: int,
         queues: Sequence[str],
         runner: Runner,
         worker: str = "",
@@ -72,13 +72,13 @@ class Session:
         self.config = config
         self.seat = seat
         self.host = host
-        self.lanes = lanes
+        self.concurrency = concurrency
         self.queues = tuple(queues)
         self.runner = runner
         self.worker = worker or seat
         self.terms = terms or SeatTerms()
         self.incarnation = secrets.token_hex(8)
-        self.watchdog = Watchdog(lanes)  # it only counts, until another is set
+        self.watchdog = Watchdog(concurrency)  # it only counts, until another is set
         self.draining = False
         self.resting = Resting(self)
         self._monitors = monitors
@@ -87,14 +87,14 @@ class Session:
         self._on_end = on_end or (lambda job: None)
         self._on_gone = on_gone or (lambda: None)
         self.on_change = on_change or (lambda: None)
-        self._free = deque(range(lanes))
-        self._numbers = count(lanes)
+        self._free = deque(range(concurrency))
+        self._numbers = count(concurrency)
         self._running: dict[str, Attempt] = {}
         self.durations = Durations()
         self._recorded = self._told = 0  # stages that were recorded; how many of them the server knows of
         self._takes: dict[str, int] = {}  # for how long they are expected to run, as the server knows it
         self._lock = threading.Lock()
-        self._abandoned: set[str] = set()  # lanes whose thread is kept by code that does not stop
+        self._abandoned: set[str] = set()  # slots whose thread is kept by code that does not stop
         self._renewer = Repeat(f"renew {seat}", config.renew_ms / 1000, self.renew)
         self._watcher = Repeat(f"watch {seat}", config.renew_ms / 1000 / LOOKS, self.look)
 
@@ -103,7 +103,9 @@ class Session:
     def start(self) -> None:
         """Go live and begin to renew. SeatInUse: another live worker, on another host, serves the seat."""
         self.register()
-        narration.tell("seat live", worker=self.worker, lanes=self.lanes, queues=list(self.queues))
+        narration.tell(
+            "seat live", worker=self.worker, concurrency=self.concurrency, queues=list(self.queues)
+        )
         self._renewer.start()
         self._watcher.start()
 
@@ -113,7 +115,7 @@ class Session:
             self.seat,
             self.incarnation,
             host=self.host,
-            lanes=self.resting.lanes(self.lanes),
+            concurrency=self.resting.concurrency(self.concurrency),
             queues=self.queues,
             ttl_ms=int(self._record_ttl * 1000),
             worker=self.worker,
@@ -198,65 +200,65 @@ class Session:
         """How many stages run now."""
         return len(self._running)
 
-    # -- lanes
+    # -- slots
 
     def work(self) -> None:
-        """Answer a bell: run stages on a free lane until there are none, or the linger time is over."""
+        """Answer a wake-up: run stages on a free slot until there are none, or the linger time is over."""
         try:
             number = self._free.popleft()
-        except IndexError:  # every lane is busy and will look again by itself
+        except IndexError:  # every slot is busy and will look again by itself
             return
-        lane = f"{self.incarnation}.{number}"
+        slot = f"{self.incarnation}.{number}"
         until = time.monotonic() + self.config.linger
         try:
-            claim = self.claim(lane)
+            claim = self.claim(slot)
             while isinstance(claim, Claim):
-                attempt = self._attempt(claim, lane, until)
+                attempt = self._attempt(claim, slot, until)
                 if attempt is None:
-                    # Under the lane's name the claim would be given again, and no one would know that it ran
+                    # Under the slot's name the claim would be given again, and no one would know that it ran
                     # before: it lapses instead, and is counted as lost.
                     number = next(self._numbers)
                     return
-                if lane in self._abandoned:  # another thread goes on in its place
+                if slot in self._abandoned:  # another thread goes on in its place
                     self.ended(attempt[0], claim.job)
                     return
-                claim = self._after(claim.job, *attempt, lane, until)
-        except (ConnectionError, TimeoutError) as exc:  # a bell was lost: the sweep rings again
-            log.warning("a lane of %s could not go on: %s", self.seat, exc)
+                claim = self._after(claim.job, *attempt, slot, until)
+        except (ConnectionError, TimeoutError) as exc:  # a wake-up was lost: the sweep rings again
+            log.warning("a slot of %s could not go on: %s", self.seat, exc)
         finally:
-            if lane in self._abandoned:
-                self._abandoned.discard(lane)
+            if slot in self._abandoned:
+                self._abandoned.discard(slot)
             else:
                 self._free.append(number)
 
-    def goes_on(self, lane: str, until: float) -> bool:
-        """Whether `lane` takes another stage after the one it has."""
-        return time.monotonic() < until and not (self.draining or self.resting.now or lane in self._abandoned)
+    def goes_on(self, slot: str, until: float) -> bool:
+        """Whether `slot` takes another stage after the one it has."""
+        return time.monotonic() < until and not (self.draining or self.resting.now or slot in self._abandoned)
 
     def abandon(self, attempt: Attempt) -> None:
-        """An attempt that no longer counts does not stop: its lane goes on without it, on a thread that
+        """An attempt that no longer counts does not stop: its slot goes on without it, on a thread that
         stands in until that code returns.
         """
         with self._lock:
             if self._running.pop(attempt.claim.lease, None) is None:
                 return
-            self._abandoned.add(attempt.lane)
-        log.warning("%s does not stop: its lane goes on without it", attempt.step.path)
+            self._abandoned.add(attempt.slot)
+        log.warning("%s does not stop: its slot goes on without it", attempt.step.path)
         self._free.append(next(self._numbers))
-        threading.Thread(target=self._stand_in, args=(attempt.lane,), name="stand-in", daemon=True).start()
+        threading.Thread(target=self._stand_in, args=(attempt.slot,), name="stand-in", daemon=True).start()
 
-    def _stand_in(self, lane: str) -> None:
-        """Look for work as a bell would, for a lane whose own thread cannot."""
-        while lane in self._abandoned and not self.stopped:
+    def _stand_in(self, slot: str) -> None:
+        """Look for work as a wake-up would, for a slot whose own thread cannot."""
+        while slot in self._abandoned and not self.stopped:
             self.work()
             time.sleep(self._watcher.seconds)
 
-    def claim(self, lane: str) -> Claim | None:
-        """The next stage for `lane`, or None where there is none for this seat."""
+    def claim(self, slot: str) -> Claim | None:
+        """The next stage for `slot`, or None where there is none for this seat."""
         for _ in range(100):
             if self.draining or self.resting.now:
                 return None
-            found = self.scripts.claim(self.seat, self.incarnation, lane, secrets.token_hex(8))
+            found = self.scripts.claim(self.seat, self.incarnation, slot, secrets.token_hex(8))
             if isinstance(found, Claim):
                 return found
             if found == "gone":
@@ -265,7 +267,7 @@ class Session:
                 return None
         return None
 
-    def _attempt(self, claim: Claim, lane: str, until: float) -> tuple[str, Claim | str] | None:
+    def _attempt(self, claim: Claim, slot: str, until: float) -> tuple[str, Claim | str] | None:
         """Run one claim: how the job ended and what comes next. None where neither an output nor a failure
         could be recorded.
         """
@@ -278,7 +280,7 @@ class Session:
             with self._about(attempt):
                 if attempt.step.ops:  # else it only puts together what other stages made
                     narration.tell("stage taken", wait_ms=claim.wait_ms)
-                return attempt.run(lane, until)
+                return attempt.run(slot, until)
         except RedisError as exc:
             log.warning("what came of %s could not be recorded: %s", claim.lease, exc)
         except Exception:
@@ -300,19 +302,19 @@ class Session:
             worker=self.worker,
         )
 
-    def _after(self, job: str, ended: str, after: Claim | str, lane: str, until: float) -> Claim | None:
-        """The lane's next stage."""
+    def _after(self, job: str, ended: str, after: Claim | str, slot: str, until: float) -> Claim | None:
+        """The slot's next stage."""
         self.ended(ended, job)
         if isinstance(after, Claim):
             return after
         if after in ("again", "gone") or (after == "failed" and time.monotonic() < until):
-            return self.claim(lane)
+            return self.claim(slot)
         return None
 
     # -- renewal
 
     def note_recorded(self, queue: str, seconds: float) -> None:
-        """One more stage was recorded, which held its lane for so long: with the next renewal it speaks for
+        """One more stage was recorded, which held its slot for so long: with the next renewal it speaks for
         the seat.
         """
         with self._lock:
@@ -381,7 +383,7 @@ _current: list[Session] = []
 
 
 def attach(session: Session | None) -> None:
-    """Make `session` the one that this process's bells start (None: none)."""
+    """Make `session` the one that this process's wake-ups start (None: none)."""
     _current[:] = [] if session is None else [session]
 
 

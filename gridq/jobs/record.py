@@ -15,7 +15,7 @@ from gridq.errors import ConfigError, GridError, error_from_record, first_fault
 from gridq.graph.plan import Plan, dump_step
 from gridq.protocol.calendar import text_time
 from gridq.protocol.meters import clock
-from gridq.protocol.models import Json, Wire
+from gridq.protocol.models import Json, ProtocolModel
 from gridq.protocol.states import JobState
 from gridq.store import values
 
@@ -33,7 +33,7 @@ Seat = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,128}$")]
 """A seat's name, such as `desk.gpu0`."""
 
 
-class JobOptions(Wire):
+class JobOptions(ProtocolModel):
     """What a submitter may say about a job, beside graph and input."""
 
     agent: str = Field("default", pattern=r"^[A-Za-z0-9_.@-]{1,64}$")

@@ -256,8 +256,8 @@ def format_task(task: Any) -> Any:
 class PendingWork:
     """In place of Flower's broker, which counts the messages of Celery's lists.
 
-    Here these are bells; what waits is in the pending sets. Each queue's length is the number of stages that
-    wait in it, that of `gridq:router` the number of jobs to be admitted; its consumers are the lanes that
+    Here these are wake-ups; what waits is in the pending sets. Each queue's length is the number of stages that
+    wait in it, that of `gridq:router` the number of jobs to be admitted; its consumers are the slots that
     listen. Flower's arguments, the URL among them, are those of Celery's connection and not needed.
     """
 
@@ -265,18 +265,18 @@ class PendingWork:
         self.config: Settings = settings()
 
     async def queues(self, _: Iterable[str] = ()) -> list[dict[str, Any]]:
-        """Every queue that has lanes or work, by its name. A server at fault is HTTP's 503."""
+        """Every queue that has slots or work, by its name. A server at fault is HTTP's 503."""
         keys = Keys(self.config.prefix)
         client = connect_async(
             self.config.broker_url.get_secret_value(), name="gridq-flower", timeout=LOOK_TIMEOUT, retry=False
         )
         try:
             look = client.pipeline(transaction=False)
-            look.hgetall(keys("lanes"))
+            look.hgetall(keys("concurrency"))
             look.smembers(keys("queues"))
             look.zcard(keys("inbox"))
-            lanes, pending, inbox = await look.execute()
-            names = sorted(name.decode() for name in {*lanes, *pending})
+            concurrency, pending, inbox = await look.execute()
+            names = sorted(name.decode() for name in {*concurrency, *pending})
             look = client.pipeline(transaction=False)
             for name in names:
                 look.hvals(keys("cls", name))
@@ -286,10 +286,10 @@ class PendingWork:
         finally:
             await client.aclose()
         listed = [
-            {**_length(name, count), "consumers": int(lanes.get(name.encode(), 0))}
+            {**_length(name, count), "consumers": int(concurrency.get(name.encode(), 0))}
             for name, count in zip(names, waiting, strict=True)
         ]
-        routers = int(lanes.get(queue_names.PURE.encode(), 0))
+        routers = int(concurrency.get(queue_names.PURE.encode(), 0))
         return [*listed, {**_length(queue_names.ROUTER, inbox), "consumers": routers}]
 
 

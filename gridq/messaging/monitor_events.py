@@ -1,6 +1,6 @@
 """What Celery's monitors (Flower) are shown: each stage and each job as one task with its own id and state.
 
-`gridq.run_stage` is a bell and sends no events. The scripts publish what became of a stage or a job in the
+`gridq.run_stage` is a wake-up and sends no events. The scripts publish what became of a stage or a job in the
 same step that records it; that a stage has begun is published by its worker, within a second. Nothing is sent
 and next to nothing done while no monitor has events on. No event holds a value, a prompt or an error's
 message.

@@ -17,7 +17,7 @@ class AdmissionRequest(Request):  # type: ignore[misc]
     """A received `gridq.run_graph`. Its body's end is not the job's: that is told by whoever ends the job."""
 
     def revoked(self) -> bool:
-        """Never: a bell that is not looked at ends no job. A cancel does, and its state is what Celery
+        """Never: a wake-up that is not looked at ends no job. A cancel does, and its state is what Celery
         is told.
         """
         return False

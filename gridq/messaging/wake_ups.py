@@ -1,4 +1,4 @@
-"""Bells: the Celery messages that wake a worker to look, or a router to admit.
+"""Wake-ups: the Celery messages that wake a worker to look, or a router to admit.
 
 Each is made once by kombu, exactly as `apply_async` would send it, and kept as a template that the scripts
 fill in and push.
@@ -20,7 +20,7 @@ GRAPH_TASK = "gridq.run_graph"
 def declare(app: Celery, client: Redis, keys: Keys) -> None:
     """Write the templates. Every worker and router does so at its start; they all write the same."""
     client.hset(
-        keys("bells"),
+        keys("wake_ups"),
         mapping={
             "stage": envelope(app, STAGE_TASK, "@@QUEUE@@", ()),
             "router": envelope(app, GRAPH_TASK, ROUTER, ("@@ID@@",)),

@@ -2,7 +2,7 @@
 
 A seat renews its lease by gridq's own connection. Where Celery's consumer hangs, on a connection that is dead
 without a word or by a fault of its own, the seat would look alive and take nothing. It shows where a message
-stands in a queue of this process's own while it has lanes free: then the work is done without Celery, its
+stands in a queue of this process's own while it has slots free: then the work is done without Celery, its
 consumer is made to connect anew, and where that does not help the process ends, for a supervisor to start it
 anew.
 """
@@ -22,7 +22,7 @@ ASK = 1.0
 
 QUIET = 3.0
 """Seconds for which a message may wait before the work is done without Celery. To do so without need costs
-nothing: who finds no work is as after any bell."""
+nothing: who finds no work is as after any wake-up."""
 
 BLIND = 5.0
 """Seconds between two looks beyond which nothing counts that was seen before: the process stood still, or the
@@ -34,7 +34,7 @@ def _nothing() -> None:
 
 
 class Watchdog:
-    """Watches over the consumer of a process with `lanes` threads for its messages.
+    """Watches over the consumer of a process with `concurrency` threads for its messages.
 
     `waits()` asks the server whether a message for this process stands in its queue; `work()` does on a
     thread what such messages ask for; `reconnect()` makes the consumer connect anew, and `give_up()`, after
@@ -43,7 +43,7 @@ class Watchdog:
 
     def __init__(
         self,
-        lanes: int,
+        concurrency: int,
         patience: float = 0.0,
         *,
         waits: Callable[[], bool] = lambda: False,
@@ -52,7 +52,7 @@ class Watchdog:
         give_up: Callable[[], None] = _nothing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.lanes = lanes
+        self.concurrency = concurrency
         self.patience = patience
         self._waits = waits
         self._work = work
@@ -85,7 +85,7 @@ class Watchdog:
         blind = now - self._looked_at > BLIND
         self._looked_at = now
         with self._lock:
-            could = self._taking < self.lanes and now - self._taken_at > ASK
+            could = self._taking < self.concurrency and now - self._taken_at > ASK
             last = self._taken_at
         if blind:
             self._since = None
@@ -117,7 +117,7 @@ class Watchdog:
     def _help(self) -> None:
         """As many threads as Celery would have."""
         with self._lock:
-            more = self.lanes - self._taking - self._helpers
+            more = self.concurrency - self._taking - self._helpers
             self._helpers += max(more, 0)
         for _ in range(more):
             threading.Thread(target=self._one, name="without Celery", daemon=True).start()

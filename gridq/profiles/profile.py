@@ -159,7 +159,7 @@ class Profile(ABC):
         return None
 
     def hourly(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
-        """What an hour of one lane of a seat costs, in micro-dollars; `config` as `open` is given it. None:
+        """What an hour of one slot of a seat costs, in micro-dollars; `config` as `open` is given it. None:
         its time has no price.
         """
         return None

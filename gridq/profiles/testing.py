@@ -76,8 +76,8 @@ class FakeProfile(Profile):
     - `bench:spend` `{"micro_dollars"?, "tokens_in"?, "tokens_out"?}` → reports that usage, returns the input
     - `bench:die` anything → starts a child that dies: ChildDied
 
-    `probe({"name"?, "lanes"?, "slugs"?, "budget"?, "budgets"?, "requests_per_minute"?})`, or a list of such
-    tables, offers by default one seat, `bench`, of two lanes; a budget is dollars a month.
+    `probe({"name"?, "concurrency"?, "slugs"?, "budget"?, "budgets"?, "requests_per_minute"?})`, or a list of such
+    tables, offers by default one seat, `bench`, of two slots; a budget is dollars a month.
     """
 
     kind: ClassVar[str] = "bench"
@@ -120,7 +120,7 @@ class FakeProfile(Profile):
                     name=seat.get("name", self.kind),
                     kind=self.kind,
                     capability=BenchCapability(slugs=seat.get("slugs") or [ANY]).model_dump(),
-                    lanes=seat.get("lanes", 2),
+                    concurrency=seat.get("concurrency", 2),
                     limits=_limits(seat),
                     requests_per_minute=seat.get("requests_per_minute"),
                     note="runs no model",

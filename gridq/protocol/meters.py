@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from pydantic import Field
 
-from gridq.protocol.models import MOST_USED, Limit, Thing, Wire
+from gridq.protocol.models import MOST_USED, Limit, ProtocolModel, Thing
 from gridq.protocol.money import dollars
 from gridq.protocol.queue_names import OWN_KIND, kind_of
 
@@ -60,8 +60,8 @@ UNKNOWN = Expects()
 @dataclass(frozen=True, slots=True)
 class Rates:
     """What a seat asks for, by its record: micro-dollars a million tokens in and out (`prices`), and for an
-    hour of a lane (`hourly`); `timeout_ms`: of a stage that has none of its own; `takes`: by queue for how
-    many ms a stage is expected to hold a lane, as far as that was measured.
+    hour of a slot (`hourly`); `timeout_ms`: of a stage that has none of its own; `takes`: by queue for how
+    many ms a stage is expected to hold a slot, as far as that was measured.
     """
 
     prices: tuple[int, int] = (0, 0)
@@ -92,7 +92,7 @@ class Rates:
 FREE = Rates()
 
 
-class Meter(Wire):
+class Meter(ProtocolModel):
     """One meter of a bearer: `own` or `grid` of a seat; of those that several share `g` (the whole grid),
     `o:<owner>`, `f:<family>`, `a:<agent>`, `t:<team>`. Amounts are micro-dollars, tokens, requests, jobs, or
     stages at once; `turn` is in ms since 1970, None where the window has not begun, or nobody knows.

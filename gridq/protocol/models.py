@@ -10,7 +10,7 @@ Json = Any
 """A JSON value: None, bool, int, float, str, list or dict with str keys."""
 
 
-class Wire(BaseModel):
+class ProtocolModel(BaseModel):
     """Frozen; unknown keys are ignored, so that a newer peer may say more."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -30,7 +30,7 @@ class Effect(BaseModel):
         return dict(self.model_extra or {})
 
 
-class Demand(Wire):
+class Demand(ProtocolModel):
     """What one stage needs of a seat."""
 
     queue: str = Field(description="the capability, which is the queue's name")
@@ -49,7 +49,7 @@ class Demand(Wire):
         return next((link for link in self.links if link.queue == queue), self)
 
 
-class Estimate(Wire):
+class Estimate(ProtocolModel):
     """What a stage is expected to use, before it runs."""
 
     micro_dollars: int = Field(0, ge=0)
@@ -67,7 +67,7 @@ mistaken, and sums that scripts keep in 53 bits must stay whole.
 """
 
 
-class Usage(Wire):
+class Usage(ProtocolModel):
     """What an attempt used. Integers; money in micro-dollars."""
 
     micro_dollars: int | None = Field(
@@ -110,7 +110,7 @@ _COUNTS = ["micro_dollars", *(name for name in _NUMBERS if name != "seconds")]
 Thing = Literal["money", "tokens", "requests", "jobs", "parallel"]
 
 
-class Limit(Wire):
+class Limit(ProtocolModel):
     """At most so much of a thing in a window: micro-dollars, tokens in and out, requests (stages of a seat),
     jobs (of an agent), or `parallel`, stages at once, in the window `-`.
 
@@ -123,7 +123,7 @@ class Limit(Wire):
     most: int = Field(ge=0, le=10**15)
 
 
-class SeatOffer(Wire):
+class SeatOffer(ProtocolModel):
     """One seat as a profile's probe found it.
 
     `name` is unique on the machine (`cpu`, `gpu0`, `openai`); `capability` is the profile's own descriptor as
@@ -134,7 +134,7 @@ class SeatOffer(Wire):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
     kind: str
     capability: dict[str, Json]
-    lanes: int = Field(1, ge=1, le=512)
+    concurrency: int = Field(1, ge=1, le=512)
     exclusive: str | None = None
     limits: tuple[Limit, ...] = Field((), description="what it may give in each of its windows")
     requests_per_minute: int | None = Field(None, ge=0, description="None: no limit; 0: none at all")
@@ -143,7 +143,7 @@ class SeatOffer(Wire):
     note: str = ""
 
 
-class SeatTerms(Wire):
+class SeatTerms(ProtocolModel):
     """What a seat's worker tells the server of it at its registration, beside what it serves."""
 
     limits: tuple[Limit, ...] = ()
@@ -152,10 +152,10 @@ class SeatTerms(Wire):
     owner: str = ""
     families: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="by queue")
     prices: tuple[int, int] | None = Field(None, description="micro-dollars a million tokens, in and out")
-    hourly: int | None = Field(None, description="micro-dollars for an hour of a lane; None: it has no price")
+    hourly: int | None = Field(None, description="micro-dollars for an hour of a slot; None: it has no price")
 
 
-class ProbeReport(Wire):
+class ProbeReport(ProtocolModel):
     """What a probe found, and in words what it did not and why, and what could be lent and is not."""
 
     found: list[SeatOffer] = Field(default_factory=list)
@@ -163,8 +163,8 @@ class ProbeReport(Wire):
     unlent: list[str] = Field(default_factory=list)
 
 
-class Service(Wire):
-    """For how long a stage of one queue holds a lane of a seat, in seconds, as the latest ones did."""
+class Service(ProtocolModel):
+    """For how long a stage of one queue holds a slot of a seat, in seconds, as the latest ones did."""
 
     n: int = Field(ge=1, description="how many were measured")
     mean: float = Field(ge=0)
@@ -172,7 +172,7 @@ class Service(Wire):
     p90: float = Field(ge=0, description="nine of ten took no longer")
 
 
-class Advertisement(Wire):
+class Advertisement(ProtocolModel):
     """What a seat's worker tells the grid with each heartbeat. It never carries a ledger."""
 
     seat: str
@@ -180,7 +180,7 @@ class Advertisement(Wire):
     worker: str
     incarnation: str
     kind: str
-    lanes: int
+    concurrency: int
     queues: list[str]
     capability: dict[str, Json] = Field(default_factory=dict)
     state: str = Field(
@@ -215,7 +215,7 @@ class Advertisement(Wire):
         return not self.lends_to or agent in self.lends_to or (team != "" and f"team:{team}" in self.lends_to)
 
 
-class StageCall(Wire):
+class StageCall(ProtocolModel):
     """One stage as its runner gets it: which implementation, its place in the graph."""
 
     id: str
@@ -231,7 +231,7 @@ class StageCall(Wire):
     timeout: float | None = Field(None, description="seconds; None: the operator's stage_timeout")
 
 
-class Row(Wire):
+class Row(ProtocolModel):
     """One line of a job's history: one stage, as it was recorded."""
 
     path: str

@@ -12,10 +12,10 @@ from urllib.parse import unquote
 from gridq.errors import ConfigError
 
 ROUTER = "gridq:router"
-"""Bells for routers: a job waits in the inbox to be admitted."""
+"""Wake-ups for routers: a job waits in the inbox to be admitted."""
 
 PURE = "gridq:pure"
-"""Built-in pure stages, run by whichever lane completes what they wait for, else by a router."""
+"""Built-in pure stages, run by whichever slot completes what they wait for, else by a router."""
 
 LOCAL = "gridq:local"
 """Built-in stages with effects on the machine or the network, run by each machine's own `local` seat."""
@@ -24,7 +24,7 @@ OWN_KIND = "gridq"
 """The kind of the grid's own queues, which no effect names."""
 
 SEAT_KIND = "seat"
-"""`seat:<id>` is a seat's own queue, for bells only."""
+"""`seat:<id>` is a seat's own queue, for wake-ups only."""
 
 _SAFE = re.compile(r"[a-z0-9._-]")
 _NAME = re.compile(r"[a-z][a-z0-9_]*:(?:[a-z0-9._-]|%[0-9A-F]{2})+")

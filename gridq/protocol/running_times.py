@@ -1,4 +1,4 @@
-"""How long stages hold a lane: of each queue a decayed mean and spread, as one seat has seen them."""
+"""How long stages hold a slot: of each queue a decayed mean and spread, as one seat has seen them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Durations:
         self._lock = threading.Lock()
 
     def note(self, queue: str, seconds: float) -> None:
-        """One stage of `queue` held its lane for so long."""
+        """One stage of `queue` held its slot for so long."""
         with self._lock:
             n, mean, variance = self._seen.pop(queue, (0, 0.0, 0.0))
             n += 1
@@ -45,7 +45,7 @@ class Durations:
         return {queue: summary(*one) for queue, one in seen.items()}
 
     def expected(self, queues: Collection[str]) -> dict[str, int]:
-        """By queue, of `queues`, for how many ms a stage is expected to hold its lane: as nine of ten did.
+        """By queue, of `queues`, for how many ms a stage is expected to hold its slot: as nine of ten did.
         Few that were measured are taken to vary more than they did: n of them by 1/√n of their mean at least.
         """
         with self._lock:

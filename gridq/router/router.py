@@ -79,7 +79,7 @@ class Router:
         """
         keys = self.scripts.keys
         sub: list[Any] = self.scripts.client.hmget(keys("sub", job), "graph", "in", "options", "celery")
-        if sub[0] is None:  # admitted, cancelled or ended before: the message was a bell too many
+        if sub[0] is None:  # admitted, cancelled or ended before: the message was a wake-up too many
             return False
         with narration.about(job=job):
             return self._admit(job, sub[0], sub[2] or b"{}", celery=sub[3] is not None)
@@ -123,7 +123,7 @@ class Router:
         return False
 
 
-def build(app: Celery, lanes: int, hostname: str = "") -> Router:
+def build(app: Celery, concurrency: int, hostname: str = "") -> Router:
     """A router that is not started yet; `hostname` is its Celery name. BrokerError: the server cannot be
     used.
     """
@@ -146,7 +146,7 @@ def build(app: Celery, lanes: int, hostname: str = "") -> Router:
         config,
         seat=name,
         host=f"{socket.gethostname()}:{os.getpid()}",
-        lanes=lanes,
+        concurrency=concurrency,
         queues=[queue_names.PURE],
         runner=stages.run_builtin,
         worker=worker,
@@ -160,7 +160,7 @@ def build(app: Celery, lanes: int, hostname: str = "") -> Router:
     router = Router(app, scripts, admission, session, sweeper, Governor(scripts), Limiting(scripts, config))
     own = [scripts.keys.queue(queue) for queue in (queue_names.seat_queue(name), queue_names.ROUTER)]
     session.watchdog = Watchdog(
-        lanes,
+        concurrency,
         config.watchdog,
         waits=lambda: any(client.llen(queue) for queue in own),
         work=router.work,
@@ -178,9 +178,9 @@ def current() -> Router | None:
     return _router[0] if _router else None
 
 
-def start(app: Celery, lanes: int, hostname: str = "") -> Router:
-    """Start this process's router: go live, declare the bells, sweep."""
-    router = build(app, lanes, hostname)
+def start(app: Celery, concurrency: int, hostname: str = "") -> Router:
+    """Start this process's router: go live, declare the wake-ups, sweep."""
+    router = build(app, concurrency, hostname)
     router.ending.starting()
     router.scripts.adopt()  # before anything is written
     router.limiting.start()  # first: with a wrong quotas file it is no router

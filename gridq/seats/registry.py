@@ -53,13 +53,13 @@ ROUTER_KIND = "router"
 class LiveSeat(Advertisement):
     """A live seat: what its worker says of it, and what the grid itself knows.
 
-    `busy` is how many lanes hold a stage now, `bells` how many messages wait in its own queue; money is in
+    `busy` is how many slots hold a stage now, `wake-ups` how many messages wait in its own queue; money is in
     micro-dollars, times in seconds since 1970. `stale`: its worker has not said for three heartbeats how it
     is; kind, capability and metrics are unknown then.
     """
 
     busy: int = 0
-    bells: int = 0
+    wake_ups: int = 0
     warm: list[str] = Field(default_factory=list, description="its queues whose model it has loaded")
     meters: list[Meter] = Field(default_factory=list, description="all that bind it, also shared ones")
     budget: int | None = Field(
@@ -68,7 +68,7 @@ class LiveSeat(Advertisement):
     budget_left: int | None = None
     budget_until: float | None = Field(None, description="when that turns")
     prices: tuple[int, int] = Field((0, 0), description="micro-dollars a million tokens, in and out")
-    hourly: int = Field(0, description="micro-dollars for an hour of a lane")
+    hourly: int = Field(0, description="micro-dollars for an hour of a slot")
     rates: Rates = Field(FREE, exclude=True)
     per_minute: int | None = Field(None, description="requests in any minute; None: no limit")
     rate_until: float | None = Field(None, description="until when these are used up; None: they are not")
@@ -85,7 +85,7 @@ class LiveSeat(Advertisement):
     @property
     def free(self) -> int:
         """How many stages it would take now."""
-        return max(self.lanes - self.busy, 0) if self.state == "ready" else 0
+        return max(self.concurrency - self.busy, 0) if self.state == "ready" else 0
 
 
 def advertise(client: Redis, keys: Keys, ad: Advertisement, heartbeat: float) -> None:
@@ -130,9 +130,9 @@ def live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveS
 
 
 def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes]) -> LiveSeat | None:
-    record, busy, bells, text, drain, claims, oldest = replies
+    record, busy, wake_ups, text, drain, claims, oldest = replies
     record = {name.decode(): value.decode() for name, value in record.items()}
-    if "inc" not in record or "lanes" not in record:  # it has gone since
+    if "inc" not in record or "concurrency" not in record:  # it has gone since
         return None
     said = _read(text)
     machine, _, name = seat.partition(".")
@@ -144,11 +144,11 @@ def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes])
             worker=f"{name}@{machine}",
             incarnation=record["inc"],
             kind=ROUTER_KIND if serves == [queue_names.PURE] else "",
-            lanes=int(record["lanes"]),
+            concurrency=int(record["concurrency"]),
             queues=serves,
         )
     fields = said.model_dump()
-    fields |= {"lanes": int(record["lanes"]), "busy": busy, "bells": bells}
+    fields |= {"concurrency": int(record["concurrency"]), "busy": busy, "wake_ups": wake_ups}
     fields |= {"warm": record.get("warm", "").split(), "stale": text is None and said.kind != ROUTER_KIND}
     fields["meters"] = _meters(record, now, shared)
     rates = Rates.read(record)
@@ -234,7 +234,7 @@ def published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
 
 def offers_of(seats: list[LiveSeat]) -> list[dict[str, Json]]:
     """Each capability of `seats`: its queue, who serves it, who has its model loaded, whether any of them
-    loads models at all, and the lanes, all and free.
+    loads models at all, and the slots, all and free.
     """
     found: dict[str, dict[str, Any]] = {}
     for seat in seats:
@@ -243,10 +243,11 @@ def offers_of(seats: list[LiveSeat]) -> list[dict[str, Json]]:
             if kind == queue_names.OWN_KIND:
                 continue
             offer = found.setdefault(
-                queue, {"queue": queue, "seats": [], "loaded": [], "loads": False, "lanes": 0, "free": 0}
+                queue,
+                {"queue": queue, "seats": [], "loaded": [], "loads": False, "concurrency": 0, "free": 0},
             )
             offer["seats"].append(seat.seat)
-            offer["lanes"] += seat.lanes
+            offer["concurrency"] += seat.concurrency
             offer["free"] += seat.free
             offer["loads"] = offer["loads"] or ("loads" in seat.metrics and slug in _models(seat))
             if queue in seat.warm:

@@ -1,4 +1,4 @@
-"""A coroutine run from a lane's thread: it ends when the stage is cancelled, whatever it waits for."""
+"""A coroutine run from a slot's thread: it ends when the stage is cancelled, whatever it waits for."""
 
 from __future__ import annotations
 

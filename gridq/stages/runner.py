@@ -22,7 +22,7 @@ NETWORK: dict[str, Callable[[Json, StageContext], Json]] = {
 
 
 def is_pure(implementation: str) -> bool:
-    """Whether `implementation` is a built-in without effects, which any lane or router may run at once."""
+    """Whether `implementation` is a built-in without effects, which any slot or router may run at once."""
     return implementation.startswith(BUILTIN) and implementation.removeprefix(BUILTIN) in FUNCTIONS
 
 

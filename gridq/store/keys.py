@@ -16,8 +16,8 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `cls:…` `rdy:…` `w:…` | a capability's pending set | empty themselves; else the longest deadline + 1 h |
 | `chained` | sorted set: stages with a fall-back chain that stand ready, when each was looked at | the same |
 | `vt:<kind>` | hash: virtual time of each agent | the same |
-| `seat:<seat>` | hash: incarnation, lanes, budgets, queues | 40 days after it was last live (routers: 1 h) |
-| `held:<seat>` | hash: lane → lease | empties itself; at most as the pending sets |
+| `seat:<seat>` | hash: incarnation, slots, budgets, queues | 40 days after it was last live (routers: 1 h) |
+| `held:<seat>` | hash: slot → lease | empties itself; at most as the pending sets |
 | `late:<lease>` | a lease that ended uncompleted: seat, charge, agent, queue | as its job, at least 1 h |
 | `worker:<id>` | what a worker that is asked over HTTP said as it enrolled | 3 of its heartbeats |
 | `workers` | sorted set: these workers by the end of that | as the last of them |
@@ -40,22 +40,22 @@ gridq's own keys stand under `<prefix>.`: no kind of capability begins with a do
 | `untold` | list: attempts lost with a worker that left, for a sweep to tell of | 1 min |
 | `swept` `losses` | the last sweep; counters | the longest deadline + 1 h |
 
-The permanent ones are few, each one key for the whole grid or one for each capability; all but `bells`,
-`bellno`, `calendar`, `schema` and what the operator sets (`limits`, its `meters`, `keys`) empty themselves.
+The permanent ones are few, each one key for the whole grid or one for each capability; all but `wake-ups`,
+`wake_up_number`, `calendar`, `schema` and what the operator sets (`limits`, its `meters`, `keys`) empty themselves.
 """
 
 from __future__ import annotations
 
 PERMANENT = (
     "leases",  # sorted set: open leases by expiry
-    "who",  # hash: lease → seat, lane, what it holds of which budgets
+    "who",  # hash: lease → seat, slot, what it holds of which budgets
     "seats",  # sorted set: live seats by expiry
-    "lanes",  # hash: capability → lanes that listen
+    "concurrency",  # hash: capability → slots that listen
     "lends",  # hash: live seats that are lent to some alone → whom
     "serve:*",  # set: live seats of a capability
     "warm:*",  # sorted set: live seats that have a capability's model loaded
-    "idle:*",  # sorted set: seats with a free lane, best first
-    "queues",  # set: capabilities with pending stages or bells
+    "idle:*",  # sorted set: seats with a free slot, best first
+    "queues",  # set: capabilities with pending stages or wake-ups
     "deadlines",  # sorted set: jobs by deadline
     "jobs",  # sorted set: jobs by submission, until their result expires
     "past",  # sorted set: ended jobs by the end of their result's life
@@ -71,8 +71,8 @@ PERMANENT = (
     "calendar",  # hash: when windows turn
     "keys",  # hash: API keys by id, their secrets hashed
     "schema",  # the number of the data's form: who of two versions may work here
-    "bells",  # hash: the message templates
-    "bellno",  # counter: the bells' ids
+    "wake_ups",  # hash: the message templates
+    "wake_up_number",  # counter: the wake-ups' ids
 )
 """Own keys without a TTL, as glob patterns after `<prefix>.`."""
 

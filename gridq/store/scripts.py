@@ -142,7 +142,7 @@ class Scripts:
         incarnation: str,
         *,
         host: str,
-        lanes: int,
+        concurrency: int,
         queues: Sequence[str],
         ttl_ms: int,
         worker: str = "",
@@ -160,7 +160,7 @@ class Scripts:
         `per_minute`: requests in any minute, None: no limit. `rests`: it takes nothing for now, as after
         `leave`. `only`: the agents and teams (`team:<name>`) to whom it is lent alone, none: everybody.
         `families`: of what it runs for a queue, the model's; `prices`: of its dearest model, micro-dollars a
-        million tokens in and out; `hourly`: micro-dollars for an hour of a lane, and the time-out in ms of a
+        million tokens in and out; `hourly`: micro-dollars for an hour of a slot, and the time-out in ms of a
         stage that has none of its own.
         """
         reply = self.call(
@@ -168,7 +168,7 @@ class Scripts:
             seat,
             incarnation,
             host,
-            lanes,
+            concurrency,
             meters.text(limits),
             " ".join(queues),
             ttl_ms,
@@ -189,9 +189,9 @@ class Scripts:
         """
         return bool(self.call("leave", seat, incarnation, how))
 
-    def claim(self, seat: str, incarnation: str, lane: str, nonce: str) -> Claim | str:
+    def claim(self, seat: str, incarnation: str, slot: str, nonce: str) -> Claim | str:
         """The best pending stage for the seat, or the word why there is none."""
-        return read_claim(self.call("claim", seat, incarnation, lane, nonce))
+        return read_claim(self.call("claim", seat, incarnation, slot, nonce))
 
     def renew(
         self,
@@ -206,7 +206,7 @@ class Scripts:
         """Renew the seat and its leases: the lost ones, or None where the server does not know this
         incarnation as live. `warm`: the queues whose model the seat has loaded; `recorded`: how many stages
         this incarnation has recorded in all, None where it has told so before. `takes`: by queue for how many
-        ms a stage is expected to hold a lane, where that is news and has a price.
+        ms a stage is expected to hold a slot, where that is news and has a price.
         """
         loaded = " ".join(sorted(warm))
         told = "" if recorded is None else recorded
@@ -321,10 +321,10 @@ class Scripts:
         self.client.zrem(self.keys("opened", key), *requests)
 
     def complete(
-        self, lease: str, output: bytes, *, used: Usage, rows: str, seat: str, incarnation: str, lane: str,
+        self, lease: str, output: bytes, *, used: Usage, rows: str, seat: str, incarnation: str, slot: str,
         nonce: str, go_on: bool, long: bytes | None = None, long_ttl_ms: int = 0, told: str = "",
     ) -> tuple[int, str, Claim | str]:  # fmt: skip
-        """Record an output and take the lane's next stage.
+        """Record an output and take the slot's next stage.
 
         `long` is the value that the link `output` points to: it is written in the same round trip, before the
         script runs. Gives (1 recorded, 0 recorded before, -1 fenced off, -2 the value could not be written;
@@ -337,7 +337,7 @@ class Scripts:
             rows,
             seat,
             incarnation,
-            lane,
+            slot,
             nonce,
             "1" if go_on else "0",
             told,

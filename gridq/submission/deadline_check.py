@@ -167,8 +167,8 @@ class Foresight:
         for number, queue in enumerate((start.queue, *start.fallbacks)):
             ask = _ask(start, queue, options, apart[number] if apart else "")
             at = self.lookout.outlook(ask)
-            open_now = at.forecast.lanes and not at.forecast.turns_in
-            if found is None or open_now or (at.forecast.lanes and not found.forecast.lanes):
+            open_now = at.forecast.concurrency and not at.forecast.turns_in
+            if found is None or open_now or (at.forecast.concurrency and not found.forecast.concurrency):
                 found = replace(at, elsewhere=None) if ask.excluded - set(options.avoid) else at
             if open_now:
                 break

@@ -297,7 +297,7 @@ def _seat(seat: registry.LiveSeat, running: Iterable[tuple[str, float | None]], 
     return Seat(
         seat.seat,
         frozenset(seat.queues),
-        seat.lanes,
+        seat.concurrency,
         tuple((queue, usual.get(queue, 0.0) if since is None else since) for queue, since in running),
         seat.service,
         back_in,

@@ -18,7 +18,7 @@ from gridq.protocol.models import Service
 from gridq.protocol.queue_names import kind_of
 
 GROUPS = 6
-"""Groups of seats that are told apart; of more those with the most free lanes, then the largest."""
+"""Groups of seats that are told apart; of more those with the most free slots, then the largest."""
 
 Sort = tuple[str, int, frozenset[str]]
 """What decides who may take a stage: its queue, its rounded cost, the seats that are excluded."""
@@ -31,7 +31,7 @@ runs now holds too much of them.
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A live seat. `running`: of each busy lane the stage's queue and for how long it has run. `back_in`:
+    """A live seat. `running`: of each busy slot the stage's queue and for how long it has run. `back_in`:
     until it takes work (0: now; None: nobody knows). `rate_in`: until it may make requests again. `lends_to`:
     the agents and teams it is lent to alone, if any. `meters`: all budgets that bind it, also in some queues
     alone; `rates`: what it asks for. `held_up`: it waits for what runs to give back what it holds of them.
@@ -39,7 +39,7 @@ class Seat:
 
     seat: str
     queues: frozenset[str]
-    lanes: int
+    concurrency: int
     running: tuple[tuple[str, float], ...] = ()
     service: Mapping[str, Service] = field(default_factory=dict)
     back_in: float | None = 0.0
@@ -53,7 +53,11 @@ class Seat:
     @property
     def free(self) -> int:
         """How many stages it would take now."""
-        return 0 if self.back_in or self.rate_in or self.held_up else max(self.lanes - len(self.running), 0)
+        return (
+            0
+            if self.back_in or self.rate_in or self.held_up
+            else max(self.concurrency - len(self.running), 0)
+        )
 
     def room(self, ask: Ask, now_ms: float) -> Room | None:
         """When its budgets have room for such a stage. None: it never takes it, or nobody knows when.
@@ -246,7 +250,7 @@ class Group:
         self.board = board
         self.later = later
         self.seats = tuple(seats)
-        self.lanes = sum(seat.lanes for seat in seats)
+        self.concurrency = sum(seat.concurrency for seat in seats)
         self.free = sum(seat.free for seat in seats)
         self.known: dict[Any, Any] = {}
         """What `gridq.submission.start_forecast` has worked out of these seats already."""
@@ -302,8 +306,8 @@ class Group:
 
 
 def _first_choice(seats: Sequence[Seat]) -> tuple[int, int]:
-    """Where the most lanes are free, then where the most are."""
-    return -sum(seat.free for seat in seats), -sum(seat.lanes for seat in seats)
+    """Where the most slots are free, then where the most are."""
+    return -sum(seat.free for seat in seats), -sum(seat.concurrency for seat in seats)
 
 
 def _before(turn: float, theirs: float, many: float, weighs: float) -> float:
@@ -312,9 +316,9 @@ def _before(turn: float, theirs: float, many: float, weighs: float) -> float:
 
 
 def _share(takers: Sequence[Seat], names: set[str]) -> float:
-    """Which part of the lanes that may take something is of the seats so named."""
-    ours = sum(seat.lanes for seat in takers if seat.seat in names)
-    return ours / sum(seat.lanes for seat in takers) if ours else 0.0
+    """Which part of the slots that may take something is of the seats so named."""
+    ours = sum(seat.concurrency for seat in takers if seat.seat in names)
+    return ours / sum(seat.concurrency for seat in takers) if ours else 0.0
 
 
 def together(services: Sequence[Service]) -> Service:

@@ -29,7 +29,7 @@ def kept_apart(
     serves = set(pinned.queues) if pinned is not None else set[str]()
     avoided = sorted(set(options.avoid))
     for step, links in steps.items():
-        if queue_names.PURE in links:  # whichever lane completes what it waits for runs it
+        if queue_names.PURE in links:  # whichever slot completes what it waits for runs it
             continue
         serving = [[seat.seat for seat in seats if queue in seat.queues] for queue in links]
         anybody = list(dict.fromkeys(name for names in serving for name in names))

@@ -18,7 +18,7 @@ from gridq.protocol.running_times import MEMORY, NINETY
 from gridq.submission.queue_snapshot import Ask, Board, Group, Seat, together
 
 ROUNDS = 4
-"""Stages of each lane that are gone through one by one; those behind them by the lanes' rates."""
+"""Stages of each slot that are gone through one by one; those behind them by the slots' rates."""
 
 ORDER = 0.15
 """How far off the order of those who go first may be, as a part of the wait: whose turn it is on seats of
@@ -36,16 +36,16 @@ SHORTEST = 1e-6
 class Forecast:
     """When the stage would start, from now.
 
-    `position` 1 is the next of the stages that its `lanes` lanes can serve; None where nobody takes such a
+    `position` 1 is the next of the stages that its `concurrency` slots can serve; None where nobody takes such a
     stage. Eight times of ten it starts between `low` and `high`; all three are None there, and where nobody
-    has measured how long stages take here. `rate`: stages that its lanes begin in a second. `bottleneck` says
+    has measured how long stages take here. `rate`: stages that its slots begin in a second. `bottleneck` says
     what it waits for, empty where it would start at once. `turns_in`: until a window turns before which none
     of its seats' budgets has room for the stage, whatever ends meanwhile; 0: some may have before.
     """
 
     queue: str
     position: int | None
-    lanes: int
+    concurrency: int
     p50: float | None
     low: float | None
     high: float | None
@@ -62,17 +62,19 @@ class Forecast:
 def forecast(board: Board, ask: Ask) -> Forecast:
     """When a stage would start that is admitted now: on the seats that come to it first."""
     groups = board.groups(ask)
-    lanes = sum(group.lanes for group in groups)
-    if not lanes:
+    concurrency = sum(group.concurrency for group in groups)
+    if not concurrency:
         return Forecast(ask.queue, None, 0, None, None, None, _nobody(board, ask))
     found = [_on(group, ask) for group in groups]
     best = min(found, key=lambda one: (one.p50 is None, one.p50 or 0.0, one.position or 0))
     rates = [one.rate for one in found if one.rate]
-    bottleneck = "" if best.now else _bottleneck(ask, groups, lanes)
+    bottleneck = "" if best.now else _bottleneck(ask, groups, concurrency)
     turns = 0.0
     if all(group.later for group in groups):
         turns = min(room[0] for room in board.rooms(ask) if room is not None)
-    return replace(best, lanes=lanes, rate=sum(rates) or None, bottleneck=bottleneck, turns_in=turns)
+    return replace(
+        best, concurrency=concurrency, rate=sum(rates) or None, bottleneck=bottleneck, turns_in=turns
+    )
 
 
 def _on(group: Group, ask: Ask) -> Forecast:
@@ -80,16 +82,16 @@ def _on(group: Group, ask: Ask) -> Forecast:
     position = math.floor(group.ahead(ask) + 0.5) + 1
     pace = _pace(group, ask)
     if position <= group.free:
-        return Forecast(ask.queue, position, group.lanes, 0.0, 0.0, 0.0, "", pace.rate)
+        return Forecast(ask.queue, position, group.concurrency, 0.0, 0.0, 0.0, "", pace.rate)
     if pace.rate is None or not pace.whole:
-        return Forecast(ask.queue, position, group.lanes, None, None, None, "", pace.rate)
+        return Forecast(ask.queue, position, group.concurrency, None, None, None, "", pace.rate)
     start = _start(pace, position)
     off = SPARE * NINETY * _spread(start, position, position - group.free, pace)
     least = min(seat.back_in or 0.0 for seat in group.seats) if group.later else 0.0
     low = max(start - off, least)
     if any(seat.held_up and not seat.running for seat in group.seats):
         low = least  # what is held elsewhere may be given back at any moment
-    return Forecast(ask.queue, position, group.lanes, start, low, start + off, "", pace.rate)
+    return Forecast(ask.queue, position, group.concurrency, start, low, start + off, "", pace.rate)
 
 
 def elsewhere(board: Board, ask: Ask) -> str | None:
@@ -135,7 +137,7 @@ def _budgets(ask: Ask, seats: Sequence[Seat]) -> str:
 
 
 def _service(board: Board, seat: Seat, mix: Mapping[str, float]) -> Service | None:
-    """How long a stage of the `mix` (queue → how many) holds a lane of the seat; None: never measured."""
+    """How long a stage of the `mix` (queue → how many) holds a slot of the seat; None: never measured."""
     found = []
     for queue, count in mix.items():
         service = seat.service.get(queue) or board.measured.get(queue)
@@ -154,21 +156,21 @@ def _service(board: Board, seat: Seat, mix: Mapping[str, float]) -> Service | No
 
 
 def _period(seat: Seat, service: Service) -> float:
-    """Seconds from one stage of a lane to its next: as long as one takes, or as the seat's rate allows."""
-    hasty = seat.lanes * 60 / seat.per_minute if seat.per_minute else 0.0
+    """Seconds from one stage of a slot to its next: as long as one takes, or as the seat's rate allows."""
+    hasty = seat.concurrency * 60 / seat.per_minute if seat.per_minute else 0.0
     return max(service.mean, hasty, SHORTEST)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How fast seats go through what stands before a stage. `whole`: of each of them it was measured.
-    `lanes`: when each is free, and the seconds of each stage after that, the first to be free first.
+    `concurrency`: when each is free, and the seconds of each stage after that, the first to be free first.
     `varies`: standard deviation by mean of one stage; `measured`: of how many that is known. `rate`: stages a
     second. `hasty`: the seats whose requests a minute are what holds them up.
     """
 
     whole: bool
-    lanes: tuple[tuple[float, float], ...]
+    concurrency: tuple[tuple[float, float], ...]
     rate: float | None
     varies: float
     measured: int
@@ -182,12 +184,12 @@ def _pace(group: Group, ask: Ask) -> Pace:
         mix = group.mix(ask.prio, ask.queue)
         services = [(seat, _service(group.board, seat, mix)) for seat in group.seats]
         known = [(seat, service) for seat, service in services if service is not None]
-        lanes = _free_at(group.board, known)
+        concurrency = _free_at(group.board, known)
         n = sum(service.n for _, service in known)
         found = group.known[ask.prio, ask.queue] = Pace(
             whole=len(known) == len(group.seats),
-            lanes=tuple(sorted(lanes)),
-            rate=sum(1 / period for _, period in lanes) or None,
+            concurrency=tuple(sorted(concurrency)),
+            rate=sum(1 / period for _, period in concurrency) or None,
             varies=sum(_variation(service) * service.n for _, service in known) / n if n else 0.0,
             measured=n,
             hasty=tuple(seat.seat for seat, one in known if _period(seat, one) > max(one.mean, SHORTEST)),
@@ -196,18 +198,18 @@ def _pace(group: Group, ask: Ask) -> Pace:
 
 
 def _free_at(board: Board, pool: Sequence[tuple[Seat, Service]]) -> list[tuple[float, float]]:
-    """(when it is free, seconds of each stage after that) of every lane; where a budget has no room for more
+    """(when it is free, seconds of each stage after that) of every slot; where a budget has no room for more
     than what runs, of as many as run.
     """
     found = []
     for seat, service in pool:
         period = _period(seat, service)
         earliest = max(seat.back_in or 0.0, seat.rate_in)
-        for queue, elapsed in seat.running[: seat.lanes]:
+        for queue, elapsed in seat.running[: seat.concurrency]:
             usual = (seat.service.get(queue) or board.measured.get(queue) or service).mean
             found.append((max(usual - elapsed, usual / 10, earliest), period))
         if not seat.held_up:
-            found += [(earliest, period)] * (seat.lanes - len(seat.running))
+            found += [(earliest, period)] * (seat.concurrency - len(seat.running))
         elif not seat.running:
             found.append((max(service.mean, earliest), period))
     return found
@@ -216,13 +218,13 @@ def _free_at(board: Board, pool: Sequence[tuple[Seat, Service]]) -> list[tuple[f
 def _start(pace: Pace, position: int) -> float:
     """When the stage that is the `position`th to start does."""
     if position <= 1:
-        return pace.lanes[0][0]
-    lanes = list(pace.lanes)  # sorted is a heap
-    one_by_one = min(position, ROUNDS * len(lanes))
+        return pace.concurrency[0][0]
+    concurrency = list(pace.concurrency)  # sorted is a heap
+    one_by_one = min(position, ROUNDS * len(concurrency))
     for _ in range(one_by_one - 1):
-        at, period = lanes[0]
-        heapq.heapreplace(lanes, (at + period, period))
-    return lanes[0][0] + (position - one_by_one) / (pace.rate or 1.0)
+        at, period = concurrency[0]
+        heapq.heapreplace(concurrency, (at + period, period))
+    return concurrency[0][0] + (position - one_by_one) / (pace.rate or 1.0)
 
 
 def _spread(start: float, position: int, ends: int, pace: Pace) -> float:
@@ -245,7 +247,7 @@ def _variation(service: Service) -> float:
     return math.sqrt(math.expm1(min(sigma * sigma, 20.0)))
 
 
-def _bottleneck(ask: Ask, groups: Sequence[Group], lanes: int) -> str:
+def _bottleneck(ask: Ask, groups: Sequence[Group], concurrency: int) -> str:
     hasty = [seat for group in groups for seat in _pace(group, ask).hasty]
     if len(hasty) == sum(len(group.seats) for group in groups):
         return f"requests_per_minute of {' and '.join(hasty[:3])}"
@@ -253,4 +255,4 @@ def _bottleneck(ask: Ask, groups: Sequence[Group], lanes: int) -> str:
     if all(seat.back_in or seat.held_up for seat in seats):
         poor = all(seat.short_of(ask) for seat in seats)
         return _budgets(ask, seats) if poor else f"every seat of {ask.queue} pauses"
-    return f"the {lanes} lanes of {ask.queue}" if lanes > 1 else f"the only lane of {ask.queue}"
+    return f"the {concurrency} slots of {ask.queue}" if concurrency > 1 else f"the only slot of {ask.queue}"

@@ -167,7 +167,7 @@ def _dead(about: Fields) -> str:
 
 
 def _live(about: Fields) -> str:
-    return f"{about['worker']} is live with {_count(about['lanes'], 'lane')}: {', '.join(about['queues'])}."
+    return f"{about['worker']} is live with {_count(about['concurrency'], 'slot')}: {', '.join(about['queues'])}."
 
 
 def _paused(about: Fields) -> str:

@@ -1,7 +1,7 @@
 """What must hold in a grid, read from its server alone: on a grid at work, and on one that is at rest.
 
 Everything is read by one script at one instant, so what is found is no accident of the reading. The rules are
-those of docs/guarantees: a lane is promised once, each step of a running job is in exactly one place, each
+those of docs/guarantees: a slot is promised once, each step of a running job is in exactly one place, each
 job has one state, what is held for jobs is what was promised, and nothing lives for ever.
 """
 
@@ -57,7 +57,7 @@ def audit(client: Redis, keys: Keys, *, idle: bool = False, most: int = MOST_ITE
         )
     state = _State(snapshot)
     checks = [
-        Check("leases, lanes and holders agree; no seat has more than its lanes", tuple(state.leases())),
+        Check("leases, slots and holders agree; no seat has more than its slots", tuple(state.leases())),
         Check("classes count what stands in them, and the sweep looks there", tuple(state.pending())),
         Check("each step of a running job is in exactly one place", tuple(state.steps())),
         Check("each job has exactly one state", tuple(state.states())),
@@ -65,7 +65,7 @@ def audit(client: Redis, keys: Keys, *, idle: bool = False, most: int = MOST_ITE
         Check("no key lives for ever", tuple(keys_without_ttl(client, keys.prefix))),
     ]
     if idle:
-        checks.append(Check("nothing is left of jobs that ran", (*state.left(), *_bells(client, keys))))
+        checks.append(Check("nothing is left of jobs that ran", (*state.left(), *_wake_ups(client, keys))))
     return checks
 
 
@@ -80,7 +80,7 @@ def broken(client: Redis, keys: Keys) -> list[str]:
 def keys_without_ttl(client: Redis, prefix: str) -> list[str]:
     """The keys under `prefix` that live for ever and may not, without the prefix, sorted.
 
-    Allowed are the patterns of `gridq.store.keys` and Celery's queues, which hold only bells.
+    Allowed are the patterns of `gridq.store.keys` and Celery's queues, which hold only wake-ups.
     """
     allowed = [*CELERY_PERMANENT, *(f".{pattern}" for pattern in PERMANENT)]
     found = list(client.scan_iter(f"{prefix}*", count=1000))
@@ -108,19 +108,19 @@ def _is_queue(key: str) -> bool:
         return False
 
 
-def _bells(client: Redis, keys: Keys) -> list[str]:
-    """Bells that nobody has answered though somebody should. Any list that is a queue's is one of bells;
+def _wake_ups(client: Redis, keys: Keys) -> list[str]:
+    """Wake-ups that nobody has answered though somebody should. Any list that is a queue's is one of wake-ups;
     where no live seat serves it some stand for the next one that does.
     """
     left = []
-    served: Any = client.hkeys(keys("lanes"))
+    served: Any = client.hkeys(keys("concurrency"))
     for raw in client.scan_iter(f"{keys.prefix}*", count=1000, _type="list"):
         key = raw.decode()[len(keys.prefix) :]
         listens = (
             queue_names.PURE if key == queue_names.ROUTER else key
         )  # who serves the one answers the other
         if _is_queue(key) and (key.startswith("seat:") or listens.encode() in served):
-            left.append(f"{client.llen(raw)} bells in {key}")
+            left.append(f"{client.llen(raw)} wake-ups in {key}")
     return sorted(left)
 
 
@@ -138,15 +138,15 @@ class _State:
             self.waiting.update(found.members("w", rest))
 
     def leases(self) -> list[str]:
-        """`leases`, `who` and `held` say the same, and no seat holds more than its lanes."""
+        """`leases`, `who` and `held` say the same, and no seat holds more than its slots."""
         wrong = []
         held: dict[str, str] = {}
         for seat in self.found.names["held"]:
-            lanes = self.found.table("held", seat)
-            held.update({lease: f"{seat} {lane}" for lane, lease in lanes.items()})
-            most = self.found.table("seat", seat).get("lanes")
-            if len(lanes) > int(most or 0):
-                wrong.append(f"{seat} holds {len(lanes)} of {most} lanes")
+            concurrency = self.found.table("held", seat)
+            held.update({lease: f"{seat} {slot}" for slot, lease in concurrency.items()})
+            most = self.found.table("seat", seat).get("concurrency")
+            if len(concurrency) > int(most or 0):
+                wrong.append(f"{seat} holds {len(concurrency)} of {most} slots")
         every = self.open | set(self.who) | set(held)
         for name, there in (("leases", self.open), ("who", set(self.who)), ("held", set(held))):
             wrong += [f"the lease {lease} is not in {name}" for lease in sorted(every - there)]

@@ -28,7 +28,7 @@ class QueueView:
     """One capability's queue, at one instant.
 
     `pending` counts the ready stages by priority (for `gridq:router` the jobs that no router has admitted),
-    `running` the stages claimed from it, `bells` the messages that wait in it, `lanes` those of the seats
+    `running` the stages claimed from it, `wake-ups` the messages that wait in it, `concurrency` those of the seats
     that take work from it, `seats` all live seats that serve it. `oldest_ms` is how long its oldest stage
     waits, `oldest` the same by priority.
     """
@@ -36,8 +36,8 @@ class QueueView:
     queue: str
     pending: dict[str, int] = field(default_factory=lambda: {"interactive": 0, "batch": 0})
     running: int = 0
-    bells: int = 0
-    lanes: int = 0
+    wake_ups: int = 0
+    concurrency: int = 0
     seats: list[str] = field(default_factory=list)
     oldest_ms: float | None = None
     oldest: dict[str, float] = field(default_factory=dict)
@@ -53,36 +53,40 @@ def queues(client: Redis, keys: Keys) -> list[QueueView]:
     look = client.pipeline(transaction=False)
     look.time()
     look.smembers(keys("queues"))
-    look.hgetall(keys("lanes"))
+    look.hgetall(keys("concurrency"))
     look.zcard(keys("inbox"))
     look.zrange(keys("leases"), 0, -1)
-    clock, busy, lanes, inbox, leases = look.execute()
+    clock, busy, concurrency, inbox, leases = look.execute()
     now = clock[0] * 1000 + clock[1] / 1000
-    lanes = {queue.decode(): int(count) for queue, count in lanes.items()}
-    found = {queue.decode() for queue in busy} | lanes.keys() | {q for seat in seats for q in seat.queues}
-    views = {queue: QueueView(queue, lanes=lanes.get(queue, 0)) for queue in sorted(found)}
+    concurrency = {queue.decode(): int(count) for queue, count in concurrency.items()}
+    found = (
+        {queue.decode() for queue in busy} | concurrency.keys() | {q for seat in seats for q in seat.queues}
+    )
+    views = {queue: QueueView(queue, concurrency=concurrency.get(queue, 0)) for queue in sorted(found)}
     for seat in seats:
         for queue in seat.queues:
             views[queue].seats.append(seat.seat)
     _read(client, keys, views, now)
     for queue, count in _running(client, keys, leases).items():
         views.setdefault(queue, QueueView(queue)).running = count
-    router = QueueView(names.ROUTER, {"interactive": inbox, "batch": 0}, lanes=lanes.get(names.PURE, 0))
-    router.bells = int(client.llen(keys.queue(names.ROUTER)))
+    router = QueueView(
+        names.ROUTER, {"interactive": inbox, "batch": 0}, concurrency=concurrency.get(names.PURE, 0)
+    )
+    router.wake_ups = int(client.llen(keys.queue(names.ROUTER)))
     router.seats = [seat.seat for seat in seats if names.PURE in seat.queues]
     return [router, *(views[queue] for queue in sorted(views))]
 
 
 def _read(client: Redis, keys: Keys, views: dict[str, QueueView], now: float) -> None:
-    """Classes, bells and the oldest stage of each queue."""
+    """Classes, wake-ups and the oldest stage of each queue."""
     look = client.pipeline(transaction=False)
     for queue in views:
         look.hgetall(keys("cls", queue))
         look.llen(keys.queue(queue))
     replies: list[Any] = look.execute() if views else []
     classes = []
-    for view, counts, bells in zip(views.values(), replies[::2], replies[1::2], strict=True):
-        view.bells = bells
+    for view, counts, wake_ups in zip(views.values(), replies[::2], replies[1::2], strict=True):
+        view.wake_ups = wake_ups
         for cls, count in counts.items():
             name = cls.decode()
             view.pending[_priority(name)] += int(count)
@@ -195,9 +199,9 @@ def why(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "")
     ready = [seat for seat in able if seat.state == "ready"]
     if not ready:
         return "; ".join(map(_unwell, able[:3]))
-    lanes, busy = sum(seat.lanes for seat in ready), sum(seat.busy for seat in ready)
-    if busy >= lanes:
-        return f"all {lanes} lanes are busy" if lanes > 1 else "its only lane is busy"
+    concurrency, busy = sum(seat.concurrency for seat in ready), sum(seat.busy for seat in ready)
+    if busy >= concurrency:
+        return f"all {concurrency} slots are busy" if concurrency > 1 else "its only slot is busy"
     quick = [seat for seat in ready if seat.rate_until is not None]
     if len(quick) == len(ready):
         again = min(seat.rate_until or 0.0 for seat in quick) - time.time()
@@ -209,7 +213,7 @@ def why(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "")
     if len(poor) == len(ready):
         told = dict.fromkeys(short(meter, seat.seat) for seat, meter in poor)  # what seats share: once
         return "a budget does not suffice: " + "; ".join(list(told)[:3])
-    return f"{ready[0].seat} has a free lane and is about to look"
+    return f"{ready[0].seat} has a free slot and is about to look"
 
 
 def _unwell(seat: LiveSeat) -> str:

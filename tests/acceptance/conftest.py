@@ -52,7 +52,7 @@ def family(value):
 
 @pytest.fixture(scope="module")
 def whole_grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
-    """Router, `local` (with a module of stages) and `bench`, 4 lanes each, and this process's app and client
+    """Router, `local` (with a module of stages) and `bench`, 4 slots each, and this process's app and client
     pointed at them.
     """
     folder = tmp_path_factory.mktemp("grid")

@@ -49,14 +49,14 @@ def whole(
 ) -> Iterator[WholeGrid]:
     """A grid on the server at `url`, each part a process of its own, and this process pointed at it.
 
-    `seats` are their names and lanes, `terms` what else each of their tables says, `stages` the text of a
+    `seats` are their names and slots, `terms` what else each of their tables says, `stages` the text of a
     module of stages for the seat `local` (`own_stages`), `given` settings of this process
     and of the children, `env` the children's alone. What they write stands in `folder`.
     """
     (folder / "own_stages.py").write_text(stages)
     (folder / "home").mkdir(mode=0o700)
-    lanes = "".join(f"[{name}]\nlanes = {number}\n{terms}" for name, number in seats.items())
-    (folder / "home" / "seats.toml").write_text(lanes)
+    concurrency = "".join(f"[{name}]\nconcurrency = {number}\n{terms}" for name, number in seats.items())
+    (folder / "home" / "seats.toml").write_text(concurrency)
     config = Settings(
         broker_url=url, prefix=f"w{secrets.token_hex(3)}:", home=folder / "home", profiles=("bench",), **given
     )  # fmt: skip

@@ -14,7 +14,7 @@ from gridq.config.settings import Settings
 from gridq.protocol import queue_names
 from gridq.store.connection import connect
 from tests.acceptance.homes import GRIDQ
-from tests.fakes.model_server import WireServer
+from tests.fakes.model_server import OpenAIServer
 from tests.integration.gateway.conftest import LlmRunner
 from tests.local_grid import LocalGrid
 from workers.supervisor.embedded_server import EmbeddedServer
@@ -52,14 +52,14 @@ class Grid:
 def llm_grid(folder: Path, **given: Any) -> Iterator[Grid]:
     """A grid with a server of its own, whose data stand in `folder`. `given`: settings."""
     (folder / "home").mkdir()
-    with EmbeddedServer(Path(folder / "data"), appendonly=True) as server, WireServer() as wire:
+    with EmbeddedServer(Path(folder / "data"), appendonly=True) as server, OpenAIServer() as api:
         config = Settings(
             broker_url=server.url, prefix=f"r{secrets.token_hex(3)}:", home=folder / "home", **given
         )  # fmt: skip
         client = connect(server.url, name="tests")
-        runner = LlmRunner(wire.url)
+        runner = LlmRunner(api.url)
         seats = {"m.api": runner.profile.queues(runner.capability), "m.router": [queue_names.PURE]}
-        with LocalGrid(client, config, seats, lanes=8, runner=runner) as local:  # type: ignore[arg-type]
+        with LocalGrid(client, config, seats, concurrency=8, runner=runner) as local:  # type: ignore[arg-type]
             yield Grid(server, local, config)
         runner.profile.close()
         client.close()

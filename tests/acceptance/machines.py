@@ -14,7 +14,7 @@ from pathlib import Path
 from gridq.limits.ledger import Entry
 from gridq.protocol.models import Json
 from tests.acceptance import paid_cli
-from tests.acceptance.vendor_wires import Wire
+from tests.acceptance.vendor_apis import ProtocolModel
 from tests.acceptance.vendors import Price
 from workers.chaos.bounds import Bound, Use, own_lines, quotas_of
 from workers.chaos.bounds import uses as uses_of
@@ -55,10 +55,10 @@ class Seat:
 
     machine: str
     name: str
-    wire: Wire
+    api: ProtocolModel
     families: tuple[str, ...]
     price: Price | None
-    lanes: int = 1
+    concurrency: int = 1
     owner: str = ""
 
     @property
@@ -67,16 +67,16 @@ class Seat:
 
     @property
     def cli(self) -> bool:
-        return self.wire in ("claude", "codex")
+        return self.api in ("claude", "codex")
 
 
 SEATS = (
-    Seat("m1", "openai", "openai", ("fast",), Price("0.5", "2", cached="0.05"), lanes=4, owner="alice"),
+    Seat("m1", "openai", "openai", ("fast",), Price("0.5", "2", cached="0.05"), concurrency=4, owner="alice"),
     Seat("m1", "claude", "claude", ("deep",), None),
     Seat("m2", "anthropic", "anthropic", ("fast", "deep"),
-         Price("0.8", "3", cached="0.08", written="1"), lanes=10),
+         Price("0.8", "3", cached="0.08", written="1"), concurrency=10),
     Seat("m2", "codex", "codex", ("deep", "rare"), Price("1.25", "2", cached="0.125")),
-    Seat("m3", "google", "google", ("fast",), Price("0.3", "2.5", cached="0.075", reasoning="3.5"), lanes=4),
+    Seat("m3", "google", "google", ("fast",), Price("0.3", "2.5", cached="0.075", reasoning="3.5"), concurrency=4),
     Seat("m3", "work", "claude", ("deep", "rare"), Price("0.7", "2.75", cached="0.07", written="0.9"),
          owner="alice"),
 )  # fmt: skip
@@ -153,14 +153,14 @@ _PATHS = {"openai": "/v1", "anthropic": "/v1", "google": "/v1beta"}
 
 
 def _table(seat: Seat, folder: Path, url: str, limits: tuple[Bound, ...]) -> str:
-    lines = [f'[[llm]]\nname = "{seat.name}"\nlanes = {seat.lanes}']
+    lines = [f'[[llm]]\nname = "{seat.name}"\nconcurrency = {seat.concurrency}']
     if seat.cli:
-        program = paid_cli.install(folder / seat.id, seat.wire, seat.id, url)
+        program = paid_cli.install(folder / seat.id, seat.api, seat.id, url)
         home = folder / seat.id / "login"
         home.mkdir()
-        lines.append(f'cli = "{seat.wire}"\nprogram = "{program}"\nhome = "{home}"')
+        lines.append(f'cli = "{seat.api}"\nprogram = "{program}"\nhome = "{home}"')
     else:
-        lines.append(f'url = "{url}/{seat.id}{_PATHS[seat.wire]}"\nwire = "{seat.wire}"')
+        lines.append(f'url = "{url}/{seat.id}{_PATHS[seat.api]}"\napi = "{seat.api}"')
         lines.append(f'key_file = "{folder / "key"}"\nallow_loopback = true')
     lines.append(f'billing = "{"metered" if seat.price else "subscription"}"')
     lines += [f'owner = "{seat.owner}"'] if seat.owner else []

@@ -35,7 +35,7 @@ def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def grid(shared: WholeGrid, request: pytest.FixtureRequest) -> WholeGrid:
-    """A router, and a bench seat of two lanes with the drain that the test names."""
+    """A router, and a bench seat of two slots with the drain that the test names."""
     home, drain = shared.home, getattr(request, "param", OFTEN)
     worker = home.children["bench"]
     if worker.poll() is None and home.env["GRIDQ_DRAIN"] != drain:

@@ -15,7 +15,7 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.store.connection import connect
-from tests.fakes.model_server import WireServer
+from tests.fakes.model_server import OpenAIServer
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.home import Home
 
@@ -25,7 +25,7 @@ MOST_LINES = 60
 
 SEATS = """
 [[llm]]
-name = "wire"
+name = "api"
 url = "{url}"
 allow_loopback = true
 models = [{{ name = "echo" }}]
@@ -56,8 +56,8 @@ def environment(
     (folder / "home").mkdir()
     (folder / "data").mkdir()
     (folder / "data" / "orders.csv").write_text("item,count\nbolt,3\nnut,4\n")
-    with WireServer() as wire:
-        seats = SEATS.format(url=wire.url, data=folder / "data")
+    with OpenAIServer() as api:
+        seats = SEATS.format(url=api.url, data=folder / "data")
         (folder / "home" / "seats.toml").write_text(seats)
         config = Settings(
             broker_url=server.url, prefix=f"e{secrets.token_hex(3)}:", home=folder / "home",
@@ -66,7 +66,7 @@ def environment(
         path = {"PYTHONPATH": os.pathsep.join((str(EXAMPLES), str(installed)))}
         grid = Home(
             config,
-            ["local", "wire", "datasets"],
+            ["local", "api", "datasets"],
             folder=folder / "logs",
             env={**path, "GRIDQ_STAGES": "own_stage"},
         )

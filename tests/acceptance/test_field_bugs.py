@@ -137,7 +137,7 @@ def test_a_stage_that_kills_its_worker_ends_in_a_clear_state_and_kills_no_more(
 def test_what_has_ended_is_not_run_again_by_a_shutdown_before_its_message_is_acknowledged(
     grid: WholeGrid, tmp_path: Path
 ) -> None:
-    """celery 3802. The message of a stage is acknowledged when its lane looks for no more work."""
+    """celery 3802. The message of a stage is acknowledged when its slot looks for no more work."""
     job = run(stage("slow"), {"folder": str(tmp_path), "seconds": 1.5})
     wait_for(lambda: witness(tmp_path))
     child = grid.home.children["local"]

@@ -22,7 +22,7 @@ from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.home import Home
 
 CANARY = "canary-4711-in-the-prompt"
-SEATS = '[[bench]]\nname = "bench"\nlanes = 2\n[[bench]]\nname = "spare"\nlanes = 1\nslugs = ["spare"]\n'
+SEATS = '[[bench]]\nname = "bench"\nconcurrency = 2\n[[bench]]\nname = "spare"\nconcurrency = 1\nslugs = ["spare"]\n'
 SPARE = {"slug": "spare"}
 OPEN = {"/healthcheck", "/static/(.*)", "/login/?", "/logout", ".*"}
 """Routes that need no password: they say `OK`, give Flower's own files, or say that there is nothing."""
@@ -30,7 +30,7 @@ OPEN = {"/healthcheck", "/static/(.*)", "/login/?", "/logout", ".*"}
 
 @pytest.fixture(scope="module")
 def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
-    """Router, `bench` of two lanes, `spare` of one."""
+    """Router, `bench` of two slots, `spare` of one."""
     folder: Path = tmp_path_factory.mktemp("grid")
     (folder / "home").mkdir()
     (folder / "home" / "seats.toml").write_text(SEATS)

@@ -24,7 +24,7 @@ GRAMMAR = [
     "message_start", "content_block_start", *["content_block_delta"] * len(WORDS), "content_block_stop",
     "message_delta", "message_stop",
 ]  # fmt: skip
-"""The events of Anthropic's wire for an answer of all WORDS."""
+"""The events of Anthropic's API format for an answer of all WORDS."""
 
 
 @pytest.fixture(scope="module")

@@ -243,7 +243,7 @@ def test_a_second_worker_of_a_seat_is_refused(whole_grid: WholeGrid) -> None:
 
 def test_a_server_that_forgot_everything_is_told_again(whole_grid: WholeGrid) -> None:
     client = whole_grid.client
-    names = ("seats", "lanes", "serve:*", "idle:*", "seat:*", "bells")
+    names = ("seats", "concurrency", "serve:*", "idle:*", "seat:*", "wake_ups")
     known = [key for name in names for key in client.redis.scan_iter(client.keys(name))]
     client.redis.delete(*known)  # at once: no seat comes back in between and loses half of itself
     wait_for(lambda: client.redis.zcard(client.keys("seats")) == 3)
@@ -252,7 +252,7 @@ def test_a_server_that_forgot_everything_is_told_again(whole_grid: WholeGrid) ->
 
 def test_workers_are_told_of(whole_grid: WholeGrid) -> None:
     seats = {ad.seat.partition(".")[2]: ad for ad in whole_grid.client.workers()}
-    assert seats["bench"].lanes == 4
+    assert seats["bench"].concurrency == 4
     assert seats["bench"].state == "ready"
     assert "gridq:local.own_stages" in seats["local"].queues
 

@@ -17,7 +17,7 @@ from gridq.protocol.models import Row
 from gridq.protocol.states import JobState
 from tests.acceptance.invoices import Invoices
 from tests.acceptance.machines import STAGES, Bound, uses
-from tests.acceptance.vendor_wires import Used
+from tests.acceptance.vendor_apis import Used
 from tests.acceptance.vendors import Asked, Call, Price, Vendors, marked
 from workers.chaos.books import Books, Record
 from workers.chaos.graphs import Made, Outcome

@@ -27,7 +27,7 @@ from gridq.store.connection import connect
 from gridq.tasks import run_graph
 from tests.acceptance.homes import HomeFolder
 from tests.conftest import GridEnv
-from tests.fakes.model_server import WireServer
+from tests.fakes.model_server import OpenAIServer
 from tests.flower_process import FlowerProcess
 from tests.pointed import pointed_at
 from workers.supervisor.embedded_server import EmbeddedServer
@@ -53,7 +53,7 @@ def nap(value):
 
 SEATS = """
 [[llm]]
-name = "wire"
+name = "api"
 url = "{url}"
 key_env = "WIRE_KEY"
 headers = {{ "x-team" = "{canary}" }}
@@ -75,7 +75,7 @@ class Talkative:
 
     home: Home
     client: Client
-    wire: WireServer
+    api: OpenAIServer
     folder: Path
     published: list[bytes] = field(default_factory=list)
 
@@ -107,8 +107,8 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     (folder / "canary_stages.py").write_text(STAGES)
     (folder / "home").mkdir()
     key = f"sk-{CANARY}"
-    with WireServer(key) as wire, WireServer("another") as locked:
-        seats = SEATS.format(url=wire.url, locked=locked.url, canary=CANARY)
+    with OpenAIServer(key) as api, OpenAIServer("another") as locked:
+        seats = SEATS.format(url=api.url, locked=locked.url, canary=CANARY)
         (folder / "home" / "seats.toml").write_text(seats)
         config = Settings(
             broker_url=server.url, prefix=f"l{secrets.token_hex(3)}:", home=folder / "home",
@@ -117,13 +117,13 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
         env = {
             "GRIDQ_LOG": "json", "GRIDQ_LOG_LEVEL": "DEBUG", "GRIDQ_NARRATE": "1", "GRIDQ_DRAIN": "1",
             "GRIDQ_STAGES": "canary_stages", "PYTHONPATH": str(folder), "WIRE_KEY": key, "LOCKED_KEY": key,
-            "GRIDQ_HTTP_ALLOW": wire.url.split("/")[2],
+            "GRIDQ_HTTP_ALLOW": api.url.split("/")[2],
         }  # fmt: skip
         with (
             pointed_at(config) as client,
-            Home(config, ["local", "wire", "locked"], folder=folder / "logs", env=env) as home,
+            Home(config, ["local", "api", "locked"], folder=folder / "logs", env=env) as home,
         ):
-            up = Talkative(home, client, wire, folder / "logs")
+            up = Talkative(home, client, api, folder / "logs")
             with Watched(up):
                 yield up
 
@@ -212,7 +212,7 @@ def test_a_seat_whose_key_is_refused_is_paused_without_a_word_of_the_key(grid: T
 
 
 def test_what_is_asked_of_a_url_is_not_told(grid: Talkative) -> None:
-    url = f"{grid.wire.url}/models?key={CANARY}"
+    url = f"{grid.api.url}/models?key={CANARY}"
     with pytest.raises(errors.GridError):  # it asks for a key that this stage does not have
         grid.client.run(
             {"root": {"op": "Sequential", "stages": [stage("http_get")["root"], stage("http_body")["root"]]}},

@@ -75,7 +75,7 @@ def test_tokens_come_one_by_one(model_grid: WholeGrid) -> None:
     assert "".join(pieces) == model_grid.client.result(job)
 
 
-def test_cancel_frees_the_lane_while_it_generates(model_grid: WholeGrid) -> None:
+def test_cancel_frees_the_slot_while_it_generates(model_grid: WholeGrid) -> None:
     client = model_grid.client
     job = client.submit(completion(1500), {"prompt": "Count to a million: 1, 2, 3,"}, stream=True)
     next(client.stream(job, timeout=60))
@@ -83,5 +83,5 @@ def test_cancel_frees_the_lane_while_it_generates(model_grid: WholeGrid) -> None
     busy = next(ad.seat for ad in client.workers() if ad.kind == "gpu")
     until = time.monotonic() + 5
     while client.redis.exists(client.keys("held", busy)):
-        assert time.monotonic() < until, "the lane is still taken"
+        assert time.monotonic() < until, "the slot is still taken"
     assert gridq.complete.delay(prompt="One, two,", model=MODEL, max_tokens=4).get(timeout=60)

@@ -224,7 +224,7 @@ def test_a_key_revoked_before_admission_is_refused(grid: Grid) -> None:
 
 
 def test_a_seat_over_its_requests_or_budget_waits_and_wakes_by_itself(grid: Grid) -> None:
-    """Nobody sends a bell: the seat's own renewal finds that the minute, or the window, has turned."""
+    """Nobody sends a wake-up: the seat's own renewal finds that the minute, or the window, has turned."""
     redis, keys = grid.client.redis, grid.client.keys
     (seat,) = [ad.seat for ad in grid.client.workers()]
     grid.write(f'[seats."{seat}"]\nrequests_per_minute = 1\n')

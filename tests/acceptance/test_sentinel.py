@@ -32,7 +32,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def grid(watched: Watched, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """Two routers and a bench seat of two lanes that know only the sentinels."""
+    """Two routers and a bench seat of two slots that know only the sentinels."""
     with whole(tmp_path_factory.mktemp("grid"), watched.url, {"bench": 2}, routers=2, drain=2) as made:
         yield made.client
 

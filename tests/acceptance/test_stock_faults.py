@@ -58,7 +58,7 @@ def graph(*stages: dict[str, object]) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeGrid]:
-    """A router and a bench seat of two lanes, which each test leaves live."""
+    """A router and a bench seat of two slots, which each test leaves live."""
     with whole(tmp_path_factory.mktemp("stock"), server.url, {"bench": 2}, drain=1) as made:
         yield made
 
@@ -88,13 +88,13 @@ def test_what_is_popped_and_lost_with_its_consumer_costs_no_job(client: Client, 
     assert [job.get(timeout=60) for job in delayed] == list(range(3))
 
 
-def test_a_bell_that_comes_twice_runs_nothing_twice(client: Client) -> None:
+def test_a_wake_up_that_comes_twice_runs_nothing_twice(client: Client) -> None:
     delayed = [run_graph.delay(graph(SLEEP, ECHO), number) for number in range(2)]
     jobs = [client.submit(graph(SLEEP, ECHO), number) for number in range(2)]
     seats = [f"seat:{seat.seat}" for seat in client.seats()]
-    bells = {queue: envelope(app, STAGE_TASK, queue, ()) for queue in ("bench:any", *seats)}
+    wake_ups = {queue: envelope(app, STAGE_TASK, queue, ()) for queue in ("bench:any", *seats)}
     for _ in range(10):
-        for queue, text in bells.items():
+        for queue, text in wake_ups.items():
             client.redis.lpush(client.keys.queue(queue), text.replace(PLACEHOLDER, secrets.token_hex(8)))
         for job in delayed:
             text = envelope(app, GRAPH_TASK, ROUTER, (job.id,))

@@ -61,7 +61,7 @@ def test_work_goes_on_though_celery_takes_nothing(tmp_path: Path, server: Embedd
         assert run_graph.delay(ECHO, "well").get(timeout=30) == "well"
         stuck.proxy.blackhole(True)
         for number in range(3):
-            assert stuck.client.run(ECHO, number, timeout=60) == number, "the worker's bells"
+            assert stuck.client.run(ECHO, number, timeout=60) == number, "the worker's wake-ups"
             assert run_graph.delay(ECHO, number).get(timeout=60) == number, "and the router's"
         for name in ("bench", "router0"):
             assert stuck.said(name).count("Celery has taken no message") == 1

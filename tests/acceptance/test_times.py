@@ -84,11 +84,11 @@ def test_by_every_door_a_stage_that_nobody_takes_expires(whole_grid: WholeGrid) 
         assert caught.value.reason == "no live seat serves it and takes work"
 
 
-def test_a_stage_that_heeds_nothing_is_left_behind_and_its_lanes_go_on(
+def test_a_stage_that_heeds_nothing_is_left_behind_and_its_slots_go_on(
     whole_grid: WholeGrid, tmp_path: Path
 ) -> None:
     client, release = whole_grid.client, tmp_path / "release"
-    jobs = [client.submit(graph("stubborn"), str(release)) for _ in range(4)]  # as many as there are lanes
+    jobs = [client.submit(graph("stubborn"), str(release)) for _ in range(4)]  # as many as there are slots
     for job in jobs:
         with pytest.raises(errors.StageTimeout) as caught:
             client.result(job, timeout=30)

@@ -76,7 +76,7 @@ def test_a_machine_joins_serves_reloads_and_leaves(grid: HomeFolder, machine: Ho
 
     kept, changed = machine.part("local", "worker")["pid"], machine.part("two", "worker")["pid"]
     (machine.path / "seats.toml").write_text(
-        '[[bench]]\nname = "three"\n[[bench]]\nname = "two"\nlanes = 3\n'
+        '[[bench]]\nname = "three"\n[[bench]]\nname = "two"\nconcurrency = 3\n'
     )
     worker.send_signal(signal.SIGHUP)
     wait_for(lambda: "Reloaded: " in machine.said())

@@ -135,7 +135,7 @@ def _job(chance: random.Random, sort: str, made: Made, at: float) -> Job:
 @contextlib.contextmanager
 def vendors(witness: Path) -> Iterator[str]:
     """The vendors' process; where it answers."""
-    told = {seat.id: (seat.wire, seat.price and asdict(seat.price)) for seat in SEATS}
+    told = {seat.id: (seat.api, seat.price and asdict(seat.price)) for seat in SEATS}
     command = [sys.executable, "-m", "tests.acceptance.vendors", str(witness), json.dumps(told)]
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None

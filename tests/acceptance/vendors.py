@@ -3,7 +3,7 @@ down what it cost.
 
 `python -m tests.acceptance.vendors FILE SEATS` prints where it answers, until its stdin ends. FILE is the
 witness: it owes nothing to the grid, and a call stands in it before the first byte of its answer is sent, so
-whoever has the answer has been seen. SEATS is JSON: each seat's wire and price. What a call costs is worked
+whoever has the answer has been seen. SEATS is JSON: each seat's API format and price. What a call costs is worked
 out here, by the price table below, as an invoice would be.
 
 A call says in its system text which stage of which job it is for, and what the vendor shall do; what was
@@ -27,7 +27,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.acceptance.vendor_wires import ANSWERS, STREAMS, Used, Wire, refusal
+from tests.acceptance.vendor_apis import ANSWERS, STREAMS, ProtocolModel, Used, refusal
 from tests.fakes.http_server import Handler, LocalServer
 
 MARK = "gq-stage "
@@ -103,23 +103,23 @@ def read(path: Path) -> list[Call]:
     return [Call(**json.loads(line)) for line in path.read_text("ascii").splitlines()]
 
 
-def usage_of(wire: Wire, asked: Asked, number: int) -> Used:
+def usage_of(api: ProtocolModel, asked: Asked, number: int) -> Used:
     """The tokens of the `number`-th call of a stage: by chance, but each call of the stage has others."""
-    chance = hashlib.sha256(f"{wire} {asked.job} {asked.stage} {number}".encode()).digest()
+    chance = hashlib.sha256(f"{api} {asked.job} {asked.stage} {number}".encode()).digest()
     tokens_in = 200 + chance[0]
     tokens_out = TRIES * (1 + chance[1] % 8) + number % TRIES
     cached = chance[2] % 100
-    written = chance[3] % 50 if wire in ("anthropic", "claude") else 0
-    reasoning = chance[4] % 10 if wire in ("google", "openai", "codex") else 0
+    written = chance[3] % 50 if api in ("anthropic", "claude") else 0
+    reasoning = chance[4] % 10 if api in ("google", "openai", "codex") else 0
     return Used(tokens_in, tokens_out, cached, written, reasoning)
 
 
 class Vendors(LocalServer):
-    """All of them: a seat's endpoint is `<url>/<seat>`. `seats`: each seat's wire and price, None where it is
+    """All of them: a seat's endpoint is `<url>/<seat>`. `seats`: each seat's API format and price, None where it is
     a subscription.
     """
 
-    def __init__(self, witness: Path, seats: dict[str, tuple[Wire, Price | None]]) -> None:
+    def __init__(self, witness: Path, seats: dict[str, tuple[ProtocolModel, Price | None]]) -> None:
         super().__init__(_handler(self))
         self.seats = seats
         self._file = os.open(witness, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -131,8 +131,8 @@ class Vendors(LocalServer):
         with self._lock:
             number = self._calls[asked.job, asked.stage]
             self._calls[asked.job, asked.stage] += 1
-        wire, price = self.seats[seat]
-        used = usage_of(wire, asked, number)
+        api, price = self.seats[seat]
+        used = usage_of(api, asked, number)
         call = Call(seat, asked.job, asked.stage, number, _outcome(asked.orders, number),
                     time.monotonic_ns() // 1_000_000)  # fmt: skip
         if call.outcome != "refused":
@@ -146,23 +146,23 @@ def _handler(state: Vendors) -> type[Handler]:
     class Vendor(Handler):
         def do_POST(self) -> None:
             seat = self.path.split("/")[1]
-            wire = state.seats[seat][0]
+            api = state.seats[seat][0]
             body = self.body()
-            asked = _asked(wire, body)
-            streamed = wire in STREAMS and (body.get("stream") or ":stream" in self.path)
+            asked = _asked(api, body)
+            streamed = api in STREAMS and (body.get("stream") or ":stream" in self.path)
             rest = asked.orders.get("ms", 0) / 1000
             time.sleep(0 if streamed else rest)
             call, used = state.call(seat, asked)
             try:
                 if call.outcome == "refused":
                     status = 503 if call.number < asked.orders.get("away", 0) else 400
-                    self.answer(status, refusal(wire, status))
+                    self.answer(status, refusal(api, status))
                     return
                 text = answer(asked.stage, asked.prompt)
                 if streamed:
-                    self.stream(STREAMS[wire](text, used), call.outcome, rest)
+                    self.stream(STREAMS[api](text, used), call.outcome, rest)
                     return
-                said = json.dumps(ANSWERS[wire](text, used, call.micro)).encode()
+                said = json.dumps(ANSWERS[api](text, used, call.micro)).encode()
                 if call.outcome == "cut":
                     self.cut(said)
                 else:
@@ -200,8 +200,8 @@ def _outcome(orders: dict[str, Any], number: int) -> Outcome:
     return "cut" if number < orders.get("cut", 0) else "paid"
 
 
-def _asked(wire: Wire, body: dict[str, Any]) -> Asked:
-    match wire:
+def _asked(api: ProtocolModel, body: dict[str, Any]) -> Asked:
+    match api:
         case "openai":
             system, prompt = (_text(said["content"]) for said in body["messages"])
         case "anthropic":
@@ -221,7 +221,7 @@ def _text(said: Any) -> str:
 
 def main(file: str, seats: str) -> None:
     """Answer until nobody holds this process's stdin any more."""
-    told = {name: (wire, price and Price(**price)) for name, (wire, price) in json.loads(seats).items()}
+    told = {name: (api, price and Price(**price)) for name, (api, price) in json.loads(seats).items()}
     with Vendors(Path(file), told) as vendors:
         print(vendors.url, flush=True)
         sys.stdin.read()

@@ -11,7 +11,7 @@ def test_what_lives_for_ever_is_found(grid_env: GridEnv) -> None:
     client.set(f"{prefix}.forgotten", 1)
     client.set(f"{prefix}llm:a", "no queue, only named like one")
     client.set(f"{prefix}.mortal", 1, ex=60)
-    client.rpush(f"{prefix}llm:claude%20opus", "a bell")
+    client.rpush(f"{prefix}llm:claude%20opus", "a wake-up")
     client.zadd(f"{prefix}.leases", {"a": 1})
     client.sadd(f"{prefix}_kombu.binding.celery.pidbox", "x")
     assert keys_without_ttl(client, prefix) == [".forgotten", "llm:a"]

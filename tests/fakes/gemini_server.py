@@ -1,4 +1,4 @@
-"""A small server that speaks Google's wire, of the Gemini API or of Vertex AI, and behaves as the
+"""A small server that speaks Google's API format, of the Gemini API or of Vertex AI, and behaves as the
 model's name says.
 
 Its answers are checked with Google's own Python package (tests/integration/test_google_clients.py).

@@ -1,4 +1,4 @@
-"""HTTP before one profile, so that the vendors' own clients can ask its `llm:wire` without a grid."""
+"""HTTP before one profile, so that the vendors' own clients can ask its `llm:api_request` without a grid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gridq.protocol.models import Effect, StageCall
 from tests.fakes.http_server import Handler, LocalServer
 
 
-class WireDoor(LocalServer):
+class ProfileServer(LocalServer):
     """`with WireDoor(profile) as door`; `door.url` is where the clients' paths begin, without `/v1`."""
 
     def __init__(self, profile: Profile) -> None:
@@ -25,16 +25,16 @@ def _handler(profile: Profile) -> type[Handler]:
         def do_POST(self) -> None:
             body = self.body()
             path = self.path.removeprefix("/v1/").partition("?")[0]
-            self.wire = "anthropic" if path == "messages" else "openai"
+            self.api = "anthropic" if path == "messages" else "openai"
             needs = {"embeddings": True} if path == "embeddings" else {}
             call = StageCall(
                 id="s",
-                name="llm_wire",
+                name="llm_api_request",
                 path="$",
-                implementation="llm:wire",
+                implementation="llm:api_request",
                 effects=[Effect(effect="Llm", model=body["model"], **needs)],
             )
-            value = {"wire": self.wire, "path": path, "body": body, "model": body["model"]}
+            value = {"api": self.api, "path": path, "body": body, "model": body["model"]}
             context = StageContext(emit=self._event if body.get("stream") else None)
             self.begun = False
             try:
@@ -44,7 +44,7 @@ def _handler(profile: Profile) -> type[Handler]:
                 return
             if not self.begun:
                 self.answer(200, answer)
-            elif self.wire == "openai":
+            elif self.api == "openai":
                 self.wfile.write(b"data: [DONE]\n\n")
 
         def _event(self, piece: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ def _handler(profile: Profile) -> type[Handler]:
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream")
                 self.end_headers()
-            name = f"event: {piece['type']}\n" if self.wire == "anthropic" else ""
+            name = f"event: {piece['type']}\n" if self.api == "anthropic" else ""
             self.wfile.write(f"{name}data: {json.dumps(piece)}\n\n".encode())
 
     return Door

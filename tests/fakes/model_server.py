@@ -15,7 +15,7 @@ from tests.fakes.http_server import Handler, ModelServer
 KEY = "sk-test-0123456789"
 
 
-class WireServer(ModelServer):
+class OpenAIServer(ModelServer):
     """Start it with `with WireServer() as server`; `server.url` is the base URL.
 
     Models: `echo` says the last message's words back, one piece a word, `paced` with 10 ms between them,
@@ -65,7 +65,7 @@ def usage(tokens_in: int, tokens_out: int) -> dict[str, Any]:
     }
 
 
-def _handler(state: WireServer) -> type[Handler]:
+def _handler(state: OpenAIServer) -> type[Handler]:
     class OpenAI(Handler):
         def do_GET(self) -> None:
             if self._authorised():

@@ -1,4 +1,4 @@
-"""The official client packages' own types, as judges of what goes over the two wires."""
+"""The official client packages' own types, as judges of what goes over the two API formats."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def router(grid_env: GridEnv) -> Router:
     """A router that does nothing by itself."""
     made = build(app, 1)
     made.admission = Admission(made.scripts, grid_env.settings, {"bench": Paid()})
-    made.scripts.register("m.a", "i", host="h", lanes=1, queues=["bench:any"], ttl_ms=60_000)
+    made.scripts.register("m.a", "i", host="h", concurrency=1, queues=["bench:any"], ttl_ms=60_000)
     assert session.current() is None
     return made
 
@@ -122,10 +122,10 @@ def test_a_cost_that_is_one_is_taken(router: Router, cents: float) -> None:
 def test_a_seat_of_another_version_stands_in_nobodys_way(router: Router) -> None:
     """Its advertisement cannot be read, or what it says of its capability cannot: it is taken at its word."""
     scripts = router.scripts
-    scripts.register("m.b", "i", host="h", lanes=1, queues=["bench:any"], ttl_ms=60_000)
+    scripts.register("m.b", "i", host="h", concurrency=1, queues=["bench:any"], ttl_ms=60_000)
     scripts.client.set(scripts.keys("ad", "m.b"), '{"seat":5}', px=60_000)
     newer = Advertisement(
-        seat="m.a", machine="m", worker="a@m", incarnation="i", kind="bench", lanes=1, queues=["bench:any"],
+        seat="m.a", machine="m", worker="a@m", incarnation="i", kind="bench", concurrency=1, queues=["bench:any"],
         capability={"slugs": ["any"], "new": {}},
     )  # fmt: skip
     registry.advertise(scripts.client, scripts.keys, newer, 10)
@@ -136,10 +136,10 @@ def test_a_seat_of_another_version_stands_in_nobodys_way(router: Router) -> None
     assert scripts.client.exists(scripts.keys("job", "j1"))
 
 
-def test_a_server_that_forgot_everything_is_told_of_the_bells_by_a_router_too(router: Router) -> None:
+def test_a_server_that_forgot_everything_is_told_of_the_wake_ups_by_a_router_too(router: Router) -> None:
     router.session.register()
     keys = router.scripts.keys
-    router.scripts.client.delete(keys("bells"), keys("seats"))
+    router.scripts.client.delete(keys("wake_ups"), keys("seats"))
     router.session.renew()
-    assert {"stage", "router"} <= {name.decode() for name in router.scripts.client.hkeys(keys("bells"))}
+    assert {"stage", "router"} <= {name.decode() for name in router.scripts.client.hkeys(keys("wake_ups"))}
     router.session.stop(0)

@@ -14,13 +14,13 @@ from benchmarks import (
     fanin,
     holds,
     idle,
-    lanes,
     memory,
     onestage,
     programs,
     recovery,
     report,
     scripts,
+    slots,
     soak,
 )
 from benchmarks.measure import Figure, Ratio, alternate, percentile
@@ -44,11 +44,11 @@ def test_chain(sides: Sides) -> None:
         assert each.line().endswith(f" {each.ours / each.theirs:.2f}")
 
 
-def test_fanin_leaves_no_bell(sides: Sides) -> None:
-    throughput, bells = fanin.run(sides, width=20, rounds=1)
+def test_fanin_leaves_no_wake_up(sides: Sides) -> None:
+    throughput, wake_ups = fanin.run(sides, width=20, rounds=1)
     assert isinstance(throughput, Ratio)
-    assert isinstance(bells, Figure)
-    assert bells.value == 0
+    assert isinstance(wake_ups, Figure)
+    assert wake_ups.value == 0
 
 
 def test_onestage(sides: Sides) -> None:
@@ -96,12 +96,12 @@ def test_idle_workers_are_as_small_as_promised() -> None:
 
 
 @pytest.mark.slow
-def test_as_many_calls_as_lanes_lose_nothing() -> None:
-    found = {each.name: each for each in lanes.run(lanes=4, rounds=2, pieces=3, rate=20)}
+def test_as_many_calls_as_slots_lose_nothing() -> None:
+    found = {each.name: each for each in slots.run(concurrency=4, rounds=2, pieces=3, rate=20)}
     lost = [each for name, each in found.items() if "lost" in name]
     assert [each.name for each in lost] == [
-        "4 calls at once on 4 lanes, whole: answers lost of 8",
-        "4 calls at once on 4 lanes, streams of 3 pieces: lost or double of 12",
+        "4 calls at once on 4 slots, whole: answers lost of 8",
+        "4 calls at once on 4 slots, streams of 3 pieces: lost or double of 12",
     ]
     assert all(isinstance(each, Figure) and each.value == 0 for each in lost)
     assert all(isinstance(each, Figure) and each.value > 0 for each in found.values() if each not in lost)

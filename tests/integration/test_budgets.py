@@ -1,4 +1,4 @@
-"""Budgets of a seat at work: lanes side by side never overdraw what their stages' estimates hold, and who
+"""Budgets of a seat at work: slots side by side never overdraw what their stages' estimates hold, and who
 waits is told for which budget.
 """
 
@@ -31,7 +31,7 @@ from gridq.submission.queue_snapshot import Ask
 from gridq.submission.start_forecast import Forecast
 from tests.builders import stage
 from tests.conftest import GridEnv
-from tests.fakes.model_server import WireServer
+from tests.fakes.model_server import OpenAIServer
 from tests.local_grid import LocalGrid
 from tests.waiting import wait_for
 from workers.profiles.llm import LlmProfile
@@ -44,7 +44,7 @@ TWICE = {"root": {"op": "Sequential", "stages": [ASK["root"], ASK["root"]]}}
 
 
 class Endpoint:
-    """The lanes of a seat at a real wire."""
+    """The slots of a seat at a real API format."""
 
     def __init__(self, url: str) -> None:
         self.profile = LlmProfile()
@@ -66,10 +66,10 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Desk:
-    """A grid of one seat with eight lanes at a wire that holds its answers."""
+    """A grid of one seat with eight slots at a API format that holds its answers."""
 
     grid: LocalGrid
-    wire: WireServer
+    api: OpenAIServer
     endpoint: Endpoint
 
     def may(self, *limits: Limit, owner: str = "") -> None:
@@ -92,15 +92,15 @@ class Desk:
 @pytest.fixture
 def desk(grid_env: GridEnv) -> Iterator[Desk]:
     config = grid_env.settings.model_copy(update={"sweep_ms": 50, "profiles": ("llm",)})
-    with WireServer() as wire:
-        endpoint = Endpoint(wire.url)
+    with OpenAIServer() as api:
+        endpoint = Endpoint(api.url)
         with (
             closing(endpoint.profile),
-            LocalGrid(grid_env.client, config, {"m.llm": QUEUES}, lanes=8, runner=endpoint) as grid,
+            LocalGrid(grid_env.client, config, {"m.llm": QUEUES}, concurrency=8, runner=endpoint) as grid,
         ):
             grid.client._admission = Admission(grid.scripts, config, {"llm": endpoint.profile})
-            yield Desk(grid, wire, endpoint)
-            wire.go_on.set()
+            yield Desk(grid, api, endpoint)
+            api.go_on.set()
             found = verify(grid.scripts.client, grid.scripts.keys)
             assert (found.differences, found.notes) == ((), ())
 
@@ -112,7 +112,7 @@ def explained(desk: Desk) -> list[dict[str, Any]]:
         return list(examine(client, json.dumps(ASK), config)["steps"])
 
 
-def test_lanes_side_by_side_never_overdraw(desk: Desk) -> None:
+def test_slots_side_by_side_never_overdraw(desk: Desk) -> None:
     """Each is held at a hundred tokens of answer, $0.001 and its prompt; the budget is of three."""
     desk.may(Limit(thing="money", window="day", most=3_100))
     jobs = desk.ask(8)
@@ -130,7 +130,7 @@ def test_lanes_side_by_side_never_overdraw(desk: Desk) -> None:
     waits = desk.grid.client.waits_for(jobs[-1])
     assert "a budget does not suffice: m.llm has $0.00" in waits
     assert "left of $0.0031 a day" in waits
-    desk.wire.go_on.set()
+    desk.api.go_on.set()
     wait_for(lambda: desk.meter("own", "money/day").remaining < 0 or not desk.seat.busy)
     assert desk.meter("own", "money/day").used <= 3_100
     for job in jobs[:3]:
@@ -155,7 +155,7 @@ def test_what_seats_share_is_named_to_who_waits_for_it(desk: Desk, bearer: str, 
     desk.may(owner="alice")
     late, hurried = desk.ask(1, TWICE, queue_timeout=3)[0], desk.ask(1, TWICE, deadline=5)[0]
     wait_for(lambda: desk.seat.busy == 2)
-    desk.wire.go_on.set()
+    desk.api.go_on.set()
     wait_for(lambda: desk.meter(bearer, "requests/5h").used == 2)
     wait_for(lambda: f"{told} left of 2 requests in 5h, until " in desk.grid.client.waits_for(late))
     sleep_over(desk.grid.client.admission.foresight.lookout)
@@ -177,7 +177,7 @@ def test_tokens_a_minute_are_held_before_they_are_used(desk: Desk) -> None:
     desk.may(Limit(thing="tokens", window="1m", most=250))
     desk.ask(8)
     wait_for(lambda: desk.seat.busy == 2)  # a hundred of answer each, and the prompt
-    desk.wire.go_on.set()
+    desk.api.go_on.set()
     wait_for(lambda: not desk.seat.busy)
     assert desk.meter("own", "tokens/1m").held == 0
 
@@ -200,7 +200,7 @@ def test_what_is_foretold_is_what_the_claim_finds(desk: Desk) -> None:
     assert (held.now, held.turns_in) == (False, 0.0)  # one of the two may use less
     assert "m.llm has $0.00" in held.bottleneck
     assert desk.ask(1, queue_timeout=30)
-    desk.wire.go_on.set()
+    desk.api.go_on.set()
     for job in jobs:
         assert desk.grid.client.result(job, 20)
     wait_for(lambda: not desk.seat.busy)

@@ -27,7 +27,7 @@ from gridq.submission.admission import Admission
 from gridq.tasks import run_graph
 from tests.builders import retry, seq, stage
 from tests.conftest import GridEnv
-from tests.fakes.model_server import WireServer
+from tests.fakes.model_server import OpenAIServer
 from tests.local_grid import BenchRunner, LocalGrid
 from tests.waiting import wait_for
 from workers.profiles.llm import LlmProfile
@@ -52,8 +52,8 @@ class Told(BenchRunner):
         return act(value, context)
 
 
-class OneLane:
-    """A grid of one bench seat with one lane; its runner does what it is told."""
+class OneSlot:
+    """A grid of one bench seat with one slot; its runner does what it is told."""
 
     def __init__(self, grid: LocalGrid, runner: Told) -> None:
         self.grid = grid
@@ -79,26 +79,26 @@ def grid_of(server: EmbeddedServer, prefix: str, **settings: Any) -> tuple[redis
 
 
 @pytest.fixture
-def lane(server: EmbeddedServer) -> Iterator[OneLane]:
+def slot(server: EmbeddedServer) -> Iterator[OneSlot]:
     client, config = grid_of(server, "cancel:", sweep_ms=50, lease_ms=2000, renew_ms=200)
     runner = Told()
     seats: dict[str, Sequence[str]] = {"m.a": ["bench:any"]}
-    with LocalGrid(client, config, seats, lanes=1, runner=runner) as grid:
+    with LocalGrid(client, config, seats, concurrency=1, runner=runner) as grid:
         grid.client._admission = Admission(grid.scripts, config, {"bench": FakeProfile()})
-        yield OneLane(grid, runner)
+        yield OneSlot(grid, runner)
     for key in client.scan_iter("cancel:*", count=1000):
         client.unlink(key)
     client.close()
 
 
-def cancelled(lane: OneLane, job: str) -> None:
+def cancelled(slot: OneSlot, job: str) -> None:
     with pytest.raises(errors.JobCancelled):
-        lane.client.result(job, timeout=20)
-    assert lane.client.status(job) is JobState.CANCELLED
+        slot.client.result(job, timeout=20)
+    assert slot.client.status(job) is JobState.CANCELLED
 
 
-def test_a_running_stage_is_stopped_between_two_renewals(lane: OneLane) -> None:
-    lane.session._renewer.stop()  # the seat lives for a lease yet
+def test_a_running_stage_is_stopped_between_two_renewals(slot: OneSlot) -> None:
+    slot.session._renewer.stop()  # the seat lives for a lease yet
     stopped = threading.Event()
 
     def act(value: Json, context: StageContext) -> Json:
@@ -107,15 +107,15 @@ def test_a_running_stage_is_stopped_between_two_renewals(lane: OneLane) -> None:
         context.check()
         return value
 
-    lane.runner.act = act
-    job = lane.running(ECHO)
-    assert lane.client.cancel(job)
+    slot.runner.act = act
+    job = slot.running(ECHO)
+    assert slot.client.cancel(job)
     assert stopped.wait(20)
-    cancelled(lane, job)
+    cancelled(slot, job)
 
 
-def test_an_idle_seat_asks_nothing_between_renewals(lane: OneLane, monkeypatch: pytest.MonkeyPatch) -> None:
-    scripts, looks = lane.session.scripts, []
+def test_an_idle_seat_asks_nothing_between_renewals(slot: OneSlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts, looks = slot.session.scripts, []
     fenced = scripts.fenced
 
     def ask(leases: Sequence[str]) -> list[str]:
@@ -124,40 +124,40 @@ def test_an_idle_seat_asks_nothing_between_renewals(lane: OneLane, monkeypatch: 
 
     monkeypatch.setattr(scripts, "fenced", ask)
     for _ in range(10):
-        lane.session.look()
+        slot.session.look()
     assert looks == []
-    job = lane.running()
+    job = slot.running()
     wait_for(lambda: looks)
-    lane.client.cancel(job)
+    slot.client.cancel(job)
 
 
-def test_while_it_waits_for_a_lane(lane: OneLane) -> None:
-    first, second = lane.running(), lane.client.submit(ECHO, 1)
-    assert lane.client.cancel(second)
-    cancelled(lane, second)
-    assert lane.client.cancel(first)
-    assert lane.client.run(ECHO, 2, timeout=20) == 2
+def test_while_it_waits_for_a_slot(slot: OneSlot) -> None:
+    first, second = slot.running(), slot.client.submit(ECHO, 1)
+    assert slot.client.cancel(second)
+    cancelled(slot, second)
+    assert slot.client.cancel(first)
+    assert slot.client.run(ECHO, 2, timeout=20) == 2
 
 
-def test_between_two_stages_and_in_the_delay_of_a_retry(lane: OneLane) -> None:
+def test_between_two_stages_and_in_the_delay_of_a_retry(slot: OneSlot) -> None:
     graph = {"root": seq(stage("bench_echo"), retry(stage("bench_fail"), 3, delay_ms=60_000))}
-    job = lane.client.submit(graph, {})
-    wait_for(lambda: any(entry.startswith(b"r:") for entry in lane.redis.zrange(lane.keys("delays"), 0, -1)))
-    assert lane.client.cancel(job)
-    cancelled(lane, job)
-    assert not lane.redis.exists(lane.keys("job", job))
+    job = slot.client.submit(graph, {})
+    wait_for(lambda: any(entry.startswith(b"r:") for entry in slot.redis.zrange(slot.keys("delays"), 0, -1)))
+    assert slot.client.cancel(job)
+    cancelled(slot, job)
+    assert not slot.redis.exists(slot.keys("job", job))
 
 
-def test_what_has_ended_stays_as_it_is(lane: OneLane) -> None:
-    job = lane.client.submit(ECHO, 1)
-    assert lane.client.result(job, timeout=20) == 1
-    assert lane.client.cancel(job) is False
-    assert lane.client.result(job) == 1
+def test_what_has_ended_stays_as_it_is(slot: OneSlot) -> None:
+    job = slot.client.submit(ECHO, 1)
+    assert slot.client.result(job, timeout=20) == 1
+    assert slot.client.cancel(job) is False
+    assert slot.client.result(job) == 1
     with pytest.raises(errors.JobNotFound):
-        lane.client.cancel("nobody")
+        slot.client.cancel("nobody")
 
 
-def test_nothing_is_emitted_after_it(lane: OneLane) -> None:
+def test_nothing_is_emitted_after_it(slot: OneSlot) -> None:
     go_on, ended = threading.Event(), threading.Event()
 
     def act(value: Json, context: StageContext) -> Json:
@@ -168,21 +168,21 @@ def test_nothing_is_emitted_after_it(lane: OneLane) -> None:
         ended.set()
         return "all the same"
 
-    lane.runner.act = act
-    job = lane.running(ECHO, stream=True)
-    wait_for(lambda: lane.redis.exists(lane.keys("str", job)))
-    assert lane.client.cancel(job)
+    slot.runner.act = act
+    job = slot.running(ECHO, stream=True)
+    wait_for(lambda: slot.redis.exists(slot.keys("str", job)))
+    assert slot.client.cancel(job)
     go_on.set()
     assert ended.wait(20)
-    assert lane.client.run(ECHO, 1, timeout=20) == 1  # the lane has come to the end of it
-    entries = [fields for _, fields in lane.redis.xrange(lane.keys("str", job))]
+    assert slot.client.run(ECHO, 1, timeout=20) == 1  # the slot has come to the end of it
+    entries = [fields for _, fields in slot.redis.xrange(slot.keys("str", job))]
     assert [entry.get(b"piece") for entry in entries] == [b'"before"', None]
     assert entries[-1] == {b"end": b"cancelled"}
-    assert lane.client.rows(job) == []
+    assert slot.client.rows(job) == []
 
 
-def test_code_that_does_not_stop_is_left_behind(lane: OneLane) -> None:
-    """Its lane goes on; there are as many lanes as before when it ends at last."""
+def test_code_that_does_not_stop_is_left_behind(slot: OneSlot) -> None:
+    """Its slot goes on; there are as many slots as before when it ends at last."""
     release = threading.Event()
     ended = threading.Event()
 
@@ -191,21 +191,21 @@ def test_code_that_does_not_stop_is_left_behind(lane: OneLane) -> None:
         ended.set()
         return "late"
 
-    lane.runner.act = act
-    job = lane.running(ECHO)
-    assert lane.client.cancel(job)
-    cancelled(lane, job)
-    assert [lane.client.run(ECHO, n, timeout=20) for n in range(3)] == [0, 1, 2]
+    slot.runner.act = act
+    job = slot.running(ECHO)
+    assert slot.client.cancel(job)
+    cancelled(slot, job)
+    assert [slot.client.run(ECHO, n, timeout=20) for n in range(3)] == [0, 1, 2]
     assert not ended.is_set()
     release.set()
     assert ended.wait(20)
-    wait_for(lambda: not lane.session._abandoned)
-    assert [lane.client.run(ECHO, n, timeout=20) for n in range(3)] == [0, 1, 2]
-    wait_for(lambda: len(lane.session._free) == 1)
-    assert lane.client.status(job) is JobState.CANCELLED
+    wait_for(lambda: not slot.session._abandoned)
+    assert [slot.client.run(ECHO, n, timeout=20) for n in range(3)] == [0, 1, 2]
+    wait_for(lambda: len(slot.session._free) == 1)
+    assert slot.client.status(job) is JobState.CANCELLED
 
 
-def test_a_stage_over_its_time_that_does_not_stop_fails_and_is_left_behind(lane: OneLane) -> None:
+def test_a_stage_over_its_time_that_does_not_stop_fails_and_is_left_behind(slot: OneSlot) -> None:
     release = threading.Event()
 
     def act(value: Json, context: StageContext) -> Json:
@@ -214,39 +214,39 @@ def test_a_stage_over_its_time_that_does_not_stop_fails_and_is_left_behind(lane:
         context.report(Usage(micro_dollars=900))
         return "late"
 
-    config = lane.session.config.model_copy(update={"stage_timeout": 0.3})
-    lane.session.config = config
-    lane.redis.hset(lane.keys("seat", "m.a"), "own", "money/month/10000/0/0/")
-    lane.runner.act = act
-    job = lane.client.submit(ECHO, 1)
+    config = slot.session.config.model_copy(update={"stage_timeout": 0.3})
+    slot.session.config = config
+    slot.redis.hset(slot.keys("seat", "m.a"), "own", "money/month/10000/0/0/")
+    slot.runner.act = act
+    job = slot.client.submit(ECHO, 1)
     with pytest.raises(errors.StageTimeout) as caught:
-        lane.client.result(job, timeout=20)
+        slot.client.result(job, timeout=20)
     assert (caught.value.code, caught.value.path) == ("stage.timeout", "root")
-    assert lane.client.run(ECHO, 2, timeout=20) == 2
+    assert slot.client.run(ECHO, 2, timeout=20) == 2
 
     def left() -> int:
-        return sheet(lane.redis.hget(lane.keys("seat", "m.a"), "own"), "own", 0)[0].remaining
+        return sheet(slot.redis.hget(slot.keys("seat", "m.a"), "own"), "own", 0)[0].remaining
 
     assert left() == 10_000 - 300  # as far as it was known
     release.set()
     wait_for(lambda: left() == 10_000 - 900)
 
 
-def test_a_queue_timeout_a_stage_timeout_and_a_deadline_are_told_apart(lane: OneLane) -> None:
-    busy = lane.running()
+def test_a_queue_timeout_a_stage_timeout_and_a_deadline_are_told_apart(slot: OneSlot) -> None:
+    busy = slot.running()
     with pytest.raises(errors.QueueTimeout) as queue:
-        lane.client.run(ECHO, 1, timeout=20, queue_timeout=0.2)
+        slot.client.run(ECHO, 1, timeout=20, queue_timeout=0.2)
     with pytest.raises(errors.DeadlineExceeded) as deadline:
-        lane.client.run(ECHO, 1, timeout=20, deadline=0.2)
-    lane.client.cancel(busy)
-    lane.session.config = lane.session.config.model_copy(update={"stage_timeout": 0.2})
+        slot.client.run(ECHO, 1, timeout=20, deadline=0.2)
+    slot.client.cancel(busy)
+    slot.session.config = slot.session.config.model_copy(update={"stage_timeout": 0.2})
     with pytest.raises(errors.StageTimeout) as stage_timeout:
-        lane.client.run(SLEEP, timeout=20)
+        slot.client.run(SLEEP, timeout=20)
     codes = [caught.value.code for caught in (queue, deadline, stage_timeout)]
     assert codes == ["job.queue_timeout", "job.deadline", "stage.timeout"]
     assert queue.value.details["seconds"] == deadline.value.details["seconds"] == 0.2
     assert queue.value.details["queue"] == "bench:any"
-    assert queue.value.reason == "all lanes of its seats were busy (1)"
+    assert queue.value.reason == "all slots of its seats were busy (1)"
     assert [caught.value.path for caught in (queue, deadline, stage_timeout)] == ["root"] * 3
 
 
@@ -287,9 +287,11 @@ class SeatAtEndpoint:
 
 def test_a_models_answer_is_broken_off_and_what_it_cost_is_the_seats_waste(server: EmbeddedServer) -> None:
     client, config = grid_of(server, "cancelwire:", sweep_ms=50, lease_ms=2000, renew_ms=200)
-    with WireServer() as wire:
-        runner = SeatAtEndpoint(wire.url)
-        with LocalGrid(client, config, {"m.llm": ["llm:metered", "llm:any"]}, lanes=1, runner=runner) as grid:
+    with OpenAIServer() as api:
+        runner = SeatAtEndpoint(api.url)
+        with LocalGrid(
+            client, config, {"m.llm": ["llm:metered", "llm:any"]}, concurrency=1, runner=runner
+        ) as grid:
             put_in_force(grid.scripts, parse("[agents.ann]\nmonthly_dollars = 1", "q.toml"), "a test")
             grid.client._admission = Admission(grid.scripts, config, {"llm": LlmProfile()})
             keys = grid.scripts.keys
@@ -299,7 +301,7 @@ def test_a_models_answer_is_broken_off_and_what_it_cost_is_the_seats_waste(serve
             )  # fmt: skip
             next(iter(grid.client.stream(job, timeout=20)))
             assert grid.client.cancel(job)
-            assert wire.disconnected.wait(20)
+            assert api.disconnected.wait(20)
 
             def left() -> int:
                 return sheet(client.hget(keys("seat", "m.llm"), "own"), "own", 0)[0].remaining

@@ -245,7 +245,7 @@ def test_a_wrong_setting_is_named(shell: Shell) -> None:
 
 
 def running(client: Client, process: subprocess.Popen[str]) -> str:
-    """The id of the only job of the grid, once a lane of it is busy."""
+    """The id of the only job of the grid, once a slot of it is busy."""
     until = time.monotonic() + 30
     while True:
         leases = client.redis.zrange(client.keys("leases"), 0, -1)
@@ -295,9 +295,9 @@ def test_workers_lists_the_live_seats(shell: Shell) -> None:
     done = shell("workers")
     assert done.returncode == 0
     header, _, *rows = done.stdout.splitlines()
-    assert header.split() == ["seat", "kind", "lanes", "queues", "state", "since"]
+    assert header.split() == ["seat", "kind", "concurrency", "queues", "state", "since"]
     seats = [row.split()[:3] for row in rows]
-    assert [(kind, lanes) for _, kind, lanes in seats] == [("bench", "0/2"), ("local", "0/4")]
+    assert [(kind, concurrency) for _, kind, concurrency in seats] == [("bench", "0/2"), ("local", "0/4")]
     assert max(map(len, done.stdout.splitlines())) <= 80
     told = json.loads(shell("workers", "--json").stdout)
     assert [seat["queues"] for seat in told] == [["bench:any"], ["gridq:local"]]

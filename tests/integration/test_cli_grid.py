@@ -138,11 +138,11 @@ def test_explain_tells_each_step_and_who_could_run_it(shell: Shell) -> None:
 def test_seats_and_models(shell: Shell) -> None:
     seats = {seat["seat"].partition(".")[2].partition("-")[0]: seat for seat in told(shell, "seats")}
     assert set(seats) == {"bench", "local", "router"}
-    assert seats["bench"]["lanes"] == 2
+    assert seats["bench"]["concurrency"] == 2
     assert seats["bench"]["budget"] is None
     assert max(map(len, shell("seats").stdout.splitlines())) <= 80
     (offer,) = told(shell, "models")
-    assert (offer["queue"], offer["lanes"]) == ("bench:any", 2)
+    assert (offer["queue"], offer["concurrency"]) == ("bench:any", 2)
     assert "bench:any" in shell("models").stdout
 
 
@@ -162,7 +162,7 @@ def test_a_drained_seat_takes_nothing_until_it_is_put_back(shell: Shell, client:
         assert "an operator drains it" in error(refused)
         waiting = client.submit({"root": stage("bench_echo")}, 7, wait_for_seat=True)
         client.scripts.register(  # as its worker does when it comes back from a pause
-            seat.seat, seat.incarnation, host="", lanes=2, queues=seat.queues, ttl_ms=60_000,
+            seat.seat, seat.incarnation, host="", concurrency=2, queues=seat.queues, ttl_ms=60_000,
             worker=seat.worker,
         )  # fmt: skip
         assert not client.wait(waiting, 2.5)

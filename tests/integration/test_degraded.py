@@ -46,7 +46,7 @@ def test_a_degraded_seat_is_no_live_seat_until_it_heals(grid_env: GridEnv) -> No
                 worker="bench@m",
                 incarnation=session.incarnation,
                 kind="bench",
-                lanes=2,
+                concurrency=2,
                 queues=["bench:any"],
                 state=rest.state if rest else "ready",
                 reason=rest.reason if rest else "",

@@ -1,4 +1,4 @@
-"""The test server of Google's wire before Google's own client; and a seat at it before the other vendors'."""
+"""The test server of Google's API format before Google's own client; and a seat at it before the other vendors'."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailab
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall, Usage
 from tests.fakes.gemini_server import KEY, GeminiServer
-from tests.fakes.model_door import WireDoor
+from tests.fakes.model_door import ProfileServer
 from workers.model_apis.google.from_chat import content_body
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
@@ -59,12 +59,12 @@ def profile(server: GeminiServer) -> Iterator[LlmProfile]:
 
 
 @pytest.fixture(scope="module")
-def door(profile: LlmProfile) -> Iterator[WireDoor]:
-    with WireDoor(profile) as running:
+def door(profile: LlmProfile) -> Iterator[ProfileServer]:
+    with ProfileServer(profile) as running:
         yield running
 
 
-def openai_at(door: WireDoor) -> openai.OpenAI:
+def openai_at(door: ProfileServer) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{door.url}/v1", api_key="none", max_retries=0)
 
 
@@ -233,7 +233,7 @@ def _camel(value: Any) -> Any:
 # -- the other vendors' clients before a seat at it ---------------------------------------------------------
 
 
-def test_openais_client(door: WireDoor, server: GeminiServer):
+def test_openais_client(door: ProfileServer, server: GeminiServer):
     with openai_at(door) as client:
         whole = client.chat.completions.create(model="thinking", messages=HELLO, tools=FUNCTIONS)
         message = whole.choices[0].message
@@ -273,7 +273,7 @@ def test_openais_client(door: WireDoor, server: GeminiServer):
             client.chat.completions.create(model="status-404", messages=HELLO)
 
 
-def test_anthropics_client(door: WireDoor, server: GeminiServer):
+def test_anthropics_client(door: ProfileServer, server: GeminiServer):
     thinking: Any = {"type": "enabled", "budget_tokens": 1024}
     with anthropic.Anthropic(base_url=door.url, api_key="none", max_retries=0) as client:
         told: Any = {"model": "thinking", "max_tokens": 2000, "messages": HELLO, "tools": TOOLS}
@@ -356,7 +356,7 @@ def test_a_stream_that_breaks_off_is_the_seats_fault(profile: LlmProfile, model:
 def test_vertex_takes_a_bearer_and_no_ids(monkeypatch: pytest.MonkeyPatch):
     with GeminiServer(vertex=True) as server:
         profile = profile_at(server, monkeypatch)
-        with WireDoor(profile) as door, openai_at(door) as client:
+        with ProfileServer(profile) as door, openai_at(door) as client:
             call: Any = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
             result: Any = {"role": "tool", "tool_call_id": "c1", "content": "sun"}
             history: Any = [*HELLO, {"role": "assistant", "tool_calls": [call]}, result]

@@ -187,9 +187,9 @@ def test_a_deadline_ends_a_generation(shared: GpuProfile):
         run(shared, "chat", LONG, StageContext(deadline=time.monotonic() + 0.3))
 
 
-def test_advertised_lanes_run_truly_at_once(shared: GpuProfile, engine: str):
+def test_advertised_slots_run_truly_at_once(shared: GpuProfile, engine: str):
     if engine != "xllamacpp":
-        pytest.skip("one lane is advertised")
+        pytest.skip("one slot is advertised")
     began: dict[int, float] = {}
     ended: dict[int, float] = {}
 
@@ -208,7 +208,7 @@ def test_advertised_lanes_run_truly_at_once(shared: GpuProfile, engine: str):
 
 def test_cancelling_one_leaves_the_others(shared: GpuProfile, engine: str):
     if engine != "xllamacpp":
-        pytest.skip("one lane is advertised")
+        pytest.skip("one slot is advertised")
     other: list[Any] = []
     thread = threading.Thread(
         target=lambda: other.append(run(shared, "complete", {"prompt": "Rain is", "max_tokens": 30}))

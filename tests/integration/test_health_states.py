@@ -33,7 +33,13 @@ class Told:
     def __init__(self, env: GridEnv) -> None:
         scripts = Scripts(env.client, env.settings)
         self.session = Session(
-            scripts, env.settings, seat="m.a", host="h", lanes=4, queues=["bench:any"], runner=BenchRunner()
+            scripts,
+            env.settings,
+            seat="m.a",
+            host="h",
+            concurrency=4,
+            queues=["bench:any"],
+            runner=BenchRunner(),
         )
         self.beat = Heartbeat(
             env.client, env.settings, self.session, machine="m", kind="bench", capability={}
@@ -134,7 +140,7 @@ class Login:
 
 
 class Ill:
-    """A grid of one seat of three lanes whose login has run out."""
+    """A grid of one seat of three slots whose login has run out."""
 
     def __init__(self, grid: LocalGrid, login: Login) -> None:
         self.client = grid.client
@@ -157,7 +163,7 @@ def ill(grid_env: GridEnv) -> Iterator[Ill]:
     )  # fmt: skip
     login = Login()
     seats: dict[str, Sequence[str]] = {"m.bench": ["bench:any"]}
-    with LocalGrid(connect(grid_env.url), config, seats, lanes=3, runner=login) as grid:
+    with LocalGrid(connect(grid_env.url), config, seats, concurrency=3, runner=login) as grid:
         try:
             yield Ill(grid, login)
         finally:
@@ -172,17 +178,17 @@ def test_it_is_tried_with_one_stage_at_a_time_until_one_succeeds(ill: Ill) -> No
     ill.login.logged_in = True
     wait_for(lambda: ill.login.running)
     seat = ill.seat()
-    assert (seat.state, seat.lanes) == ("ready", 1)
+    assert (seat.state, seat.concurrency) == ("ready", 1)
     assert seat.reason == "on trial, one stage at a time, after: It was refused"
-    assert not ill.client.wait(jobs[5], 0.7)  # several renewals, and each lane has looked
+    assert not ill.client.wait(jobs[5], 0.7)  # several renewals, and each slot has looked
     assert ill.login.running == 1
     ill.login.go_on.set()
     assert sorted(ill.client.result(job, 20) for job in jobs) == [0, 1, 2, 3, 4, 5]
-    wait_for(ill.seat, true=lambda seat: (seat.state, seat.lanes, seat.reason) == ("ready", 3, ""))
+    wait_for(ill.seat, true=lambda seat: (seat.state, seat.concurrency, seat.reason) == ("ready", 3, ""))
 
 
 def test_a_burst_of_failures_asks_it_no_more_than_its_rests_allow(ill: Ill) -> None:
-    """Three lanes fail side by side once; then each trial is one call, though many stages wait."""
+    """Three slots fail side by side once; then each trial is one call, though many stages wait."""
     jobs = [ill.client.submit(ECHO, number, wait_for_seat=True) for number in range(12)]
     falls = ill.login
     wait_for(lambda: falls.calls >= 5)

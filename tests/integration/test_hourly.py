@@ -1,4 +1,4 @@
-"""A GPU seat whose time has a price, with a real model: its lanes are held to its budget by the time that
+"""A GPU seat whose time has a price, with a real model: its slots are held to its budget by the time that
 stages are expected to take, and settled by what they took.
 """
 
@@ -38,7 +38,7 @@ SHORT = {"root": stage("llm_complete", prompt="One word.", max_tokens=1)}
 
 @dataclass(frozen=True)
 class Desk:
-    """A grid of one seat of four lanes at $3.60 an hour, of which $1.30 a day may be used."""
+    """A grid of one seat of four slots at $3.60 an hour, of which $1.30 a day may be used."""
 
     grid: LocalGrid
 
@@ -66,7 +66,7 @@ def desk(grid_env: GridEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("GRIDQ_HOME", str(tmp_path))
     settings.cache_clear()
     profile = GpuProfile()
-    (offer,) = profile.probe({"gpus": False, "lanes": 4, "price_per_hour": 3.6}).found
+    (offer,) = profile.probe({"gpus": False, "concurrency": 4, "price_per_hour": 3.6}).found
     capability = GpuCapability.model_validate(offer.capability)
     profile.open(capability, offer.config)
 
@@ -77,7 +77,7 @@ def desk(grid_env: GridEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     config = grid_env.settings.model_copy(update={"sweep_ms": 50, "profiles": ("gpu",)})
     seats = {"m.cpu": profile.queues(capability)}
-    with closing(profile), LocalGrid(grid_env.client, config, seats, lanes=4, runner=run) as grid:
+    with closing(profile), LocalGrid(grid_env.client, config, seats, concurrency=4, runner=run) as grid:
         session = grid.sessions["m.cpu"]
         session.terms = SeatTerms(
             limits=(Limit(thing="money", window="day", most=1_300_000),),

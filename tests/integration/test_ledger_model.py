@@ -28,7 +28,7 @@ from tests.unit.store.plans import Grid, chain
 
 TEAMS = {"ann": "t", "bob": "t", "cleo": None}
 AGENTS = sorted(TEAMS)
-LANES = 3
+CONCURRENCY = 3
 
 amounts = st.sampled_from([None, 0, 1_000, 5_000, 20_000])
 
@@ -56,7 +56,7 @@ class Ledgers(RuleBasedStateMachine):
     def start(self) -> None:
         turn_at(self.grid, DAY)
         limit(self.grid, "")  # no limit, yet a ledger
-        self.grid.seat(lanes=LANES, budget=10**9)
+        self.grid.seat(concurrency=CONCURRENCY, budget=10**9)
 
     @rule(ann=amounts, cleo=amounts, team=amounts)
     def change(self, ann: int | None, cleo: int | None, team: int | None) -> None:
@@ -95,9 +95,9 @@ class Ledgers(RuleBasedStateMachine):
             for who, _ in self.binding(agent):
                 self.count[who] += 1
 
-    @rule(lane=st.integers(0, LANES - 1))
-    def claim(self, lane: int) -> None:
-        found = self.grid.claim(lane=str(lane))
+    @rule(slot=st.integers(0, CONCURRENCY - 1))
+    def claim(self, slot: int) -> None:
+        found = self.grid.claim(slot=str(slot))
         if isinstance(found, Claim) and found.lease not in self.leases:
             assert not self.over(found.agent)
             self.leases[found.lease] = found

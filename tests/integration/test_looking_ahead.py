@@ -37,7 +37,7 @@ TOLD = {"capability", "bottleneck", "position", "starts_in", "retry_after", "fix
 
 @pytest.fixture
 def client(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A client of a grid with one seat, of one lane, that takes nothing by itself."""
+    """A client of a grid with one seat, of one slot, that takes nothing by itself."""
     monkeypatch.setattr("gridq.submission.live_forecast.FRESH", 0.0)
     with Client(grid_env.url, config=grid_env.settings) as made:
         made._admission = Admission(made.scripts, grid_env.settings, {"bench": FakeProfile()})
@@ -49,10 +49,10 @@ def join(
     scripts: Scripts, seat: str, *queues: str, took: float | None = 2.0, limits: tuple[Limit, ...] = ()
 ) -> None:
     """Make a seat live whose stages take so long."""
-    scripts.register(seat, "i", host="h", lanes=1, queues=queues, ttl_ms=60_000, limits=limits)
+    scripts.register(seat, "i", host="h", concurrency=1, queues=queues, ttl_ms=60_000, limits=limits)
     found = {} if took is None else {q: Service(n=50, mean=took, p50=took, p90=took) for q in queues}
     ad = Advertisement(
-        seat=seat, machine="m", worker=f"{seat}@m", incarnation="i", kind="bench", lanes=1,
+        seat=seat, machine="m", worker=f"{seat}@m", incarnation="i", kind="bench", concurrency=1,
         queues=list(queues), capability={"slugs": ["one"]}, service=found,
     )  # fmt: skip
     registry.advertise(scripts.client, scripts.keys, ad, 60)
@@ -114,7 +114,7 @@ def test_a_deadline_out_of_reach_is_refused_at_once(client: Client) -> None:
     assert details.keys() > TOLD
     assert details["position"] == 21
     assert details["starts_in"]["low"] > 5
-    assert details["bottleneck"] == f"the only lane of {ANY}"
+    assert details["bottleneck"] == f"the only slot of {ANY}"
     assert details["fix"] == f"raise the deadline to {math.ceil(details['starts_in']['high'])} s"
     assert values_left(client) == []
     with pytest.raises(DeadlineUnreachable, match="queue_timeout"):
@@ -244,7 +244,7 @@ def test_where_no_seat_may_take_it_no_place_is_told_and_no_other_queue(
         client.submit(ECHO, 1, **options)
     details = caught.value.details
     assert details.keys() > TOLD
-    assert (details["position"], details["starts_in"]) == (None, None), "though all lanes are free"
+    assert (details["position"], details["starts_in"]) == (None, None), "though all slots are free"
     assert details["bottleneck"] == bottleneck
     assert "would run it now" not in details["fix"]
 

@@ -27,7 +27,7 @@ def scripts(grid_env: GridEnv) -> Scripts:
     """Two live cards of 24 GB: an old and a new one."""
     scripts = Scripts(grid_env.client, grid_env.settings)
     for name, cap in (("m.old", "7.5"), ("m.new", "10.0")):
-        scripts.register(name, "i", host="h", lanes=1, queues=[QUEUE], ttl_ms=60_000)
+        scripts.register(name, "i", host="h", concurrency=1, queues=[QUEUE], ttl_ms=60_000)
         capability: dict[str, Any] = {
             "device": "cuda:0",
             "name": "a card",
@@ -42,7 +42,7 @@ def scripts(grid_env: GridEnv) -> Scripts:
             worker=name,
             incarnation="i",
             kind="gpu",
-            lanes=1,
+            concurrency=1,
             queues=[QUEUE],
             capability=capability,
         )
@@ -93,7 +93,7 @@ def test_a_submitter_may_wait_for_one_that_will(scripts: Scripts, grid_env: Grid
     assert made.admit("j", made.split(GRAPH), b"1", JobOptions(wait_for_seat=True))
     scripts.sweep()
     assert scripts.claim("m.new", "i", "i.0", "n") == "none"
-    scripts.register("m.next", "i", host="h", lanes=1, queues=[QUEUE], ttl_ms=60_000)
+    scripts.register("m.next", "i", host="h", concurrency=1, queues=[QUEUE], ttl_ms=60_000)
     assert isinstance(scripts.claim("m.next", "i", "i.0", "n"), Claim)
 
 

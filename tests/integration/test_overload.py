@@ -31,7 +31,7 @@ def test_what_is_taken_on_is_done_and_batch_gives_way(
     grid_env: GridEnv, key_hygiene: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, client = grid_env.settings, grid_env.client
-    with LocalGrid(client, config, {"m.a": [ANY]}, lanes=2) as grid:
+    with LocalGrid(client, config, {"m.a": [ANY]}, concurrency=2) as grid:
         wake_ups.declare(app, client, grid.scripts.keys)
         text = f'[queues."{ANY}"]\nmax_pending = {BOUND}\npolicy = "drop-oldest-batch"'
         put_in_force(grid.scripts, parse(text, "q.toml"), "a test")

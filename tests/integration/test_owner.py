@@ -137,7 +137,7 @@ def test_others_go_on_with_it(owned: Owned, grid_env: GridEnv) -> None:
         assert (row.worker, row.attempt, row.failures) == ("m.other", 2, 0)
 
 
-def test_code_that_does_not_stop_keeps_no_lane(owned: Owned) -> None:
+def test_code_that_does_not_stop_keeps_no_slot(owned: Owned) -> None:
     owned.runner.deaf = threading.Event()
     jobs = [owned.start(), owned.client.submit(SLEEP, {})]
     wait_for(lambda: owned.runner.runs == 2)
@@ -161,7 +161,7 @@ def test_a_seat_that_is_kept_begins_so(owned: Owned) -> None:
     session.resting.own = None
     again.begin()
     session.register()
-    assert owned.grid.scripts.client.hget(owned.grid.scripts.keys("lanes"), "bench:any") is None
+    assert owned.grid.scripts.client.hget(owned.grid.scripts.keys("concurrency"), "bench:any") is None
     with pytest.raises(NoLiveSeat):
         owned.client.submit(ECHO, 1)
     assert owned.grid.scripts.claim(session.seat, session.incarnation, "x", "n") == "draining"

@@ -26,7 +26,7 @@ from tests.model.trees import ONE, TWO, Tree, trees
 from tests.unit.store.plans import HOUR, usage
 
 SEATS = {"m.a": (2, 1_000_000, (ONE, TWO)), "m.b": (1, 50_000, (ONE,)), "m.c": (1, None, (TWO, PURE))}
-"""Lanes, budget and queues."""
+"""Slots, budget and queues."""
 
 REPEATED: dict[str, tuple[Any, ...]] = {
     "complete": (0, -1), "fail": (b"fenced",), "stop": (b"over",), "admit": (b"known", b"same", b"conflict"),
@@ -79,9 +79,9 @@ class Protocol(Entering):
             self.renew(seat)
 
     def register(self, seat: str, *, same: bool, host: str) -> None:
-        lanes, budget, queues = SEATS[seat]
+        concurrency, budget, queues = SEATS[seat]
         inc = self.incarnations[seat] if same else f"i{next(self.numbers)}"
-        if self.grid.seat(seat, *queues, inc=inc, host=host, lanes=lanes, budget=budget) is None:
+        if self.grid.seat(seat, *queues, inc=inc, host=host, concurrency=concurrency, budget=budget) is None:
             self.incarnations[seat] = inc
 
     def renew(self, seat: str) -> None:
@@ -94,16 +94,16 @@ class Protocol(Entering):
 
     @act(6, used=st.integers(0, 3_000))
     def fill(self, used: int) -> None:
-        """Every lane takes what it can."""
-        for seat, (lanes, _, _) in SEATS.items():
-            for lane in range(lanes):
-                self.claim(seat, lane, used, old=False)
+        """Every slot takes what it can."""
+        for seat, (concurrency, _, _) in SEATS.items():
+            for slot in range(concurrency):
+                self.claim(seat, slot, used, old=False)
 
-    @act(3, seat=seats, lane=st.integers(0, 1), used=st.integers(0, 3_000), old=st.booleans())
-    def claim(self, seat: str, lane: int, used: int, old: bool) -> None:
+    @act(3, seat=seats, slot=st.integers(0, 1), used=st.integers(0, 3_000), old=st.booleans())
+    def claim(self, seat: str, slot: int, used: int, old: bool) -> None:
         inc = "old" if old else self.incarnations[seat]
-        before = self.grid.held(seat).get(str(lane))
-        found = self.grid.claim(seat, str(lane), inc)
+        before = self.grid.held(seat).get(str(slot))
+        found = self.grid.claim(seat, str(slot), inc)
         if isinstance(found, Claim):
             assert not old
             assert before in (None, found.lease)
@@ -130,13 +130,13 @@ class Protocol(Entering):
                 assert same.lease == after.lease
 
     def completed(self, lease: str, output: bytes, go_on: bool) -> tuple[int, str, Claim | str]:
-        seat, inc, lane = self.grid.holders[lease]
+        seat, inc, slot = self.grid.holders[lease]
         self.write(output)
         result = self.grid.scripts.complete(
             lease, output, used=usage(self.used[lease]), rows=f"done {lease}", seat=seat, incarnation=inc,
-            lane=lane, nonce=self.grid.nonce(), go_on=go_on,
+            slot=slot, nonce=self.grid.nonce(), go_on=go_on,
         )  # fmt: skip
-        self.take_on(result[2], seat, inc, lane)
+        self.take_on(result[2], seat, inc, slot)
         return result
 
     def write(self, output: bytes) -> None:
@@ -146,8 +146,8 @@ class Protocol(Entering):
 
     def take_on(self, found: Claim | str, *holder: str) -> None:
         if isinstance(found, Claim):
-            seat, inc, lane = holder
-            self.grid.holders[found.lease] = seat, inc, lane
+            seat, inc, slot = holder
+            self.grid.holders[found.lease] = seat, inc, slot
             self.keep(found, 100)
 
     @act(
@@ -301,9 +301,9 @@ class Protocol(Entering):
         assert (entered.differences, entered.notes) == ((), ())
 
     @invariant()
-    def few_bells(self) -> None:
+    def few_wake_ups(self) -> None:
         for queue in (ONE, TWO, PURE):
-            assert self.grid.bells(queue) <= 3  # the most lanes that ever listen
+            assert self.grid.wake_ups(queue) <= 3  # the most slots that ever listen
 
     def teardown(self) -> None:
         """Whatever happened: with one good seat every job comes to its end, and nothing of it stays."""
@@ -346,7 +346,16 @@ class Protocol(Entering):
         names = grid.own()
         kinds = {name.partition(":")[0] for name in names} - {"val"}
         history = {"fin", "rows", "str", "about", "jobs", "past", "spent", "idem", "calls", "ledger"}
-        assert kinds <= history | {"seat", "late", "vt", "swept", "losses", "bells", "bellno", "schema"}
+        assert kinds <= history | {
+            "seat",
+            "late",
+            "vt",
+            "swept",
+            "losses",
+            "wake_ups",
+            "wake_up_number",
+            "schema",
+        }
         ends = [grid.ended(job) for job in self.over]
         answers = {f"val:{end.payload[1:].decode()}" for end in ends if end.payload.startswith(b"@")}
         assert {name for name in names if name.startswith("val:")} == answers

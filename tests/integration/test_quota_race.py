@@ -1,4 +1,4 @@
-"""Many submitters and many lanes, each its own process: together they keep to one limit, to the cent."""
+"""Many submitters and many slots, each its own process: together they keep to one limit, to the cent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ for _ in range(100):
     found = scripts.claim("m.a", "i1", sys.argv[1], secrets.token_hex(4))
     if isinstance(found, Claim):
         scripts.complete(found.lease, b"1", used=Usage(), rows="[]", seat="m.a", incarnation="i1",
-                         lane=sys.argv[1], nonce=secrets.token_hex(4), go_on=False)
+                         slot=sys.argv[1], nonce=secrets.token_hex(4), go_on=False)
         said.append("ok")
     else:
         said.append(found)
@@ -76,7 +76,7 @@ for number in range(100):
     said += ["over" for meter in sheet(text, "o:alice", 0) if meter.remaining < 0]
     if isinstance(found, Claim):
         scripts.complete(found.lease, b"1", used=Usage(micro_dollars=10_000), rows="[]", seat=seat,
-                         incarnation="i1", lane=str(number % 2), nonce=secrets.token_hex(4), go_on=False)
+                         incarnation="i1", slot=str(number % 2), nonce=secrets.token_hex(4), go_on=False)
         said.append("ok")
 print(*said, flush=True)
 """
@@ -139,9 +139,9 @@ def test_a_cent_is_promised_once(grid_env: GridEnv, tmp_path: object) -> None:
     assert not grid.own() & {"promised", "holds"}
 
 
-def test_requests_a_minute_are_exact_over_lanes_of_several_processes(grid_env: GridEnv) -> None:
+def test_requests_a_minute_are_exact_over_slots_of_several_processes(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
-    grid.seat(lanes=4, per_minute=37)
+    grid.seat(concurrency=4, per_minute=37)
     grid.job(wide(200))
     said = together(grid_env, CLAIM, ["0", "1", "2", "3"])
     assert said["ok"] == 37
@@ -159,7 +159,7 @@ def test_seats_of_one_owner_draw_on_one_budget(grid_env: GridEnv) -> None:
     )
     seats = ["m.a", "m.b", "m.c", "m.d"]
     for seat in seats:
-        grid.seat(seat, lanes=2, owner="alice")
+        grid.seat(seat, concurrency=2, owner="alice")
     grid.job(wide(200, cost=10_000))
     said = together(grid_env, SHARED, seats)
     assert said["ok"] == 31

@@ -133,7 +133,7 @@ def test_a_time_without_end_has_one(odd: tuple[LocalGrid, Odd], told: Json) -> N
 def test_what_cannot_be_recorded_is_counted_as_lost(
     odd: tuple[LocalGrid, Odd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lane must not be given the same claim again: nobody would know of the second run."""
+    """The slot must not be given the same claim again: nobody would know of the second run."""
     grid, runner = odd
     failing = itertools.count()
     really = grid.scripts.fail
@@ -203,7 +203,7 @@ def test_a_result_outlives_the_end_of_its_stream(
 
 
 def test_a_session_that_the_server_forgot_says_everything_again(odd: tuple[LocalGrid, Odd]) -> None:
-    """Also where a lane, not the renewal, is the first to see it."""
+    """Also where a slot, not the renewal, is the first to see it."""
     grid, _ = odd
     told: list[bool] = []  # whether the seat was live already
 
@@ -211,7 +211,7 @@ def test_a_session_that_the_server_forgot_says_everything_again(odd: tuple[Local
         return grid.scripts.client.zscore(grid.scripts.keys("seats"), "m.c") is not None
 
     session = Session(
-        grid.scripts, grid.config, seat="m.c", host="here", lanes=1, queues=["bench:other"],
+        grid.scripts, grid.config, seat="m.c", host="here", concurrency=1, queues=["bench:other"],
         runner=BenchRunner(), on_gone=lambda: told.append(live()),
     )  # fmt: skip
     session.register()
@@ -225,7 +225,7 @@ def test_a_session_that_the_server_forgot_says_everything_again(odd: tuple[Local
 def test_a_seat_that_drains_takes_nothing_when_it_goes_live_again(odd: tuple[LocalGrid, Odd]) -> None:
     grid, _ = odd
     session = Session(
-        grid.scripts, grid.config, seat="m.c", host="here", lanes=1, queues=["bench:other"],
+        grid.scripts, grid.config, seat="m.c", host="here", concurrency=1, queues=["bench:other"],
         runner=BenchRunner(),
     )  # fmt: skip
     session.register()

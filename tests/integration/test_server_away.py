@@ -44,7 +44,7 @@ def test_a_seat_that_ends_meanwhile_says_once_that_it_drains(
         config = Settings(broker_url=server.url, prefix="away:")
         client = connect(server.url, retry=False)
         session = Session(
-            Scripts(client, config), config, seat="m.c", host="here", lanes=1, queues=["bench:any"],
+            Scripts(client, config), config, seat="m.c", host="here", concurrency=1, queues=["bench:any"],
             runner=BenchRunner(),
         )  # fmt: skip
         session.register()
@@ -71,7 +71,7 @@ def test_a_seat_that_ends_meanwhile_stops_all_that_it_runs(
     with EmbeddedServer(tmp_path / "data") as server:
         config = Settings(broker_url=server.url, prefix="away:", profiles=("bench",))
         client = connect(server.url, retry=False)
-        with LocalGrid(client, config, {"m.c": ["bench:any"]}, lanes=3, runner=hold) as grid:
+        with LocalGrid(client, config, {"m.c": ["bench:any"]}, concurrency=3, runner=hold) as grid:
             for number in range(3):
                 grid.client.submit({"root": {"op": "Stage", "id": "bench_echo"}}, number)
             until = time.monotonic() + 10

@@ -138,7 +138,7 @@ def late(walk: Walk) -> None:
 
 
 def going_on(walk: Walk) -> None:
-    """A lane that completes takes the next stage, a pure one before it could be pending, a lapsed one too."""
+    """A slot that completes takes the next stage, a pure one before it could be pending, a lapsed one too."""
     walk.job(chain(2))
     _, _, second = walk.complete(walk.by_another(), go_on=True)
     assert isinstance(second, Claim)

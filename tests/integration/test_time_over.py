@@ -36,7 +36,7 @@ class Doing(BenchRunner):
 def grid(grid_env: GridEnv) -> LocalGrid:
     """A grid that nothing sweeps and nothing renews, but what the test does."""
     config = grid_env.settings.model_copy(update={"profiles": ("bench",)})
-    made = LocalGrid(grid_env.client, config, {"m.a": ["bench:any"]}, lanes=1, runner=Doing())
+    made = LocalGrid(grid_env.client, config, {"m.a": ["bench:any"]}, concurrency=1, runner=Doing())
     made.sessions["m.a"].register()
     return made
 

@@ -110,7 +110,7 @@ def test_a_worker_outlives_its_server_and_runs_nothing_twice(tmp_path: Path) -> 
                 patch.setenv(name, value)
             text = envelope(make(), "witness.run", QUEUE, (str(tmp_path), PLACEHOLDER, True))
         with _worker(environ, tmp_path) as worker:
-            # Late acknowledgement, one task in flight and a free lane: here the stock transport ends the
+            # Late acknowledgement, one task in flight and a free slot: here the stock transport ends the
             # worker.
             _push(client, "w:", text, "one")
             _until(lambda: notes(tmp_path) == ["start one"], "the task runs")

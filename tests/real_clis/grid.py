@@ -48,7 +48,7 @@ class Login:
 
 @dataclass(frozen=True)
 class Cli:
-    """A program, the server of the wire that it speaks, and how one logs in there.
+    """A program, the server of the API format that it speaks, and how one logs in there.
 
     `log_in` takes the program, the folder of the login, the server's URL and the key.
     """

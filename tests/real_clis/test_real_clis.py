@@ -1,4 +1,4 @@
-"""The vendors' own programs through a whole grid, each before a local server of the wire that it speaks."""
+"""The vendors' own programs through a whole grid, each before a local server of the API format that it speaks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_cancel_ends_the_program_and_all_that_it_started(grid: Grid) -> None:
 
 
 def tools_of(body: dict[str, Any]) -> list[str]:
-    """The names of the tools in a request; in Google's wire they stand one level deeper."""
+    """The names of the tools in a request; in Google's API format they stand one level deeper."""
     tools: list[dict[str, Any]] = body.get("tools") or []
     told = [each for tool in tools for each in tool.get("functionDeclarations", [tool])]
     return [each["name"] for each in told]

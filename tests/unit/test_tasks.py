@@ -66,7 +66,7 @@ def test_an_id_that_is_none(submitted: GridEnv, job: Any) -> None:
         gridq.run_graph.apply_async((ECHO,), task_id=job)
 
 
-def test_a_revoked_message_is_a_bell_all_the_same() -> None:
+def test_a_revoked_message_is_a_wake_up_all_the_same() -> None:
     """Else Celery would say REVOKED of a job that goes on."""
     message = app.amqp.create_task_message("job-7", gridq.run_graph.name, ["job-7"], {})
 

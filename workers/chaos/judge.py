@@ -312,7 +312,7 @@ def costless(step: Step) -> bool:
 
 
 def standing(job: Job) -> str:
-    """What the stages of a job wait for beside a lane, once they are to run again: `batch` ones for all
+    """What the stages of a job wait for beside a slot, once they are to run again: `batch` ones for all
     interactive ones, those of the agent whose money runs out, `poor`, for money too.
     """
     if job.options["agent"] == "poor":

@@ -11,7 +11,7 @@ from workers.chaos.plan import POORER, Plan
 from workers.chaos.profile import MOST, RARE
 from workers.chaos.witness import tokens
 
-LANES = 4
+CONCURRENCY = 4
 BUDGET = 1_000_000
 """Dollars a month of each bench seat: never used up, but counted."""
 RICH = 1_000_000
@@ -58,7 +58,7 @@ class Layout:
 def witnessed(machines: int, plan: Plan) -> Layout:
     """Machines with a bench seat and a local seat each, whose stages write to the witness's file, under
     limits that bind what the plan asks of them. The first one's bench seat is one that some stages would
-    rather have; the last one's has twice the lanes, and does what budgets keep from the others.
+    rather have; the last one's has twice the slots, and does what budgets keep from the others.
     """
     limits = bounds(machines, plan)
     seats = {"bench": "bench", "local": "local"}
@@ -66,8 +66,10 @@ def witnessed(machines: int, plan: Plan) -> Layout:
     for at in range(1, machines + 1):
         lines = [f"budget = {BUDGET}", own_lines(f"m{at}.bench", limits)]
         lines += [f'slugs = ["{RARE}"]', f'owner = "{OWNER}"'] if at == 1 else []
-        lanes = LANES if at < machines else 2 * LANES
-        text = "\n".join(["[bench]", f"lanes = {lanes}", *lines, "[local]", f"lanes = {LANES}", ""])
+        concurrency = CONCURRENCY if at < machines else 2 * CONCURRENCY
+        text = "\n".join(
+            ["[bench]", f"concurrency = {concurrency}", *lines, "[local]", f"concurrency = {CONCURRENCY}", ""]
+        )
         made.append(Machine(f"m{at}", seats, text))
     return Layout(
         machines=tuple(made),

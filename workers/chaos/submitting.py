@@ -156,7 +156,7 @@ class Agents:
                 state.wrong.append(f"{job.id} was submitted again by its key, which gave {given}")
             if job.door == "celery":
                 with translated():
-                    self._run_graph.send_bell(given, {})
+                    self._run_graph.send_wake_up(given, {})
 
         self._until_answered(state, call, "submit")
 

@@ -105,9 +105,9 @@ def probe(json: AsJson = False, debug: Debug = False) -> None:
 
 def seats_table(found: Found) -> Table:
     """One row for each seat."""
-    columns = ("seat", "kind", "lanes", "queues", "what it is")
-    table = plain_table(*columns, numbers=("lanes",), named=True)
+    columns = ("seat", "kind", "concurrency", "queues", "what it is")
+    table = plain_table(*columns, numbers=("concurrency",), named=True)
     for seat in found.seats:
         offer = seat.offer
-        table.add_row(offer.name, offer.kind, str(offer.lanes), "\n".join(seat.queues), offer.note)
+        table.add_row(offer.name, offer.kind, str(offer.concurrency), "\n".join(seat.queues), offer.note)
     return table

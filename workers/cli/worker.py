@@ -94,7 +94,7 @@ def serve(names: list[str] | None, json: bool) -> None:
             return
         for each in seats.seats:
             note = f": {each.offer.note}" if each.offer.note else ""
-            say(f"Found {each.name}, {each.offer.lanes} lanes{note}")
+            say(f"Found {each.name}, {each.offer.concurrency} slots{note}")
         for why in seats.missing:
             say(f"Not found {why}")
 

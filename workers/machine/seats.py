@@ -2,7 +2,7 @@
 `local` seat.
 
 `<home>/seats.toml` may hold a table for each kind (`[gpu]`, `[[llm]]`, …), which that profile's probe reads,
-and `[local]` with `lanes` for the built-in seat.
+and `[local]` with `concurrency` for the built-in seat.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LocalSeat(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    lanes: int = Field(4, ge=1, le=512)
+    concurrency: int = Field(4, ge=1, le=512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def local_seat(tables: Mapping[str, Json], modules: tuple[str, ...]) -> Seat:
         where = f"{LOCAL_KIND}.{field}" if field else LOCAL_KIND
         raise ConfigError(f"{FILE}: {where} is not usable", {"path": where, "reason": reason}) from None
     offer = SeatOffer(
-        name=LOCAL_KIND, kind=LOCAL_KIND, capability={"modules": list(modules)}, lanes=local.lanes
+        name=LOCAL_KIND, kind=LOCAL_KIND, capability={"modules": list(modules)}, concurrency=local.concurrency
     )
     return Seat(offer, (queue_names.LOCAL, *map(queue_names.module_queue, modules)))
 

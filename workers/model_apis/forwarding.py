@@ -1,7 +1,7 @@
-"""Passing a request of a model API on: the one walk of `llm:wire`, whatever wire the seat speaks.
+"""Passing a request of a model API on: the one walk of `llm:api_request`, whatever API format the seat speaks.
 
-The seat is a `Speaker`; where it speaks another wire than the one that was asked, a translating speaker
-stands before it. What goes out is what the asked wire's own client expects.
+The seat is a `Speaker`; where it speaks another API format than the one that was asked, a translating speaker
+stands before it. What goes out is what the asked API format's own client expects.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ REPORT_SECONDS = 0.2
 
 
 class Speaker(Protocol):
-    """Who makes the call: an endpoint or an engine, in the wire named by `wire`."""
+    """Who makes the call: an endpoint or an engine, in the API format named by `api`."""
 
     @property
-    def wire(self) -> str: ...
+    def api(self) -> str: ...
     @property
     def strict(self) -> bool:
         """Whether it refuses what the vendor's own API does not have."""
@@ -48,17 +48,17 @@ class Speaker(Protocol):
         """One call, its answer event by event; an event that tells of an error is raised."""
 
     def malformed(self, reason: str) -> SeatUnavailable:
-        """The error for an answer that is not of the wire."""
+        """The error for an answer that is not of the API format."""
 
 
-def in_wire(wire: str, seat: Speaker) -> Speaker:
-    """`seat` as one that speaks `wire`."""
-    if seat.wire == wire:
+def in_api_format(api: str, seat: Speaker) -> Speaker:
+    """`seat` as one that speaks `api`."""
+    if seat.api == api:
         return seat
-    if seat.wire == GOOGLE:
+    if seat.api == GOOGLE:
         chat = ChatAsGoogle(seat)
-        return chat if wire == OPENAI else MessagesAsChat(chat, thinks=True)
-    return ChatAsMessages(seat) if wire == OPENAI else MessagesAsChat(seat)
+        return chat if api == OPENAI else MessagesAsChat(chat, thinks=True)
+    return ChatAsMessages(seat) if api == OPENAI else MessagesAsChat(seat)
 
 
 def pass_on(asked: Asked, model: str, context: StageContext, seat: Speaker) -> Json:
@@ -68,13 +68,13 @@ def pass_on(asked: Asked, model: str, context: StageContext, seat: Speaker) -> J
     Usage is reported to `context` as it becomes known.
     StageError: the request's fault, details.status says which. SeatError: the seat's.
     """
-    speaker = in_wire(asked.wire, seat)
+    speaker = in_api_format(asked.api, seat)
     body = {**asked.body, "model": model}
     body.pop("stream", None)
     try:
         if asked.embeddings:
             return _embed(asked, body, context, speaker)
-        whole: Whole = Chunks(asked) if asked.wire == OPENAI else Events(asked)
+        whole: Whole = Chunks(asked) if asked.api == OPENAI else Events(asked)
         if context.streaming:
             _stream(asked, body, context, speaker, whole)
         else:
@@ -88,11 +88,11 @@ def pass_on(asked: Asked, model: str, context: StageContext, seat: Speaker) -> J
 
 
 def heard(speaker: Speaker, read: Callable[..., T], *told: Json) -> T:
-    """What `read` makes of something the seat sent; the seat's fault where it has not the wire's shape."""
+    """What `read` makes of something the seat sent; the seat's fault where it has not the API format's shape."""
     try:
         return read(*told)
     except ODD as exc:
-        raise speaker.malformed(f"what it sent is not of the wire ({exc})") from None
+        raise speaker.malformed(f"what it sent is not of the API format ({exc})") from None
 
 
 def _stream(
@@ -127,7 +127,7 @@ class Telling:
     def __init__(self, asked: Asked, context: StageContext) -> None:
         options = asked.body.get("stream_options")
         self._begun = False
-        self._chunks = asked.wire == OPENAI
+        self._chunks = asked.api == OPENAI
         self._usage_asked = isinstance(options, dict) and bool(options.get("include_usage"))
         self._usage: dict[str, Json] | None = None
         self._context = context

@@ -1,7 +1,7 @@
-"""The stage `llm:wire`: a request of a model API as its client sent it, and what is wrong with it.
+"""The stage `llm:api_request`: a request of a model API as its client sent it, and what is wrong with it.
 
-The input is `{"wire", "path", "body"}`, the node's config laid over it, so that `model` may stand beside
-them. Only what the wires below need to read is looked at; every other field is for the endpoint to judge.
+The input is `{"api", "path", "body"}`, the node's config laid over it, so that `model` may stand beside
+them. Only what the API formats below need to read is looked at; every other field is for the endpoint to judge.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ODD = (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowErro
 
 @dataclass(frozen=True)
 class Asked:
-    """One request: in which wire, at which path, its body; `place` is where the body stands in the graph."""
+    """One request: in which API format, at which path, its body; `place` is where the body stands in the graph."""
 
-    wire: str
+    api: str
     path: str
     body: dict[str, Json]
     model: Json
@@ -58,11 +58,11 @@ def placed(error: StageError, place: str) -> StageError:
 
 
 def translated(translate: Callable[..., dict[str, Json]], *told: Json) -> dict[str, Json]:
-    """A request in another wire. StageError: a part of it that is not looked at before has an odd shape."""
+    """A request in another API format. StageError: a part of it that is not looked at before has an odd shape."""
     try:
         return translate(*told)
     except ODD as exc:
-        raise wrong("body", f"a request of its wire ({type(exc).__name__}: {exc})") from None
+        raise wrong("body", f"a request of its API format ({type(exc).__name__}: {exc})") from None
 
 
 def ask(stage: StageCall, value: Json) -> Asked:
@@ -71,14 +71,14 @@ def ask(stage: StageCall, value: Json) -> Asked:
     try:
         if not isinstance(value, dict):
             raise StageError(
-                "The input of llm:wire is not a record",
-                {"path": stage.path, "expected": 'a record with "wire", "path" and "body"', "status": 400},
+                "The input of llm:api_request is not a record",
+                {"path": stage.path, "expected": 'a record with "api", "path" and "body"', "status": 400},
             )
-        wire, path, body = value.get("wire"), value.get("path"), value.get("body")
-        if not isinstance(wire, str) or wire not in PATHS:
-            raise wrong("wire", "one of " + ", ".join(PATHS))
-        if path not in PATHS[wire]:
-            raise wrong("path", "one of " + ", ".join(PATHS[wire]))
+        api, path, body = value.get("api"), value.get("path"), value.get("body")
+        if not isinstance(api, str) or api not in PATHS:
+            raise wrong("api", "one of " + ", ".join(PATHS))
+        if path not in PATHS[api]:
+            raise wrong("path", "one of " + ", ".join(PATHS[api]))
         if not isinstance(body, dict):
             raise wrong("body", "an object")
     except StageError as error:
@@ -93,7 +93,7 @@ def ask(stage: StageCall, value: Json) -> Asked:
     model = value.get("model")
     if isinstance(model, list):  # the grid's own field, which has brought it here
         body = {name: each for name, each in body.items() if name != "models"}
-    return Asked(wire, path, body, body.get("model") if model is None else model, place)
+    return Asked(api, path, body, body.get("model") if model is None else model, place)
 
 
 Test = Callable[[Json], bool]

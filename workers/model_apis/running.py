@@ -1,4 +1,4 @@
-"""Running the stages of a model at an endpoint, whatever wire it speaks."""
+"""Running the stages of a model at an endpoint, whatever API format it speaks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from functools import partial
 from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
-from workers.model_apis.forwarding import Speaker, heard, in_wire, pass_on
+from workers.model_apis.forwarding import Speaker, heard, in_api_format, pass_on
 from workers.model_apis.request import ODD, OPENAI, Asked, ask
-from workers.model_apis.stages import WIRE, Answer, Endpoint, Request, embedding_usage, request, vectors
+from workers.model_apis.stages import (
+    API_REQUEST,
+    Answer,
+    Endpoint,
+    Request,
+    embedding_usage,
+    request,
+    vectors,
+)
 from workers.model_apis.usage import openai_usage
 
 
 def read(stage: StageCall, value: Json) -> Request | Asked:
     """What `stage` asks of a model for the input `value`. StageError names the field that is wrong."""
-    return ask(stage, value) if stage.implementation == WIRE else request(stage, value)
+    return ask(stage, value) if stage.implementation == API_REQUEST else request(stage, value)
 
 
 def run(asked: Request | Asked, model: str, context: StageContext, seat: Speaker) -> Json:
@@ -27,7 +35,7 @@ def run(asked: Request | Asked, model: str, context: StageContext, seat: Speaker
     """
     if isinstance(asked, Asked):
         return pass_on(asked, model, context, seat)
-    speaker = in_wire(OPENAI, seat)
+    speaker = in_api_format(OPENAI, seat)
     body = {**asked.body, "model": model}
     if asked.endpoint is Endpoint.EMBEDDINGS:
         response = speaker.post(asked.endpoint, body, context)

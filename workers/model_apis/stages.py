@@ -27,7 +27,7 @@ from workers.model_apis.models import ModelOffer
 from workers.model_apis.usage import count, filled, openai_usage
 
 IMPLEMENTATIONS = ("llm:complete", "llm:chat", "llm:embed")
-WIRE = "llm:wire"
+API_REQUEST = "llm:api_request"
 """The fourth, whose request and answer are those of a model API; see `workers.model_apis.request`."""
 
 DEFAULT_ANSWER_TOKENS = 1024
@@ -44,7 +44,7 @@ PICTURE_CHARACTERS = 1600 * CHARACTERS_A_TOKEN
 
 
 class Endpoint(StrEnum):
-    """The three calls of the OpenAI-shaped wire; the values are its paths."""
+    """The three calls of the OpenAI-shaped API format; the values are its paths."""
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
@@ -80,7 +80,7 @@ def request(stage: StageCall, value: Json) -> Request:
         f"No model runs {stage.implementation!r}",
         {
             "path": stage.path,
-            "expected": "one of " + ", ".join((*IMPLEMENTATIONS, WIRE)),
+            "expected": "one of " + ", ".join((*IMPLEMENTATIONS, API_REQUEST)),
             "fix": "use 'llm:chat'",
         },
     )
@@ -151,10 +151,10 @@ def _record(stage: StageCall, value: Json, subject: str, bare: type | tuple[type
 
 
 def _body(record: dict[str, Json]) -> dict[str, Json]:
-    return {key: field for key, field in record.items() if key not in _SET_BY_THE_WIRE}
+    return {key: field for key, field in record.items() if key not in _SET_BY_THE_API}
 
 
-_SET_BY_THE_WIRE = frozenset({"model", "stream", "stream_options", "n"})
+_SET_BY_THE_API = frozenset({"model", "stream", "stream_options", "n"})
 
 
 def _wrong(stage: StageCall, field: str, expected: str) -> StageError:
@@ -306,11 +306,11 @@ def estimate(stage: StageCall, value: Json) -> Estimate:
     """Tokens a stage will use: its text at four characters a token, and as many for the answer as it may
     take.
     """
-    if stage.implementation not in (*IMPLEMENTATIONS, WIRE):
+    if stage.implementation not in (*IMPLEMENTATIONS, API_REQUEST):
         return Estimate()
     told = value if isinstance(value, dict) else {}
     embeds = stage.implementation == "llm:embed"
-    if stage.implementation == WIRE:
+    if stage.implementation == API_REQUEST:
         embeds = told.get("path") == Endpoint.EMBEDDINGS
         value = told = told["body"] if isinstance(told.get("body"), dict) else {}
     answer = 0

@@ -1,4 +1,4 @@
-"""What an endpoint says that a call used, read from each wire's own names.
+"""What an endpoint says that a call used, read from each API format's own names.
 
 | | `chat/completions` | Messages |
 |---|---|---|
@@ -38,7 +38,7 @@ def count(number: Json) -> int:
 
 
 def filled(stated: Json, prompt: Callable[[], int], said: int) -> dict[str, Json]:
-    """A `usage` of the OpenAI wire as the endpoint stated it, and what it left out by rule of thumb: `prompt`
+    """A `usage` of the OpenAI API format as the endpoint stated it, and what it left out by rule of thumb: `prompt`
     counts the request's tokens, `said` are the answer's. Some state only the total, for embeddings above all.
     """
     told = dict(stated) if isinstance(stated, dict) else {}
@@ -84,7 +84,7 @@ def openai_usage(stated: Json, service: Json = None) -> Usage:
 
 
 def anthropic_usage(stated: Json) -> Usage:
-    """The `usage` of a message. All input counts, cached or not: the wire states the three apart."""
+    """The `usage` of a message. All input counts, cached or not: the API format states the three apart."""
     told = stated if isinstance(stated, dict) else {}
     cached = count(told.get("cache_read_input_tokens"))
     kept = _record(told.get("cache_creation"))
@@ -127,7 +127,7 @@ def _heard(details: Json) -> int:
 
 
 def as_openai(used: Usage) -> dict[str, Json]:
-    """`used` in the OpenAI wire's names; what its vendor has no name for under Anthropic's."""
+    """`used` in the OpenAI API format's names; what its vendor has no name for under Anthropic's."""
     prompt: dict[str, Json] = {"cached_tokens": used.tokens_cached}
     if used.tokens_cache_written:
         prompt["cache_write_tokens"] = used.tokens_cache_written

@@ -1,4 +1,4 @@
-"""Answers as they come in, event by event or whole, put together to what their wire gives without streaming.
+"""Answers as they come in, event by event or whole, put together to what their API format gives without streaming.
 
 An endpoint that states no usage is counted by rule of thumb: the request's characters, and the pieces or the
 characters of its answer.
@@ -22,7 +22,7 @@ SAID_ONCE = frozenset({"role", "id", "type", "index", "name"})
 
 
 class Whole(ABC):
-    """One answer in the wire that was asked."""
+    """One answer in the API format that was asked."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
@@ -51,7 +51,7 @@ class Whole(ABC):
 
 
 class Chunks(Whole):
-    """The OpenAI wire: `chat.completion` and its chunks, `text_completion`."""
+    """The OpenAI API format: `chat.completion` and its chunks, `text_completion`."""
 
     def __init__(self, asked: Asked) -> None:
         super().__init__(asked)
@@ -142,7 +142,7 @@ class Chunks(Whole):
 
 
 class Events(Whole):
-    """The Anthropic wire: a `message` and its events."""
+    """The Anthropic API format: a `message` and its events."""
 
     def __init__(self, asked: Asked) -> None:
         super().__init__(asked)

@@ -91,13 +91,13 @@ class Terms:
         return tuple(dict.fromkeys((*agents, self.owner))) if agents and self.owner else agents
 
     def applied(self, offer: SeatOffer) -> SeatOffer:
-        """What of a seat is lent: its lanes, models and budgets, as far as the terms allow. ValueError: it
+        """What of a seat is lent: its slots, models and budgets, as far as the terms allow. ValueError: it
         has nothing to lend.
         """
         lend = self.lend
         changed: dict[str, Json] = {}
         if lend.at_most is not None:
-            changed["lanes"] = min(lend.at_most, offer.lanes)
+            changed["concurrency"] = min(lend.at_most, offer.concurrency)
         if lend.share is not None:
             share = Fraction(str(lend.share))
             changed["limits"] = [

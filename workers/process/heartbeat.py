@@ -101,7 +101,7 @@ class Heartbeat:
             worker=session.worker,
             incarnation=session.incarnation,
             kind=self.kind,
-            lanes=session.lanes,
+            concurrency=session.concurrency,
             queues=list(session.queues),
             capability=self.capability,
             state=state,

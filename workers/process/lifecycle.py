@@ -65,7 +65,9 @@ class SeatRunner:
 class Worker:
     """One seat served by this process."""
 
-    def __init__(self, app: Celery, config: Settings, seat: Seat, serves: Sequence[str], lanes: int) -> None:
+    def __init__(
+        self, app: Celery, config: Settings, seat: Seat, serves: Sequence[str], concurrency: int
+    ) -> None:
         client = connect(name=f"gridq-{seat.name}")
         await_server(client, away=AWAY if parent_watch.supervised() else 0.0)
         if shortcoming := check_kept(client):
@@ -82,7 +84,7 @@ class Worker:
             config,
             seat=f"{self.machine}.{seat.name}",
             host=host_id(self.machine),
-            lanes=lanes,
+            concurrency=concurrency,
             queues=serves,
             runner=SeatRunner(seat.profile),
             worker=worker,
@@ -112,7 +114,7 @@ class Worker:
         self.ending = Ending(self.session, told=self.heartbeat.beat, leave=self._leave)
         own = scripts.keys.queue(queue_names.seat_queue(self.session.seat))
         self.session.watchdog = Watchdog(
-            lanes,
+            concurrency,
             config.watchdog,
             waits=lambda: client.llen(own) > 0,
             work=self.session.work,
@@ -122,7 +124,7 @@ class Worker:
         self._client = client
 
     def start(self) -> None:
-        """Open the profile, declare the bells, offer the user's stages, go live, advertise."""
+        """Open the profile, declare the wake-ups, offer the user's stages, go live, advertise."""
         self.session.scripts.adopt()  # before anything is written
         if self.seat.profile is not None and self.seat.capability is not None:
             self.seat.profile.open(self.seat.capability, self.seat.offer.config)
@@ -221,7 +223,7 @@ def _before_init(options: dict[str, Any] | None = None, **_: Any) -> None:
 
 
 def _init(sender: Any = None, **_: Any) -> None:
-    """Choose the seat and give Celery its pool, its lanes, its queues and its name."""
+    """Choose the seat and give Celery its pool, its slots, its queues and its name."""
     parent_watch.watch()  # first: the server may have to be waited for
     with startup_errors.told():
         app = sender.app
@@ -237,16 +239,16 @@ def _init(sender: Any = None, **_: Any) -> None:
             "threads",
         ):
             raise ConfigError(
-                "A seat's lanes are threads", {"path": "--pool", "expected": "threads", "fix": "leave -P out"}
+                "A seat's slots are threads", {"path": "--pool", "expected": "threads", "fix": "leave -P out"}
             )
-        lanes = int(_asked.get("concurrency") or seat.offer.lanes)
-        if lanes > seat.offer.lanes:
+        concurrency = int(_asked.get("concurrency") or seat.offer.concurrency)
+        if concurrency > seat.offer.concurrency:
             raise ConfigError(
-                f"The seat {seat.name!r} has {seat.offer.lanes} lanes",
-                {"path": "-c", "expected": f"at most {seat.offer.lanes}", "fix": "leave -c out"},
+                f"The seat {seat.name!r} has {seat.offer.concurrency} slots",
+                {"path": "-c", "expected": f"at most {seat.offer.concurrency}", "fix": "leave -c out"},
             )
-        sender.concurrency = lanes
-        worker = Worker(app, config, seat, serves, lanes)
+        sender.concurrency = concurrency
+        worker = Worker(app, config, seat, serves, concurrency)
         _worker[:] = [worker]
         sender.hostname = worker.session.worker
         app.amqp.queues.select([queue_names.seat_queue(worker.session.seat), *serves])

@@ -17,7 +17,7 @@ from gridq.config.settings import Settings
 from gridq.process import parent_watch
 from gridq.protocol import queue_names
 
-ROUTER_LANES = 4
+ROUTER_CONCURRENCY = 4
 
 HURRIED = 3.0
 """Seconds that a child has to end where somebody is in a hurry: it hands back what it runs."""
@@ -80,7 +80,7 @@ class Program:
 
 def router(config: Settings, name: str, logs: Path, env: Mapping[str, str]) -> Program:
     """A router whose Celery name is `name` at this host."""
-    what = ("gridq.app", "-Q", queue_names.ROUTER, "-n", f"{name}@%h", "-c", str(ROUTER_LANES))
+    what = ("gridq.app", "-Q", queue_names.ROUTER, "-n", f"{name}@%h", "-c", str(ROUTER_CONCURRENCY))
     return Program(name, _node(config, *what), env, logs / f"{name}.log", ROUTERS)
 
 

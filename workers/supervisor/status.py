@@ -51,7 +51,7 @@ def look_at_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
         },
         "seats": [
             {
-                "seat": seat.seat, "worker": seat.worker, "kind": seat.kind, "lanes": seat.lanes,
+                "seat": seat.seat, "worker": seat.worker, "kind": seat.kind, "concurrency": seat.concurrency,
                 "busy": seat.busy, "state": seat.state, "reason": seat.reason, "queues": seat.queues,
                 "version": seat.version, "since": seat.started_at,
             }
@@ -112,11 +112,13 @@ def grid(state: dict[str, Any], url: str) -> str:
         f"{memory}, {kept}",
         f"Jobs    {jobs['queued']} queued, {jobs['running']} running",
     ]
-    rows = [["SEAT", "LANES", "STATE", "UP", "QUEUES"]]
+    rows = [["SEAT", "CONCURRENCY", "STATE", "UP", "QUEUES"]]
     for seat in state["seats"]:
         how = f"{seat['state']}: {seat['reason']}" if seat["reason"] else seat["state"]
-        lanes = f"{seat['busy']}/{seat['lanes']}"
-        rows.append([seat["seat"], lanes, how, span(time.time() - seat["since"]), "  ".join(seat["queues"])])
+        concurrency = f"{seat['busy']}/{seat['concurrency']}"
+        rows.append(
+            [seat["seat"], concurrency, how, span(time.time() - seat["since"]), "  ".join(seat["queues"])]
+        )
     if len(rows) > 1:
         return "\n".join([*lines, "", *columns(rows)])
     return "\n".join([*lines, "Seats   none is live"])

@@ -14,7 +14,7 @@ app = typer.Typer()
 @app.command(epilog=EXITS, short_help="Show what waits for which capability.")
 def queues(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> None:
     """Show each capability's queue: what waits in it by priority and how long the oldest has, what runs, the
-    bells (messages that wake a worker), the lanes that take from it, and how many live seats serve it.
+    wake-ups (messages that wake a worker), the slots that take from it, and how many live seats serve it.
     """
     config = settings_for(grid)
     with grid_of(config) as client:
@@ -22,16 +22,16 @@ def queues(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> 
     if json:
         echo_json([view.to_json() for view in found])
         return
-    columns = ("interactive", "batch", "oldest", "running", "bells", "lanes", "seats")
+    columns = ("interactive", "batch", "oldest", "running", "wake_ups", "concurrency", "seats")
     table = plain_table("queue", *columns, numbers=columns, named=True)
     for view in found:
-        numbers = (view.running, view.bells, view.lanes, len(view.seats))
+        numbers = (view.running, view.wake_ups, view.concurrency, len(view.seats))
         oldest = "-" if view.oldest_ms is None else took(view.oldest_ms)
         waits = (str(view.pending["interactive"]), str(view.pending["batch"]), oldest)
         table.add_row(view.queue, *waits, *map(str, numbers))
     console().print(table)
     for view in found:
-        if sum(view.pending.values()) and not view.lanes:
+        if sum(view.pending.values()) and not view.concurrency:
             typer.echo(f"{view.queue} has work and nobody who takes it", err=True)
 
 
@@ -51,10 +51,10 @@ def models(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> 
     if not offers:
         typer.echo(f"No live seat at {place_of_grid(config)} offers a capability of its own", err=True)
         return
-    columns = ("capability", "loaded on", "seats", "lanes free")
+    columns = ("capability", "loaded on", "seats", "slots free")
     table = plain_table(*columns, numbers=columns[-1:], named=True)
     for offer in offers:
         loaded = "\n".join(offer["loaded"]) or ("no" if offer["loads"] else "-")
-        lanes = f"{offer['free']}/{offer['lanes']}"
-        table.add_row(offer["queue"], loaded, "\n".join(offer["seats"]), lanes)
+        concurrency = f"{offer['free']}/{offer['concurrency']}"
+        table.add_row(offer["queue"], loaded, "\n".join(offer["seats"]), concurrency)
     console().print(table)

@@ -24,13 +24,13 @@ app = typer.Typer()
 
 @app.command(epilog=EXITS, short_help="Show who is in the grid.")
 def workers(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> None:
-    """Show who is in the grid: every live seat, its lanes, its queues, how it is."""
+    """Show who is in the grid: every live seat, its slots, its queues, how it is."""
     _show(grid, json, routers=False)
 
 
-@app.command(epilog=EXITS, short_help="Show each seat's lanes, budget, state and limits.")
+@app.command(epilog=EXITS, short_help="Show each seat's slots, budget, state and limits.")
 def seats(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> None:
-    """Show every live seat in full, the routers' too: lanes, what is left of its budgets, its state with
+    """Show every live seat in full, the routers' too: slots, what is left of its budgets, its state with
     since when, until when and why, and the numbers that its worker tells.
     """
     _show(grid, json, routers=True)
@@ -56,20 +56,20 @@ def _show(grid: str | None, json: bool, *, routers: bool) -> None:
 
 def seats_table(seats: Sequence[LiveSeat]) -> Table:
     """One row for each seat, in short."""
-    columns = ("seat", "kind", "lanes", "queues", "state", "since")
-    table = plain_table(*columns, numbers=("lanes", "since"), named=True)
+    columns = ("seat", "kind", "concurrency", "queues", "state", "since")
+    table = plain_table(*columns, numbers=("concurrency", "since"), named=True)
     for seat in seats:
         ready = f"ready: {seat.reason}" if seat.reason else "ready"
         state = ready if seat.state == "ready" else state_of(seat)
         age = span(time.time() - seat.started_at) if seat.started_at else "-"
-        lanes = f"{seat.busy}/{seat.lanes}"
-        table.add_row(seat.seat, seat.kind or "-", lanes, "\n".join(seat.queues), state, age)
+        concurrency = f"{seat.busy}/{seat.concurrency}"
+        table.add_row(seat.seat, seat.kind or "-", concurrency, "\n".join(seat.queues), state, age)
     return table
 
 
 def full_table(seats: Sequence[LiveSeat]) -> Table:
     """One row for each seat, in full, but for the budgets that it shares."""
-    columns = ("seat", "lanes", "left", "of budget", "state", "tells")
+    columns = ("seat", "concurrency", "left", "of budget", "state", "tells")
     table = plain_table(*columns, numbers=columns[1:4])
     for seat in seats:
         own = own_money(seat)
@@ -85,11 +85,11 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
             numbers.append(f"requests a minute {seat.per_minute}")
         if seat.reliability < 0.995:
             numbers.append(f"reliability {seat.reliability:.2f}")
-        if seat.bells:
-            numbers.append(f"bells {seat.bells}")
+        if seat.wake_ups:
+            numbers.append(f"wake-ups {seat.wake_ups}")
         table.add_row(
             seat.seat,
-            f"{seat.busy}/{seat.lanes}",
+            f"{seat.busy}/{seat.concurrency}",
             amount(own.remaining if own else None),
             "subscription"
             if seat.capability.get("billing") == "subscription"

@@ -164,7 +164,9 @@ async def identify(request: Request, *scopes: str) -> Caller:
     callers = _callers(request)
     text = given(request)
     asks = await callers.asks()
-    if not asks and not text.startswith("gq_"):  # clients of the wires must send something, and mean nothing
+    if not asks and not text.startswith(
+        "gq_"
+    ):  # clients of the API formats must send something, and mean nothing
         return _anybody(request, door)
     if not text:
         raise KeyMissing("This grid asks for an API key", dict(WHERE))

@@ -165,16 +165,16 @@ class Holding:
     async def _look(self) -> None:
         """One look; those whose queue is served go on."""
         both = self._client.pipeline(transaction=False)
-        both.hkeys(self._keys("lanes"))
+        both.hkeys(self._keys("concurrency"))
         both.zrange(self._keys("seats"), 0, -1)
-        lanes, seats = await both.execute()
+        concurrency, seats = await both.execute()
         each = self._client.pipeline(transaction=False)
         for seat in seats:
             each.hget(self._keys("seat", seat.decode()), "queues")
         found = await each.execute() if seats else []
         live = {queue for text in found if text is not None for queue in text.decode().split()}
         now = time.monotonic()
-        self._served = frozenset(queue.decode() for queue in lanes)
+        self._served = frozenset(queue.decode() for queue in concurrency)
         self._resting = frozenset(live - self._served)
         self._kinds = frozenset(map(kind_of, live))
         self._seen = {queue: at for queue, at in self._seen.items() if now - at < LATELY}

@@ -1,4 +1,4 @@
-"""GridError to HTTP: which status each code has, and how each wire words an error.
+"""GridError to HTTP: which status each code has, and how each API format words an error.
 
 | path | shape |
 |---|---|
@@ -208,7 +208,7 @@ def grid_error(error: GridError, request_id: str) -> dict[str, Json]:
 
 
 def shape(path: str, error: GridError, request_id: str) -> dict[str, Json]:
-    """The error as the wire of `path` words it."""
+    """The error as the API format of `path` words it."""
     if path.startswith("/v1/messages"):
         return anthropic_error(error, request_id)
     if path.startswith("/v1/"):
@@ -287,7 +287,7 @@ def new_request_id(given: str = "") -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every exception of `app` in the shape of the path's wire; none shows a traceback."""
+    """Answer every exception of `app` in the shape of the path's API format; none shows a traceback."""
     app.add_exception_handler(GridError, _grid)
     app.add_exception_handler(HTTPException, _framework)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -374,7 +374,7 @@ def _explained(error: GridError) -> dict[str, Any]:
 
 
 def _extra(told: dict[str, Any], about: Mapping[str, object]) -> dict[str, Json]:
-    """The details, but those whose names the wire has taken for its own."""
+    """The details, but those whose names the API format has taken for its own."""
     taken = {*about, "type", "code", "message", "param", "request_id"}
     return {name: value for name, value in told["details"].items() if name not in taken}
 

@@ -136,9 +136,9 @@ def describe(document: dict[str, Any]) -> None:
     for path, operations in document["paths"].items():
         if not path.startswith("/v1/"):
             continue
-        wire = "AnthropicError" if path.startswith("/v1/messages") else "OpenAIError"
+        api = "AnthropicError" if path.startswith("/v1/messages") else "OpenAIError"
         for method, operation in operations.items():
-            operation["responses"] = _responses(path, method, wire)
+            operation["responses"] = _responses(path, method, api)
             if path in BODIES:
                 operation["requestBody"] = _body(*BODIES[path])
 
@@ -153,13 +153,13 @@ def _body(fields: Schema, example: dict[str, Any]) -> dict[str, Any]:
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def _responses(path: str, method: str, wire: str) -> dict[str, Any]:
+def _responses(path: str, method: str, api: str) -> dict[str, Any]:
     content: dict[str, Any] = {
         "application/json": {"schema": {"type": "object"}, "example": ANSWERS.get(path, {})}
     }
     if "stream" in BODIES.get(path, ({},))[0]:
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{wire}"}}}
+    error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{api}"}}}
     statuses = MEANINGS if method == "post" else (400, 401, 403, 404, 429, 503)
     return {
         "200": {"description": "the answer", "content": content},

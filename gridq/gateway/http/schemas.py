@@ -205,7 +205,7 @@ class LlmCapability(BaseModel):
 class Worker(LiveSeat):
     """A live seat, with noether-grid's fields beside the grid's own."""
 
-    lanes_free: int = Field(description="how many stages it would take now")
+    free_slots: int = Field(description="how many stages it would take now")
     worker_id: str = Field(description="the same as `seat`")
     url: str = Field(description="an enrolled worker's own; of any other seat the queue on which it listens")
     capabilities: list[LlmCapability]
@@ -229,8 +229,8 @@ class Queue(BaseModel):
     queue: str
     pending: dict[str, int] = Field(description="ready stages by priority")
     running: int
-    bells: int
-    lanes: int
+    wake_ups: int
+    concurrency: int
     seats: list[str]
     oldest_ms: float | None = Field(description="how long its oldest stage waits")
     oldest: dict[str, float] = Field(description="the same by priority, where any waits")
@@ -243,7 +243,7 @@ class Offer(BaseModel):
     seats: list[str]
     loaded: list[str] = Field(description="the seats that have its model loaded")
     loads: bool = Field(description="whether any of them loads models at all")
-    lanes: int
+    concurrency: int
     free: int
 
 

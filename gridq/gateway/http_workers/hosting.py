@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK = 1.0
-"""Seconds between two looks at who is enrolled, and between two looks of an idle lane that heard no bell."""
+"""Seconds between two looks at who is enrolled, and between two looks of an idle slot that heard no wake-up."""
 
-LANES = 4
+CONCURRENCY = 4
 """Stages that one worker is given at once: its protocol has no word for it."""
 
 CONNECT = 5.0
@@ -142,7 +142,7 @@ class Served:
             hosting.config,
             seat=known.seat,
             host=hosting.host,
-            lanes=LANES,
+            concurrency=CONCURRENCY,
             queues=known.queues,
             runner=self.run,
             worker=f"{known.about.worker_id}@{enrolment.MACHINE}",
@@ -151,8 +151,8 @@ class Served:
         self._since = time.time()
         self._advertised = 0.0
         self._ends = threading.Event()
-        self._lanes = [
-            threading.Thread(target=self._lane, name=known.seat, daemon=True) for _ in range(LANES)
+        self._concurrency = [
+            threading.Thread(target=self._slot, name=known.seat, daemon=True) for _ in range(CONCURRENCY)
         ]
 
     @property
@@ -165,8 +165,8 @@ class Served:
         self.session.register()  # first: who may not serve it says nothing of it
         self.advertise()
         self.session.start()
-        for lane in self._lanes:
-            lane.start()
+        for slot in self._concurrency:
+            slot.start()
 
     def advertise(self) -> None:
         """Say what the seat is, once a heartbeat."""
@@ -179,7 +179,7 @@ class Served:
             worker=self.session.worker,
             incarnation=self.session.incarnation,
             kind="llm",
-            lanes=LANES,
+            concurrency=CONCURRENCY,
             queues=self.known.queues,
             capability=capability_of(about),
             version=about.noether_version,
@@ -206,20 +206,20 @@ class Served:
         except RedisError as exc:  # it lapses
             log.warning("the advertisement of %s could not be taken back: %s", self.known.seat, exc)
 
-    def _lane(self) -> None:
-        """Work, and wait for a bell on the seat's own queue; what is rung elsewhere is found by looking."""
-        bells = self.scripts.keys.queue(queue_names.seat_queue(self.known.seat))
+    def _slot(self) -> None:
+        """Work, and wait for a wake-up on the seat's own queue; what is rung elsewhere is found by looking."""
+        wake_ups = self.scripts.keys.queue(queue_names.seat_queue(self.known.seat))
         while not self._ends.is_set():
             try:
                 self.session.work()
-                self.client.blpop([bells], timeout=LOOK)
+                self.client.blpop([wake_ups], timeout=LOOK)
             except RedisError:  # the renewal says so
                 self._ends.wait(LOOK)
             except (
                 Exception
-            ) as exc:  # a seat that is advertised keeps its lanes; what it says may hold a prompt
+            ) as exc:  # a seat that is advertised keeps its slots; what it says may hold a prompt
                 told = exc if isinstance(exc, GridError) else type(exc).__name__
-                log.warning("a lane of %s could not go on: %s", self.known.seat, told)
+                log.warning("a slot of %s could not go on: %s", self.known.seat, told)
                 self._ends.wait(LOOK)
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
@@ -229,7 +229,7 @@ class Served:
         """
         if stage.implementation.startswith(("builtin:", "python:")):
             return stages.run_builtin(stage, value, context)
-        if stage.implementation == "llm:wire":
+        if stage.implementation == "llm:api_request":
             raise SeatUnavailable(
                 f"The worker {self.known.about.worker_id} runs stages of graphs, no request of a model API",
                 {"reason": "it came by POST /workers"},

@@ -67,9 +67,9 @@ MEASURES: Mapping[str, Measure] = {
         NOW,
         ("queue",),
     ),
-    "gridq_queue_lanes": Measure(
+    "gridq_queue_concurrency": Measure(
         "gauge",
-        "Lanes that take from it.",
+        "Slots that take from it.",
         NOW,
         ("queue",),
     ),
@@ -83,7 +83,7 @@ MEASURES: Mapping[str, Measure] = {
             "state",
         ),
     ),
-    "gridq_seat_lanes": Measure(
+    "gridq_seat_concurrency": Measure(
         "gauge",
         "Stages it can run at once.",
         NOW,
@@ -91,7 +91,7 @@ MEASURES: Mapping[str, Measure] = {
     ),
     "gridq_seat_busy": Measure(
         "gauge",
-        "Lanes that hold a stage.",
+        "Slots that hold a stage.",
         NOW,
         ("seat",),
     ),

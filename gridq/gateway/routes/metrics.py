@@ -177,14 +177,14 @@ def _queues(queues: list[QueueView]) -> Iterator[Metric]:
             oldest[view.queue, priority] = view.oldest.get(priority, 0.0) / 1000
     yield _family("gridq_queue_depth", depth)
     yield _family("gridq_queue_oldest_seconds", oldest)
-    for name in ("running", "lanes"):
+    for name in ("running", "concurrency"):
         yield _family(f"gridq_queue_{name}", {(view.queue,): getattr(view, name) for view in queues})
 
 
 def _seats(seats: list[LiveSeat]) -> Iterator[Metric]:
     up = {(seat.seat, seat.kind, seat.state): int(seat.state == "ready" and not seat.stale) for seat in seats}
     yield _family("gridq_seat_up", up)
-    for name in ("lanes", "busy", "reliability"):
+    for name in ("concurrency", "busy", "reliability"):
         yield _family(f"gridq_seat_{name}", {(seat.seat,): getattr(seat, name) for seat in seats})
     for name in ("budget", "budget_left"):
         known = {(seat.seat,): getattr(seat, name) for seat in seats}

@@ -46,7 +46,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class ProtocolModel:
     """How one model API words a stream and its errors."""
 
     name: str
@@ -56,14 +56,14 @@ class Wire:
     error: Callable[[GridError, str], dict[str, Json]]
 
 
-OPENAI = Wire("openai", sse.openai_frame, sse.openai_end, sse.openai_fault, errors.openai_error)
-ANTHROPIC = Wire(
+OPENAI = ProtocolModel("openai", sse.openai_frame, sse.openai_end, sse.openai_fault, errors.openai_error)
+ANTHROPIC = ProtocolModel(
     "anthropic", sse.anthropic_frame, sse.anthropic_end, sse.anthropic_fault, errors.anthropic_error
 )
 
 
-async def begin(request: Request, wire: Wire, path: str) -> Passing:
-    """Check a request to `path` of a wire; the response to send, which submits it.
+async def begin(request: Request, api: ProtocolModel, path: str) -> Passing:
+    """Check a request to `path` of a API format; the response to send, which submits it.
 
     The id of a job that streams ends with its path: what has another one is not resumed here, for its pieces
     are none of this path's. The errors of `caller.identify`, `asked`, `read_body` and `parse_body`;
@@ -98,16 +98,16 @@ async def begin(request: Request, wire: Wire, path: str) -> Passing:
     config: dict[str, Json] = {"model": model}
     if path == "embeddings":
         config["embeddings"] = True
-    stage = {"op": "Stage", "id": "llm_wire", "config": config}
+    stage = {"op": "Stage", "id": "llm_api_request", "config": config}
     graph = json.dumps({"root": stage}, separators=(",", ":")).encode()
-    value = b'{"wire":"%b","path":"%b","body":%b}' % (
-        wire.name.encode(),
+    value = b'{"api":"%b","path":"%b","body":%b}' % (
+        api.name.encode(),
         path.encode(),
         raw.removeprefix(codecs.BOM_UTF8),
     )
     job = new_id() + (mark if stream else "")
     return Passing(
-        door, wire, caller, about, job=job, graph=graph, value=value, stream=stream, detached=detach
+        door, api, caller, about, job=job, graph=graph, value=value, stream=stream, detached=detach
     )
 
 
@@ -116,10 +116,10 @@ class Passing(Response):
 
     background = None
 
-    def __init__(self, door: Door, wire: Wire, caller: Caller, asked: RequestOptions, *, job: str,
+    def __init__(self, door: Door, api: ProtocolModel, caller: Caller, asked: RequestOptions, *, job: str,
                  graph: bytes, value: bytes, stream: bool, detached: bool) -> None:  # fmt: skip
         self.door = door
-        self.wire = wire
+        self.api = api
         self.caller = caller
         self.asked = asked
         self.new = job
@@ -224,13 +224,13 @@ class Passing(Response):
             except JobNotFound:  # its result has expired, yet all of its stream is here
                 if entry.end is not JobState.DONE:
                     raise
-            last = self.wire.end(f"{self.job}/{entry.id or follower.at.decode()}")
+            last = self.api.end(f"{self.job}/{entry.id or follower.at.decode()}")
             await self._send(told + last, request, send, more=False)
             return
 
     def _frame(self, entry: Entry) -> bytes:
         assert entry.piece is not None
-        return self.wire.frame(f"{self.job}/{entry.id}", entry.piece)
+        return self.api.frame(f"{self.job}/{entry.id}", entry.piece)
 
     async def _send(self, data: bytes, request: Request, send: Send, *, more: bool = True) -> None:
         if not self.begun:
@@ -254,8 +254,8 @@ class Passing(Response):
             await errors.answer(request, error, told)(request.scope, receive, send)
             return
         errors.note(request, error)
-        record: dict[str, Any] = self.wire.error(error, errors.request_id_of(request))
-        await send({"type": "http.response.body", "body": self.wire.fault(record)})
+        record: dict[str, Any] = self.api.error(error, errors.request_id_of(request))
+        await send({"type": "http.response.body", "body": self.api.fault(record)})
 
     async def _cancel(self) -> None:
         try:

@@ -149,7 +149,7 @@ def told(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
     said = seat.capability if seat.seat.startswith(f"{MACHINE}.") else {}
     return {
         **seat.model_dump(),
-        "lanes_free": seat.free,
+        "free_slots": seat.free,
         "worker_id": said.get("worker_id", seat.seat),
         "url": said.get("url", f"seat:{seat.seat}"),
         "capabilities": _capabilities(seat),

@@ -57,7 +57,7 @@ def anthropic_frame(place: str, piece: bytes) -> bytes:
 
 
 def _kind(event: Json) -> bytes:
-    """The type of an event; of what is none of this wire, as a job of another one has it, `message`."""
+    """The type of an event; of what is none of this API format, as a job of another one has it, `message`."""
     kind = event.get("type") if isinstance(event, dict) else None
     return kind.encode() if isinstance(kind, str) and _NAME.fullmatch(kind) else b"message"
 

@@ -1,3 +1,3 @@
-"""The governor: which seats are to be rung first. It prefers and never decides: a freed lane may take
+"""The governor: which seats are to be rung first. It prefers and never decides: a freed slot may take
 whatever is there.
 """

@@ -58,7 +58,7 @@ if ARGV[8] ~= '1' then
   local none = {'noseat'}
   for links in words(ARGV[12]) do
     local served = false
-    for q in string.gmatch(links, '[^|]+') do served = served or C('HEXISTS', K .. 'lanes', q) == 1 end
+    for q in string.gmatch(links, '[^|]+') do served = served or C('HEXISTS', K .. 'concurrency', q) == 1 end
     if not served then none[#none + 1] = links end
   end
   if none[2] then return refuse(none) end

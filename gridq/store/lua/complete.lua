@@ -1,10 +1,10 @@
 -- Record a stage's output: check the fence, link the output, settle the hold, close the lease, find what became ready, ring;
--- then, in the same call, take the lane's next stage.
+-- then, in the same call, take the slot's next stage.
 -- ARGV  lease, output (a value, or '@name' of a value written before), what it used ('micro-dollars,tokens in,tokens out'), rows as JSON, seat, incarnation,
---       lane, nonce of the next claim, '1' take the next | '0' leave, what monitors are told of it as JSON or ''
+--       slot, nonce of the next claim, '1' take the next | '0' leave, what monitors are told of it as JSON or ''
 -- gives {1 recorded | 0 recorded before | -1 fenced off | -2 the value is not there, '' | plain | celery (the job ended), next}
 -- A lapsed lease still counts while nobody else has claimed the stage: a paid call is not thrown away.
-local lease, output, used, rows, seat, inc, lane, nonce, goon, told = unpack(ARGV)
+local lease, output, used, rows, seat, inc, slot, nonce, goon, told = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)
 local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n', 'h:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0',
@@ -58,11 +58,11 @@ else
     pure = {}
   end
 end
-local mine = goon == '1' and pure[1] and may(seat, inc, lane) and pure[1]
+local mine = goon == '1' and pure[1] and may(seat, inc, slot) and pure[1]
 for i = mine and 2 or 1, #pure do push(job, pure[i], later) end
 local after = {'none'}
-if mine then after = take_pure(job, mine, seat, lane, nonce) elseif goon == '1' then after = take(seat, inc, lane, nonce) end
--- What became ready is rung for, but where this lane has taken a stage of the same queue: it needs no bell for one.
+if mine then after = take_pure(job, mine, seat, slot, nonce) elseif goon == '1' then after = take(seat, inc, slot, nonce) end
+-- What became ready is rung for, but where this slot has taken a stage of the same queue: it needs no wake-up for one.
 local taken = not mine and after[2] and string.match(after[3], '^%S+ %S+ %S+ %S+ (%S+)')
 for _, to in ipairs(later) do
   if to[1] == taken then taken = nil else ring(unpack(to, 1, 7)) end

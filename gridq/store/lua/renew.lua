@@ -1,11 +1,11 @@
--- The heartbeat that alone decides live or dead: renew the seat and its leases; a free lane with work pending and no bell
--- on its way gets one, so a lost bell costs a second at most.
+-- The heartbeat that alone decides live or dead: renew the seat and its leases; a free slot with work pending and no wake-up
+-- on its way gets one, so a lost wake-up costs a second at most.
 -- ARGV  seat, incarnation, queues whose model the seat has loaded (space separated), how many stages this incarnation has recorded
 --       in all, '' where that was told before, how many ms a stage of a queue is expected to take ('queue=ms …'; '' where that was told
 --       before, or its time has no price), lease …
 -- gives {gone} | the leases that are no longer ours
 local seat, inc = ARGV[1], ARGV[2]
-local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'queues', 'draining', 'ttl', 'warm', 'rpm', 'grpm', 'oks', 'takes')
+local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'concurrency', 'queues', 'draining', 'ttl', 'warm', 'rpm', 'grpm', 'oks', 'takes')
 if f[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
 C('PEXPIRE', K .. 'seat:' .. seat, f[5])
@@ -25,7 +25,7 @@ local rate = least(f[7], f[8])
 local own = P .. 'seat:' .. seat
 if not f[4] and not (rate and spent_rate(seat, rate)) and C('LLEN', own) == 0 and C('HLEN', K .. 'held:' .. seat) < tonumber(f[2]) then
   for q in words(f[3]) do
-    if C('EXISTS', K .. 'cls:' .. q) == 1 then bell(own, 'seat:' .. seat, 'stage'); break end
+    if C('EXISTS', K .. 'cls:' .. q) == 1 then wake_up(own, 'seat:' .. seat, 'stage'); break end
   end
 end
 return lost

@@ -208,7 +208,7 @@ end
 if unpark_due() >= 200 then more = 1 end
 -- A job waits until the routers' queue has room, so that whose message still stands in it gets no second one, and until the
 -- server has memory for its plan.
-local message = C('HGET', K .. 'bells', 'router')
+local message = C('HGET', K .. 'wake_ups', 'router')
 local room = message and C('EXISTS', K .. 'full') == 0 and most - C('LLEN', P .. 'gridq:router') or 0
 for _, job in ipairs(due('inbox', room)) do
   C('ZADD', K .. 'inbox', NOW + 2000, job)

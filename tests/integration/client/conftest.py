@@ -66,7 +66,7 @@ def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
     )
     with (
         connect(server.url, name="tests") as client,
-        LocalGrid(client, config, DEFAULT_SEATS, lanes=4, runner=Deadly()) as grid,
+        LocalGrid(client, config, DEFAULT_SEATS, concurrency=4, runner=Deadly()) as grid,
         serving(config, keep_alive=0.5) as gateway,
     ):
         yield Place(grid, gateway.url, config)

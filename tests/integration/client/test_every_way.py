@@ -77,7 +77,7 @@ def test_who_is_there_and_what_waits(client: Client) -> None:
     # A gateway looks once a second for all.
     queues = wait_for(client.queues, true=lambda found: "bench:rare" in [each.queue for each in found])
     rare = next(each for each in queues if each.queue == "bench:rare")
-    assert (rare.pending["interactive"], rare.lanes, rare.seats) == (1, 0, [])
+    assert (rare.pending["interactive"], rare.concurrency, rare.seats) == (1, 0, [])
     assert rare.oldest_ms is not None
     client.cancel(job)
 

@@ -1,4 +1,4 @@
-"""A whole grid behind one gateway: a real server, lanes of an llm seat before a real endpoint, and HTTP."""
+"""A whole grid behind one gateway: a real server, slots of an llm seat before a real endpoint, and HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gridq.protocol import queue_names
 from gridq.protocol.models import Advertisement, Json, StageCall
 from gridq.seats import registry
 from gridq.store.connection import connect
-from tests.fakes.model_server import WireServer
+from tests.fakes.model_server import OpenAIServer
 from tests.gateways import Gateway, serving
 from tests.local_grid import LocalGrid
 from workers.profiles.llm import LlmProfile
@@ -31,7 +31,7 @@ MODELS = (
 
 
 class LlmRunner:
-    """Runs stages as an llm seat's lanes do. `models`: the seat's, else all that a WireServer knows."""
+    """Runs stages as an llm seat's slots do. `models`: the seat's, else all that a WireServer knows."""
 
     def __init__(self, url: str, models: Sequence[dict[str, Json]] = ()) -> None:
         self.profile = LlmProfile()
@@ -52,13 +52,13 @@ class LlmRunner:
 
 
 @contextmanager
-def llm_grid(config: Settings, runners: Mapping[str, LlmRunner], *, lanes: int) -> Iterator[LocalGrid]:
-    """A grid of llm seats that say what they are, and of a router's lanes; its keys go with it."""
+def llm_grid(config: Settings, runners: Mapping[str, LlmRunner], *, concurrency: int) -> Iterator[LocalGrid]:
+    """A grid of llm seats that say what they are, and of a router's slots; its keys go with it."""
     with ExitStack() as stack:
         serves = {name: runner.profile.queues(runner.capability) for name, runner in runners.items()}
         client = stack.enter_context(connect(config.broker_url.get_secret_value(), name="tests"))
         stack.callback(lambda: [client.unlink(key) for key in client.scan_iter(f"{config.prefix}*")])
-        grid = LocalGrid(client, config, {**serves, "m.router": [queue_names.PURE]}, lanes=lanes)
+        grid = LocalGrid(client, config, {**serves, "m.router": [queue_names.PURE]}, concurrency=concurrency)
         for name, runner in runners.items():
             grid.sessions[name].runner = runner
             stack.callback(runner.profile.close)
@@ -66,7 +66,7 @@ def llm_grid(config: Settings, runners: Mapping[str, LlmRunner], *, lanes: int) 
         for name, runner in runners.items():
             said = Advertisement(
                 seat=name, machine="m", worker=f"{name.removeprefix('m.')}@m", incarnation="i", kind="llm",
-                lanes=lanes, queues=serves[name], started_at=1.0,
+                concurrency=concurrency, queues=serves[name], started_at=1.0,
                 capability=runner.capability.model_dump(mode="json"),
             )  # fmt: skip
             registry.advertise(client, grid.scripts.keys, said, 600.0)
@@ -78,7 +78,7 @@ class Served:
     """A grid behind a gateway: the gateway, the endpoint that its seat asks, its settings."""
 
     gateway: Gateway
-    wire: WireServer
+    api: OpenAIServer
     config: Settings
     grid: LocalGrid
 
@@ -89,7 +89,7 @@ class Served:
 
     def seen(self) -> int:
         """How many requests the endpoint has had."""
-        return len(self.wire.requests)
+        return len(self.api.requests)
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +101,11 @@ def served(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> 
         retry_backoff=0.0,
     )
     with (
-        WireServer() as wire,
-        llm_grid(config, {"m.api": LlmRunner(wire.url)}, lanes=8) as grid,
+        OpenAIServer() as api,
+        llm_grid(config, {"m.api": LlmRunner(api.url)}, concurrency=8) as grid,
         serving(config, keep_alive=0.5, hold=0.5) as gateway,
     ):
-        yield Served(gateway, wire, config, grid)
+        yield Served(gateway, api, config, grid)
 
 
 @pytest.fixture

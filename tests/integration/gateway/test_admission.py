@@ -1,4 +1,4 @@
-"""What a gateway holds, refuses and says of it, by each wire."""
+"""What a gateway holds, refuses and says of it, by each API format."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def ask(served: Served, path: str, model: str, **headers: str) -> httpx.Response
 def idle(scripts: Scripts, seat: str, queue: str, took: float = 5.0) -> Iterator[None]:
     """A live seat that takes nothing by itself, and says that its stages take so long."""
     session = Session(
-        scripts, scripts.config, seat=seat, host="h", lanes=1, queues=[queue], runner=BenchRunner()
+        scripts, scripts.config, seat=seat, host="h", concurrency=1, queues=[queue], runner=BenchRunner()
     )
     ad = Advertisement(
-        seat=seat, machine="t", worker=f"{seat}@t", incarnation="i", kind="llm", lanes=1, queues=[queue],
+        seat=seat, machine="t", worker=f"{seat}@t", incarnation="i", kind="llm", concurrency=1, queues=[queue],
         service={queue: Service(n=50, mean=took, p50=took, p90=took)},
     )  # fmt: skip
     registry.advertise(scripts.client, scripts.keys, ad, 60)
@@ -90,7 +90,7 @@ def test_seats_that_may_not_take_it_are_no_line_to_stand_in(
 ) -> None:
     error = refused(ask(served, path, "echo", **headers), 503, "seat.none_live")
     assert error["bottleneck"] == bottleneck
-    assert (error["position"], error["starts_in"]) == (None, None), "though its lanes are free"
+    assert (error["position"], error["starts_in"]) == (None, None), "though its slots are free"
     assert error["fix"].startswith(fix)
 
 
@@ -138,7 +138,7 @@ def over_its_rate(stage: StageCall, value: Json, context: StageContext) -> Json:
 @pytest.mark.parametrize("path", CHATS)
 def test_where_every_attempt_met_a_rate_limit_it_says_whose(served: Served, path: str) -> None:
     seats = {"t.hasty": ["llm:hasty"]}
-    with LocalGrid(served.grid.scripts.client, served.config, seats, lanes=1, runner=over_its_rate):
+    with LocalGrid(served.grid.scripts.client, served.config, seats, concurrency=1, runner=over_its_rate):
         error = refused(ask(served, path, "hasty"), 429, "stage.attempts_exhausted")
     assert (error["bottleneck"], error["capability"]) == ("the rate limit of t.hasty", "llm:hasty")
     assert (error["position"], error["starts_in"], error["fix"]) == (None, None, "ask again in 1 s")
@@ -184,7 +184,7 @@ def test_a_job_is_held_until_somebody_serves_it_again(
 
 
 @pytest.mark.parametrize("path", CHATS)
-def test_a_full_queue_in_each_wires_own_words(served: Served, scripts: Scripts, path: str) -> None:
+def test_a_full_queue_in_each_apis_own_words(served: Served, scripts: Scripts, path: str) -> None:
     with idle(scripts, "t.filled", "llm:filled"):
         bound(scripts, "llm:filled", 1)
         graph = {"root": stage("llm_complete", model="filled", prompt="x")}
@@ -250,7 +250,7 @@ def test_where_it_would_stand_and_when_it_would_start(served: Served, scripts: S
         assert full["starts_in"].keys() == {"low", "p50", "high"}
         late = refused(503, deadline=2)
         assert late["code"] == "job.deadline_unreachable"
-        assert late["bottleneck"] == "the only lane of llm:busy"
+        assert late["bottleneck"] == "the only slot of llm:busy"
         assert late["starts_in"]["low"] > 2
         assert late["fix"].startswith("use llm:any, which would run it now, or raise the deadline to ")
         chat = ask(served, "/v1/chat/completions", "busy", **{"x-gridq-deadline": "2"})

@@ -153,7 +153,7 @@ def test_it_is_listed_as_its_clients_expect(
 ) -> None:
     enrol(gateway, worker, config, budget_monthly_cents=500, budget_remaining_cents=1, rate_limit_rpm=600)
     seat = gateway.get("/workers/http.alice")
-    assert (seat["worker_id"], seat["url"], seat["lanes"]) == ("alice", worker.url, hosting.LANES)
+    assert (seat["worker_id"], seat["url"], seat["concurrency"]) == ("alice", worker.url, hosting.CONCURRENCY)
     ask(gateway)
     seat = wait_for(
         lambda: gateway.get("/workers/http.alice"), true=lambda told: told["budget_left"] == 4_970_000

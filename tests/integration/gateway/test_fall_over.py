@@ -16,7 +16,7 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.protocol.models import Row
-from tests.fakes.model_server import WireServer
+from tests.fakes.model_server import OpenAIServer
 from tests.gateways import Gateway, serving
 from tests.integration.gateway.conftest import LlmRunner, llm_grid
 from tests.local_grid import LocalGrid
@@ -34,12 +34,12 @@ REFUSED = "refused"
 
 @dataclass
 class Seats:
-    """A gateway before `m.good`, whose only lane can be made busy, and seats that fail."""
+    """A gateway before `m.good`, whose only slot can be made busy, and seats that fail."""
 
     gateway: Gateway
     grid: LocalGrid
-    good: WireServer
-    bad: WireServer
+    good: OpenAIServer
+    bad: OpenAIServer
     pool: ThreadPoolExecutor
 
     def ask(self, path: str, model: str, text: str, *, name: str = "", pin: str = "", stream: bool = False
@@ -54,7 +54,7 @@ class Seats:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Within it the lane of `m.good` is taken."""
+        """Within it the slot of `m.good` is taken."""
         self.good.go_on.clear()
         self.good.started.clear()
         held = self.pool.submit(self.ask, CHAT, "held", "one two", pin="m.good", stream=True)
@@ -97,7 +97,7 @@ def seats(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
         retry_backoff=0.0,
     )
     with ExitStack() as stack:
-        good, bad = stack.enter_context(WireServer()), stack.enter_context(WireServer())
+        good, bad = stack.enter_context(OpenAIServer()), stack.enter_context(OpenAIServer())
         every = [f"as-{fault}" for fault in (*BEFORE, *AFTER, REFUSED)]
         runners = {
             "m.good": LlmRunner(good.url, [{"name": "echo", "families": every}, {"name": "held"}]),
@@ -108,14 +108,14 @@ def seats(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
                 f"http://127.0.0.1:{free_port()}/v1", [{"name": "echo", "families": [f"as-{REFUSED}"]}]
             ),
         }
-        grid = stack.enter_context(llm_grid(config, runners, lanes=1))
+        grid = stack.enter_context(llm_grid(config, runners, concurrency=1))
         pool = stack.enter_context(ThreadPoolExecutor(2))
         gateway = stack.enter_context(serving(config))
         yield Seats(gateway, grid, good, bad, pool)
 
 
 def text_of(path: str, reply: httpx.Response) -> str:
-    """The text of an answer, whole or streamed, on either wire."""
+    """The text of an answer, whole or streamed, on either API format."""
     if reply.headers["content-type"] == "application/json":
         answer = reply.json()
         content = answer["choices"][0]["message"]["content"] if path == CHAT else answer["content"][0]["text"]

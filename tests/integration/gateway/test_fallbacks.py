@@ -17,7 +17,7 @@ import pytest
 from gridq.config.settings import Settings
 from gridq.limits import ledger
 from gridq.protocol.models import Limit, SeatTerms
-from tests.fakes.model_server import WireServer
+from tests.fakes.model_server import OpenAIServer
 from tests.gateways import Gateway, serving
 from tests.integration.gateway.conftest import LlmRunner, llm_grid
 from tests.local_grid import LocalGrid
@@ -33,8 +33,8 @@ class Two:
 
     gateway: Gateway
     grid: LocalGrid
-    first: WireServer
-    second: WireServer
+    first: OpenAIServer
+    second: OpenAIServer
 
     def post(self, body: dict[str, Any], **headers: str) -> httpx.Response:
         return self.gateway.http.post(
@@ -68,8 +68,8 @@ def _two(server: EmbeddedServer, home: Path) -> Iterator[Two]:
         broker_url=server.url, prefix=f"fb{secrets.token_hex(4)}:", home=home, retry_backoff=0.0
     )
     with ExitStack() as stack:
-        first = stack.enter_context(WireServer(called="claude-opus-4"))
-        second = stack.enter_context(WireServer(called="gpt-5-2025"))
+        first = stack.enter_context(OpenAIServer(called="claude-opus-4"))
+        second = stack.enter_context(OpenAIServer(called="gpt-5-2025"))
         opus = [
             {"name": "claude-opus", "families": ["claude"]},
             {"name": "status-429", "families": ["limited"]},
@@ -82,7 +82,7 @@ def _two(server: EmbeddedServer, home: Path) -> Iterator[Two]:
                 second.url, [{"name": "gpt-5", "context": 8000}, {"name": "embed", "embeddings": True}]
             ),
         }
-        grid = stack.enter_context(llm_grid(config, runners, lanes=2))
+        grid = stack.enter_context(llm_grid(config, runners, concurrency=2))
         yield Two(stack.enter_context(serving(config, hold=0.2)), grid, first, second)
 
 

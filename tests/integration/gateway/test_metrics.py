@@ -113,7 +113,7 @@ def test_what_is_there_now_is_told(gateway: Gateway) -> None:
         assert now["gridq_queue_oldest_seconds"]["batch", "bench:rare"] > 0
         assert now["gridq_queue_oldest_seconds"]["interactive", "bench:rare"] == 0
         assert now["gridq_queue_running"]["bench:any",] == 1
-        assert now["gridq_seat_lanes"]["m.bench",] == 4
+        assert now["gridq_seat_concurrency"]["m.bench",] == 4
         assert now["noether_grid_workers_total"][()] == 2
         with gateway.http.stream("GET", f"/jobs/{job}/events") as reply:
             parts = reply.iter_bytes()

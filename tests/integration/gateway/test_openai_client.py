@@ -83,7 +83,7 @@ def test_what_the_grid_does_not_know_passes_through(client: openai.OpenAI, serve
         seed=7,
         extra_body={"vendor_thing": {"deep": [1, None]}},
     )
-    body = served.wire.requests[-1]["body"]
+    body = served.api.requests[-1]["body"]
     assert body["messages"][0]["content"][0] == image
     assert body["response_format"] == schema
     assert body["tools"] == WEATHER

@@ -20,9 +20,9 @@ from workers.supervisor.embedded_server import EmbeddedServer
 
 @pytest.fixture(scope="module")
 def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benches]:
-    with benches(server, tmp_path_factory.mktemp("home"), lanes=2, hold=0.2) as started:
+    with benches(server, tmp_path_factory.mktemp("home"), concurrency=2, hold=0.2) as started:
         ad = Advertisement(
-            seat="m.bench", machine="m", worker="bench@m", incarnation="i", kind="bench", lanes=2,
+            seat="m.bench", machine="m", worker="bench@m", incarnation="i", kind="bench", concurrency=2,
             queues=["bench:any"], capability={"models": [{"name": "any"}], "host": "here"},
         )  # fmt: skip
         registry.advertise(started.grid.scripts.client, started.grid.scripts.keys, ad, 600)
@@ -38,7 +38,7 @@ def test_the_seats_with_seed_clients_fields_beside_the_grids_own(gateway: Gatewa
     found = {seat["seat"]: seat for seat in gateway.get("/workers")}
     assert set(found) == {"m.bench", "m.local"}
     bench = found["m.bench"]
-    assert (bench["lanes"], bench["lanes_free"], bench["queues"]) == (2, 2, ["bench:any"])
+    assert (bench["concurrency"], bench["free_slots"], bench["queues"]) == (2, 2, ["bench:any"])
     assert (bench["worker_id"], bench["in_flight_jobs"], bench["healthy"]) == ("m.bench", 0, True)
     assert datetime.fromisoformat(bench["last_seen"]).tzinfo is not None
     assert bench["capabilities"] == [
@@ -103,9 +103,9 @@ def _queue(gateway: Gateway) -> Any:
 def test_the_queues_and_what_can_be_asked_for(gateway: Gateway) -> None:
     queues = {queue["queue"]: queue for queue in gateway.get("/queues")}
     assert {"gridq:router", "gridq:pure", "gridq:local", "bench:any"} <= set(queues)
-    assert (queues["bench:any"]["lanes"], queues["bench:any"]["seats"]) == (2, ["m.bench"])
+    assert (queues["bench:any"]["concurrency"], queues["bench:any"]["seats"]) == (2, ["m.bench"])
     [offer] = gateway.get("/models")
-    assert (offer["queue"], offer["seats"], offer["lanes"]) == ("bench:any", ["m.bench"], 2)
+    assert (offer["queue"], offer["seats"], offer["concurrency"]) == ("bench:any", ["m.bench"], 2)
 
 
 def test_a_stage_in_quarantine_is_seen_released_and_dropped(gateway: Gateway) -> None:

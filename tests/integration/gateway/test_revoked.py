@@ -32,7 +32,7 @@ def test_a_stream_goes_on_to_its_end_and_the_next_request_is_refused(served: Ser
             lambda: http.get("/v1/models", headers=key), true=lambda reply: reply.status_code == 401
         )
         assert refused.json()["error"]["code"] == "auth.key_revoked"
-        served.wire.go_on.set()
+        served.api.go_on.set()
         told += datas
     assert told.pop() == "[DONE]"
     deltas = [choice["delta"] for data in told for choice in json.loads(data)["choices"]]

@@ -18,7 +18,7 @@ CHATS = {"/v1/chat/completions": False, "/v1/messages": True}
 """Path → whether a stream is asked for, of which no event comes."""
 
 
-def test_what_has_not_ended_is_refused_in_each_wires_words_and_its_job_cancelled(
+def test_what_has_not_ended_is_refused_in_each_apis_words_and_its_job_cancelled(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = served.seen()

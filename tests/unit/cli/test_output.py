@@ -70,7 +70,7 @@ def test_seats_fit_a_narrow_terminal() -> None:
         worker="cpu@a-rather-long-machine-name-1f2e",
         incarnation="x",
         kind="gpu",
-        lanes=4,
+        concurrency=4,
         queues=["llm:smollm2-135m-instruct", "llm:any"],
         state="degraded",
         reason="the engine does not answer [2]",
@@ -111,7 +111,7 @@ def test_what_seats_share_is_told_once() -> None:
 
     def seat(name: str, *meters: Meter) -> LiveSeat:
         return LiveSeat(
-            seat=name, machine="m", worker=name, incarnation="x", kind="llm", lanes=1, queues=["llm:any"],
+            seat=name, machine="m", worker=name, incarnation="x", kind="llm", concurrency=1, queues=["llm:any"],
             state="ready", busy=0, meters=list(meters), started_at=1.0,
         )  # fmt: skip
 
@@ -167,7 +167,7 @@ def test_a_pipe_has_each_row_in_one_line_unless_its_width_is_said(
         monkeypatch.delenv("COLUMNS", raising=False)
         if columns is not None:
             monkeypatch.setenv("COLUMNS", columns)
-        table = plain_table("queue", "lanes", "because", numbers=("lanes",), named=True)
+        table = plain_table("queue", "concurrency", "because", numbers=("concurrency",), named=True)
         table.add_row(name, "4", why.strip())
         console().print(table)
         lines = capsys.readouterr().out.splitlines()

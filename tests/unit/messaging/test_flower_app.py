@@ -138,11 +138,11 @@ def test_ended_workers_are_forgotten_and_others_kept() -> None:
 
 def test_queue_lengths_are_stages_that_wait(grid_env: GridEnv) -> None:
     keys, client = Keys(grid_env.prefix), grid_env.client
-    client.hset(keys("lanes"), mapping={"bench:any": 4, "llm:any": 2, "gridq:pure": 8})
+    client.hset(keys("concurrency"), mapping={"bench:any": 4, "llm:any": 2, "gridq:pure": 8})
     client.sadd(keys("queues"), "bench:any", "gpu:cuda-8g")
     client.hset(keys("cls", "bench:any"), mapping={"0/0|": 3, "5/100|m.bench": 4})
     client.hset(keys("cls", "gpu:cuda-8g"), mapping={"0/0|": 1})
-    client.lpush(keys.queue("bench:any"), "a bell", "another")
+    client.lpush(keys.queue("bench:any"), "a wake-up", "another")
     client.zadd(keys("inbox"), {"a": 1, "b": 2})
     listed = {
         queue["name"]: queue for queue in asyncio.run(flower_app.PendingWork().queues(["seat:m.bench"]))
@@ -151,7 +151,7 @@ def test_queue_lengths_are_stages_that_wait(grid_env: GridEnv) -> None:
         "bench:any": 7, "gpu:cuda-8g": 1, "llm:any": 0, "gridq:pure": 0, "gridq:router": 2,
     }  # fmt: skip
     assert [listed[name]["consumers"] for name in ("bench:any", "gpu:cuda-8g", "llm:any")] == [4, 0, 2]
-    assert listed["gridq:router"]["consumers"] == 8  # a router's lanes do both
+    assert listed["gridq:router"]["consumers"] == 8  # a router's slots do both
 
 
 def test_a_server_that_is_away_is_a_503(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> None:

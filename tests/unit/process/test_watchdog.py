@@ -13,13 +13,13 @@ from gridq.process.watchdog import BLIND, Watchdog
 class Bench:
     """A watchdog whose clock, queue and threads stand in the test's hands."""
 
-    def __init__(self, lanes: int = 2, patience: float = 0.0) -> None:
+    def __init__(self, concurrency: int = 2, patience: float = 0.0) -> None:
         self.now = 100.0
         self.waits = True
         self.did: list[str] = []
         self.go = threading.Event()
         self.dog = Watchdog(
-            lanes,
+            concurrency,
             patience,
             waits=lambda: self.waits,
             work=self.work,
@@ -44,10 +44,10 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_message_that_waits_while_lanes_are_free_is_worked_for_without_celery(bench: Bench) -> None:
+def test_a_message_that_waits_while_slots_are_free_is_worked_for_without_celery(bench: Bench) -> None:
     assert bench.looks(3).did == []
     assert bench.looks(2).did == ["reconnect", "work", "work"]
-    assert bench.looks(3).did == ["reconnect", "work", "work"], "as many threads as lanes, and one new start"
+    assert bench.looks(3).did == ["reconnect", "work", "work"], "as many threads as slots, and one new start"
     bench.go.set()
 
 
@@ -69,8 +69,8 @@ def test_nothing_that_waits_is_no_fault(bench: Bench) -> None:
     assert bench.looks(100).did == []
 
 
-def test_a_message_that_waits_for_a_busy_lane_is_no_fault() -> None:
-    bench = Bench(lanes=2)
+def test_a_message_that_waits_for_a_busy_slot_is_no_fault() -> None:
+    bench = Bench(concurrency=2)
     with ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(bench.dog.taking())
@@ -92,7 +92,7 @@ def test_a_process_that_stood_still_or_had_no_server_looks_anew(bench: Bench) ->
 
 
 def test_it_gives_up_once() -> None:
-    bench = Bench(lanes=1, patience=10)
+    bench = Bench(concurrency=1, patience=10)
     bench.looks(12)
     assert bench.did == ["reconnect", "work"]
     bench.looks(20)
@@ -101,7 +101,7 @@ def test_it_gives_up_once() -> None:
 
 
 def test_work_that_fails_is_begun_again(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(lanes=1)
+    bench = Bench(concurrency=1)
     begun = []
 
     def fail() -> None:

@@ -18,9 +18,12 @@ def call(name: str) -> StageCall:
 
 
 def test_seats_come_from_one_table_or_several():
-    assert [(seat.name, seat.lanes) for seat in FakeProfile().probe({}).found] == [("bench", 2)]
-    tables = [{"name": "a", "lanes": 3}, {"name": "b", "slugs": ["fast"]}]
-    assert [(seat.name, seat.lanes) for seat in FakeProfile().probe(tables).found] == [("a", 3), ("b", 2)]
+    assert [(seat.name, seat.concurrency) for seat in FakeProfile().probe({}).found] == [("bench", 2)]
+    tables = [{"name": "a", "concurrency": 3}, {"name": "b", "slugs": ["fast"]}]
+    assert [(seat.name, seat.concurrency) for seat in FakeProfile().probe(tables).found] == [
+        ("a", 3),
+        ("b", 2),
+    ]
 
 
 def test_echo_returns_its_input():

@@ -1,4 +1,4 @@
-"""How long stages hold a lane, as a seat remembers it."""
+"""How long stages hold a slot, as a seat remembers it."""
 
 from __future__ import annotations
 

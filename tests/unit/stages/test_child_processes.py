@@ -42,11 +42,11 @@ def run(
     context = StageContext()
     told: list[Any] = []
 
-    def lane() -> None:
+    def slot() -> None:
         with ending_with(context):
             work(context, told.append)
 
-    thread = threading.Thread(target=lane)
+    thread = threading.Thread(target=slot)
     thread.start()
     return context, told, thread
 
@@ -74,13 +74,13 @@ def test_others_children_are_left_alone() -> None:
     before: list[subprocess.Popen[bytes]] = []
     context = StageContext()
 
-    def lane() -> None:
+    def slot() -> None:
         before.append(subprocess.Popen(SLEEP))  # of the stage that ran here before
         with ending_with(context):
             context.cancelled.wait(10)
         before.append(subprocess.Popen(SLEEP))  # and of the one after it
 
-    thread = threading.Thread(target=lane)
+    thread = threading.Thread(target=slot)
     thread.start()
     wait_for(lambda: bool(before))
     context.cancel()

@@ -266,13 +266,13 @@ def test_cancelling_ends_the_request(allowed: Configure, web: Server, route: Rou
         except GridError as exc:
             caught.append(exc)
 
-    lane = threading.Thread(target=ask)
-    lane.start()
+    slot = threading.Thread(target=ask)
+    slot.start()
     assert web.arrived.wait(10)
     context.cancel()
     # The request's own timeout is 20 s: only the cancellation can end it before.
-    lane.join(10)
-    assert not lane.is_alive()
+    slot.join(10)
+    assert not slot.is_alive()
     assert [type(exc) for exc in caught] == [JobCancelled]
 
 

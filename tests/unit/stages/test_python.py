@@ -257,12 +257,12 @@ def test_an_async_stage_ends_when_it_is_cancelled(module: MakeModule) -> None:
         except JobCancelled as exc:
             caught.append(exc)
 
-    lane = threading.Thread(target=work)
-    lane.start()
+    slot = threading.Thread(target=work)
+    slot.start()
     assert sys.modules[name].started.wait(10)
     context.cancel()
-    lane.join(10)
-    assert not lane.is_alive()
+    slot.join(10)
+    assert not slot.is_alive()
     assert len(caught) == 1
     with pytest.raises(StageError, match="cancelled itself"):
         run("python:stages_waiting:g", None)
@@ -274,7 +274,7 @@ def test_only_what_was_decorated_can_be_called(implementation: str) -> None:
         run(implementation, "x")
 
 
-def test_nothing_is_imported_for_a_name_from_the_wire(module: MakeModule, tmp_path: Path) -> None:
+def test_nothing_is_imported_for_a_name_from_the_api(module: MakeModule, tmp_path: Path) -> None:
     module(
         "stages_unlisted", f"open({str(tmp_path / 'ran')!r}, 'w').close()\n@stage\ndef f(value): return 1\n"
     )

@@ -15,7 +15,7 @@ from tests.unit.store.plans import Grid
 
 @pytest.fixture
 def grid(grid_env: GridEnv) -> Iterator[Grid]:
-    """Scripts and bells in a corner of their own."""
+    """Scripts and wake-ups in a corner of their own."""
     made = Grid(grid_env.client, grid_env.settings)
     wake_ups.declare(app, made.client, made.keys)
     yield made

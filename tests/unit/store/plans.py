@@ -85,7 +85,7 @@ class Grid:
     # -- calls ---------------------------------------------------------------------------------------------
 
     def seat(
-        self, seat: str = "m.a", *queues: str, inc: str = "i1", host: str = "h1", lanes: int = 1,
+        self, seat: str = "m.a", *queues: str, inc: str = "i1", host: str = "h1", concurrency: int = 1,
         budget: int | None = None, ttl_ms: int = HOUR, period: str = "month", per_minute: int | None = None,
         rests: bool = False, only: Sequence[str] = (), limits: Sequence[Limit] = (), owner: str = "",
         families: Mapping[str, Sequence[str]] | None = None, prices: tuple[int, int] | None = None,
@@ -97,7 +97,7 @@ class Grid:
             seat,
             inc,
             host=host,
-            lanes=lanes,
+            concurrency=concurrency,
             queues=queues or (ANY,),
             ttl_ms=ttl_ms,
             limits=[*own, *limits],
@@ -150,14 +150,14 @@ class Grid:
             idempotency=idempotency, body=body,
         )  # fmt: skip
 
-    def claim(self, seat: str = "m.a", lane: str = "0", inc: str = "i1", nonce: str = "") -> Claim | str:
-        """What a lane gets."""
-        found = self.scripts.claim(seat, inc, lane, nonce or self.nonce())
-        return self._held(found, seat, inc, lane)
+    def claim(self, seat: str = "m.a", slot: str = "0", inc: str = "i1", nonce: str = "") -> Claim | str:
+        """What a slot gets."""
+        found = self.scripts.claim(seat, inc, slot, nonce or self.nonce())
+        return self._held(found, seat, inc, slot)
 
-    def take(self, seat: str = "m.a", lane: str = "0", inc: str = "i1") -> Claim:
-        """What a lane gets, which must be a stage."""
-        found = self.claim(seat, lane, inc)
+    def take(self, seat: str = "m.a", slot: str = "0", inc: str = "i1") -> Claim:
+        """What a slot gets, which must be a stage."""
+        found = self.claim(seat, slot, inc)
         assert isinstance(found, Claim), found
         return found
 
@@ -165,15 +165,15 @@ class Grid:
         self, lease: str | Claim, output: bytes = b"1", *, used: int | None = 0, go_on: bool = False,
         tokens: tuple[int, int] = (0, 0), long: bytes | None = None, seat: str | None = None,
     ) -> tuple[int, str, Claim | str]:  # fmt: skip
-        """Complete a lease from the lane that holds it."""
+        """Complete a lease from the slot that holds it."""
         lease = lease if isinstance(lease, str) else lease.lease
-        holder, inc, lane = self.holders.get(lease, ("m.a", "i1", "0"))
+        holder, inc, slot = self.holders.get(lease, ("m.a", "i1", "0"))
         holder = seat or holder
         result, ended, after = self.scripts.complete(
-            lease, output, used=usage(used, tokens), rows="[]", seat=holder, incarnation=inc, lane=lane,
+            lease, output, used=usage(used, tokens), rows="[]", seat=holder, incarnation=inc, slot=slot,
             nonce=self.nonce(), go_on=go_on, long=long, long_ttl_ms=2 * HOUR,
         )  # fmt: skip
-        return result, ended, self._held(after, holder, inc, lane)
+        return result, ended, self._held(after, holder, inc, slot)
 
     def done(
         self, claim: Claim, output: bytes = b"1", used: int | None = 0, tokens: tuple[int, int] = (0, 0)
@@ -193,9 +193,9 @@ class Grid:
         spent = usage(used, tokens)
         return self.scripts.fail(lease, kind, pause_ms=pause_ms, used=spent, error=ERROR, row=row, seat=seat)
 
-    def _held(self, found: Claim | str, seat: str, inc: str, lane: str) -> Claim | str:
+    def _held(self, found: Claim | str, seat: str, inc: str, slot: str) -> Claim | str:
         if isinstance(found, Claim):
-            self.holders[found.lease] = seat, inc, lane
+            self.holders[found.lease] = seat, inc, slot
         return found
 
     # -- time ----------------------------------------------------------------------------------------------
@@ -261,16 +261,16 @@ class Grid:
         return sheet(self.client.hget(self.keys("meters"), name), name, self.now())
 
     def held(self, seat: str = "m.a") -> dict[str, str]:
-        """The seat's lanes that hold a lease."""
+        """The seat's slots that hold a lease."""
         found: Any = self.client.hgetall(self.keys("held", seat))
-        return {lane.decode(): lease.decode() for lane, lease in found.items()}
+        return {slot.decode(): lease.decode() for slot, lease in found.items()}
 
-    def bells(self, queue: str) -> int:
-        """How many bells stand in a queue (a seat's own: `seat:<id>`)."""
+    def wake_ups(self, queue: str) -> int:
+        """How many wake-ups stand in a queue (a seat's own: `seat:<id>`)."""
         return int(self.client.llen(self.keys.queue(queue)))
 
     def clear(self, *queues: str) -> None:
-        """Take all bells out of queues, as workers would."""
+        """Take all wake-ups out of queues, as workers would."""
         for queue in queues:
             self.client.delete(self.keys.queue(queue))
 

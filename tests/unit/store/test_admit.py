@@ -86,8 +86,8 @@ def test_a_plan_of_20_000_steps_is_written_whole(grid: Grid) -> None:
     grid.scripts.stop("j1", "cancelled", "{}")
 
 
-def test_ready_steps_ring_for_idle_lanes_and_no_more(grid: Grid) -> None:
-    grid.seat("m.a", lanes=2)
+def test_ready_steps_ring_for_idle_slots_and_no_more(grid: Grid) -> None:
+    grid.seat("m.a", concurrency=2)
     grid.job(wide(50))
-    assert grid.bells("seat:m.a") == 2
-    assert grid.bells(ANY) == 2
+    assert grid.wake_ups("seat:m.a") == 2
+    assert grid.wake_ups(ANY) == 2

@@ -24,34 +24,34 @@ def waited(grid: Grid, job: str, queue: str, agent: str = "ann") -> None:
 
 
 def test_work_for_the_loaded_model_goes_first(grid: Grid) -> None:
-    grid.seat("m.a", COLD, WARM, lanes=2)
+    grid.seat("m.a", COLD, WARM, concurrency=2)
     warm(grid, WARM)
     grid.job(one(queue=COLD), "first", agent="ann")
     grid.job(one(queue=WARM), "second", agent="bob")
-    assert [grid.take(lane=lane).job for lane in "01"] == ["second", "first"]
+    assert [grid.take(slot=slot).job for slot in "01"] == ["second", "first"]
 
 
 def test_without_a_loaded_model_the_first_goes_first(grid: Grid) -> None:
-    grid.seat("m.a", COLD, WARM, lanes=2)
+    grid.seat("m.a", COLD, WARM, concurrency=2)
     warm(grid, WARM)
     warm(grid)
     grid.job(one(queue=COLD), "first", agent="ann")
     grid.client.zincrby(grid.keys("w", COLD, "0/0|", "ann"), -5, "first:0")
     grid.job(one(queue=WARM), "second", agent="ann")
-    assert [grid.take(lane=lane).job for lane in "01"] == ["first", "second"]
+    assert [grid.take(slot=slot).job for slot in "01"] == ["first", "second"]
 
 
 def test_nothing_is_passed_over_for_longer_than_the_bound(grid: Grid) -> None:
-    grid.seat("m.a", COLD, WARM, lanes=2)
+    grid.seat("m.a", COLD, WARM, concurrency=2)
     warm(grid, WARM)
     grid.job(one(queue=COLD), "first", agent="ann")
     grid.job(one(queue=WARM), "second", agent="ann")
     waited(grid, "first", COLD)
-    assert [grid.take(lane=lane).job for lane in "01"] == ["first", "second"]
+    assert [grid.take(slot=slot).job for slot in "01"] == ["first", "second"]
 
 
 def test_priority_counts_for_more_than_a_loaded_model(grid: Grid) -> None:
-    grid.seat("m.a", COLD, WARM, lanes=2)
+    grid.seat("m.a", COLD, WARM, concurrency=2)
     warm(grid, WARM)
     grid.job(one(queue=WARM), "batch", prio=1)
     grid.job(one(queue=COLD), "interactive", prio=0)
@@ -64,9 +64,9 @@ def test_the_seat_with_the_loaded_model_is_rung(grid: Grid) -> None:
     grid.clear("seat:m.a", "seat:m.b")
     warm(grid, WARM, seat="m.b")
     grid.job(one(queue=WARM))
-    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (0, 1)
+    assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (0, 1)
     grid.job(one(queue=WARM))  # it is busy now: the other
-    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (1, 1)
+    assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (1, 1)
 
 
 def test_a_seat_that_goes_has_no_model_loaded(grid: Grid) -> None:
@@ -80,36 +80,36 @@ def test_a_seat_that_goes_has_no_model_loaded(grid: Grid) -> None:
 
 
 def test_a_sessions_next_job_rings_for_the_seat_that_served_it(grid: Grid) -> None:
-    grid.seat("m.a", WARM, lanes=4)
-    grid.seat("m.b", WARM, lanes=4)
+    grid.seat("m.a", WARM, concurrency=4)
+    grid.seat("m.b", WARM, concurrency=4)
     grid.job(one(queue=WARM), session="s1")
     grid.done(grid.take("m.b"))
     assert grid.claim("m.b") == "none"
     grid.clear("seat:m.a", "seat:m.b")
     grid.job(one(queue=WARM), session="s1")
-    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (0, 1)
+    assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (0, 1)
     grid.clear("seat:m.a", "seat:m.b")
     grid.job(one(queue=WARM), session="s1", agent="bob")  # another's session of that name
-    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (1, 0)
+    assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (1, 0)
 
 
 def test_a_seat_takes_its_sessions_from_the_head_first(grid: Grid) -> None:
-    grid.seat("m.a", WARM, lanes=4)
+    grid.seat("m.a", WARM, concurrency=4)
     grid.job(one(queue=WARM), "before", session="s1")
     grid.done(grid.take())
     grid.job(one(queue=WARM), "other")
     grid.job(one(queue=WARM), "mine", session="s1")
-    assert [grid.take(lane=lane).job for lane in "01"] == ["mine", "other"]
+    assert [grid.take(slot=slot).job for slot in "01"] == ["mine", "other"]
 
 
 def test_a_session_passes_nobody_who_has_waited_for_the_bound(grid: Grid) -> None:
-    grid.seat("m.a", WARM, lanes=4)
+    grid.seat("m.a", WARM, concurrency=4)
     grid.job(one(queue=WARM), "before", session="s1")
     grid.done(grid.take())
     grid.job(one(queue=WARM), "other")
     waited(grid, "other", WARM)
     grid.job(one(queue=WARM), "mine", session="s1")
-    assert [grid.take(lane=lane).job for lane in "01"] == ["other", "mine"]
+    assert [grid.take(slot=slot).job for slot in "01"] == ["other", "mine"]
 
 
 def test_sessions_are_hints_and_do_not_pile_up(grid: Grid) -> None:

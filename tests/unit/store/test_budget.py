@@ -43,18 +43,18 @@ def test_a_budget_refills_when_its_window_turns(grid: Grid) -> None:
 @pytest.mark.parametrize("by", ["claim", "renewal"])
 def test_what_is_held_over_the_turn_counts_in_the_new_window(grid: Grid, by: str) -> None:
     turn_at(grid, DAY)
-    grid.seat(lanes=3, budget=30_000)
+    grid.seat(concurrency=3, budget=30_000)
     grid.job(wide(3, cost=10_000))
-    first, second = grid.take(lane="0"), grid.take(lane="1")
+    first, second = grid.take(slot="0"), grid.take(slot="1")
     grid.done(first, used=20_000)
     assert grid.left() == 0
     turn(grid)
     if by == "claim":
-        grid.take(lane="0")
+        grid.take(slot="0")
     else:
         grid.scripts.renew("m.a", "i1", [second.lease])
         assert grid.left() == 20_000
-        grid.take(lane="0")
+        grid.take(slot="0")
     assert grid.left() == 10_000
     grid.done(second, used=4_000)
     assert grid.left() == 16_000
@@ -96,7 +96,7 @@ def test_a_renewal_wakes_who_waited_for_the_turn(grid: Grid) -> None:
     turn(grid)
     grid.clear("bench:any", "seat:m.a")
     grid.scripts.renew("m.a", "i1", [])
-    assert grid.bells("seat:m.a") == 1
+    assert grid.wake_ups("seat:m.a") == 1
     grid.take()
 
 
@@ -155,11 +155,11 @@ def test_a_budget_that_comes_while_work_runs_knows_of_its_hold(grid: Grid) -> No
     assert account(grid, "m.a", "grid money a month").spent == 4_000
 
 
-def test_no_bell_for_a_seat_whose_grid_budget_does_not_suffice(grid: Grid) -> None:
+def test_no_wake_up_for_a_seat_whose_grid_budget_does_not_suffice(grid: Grid) -> None:
     limit(grid, '[seats."m.a"]\nbudget_dollars = 0')
     grid.seat("m.a")
     grid.job(one(cost=5_000))
-    assert grid.bells("seat:m.a") == 0
+    assert grid.wake_ups("seat:m.a") == 0
     assert grid.claim("m.a") == "none"
 
 
@@ -167,14 +167,14 @@ def test_no_bell_for_a_seat_whose_grid_budget_does_not_suffice(grid: Grid) -> No
 
 
 def test_never_more_in_a_minute(grid: Grid) -> None:
-    grid.seat(lanes=4, per_minute=3)
+    grid.seat(concurrency=4, per_minute=3)
     grid.job(wide(6))
     for _ in range(3):
         grid.done(grid.take())
     assert grid.claim() == "limited"
     minute_passes(grid, but=2)
     assert isinstance(grid.claim(), Claim)
-    assert grid.claim(lane="1") == "limited"
+    assert grid.claim(slot="1") == "limited"
     assert account(grid, "m.a", "requests a minute").spent == 3
 
 
@@ -198,7 +198,7 @@ def test_a_look_that_finds_nothing_burns_nothing(grid: Grid) -> None:
     assert grid.client.llen(grid.keys("rate", "m.a")) == 1
 
 
-def test_pure_steps_on_the_lane_are_no_requests(grid: Grid) -> None:
+def test_pure_steps_on_the_slot_are_no_requests(grid: Grid) -> None:
     grid.seat(per_minute=1)
     grid.job(chain(1))
     grid.job(chain(3, queue="gridq:pure"))
@@ -211,8 +211,8 @@ def test_pure_steps_on_the_lane_are_no_requests(grid: Grid) -> None:
 
 
 def test_a_limited_seat_is_not_rung_and_wakes_with_its_renewal(grid: Grid) -> None:
-    grid.seat("m.a", lanes=2, per_minute=1)
-    grid.seat("m.b", lanes=4)
+    grid.seat("m.a", concurrency=2, per_minute=1)
+    grid.seat("m.b", concurrency=4)
     grid.job(one())
     grid.done(grid.take("m.a"))
     grid.clear("bench:any", "seat:m.a", "seat:m.b")
@@ -220,12 +220,12 @@ def test_a_limited_seat_is_not_rung_and_wakes_with_its_renewal(grid: Grid) -> No
     assert grid.claim("m.a") == "limited"
     grid.clear("bench:any", "seat:m.a", "seat:m.b")
     grid.job(one())
-    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (0, 1)
+    assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (0, 1)
     grid.scripts.renew("m.a", "i1", [])
-    assert grid.bells("seat:m.a") == 0
+    assert grid.wake_ups("seat:m.a") == 0
     minute_passes(grid)
     grid.scripts.renew("m.a", "i1", [])
-    assert grid.bells("seat:m.a") == 1
+    assert grid.wake_ups("seat:m.a") == 1
     grid.take("m.a")
 
 

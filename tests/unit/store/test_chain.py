@@ -54,7 +54,7 @@ def test_where_the_best_is_not_there_the_next_takes_it_and_is_named(grid: Grid) 
     grid.seat("m.c", C)
     grid.seat("m.b", B)
     grid.job(chained(A, B, C))
-    assert grid.bells("seat:m.b") == 1
+    assert grid.wake_ups("seat:m.b") == 1
     assert grid.claim("m.c") == "none"
     claim = grid.take("m.b")
     assert claim.queue == B
@@ -105,7 +105,7 @@ def test_the_sweep_takes_it_on_and_back(grid: Grid) -> None:
     grid.clear("seat:m.b")
     grid.sweep()
     assert where(grid) == [B]
-    assert grid.bells("seat:m.b") == 1
+    assert grid.wake_ups("seat:m.b") == 1
     assert grid.field(job, "t:0") == ready  # it keeps its place
     grid.seat("m.a", A)
     grid.sweep()
@@ -127,7 +127,7 @@ def test_the_sweep_finds_a_budget_that_is_used_up(grid: Grid) -> None:
 
 def test_a_window_of_requests_makes_it_fall_back_and_stages_at_once_do_not(grid: Grid) -> None:
     calm = [Limit(thing="parallel", window="-", most=1), Limit(thing="requests", window="1m", most=1)]
-    grid.seat("m.a", A, lanes=3, limits=calm)
+    grid.seat("m.a", A, concurrency=3, limits=calm)
     grid.seat("m.b", B)
     grid.job(chained(A, B))
     first = grid.take("m.a")
@@ -135,7 +135,7 @@ def test_a_window_of_requests_makes_it_fall_back_and_stages_at_once_do_not(grid:
     grid.sweep()
     assert where(grid) == [A]
     grid.done(first)
-    grid.seat("m.a", A, lanes=3, limits=[Limit(thing="requests", window="5h", most=1)])
+    grid.seat("m.a", A, concurrency=3, limits=[Limit(thing="requests", window="5h", most=1)])
     grid.done(grid.take("m.a"))
     grid.job(chained(A, B))
     assert where(grid) == [B]

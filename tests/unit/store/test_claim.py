@@ -26,7 +26,7 @@ def _served(grid: Grid, number: int, seat: str = "m.a") -> list[str]:
 # -- one stage ---------------------------------------------------------------------------------------------
 
 
-def test_a_claim_says_all_that_its_lane_needs(grid: Grid) -> None:
+def test_a_claim_says_all_that_its_slot_needs(grid: Grid) -> None:
     grid.seat()
     grid.job(plan(step(), step(0)), "j1", prio=1, agent="bob", value=b'"in"', deadline_ms=60_000)
     first = grid.take()
@@ -46,14 +46,14 @@ def test_nothing_pending(grid: Grid) -> None:
     assert grid.claim(inc="i0") == "gone"
 
 
-def test_a_lane_that_holds_a_lease_gets_the_same_again(grid: Grid) -> None:
-    grid.seat(lanes=2)
+def test_a_slot_that_holds_a_lease_gets_the_same_again(grid: Grid) -> None:
+    grid.seat(concurrency=2)
     grid.job(wide(3), "j1")
     first = grid.take()
     again = grid.take()
     assert (again.lease, again.spec, again.input) == (first.lease, first.spec, first.input)
     assert grid.field("j1", "a:0") == "1"
-    assert grid.take(lane="1").lease != first.lease
+    assert grid.take(slot="1").lease != first.lease
 
 
 def test_it_gets_another_after_it_lost_that_one(grid: Grid) -> None:
@@ -65,15 +65,15 @@ def test_it_gets_another_after_it_lost_that_one(grid: Grid) -> None:
     assert grid.take().lease.startswith("j1:1:")
 
 
-def test_lanes_are_never_promised_twice(grid: Grid) -> None:
-    grid.seat(lanes=2)
+def test_slots_are_never_promised_twice(grid: Grid) -> None:
+    grid.seat(concurrency=2)
     grid.job(wide(3))
-    first = grid.take(lane="0")
-    grid.take(lane="1")
-    assert grid.claim(lane="2") == "full"
+    first = grid.take(slot="0")
+    grid.take(slot="1")
+    assert grid.claim(slot="2") == "full"
     grid.done(first)
-    grid.take(lane="2")
-    assert grid.claim(lane="0") == "full"
+    grid.take(slot="2")
+    assert grid.claim(slot="0") == "full"
 
 
 def test_a_stage_past_its_deadline_is_not_given(grid: Grid) -> None:
@@ -115,11 +115,11 @@ def test_a_stage_above_what_is_left_is_not_claimed(grid: Grid) -> None:
 
 
 def test_the_hold_is_settled_on_actual_use(grid: Grid) -> None:
-    grid.seat(lanes=2, budget=15_000)
+    grid.seat(concurrency=2, budget=15_000)
     grid.job(wide(3, cost=9_000))
     first = grid.take()
     assert grid.left() == 5_000  # the step of the ladder, 10,000
-    assert grid.claim(lane="1") == "none"
+    assert grid.claim(slot="1") == "none"
     grid.done(first, used=2_500)
     assert grid.left() == 12_500
     second = grid.take()
@@ -315,7 +315,7 @@ def test_in_the_shared_class_one_is_found_behind_many_of_others(grid: Grid) -> N
     job = grid.job(wide(40), agent="aaa")
     mine: list[Claim] = []
     while len(mine) < 30:
-        claim = grid.take("m.last", lane="0")
+        claim = grid.take("m.last", slot="0")
         if claim.job == job:
             mine.append(claim)
             grid.fail(claim, "seat", pause_ms=3_000_000)
@@ -358,9 +358,9 @@ def test_every_step_of_the_ladder_is_a_class(grid: Grid) -> None:
     grid.seat(budget=10**9)
     grid.job(plan(*(step(cost=cost) for cost in LADDER)))
     assert set(grid.classes()) == {f"0/{cost}|" for cost in LADDER}
-    for lane, _ in enumerate(LADDER):
-        grid.seat(lanes=len(LADDER), budget=10**9)
-        grid.take(lane=str(lane))
+    for slot, _ in enumerate(LADDER):
+        grid.seat(concurrency=len(LADDER), budget=10**9)
+        grid.take(slot=str(slot))
     assert grid.left() == 10**9 - sum(LADDER)
 
 

@@ -27,7 +27,7 @@ def commands(grid: Grid, act: Callable[[], Any]) -> int:
 
 def test_a_job_of_one_stage_costs_eighty_one_commands(grid: Grid) -> None:
     grid.seat()
-    for _ in range(2):  # its own queue holds a bell from the second job on
+    for _ in range(2):  # its own queue holds a wake-up from the second job on
         grid.job(one())
         grid.done(grid.take())
     assert commands(grid, lambda: grid.job(one())) <= 31

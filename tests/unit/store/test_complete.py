@@ -1,4 +1,4 @@
-"""complete.lua: an output recorded once, what it makes ready, and the lane's next stage."""
+"""complete.lua: an output recorded once, what it makes ready, and the slot's next stage."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def test_the_repeat_of_the_call_that_ended_the_job(grid: Grid) -> None:
     assert grid.sweep()[1] == ["j1"]  # the answer is still due
 
 
-def test_a_lane_that_leaves_rings_for_what_is_left(grid: Grid) -> None:
+def test_a_slot_that_leaves_rings_for_what_is_left(grid: Grid) -> None:
     grid.seat()
     grid.job(wide(3))
     claim = grid.take()
     grid.clear("seat:m.a", ANY)
     assert grid.complete(claim, go_on=False)[2] == "none"
-    assert grid.bells("seat:m.a") == 1
+    assert grid.wake_ups("seat:m.a") == 1
 
 
 # -- fencing -----------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_what_a_failed_attempt_hands_in_later_is_charged_by_the_difference(grid:
 # -- chains and joins --------------------------------------------------------------------------------------
 
 
-def test_a_lane_goes_from_stage_to_stage(grid: Grid) -> None:
+def test_a_slot_goes_from_stage_to_stage(grid: Grid) -> None:
     grid.seat()
     job = grid.job(chain(5))
     found: Claim | str = grid.take()
@@ -169,7 +169,7 @@ def test_a_join_of_a_thousand(grid: Grid) -> None:
     assert grid.done(found) == "plain"
 
 
-def test_pure_steps_run_on_the_lane_that_made_them_ready(grid: Grid) -> None:
+def test_pure_steps_run_on_the_slot_that_made_them_ready(grid: Grid) -> None:
     grid.seat(budget=0)
     grid.seat("m.router", PURE)
     grid.job(plan(step(), step(0, queue=PURE), step(0, queue=PURE), step(1, 2)), "j1")
@@ -181,7 +181,7 @@ def test_pure_steps_run_on_the_lane_that_made_them_ready(grid: Grid) -> None:
     assert grid.take("m.router").lease.startswith("j1:2:")
 
 
-def test_pure_steps_of_a_lane_that_leaves_wait_for_anybody(grid: Grid) -> None:
+def test_pure_steps_of_a_slot_that_leaves_wait_for_anybody(grid: Grid) -> None:
     grid.seat()
     grid.job(plan(step(), step(0, queue=PURE)), "j1")
     assert grid.complete(grid.take(), go_on=False)[2] == "none"
@@ -211,8 +211,8 @@ def test_a_seat_that_is_no_more_is_not_idle_either(grid: Grid) -> None:
     grid.seat("m.b")
     assert grid.complete(claim, go_on=False)[0] == 1
     assert grid.client.zrange(grid.keys("idle", ANY), 0, -1) == []
-    assert grid.bells("seat:m.a") == 0
-    assert grid.bells("seat:m.b") == 1
+    assert grid.wake_ups("seat:m.a") == 0
+    assert grid.wake_ups("seat:m.b") == 1
 
 
 # -- gates -------------------------------------------------------------------------------------------------

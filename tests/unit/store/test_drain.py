@@ -20,20 +20,20 @@ def undrain(grid: Grid, seat: str = "m.a") -> None:
     grid.scripts.renew(seat, "i1", [])
 
 
-def lanes(grid: Grid) -> bytes | None:
-    found: bytes | None = grid.client.hget(grid.keys("lanes"), ANY)  # type: ignore[assignment]
+def concurrency(grid: Grid) -> bytes | None:
+    found: bytes | None = grid.client.hget(grid.keys("concurrency"), ANY)  # type: ignore[assignment]
     return found
 
 
 def test_the_next_renewal_obeys_both_ways(grid: Grid) -> None:
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     drain(grid)
     assert grid.claim() == "draining"
-    assert lanes(grid) is None  # it counts as nobody who could serve
+    assert concurrency(grid) is None  # it counts as nobody who could serve
     grid.scripts.renew("m.a", "i1", [])
-    assert lanes(grid) is None
+    assert concurrency(grid) is None
     undrain(grid)
-    assert lanes(grid) == b"2"
+    assert concurrency(grid) == b"2"
     grid.job(one())
     assert grid.take()
 
@@ -46,7 +46,7 @@ def test_what_runs_goes_on_and_what_waits_is_rung_for_elsewhere(grid: Grid) -> N
     grid.job(one(), job="waits")
     grid.clear("seat:m.a", "seat:m.b", ANY)
     drain(grid)
-    assert grid.bells("seat:m.b") + grid.bells(ANY) == 1
+    assert grid.wake_ups("seat:m.b") + grid.wake_ups(ANY) == 1
     assert grid.complete(claim, go_on=True)[2] == "draining"
     assert grid.client.exists(grid.keys("fin", job))
 
@@ -57,10 +57,10 @@ def test_it_holds_when_the_worker_registers_again_or_anew(grid: Grid) -> None:
     grid.seat()
     assert grid.claim() == "draining"
     grid.seat(inc="i2")
-    assert (grid.claim(inc="i2"), lanes(grid)) == ("draining", None)
+    assert (grid.claim(inc="i2"), concurrency(grid)) == ("draining", None)
     assert registry.undrain(grid.client, grid.keys, "m.a")
     grid.scripts.renew("m.a", "i2", [])
-    assert lanes(grid) == b"1"
+    assert concurrency(grid) == b"1"
 
 
 def test_a_seat_that_stops_meanwhile_does_not_come_back_by_undoing(grid: Grid) -> None:
@@ -68,7 +68,7 @@ def test_a_seat_that_stops_meanwhile_does_not_come_back_by_undoing(grid: Grid) -
     drain(grid)
     grid.scripts.leave("m.a", "i1", "drain")
     undrain(grid)
-    assert (grid.claim(), lanes(grid)) == ("draining", None)
+    assert (grid.claim(), concurrency(grid)) == ("draining", None)
 
 
 def test_undoing_rings_for_what_waits(grid: Grid) -> None:
@@ -77,7 +77,7 @@ def test_undoing_rings_for_what_waits(grid: Grid) -> None:
     grid.job(one(), wait=True)
     grid.clear("seat:m.a", ANY)
     undrain(grid)
-    assert grid.bells("seat:m.a") == 1
+    assert grid.wake_ups("seat:m.a") == 1
 
 
 def test_the_word_of_an_operator_outlives_the_seat_and_not_for_ever(grid: Grid) -> None:

@@ -50,7 +50,7 @@ def test_a_job_stopped_in_the_inbox_leaves_only_its_end(grid: Grid) -> None:
     assert grid.scripts.stop("j1", "cancelled", "{}") == "celery"
     end = grid.ended("j1")
     assert end.state is JobState.CANCELLED
-    assert grid.own() == {"bells", "schema", "fin:j1", "answers", "about:j1", "jobs", "past"}
+    assert grid.own() == {"wake_ups", "schema", "fin:j1", "answers", "about:j1", "jobs", "past"}
     assert not grid.enqueue("j1")
 
 

@@ -160,9 +160,9 @@ def test_a_lapsed_lease_that_is_recorded_after_all(grid: Grid) -> None:
 
 def test_what_runs_as_its_job_is_cancelled(grid: Grid) -> None:
     limit(grid, TEAM)
-    grid.seat(lanes=2, budget=50_000)
+    grid.seat(concurrency=2, budget=50_000)
     job = grid.job(wide(3, cost=900))
-    first, second = grid.take(lane="0"), grid.take(lane="1")
+    first, second = grid.take(slot="0"), grid.take(slot="1")
     grid.scripts.stop(job, "cancelled", "{}")
     grid.fail(first, "back", used=0)
     grid.complete(second, used=70)
@@ -187,10 +187,10 @@ def test_an_attempt_whose_job_has_vanished(grid: Grid) -> None:
 
 @pytest.mark.parametrize("how", ["go", "died", "anew"])
 def test_the_leases_of_a_seat_that_goes(grid: Grid, how: str) -> None:
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     grid.job(wide(2))
-    for lane in ("0", "1"):
-        grid.take(lane=lane)
+    for slot in ("0", "1"):
+        grid.take(slot=slot)
     if how == "anew":
         grid.seat(inc="i2")
     else:

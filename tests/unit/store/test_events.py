@@ -38,9 +38,9 @@ def told(claim: Claim, **row: object) -> str:
 
 
 def complete(grid: Grid, claim: Claim, **row: object) -> None:
-    seat, inc, lane = grid.holders[claim.lease]
+    seat, inc, slot = grid.holders[claim.lease]
     grid.scripts.complete(
-        claim.lease, b'"secret"', used=Usage(), rows="[]", seat=seat, incarnation=inc, lane=lane,
+        claim.lease, b'"secret"', used=Usage(), rows="[]", seat=seat, incarnation=inc, slot=slot,
         nonce=grid.nonce(), go_on=False, told=told(claim, **row),
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ def test_a_failed_attempt_is_retried_and_a_failed_stage_has_failed(grid: Grid, m
 
 
 def test_a_report_that_comes_again_is_not_told_again(grid: Grid, monitor: Monitor) -> None:
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     grid.job(one(), "j1")
     first = grid.take()
     assert fail(grid, first, "back") == "again"
@@ -122,9 +122,9 @@ def test_a_stage_in_quarantine_is_to_be_tried_again_until_it_is_dropped(grid: Gr
 
 
 def test_a_cancelled_job_and_its_running_stages_are_revoked(grid: Grid, monitor: Monitor) -> None:
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     grid.job(wide(3), "j1")
-    claims = [grid.take(lane=lane) for lane in "01"]
+    claims = [grid.take(slot=slot) for slot in "01"]
     grid.scripts.stop("j1", "cancelled", '{"code":"job.cancelled"}')
     assert monitor.task("j1", "REVOKED").exception == "job.cancelled"
     assert fail(grid, claims[0], "back") == "fenced"

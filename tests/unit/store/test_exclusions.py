@@ -71,10 +71,10 @@ def test_with_no_seat_at_all_they_stay(grid: Grid) -> None:
 
 
 def test_voiding_goes_in_batches(grid: Grid) -> None:
-    grid.seat("m.a", lanes=10)
-    grid.seat("m.b", lanes=10)
+    grid.seat("m.a", concurrency=10)
+    grid.seat("m.b", concurrency=10)
     grid.job(wide(10))
-    claims = [grid.take("m.a", lane=str(lane)) for lane in range(10)]
+    claims = [grid.take("m.a", slot=str(slot)) for slot in range(10)]
     for claim in claims:
         grid.fail(claim, "died")
     grid.age("seats", "m.b")

@@ -20,10 +20,10 @@ def _state(grid: Grid, job: str) -> JobState | None:
 
 
 def test_a_stage_s_own_fault_fails_the_job_at_once(grid: Grid) -> None:
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     job = grid.job(wide(3))
     claim = grid.take()
-    other = grid.take(lane="1")
+    other = grid.take(slot="1")
     assert grid.fail(claim, "stage") == "plain"
     assert _state(grid, job) is JobState.FAILED
     assert grid.ended(job).error() is not None
@@ -68,7 +68,7 @@ def test_a_seat_that_joins_meanwhile_need_not_wait_for_it(grid: Grid) -> None:
     job = grid.job(one())
     grid.fail(grid.take(), "seat", pause_ms=60_000)
     grid.seat("m.b")
-    assert grid.bells("seat:m.b") == 1
+    assert grid.wake_ups("seat:m.b") == 1
     assert grid.take("m.b").job == job
 
 
@@ -235,10 +235,10 @@ def _retried(most: int = 3, delay: int = 0) -> Plan:
 
 
 def test_a_retry_starts_all_its_steps_again(grid: Grid) -> None:
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     job = grid.job(_retried())
     grid.done(grid.take())
-    one_, two = grid.take(lane="0"), grid.take(lane="1")
+    one_, two = grid.take(slot="0"), grid.take(slot="1")
     grid.done(one_)
     assert grid.field(job, "left") == "3"
     assert grid.fail(two, "stage") == "again"
@@ -252,10 +252,10 @@ def test_a_retry_starts_all_its_steps_again(grid: Grid) -> None:
 
 
 def test_its_siblings_are_withdrawn_and_fenced_off(grid: Grid) -> None:
-    grid.seat(lanes=2, budget=50_000)
+    grid.seat(concurrency=2, budget=50_000)
     job = grid.job(_retried())
     grid.done(grid.take())
-    first, second = grid.take(lane="0"), grid.take(lane="1")
+    first, second = grid.take(slot="0"), grid.take(slot="1")
     grid.fail(first, "stage")
     assert grid.held() == {}
     assert grid.scripts.renew("m.a", "i1", [second.lease]) == [second.lease]
@@ -288,7 +288,7 @@ def test_each_try_has_its_attempts(grid: Grid) -> None:
 
 
 def test_a_delay_holds_it_back(grid: Grid) -> None:
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     job = grid.job(_retried(delay=60_000))
     grid.done(grid.take())
     grid.fail(grid.take(), "stage")
@@ -323,15 +323,15 @@ def test_nested_retries(grid: Grid) -> None:
 
 
 def test_an_inner_delay_is_void_when_the_outer_one_starts_again(grid: Grid) -> None:
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     steps = (step(scope=0), step(scope=1), step(0, 1, scope=0), step(2))
     scopes = [_scope(2, (0, 0), (1, 0), (2, 2)), _scope(2, (1, 0), delay=60_000, parent=0)]
     job = grid.job(plan(*steps, scopes=scopes))
-    first, second = grid.take(lane="0"), grid.take(lane="1")
+    first, second = grid.take(slot="0"), grid.take(slot="1")
     assert grid.fail(second, "stage") == "again"
     assert grid.fail(first, "stage") == "again"
     assert sorted(grid.pending()) == [f"{job}:0", f"{job}:1"]
-    claims = [grid.take(lane="0"), grid.take(lane="1")]
+    claims = [grid.take(slot="0"), grid.take(slot="1")]
     grid.wait_over()
     assert grid.pending() == []
     for claim in claims:

@@ -29,45 +29,45 @@ def held(grid: Grid, seat: str = "m.a") -> tuple[int, int]:
 
 
 def test_the_time_of_those_before_is_held_and_settled(grid: Grid) -> None:
-    grid.seat(lanes=4, limits=[day(20_000)], hourly=HOUR)
+    grid.seat(concurrency=4, limits=[day(20_000)], hourly=HOUR)
     grid.scripts.renew("m.a", "i1", [], takes={"bench:any": 6_500})
     grid.job(wide(4))
-    first = grid.take(lane="0")
+    first = grid.take(slot="0")
     assert held(grid) == (0, 6_500)
-    grid.take(lane="1")
-    grid.take(lane="2")
-    assert grid.claim(lane="3") == "none"  # three leave half a cent, a fourth would be expected to cost more
+    grid.take(slot="1")
+    grid.take(slot="2")
+    assert grid.claim(slot="3") == "none"  # three leave half a cent, a fourth would be expected to cost more
     grid.done(first, used=900)
     assert held(grid) == (900, 13_000)
-    assert isinstance(grid.claim(lane="0"), str)  # 6,100 are left
+    assert isinstance(grid.claim(slot="0"), str)  # 6,100 are left
     grid.done(grid.held()["1"], used=0)
-    grid.take(lane="1")
+    grid.take(slot="1")
     agrees(grid)
 
 
 def test_where_nothing_is_known_it_is_the_time_out(grid: Grid) -> None:
-    grid.seat(lanes=3, limits=[day(1_500_000)], hourly=HOUR)
+    grid.seat(concurrency=3, limits=[day(1_500_000)], hourly=HOUR)
     grid.job(wide(3))
-    grid.take(lane="0")
-    grid.take(lane="1")
+    grid.take(slot="0")
+    grid.take(slot="1")
     assert held(grid) == (0, 1_200_000)
-    assert grid.claim(lane="2") == "none"
+    assert grid.claim(slot="2") == "none"
     agrees(grid)
 
 
 def test_a_time_out_of_its_own_is_the_most_that_a_stage_takes(grid: Grid) -> None:
-    grid.seat(lanes=3, limits=[day(1_000_000)], hourly=HOUR)
+    grid.seat(concurrency=3, limits=[day(1_000_000)], hourly=HOUR)
     for number, told in enumerate(("0 0 5000", "70 30 5000", "70 30")):
         grid.job(one(), f"j{number}", more={"tk:0": told})
-    grid.take(lane="0")
-    grid.take(lane="1")
+    grid.take(slot="0")
+    grid.take(slot="1")
     assert held(grid) == (0, 10_000)
     grid.scripts.renew("m.a", "i1", [], takes={"bench:any": 9_000})
-    grid.take(lane="2")
+    grid.take(slot="2")
     assert held(grid) == (0, 19_000)
     grid.job(one(), "j3", more={"tk:0": "0 0 5000"})
     grid.done(grid.held()["0"], used=0)
-    grid.take(lane="0")
+    grid.take(slot="0")
     assert held(grid) == (0, 19_000)  # not the nine seconds of the others
     agrees(grid)
 
@@ -94,14 +94,14 @@ def test_what_was_measured_outlives_the_worker_in_the_queues_that_the_seat_still
 
 
 def test_one_that_takes_more_than_a_whole_window_may_run_in_an_empty_one_alone(grid: Grid) -> None:
-    grid.seat(lanes=2, limits=[day(100_000)], hourly=HOUR)
+    grid.seat(concurrency=2, limits=[day(100_000)], hourly=HOUR)
     grid.job(wide(3))
-    first = grid.take(lane="0")
-    assert grid.claim(lane="1") == "none"
+    first = grid.take(slot="0")
+    assert grid.claim(slot="1") == "none"
     grid.done(first, used=10)
     grid.scripts.renew("m.a", "i1", [], takes={"bench:any": 20})
-    grid.take(lane="0")
-    grid.take(lane="1")
+    grid.take(slot="0")
+    grid.take(slot="1")
     assert held(grid) == (10, 40)
     agrees(grid)
 

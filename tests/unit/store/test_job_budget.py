@@ -45,13 +45,13 @@ def test_the_last_stage_may_go_over_for_its_answer_is_paid(grid: Grid) -> None:
 
 
 def test_what_runs_beside_it_is_stopped(grid: Grid) -> None:
-    grid.seat(lanes=3)
+    grid.seat(concurrency=3)
     job = grid.job(wide(3))
     budget(grid, job, 5)
-    first, second = grid.take(lane="0"), grid.take(lane="1")
+    first, second = grid.take(slot="0"), grid.take(slot="1")
     grid.complete(first, used=6)
     assert grid.scripts.fenced([second.lease]) == [second.lease]
-    assert grid.claim(lane="2") == "none"
+    assert grid.claim(slot="2") == "none"
 
 
 def test_a_stage_that_costs_nothing_ends_nothing(grid: Grid) -> None:

@@ -10,13 +10,13 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def test_a_draining_seat_takes_nothing_more_and_finishes_what_it_has(grid: Grid) -> None:
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     job = grid.job(wide(2))
     claim = grid.take()
     assert grid.scripts.leave("m.a", "i1", "drain")
     assert grid.scripts.leave("m.a", "i1", "drain")
-    assert grid.claim(lane="1") == "draining"
-    assert grid.take().lease == claim.lease  # the lane's own lease, once more
+    assert grid.claim(slot="1") == "draining"
+    assert grid.take().lease == claim.lease  # the slot's own lease, once more
     result, _, after = grid.complete(claim, go_on=True)
     assert (result, after) == (1, "draining")
     assert grid.pending() == [f"{job}:1"]
@@ -27,7 +27,7 @@ def test_it_is_rung_no_more_and_another_is(grid: Grid) -> None:
     grid.seat("m.b")
     grid.scripts.leave("m.a", "i1", "drain")
     grid.job(one())
-    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (0, 1)
+    assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (0, 1)
 
 
 def test_leaving_with_work_pending_rings_for_another(grid: Grid) -> None:
@@ -38,20 +38,20 @@ def test_leaving_with_work_pending_rings_for_another(grid: Grid) -> None:
     grid.claim("m.a")
     grid.clear("seat:m.a", "seat:m.b", ANY)
     grid.scripts.leave("m.a", "i1", "drain")
-    assert grid.bells("seat:m.b") + grid.bells(ANY) == 1
+    assert grid.wake_ups("seat:m.b") + grid.wake_ups(ANY) == 1
 
 
-def test_going_ends_its_leases_and_its_bells_at_once(grid: Grid) -> None:
-    grid.seat("m.a", lanes=2)
+def test_going_ends_its_leases_and_its_wake_ups_at_once(grid: Grid) -> None:
+    grid.seat("m.a", concurrency=2)
     grid.seat("m.b")
     job = grid.job(wide(2))
     grid.take()
     assert grid.scripts.leave("m.a", "i1", "go")
     assert grid.scripts.leave("m.a", "i1", "go")
     assert grid.held() == {}
-    assert grid.bells("seat:m.a") == 0
-    assert grid.claim(lane="1") == "gone"
-    assert grid.client.hget(grid.keys("lanes"), ANY) == b"1"
+    assert grid.wake_ups("seat:m.a") == 0
+    assert grid.claim(slot="1") == "gone"
+    assert grid.client.hget(grid.keys("concurrency"), ANY) == b"1"
     assert grid.client.smembers(grid.keys("serve", ANY)) == {b"m.b"}
     assert {grid.take("m.b").lease.split(":")[1]} <= {"0", "1"}
     assert grid.field(job, "l:0") == "1"

@@ -29,7 +29,7 @@ def test_who_may_not_is_never_given_the_seat_and_who_may_goes_first(grid: Grid) 
     assert grid.claim() == "none"
     job = grid.job(one(), agent="ci")
     assert grid.take().job == job
-    assert grid.claim(lane="0") != "none"  # its lane's own lease, once more
+    assert grid.claim(slot="0") != "none"  # its slot's own lease, once more
     grid.seat("m.b")
     assert agent_of(grid, grid.take("m.b").lease) != "ci"
 
@@ -86,9 +86,9 @@ def test_it_is_rung_for_those_alone_whom_it_is_lent_to(grid: Grid) -> None:
     grid.seat("m.a", only=["ci"])
     grid.seat("m.b")
     grid.job(one(), agent="bob")
-    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (0, 1)
+    assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (0, 1)
     grid.job(one(), agent="ci")
-    assert grid.bells("seat:m.a") == 1
+    assert grid.wake_ups("seat:m.a") == 1
 
 
 def test_what_becomes_ready_rings_so_too(grid: Grid) -> None:
@@ -98,16 +98,16 @@ def test_what_becomes_ready_rings_so_too(grid: Grid) -> None:
     grid.seat("m.a", only=["ci"])
     grid.clear("seat:m.a", "seat:m.b", ANY)
     grid.done(claim)
-    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (0, 1)
+    assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (0, 1)
     assert grid.take("m.b").job == job
     grid.job(one(), agent="ci")  # it was passed over, and is rung all the same where it may
-    assert grid.bells("seat:m.a") == 1
+    assert grid.wake_ups("seat:m.a") == 1
 
 
 def test_where_nobody_else_is_idle_it_is_rung_for_whoever_waits(grid: Grid) -> None:
     grid.job(one(), agent="ci")
     grid.seat("m.a", only=["ci"])
-    assert grid.bells("seat:m.a") == 1
+    assert grid.wake_ups("seat:m.a") == 1
 
 
 def test_whom_it_is_lent_to_is_forgotten_with_it(grid: Grid) -> None:
@@ -135,11 +135,11 @@ def test_a_seat_that_rests_is_live_and_serves_nobody(grid: Grid) -> None:
     assert grid.admit(one(), "j", wait=False) == ["noseat", ANY]
     assert grid.claim() == "draining"
     grid.seat(rests=True)
-    assert grid.client.hget(grid.keys("lanes"), ANY) is None
+    assert grid.client.hget(grid.keys("concurrency"), ANY) is None
     grid.seat()
-    assert grid.client.hget(grid.keys("lanes"), ANY) == b"1"
-    grid.seat(rests=True, lanes=3)
-    assert grid.client.hget(grid.keys("lanes"), ANY) is None
+    assert grid.client.hget(grid.keys("concurrency"), ANY) == b"1"
+    grid.seat(rests=True, concurrency=3)
+    assert grid.client.hget(grid.keys("concurrency"), ANY) is None
 
 
 def test_who_waited_in_vain_is_told_that_its_seats_are_lent_to_others(grid: Grid) -> None:

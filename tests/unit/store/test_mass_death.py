@@ -40,16 +40,16 @@ class _Noting:
         self.sweep = sweep
 
 
-def fill(grid: Grid, seats: int, lanes: int) -> list[str]:
-    """Seats whose every lane has a stage; their names."""
+def fill(grid: Grid, seats: int, concurrency: int) -> list[str]:
+    """Seats whose every slot has a stage; their names."""
     names = [f"m.s{number}" for number in range(seats)]
-    for number in range(seats * lanes // 50):
+    for number in range(seats * concurrency // 50):
         grid.job(wide(50), f"job{number}")
     for name in names:
-        grid.seat(name, lanes=lanes)
-        for lane in range(lanes):
-            grid.take(name, lane=str(lane))
-    assert grid.client.zcard(grid.keys("leases")) == seats * lanes
+        grid.seat(name, concurrency=concurrency)
+        for slot in range(concurrency):
+            grid.take(name, slot=str(slot))
+    assert grid.client.zcard(grid.keys("leases")) == seats * concurrency
     # A slow machine is not done within a lease.
     grid.client.zadd(grid.keys("seats"), dict.fromkeys(names, grid.now() + HOUR))
     return names
@@ -64,11 +64,11 @@ def die(grid: Grid, *sets: str) -> None:
     grid.client.set(grid.keys("swept"), grid.now() + 1_500, px=HOUR)
 
 
-@pytest.mark.parametrize(("seats", "lanes"), [(1000, 1), (50, 20)])
+@pytest.mark.parametrize(("seats", "concurrency"), [(1000, 1), (50, 20)])
 def test_a_thousand_leases_that_lapse_at_once_are_back_in_one_turn(
-    grid: Grid, seats: int, lanes: int
+    grid: Grid, seats: int, concurrency: int
 ) -> None:
-    fill(grid, seats, lanes)
+    fill(grid, seats, concurrency)
     die(grid, "leases", "seats")
     sweeper = Watched(grid)
     found = sweeper.once()
@@ -78,9 +78,9 @@ def test_a_thousand_leases_that_lapse_at_once_are_back_in_one_turn(
     assert len(grid.pending()) == MANY
     assert all(batch["died"] <= BATCH and batch["seats"] <= BATCH for batch in sweeper.batches)
     assert len(sweeper.batches) <= MANY * 2 / BATCH + 1
-    grid.seat("m.new", lanes=MANY)
-    for lane in range(MANY):
-        grid.take("m.new", lane=str(lane))
+    grid.seat("m.new", concurrency=MANY)
+    for slot in range(MANY):
+        grid.take("m.new", slot=str(slot))
 
 
 def test_leases_that_lapse_while_their_seats_live(grid: Grid) -> None:
@@ -143,11 +143,11 @@ def test_long_jobs_are_walked_through_a_few_in_a_batch(grid: Grid, why: str) -> 
     """A streamed stage that is lost ends its job, as its deadline and its queue timeout do; a Retry is one
     more of so many steps. However many are due at once, others are served in between.
     """
-    grid.seat(lanes=3)
+    grid.seat(concurrency=3)
     for number in range(3):
         grid.job(chain(3000), f"long{number}", stream=True, queue_timeout_ms=HOUR)
         if why == "died":
-            assert grid.scripts.emit(grid.take(lane=str(number)).lease, "root", ['"a"'], 0)
+            assert grid.scripts.emit(grid.take(slot=str(number)).lease, "root", ['"a"'], 0)
     die(grid, {"died": "leases", "due": "delays", "expired": "deadlines"}[why])
     first, second = grid.sweep(), grid.sweep()
     assert (first.found[why], first.more, second.found[why], second.more) == (2, True, 1, False)

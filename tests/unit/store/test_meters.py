@@ -76,9 +76,9 @@ def test_a_clock_set_back_does_not_lengthen_a_window(grid: Grid) -> None:
 
 
 def test_what_is_held_over_the_turn_is_settled_in_the_new_window(grid: Grid) -> None:
-    grid.seat(lanes=2, limits=[most("tokens", "5h", 1_000), most("requests", "5h", 9)])
+    grid.seat(concurrency=2, limits=[most("tokens", "5h", 1_000), most("requests", "5h", 9)])
     grid.job(wide(2))
-    first, second = grid.take(lane="0"), grid.take(lane="1")
+    first, second = grid.take(slot="0"), grid.take(slot="1")
     grid.done(first, tokens=(100, 50))
     over(grid, "5h")
     assert numbers(grid.meters()) == {"tokens/5h": (0, 0), "requests/5h": (0, 1)}
@@ -126,17 +126,17 @@ def test_tokens_of_every_attempt_count(grid: Grid) -> None:
 
 def test_stages_at_once(grid: Grid) -> None:
     limit(grid, "[owners.alice]\nparallel = 2\n")
-    grid.seat("m.a", lanes=3, owner="alice")
-    grid.seat("m.b", lanes=3, owner="alice")
+    grid.seat("m.a", concurrency=3, owner="alice")
+    grid.seat("m.b", concurrency=3, owner="alice")
     grid.seat("m.c", owner="bob")
     grid.job(wide(5))
-    first = grid.take("m.a", lane="0")
-    grid.take("m.b", lane="0")
-    assert grid.claim("m.a", lane="1") == "none"
-    assert grid.claim("m.b", lane="1") == "none"
+    first = grid.take("m.a", slot="0")
+    grid.take("m.b", slot="0")
+    assert grid.claim("m.a", slot="1") == "none"
+    assert grid.claim("m.b", slot="1") == "none"
     grid.take("m.c")
     grid.done(first)
-    grid.take("m.b", lane="1")
+    grid.take("m.b", slot="1")
     agrees(grid)
 
 
@@ -198,9 +198,9 @@ def test_a_family_binds_in_its_queues_alone(grid: Grid) -> None:
 def test_all_hold_or_none(grid: Grid) -> None:
     """One meter without room, the last to be looked at: nothing is held anywhere."""
     limit(grid, SHARED.replace("0.006", "0.015").replace("0.01,", "0.5,"))
-    grid.seat(budget=100_000, lanes=2, owner="alice", limits=[most("requests", "5h", 9)])
+    grid.seat(budget=100_000, concurrency=2, owner="alice", limits=[most("requests", "5h", 9)])
     grid.job(wide(3, cost=5_000))
-    before = grid.take(lane="0")
+    before = grid.take(slot="0")
 
     def sheets() -> list[dict[str, tuple[int, int]]]:
         return [numbers(found) for found in (grid.meters(), grid.shared("g"), grid.shared("o:alice"))]
@@ -211,19 +211,19 @@ def test_all_hold_or_none(grid: Grid) -> None:
         {"money/day": (0, 10_000)},
         {"money/day": (0, 10_000)},
     ]
-    assert grid.claim(lane="1") == "none"
+    assert grid.claim(slot="1") == "none"
     assert sheets() == held
     grid.done(before, used=10)
-    grid.take(lane="1")
+    grid.take(slot="1")
 
 
 def test_a_lease_is_settled_under_the_names_it_was_claimed_under(grid: Grid) -> None:
     limit(grid, SHARED)
-    grid.seat(lanes=3, owner="alice")
+    grid.seat(concurrency=3, owner="alice")
     grid.job(wide(4, cost=900))
-    first = grid.take(lane="0")
-    grid.seat(lanes=3, owner="bob")
-    second = grid.take(lane="1")
+    first = grid.take(slot="0")
+    grid.seat(concurrency=3, owner="bob")
+    second = grid.take(slot="1")
     grid.done(first, used=700)
     grid.done(second, used=50)
     assert numbers(grid.shared("o:alice")) == {"money/day": (700, 0)}
@@ -232,18 +232,18 @@ def test_a_lease_is_settled_under_the_names_it_was_claimed_under(grid: Grid) -> 
 
 
 def test_limits_that_come_change_and_go(grid: Grid) -> None:
-    grid.seat(lanes=4, owner="alice", budget=10**6)
+    grid.seat(concurrency=4, owner="alice", budget=10**6)
     grid.job(wide(8, cost=900))
-    early = grid.take(lane="0")
+    early = grid.take(slot="0")
     limit(grid, SHARED)
-    during = grid.take(lane="1")
+    during = grid.take(slot="1")
     grid.done(early, used=100)  # it knew of the seat's own alone
     assert numbers(grid.shared("g")) == {"money/day": (0, 1_000)}
     limit(grid, SHARED.replace("0.01", "0.02"))
     grid.done(during, used=300)
     assert [(m.limit, m.used, m.held) for m in grid.shared("g")] == [(20_000, 300, 0)]
     agrees(grid)
-    last = grid.take(lane="2")
+    last = grid.take(slot="2")
     limit(grid, "")
     assert not grid.client.exists(grid.keys("meters"))
     limit(grid, SHARED)
@@ -295,34 +295,36 @@ def said(grid: Grid, job: str, tokens_in: int, tokens_out: int, **options: objec
 
 
 def test_what_a_stage_will_use_is_held_until_it_is_settled(grid: Grid) -> None:
-    """Lanes side by side cannot draw more than there is, though no stage says what it costs."""
-    grid.seat(lanes=4, budget=10_000, limits=[most("tokens", "day", 9_000)], prices=(1_000_000, 5_000_000))
+    """Slots side by side cannot draw more than there is, though no stage says what it costs."""
+    grid.seat(
+        concurrency=4, budget=10_000, limits=[most("tokens", "day", 9_000)], prices=(1_000_000, 5_000_000)
+    )
     for number in range(4):
         said(grid, f"j{number}", 1_000, 500)
-    first = grid.take(lane="0")
+    first = grid.take(slot="0")
     assert numbers(grid.meters()) == {"money/month": (0, 3_500), "tokens/day": (0, 1_500)}
-    grid.take(lane="1")
-    assert grid.claim(lane="2") == "none"  # two of $0.0035 leave less than another needs
+    grid.take(slot="1")
+    assert grid.claim(slot="2") == "none"  # two of $0.0035 leave less than another needs
     grid.done(first, used=1_200, tokens=(900, 60))
     assert numbers(grid.meters()) == {"money/month": (1_200, 3_500), "tokens/day": (960, 1_500)}
-    grid.take(lane="2")
+    grid.take(slot="2")
     agrees(grid)
 
 
 def test_one_that_wants_too_much_does_not_stop_those_behind_it(grid: Grid) -> None:
-    grid.seat(lanes=2, limits=[most("tokens", "day", 1_000)])
+    grid.seat(concurrency=2, limits=[most("tokens", "day", 1_000)])
     said(grid, "warm-up", 300, 300)
     grid.done(grid.take(), tokens=(300, 300))
     said(grid, "large", 500, 300)
     said(grid, "small", 100, 101)
     said(grid, "smaller", 200, 100)
-    assert grid.take(lane="0").job in ("small", "smaller")
-    assert grid.claim(lane="1") == "none"  # together they want too much
+    assert grid.take(slot="0").job in ("small", "smaller")
+    assert grid.claim(slot="1") == "none"  # together they want too much
     assert "large:0" in grid.pending()
 
 
 def test_more_than_a_whole_window_holds_may_run_when_it_is_empty(grid: Grid) -> None:
-    grid.seat(lanes=2, limits=[most("tokens", "day", 1_000)])
+    grid.seat(concurrency=2, limits=[most("tokens", "day", 1_000)])
     said(grid, "huge", 5_000, 5_000)
     grid.done(grid.take(), tokens=(900, 50))
     said(grid, "huge-2", 5_000, 5_000)

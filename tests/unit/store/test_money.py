@@ -214,25 +214,25 @@ def test_spent_money_is_forgotten_after_its_month(grid: Grid) -> None:
 
 
 def test_who_overdraws_is_parked_and_comes_back_with_the_month(grid: Grid) -> None:
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     limit(grid, ANN)
     turn_at(grid, DAY)
     grid.job(one(cost=5_000), "j1")
     grid.job(one(cost=5_000), "j2")
     grid.job(one(), "b1", agent="bob")
-    grid.done(grid.take(lane="0"), used=10_001)
+    grid.done(grid.take(slot="0"), used=10_001)
     assert parked(grid) == {"ann"}
     assert account(grid, "ann").parked
-    assert grid.take(lane="0").job == "b1"
-    assert grid.claim(lane="1") == "none"
+    assert grid.take(slot="0").job == "b1"
+    assert grid.claim(slot="1") == "none"
     grid.sweep()
-    assert grid.claim(lane="1") == "none"
+    assert grid.claim(slot="1") == "none"
     turn(grid)
     grid.clear("bench:any", "seat:m.a")
     grid.sweep()
     assert parked(grid) == set()
-    assert grid.bells("seat:m.a") + grid.bells("bench:any") > 0  # it wakes by itself
-    assert grid.take(lane="1").job == "j2"
+    assert grid.wake_ups("seat:m.a") + grid.wake_ups("bench:any") > 0  # it wakes by itself
+    assert grid.take(slot="1").job == "j2"
 
 
 def test_exactly_used_up_is_not_over(grid: Grid) -> None:
@@ -259,7 +259,7 @@ def test_a_raised_limit_wakes_at_once(grid: Grid) -> None:
 
 
 def test_a_lowered_limit_parks_what_waits_and_lets_run_what_runs(grid: Grid) -> None:
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     limit(grid, ANN)
     grid.job(chain(2, cost=1_000), "j1")
     grid.done(grid.take(), used=1_000)
@@ -273,7 +273,7 @@ def test_a_lowered_limit_parks_what_waits_and_lets_run_what_runs(grid: Grid) -> 
     assert grid.done(running, used=200) in ("", "plain")
     assert grid.claim() == "none"  # what became ready stands aside too
     lift(grid.scripts)
-    assert len({grid.take(lane=str(lane)).lease for lane in range(2)}) == 2
+    assert len({grid.take(slot=str(slot)).lease for slot in range(2)}) == 2
 
 
 def test_a_limit_of_nothing_parks_though_nothing_was_spent(grid: Grid) -> None:
@@ -298,7 +298,7 @@ def test_pure_and_local_stages_of_a_parked_agent_go_on(grid: Grid) -> None:
 
 
 def test_a_team_over_its_money_parks_all_its_agents(grid: Grid) -> None:
-    grid.seat(lanes=3)
+    grid.seat(concurrency=3)
     limit(grid, TEAM)
     grid.job(one(cost=2_000), "a1")
     grid.job(one(cost=2_000), "b1", agent="bob")
@@ -306,11 +306,11 @@ def test_a_team_over_its_money_parks_all_its_agents(grid: Grid) -> None:
     grid.job(one(cost=2_000), "c1", agent="cleo")
     first = grid.take()
     grid.done(first, used=10_001)
-    assert grid.take(lane="1").agent == "cleo"
-    assert grid.claim(lane="2") == "none"
+    assert grid.take(slot="1").agent == "cleo"
+    assert grid.claim(slot="2") == "none"
     assert {"bob"} <= parked(grid) <= {"ann", "bob"}
     limit(grid, TEAM.replace("0.01", "1"))
-    assert grid.take(lane="2").agent in ("ann", "bob")
+    assert grid.take(slot="2").agent in ("ann", "bob")
 
 
 def test_a_parked_job_may_be_cancelled_and_expires_with_a_reason(grid: Grid) -> None:
@@ -332,7 +332,7 @@ def test_a_parked_job_may_be_cancelled_and_expires_with_a_reason(grid: Grid) -> 
 
 
 def test_a_stage_that_comes_back_stands_aside(grid: Grid) -> None:
-    grid.seat("m.a", lanes=2)
+    grid.seat("m.a", concurrency=2)
     grid.seat("m.b")
     limit(grid, ANN)
     grid.job(one(cost=1_000), "j1")

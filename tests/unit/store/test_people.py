@@ -26,7 +26,7 @@ def test_an_agent_s_day(grid: Grid) -> None:
     turn_at(grid, 20 * DAY)
     turn_at(grid, HOUR, period="day")
     limit(grid, PEOPLE)
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     assert ask(grid, 6_000) == ["ok"]
     refused = ask(grid, 6_000)
     assert refused[:3] == ["quota", "agent_money", "ann"]
@@ -144,7 +144,7 @@ def test_a_look_tells_what_an_admission_would_and_writes_nothing(grid: Grid) -> 
         grid,
         PEOPLE + "monthly_jobs = 4\n[agents.eve]\nmonthly_dollars = 0.02\n[agents.mute]\nmonthly_jobs = 0",
     )
-    grid.seat(lanes=4)
+    grid.seat(concurrency=4)
     told = set()
     for agent, cost, tokens in (
         ("eve", 15_000, 0), ("eve", 15_000, 0), ("ann", 6_000, 300), ("ann", 6_000, 0), ("ann", 1, 800),

@@ -21,8 +21,8 @@ def _in_quarantine(grid: Grid) -> list[str]:
 
 def _step_0(grid: Grid, seat: str) -> Claim:
     """A seat's claim of step 0; what else it is given goes back."""
-    grid.seat(seat, lanes=3)
-    claims = [grid.claim(seat, lane=str(lane)) for lane in range(2)]
+    grid.seat(seat, concurrency=3)
+    claims = [grid.claim(seat, slot=str(slot)) for slot in range(2)]
     found = [claim for claim in claims if isinstance(claim, Claim)]
     for claim in found[:]:
         if claim.lease.split(":")[1] != "0":
@@ -93,7 +93,7 @@ def test_it_rings_for_what_it_releases(grid: Grid) -> None:
     _poison(grid, job)
     grid.clear("seat:m.a", "seat:m.b", "bench:any")
     grid.scripts.quarantine("release", job, 0, "ann")
-    assert grid.bells("seat:m.a") + grid.bells("seat:m.b") == 1
+    assert grid.wake_ups("seat:m.a") + grid.wake_ups("seat:m.b") == 1
 
 
 def test_a_dropped_stage_ends_its_job(grid: Grid) -> None:
@@ -149,11 +149,11 @@ def test_its_time_is_the_setting_s(grid: Grid) -> None:
 
 
 def test_quarantines_are_ended_in_batches(grid: Grid) -> None:
-    grid.seat("m.a", lanes=5)
-    grid.seat("m.b", lanes=5)
+    grid.seat("m.a", concurrency=5)
+    grid.seat("m.b", concurrency=5)
     jobs = [grid.job(one()) for _ in range(5)]
     for seat in ("m.a", "m.b"):
-        for claim in [grid.take(seat, lane=str(lane)) for lane in range(5)]:
+        for claim in [grid.take(seat, slot=str(slot)) for slot in range(5)]:
             grid.fail(claim, "died")
     assert len(_in_quarantine(grid)) == 5
     for job in jobs:
@@ -256,8 +256,8 @@ def test_a_stage_that_was_alone_when_its_worker_died_is_held_to_have_killed_it(g
 def test_of_several_or_of_a_worker_that_was_ended_none_is(grid: Grid, stages: int, how: str) -> None:
     job = grid.job(wide(stages))
     for seat in ("m.a", "m.b", "m.c"):
-        grid.seat(seat, lanes=2)
-        claims = [grid.claim(seat, lane=str(lane)) for lane in range(stages)]
+        grid.seat(seat, concurrency=2)
+        claims = [grid.claim(seat, slot=str(slot)) for slot in range(stages)]
         assert all(isinstance(claim, Claim) for claim in claims)
         assert grid.scripts.leave(seat, "i1", how)
     assert _in_quarantine(grid) == []

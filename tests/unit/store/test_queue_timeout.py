@@ -76,11 +76,11 @@ def reason(grid: Grid, **options: Any) -> str:
     return str(error(grid, "late").reason)
 
 
-def test_why_all_lanes_are_busy(grid: Grid) -> None:
-    grid.seat(lanes=1)
+def test_why_all_slots_are_busy(grid: Grid) -> None:
+    grid.seat(concurrency=1)
     grid.job(one(), "j1")
     grid.take()
-    assert reason(grid) == "all lanes of its seats were busy (1)"
+    assert reason(grid) == "all slots of its seats were busy (1)"
 
 
 def test_why_it_is_excluded(grid: Grid) -> None:
@@ -112,7 +112,7 @@ def test_when_the_budget_turns(grid: Grid) -> None:
 
 
 def test_why_the_rate_is_used_up(grid: Grid) -> None:
-    grid.seat(lanes=2, per_minute=1)
+    grid.seat(concurrency=2, per_minute=1)
     grid.job(one(), "j1")
     grid.take()
     assert reason(grid) == "its seats had made their requests of the minute"
@@ -265,7 +265,7 @@ def test_a_sweep_ends_so_many_and_goes_on_with_the_next(grid: Grid) -> None:
 
 @pytest.mark.parametrize("steps", [1, 200])
 def test_the_deadline_says_what_was_not_done(grid: Grid, steps: int) -> None:
-    grid.seat(lanes=1)
+    grid.seat(concurrency=1)
     grid.job(wide(steps), "j1")
     grid.job(chain(2), "j2")
     grid.enqueue("j3", deadline_ms=5000)

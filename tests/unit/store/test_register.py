@@ -9,30 +9,30 @@ from tests.unit.store.plans import ANY, HOUR, Grid, chain, one, wide
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def _lanes(grid: Grid, queue: str = ANY) -> int:
-    return int(grid.client.hget(grid.keys("lanes"), queue) or 0)
+def _concurrency(grid: Grid, queue: str = ANY) -> int:
+    return int(grid.client.hget(grid.keys("concurrency"), queue) or 0)
 
 
-def test_a_seat_listens_with_its_lanes(grid: Grid) -> None:
-    grid.seat("m.a", lanes=2)
-    grid.seat("m.b", ANY, "bench:b", lanes=3)
-    assert (_lanes(grid), _lanes(grid, "bench:b")) == (5, 3)
+def test_a_seat_listens_with_its_slots(grid: Grid) -> None:
+    grid.seat("m.a", concurrency=2)
+    grid.seat("m.b", ANY, "bench:b", concurrency=3)
+    assert (_concurrency(grid), _concurrency(grid, "bench:b")) == (5, 3)
     assert grid.client.smembers(grid.keys("serve", ANY)) == {b"m.a", b"m.b"}
 
 
 def test_saying_it_again_changes_nothing(grid: Grid) -> None:
-    grid.seat("m.a", lanes=2)
+    grid.seat("m.a", concurrency=2)
     grid.job(wide(2))
     claim = grid.take()
-    grid.seat("m.a", lanes=2)
-    assert _lanes(grid) == 2
+    grid.seat("m.a", concurrency=2)
+    assert _concurrency(grid) == 2
     assert grid.held() == {"0": claim.lease}
 
 
-def test_it_may_change_its_lanes_and_queues(grid: Grid) -> None:
-    grid.seat("m.a", ANY, "bench:b", lanes=2)
-    grid.seat("m.a", "bench:b", "bench:c", lanes=3)
-    assert (_lanes(grid), _lanes(grid, "bench:b"), _lanes(grid, "bench:c")) == (0, 3, 3)
+def test_it_may_change_its_slots_and_queues(grid: Grid) -> None:
+    grid.seat("m.a", ANY, "bench:b", concurrency=2)
+    grid.seat("m.a", "bench:b", "bench:c", concurrency=3)
+    assert (_concurrency(grid), _concurrency(grid, "bench:b"), _concurrency(grid, "bench:c")) == (0, 3, 3)
     assert not grid.client.exists(grid.keys("serve", ANY), grid.keys("idle", ANY))
 
 
@@ -42,26 +42,26 @@ def test_another_live_host_is_refused(grid: Grid) -> None:
     claim = grid.take()
     assert grid.seat("m.a", inc="i2", host="h2") == "h1"
     assert grid.held() == {"0": claim.lease}
-    assert grid.claim(inc="i2", lane="1") == "gone"
+    assert grid.claim(inc="i2", slot="1") == "gone"
 
 
 def test_a_dead_host_is_followed_by_another(grid: Grid) -> None:
     grid.seat("m.a", host="h1")
     grid.age("seats", "m.a")
     assert grid.seat("m.a", inc="i2", host="h2") is None
-    assert _lanes(grid) == 1
+    assert _concurrency(grid) == 1
     assert grid.scripts.renew("m.a", "i1", []) is None
 
 
 def test_a_new_incarnation_ends_the_leases_of_the_old_at_once(grid: Grid) -> None:
-    grid.seat("m.a", lanes=2)
+    grid.seat("m.a", concurrency=2)
     grid.seat("m.b")
     grid.job(wide(2), "j1")
-    old = [grid.take(), grid.take(lane="1")]
-    grid.seat("m.a", inc="i2", lanes=2)
+    old = [grid.take(), grid.take(slot="1")]
+    grid.seat("m.a", inc="i2", concurrency=2)
     assert grid.held() == {}
     assert grid.pending() == ["j1:0", "j1:1"]
-    assert grid.claim(lane="0", inc="i1") == "gone"
+    assert grid.claim(slot="0", inc="i1") == "gone"
     assert grid.scripts.renew("m.a", "i1", [claim.lease for claim in old]) is None
     assert grid.take("m.b").attempt == 2
 
@@ -123,13 +123,13 @@ def test_a_hold_of_no_budget_is_not_given_back_to_one(grid: Grid) -> None:
     assert grid.left() == 4_900
 
 
-def test_its_old_bells_go_and_pending_work_rings_anew(grid: Grid) -> None:
-    grid.seat("m.a", lanes=3)
+def test_its_old_wake_ups_go_and_pending_work_rings_anew(grid: Grid) -> None:
+    grid.seat("m.a", concurrency=3)
     grid.job(wide(3))
-    assert grid.bells("seat:m.a") == 3
+    assert grid.wake_ups("seat:m.a") == 3
     grid.clear(ANY)
-    grid.seat("m.a", inc="i2", lanes=3)
-    assert grid.bells("seat:m.a") == 1
+    grid.seat("m.a", inc="i2", concurrency=3)
+    assert grid.wake_ups("seat:m.a") == 1
 
 
 def test_it_takes_again_what_it_drained_from(grid: Grid) -> None:

@@ -130,12 +130,12 @@ def test_of_two_idle_seats_the_reliable_one_is_rung_first(grid: Grid) -> None:
 
     def rung() -> list[int]:
         job = grid.job(one())
-        bells = [grid.bells("seat:m.a"), grid.bells("seat:m.b")]
+        wake_ups = [grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")]
         grid.scripts.stop(job, "cancelled", "{}")
         grid.clear("seat:m.a", "seat:m.b")
         for seat in ("m.a", "m.b"):  # the former idle for longer
             assert grid.claim(seat) == "none"
-        return bells
+        return wake_ups
 
     assert rung() == [1, 0]  # nobody has ranked them yet
     governor.once()

@@ -21,9 +21,9 @@ def test_it_moves_seat_and_leases_on(grid: Grid) -> None:
 
 
 def test_it_loses_exactly_the_lost(grid: Grid) -> None:
-    grid.seat(lanes=4)
+    grid.seat(concurrency=4)
     grid.job(wide(4), "j1")
-    claims = [grid.take(lane=str(lane)) for lane in range(4)]
+    claims = [grid.take(slot=str(slot)) for slot in range(4)]
     grid.lapse(claims[1])
     grid.complete(claims[2])
     leases = [claim.lease for claim in claims]
@@ -50,17 +50,17 @@ def test_the_record_of_a_live_seat_does_not_run_out(grid: Grid) -> None:
     assert grid.client.pttl(grid.keys("seat", "m.a")) > HOUR // 2
 
 
-def test_a_lost_bell_is_rung_again(grid: Grid) -> None:
+def test_a_lost_wake_up_is_rung_again(grid: Grid) -> None:
     grid.seat()
     grid.job(one())
     grid.clear("seat:m.a", ANY)
     grid.scripts.renew("m.a", "i1", [])
     grid.scripts.renew("m.a", "i1", [])
-    assert grid.bells("seat:m.a") == 1
+    assert grid.wake_ups("seat:m.a") == 1
 
 
 @pytest.mark.parametrize("why", ["nothing pending", "full", "draining"])
-def test_no_bell_where_it_would_be_for_nothing(grid: Grid, why: str) -> None:
+def test_no_wake_up_where_it_would_be_for_nothing(grid: Grid, why: str) -> None:
     grid.seat()
     if why != "nothing pending":
         grid.job(wide(2))
@@ -70,4 +70,4 @@ def test_no_bell_where_it_would_be_for_nothing(grid: Grid, why: str) -> None:
         grid.scripts.leave("m.a", "i1", "drain")
     grid.clear("seat:m.a", ANY)
     grid.scripts.renew("m.a", "i1", [])
-    assert grid.bells("seat:m.a") == 0
+    assert grid.wake_ups("seat:m.a") == 0

@@ -148,7 +148,7 @@ def test_a_job_of_two_queues_drops_in_both_or_in_none(grid: Grid) -> None:
 def test_what_gives_way_gives_its_money_back_and_its_running_stage_up(grid: Grid) -> None:
     turn_at(grid, HOUR)
     limit(grid, f"{DROP}\n[agents.ann]\nmonthly_dollars = 5")
-    grid.seat(lanes=2, budget=10_000_000)
+    grid.seat(concurrency=2, budget=10_000_000)
     grid.job(plan(step(cost=300_000), step(cost=300_000), step(0, 1)), "b1", prio=1)
     running = grid.take()
     assert account(grid, "ann").held == 600_000

@@ -36,7 +36,7 @@ def older(grid: Grid) -> Scripts:
 
 
 def _register(which: Scripts, seat: str = "m.new") -> None:
-    which.register(seat, "i1", host="h1", lanes=1, queues=["bench:any"], ttl_ms=3_600_000)
+    which.register(seat, "i1", host="h1", concurrency=1, queues=["bench:any"], ttl_ms=3_600_000)
 
 
 def _enqueue(which: Scripts, value: bytes = b"1") -> Any:
@@ -179,7 +179,9 @@ def test_a_worker_that_slept_through_an_upgrade_gets_nothing(grid: Grid, newer: 
     assert grid.fail(claim) == "fenced"
     assert not grid.scripts.emit(claim.lease, "root", ['"x"'], 0)
     after = state(grid)
-    ours = {name for name in before if not name.startswith("late:") and name != "bellno"}  # a bell is a hint
+    ours = {
+        name for name in before if not name.startswith("late:") and name != "wake_up_number"
+    }  # a wake-up is a hint
     assert {name for name in ours if after[name] != before[name]} == set()
     newer.stop("j9", "cancelled", "{}")
 

@@ -10,14 +10,24 @@ from tests.unit.store.plans import HOUR, Grid, chain, one, plan, step, wide
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
-STAY = {"schema", "bells", "bellno", "lanes", "queues", "seats", "seat:m.a", "serve:bench:any", "vt:bench"}
+STAY = {
+    "schema",
+    "wake_ups",
+    "wake_up_number",
+    "concurrency",
+    "queues",
+    "seats",
+    "seat:m.a",
+    "serve:bench:any",
+    "vt:bench",
+}
 """What a grid with one seat has anyway."""
 
 
 def test_an_end_from_outside_empties_everything(grid: Grid) -> None:
-    grid.seat("m.a", lanes=2, budget=50_000)
+    grid.seat("m.a", concurrency=2, budget=50_000)
     grid.job(wide(5, cost=900), "j1")
-    first, second = grid.take(), grid.take(lane="1")
+    first, second = grid.take(), grid.take(slot="1")
     grid.client.set(grid.keys("val", "j1:0"), b"[]", px=HOUR)
     grid.complete(first, b"@j1:0")
     grid.fail(second, "seat", pause_ms=5000)
@@ -46,7 +56,7 @@ def test_the_end_is_set_once(grid: Grid) -> None:
 
 def test_an_unknown_job(grid: Grid) -> None:
     assert grid.scripts.stop("nobody", "cancelled", "{}") == "unknown"
-    assert grid.own() == {"bells", "schema"}
+    assert grid.own() == {"wake_ups", "schema"}
 
 
 def test_what_a_stopped_attempt_used_is_charged_to_its_seat_once(grid: Grid) -> None:

@@ -28,11 +28,11 @@ def test_a_room_that_goes_dark_is_forgotten_in_one_sweep(grid: Grid) -> None:
         grid.client.zadd(grid.keys("seats"), {f"m.s{number}": 1})
     found = grid.scripts.sweep().found
     assert found["seats"] == 150
-    assert not grid.client.exists(grid.keys("lanes"), grid.keys("seats"))
+    assert not grid.client.exists(grid.keys("concurrency"), grid.keys("seats"))
 
 
-def test_a_dead_seat_s_leases_are_lost_and_its_lanes_listen_no_more(grid: Grid) -> None:
-    grid.seat("m.a", lanes=2)
+def test_a_dead_seat_s_leases_are_lost_and_its_slots_listen_no_more(grid: Grid) -> None:
+    grid.seat("m.a", concurrency=2)
     grid.seat("m.b")
     grid.job(wide(2), "j1")
     grid.take("m.a")
@@ -40,10 +40,10 @@ def test_a_dead_seat_s_leases_are_lost_and_its_lanes_listen_no_more(grid: Grid) 
     found = grid.sweep()[0]
     assert found["seats"] == 1
     assert grid.held("m.a") == {}
-    assert grid.client.hget(grid.keys("lanes"), ANY) == b"1"
+    assert grid.client.hget(grid.keys("concurrency"), ANY) == b"1"
     assert grid.client.smembers(grid.keys("serve", ANY)) == {b"m.b"}
     assert not grid.client.exists(grid.keys.queue("seat:m.a"))
-    assert grid.claim("m.a", lane="1") == "gone"
+    assert grid.claim("m.a", slot="1") == "gone"
     assert grid.take("m.b").job == "j1"
     assert grid.client.hget(grid.keys("losses"), "n") == b"1"
 
@@ -60,10 +60,10 @@ def test_a_lost_lease_asks_others_first_and_then_anybody(grid: Grid) -> None:
 
 
 def test_lapsed_leases_go_in_batches(grid: Grid) -> None:
-    grid.seat(lanes=7)
+    grid.seat(concurrency=7)
     grid.job(wide(7))
-    for lane in range(7):
-        grid.age("leases", grid.take(lane=str(lane)).lease)
+    for slot in range(7):
+        grid.age("leases", grid.take(slot=str(slot)).lease)
     assert [grid.sweep(3)[0]["died"] for _ in range(4)] == [3, 3, 1, 0]
 
 
@@ -95,7 +95,7 @@ def test_a_gap_in_which_a_renewal_could_be_missed_does_not_count(grid: Grid) -> 
     for name, member in (("leases", lease), ("seats", "m.a")):
         until: float = grid.client.zscore(grid.keys(name), member)
         assert longest / 4 < until - now < longest, "until the next renewal, no longer"
-    assert grid.client.hget(grid.keys("lanes"), ANY) == b"1"
+    assert grid.client.hget(grid.keys("concurrency"), ANY) == b"1"
 
 
 def test_sweeps_that_are_always_late_find_the_dead_all_the_same(grid: Grid) -> None:
@@ -132,7 +132,7 @@ def test_the_first_sweep_of_all(grid: Grid) -> None:
     assert set(grid.scripts.sweep()[0].values()) == {0}
 
 
-# -- deadlines, inbox, answers, bells ----------------------------------------------------------------------
+# -- deadlines, inbox, answers, wake-ups ----------------------------------------------------------------------
 
 
 def test_running_and_queued_jobs_end_at_their_deadlines(grid: Grid) -> None:
@@ -170,7 +170,7 @@ def test_the_inbox_is_rung_again_until_admission(grid: Grid) -> None:
     for times in (1, 2):
         grid.age("inbox", "j1")
         assert grid.sweep()[0]["rung"] == 1
-        assert grid.bells(ROUTER) == times
+        assert grid.wake_ups(ROUTER) == times
     assert grid.sweep()[0]["rung"] == 0
     text: bytes = grid.client.lindex(grid.keys.queue(ROUTER), 0)
     assert b'"id": "j1"' in text
@@ -184,7 +184,7 @@ def test_the_routers_queue_does_not_fill_up(grid: Grid) -> None:
         grid.age("inbox", f"j{number}")
     assert grid.sweep(8).found["rung"] == 8
     assert grid.sweep(8).found["rung"] == 0
-    assert grid.bells(ROUTER) == 8
+    assert grid.wake_ups(ROUTER) == 8
     grid.clear(ROUTER)  # routers have come to them: the next are rung for
     assert grid.sweep(200).found["rung"] == 12
 
@@ -211,15 +211,15 @@ def test_due_answers_come_again_until_they_are_written(grid: Grid) -> None:
     assert grid.sweep()[1] == []
 
 
-def test_lost_bells_of_pending_work_are_rung(grid: Grid) -> None:
+def test_lost_wake_ups_of_pending_work_are_rung(grid: Grid) -> None:
     grid.seat("m.a")
     grid.job(one())
     grid.clear("seat:m.a", ANY)
     grid.sweep()
-    assert grid.bells("seat:m.a") + grid.bells(ANY) == 1
+    assert grid.wake_ups("seat:m.a") + grid.wake_ups(ANY) == 1
     for _ in range(5):
         grid.sweep()
-    assert (grid.bells("seat:m.a"), grid.bells(ANY)) == (0, 1)
+    assert (grid.wake_ups("seat:m.a"), grid.wake_ups(ANY)) == (0, 1)
 
 
 def test_a_queue_without_work_is_forgotten(grid: Grid) -> None:
@@ -295,7 +295,7 @@ def test_the_money_that_a_job_holds_comes_back_though_its_keys_expired(grid: Gri
 
 
 def test_nothing_of_a_dead_incarnation_is_left_but_its_seat_s_record(grid: Grid) -> None:
-    grid.seat("m.a", lanes=2)
+    grid.seat("m.a", concurrency=2)
     grid.scripts.renew("m.a", "i1", [], [ANY])
     grid.job(wide(2))
     grid.take()

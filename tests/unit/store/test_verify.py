@@ -39,9 +39,9 @@ def test_what_is_settled_after_the_turn_counts_in_the_new_window(grid: Grid, how
     """Also where nobody has claimed or renewed since."""
     turn_at(grid, DAY)
     limit(grid, TEAM)
-    grid.seat(lanes=2, budget=50_000)
+    grid.seat(concurrency=2, budget=50_000)
     grid.job(wide(2, cost=900))
-    first, second = grid.take(lane="0"), grid.take(lane="1")
+    first, second = grid.take(slot="0"), grid.take(slot="1")
     grid.done(first, used=300)
     if how == "lapsed":
         grid.lapse(second)
@@ -95,13 +95,13 @@ def test_a_seat_whose_window_began_before_the_ledger_is_named(grid: Grid) -> Non
 
 
 def test_budgets_that_change_come_and_go(grid: Grid) -> None:
-    grid.seat(lanes=3, budget=100_000)
+    grid.seat(concurrency=3, budget=100_000)
     grid.job(wide(6, cost=900))
-    held = grid.take(lane="0")
+    held = grid.take(slot="0")
     limit(grid, '[seats."m.a"]\nbudget_dollars = 0.02')
-    grid.done(grid.take(lane="1"), used=70)
+    grid.done(grid.take(slot="1"), used=70)
     agrees(grid)
-    grid.seat(lanes=3, budget=60_000, period="day")
+    grid.seat(concurrency=3, budget=60_000, period="day")
     grid.done(held, used=30)
     agrees(grid)
     limit(grid, "")
@@ -109,9 +109,9 @@ def test_budgets_that_change_come_and_go(grid: Grid) -> None:
     limit(grid, '[seats."m.a"]\nbudget_dollars = 0.02')
     grid.take()
     agrees(grid)
-    grid.seat(lanes=3)
-    grid.done(grid.take(lane="2"), used=5)
-    grid.seat(lanes=3, budget=10_000)
+    grid.seat(concurrency=3)
+    grid.done(grid.take(slot="2"), used=5)
+    grid.seat(concurrency=3, budget=10_000)
     agrees(grid)
 
 
@@ -149,7 +149,7 @@ def test_it_is_right_while_the_grid_runs_and_the_month_turns(grid: Grid) -> None
     """Counters and entries are read at one instant: whoever settles meanwhile is in both or in neither."""
     turn_at(grid, DAY)
     limit(grid, TEAM.replace("1", "1000"))
-    grid.seat(lanes=2, budget=10**12)
+    grid.seat(concurrency=2, budget=10**12)
     over = threading.Event()
 
     def work() -> None:

@@ -52,8 +52,8 @@ def test_a_preferred_seat_that_is_idle_is_woken_first(grid: Grid) -> None:
         grid.seat(name)
         assert grid.claim(name) == "none"  # now it is idle
     submit(grid, "j1", prefer="m.b")
-    bells = {name: grid.client.llen(grid.keys.queue(f"seat:{name}")) for name in ("m.a", "m.b", "m.c")}
-    assert bells == {"m.a": 0, "m.b": 1, "m.c": 0}
+    wake_ups = {name: grid.client.llen(grid.keys.queue(f"seat:{name}")) for name in ("m.a", "m.b", "m.c")}
+    assert wake_ups == {"m.a": 0, "m.b": 1, "m.c": 0}
     assert grid.client.llen(grid.keys.queue(ANY)) == 0
 
 

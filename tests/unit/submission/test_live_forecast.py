@@ -48,13 +48,13 @@ def grid(grid_env: GridEnv) -> Iterator[Grid]:
 def advertise(grid: Grid, seat: str = "m.a", took: float = 2.0, n: int = 50, **more: Any) -> None:
     """Say how long the stages of ANY take on a seat."""
     service = {ANY: Service(n=n, mean=took, p50=took, p90=took)}
-    fields = {"machine": "m", "worker": f"{seat}@m", "incarnation": "i1", "kind": "bench", "lanes": 1}
+    fields = {"machine": "m", "worker": f"{seat}@m", "incarnation": "i1", "kind": "bench", "concurrency": 1}
     ad = Advertisement(seat=seat, **{**fields, "queues": [ANY], "service": service, **more})
     registry.advertise(grid.client, grid.keys, ad, 60)
 
 
 def test_what_is_read_of_seats_and_queues(grid: Grid) -> None:
-    grid.seat(lanes=2)
+    grid.seat(concurrency=2)
     advertise(grid)
     grid.job(one(), "run")
     grid.take()
@@ -62,7 +62,7 @@ def test_what_is_read_of_seats_and_queues(grid: Grid) -> None:
     grid.job(one(), "i1", agent="ann")
     board = read(grid.client, grid.keys, AGE)
     (seat,) = board.seats
-    assert (seat.seat, seat.lanes, seat.service[ANY].mean) == ("m.a", 2, 2.0)
+    assert (seat.seat, seat.concurrency, seat.service[ANY].mean) == ("m.a", 2, 2.0)
     assert [queue for queue, _ in seat.running] == [ANY]
     assert 0 <= seat.running[0][1] < 60
     lines = {(line.agent, line.prio, line.cost): (line.count, line.aged) for line in board.lines}
@@ -116,7 +116,7 @@ def test_who_waits_for_one_look_has_its_failure_and_does_not_try_in_turn(grid: G
 def test_the_position_is_the_one_at_which_the_scripts_give_it_out(grid: Grid, dice: int) -> None:
     """Whatever stands there: some have been served more, some wait as batch, some cost more."""
     chance = random.Random(dice)
-    grid.seat(lanes=1)
+    grid.seat(concurrency=1)
     agents = ["ann", "bob", "eve", "kim"]
     for _ in range(chance.randrange(12)):  # a history, so that virtual times differ
         grid.job(one(cost=chance.choice([0, 0, 9_000])), agent=chance.choice(agents))
@@ -136,17 +136,17 @@ def test_the_position_is_the_one_at_which_the_scripts_give_it_out(grid: Grid, di
 
 def test_what_was_read_counts_for_a_moment(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
     lookout = Lookout(grid.client, grid.keys, AGE)
-    assert lookout.forecast(Ask(ANY)).lanes == 0
+    assert lookout.forecast(Ask(ANY)).concurrency == 0
     grid.seat()
-    assert lookout.forecast(Ask(ANY)).lanes == 0
+    assert lookout.forecast(Ask(ANY)).concurrency == 0
     monkeypatch.setattr("gridq.submission.live_forecast.FRESH", 0.0)
     assert FRESH == 0.5
-    assert lookout.forecast(Ask(ANY)).lanes > 0
+    assert lookout.forecast(Ask(ANY)).concurrency > 0
 
 
 def told(position: int = 7, p50: float | None = 30.0, **more: Any) -> Forecast:
     low, high = (None, None) if p50 is None else (p50 * 0.8, p50 * 1.2)
-    return Forecast(ANY, position, 4, p50, low, high, "the 4 lanes of bench:any", 0.5, **more)
+    return Forecast(ANY, position, 4, p50, low, high, "the 4 slots of bench:any", 0.5, **more)
 
 
 def test_a_full_queue_says_which_where_and_when() -> None:
@@ -186,7 +186,7 @@ def test_where_nothing_was_measured_it_says_so() -> None:
 def test_an_unreachable_deadline_names_the_one_that_would_do() -> None:
     error = DeadlineUnreachable("late", {"option": "deadline", "queue": ANY, "seconds": 10.0})
     found = explain(error, Outlook(told()))
-    assert found["bottleneck"] == "the 4 lanes of bench:any"
+    assert found["bottleneck"] == "the 4 slots of bench:any"
     assert found["retry_after"] == 14.0
     assert found["fix"] == "raise the deadline to 36 s"
     sooner = Outlook(told(), interactive=told(1, 2.0))

@@ -12,7 +12,7 @@ from gridq.submission.seat_filters import kept_apart
 
 def seat(name: str, *queues: str) -> Advertisement:
     return Advertisement(
-        seat=name, machine="m", worker=name, incarnation="i", kind="llm", lanes=1, queues=list(queues)
+        seat=name, machine="m", worker=name, incarnation="i", kind="llm", concurrency=1, queues=list(queues)
     )
 
 

@@ -22,13 +22,13 @@ def varying(mean: float, p50: float, p90: float, n: int = 100) -> Service:
     return Service(n=n, mean=mean, p50=p50, p90=p90)
 
 
-def seat(name: str = "m.a", *queues: str, lanes: int = 1, busy: int | None = None, took: float | None = 10.0,
+def seat(name: str = "m.a", *queues: str, concurrency: int = 1, busy: int | None = None, took: float | None = 10.0,
          elapsed: float = 0.0, **more: Any) -> Seat:  # fmt: skip
-    """A seat whose lanes are all busy, each with a stage of `took` seconds."""
+    """A seat whose slots are all busy, each with a stage of `took` seconds."""
     serves = queues or (ANY,)
-    running = tuple((serves[0], elapsed) for _ in range(lanes if busy is None else busy))
+    running = tuple((serves[0], elapsed) for _ in range(concurrency if busy is None else busy))
     service = {} if took is None else {queue: constant(took) for queue in serves}
-    return Seat(name, frozenset(serves), lanes, running, service, **more)
+    return Seat(name, frozenset(serves), concurrency, running, service, **more)
 
 
 def money(**fields: Any) -> Meter:
@@ -39,37 +39,37 @@ def look(*seats: Seat, lines: tuple[Line, ...] = (), ask: Ask | None = None, **m
     return forecast(Board(seats, lines, **more), ask or Ask(ANY, "ann"))
 
 
-def test_a_free_lane_starts_it_at_once_though_nothing_was_ever_measured() -> None:
+def test_a_free_slot_starts_it_at_once_though_nothing_was_ever_measured() -> None:
     found = look(seat(busy=0, took=None))
-    assert (found.position, found.lanes, found.p50, found.bottleneck) == (1, 1, 0.0, "")
+    assert (found.position, found.concurrency, found.p50, found.bottleneck) == (1, 1, 0.0, "")
     assert found.now
 
 
 def test_where_nothing_was_ever_measured_nothing_is_invented() -> None:
     found = look(seat(took=None), lines=(Line(ANY, "ann", 3),))
     assert (found.position, found.p50, found.low, found.high) == (4, None, None, None)
-    assert found.bottleneck == "the only lane of llm:any"
+    assert found.bottleneck == "the only slot of llm:any"
 
 
 def test_it_waits_for_what_runs_and_what_stands_before_it() -> None:
     assert look(seat(elapsed=4.0)).p50 == pytest.approx(6.0)
     assert look(seat(elapsed=4.0), lines=(Line(ANY, "ann", 2),)).p50 == pytest.approx(26.0)
-    assert look(seat(lanes=2, elapsed=4.0), lines=(Line(ANY, "ann", 2),)).p50 == pytest.approx(16.0)
+    assert look(seat(concurrency=2, elapsed=4.0), lines=(Line(ANY, "ann", 2),)).p50 == pytest.approx(16.0)
 
 
-def test_free_lanes_count_only_as_far_as_nobody_goes_before() -> None:
-    found = look(seat(lanes=3, busy=1), lines=(Line(ANY, "ann", 2),))
+def test_free_slots_count_only_as_far_as_nobody_goes_before() -> None:
+    found = look(seat(concurrency=3, busy=1), lines=(Line(ANY, "ann", 2),))
     assert found.position == 3
     assert found.p50 == pytest.approx(10.0)
-    assert look(seat(lanes=4, busy=1), lines=(Line(ANY, "ann", 2),)).now
+    assert look(seat(concurrency=4, busy=1), lines=(Line(ANY, "ann", 2),)).now
 
 
 def test_what_runs_for_longer_than_usual_may_end_any_time() -> None:
     assert look(seat(elapsed=60.0)).p50 == pytest.approx(1.0)
 
 
-def test_a_long_queue_moves_by_the_rate_of_all_lanes() -> None:
-    found = look(seat(lanes=2), seat("m.b", took=5.0), lines=(Line(ANY, "ann", 4000),))
+def test_a_long_queue_moves_by_the_rate_of_all_slots() -> None:
+    found = look(seat(concurrency=2), seat("m.b", took=5.0), lines=(Line(ANY, "ann", 4000),))
     assert found.rate == pytest.approx(0.4)
     assert found.p50 == pytest.approx(4000 / 0.4, rel=0.01)
 
@@ -170,21 +170,21 @@ def test_what_waits_for_the_turn_as_well_stands_before_it() -> None:
 
 
 def test_what_is_held_may_come_back_sooner() -> None:
-    """Two of four lanes run, and their estimates fill the budget: the third waits for one of them."""
+    """Two of four slots run, and their estimates fill the budget: the third waits for one of them."""
     meters = (money(limit=30_000, used=0, held=20_000, turn=HOUR),)
     asks = Ask(ANY, expects=Expects(15_000, 0))
     rates = Rates(prices=(1_000_000, 0))
-    told = look(seat(lanes=4, busy=2, elapsed=4.0, meters=meters, rates=rates), ask=asks)
+    told = look(seat(concurrency=4, busy=2, elapsed=4.0, meters=meters, rates=rates), ask=asks)
     assert (told.p50, told.turns_in) == (pytest.approx(6.0), 0.0)
     assert told.bottleneck.startswith("the budgets of the seats of llm:any: m.a has $0.01 left")
-    other = look(seat(lanes=4, busy=0, meters=meters, rates=rates), ask=asks)  # another seat holds it
+    other = look(seat(concurrency=4, busy=0, meters=meters, rates=rates), ask=asks)  # another seat holds it
     assert (other.now, other.low, other.turns_in) == (False, 0.0, 0.0)
     once = Meter(bearer="own", thing="requests", window="day", limit=1, used=1, turn=2 * HOUR)
-    turns = look(seat(lanes=4, busy=0, meters=(*meters, once), rates=rates), ask=asks)
+    turns = look(seat(concurrency=4, busy=0, meters=(*meters, once), rates=rates), ask=asks)
     assert (turns.low, turns.turns_in) == (7200.0, 7200.0)  # but not before the other's window turns
 
 
-def test_a_lane_whose_hour_has_a_price_is_forecast_by_what_it_takes() -> None:
+def test_a_slot_whose_hour_has_a_price_is_forecast_by_what_it_takes() -> None:
     meters = (money(limit=30_000, used=20_001, turn=HOUR),)
     for ms, now in ((9_999, True), (10_001, False)):
         rates = Rates(hourly=3_600_000, timeout_ms=60_000, takes={ANY: ms})
@@ -196,7 +196,7 @@ def test_of_a_queue_that_others_serve_too_only_a_share_is_before_it() -> None:
     other = seat("m.b", ANY)
     found = look(both, other, lines=(Line(ANY, "ann", 10),), ask=Ask("llm:opus", "ann"))
     assert found.position == 6
-    assert found.lanes == 1
+    assert found.concurrency == 1
 
 
 def test_a_seat_before_which_nothing_stands_comes_to_it_first() -> None:
@@ -222,7 +222,7 @@ def test_a_rate_limit_is_the_bottleneck_where_it_is() -> None:
 
 def test_nobody_serves_it() -> None:
     found = look(seat(), ask=Ask("llm:none"))
-    assert (found.lanes, found.p50, found.bottleneck) == (0, None, "no live seat serves llm:none")
+    assert (found.concurrency, found.p50, found.bottleneck) == (0, None, "no live seat serves llm:none")
     assert found.position is None, "there is no line to stand in"
 
 

@@ -18,7 +18,7 @@ FULL = {
     **JOB, "stage": "root.body.bindings.draft", "runs": "llm_chat",
     "workers": 1, "agent": "default", "stages": 7, "worker": "cpu@mac", "attempt": 1,
     "wait_ms": 12.2, "run_ms": 812.4, "tokens_out": 40, "code": "seat.unavailable", "seconds": 60.0,
-    "lanes": 2, "queues": ["llm:any", "gpu:cpu"], "after": "again",
+    "concurrency": 2, "queues": ["llm:any", "gpu:cpu"], "after": "again",
 }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ FULL = {
             "briefing/root (attempt 1) was lost with cpu@mac, "
             "and stands in quarantine: see gridq quarantine.",
         ),
-        ("seat live", {}, "cpu@mac is live with 2 lanes: llm:any, gpu:cpu."),
+        ("seat live", {}, "cpu@mac is live with 2 slots: llm:any, gpu:cpu."),
     ],
 )
 def test_sentences(event: str, changed: dict[str, object], told: str) -> None:

@@ -23,7 +23,7 @@ def grid(grid_env: GridEnv) -> Grid:
     """Two seats; one job runs, with a stage leased and one pending; one waits in the inbox; one has ended."""
     made = Grid(grid_env.client, grid_env.settings)
     wake_ups.declare(app, made.client, made.keys)
-    made.seat("m.a", lanes=2)
+    made.seat("m.a", concurrency=2)
     made.seat("m.b", budget=1_000_000)
     made.job(chain(1), "ended")
     made.done(made.take())
@@ -48,16 +48,16 @@ def test_a_grid_at_rest_has_nothing_left(grid: Grid) -> None:
     grid.client.delete(grid.keys("answers"))
     grid.clear("bench:any", "gridq:pure", "seat:m.a", "seat:m.b")
     assert told(grid, idle=True) == []
-    # A bell stands for the next seat that serves its queue; one where a seat should have answered is left.
+    # A wake-up stands for the next seat that serves its queue; one where a seat should have answered is left.
     for queue in ("bench:rare", "gridq:router"):
-        grid.client.rpush(f"{grid.keys.prefix}{queue}", "bell")
+        grid.client.rpush(f"{grid.keys.prefix}{queue}", "wake_up")
     assert told(grid, idle=True) == []
     grid.seat("m.router", "gridq:pure")
-    assert told(grid, idle=True) == ["1 bells in gridq:router"]
+    assert told(grid, idle=True) == ["1 wake-ups in gridq:router"]
     grid.clear("gridq:router")
     for queue in ("bench:any", "seat:m.a"):
-        grid.client.rpush(f"{grid.keys.prefix}{queue}", "bell")
-    assert told(grid, idle=True) == ["1 bells in bench:any", "1 bells in seat:m.a"]
+        grid.client.rpush(f"{grid.keys.prefix}{queue}", "wake_up")
+    assert told(grid, idle=True) == ["1 wake-ups in bench:any", "1 wake-ups in seat:m.a"]
 
 
 @pytest.mark.parametrize("timer", ["queue timeout", "deadline"])
@@ -66,7 +66,7 @@ def test_a_step_that_a_claim_found_too_late_awaits_the_sweep(grid: Grid, timer: 
     grid.age(*(("delays", "q:late:0:0.0") if timer == "queue timeout" else ("deadlines", "late")))
     if timer == "deadline":
         grid.client.hset(grid.keys("job", "late"), "dl", 1)
-    grid.take(lane="1")  # the older stage, of the job that runs
+    grid.take(slot="1")  # the older stage, of the job that runs
     grid.scripts.stop("runs", "cancelled", "{}")
     assert grid.claim() == "none"
     assert grid.pending() == []
@@ -85,7 +85,7 @@ SPOILT: dict[str, Callable[[Grid], object]] = {
     "is not in who": lambda grid: grid.client.hdel(grid.keys("who"), lease(grid)),
     "is not in held": lambda grid: grid.client.delete(grid.keys("held", "m.a")),
     "is not in leases": lambda grid: grid.client.zrem(grid.keys("leases"), lease(grid)),
-    "holds 3 of 2 lanes": lambda grid: grid.client.hset(
+    "holds 3 of 2 slots": lambda grid: grid.client.hset(
         grid.keys("held", "m.a"), mapping={"8": "j:0:0:1:n", "9": "j:1:0:1:n"}
     ),
     "is held by": lambda grid: grid.client.hset(grid.keys("who"), lease(grid), "m.b 0 0"),

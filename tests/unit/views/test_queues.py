@@ -36,17 +36,22 @@ def client(grid_env: GridEnv) -> Iterator[Client]:
 
 
 def live(
-    client: Client, seat: str, *queues: str, lanes: int = 1, budget: int | None = None, **said: Any
+    client: Client, seat: str, *queues: str, concurrency: int = 1, budget: int | None = None, **said: Any
 ) -> None:
     """Make a seat live; where something is said of it, it advertises."""
     limits = [] if budget is None else [Limit(thing="money", window="month", most=budget)]
-    kwargs: dict[str, Any] = {"lanes": lanes, "limits": limits, "queues": queues, "ttl_ms": 60_000}
+    kwargs: dict[str, Any] = {
+        "concurrency": concurrency,
+        "limits": limits,
+        "queues": queues,
+        "ttl_ms": 60_000,
+    }
     client.scripts.register(seat, f"i-{seat}", host=seat, **kwargs)
     machine, _, name = seat.partition(".")
     if said:
         ad = Advertisement(
             seat=seat, machine=machine, worker=f"{name}@{machine}", incarnation=f"i-{seat}", kind="bench",
-            lanes=lanes, queues=list(queues), **said,
+            concurrency=concurrency, queues=list(queues), **said,
         )  # fmt: skip
         registry.advertise(client.redis, client.keys, ad, 10)
 
@@ -61,29 +66,35 @@ def waits(client: Client, **options: Any) -> str:
 
 
 def test_a_queue_counts_what_waits_runs_and_rings(client: Client) -> None:
-    live(client, "m.a", "bench:any", lanes=2, state="ready")
+    live(client, "m.a", "bench:any", concurrency=2, state="ready")
     both = {"root": parallel(a=stage("bench_echo"), b=stage("bench_echo"))}
     client.submit(both, 1, wait_for_seat=True)
     client.submit(echo(), 1, priority="batch")
     client.submit(echo("rare"), 1, wait_for_seat=True)
-    client.scripts.claim("m.a", "i-m.a", "lane", "nonce")
+    client.scripts.claim("m.a", "i-m.a", "slot", "nonce")
     found = {view.queue: view for view in client.queues()}
     shared, rare = found["bench:any"], found["bench:rare"]
     assert shared.pending == {"interactive": 1, "batch": 1}
-    assert (shared.running, shared.lanes, shared.seats) == (1, 2, ["m.a"])
+    assert (shared.running, shared.concurrency, shared.seats) == (1, 2, ["m.a"])
     assert shared.oldest_ms is not None
-    assert (rare.pending["interactive"], rare.lanes, rare.seats, rare.bells) == (1, 0, [], 1)
+    assert (rare.pending["interactive"], rare.concurrency, rare.seats, rare.wake_ups) == (1, 0, [], 1)
     assert client.queues()[0].queue == "gridq:router"
     [seat] = client.workers()
-    assert (seat.busy, seat.lanes, seat.free) == (1, 2, 1)
-    assert seat.bells >= 1
+    assert (seat.busy, seat.concurrency, seat.free) == (1, 2, 1)
+    assert seat.wake_ups >= 1
 
 
 def test_a_seat_whose_worker_is_silent_is_live_all_the_same(client: Client) -> None:
-    live(client, "m.a", "bench:any", lanes=3, budget=500)
+    live(client, "m.a", "bench:any", concurrency=3, budget=500)
     live(client, "m.router-7", "gridq:pure")
     [seat] = client.workers()
-    assert (seat.seat, seat.stale, seat.lanes, seat.budget, seat.budget_left) == ("m.a", True, 3, 500, 500)
+    assert (seat.seat, seat.stale, seat.concurrency, seat.budget, seat.budget_left) == (
+        "m.a",
+        True,
+        3,
+        500,
+        500,
+    )
     assert [(each.seat, each.kind, each.stale) for each in client.seats()][1] == (
         "m.router-7",
         "router",
@@ -122,7 +133,7 @@ def test_the_only_seat_fell_ill_of_the_stage(client: Client) -> None:
     """Its state says more than that it is left out; of a seat that is well there is no more to say."""
     live(client, "m.a", "bench:any", state="ready")
     job = client.submit(echo(), 1)
-    held = client.scripts.claim("m.a", "i-m.a", "lane", "nonce")
+    held = client.scripts.claim("m.a", "i-m.a", "slot", "nonce")
     assert not isinstance(held, str)
     client.scripts.fail(held.lease, "seat", pause_ms=60_000, used=Usage(), error=ERROR, row="", seat="m.a")
     told = "a seat of bench:any to run bench_echo: "
@@ -139,12 +150,12 @@ def test_the_only_seat_fell_ill_of_the_stage(client: Client) -> None:
     assert why(stage, client.workers()) == f"m.b is rate_limited: the limit is used up; {failed}"
 
 
-def test_every_lane_is_busy(client: Client) -> None:
+def test_every_slot_is_busy(client: Client) -> None:
     live(client, "m.a", "bench:any", state="ready")
     first = client.submit(echo(), 1)
-    client.scripts.claim("m.a", "i-m.a", "lane", "nonce")
+    client.scripts.claim("m.a", "i-m.a", "slot", "nonce")
     assert client.waits_for(first) == "bench_echo, which runs on a@m"
-    assert waits(client).endswith("its only lane is busy")
+    assert waits(client).endswith("its only slot is busy")
 
 
 def test_a_time_out_says_what_it_waits_for(client: Client) -> None:
@@ -166,7 +177,7 @@ def test_without_a_router_a_queued_job_says_so(client: Client) -> None:
 
 
 def test_the_limits_that_bind_are_those_with_less_left(client: Client) -> None:
-    live(client, "m.a", "bench:any", lanes=4, budget=500, state="ready")
+    live(client, "m.a", "bench:any", concurrency=4, budget=500, state="ready")
     record = {"grid": f"money/day/90/95/0/{FUTURE} tokens/5h/7/0/0/", "rpm": 1, "grpm": 9}
     client.redis.hset(client.keys("seat", "m.a"), mapping=record)
     [seat] = client.workers()
@@ -183,7 +194,7 @@ def test_the_limits_that_bind_are_those_with_less_left(client: Client) -> None:
 
 
 def test_a_seat_has_made_its_requests_of_the_minute(client: Client) -> None:
-    live(client, "m.a", "bench:any", lanes=4, state="ready")
+    live(client, "m.a", "bench:any", concurrency=4, state="ready")
     client.redis.hset(client.keys("seat", "m.a"), "rpm", 1)
     client.submit(echo(), 1)
     assert not isinstance(client.scripts.claim("m.a", "i-m.a", "one", "nonce"), str)

@@ -1,6 +1,6 @@
-"""The Anthropic-shaped wire at an endpoint: messages and the list of models.
+"""The Anthropic-shaped API format at an endpoint: messages and the list of models.
 
-Facts: the vendor's API reference. The key goes in `x-api-key`, the version of the wire in
+Facts: the vendor's API reference. The key goes in `x-api-key`, the version of the API format in
 `anthropic-version`; an error is `{"type": "error", "error": {"type", "message"}}` with the statuses of
 `faults`, 529 for an overloaded endpoint; in a stream it comes as an event of its own.
 """
@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import ClassVar
 
 from gridq.protocol.models import Json
-from workers.model_apis.http.endpoint import RemoteWire
+from workers.model_apis.http.endpoint import EndpointApi
 from workers.model_apis.request import ANTHROPIC
 
 VERSION = "2023-06-01"
 
 
-class AnthropicWire(RemoteWire):
-    """The calls to one endpoint that speaks the Anthropic wire."""
+class AnthropicApi(EndpointApi):
+    """The calls to one endpoint that speaks the Anthropic API format."""
 
-    wire: ClassVar[str] = ANTHROPIC
+    api: ClassVar[str] = ANTHROPIC
     name: ClassVar[str] = "Anthropic"
     listing: ClassVar[str] = "models?limit=1000"  # else the first twenty
     asks: ClassVar[dict[str, str]] = {"anthropic-version": VERSION}

@@ -1,4 +1,4 @@
-"""A client that speaks the OpenAI wire at a seat that speaks Anthropic's Messages.
+"""A client that speaks the OpenAI API format at a seat that speaks Anthropic's Messages.
 
 The table in `workers.model_apis.openai.from_messages`, read from right to left. `max_tokens`, which Messages
 must have, is 4,096 where the client sets none; a `temperature` above 1, the most that Messages takes, is 1.
@@ -38,9 +38,9 @@ TOOL_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 
 class ChatAsMessages:
-    """Speaks the OpenAI wire to who asks, the Anthropic wire to `inner`."""
+    """Speaks the OpenAI API format to who asks, the Anthropic API format to `inner`."""
 
-    wire = OPENAI
+    api = OPENAI
     strict = False
 
     def __init__(self, inner: Speaker) -> None:
@@ -61,7 +61,7 @@ class ChatAsMessages:
                 for event in events:
                     yield from told.add(event)
             except ODD:
-                raise self.malformed("an event of its stream is not of the wire") from None
+                raise self.malformed("an event of its stream is not of the API format") from None
 
     def malformed(self, reason: str) -> SeatUnavailable:
         return self._inner.malformed(reason)
@@ -70,11 +70,13 @@ class ChatAsMessages:
 def messages_body(path: str, body: dict[str, Json]) -> dict[str, Json]:
     """The Messages request for a chat request. StageError names the field that has no counterpart."""
     if path != CHAT:
-        raise wrong("path", f"{CHAT}: a seat of the Anthropic wire has no {path}")
+        raise wrong("path", f"{CHAT}: a seat of the Anthropic API format has no {path}")
     if (body.get("n") or 1) != 1:
-        raise wrong("n", "1: a seat of the Anthropic wire gives one answer", "leave 'n' out")
+        raise wrong("n", "1: a seat of the Anthropic API format gives one answer", "leave 'n' out")
     if body.get("logprobs"):
-        raise wrong("logprobs", "false: a seat of the Anthropic wire states none", "leave 'logprobs' out")
+        raise wrong(
+            "logprobs", "false: a seat of the Anthropic API format states none", "leave 'logprobs' out"
+        )
     system, messages = _split(body["messages"])
     limit = body.get("max_completion_tokens") or body.get("max_tokens") or DEFAULT_MAX_TOKENS
     asked: dict[str, Json] = {"model": body["model"], "max_tokens": limit, "messages": messages}
@@ -95,7 +97,7 @@ def messages_body(path: str, body: dict[str, Json]) -> dict[str, Json]:
         schema = (wanted.get("json_schema") or {}).get("schema")
         asked["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
     elif wanted["type"] != "text":
-        raise wrong("response_format.type", "text or json_schema at a seat of the Anthropic wire")
+        raise wrong("response_format.type", "text or json_schema at a seat of the Anthropic API format")
     return asked
 
 
@@ -153,7 +155,7 @@ def _block(part: dict[str, Json], place: str) -> dict[str, Json]:
             if isinstance(told.get("file_data"), str):
                 source = _source(told["file_data"], f"{place}.file.file_data")
                 return {"type": "document", "source": source, "title": told.get("filename") or "document"}
-    raise wrong(place, "text, image_url or file with file_data at a seat of the Anthropic wire")
+    raise wrong(place, "text, image_url or file with file_data at a seat of the Anthropic API format")
 
 
 def _source(url: str, place: str) -> dict[str, Json]:
@@ -251,7 +253,7 @@ def _head(answer: dict[str, Json], asked: dict[str, Json], made: str) -> dict[st
 
 
 def usage(stated: Json) -> dict[str, Json] | None:
-    """The usage in the OpenAI wire's terms: input that came from the cache is part of the prompt."""
+    """The usage in the OpenAI API format's terms: input that came from the cache is part of the prompt."""
     return as_openai(anthropic_usage(stated)) if isinstance(stated, dict) else None
 
 

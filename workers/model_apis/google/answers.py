@@ -1,4 +1,4 @@
-"""What Google's wire answers, as a chat completion and its chunks."""
+"""What Google's API format answers, as a chat completion and its chunks."""
 
 from __future__ import annotations
 

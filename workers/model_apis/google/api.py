@@ -1,4 +1,4 @@
-"""Google's wire at an endpoint: `generateContent`, embeddings and the list of models, of the Gemini API and
+"""Google's API format at an endpoint: `generateContent`, embeddings and the list of models, of the Gemini API and
 of Vertex AI.
 
 Facts: the API references of both. The Gemini API takes a key in `x-goog-api-key`, never in the URL; Vertex
@@ -16,16 +16,16 @@ from urllib.parse import quote, urlsplit
 
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.model_apis.http.endpoint import RemoteWire
+from workers.model_apis.http.endpoint import EndpointApi
 
 GOOGLE = "google"
 ASKED = frozenset({"generateContent", "embedContent"})
 
 
-class GoogleWire(RemoteWire):
-    """The calls to one endpoint that speaks Google's wire."""
+class GoogleApi(EndpointApi):
+    """The calls to one endpoint that speaks Google's API format."""
 
-    wire: ClassVar[str] = GOOGLE
+    api: ClassVar[str] = GOOGLE
     name: ClassVar[str] = "Gemini"
     listing: ClassVar[str] = "models?pageSize=1000"  # else the first fifty
     ending: ClassVar[str] = "/v1beta, at Vertex AI in /publishers/google"

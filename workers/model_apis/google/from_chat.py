@@ -1,4 +1,4 @@
-"""A client that speaks the OpenAI wire at a seat that speaks Google's `generateContent`.
+"""A client that speaks the OpenAI API format at a seat that speaks Google's `generateContent`.
 
 | chat/completions | generateContent |
 |---|---|
@@ -39,7 +39,7 @@ from workers.model_apis.request import CHAT, EMBEDDINGS, ODD, OPENAI, translated
 if TYPE_CHECKING:
     from workers.model_apis.forwarding import Speaker
 
-AT = "at a seat of Google's wire"
+AT = "at a seat of Google's API format"
 REFUSED = ("logprobs", "logit_bias", "functions", "function_call", "audio", "web_search_options")
 CONFIGURED = {
     "temperature": "temperature",
@@ -61,9 +61,9 @@ AUDIO = {"wav": "audio/wav", "mp3": "audio/mp3"}
 
 
 class ChatAsGoogle:
-    """Speaks the OpenAI wire to who asks, Google's wire to `inner`."""
+    """Speaks the OpenAI API format to who asks, Google's API format to `inner`."""
 
-    wire = OPENAI
+    api = OPENAI
     strict = False
 
     def __init__(self, inner: Speaker) -> None:
@@ -88,7 +88,7 @@ class ChatAsGoogle:
                 for event in events:
                     yield from told.add(event)
             except ODD:
-                raise self.malformed("an event of its stream is not of the wire") from None
+                raise self.malformed("an event of its stream is not of the API format") from None
 
     def malformed(self, reason: str) -> SeatUnavailable:
         return self._inner.malformed(reason)

@@ -30,7 +30,7 @@ import certifi
 
 CONNECT_SECONDS = 10.0
 MAX_KEPT = 512
-"""As many as a seat may have lanes."""
+"""As many as a seat may have slots."""
 
 KEPT_SECONDS = 30.0
 """How long an idle connection is kept; the freshest is used first, so a quieter seat needs fewer."""

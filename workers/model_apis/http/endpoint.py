@@ -1,4 +1,4 @@
-"""A seat's endpoint, whatever wire it speaks: one call, its answer whole or as a stream of JSON objects.
+"""A seat's endpoint, whatever API format it speaks: one call, its answer whole or as a stream of JSON objects.
 
 The caller's own thread makes the call and reads the pieces; a call can be dropped at any point. The key never
 stands in an error or a log.
@@ -41,10 +41,10 @@ Key = str | Callable[[], str | None] | None
 """A key, or who tells it for each call."""
 
 
-class RemoteWire(ABC):
+class EndpointApi(ABC):
     """The calls to one endpoint. Safe to use from several threads; `close` drops what is under way."""
 
-    wire: ClassVar[str]
+    api: ClassVar[str]
     name: ClassVar[str]
     listing: ClassVar[str] = "models"
     ending: ClassVar[str] = "/v1"
@@ -62,10 +62,10 @@ class RemoteWire(ABC):
         silence: float = SILENCE_SECONDS,
         key_header: str | None = None,
         query: str = "",
-        usage_unasked: bool = False,
+        usage_unrequested: bool = False,
     ) -> None:
         """`url` is the base, `https://host/v1`; `silence` the longest time without a byte, in seconds.
-        `key_header`: where the key goes, if not where its wire says; `query`: what every path ends in;
+        `key_header`: where the key goes, if not where its API format says; `query`: what every path ends in;
         `usage_unasked`: a stream says what it used without being asked, and being asked is an error.
         """
         self.url = url.rstrip("/")
@@ -73,7 +73,7 @@ class RemoteWire(ABC):
         self._key: str | None = None  # the one that was shown last, which no error may say
         self._key_header = key_header
         self._query = query
-        self.usage_unasked = usage_unasked
+        self.usage_unrequested = usage_unrequested
         self._silence = silence
         self._connections = Connections(self.url, {**self.asks, **(headers or {})}, silence)
 
@@ -132,7 +132,7 @@ class RemoteWire(ABC):
 
     def malformed(self, reason: str) -> SeatUnavailable:
         return SeatUnavailable(
-            f"The endpoint does not speak the {self.name} wire",
+            f"The endpoint does not speak the {self.name} API format",
             {**self._where(), "reason": reason, "fix": f"check the url: it usually ends in {self.ending}"},
         )
 
@@ -193,7 +193,9 @@ class RemoteWire(ABC):
             raise
         except Dropped:
             context.check()
-            raise SeatUnavailable("The wire was closed while a call was under way", self._where()) from None
+            raise SeatUnavailable(
+                "The API format was closed while a call was under way", self._where()
+            ) from None
         except TimeoutError:
             context.check()
             if context.deadline is not None and time.monotonic() >= context.deadline:

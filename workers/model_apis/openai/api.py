@@ -1,4 +1,4 @@
-"""The OpenAI-shaped wire at an endpoint: chat, completions, embeddings and the list of models."""
+"""The OpenAI-shaped API format at an endpoint: chat, completions, embeddings and the list of models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.model_apis.http.endpoint import RemoteWire
+from workers.model_apis.http.endpoint import EndpointApi
 from workers.model_apis.request import OPENAI
 
 DONE = "[DONE]"
@@ -17,10 +17,10 @@ STRICT_HOSTS = ("api.openai.com", ".openai.azure.com")
 """Where the vendor's own API answers: it refuses unknown fields, and its newer models `max_tokens`."""
 
 
-class OpenAIWire(RemoteWire):
-    """The calls to one endpoint that speaks the OpenAI wire."""
+class OpenAIApi(EndpointApi):
+    """The calls to one endpoint that speaks the OpenAI API format."""
 
-    wire: ClassVar[str] = OPENAI
+    api: ClassVar[str] = OPENAI
     name: ClassVar[str] = "OpenAI"
 
     @property
@@ -31,7 +31,7 @@ class OpenAIWire(RemoteWire):
         return {"Authorization": f"Bearer {key}"}
 
     def streamed(self, body: dict[str, Json]) -> dict[str, Json]:
-        if self.usage_unasked:
+        if self.usage_unrequested:
             return {key: value for key, value in body.items() if key != "stream_options"} | {"stream": True}
         options = body.get("stream_options")
         options = {**(options if isinstance(options, dict) else {}), "include_usage": True}

@@ -1,4 +1,4 @@
-"""A client that speaks Anthropic's Messages at a seat that speaks the OpenAI wire.
+"""A client that speaks Anthropic's Messages at a seat that speaks the OpenAI API format.
 
 | Messages | chat/completions |
 |---|---|
@@ -37,14 +37,14 @@ TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class MessagesAsChat:
-    """Speaks the Anthropic wire to who asks, the OpenAI wire to `inner`."""
+    """Speaks the Anthropic API format to who asks, the OpenAI API format to `inner`."""
 
-    wire = ANTHROPIC
+    api = ANTHROPIC
     strict = False
 
     def __init__(self, inner: Speaker, *, thinks: bool = False) -> None:
         """`thinks`: `inner` takes `thinking` as Messages has it."""
-        assert inner.wire == OPENAI
+        assert inner.api == OPENAI
         self._inner = inner
         self._thinks = thinks
 
@@ -63,7 +63,7 @@ class MessagesAsChat:
                     yield from told.add(chunk)
                 yield from told.end()
             except ODD:
-                raise self.malformed("a chunk of its stream is not of the wire") from None
+                raise self.malformed("a chunk of its stream is not of the API format") from None
 
     def malformed(self, reason: str) -> SeatUnavailable:
         return self._inner.malformed(reason)
@@ -156,7 +156,7 @@ def _user(content: Json, place: str) -> list[dict[str, Json]]:
 
 
 def _result(block: dict[str, Json], place: str) -> tuple[str, list[dict[str, Json]]]:
-    """A tool's result: its text, and its pictures, which the OpenAI wire takes in a user's message only."""
+    """A tool's result: its text, and its pictures, which the OpenAI API format takes in a user's message only."""
     content = block.get("content")
     if isinstance(content, list):
         parts = [part for at, each in enumerate(content) for part in _parts(each, f"{place}.content[{at}]")]
@@ -184,7 +184,7 @@ def _parts(block: Json, place: str) -> list[dict[str, Json]]:
         case "search_result":
             inner = _plain(block.get("content"), f"{place}.content")
             return [{"type": "text", "text": f"{block.get('title', '')}\n{block.get('source', '')}\n{inner}"}]
-    raise wrong(f"{place}.type", "text, image, document or tool_result at a seat of the OpenAI wire")
+    raise wrong(f"{place}.type", "text, image, document or tool_result at a seat of the OpenAI API format")
 
 
 def _url(source: Json, place: str) -> str:
@@ -193,7 +193,7 @@ def _url(source: Json, place: str) -> str:
             return f"data:{source.get('media_type', 'image/png')};base64,{source['data']}"
         case "url" if isinstance(source.get("url"), str):
             return str(source["url"])
-    raise wrong(place, "a base64 or url source at a seat of the OpenAI wire")
+    raise wrong(place, "a base64 or url source at a seat of the OpenAI API format")
 
 
 def _document(block: dict[str, Json], source: dict[str, Json], place: str) -> list[dict[str, Json]]:
@@ -210,7 +210,7 @@ def _document(block: dict[str, Json], source: dict[str, Json], place: str) -> li
         case "base64":
             data = _url({"media_type": "application/pdf", **source}, f"{place}.source")
             return [{"type": "file", "file": {"filename": f"{title}.pdf", "file_data": data}}]
-    raise wrong(f"{place}.source", "a text, content or base64 source at a seat of the OpenAI wire")
+    raise wrong(f"{place}.source", "a text, content or base64 source at a seat of the OpenAI API format")
 
 
 def _assistant(content: Json, place: str) -> dict[str, Json]:
@@ -231,7 +231,7 @@ def _assistant(content: Json, place: str) -> dict[str, Json]:
             case "thinking" | "redacted_thinking":
                 pass  # its signature is of use to the vendor's own models only
             case _:
-                raise wrong(f"{place}[{at}].type", "text or tool_use at a seat of the OpenAI wire")
+                raise wrong(f"{place}[{at}].type", "text or tool_use at a seat of the OpenAI API format")
     told: dict[str, Json] = {"role": "assistant", "content": "".join(texts)}
     if calls:
         told |= {"content": told["content"] or None, "tool_calls": calls}
@@ -240,7 +240,7 @@ def _assistant(content: Json, place: str) -> dict[str, Json]:
 
 def _tool(tool: dict[str, Json], place: str) -> dict[str, Json]:
     if tool.get("type") not in (None, "custom"):
-        raise wrong(f"{place}.type", "custom: the vendor's own tools need a seat of its wire")
+        raise wrong(f"{place}.type", "custom: the vendor's own tools need a seat of its API format")
     if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input_schema"), dict):
         raise wrong(place, "a tool with name and input_schema")
     function = {"name": tool["name"], "parameters": tool["input_schema"]}

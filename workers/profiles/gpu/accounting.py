@@ -10,7 +10,7 @@ MICRO = 1_000_000
 
 
 def priced(usage: Usage, price_per_hour: float | None) -> Usage:
-    """`usage` with the device's price: dollars an hour for the seconds the stage had a lane, in
+    """`usage` with the device's price: dollars an hour for the seconds the stage had a slot, in
     micro-dollars.
     """
     if not price_per_hour:

@@ -1,6 +1,6 @@
-"""A model's child process as a speaker of the OpenAI wire.
+"""A model's child process as a speaker of the OpenAI API format.
 
-The child hands on choices, usage and vectors; what else an object of the wire has is added here.
+The child hands on choices, usage and vectors; what else an object of the API format has is added here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ NOT_FOR_ENGINES = frozenset({"model", "stream", "stream_options", "n", "dimensio
 
 
 class EngineSpeaker:
-    """Speaks for the model of `process`, which the wire calls by the name in a request's `model`."""
+    """Speaks for the model of `process`, which the API format calls by the name in a request's `model`."""
 
-    wire = OPENAI
+    api = OPENAI
     strict = False
 
     def __init__(self, process: ModelProcess) -> None:
@@ -82,7 +82,7 @@ class EngineSpeaker:
             raise
 
     def malformed(self, reason: str) -> SeatUnavailable:
-        return SeatUnavailable("The engine's answer is not of the wire", {"reason": reason})
+        return SeatUnavailable("The engine's answer is not of the API format", {"reason": reason})
 
 
 def _only(prompt: Json) -> Json:

@@ -35,7 +35,7 @@ class GpuCapability(BaseModel):
 class GpuConfig(BaseModel):
     """The `[gpu]` table of the seats file.
 
-    `cpu` and `gpus` say whether the CPU and the GPUs are offered; `lanes` is how many stages one device runs
+    `cpu` and `gpus` say whether the CPU and the GPUs are offered; `concurrency` is how many stages one device runs
     at once (the engine's own number where it is not given), `threads` on how many of the CPU's cores (all but
     one); `models` adds to the catalogue; `price_per_hour` is in dollars.
     """
@@ -44,7 +44,7 @@ class GpuConfig(BaseModel):
 
     cpu: bool = True
     gpus: bool = True
-    lanes: int | None = Field(default=None, ge=1, le=64)
+    concurrency: int | None = Field(default=None, ge=1, le=64)
     threads: int | None = Field(default=None, ge=1, le=1024)
     price_per_hour: float | None = Field(default=None, ge=0, le=1_000_000)
     models: list[Json] = Field(default_factory=list)
@@ -59,7 +59,7 @@ class GpuSeat(BaseModel):
     backend: Backend
     uuid: str | None = None
     memory_mb: int
-    lanes: int = 1
+    concurrency: int = 1
     threads: int = 1
     engine: str | None = None
     price_per_hour: float | None = None

@@ -1,7 +1,7 @@
 """The child process that holds one loaded model: `python -m workers.profiles.gpu.engine_process`.
 
 It reads JSON lines from stdin and writes JSON lines to stdout. The first line it reads is the order,
-`{"engine", "path", "context", "lanes", "threads", "gpu_layers", "embeddings", "scratch", "parent"}`; it
+`{"engine", "path", "context", "concurrency", "threads", "gpu_layers", "embeddings", "scratch", "parent"}`; it
 answers `{"loaded": true}` or `{"failed": {"kind", "reason"}}`. Then requests, `{"id", "endpoint", "body"}`,
 and `{"cancel": id}`; each request is answered by chunks, `{"id", "chunk"}`, and one `{"id", "done": true}` or
 `{"id", "error": {"kind", "reason"}}`.
@@ -78,7 +78,7 @@ def _load(order: dict[str, Any], replies: Replies) -> Engine | None:
         engine.load(
             order["path"],
             context=order["context"],
-            lanes=order["lanes"],
+            concurrency=order["concurrency"],
             threads=order["threads"],
             gpu_layers=order["gpu_layers"],
             embeddings=order["embeddings"],

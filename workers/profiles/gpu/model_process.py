@@ -52,7 +52,7 @@ class Order:
     engine: str
     path: Path
     context: int
-    lanes: int
+    concurrency: int
     threads: int
     gpu_layers: int
     embeddings: bool
@@ -282,7 +282,7 @@ class ModelProcess:
             "engine": self.order.engine,
             "path": str(self.order.path),
             "context": self.order.context,
-            "lanes": self.order.lanes,
+            "concurrency": self.order.concurrency,
             "threads": self.order.threads,
             "gpu_layers": self.order.gpu_layers,
             "embeddings": self.order.embeddings,

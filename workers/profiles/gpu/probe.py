@@ -33,7 +33,7 @@ def probe(
     """
     table = _parse(config)
     engine, why = engines.choose(environ)
-    lanes = _lanes(table.lanes, engine)
+    concurrency = _concurrency(table.concurrency, engine)
     found, missing = devices.found(table.gpus, table.cpu)
     models = catalogue(table.models, "gpu.models")
     present = []
@@ -61,7 +61,7 @@ def probe(
                     for model in present
                     if model not in usable
                 ]
-        offers.append(_offer(device, table, engine, why, usable, lanes=lanes))
+        offers.append(_offer(device, table, engine, why, usable, concurrency=concurrency))
     return ProbeReport(found=offers, missing=missing)
 
 
@@ -77,20 +77,24 @@ def _parse(config: Mapping[str, Json] | Sequence[Json]) -> GpuConfig:
             {
                 "path": f"gpu.{field}",
                 "reason": reason,
-                "expected": "cpu, gpus, lanes, threads, price_per_hour, models",
+                "expected": "cpu, gpus, slots, threads, price_per_hour, models",
             },
         ) from None
 
 
-def _lanes(asked: int | None, engine: str | None) -> int:
+def _concurrency(asked: int | None, engine: str | None) -> int:
     """How many stages a device runs at once. ConfigError: more are asked for than the engine serves."""
     if engine is None:
         return 1
-    usual = engines.make(engine).default_lanes
+    usual = engines.make(engine).default_concurrency
     if asked is not None and asked > usual == 1:
         raise ConfigError(
             f"The engine {engine} serves one request at a time",
-            {"path": "gpu.lanes", "expected": "1", "fix": "leave lanes out or set GRIDQ_ENGINE=xllamacpp"},
+            {
+                "path": "gpu.concurrency",
+                "expected": "1",
+                "fix": "leave slots out or set GRIDQ_ENGINE=xllamacpp",
+            },
         )
     return asked or usual
 
@@ -135,7 +139,7 @@ def _backends(engine: str | None, environ: Mapping[str, str]) -> list[str] | Non
 
 
 def _offer(
-    device: Device, table: GpuConfig, engine: str | None, why: str, models: list[Model], *, lanes: int
+    device: Device, table: GpuConfig, engine: str | None, why: str, models: list[Model], *, concurrency: int
 ) -> SeatOffer:
     capability = GpuCapability(
         device=device.device,
@@ -153,7 +157,7 @@ def _offer(
         backend=device.backend,
         uuid=device.uuid,
         memory_mb=device.usable_mb,
-        lanes=lanes,
+        concurrency=concurrency,
         threads=table.threads or devices.spare_cores(),
         engine=engine,
         price_per_hour=table.price_per_hour,
@@ -163,7 +167,7 @@ def _offer(
         name=device.device,
         kind=KIND,
         capability=capability.model_dump(mode="json"),
-        lanes=lanes,
+        concurrency=concurrency,
         exclusive=f"device {device.uuid or device.device}",
         config=seat.model_dump(mode="json"),
         note=f"{device.name}, {device.memory_mb} MB; {why}; models: "

@@ -83,7 +83,7 @@ class Runner:
                 engine=self._seat.engine,
                 path=path.resolve(),
                 context=model.context,
-                lanes=self._seat.lanes,
+                concurrency=self._seat.concurrency,
                 threads=self._seat.threads,
                 gpu_layers=0 if self._seat.backend == "cpu" else ALL_LAYERS,
                 embeddings=model.embeddings,

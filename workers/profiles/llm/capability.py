@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from workers.model_apis.models import ModelOffer
 from workers.profiles.llm.budget import Budgeted
 from workers.profiles.llm.price_list import Prices, Service, Tier
-from workers.profiles.llm.providers import WireName
+from workers.profiles.llm.providers import ApiName
 
 Billing = Literal["metered", "subscription"]
 
@@ -57,10 +57,10 @@ class LlmSeat(Budgeted):
     key_env: str | None = None
     key_file: str | None = None
     provider: str | None = Field(default=None, description="whose API it is; fills in what is not said")
-    wire: WireName = Field(default="openai", description="what the endpoint speaks")
+    api: ApiName = Field(default="openai", description="what the endpoint speaks")
     api_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9.-]+$", description="Azure's, dated")
     models: tuple[DeclaredModel, ...] = ()
-    lanes: int = Field(default=4, ge=1, le=512)
+    concurrency: int = Field(default=4, ge=1, le=512)
     billing: Billing = Field(default="metered", description="by the token, or a subscription at a flat rate")
     silence: float = Field(default=300.0, gt=0, description="seconds an endpoint may send nothing")
     headers: dict[str, str] = Field(default_factory=dict, description="sent with every call; no secrets")

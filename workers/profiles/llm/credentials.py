@@ -1,4 +1,4 @@
-"""A seat's key and its wire."""
+"""A seat's key and its API format."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gridq.errors import ConfigError, SeatDegraded
-from workers.model_apis.anthropic.api import AnthropicWire
-from workers.model_apis.google.api import GoogleWire
-from workers.model_apis.http.endpoint import Key, RemoteWire
-from workers.model_apis.openai.api import OpenAIWire
+from workers.model_apis.anthropic.api import AnthropicApi
+from workers.model_apis.google.api import GoogleApi
+from workers.model_apis.http.endpoint import EndpointApi, Key
+from workers.model_apis.openai.api import OpenAIApi
 from workers.profiles.llm.capability import LlmSeat
 from workers.profiles.llm.providers import PROVIDERS
 
-WIRES: Mapping[str, type[RemoteWire]] = {wire.wire: wire for wire in (OpenAIWire, AnthropicWire, GoogleWire)}
+APIS: Mapping[str, type[EndpointApi]] = {api.api: api for api in (OpenAIApi, AnthropicApi, GoogleApi)}
 
 
 def key_of(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -55,22 +55,22 @@ def login_of(seat: LlmSeat, environ: Mapping[str, str] = os.environ) -> tuple[st
         return endpoint, f"{seat.key_env} {seat.key_file}"
 
 
-def wire_of(seat: LlmSeat, key: Key) -> RemoteWire:
-    """The seat's endpoint in the wire that it speaks; nothing is sent yet."""
+def api_of(seat: LlmSeat, key: Key) -> EndpointApi:
+    """The seat's endpoint in the API format that it speaks; nothing is sent yet."""
     provider = PROVIDERS.get(seat.provider or "")
-    return WIRES[seat.wire](
+    return APIS[seat.api](
         seat.url,
         key,
         headers=seat.headers,
         silence=seat.silence,
         key_header=provider.key_header if provider else None,
-        usage_unasked=provider is not None and provider.usage_unasked,
+        usage_unrequested=provider is not None and provider.usage_unrequested,
         query=f"api-version={seat.api_version}" if seat.api_version else "",
     )
 
 
-def opened(seat: LlmSeat) -> RemoteWire:
-    """The wire of a seat that is to work. A key in a file is read for each call: tokens that somebody renews
+def opened(seat: LlmSeat) -> EndpointApi:
+    """The API format of a seat that is to work. A key in a file is read for each call: tokens that somebody renews
     there last an hour. ConfigError: there is no key.
     """
     key = key_of(seat)
@@ -81,4 +81,4 @@ def opened(seat: LlmSeat) -> RemoteWire:
         except ConfigError as error:
             raise SeatDegraded(f"The seat has no key any more: {error.message}", error.details) from None
 
-    return wire_of(seat, key if seat.key_file is None else fresh)
+    return api_of(seat, key if seat.key_file is None else fresh)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gridq.errors import GridError
 from workers.profiles.llm.capability import LlmSeat, RemoteModel
-from workers.profiles.llm.credentials import wire_of
+from workers.profiles.llm.credentials import api_of
 
 LISTING_SECONDS = 1.5
 """A probe has two seconds; endpoints whose models are not declared are asked for them, all at once, this
@@ -25,14 +25,14 @@ def listed(seats: Sequence[tuple[LlmSeat, str | None]]) -> dict[str, tuple[Remot
     answers: dict[str, tuple[RemoteModel, ...] | str] = {}
 
     def ask(seat: LlmSeat, key: str | None) -> None:
-        wire = wire_of(seat, key)
+        api = api_of(seat, key)
         try:
-            names = wire.models(LISTING_SECONDS)
+            names = api.models(LISTING_SECONDS)
             answers[seat.name] = tuple(RemoteModel(name=name) for name in names if name.lower() != "any")
         except (GridError, ValidationError) as error:
             answers[seat.name] = error.message if isinstance(error, GridError) else "a model without a name"
         finally:
-            wire.close()
+            api.close()
 
     threads = [threading.Thread(target=ask, args=each, daemon=True) for each in seats]
     until = time.monotonic() + LISTING_SECONDS

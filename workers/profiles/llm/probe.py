@@ -76,7 +76,7 @@ def _offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:
         name=seat.name,
         kind=KIND,
         capability=capability.model_dump(mode="json", exclude_defaults=True),
-        lanes=seat.lanes,
+        concurrency=seat.concurrency,
         exclusive=f"{seat.url.rstrip('/')} {login}",
         limits=seat.limits(),
         requests_per_minute=seat.requests_per_minute,

@@ -12,7 +12,7 @@ from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall
 from workers.model_apis import stages
 from workers.model_apis.demand import lack, llm_demand, llm_families
-from workers.model_apis.http.endpoint import RemoteWire
+from workers.model_apis.http.endpoint import EndpointApi
 from workers.model_apis.running import read
 from workers.profiles.llm import accounting, matching, runner
 from workers.profiles.llm.capability import LlmCapability, LlmSeat
@@ -30,7 +30,7 @@ class LlmProfile(Profile):
     Capability: ClassVar[type[BaseModel]] = LlmCapability
 
     def __init__(self) -> None:
-        self._wire: RemoteWire | CliSpeaker | None = None
+        self._api: EndpointApi | CliSpeaker | None = None
         self._capability: LlmCapability | None = None
         self._calls = 0
         self._failures = 0
@@ -54,21 +54,21 @@ class LlmProfile(Profile):
         return probe(config)
 
     def open(self, capability: BaseModel, config: Mapping[str, Json]) -> None:
-        """Read the key and make the wire ready; nothing is sent yet. ConfigError: the key is not there."""
+        """Read the key and make the API format ready; nothing is sent yet. ConfigError: the key is not there."""
         assert isinstance(capability, LlmCapability)
         self._capability = capability
         if is_cli(config):
-            self._wire = CliSpeaker(login(CliSeat.model_validate(config)))
+            self._api = CliSpeaker(login(CliSeat.model_validate(config)))
         else:
-            self._wire = opened(LlmSeat.model_validate(config))
+            self._api = opened(LlmSeat.model_validate(config))
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
-        if self._wire is None or self._capability is None:
+        if self._api is None or self._capability is None:
             read(stage, value)
             raise SeatUnavailable("The llm seat is not open", {"path": stage.path})
         self._calls += 1
         try:
-            output = runner.run(stage, value, context, self._wire, self._capability)
+            output = runner.run(stage, value, context, self._api, self._capability)
         except GridError as error:
             self._failures += 1
             error.details.setdefault("path", stage.path)
@@ -76,9 +76,9 @@ class LlmProfile(Profile):
         return output
 
     def close(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.close()
+        api, self._api = self._api, None
+        if api is not None:
+            api.close()
 
     def estimate(self, stage: StageCall, value: Json) -> Estimate:
         """Tokens by rule of thumb; their cost at the open seat's dearest model, nothing where no seat is

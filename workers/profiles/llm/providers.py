@@ -12,7 +12,7 @@ from typing import Literal
 
 from gridq.errors import ConfigError
 
-WireName = Literal["openai", "anthropic", "google"]
+ApiName = Literal["openai", "anthropic", "google"]
 
 
 @dataclass(frozen=True)
@@ -20,20 +20,20 @@ class Provider:
     """One provider.
 
     `listed`: its id in the price list, None where it charges nothing by the token. `states_cost`: each answer
-    says what it cost. `key_header`: where the key goes, where that is not what its wire says. `lists` False:
+    says what it cost. `key_header`: where the key goes, where that is not what its API format says. `lists` False:
     it has no list of models to ask. `usage_unasked`: a stream says what it used without being asked, and
     being asked is an error.
     """
 
     name: str
     url: str | None
-    wire: WireName = "openai"
+    api: ApiName = "openai"
     keys: tuple[str, ...] = ()
     listed: str | None = None
     states_cost: bool = False
     key_header: str | None = None
     lists: bool = True
-    usage_unasked: bool = False
+    usage_unrequested: bool = False
 
 
 PROVIDERS = {
@@ -48,7 +48,7 @@ PROVIDERS = {
             "https://api.mistral.ai/v1",
             keys=("MISTRAL_API_KEY",),
             listed="mistral",
-            usage_unasked=True,
+            usage_unrequested=True,
         ),
         Provider(
             "google",
@@ -98,6 +98,6 @@ def provider_of(name: str, path: str) -> Provider:
         {
             "path": path,
             "expected": "one of " + ", ".join(sorted(PROVIDERS)),
-            "fix": f'write "{near[0]}"' if near else "leave 'provider' out, and give url and wire",
+            "fix": f'write "{near[0]}"' if near else "leave 'provider' out, and give url and API format",
         },
     )

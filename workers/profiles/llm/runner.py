@@ -12,7 +12,7 @@ from workers.profiles.llm.capability import LlmCapability
 
 
 def run(
-    stage: StageCall, value: Json, context: StageContext, wire: Speaker, capability: LlmCapability
+    stage: StageCall, value: Json, context: StageContext, api: Speaker, capability: LlmCapability
 ) -> Json:
     """Run `stage` with the seat's model that it asks for.
 
@@ -22,4 +22,4 @@ def run(
     model = stages.choose(stage, asked, capability.models)
     context.check()
     accounted = AccountedContext(context, lambda usage: charged(usage, model, capability))
-    return running.run(asked, model.name, accounted, wire)
+    return running.run(asked, model.name, accounted, api)

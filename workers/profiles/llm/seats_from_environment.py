@@ -109,7 +109,7 @@ def _seat(named: Named, environ: Mapping[str, str]) -> LlmSeat:
     try:
         models = tuple(DeclaredModel(name=name) for name in names)
         return LlmSeat(
-            name=named.provider, provider=named.provider, url=url, wire=provider.wire, models=models, **key
+            name=named.provider, provider=named.provider, url=url, api=provider.api, models=models, **key
         )
     except ValidationError:
         raise NotUsable(f"{base or 'its address'} or {named.prefixes[0]}_MODEL is not usable") from None

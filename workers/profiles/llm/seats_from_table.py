@@ -31,7 +31,7 @@ def _parse(table: Json, path: str, environ: Mapping[str, str]) -> LlmSeat:
     try:
         seat = LlmSeat.model_validate(_filled(table, path, environ))
     except ValidationError as exc:
-        expected = "name and url, or provider; perhaps key_env or key_file, models, lanes, budget"
+        expected = "name and url, or provider; perhaps key_env or key_file, models, slots, budget"
         field, reason, expected = fault(exc, expected)
         raise ConfigError(
             "An llm seat's table is not usable",
@@ -63,7 +63,7 @@ def _filled(table: Json, path: str, environ: Mapping[str, str]) -> Json:
     if not isinstance(name, str):
         return table
     provider = provider_of(name, f"{path}.provider")
-    known: dict[str, Json] = {"name": provider.name, "wire": provider.wire}
+    known: dict[str, Json] = {"name": provider.name, "api": provider.api}
     if provider.url is not None:
         known["url"] = provider.url
     elif "url" not in table:
@@ -90,6 +90,6 @@ def _check_distinct(seats: list[LlmSeat], environ: Mapping[str, str]) -> None:
         if login in logins:
             raise ConfigError(
                 f"The llm seats {logins[login]!r} and {seat.name!r} are one login at one endpoint",
-                {"path": f"llm[{index}]", "fix": "keep one of them and give it more lanes"},
+                {"path": f"llm[{index}]", "fix": "keep one of them and give it more slots"},
             )
         logins[login] = seat.name

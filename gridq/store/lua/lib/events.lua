@@ -8,7 +8,7 @@ local function watched()
 end
 
 local function publish(events)  -- JSON text of a list of events
-  local t = C('HMGET', K .. 'bells', 'events', 'topic')
+  local t = C('HMGET', K .. 'wake_ups', 'events', 'topic')
   if t[2] then C('PUBLISH', t[2], (string.gsub(t[1], '@@EVENTS@@', function() return cjson.encode(events) end))) end
 end
 

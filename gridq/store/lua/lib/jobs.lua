@@ -1,14 +1,14 @@
 -- The life of a job: leases closed, steps finished, skipped, failed, reset; the end.
 
--- Close a lease: the lane comes back, and what it held. Returns the seat, nil where the lease was not open, and the names of the
+-- Close a lease: the slot comes back, and what it held. Returns the seat, nil where the lease was not open, and the names of the
 -- shared sheets under which it was claimed, nil where nothing bound its seat then.
 local function free(lease)
   if C('ZREM', K .. 'leases', lease) == 0 then return nil end
-  local seat, lane, money, tokens, requests, names = string.match(C('HGET', K .. 'who', lease), '^(%S+) (%S+) (%d+) ?(%d*) ?(%d*) ?(%S*)$')
+  local seat, slot, money, tokens, requests, names = string.match(C('HGET', K .. 'who', lease), '^(%S+) (%S+) (%d+) ?(%d*) ?(%d*) ?(%S*)$')
   names = names ~= '' and names or nil
   if names then give_back(seat, tonumber(money), tonumber(tokens), tonumber(requests), names) end
   C('HDEL', K .. 'who', lease)
-  if C('HGET', K .. 'held:' .. seat, lane) == lease then C('HDEL', K .. 'held:' .. seat, lane) end
+  if C('HGET', K .. 'held:' .. seat, slot) == lease then C('HDEL', K .. 'held:' .. seat, slot) end
   return seat, names
 end
 
@@ -165,7 +165,7 @@ local function finish(job, state, payload, left)
 end
 
 -- One dependency of each dependent is met; those with none left become ready. Pure ones are handed to `pure` where given:
--- the lane that completes runs the first of them itself.
+-- the slot that completes runs the first of them itself.
 local function release(job, dependents, pure, later)
   if dependents == '-' then return end
   local j = jobkey(job)

@@ -6,10 +6,10 @@ local function seats_of(q)
   if not serving[q] then
     local list = {}
     for _, seat in ipairs(C('SRANDMEMBER', K .. 'serve:' .. q, 64)) do
-      local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'own', 'grid', 'rpm', 'grpm', 'only', 'shared', 'prices',
+      local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'own', 'grid', 'rpm', 'grpm', 'only', 'shared', 'prices',
         'hourly', 'takes')
       local rate = least(f[4], f[5])
-      list[#list + 1] = {seat = seat, lanes = tonumber(f[1] or 0), busy = C('HLEN', K .. 'held:' .. seat),
+      list[#list + 1] = {seat = seat, concurrency = tonumber(f[1] or 0), busy = C('HLEN', K .. 'held:' .. seat),
         bill = bound_by(seat, f[2], f[3], f[7]), hasty = rate ~= nil and spent_rate(seat, rate), only = f[6], prices = f[8],
         hourly = f[9], takes = f[10]}
     end
@@ -34,14 +34,14 @@ local function unclaimed(q, x, cost, agent, team, told)
   if not costless(q) and C('HEXISTS', K .. 'parked', agent) == 1 then
     return 'its agent or team was over its limits, so its stages stood aside', 'raise them, or wait until their window turns'
   end
-  local able, lanes, free, solvent, patient, others, empty, turn = 0, 0, 0, 0, 0, 0, nil, nil
+  local able, concurrency, free, solvent, patient, others, empty, turn = 0, 0, 0, 0, 0, 0, nil, nil
   local seats = seats_of(q)
   if not seats[1] then return 'no live seat serves it and takes work', 'start a worker that serves it' end
   for _, s in ipairs(seats) do
     if not lent(s.only, agent, team) then others = others + 1
     elseif not has(x, s.seat) then
-      able, lanes = able + 1, lanes + s.lanes
-      if s.busy < s.lanes then
+      able, concurrency = able + 1, concurrency + s.concurrency
+      if s.busy < s.concurrency then
         free = free + 1
         local m, name = lacking(s.bill, q, tonumber(cost), estimate(told, q, s.prices, s.hourly, s.takes))
         if m and not empty then empty, turn = meter_words(m, name, s.seat), m.turn end
@@ -54,7 +54,7 @@ local function unclaimed(q, x, cost, agent, team, told)
   end
   if others == #seats then return 'all seats that serve it are lent to others', 'ask the owner of one to lend it to the agent' end
   if able == 0 then return 'the seats that serve it failed it or lack what it needs', 'look at its attempts: gridq job' end
-  if free == 0 then return 'all lanes of its seats were busy (' .. lanes .. ')', 'add a seat, or allow a longer queue_timeout' end
+  if free == 0 then return 'all slots of its seats were busy (' .. concurrency .. ')', 'add a seat, or allow a longer queue_timeout' end
   if solvent == 0 then
     return 'the budgets of the seats that serve it do not suffice: ' .. empty, 'raise one, or wait until it turns', turn
   end

@@ -93,7 +93,7 @@ local function lacking(bill, q, money, tokens, guess)
   end
 end
 
--- For how long a stage of a queue is expected to hold a lane, in ms: as nine of ten of that queue did on the seat lately (`takes`:
+-- For how long a stage of a queue is expected to hold a slot, in ms: as nine of ten of that queue did on the seat lately (`takes`:
 -- 'queue=ms …'), else as those of its slowest queue, else its time-out, which is the most it can.
 local function lasts(takes, q, timeout)
   local slowest

@@ -28,7 +28,7 @@ local function park_all(only)
   end
 end
 
--- An agent comes back, level with those served now. One bell for each queue: who answers it rings for the next.
+-- An agent comes back, level with those served now. One wake-up for each queue: who answers it rings for the next.
 local rung = {}
 local function unpark(agent)
   for _, m in ipairs(C('SMEMBERS', K .. 'park:' .. agent)) do

@@ -1,11 +1,11 @@
--- Where ready stages stand, and the bells that wake lanes.
+-- Where ready stages stand, and the wake-ups that wake slots.
 
 -- What a claim of this cost moves its agent's virtual time by: one stage, plus one for each cent.
 local function weight(cost) return 1 + tonumber(cost) / 10000 end
 
-local function bell(key, queue, template)
-  local id = 'bell-' .. C('INCR', K .. 'bellno')
-  local message = string.gsub(C('HGET', K .. 'bells', template) or '', '@@(%u+)@@', {ID = id, QUEUE = queue})
+local function wake_up(key, queue, template)
+  local id = 'wake_up-' .. C('INCR', K .. 'wake_up_number')
+  local message = string.gsub(C('HGET', K .. 'wake_ups', template) or '', '@@(%u+)@@', {ID = id, QUEUE = queue})
   if message == '' then return 0 end
   if C('LPUSH', key, message) == 1 then C('PEXPIRE', key, 3600000) end
   return 1
@@ -29,8 +29,8 @@ local function preferred(q, session)
 end
 
 -- Ring for one stage: a preferred seat that is idle, else the best-ranked idle seat's own queue, else the capability's
--- queue, where never more bells stand than lanes listen. A bell is a hint: a seat found busy leaves the idle set and comes
--- back with its next free lane. Where it is known who is excluded, what the stage costs and will use (`told`) and whose it is, a
+-- queue, where never more wake-ups stand than slots listen. A wake-up is a hint: a seat found busy leaves the idle set and comes
+-- back with its next free slot. Where it is known who is excluded, what the stage costs and will use (`told`) and whose it is, a
 -- seat that could not take it is passed over.
 local function ring(q, excluded, cost, session, agent, team, told)
   local set = K .. 'idle:' .. q
@@ -39,28 +39,28 @@ local function ring(q, excluded, cost, session, agent, team, told)
   for _, seat in ipairs(C('ZRANGE', set, 0, 15)) do seats[#seats + 1] = seat end
   local spare
   for _, seat in ipairs(seats) do
-    local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'own', 'grid', 'only', 'shared', 'prices', 'hourly', 'takes')
+    local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'own', 'grid', 'only', 'shared', 'prices', 'hourly', 'takes')
     local bill = cost and bound_by(seat, f[2], f[3], f[5])
     local poor = bill and lacking(bill, q, tonumber(cost), estimate(told, q, f[6], f[7], f[8]))
     if not poor and not (excluded and has(excluded, seat)) and (not agent or lent(f[4], agent, team)) then
       local own = P .. 'seat:' .. seat
-      local lanes = tonumber(f[1] or 0)
+      local concurrency = tonumber(f[1] or 0)
       local taken = C('LLEN', own) + C('HLEN', K .. 'held:' .. seat)
-      if f[4] and not agent and taken < lanes then  -- whose stage it is nobody knows: one that is lent to some alone comes last
-        spare = spare or {seat, own, taken + 1 >= lanes}
+      if f[4] and not agent and taken < concurrency then  -- whose stage it is nobody knows: one that is lent to some alone comes last
+        spare = spare or {seat, own, taken + 1 >= concurrency}
       else
-        if taken + 1 >= lanes then C('ZREM', set, seat) end
-        if taken < lanes then return bell(own, 'seat:' .. seat, 'stage') end
+        if taken + 1 >= concurrency then C('ZREM', set, seat) end
+        if taken < concurrency then return wake_up(own, 'seat:' .. seat, 'stage') end
       end
     end
   end
   if spare then
     if spare[3] then C('ZREM', set, spare[1]) end
-    return bell(spare[2], 'seat:' .. spare[1], 'stage')
+    return wake_up(spare[2], 'seat:' .. spare[1], 'stage')
   end
-  local lanes = tonumber(C('HGET', K .. 'lanes', q) or 0)
-  if lanes < 1 then lanes = 1 end
-  if C('LLEN', P .. q) < lanes then return bell(P .. q, q, 'stage') end
+  local concurrency = tonumber(C('HGET', K .. 'concurrency', q) or 0)
+  if concurrency < 1 then concurrency = 1 end
+  if C('LLEN', P .. q) < concurrency then return wake_up(P .. q, q, 'stage') end
   return 0
 end
 

@@ -59,16 +59,16 @@ local function remembered(before, told, queues)
 end
 
 -- Whether a seat is counted at its queues, as long as it is live and takes work.
-local function enlist(seat, lanes, queues)
+local function enlist(seat, concurrency, queues)
   for q in words(queues) do
-    C('HINCRBY', K .. 'lanes', q, lanes)
+    C('HINCRBY', K .. 'concurrency', q, concurrency)
     C('SADD', K .. 'serve:' .. q, seat)
   end
 end
 
-local function unlist(seat, lanes, queues)
+local function unlist(seat, concurrency, queues)
   for q in words(queues) do
-    if C('HINCRBY', K .. 'lanes', q, -tonumber(lanes)) <= 0 then C('HDEL', K .. 'lanes', q) end
+    if C('HINCRBY', K .. 'concurrency', q, -tonumber(concurrency)) <= 0 then C('HDEL', K .. 'concurrency', q) end
     C('SREM', K .. 'serve:' .. q, seat)
     C('ZREM', K .. 'idle:' .. q, seat)
   end
@@ -76,26 +76,26 @@ end
 
 -- An operator's word holds whatever the worker says: while drain:<seat> is there, the seat takes nothing. `draining` ('op' by
 -- an operator, 1 by the worker itself, false) is what its record says; gives what it says now.
-local function obey(seat, draining, lanes, queues, ttl)
+local function obey(seat, draining, concurrency, queues, ttl)
   local drained = C('PEXPIRE', K .. 'drain:' .. seat, ttl) == 1
   if drained and not draining then
     C('HSET', K .. 'seat:' .. seat, 'draining', 'op')
-    unlist(seat, lanes, queues)
+    unlist(seat, concurrency, queues)
     for q in words(queues) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
     return 'op'
   elseif draining == 'op' and not drained then
     C('HDEL', K .. 'seat:' .. seat, 'draining')
-    enlist(seat, lanes, queues)
+    enlist(seat, concurrency, queues)
     idle(seat, queues)
     return false
   end
   return draining
 end
 
--- The seat is no longer live: its leases are lost now, its lanes are listened to by nobody. `died`: its process ended by
+-- The seat is no longer live: its leases are lost now, its slots are listened to by nobody. `died`: its process ended by
 -- itself, and a stage that ran there alone is held to have killed it; of several it cannot be told which.
 local function gone(seat, why, died)
-  local f = C('HMGET', K .. 'seat:' .. seat, 'lanes', 'queues', 'draining', 'warm', 'only')
+  local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'queues', 'draining', 'warm', 'only')
   if f[5] then C('HDEL', K .. 'lends', seat) end
   if f[4] and f[4] ~= '' then warmed(seat, f[4], '') end
   if C('ZREM', K .. 'seats', seat) == 1 and not f[3] then unlist(seat, f[1], f[2]) end

@@ -31,14 +31,14 @@ local function look(job, step)
     chain = f[18]}
 end
 
-local function open(job, step, seat, lane, nonce, hold, s)
+local function open(job, step, seat, slot, nonce, hold, s)
   local attempt = whole(s.attempts + 1)
   local rest = s.epoch .. ':' .. attempt .. ':' .. nonce
   local lease = job .. ':' .. step .. ':' .. rest
   C('HSET', jobkey(job), 'cur:' .. step, rest, 'st:' .. step, NOW, 'a:' .. step, attempt)
   C('ZADD', K .. 'leases', NOW + LEASE, lease)
-  C('HSET', K .. 'who', lease, seat .. ' ' .. lane .. ' ' .. hold)
-  if C('HSET', K .. 'held:' .. seat, lane, lease) == 1 then C('PEXPIRE', K .. 'held:' .. seat, KEEP) end
+  C('HSET', K .. 'who', lease, seat .. ' ' .. slot .. ' ' .. hold)
+  if C('HSET', K .. 'held:' .. seat, slot, lease) == 1 then C('PEXPIRE', K .. 'held:' .. seat, KEEP) end
   return lease
 end
 
@@ -182,11 +182,11 @@ local function outwaited(job, step, s)
 end
 
 -- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, limited, again.
-local function take(seat, inc, lane, nonce)
-  local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'own', 'queues', 'draining', 'warm', 'grid', 'rpm', 'grpm', 'shared', 'prices',
+local function take(seat, inc, slot, nonce)
+  local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'concurrency', 'own', 'queues', 'draining', 'warm', 'grid', 'rpm', 'grpm', 'shared', 'prices',
     'only', 'hourly', 'takes')
   if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
-  local mine = C('HGET', K .. 'held:' .. seat, lane)
+  local mine = C('HGET', K .. 'held:' .. seat, slot)
   if mine then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
     local s = C('ZSCORE', K .. 'leases', mine) and look(parse(mine))
     if s then
@@ -194,7 +194,7 @@ local function take(seat, inc, lane, nonce)
       return give(mine, 0, s)
     end
     free(mine)
-    C('HDEL', K .. 'held:' .. seat, lane)
+    C('HDEL', K .. 'held:' .. seat, slot)
   end
   if S[5] then return {'draining'} end
   if C('HLEN', K .. 'held:' .. seat) >= tonumber(S[2]) then return {'full'} end
@@ -241,7 +241,7 @@ local function take(seat, inc, lane, nonce)
           post(bill, best.q, {money = money, tokens = tokens, requests = request, parallel = request}, {})
           hold = whole(money) .. ' ' .. whole(tokens) .. ' ' .. request .. ' ' .. names_of(bill, best.q)
         end
-        local lease = open(job, step, seat, lane, nonce, hold, s)
+        local lease = open(job, step, seat, slot, nonce, hold, s)
         if s.session then remember_session(s.agent, s.session, seat) end
         if rate then count_request(seat, rate) end
         C('HSET', K .. 'vt:' .. best.kind, '*', math.max(best.v, best.system), '*' .. best.q, best.v, best.agent,
@@ -256,15 +256,15 @@ local function take(seat, inc, lane, nonce)
   return {'again'}
 end
 
--- Whether the lane may open a lease outside of `take`: a late caller's seat may have passed on to another incarnation.
-local function may(seat, inc, lane)
-  local S, held = C('HMGET', K .. 'seat:' .. seat, 'inc', 'lanes', 'draining'), K .. 'held:' .. seat
-  return S[1] == inc and not S[3] and C('ZSCORE', K .. 'seats', seat) and C('HEXISTS', held, lane) == 0
+-- Whether the slot may open a lease outside of `take`: a late caller's seat may have passed on to another incarnation.
+local function may(seat, inc, slot)
+  local S, held = C('HMGET', K .. 'seat:' .. seat, 'inc', 'concurrency', 'draining'), K .. 'held:' .. seat
+  return S[1] == inc and not S[3] and C('ZSCORE', K .. 'seats', seat) and C('HEXISTS', held, slot) == 0
     and C('HLEN', held) < tonumber(S[2])
 end
 
--- A pure step that a completion made ready, taken by the completing lane at once, whatever its seat serves.
-local function take_pure(job, step, seat, lane, nonce)
+-- A pure step that a completion made ready, taken by the completing slot at once, whatever its seat serves.
+local function take_pure(job, step, seat, slot, nonce)
   local s = look(job, step)
-  return give(open(job, step, seat, lane, nonce, 0, s), 0, s)
+  return give(open(job, step, seat, slot, nonce, 0, s), 0, s)
 end

@@ -1,4 +1,4 @@
-"""Each error's HTTP status, and each wire's words for it."""
+"""Each error's HTTP status, and each API format's words for it."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def client() -> Iterator[TestClient]:
 
 
 def code_of(path: str, body: Any) -> Any:
-    """The stable code in an error's body, whose shape must be that of the path's wire."""
+    """The stable code in an error's body, whose shape must be that of the path's API format."""
     if path.startswith("/v1/messages"):
         assert set(body) == {"type", "error", "request_id"}
         assert body["type"] == "error"
@@ -291,7 +291,7 @@ def code_of(path: str, body: Any) -> Any:
         ("GET", "/typed?limit=x", 400, "request.invalid"),
     ],
 )
-def test_whatever_is_wrong_has_the_shape_of_the_paths_wire(
+def test_whatever_is_wrong_has_the_shape_of_the_paths_api(
     client: TestClient, prefix: str, method: str, path: str, status: int, code: str
 ) -> None:
     answer = client.request(method, prefix + path, headers={"x-request-id": "mine-1"})

@@ -47,13 +47,13 @@ def rung(grid: Grid, *seats: str) -> list[str]:
     jobs = []
     for _ in seats:
         jobs.append(grid.job(one()))
-        order += [seat for seat in seats if seat not in order and grid.bells(f"seat:{seat}")]
+        order += [seat for seat in seats if seat not in order and grid.wake_ups(f"seat:{seat}")]
     for job in jobs:
         grid.scripts.stop(job, "cancelled", "{}")
     return order
 
 
-def test_the_bells_go_to_the_seat_whose_window_ends_soon(grid: Grid) -> None:
+def test_the_wake_ups_go_to_the_seat_whose_window_ends_soon(grid: Grid) -> None:
     for seat in ("m.a-month", "m.b-week", "m.c-hours"):
         grid.seat(seat)
     window(grid, "m.a-month", "30d", 95, 29 * 24)
@@ -107,7 +107,7 @@ def test_a_seat_that_remembers_a_session_goes_before_all_ranks(grid: Grid) -> No
     window(grid, "m.a", "day", 10, 1)
     grid.clear("seat:m.a", "seat:m.b", ANY)
     grid.job(one(), session="s1")
-    assert (grid.bells("seat:m.a"), grid.bells("seat:m.b")) == (1, 0)
+    assert (grid.wake_ups("seat:m.a"), grid.wake_ups("seat:m.b")) == (1, 0)
 
 
 def test_windows_of_the_calendar_end_by_the_calendar(grid: Grid) -> None:

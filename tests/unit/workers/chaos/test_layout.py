@@ -10,7 +10,7 @@ from gridq.config.settings import Settings
 from gridq.limits import quotas_file
 from gridq.profiles.profile import load
 from workers.chaos import plan
-from workers.chaos.layout import LANES, TEAM, bounds, witnessed
+from workers.chaos.layout import CONCURRENCY, TEAM, bounds, witnessed
 from workers.machine import probing
 
 PLAN = plan.make(2000, 5, 300, (), 1.5)
@@ -40,8 +40,8 @@ def test_every_file_is_right_and_says_what_binds(tmp_path: Path, machines: int) 
             for bound in layout.bounds
             if bound.who == f"seat {id}" and bound.own
         }
-    lanes = next(seat for seat in seats.seats if seat.name == "bench").offer.lanes
-    assert lanes == 2 * LANES
+    concurrency = next(seat for seat in seats.seats if seat.name == "bench").offer.concurrency
+    assert concurrency == 2 * CONCURRENCY
     assert layout.stays == {f"m{machines}.bench"}
 
 

@@ -64,7 +64,7 @@ def grid(grid_env: GridEnv, tmp_path: Path) -> Iterator[Grid]:
 def says(grid: Grid, name: str, **said: Any) -> None:
     """A seat's worker tells the grid how it is."""
     ad = Advertisement(
-        seat=f"m.{name}", machine="m", worker=f"{name}@m", incarnation="i1", kind="bench", lanes=1,
+        seat=f"m.{name}", machine="m", worker=f"{name}@m", incarnation="i1", kind="bench", concurrency=1,
         queues=["bench:any"], **said,
     )  # fmt: skip
     advertise(grid.client, grid.keys, ad, 60.0)

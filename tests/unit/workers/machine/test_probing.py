@@ -79,10 +79,10 @@ def test_a_probe_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_seats_file_reaches_the_probe(tmp_path: Path) -> None:
-    (tmp_path / "seats.toml").write_text("[bench]\nlanes = 7\n")
+    (tmp_path / "seats.toml").write_text("[bench]\nconcurrency = 7\n")
     found = find(Settings(home=tmp_path, profiles=(), stages=()), {"bench": FakeProfile()})
     seat: Json = found.seats[1].offer
-    assert seat.lanes == 7
+    assert seat.concurrency == 7
 
 
 class Asked(FakeProfile):

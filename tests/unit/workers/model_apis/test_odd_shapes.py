@@ -17,7 +17,7 @@ from workers.model_apis.forwarding import pass_on
 from workers.model_apis.request import ask
 from workers.model_apis.running import read, run
 
-STAGE = StageCall(id="s", name="llm_wire", path="$", implementation="llm:wire")
+STAGE = StageCall(id="s", name="llm_api_request", path="$", implementation="llm:api_request")
 JUNK = [
     None,
     3,
@@ -155,8 +155,8 @@ class Seat:
 
     strict = False
 
-    def __init__(self, wire: str, answer: Any, events: list[Any]) -> None:
-        self.wire = wire
+    def __init__(self, api: str, answer: Any, events: list[Any]) -> None:
+        self.api = api
         self.answer = answer
         self.events = events
 
@@ -170,7 +170,7 @@ class Seat:
         return SeatUnavailable(reason)
 
 
-@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
 @pytest.mark.parametrize(
     ("asked", "path", "body"),
     [
@@ -179,21 +179,21 @@ class Seat:
         ("openai", "embeddings", EMBED),
     ],
 )
-def test_every_odd_shape_is_told_as_an_error(wire: str, asked: str, path: str, body: dict[str, Any]):
+def test_every_odd_shape_is_told_as_an_error(api: str, asked: str, path: str, body: dict[str, Any]):
     chance = random.Random(1)
     answers, errors = 0, 0
-    answer, events = (COMPLETION, CHUNKS) if wire == "openai" else (MESSAGE, EVENTS)
+    answer, events = (COMPLETION, CHUNKS) if api == "openai" else (MESSAGE, EVENTS)
     for number in range(600):
         told = broken(body, chance) if number % 2 else body
         seat = (
-            Seat(wire, answer, events)
+            Seat(api, answer, events)
             if number % 3 == 0
-            else Seat(wire, broken(answer, chance), broken(events, chance))
+            else Seat(api, broken(answer, chance), broken(events, chance))
         )
         pieces: list[Any] = []
         context = StageContext(emit=pieces.append if chance.random() < 0.5 else None)
         try:
-            made = pass_on(ask(STAGE, {"wire": asked, "path": path, "body": told}), "m", context, seat)
+            made = pass_on(ask(STAGE, {"api": asked, "path": path, "body": told}), "m", context, seat)
         except GridError:
             errors += 1
             continue
@@ -201,10 +201,10 @@ def test_every_odd_shape_is_told_as_an_error(wire: str, asked: str, path: str, b
         assert made["usage"]
         json.dumps([made, pieces], allow_nan=False)
     assert errors
-    assert answers or (wire == "anthropic" and path == "embeddings")
+    assert answers or (api == "anthropic" and path == "embeddings")
 
 
-@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
     ("implementation", "value"),
@@ -214,14 +214,14 @@ def test_every_odd_shape_is_told_as_an_error(wire: str, asked: str, path: str, b
         ("llm:embed", ["a"]),
     ],
 )
-def test_so_it_is_for_the_stages_of_a_model(wire: str, streaming: bool, implementation: str, value: Any):
+def test_so_it_is_for_the_stages_of_a_model(api: str, streaming: bool, implementation: str, value: Any):
     chance = random.Random(2)
-    answer, events = (COMPLETION, CHUNKS) if wire == "openai" else (MESSAGE, EVENTS)
+    answer, events = (COMPLETION, CHUNKS) if api == "openai" else (MESSAGE, EVENTS)
     effects = [Effect(effect="Llm", model="m")]
     call = StageCall(id="s", name="s", path="$", implementation=implementation, effects=effects)
     answers, errors = 0, 0
     for _ in range(400):
-        seat = Seat(wire, broken(answer, chance), broken(events, chance))
+        seat = Seat(api, broken(answer, chance), broken(events, chance))
         context = StageContext(emit=(lambda piece: None) if streaming else None)
         try:
             json.dumps(run(read(call, value), "m", context, seat), allow_nan=False)
@@ -233,4 +233,4 @@ def test_so_it_is_for_the_stages_of_a_model(wire: str, streaming: bool, implemen
         assert 0 < used.tokens_in < 10**9
         assert used.tokens_out > 0 or implementation == "llm:embed"
     assert errors
-    assert answers or (wire == "anthropic" and implementation == "llm:embed")
+    assert answers or (api == "anthropic" and implementation == "llm:embed")

@@ -12,7 +12,7 @@ from workers.model_apis.models import ModelOffer
 from workers.model_apis.request import ask
 from workers.model_apis.stages import choose, estimate
 
-STAGE = StageCall(id="s", name="llm_wire", path="$.a", implementation="llm:wire")
+STAGE = StageCall(id="s", name="llm_api_request", path="$.a", implementation="llm:api_request")
 MESSAGES = [{"role": "user", "content": "hi"}]
 PATHS = [
     ("openai", "chat/completions", {"messages": MESSAGES}),
@@ -24,29 +24,29 @@ PATHS = [
 ]
 
 
-def asked(wire: Any, path: Any, body: Any, **more: Any) -> Any:
-    return ask(STAGE, {"wire": wire, "path": path, "body": body, **more})
+def asked(api: Any, path: Any, body: Any, **more: Any) -> Any:
+    return ask(STAGE, {"api": api, "path": path, "body": body, **more})
 
 
-@pytest.mark.parametrize(("wire", "path", "body"), PATHS)
-def test_right_requests_pass_whole(wire: str, path: str, body: dict[str, Any]):
+@pytest.mark.parametrize(("api", "path", "body"), PATHS)
+def test_right_requests_pass_whole(api: str, path: str, body: dict[str, Any]):
     body = {**body, "model": "m", "vendor_thing": {"deep": [1, None]}, "temperature": None}
-    made = asked(wire, path, body)
+    made = asked(api, path, body)
     assert made.body == body
     assert made.model == "m"
     assert made.embeddings == (path == "embeddings")
-    assert asked(wire, path, body, model="by config").model == "by config"
-    several = asked(wire, path, {**body, "models": ["n"]}, model=["m", "n"])
+    assert asked(api, path, body, model="by config").model == "by config"
+    several = asked(api, path, {**body, "models": ["n"]}, model=["m", "n"])
     assert (several.model, several.body) == (["m", "n"], body)  # the grid's own field is not the endpoint's
-    assert asked(wire, path, {**body, "models": ["n"]}).body["models"] == ["n"]
+    assert asked(api, path, {**body, "models": ["n"]}).body["models"] == ["n"]
 
 
 @pytest.mark.parametrize(
-    ("wire", "path", "body", "param"),
+    ("api", "path", "body", "param"),
     [
-        ("soap", "messages", {}, "wire"),
-        (None, "messages", {}, "wire"),
-        (["openai"], "completions", {}, "wire"),
+        ("soap", "messages", {}, "api"),
+        (None, "messages", {}, "api"),
+        (["openai"], "completions", {}, "api"),
         ("openai", "messages", {}, "path"),
         ("anthropic", ["messages"], {}, "path"),
         ("openai", "completions", "x", "body"),
@@ -85,9 +85,9 @@ def test_right_requests_pass_whole(wire: str, path: str, body: dict[str, Any]):
         ),
     ],
 )
-def test_a_malformed_request_names_its_field(wire: Any, path: Any, body: Any, param: str):
+def test_a_malformed_request_names_its_field(api: Any, path: Any, body: Any, param: str):
     with pytest.raises(StageError) as caught:
-        asked(wire, path, body)
+        asked(api, path, body)
     assert caught.value.details["param"] == param
     assert caught.value.details["status"] == 400
     assert str(caught.value.path).startswith("$.a.input")
@@ -111,7 +111,7 @@ def test_the_model_of_the_config_chooses():
 
 def test_an_estimate_counts_the_body():
     def tokens(path: str, **body: Any) -> int:
-        return estimate(STAGE, {"wire": "openai", "path": path, "body": body}).tokens
+        return estimate(STAGE, {"api": "openai", "path": path, "body": body}).tokens
 
     assert tokens("embeddings", input="x" * 400) == 101
     assert tokens("completions", prompt="x" * 400, max_tokens=50) == 151

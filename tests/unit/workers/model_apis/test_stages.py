@@ -79,7 +79,7 @@ def test_a_system_text_leads_the_messages():
     assert [message["role"] for message in asked.body["messages"]] == ["system", "user"]
 
 
-def test_the_body_is_the_input_without_what_the_wire_sets():
+def test_the_body_is_the_input_without_what_the_api_sets():
     told = {"prompt": "x", "model": "a", "stream": True, "stream_options": {}, "n": 1, "top_k": 3}
     asked = request(call("llm:complete"), told)
     assert asked.endpoint is Endpoint.CHAT

@@ -1,4 +1,4 @@
-"""What a call used, read from each wire's own names and told in the other's, nothing lost on the way."""
+"""What a call used, read from each API format's own names and told in the other's, nothing lost on the way."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_written_to_the_cache_may_be_stated_by_how_long_it_is_kept_alone
 
 
 @pytest.mark.parametrize("used", [openai_usage(CHAT), anthropic_usage(MESSAGE), Usage(tokens_in=3)])
-def test_each_wire_tells_it_so_that_it_is_read_back_whole(used: Usage):
+def test_each_api_tells_it_so_that_it_is_read_back_whole(used: Usage):
     assert openai_usage(as_openai(used)) == used
     heard = used.model_copy(update={"tokens_audio_in": 0, "tokens_audio_out": 0})  # Messages has no audio
     assert anthropic_usage(as_anthropic(used)) == heard
@@ -151,7 +151,7 @@ def test_the_kind_of_service_counts_where_it_is_charged_otherwise(told: Any, ser
     assert anthropic_usage({**MESSAGE, "speed": told}).service == service
 
 
-def test_the_last_chunk_and_the_last_event_tell_it_in_their_wires_names():
+def test_the_last_chunk_and_the_last_event_tell_it_in_their_apis_names():
     chunks = CompletionChunks({"model": "m"})
     begun = {**MESSAGE, "output_tokens": 1, "output_tokens_details": None}
     chunks.add({"type": "message_start", "message": {"id": "1", "usage": begun}})

@@ -49,7 +49,7 @@ def test_each_seat_has_its_own_terms_and_the_profile_sees_none_of_them(tmp_path:
 
 def test_a_table_without_a_name_speaks_for_every_seat_of_its_kind() -> None:
     owners = Owners()
-    assert owners.split({"gpu": {"lanes": 2, "owner": "bob"}}) == {"gpu": {"lanes": 2}}
+    assert owners.split({"gpu": {"concurrency": 2, "owner": "bob"}}) == {"gpu": {"concurrency": 2}}
     assert [owners.of("gpu", name).owner for name in ("gpu0", "cpu")] == ["bob", "bob"]
     assert owners.of("llm", "gpu0") == Terms()
 
@@ -95,7 +95,7 @@ def offer(**more: Any) -> SeatOffer:
         {"name": "big-2", "families": ["big"]},
         {"name": "small"},
     ]
-    given: dict[str, Any] = {"name": "a", "kind": "llm", "lanes": 4, "capability": {"models": models}}
+    given: dict[str, Any] = {"name": "a", "kind": "llm", "concurrency": 4, "capability": {"models": models}}
     return SeatOffer(**{**given, "config": {"models": models, "url": "x"}, **more})
 
 
@@ -105,8 +105,8 @@ def terms(owner: str = "", **lend: Any) -> Terms:
 
 def test_a_seat_lends_no_more_than_its_terms_say() -> None:
     assert terms().applied(offer()) == offer()
-    assert terms(at_most=2).applied(offer()).lanes == 2
-    assert terms(at_most=9).applied(offer()).lanes == 4
+    assert terms(at_most=2).applied(offer()).concurrency == 2
+    assert terms(at_most=9).applied(offer()).concurrency == 4
     some = terms(models=["big", "small"]).applied(offer())
     one = terms(models=["big-2"]).applied(offer())
     assert [[model["name"] for model in each.capability["models"]] for each in (some, one)] == [
@@ -150,7 +150,7 @@ def test_its_owner_is_always_among_those_it_is_lent_to() -> None:
 
 def test_a_seat_with_nothing_to_lend_is_not_served_and_that_is_said(tmp_path: Path) -> None:
     seats = found(
-        tmp_path, '[bench]\nlanes = 3\nlend = { at_most = 1 }\n[local]\nlend = { models = ["big"] }\n'
+        tmp_path, '[bench]\nconcurrency = 3\nlend = { at_most = 1 }\n[local]\nlend = { models = ["big"] }\n'
     )
-    assert [(seat.name, seat.offer.lanes) for seat in seats.seats] == [("bench", 1)]
+    assert [(seat.name, seat.offer.concurrency) for seat in seats.seats] == [("bench", 1)]
     assert seats.missing == ["local: local is not lent: it has none of the models that are lent: big"]

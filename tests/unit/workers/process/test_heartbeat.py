@@ -15,7 +15,13 @@ from workers.process.heartbeat import Heartbeat
 def test_a_state_has_a_beginning_a_reason_and_where_it_is_known_an_end(grid_env: GridEnv) -> None:
     scripts = Scripts(grid_env.client, grid_env.settings)
     session = Session(
-        scripts, grid_env.settings, seat="m.a", host="h", lanes=1, queues=["bench:any"], runner=BenchRunner()
+        scripts,
+        grid_env.settings,
+        seat="m.a",
+        host="h",
+        concurrency=1,
+        queues=["bench:any"],
+        runner=BenchRunner(),
     )
     beat = Heartbeat(grid_env.client, grid_env.settings, session, machine="m", kind="bench", capability={})
     session.register()

@@ -36,12 +36,12 @@ class BadRequest(Exception):
 class Engine(ABC):
     """One loaded model.
 
-    `lanes` is how many requests it truly serves at once: where it is more than 1, `generate` may be called by
+    `concurrency` is how many requests it truly serves at once: where it is more than 1, `generate` may be called by
     as many threads.
     """
 
     name: ClassVar[str]
-    default_lanes: ClassVar[int] = 1
+    default_concurrency: ClassVar[int] = 1
 
     @abstractmethod
     def load(
@@ -49,13 +49,13 @@ class Engine(ABC):
         path: str,
         *,
         context: int,
-        lanes: int,
+        concurrency: int,
         threads: int,
         gpu_layers: int,
         embeddings: bool,
         scratch: str,
     ) -> None:
-        """Load the model. `context` tokens each of `lanes` requests; `gpu_layers` -1: all, 0: none on a GPU.
+        """Load the model. `context` tokens each of `concurrency` requests; `gpu_layers` -1: all, 0: none on a GPU.
 
         `scratch` is an empty private directory. NotAModel: the file; EngineError: anything else.
         """

@@ -10,7 +10,7 @@ from workers.profiles.gpu.engines.base import BadRequest, Engine, EngineError, N
 
 
 class LlamaCppEngine(Engine):
-    """A `Llama` object is not made for two threads: a lock keeps requests apart, and one lane is what is
+    """A `Llama` object is not made for two threads: a lock keeps requests apart, and one slot is what is
     offered.
     """
 
@@ -28,7 +28,7 @@ class LlamaCppEngine(Engine):
         path: str,
         *,
         context: int,
-        lanes: int,
+        concurrency: int,
         threads: int,
         gpu_layers: int,
         embeddings: bool,

@@ -24,7 +24,7 @@ class XllamaCppEngine(Engine):
     """
 
     name: ClassVar[str] = "xllamacpp"
-    default_lanes: ClassVar[int] = 4
+    default_concurrency: ClassVar[int] = 4
 
     def __init__(self) -> None:
         self._server: Any = None
@@ -35,7 +35,7 @@ class XllamaCppEngine(Engine):
         path: str,
         *,
         context: int,
-        lanes: int,
+        concurrency: int,
         threads: int,
         gpu_layers: int,
         embeddings: bool,
@@ -47,8 +47,8 @@ class XllamaCppEngine(Engine):
             raise NoDevice("the installed xllamacpp was built for the CPU alone")
         params = xllamacpp.CommonParams()
         params.model.path = path
-        params.n_ctx = context * lanes
-        params.n_parallel = lanes
+        params.n_ctx = context * concurrency
+        params.n_parallel = concurrency
         params.n_gpu_layers = gpu_layers
         params.fit_params = False  # it would make the context smaller in silence where memory is short
         params.cache_ram_mib = 0

@@ -1,4 +1,4 @@
-"""A CLI seat as one that speaks the OpenAI wire, so that every stage of a model reaches it.
+"""A CLI seat as one that speaks the OpenAI API format, so that every stage of a model reaches it.
 
 One call is one run of the vendor's program, on the seat's login, in an empty folder of its own.
 """
@@ -50,7 +50,7 @@ class CliLogin:
 class CliSpeaker:
     """One call after another on one login."""
 
-    wire = OPENAI
+    api = OPENAI
     strict = False
 
     def __init__(self, cli: CliLogin) -> None:
@@ -147,7 +147,7 @@ class CliSpeaker:
             context.report(openai_usage(self._usage(reader)["usage"]))
 
     def _usage(self, reader: Reader) -> dict[str, Json]:
-        """The usage in the wire's terms; empty where the program told none: it is counted by rule of thumb
+        """The usage in the API format's terms; empty where the program told none: it is counted by rule of thumb
         then.
         """
         if reader.usage is None:

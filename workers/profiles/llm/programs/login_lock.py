@@ -1,7 +1,7 @@
 """One call at a time on a login, whichever program of this machine makes it, in a folder of its own.
 
 Two runs of a vendor's program on one login race for its refresh token and log its owner out. A seat has one
-lane, and two seats on one login are refused; the lock here is for what those rules do not see: another grid's
+slot, and two seats on one login are refused; the lock here is for what those rules do not see: another grid's
 worker on this machine, and a program that outlives its killed worker, which inherits the lock and holds it
 until its own end.
 

@@ -73,7 +73,7 @@ def _offer(seat: CliSeat, said: Looked, environ: Mapping[str, str]) -> SeatOffer
         name=seat.name,
         kind=KIND,
         capability=capability.model_dump(mode="json", exclude_none=True),
-        lanes=seat.lanes,
+        concurrency=seat.concurrency,
         exclusive=exclusive(seat, environ),
         limits=seat.limits(),
         requests_per_minute=seat.requests_per_minute,

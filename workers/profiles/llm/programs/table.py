@@ -32,7 +32,7 @@ class CliSeat(Budgeted):
     home: str | None = Field(default=None, pattern=r"^[/~]")
     program: str | None = Field(default=None, pattern=r"^[/~]")
     models: tuple[DeclaredModel, ...] = Field(min_length=1)
-    lanes: Literal[1] = 1
+    concurrency: Literal[1] = 1
     env: tuple[str, ...] = Field(default=(), description="names of variables")
     args: tuple[str, ...] = Field(default=(), description="further arguments of the program")
     tools: bool = False
@@ -62,7 +62,7 @@ def parse(table: Mapping[str, Json], path: str) -> CliSeat:
     except ValidationError as exc:
         expected = "name, cli and models; perhaps home, program, env, args, tools, billing, budget, silence"
         field, reason, expected = fault(exc, expected)
-        if field == "lanes":
+        if field == "concurrency":
             expected = "1: two runs of a program on one login race for it and log its owner out"
         if field.startswith("url"):
             expected = "url or cli, not both"

@@ -1,4 +1,4 @@
-"""A client of Messages at a seat of the OpenAI wire: the events of a stream."""
+"""A client of Messages at a seat of the OpenAI API format: the events of a stream."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_calls_without_arguments_end_with_the_chat():
     assert [block["id"] for block in whole["content"]] == ["t1", "t2"]
 
 
-def test_more_for_a_call_whose_arguments_were_whole_is_not_of_the_wire():
+def test_more_for_a_call_whose_arguments_were_whole_is_not_of_the_api():
     with pytest.raises(ValueError, match="whole"):
         events(call(0, "{}", id="t1", name="now"), call(1, "{}", id="t2", name="now"), call(0, '{"a":1}'))
 

@@ -1,4 +1,4 @@
-"""A client of the OpenAI wire at a seat of Anthropic's: requests, answers, chunks."""
+"""A client of the OpenAI API format at a seat of Anthropic's: requests, answers, chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of Messages at a seat of the OpenAI wire: requests, answers, events."""
+"""A client of Messages at a seat of the OpenAI API format: requests, answers, events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from gridq.errors import StageError
 from tests.fakes.model_types import CHAT_REQUEST, MESSAGE, valid
 from workers.model_apis.anthropic.events import message
-from workers.model_apis.openai.api import OpenAIWire
+from workers.model_apis.openai.api import OpenAIApi
 from workers.model_apis.openai.from_messages import chat_body
 
 
@@ -61,9 +61,9 @@ def test_plain_fields_and_system():
 def test_openais_own_api_is_asked_in_its_own_fields():
     made = chat_body(body(user("hi"), top_k=4), strict=True)
     assert made == {"model": "m", "max_completion_tokens": 9, "messages": [user("hi")]}
-    assert OpenAIWire("https://api.openai.com/v1").strict
-    assert OpenAIWire("https://mine.openai.azure.com/openai/v1").strict
-    assert not OpenAIWire("https://llm.example.com/v1").strict
+    assert OpenAIApi("https://api.openai.com/v1").strict
+    assert OpenAIApi("https://mine.openai.azure.com/openai/v1").strict
+    assert not OpenAIApi("https://llm.example.com/v1").strict
 
 
 def test_blocks_of_text_are_one_text_and_pictures_are_parts():

@@ -33,7 +33,7 @@ def test_a_model_whose_file_is_there_and_fits_is_offered(tmp_path: Path):
     served = queues_of(GpuCapability.model_validate(offer.capability))
     assert offer.name == "cpu"
     assert {"gpu:cpu", "llm:mine", "llm:own", "llm:any"} <= set(served)
-    assert offer.lanes == 4
+    assert offer.concurrency == 4
     assert "xllamacpp" in offer.note
     assert GpuSeat.model_validate(offer.config).models[0].name == "mine"
 
@@ -56,7 +56,7 @@ def test_without_an_engine_the_device_is_offered_without_models(monkeypatch: pyt
     report = probe({"gpus": False}, {})
     (offer,) = report.found
     assert queues_of(GpuCapability.model_validate(offer.capability)) == ["gpu:cpu"]
-    assert offer.lanes == 1
+    assert offer.concurrency == 1
     assert any("pip install xllamacpp" in sentence for sentence in report.missing)
 
 
@@ -81,7 +81,7 @@ def test_a_card_that_the_installed_engine_cannot_use_gets_no_models(
     [
         ({"cpus": 3}, "gpu.cpus"),
         ([{"cpu": True}], "gpu"),
-        ({"lanes": 0}, "gpu.lanes"),
+        ({"concurrency": 0}, "gpu.concurrency"),
         ({"models": [{"name": "x"}]}, "gpu.models[0].file"),
         ({"models": "x"}, "gpu.models"),
     ],
@@ -105,10 +105,10 @@ def test_engines_are_chosen_in_order_and_overridden_by_name(monkeypatch: pytest.
         engines.choose({"GRIDQ_ENGINE": "vllm"})
 
 
-def test_more_lanes_than_the_engine_truly_has_are_refused(monkeypatch: pytest.MonkeyPatch):
+def test_more_slots_than_the_engine_truly_has_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engines, "installed", lambda name: True)
     with pytest.raises(ConfigError, match="one request at a time"):
-        probe({"lanes": 2}, {"GRIDQ_ENGINE": "llama_cpp"})
+        probe({"concurrency": 2}, {"GRIDQ_ENGINE": "llama_cpp"})
 
 
 def test_a_devices_hour_is_priced_by_the_second():

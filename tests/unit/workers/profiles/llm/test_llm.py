@@ -14,7 +14,7 @@ import pytest
 from gridq.errors import ConfigError, SeatDegraded
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, Limit, StageCall, Usage
-from tests.fakes.model_server import KEY, WireServer
+from tests.fakes.model_server import KEY, OpenAIServer
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.accounting import priced
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
@@ -33,15 +33,15 @@ def seat(**fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def server() -> Iterator[WireServer]:
-    with WireServer(key=KEY) as running:
+def server() -> Iterator[OpenAIServer]:
+    with OpenAIServer(key=KEY) as running:
         yield running
 
 
 def test_a_declared_seat_is_offered_without_asking_anybody():
-    report = probe([seat(key_env="MY_KEY", budget=1.5, lanes=7)], {"MY_KEY": KEY})
+    report = probe([seat(key_env="MY_KEY", budget=1.5, concurrency=7)], {"MY_KEY": KEY})
     (offer,) = report.found
-    assert (offer.name, offer.kind, offer.lanes) == ("main", "llm", 7)
+    assert (offer.name, offer.kind, offer.concurrency) == ("main", "llm", 7)
     assert offer.limits == (Limit(thing="money", window="month", most=1_500_000),)
     capability = LlmCapability.model_validate(offer.capability)
     assert LlmProfile().queues(capability) == ["llm:echo", "llm:talk", "llm:any"]
@@ -104,7 +104,7 @@ def test_a_key_that_is_not_there_is_missed_in_words(tmp_path: Path):
         ([seat(url="ftp://x")], "llm[0].url"),
         ([seat(url="https://me:secret@llm.example.com/v1")], "llm[0].url"),
         ([seat(typo=1)], "llm[0].typo"),
-        ([seat(lanes=0)], "llm[0].lanes"),
+        ([seat(concurrency=0)], "llm[0].concurrency"),
         ([seat(models=[{"name": "any"}])], "llm[0].models.0.name"),
         ([seat(key_env="A", key_file="b")], "llm[0]"),
         ({"name": "main", "url": "not a url"}, "llm[0].url"),
@@ -189,13 +189,13 @@ def test_the_environments_endpoint_on_this_machine_breaks_nothing():
     assert "gpu profile" in report.missing[0]
 
 
-def test_undeclared_models_are_listed_by_the_endpoint(server: WireServer):
+def test_undeclared_models_are_listed_by_the_endpoint(server: OpenAIServer):
     table = seat(url=server.url, models=[], key_env="K", allow_loopback=True)
     (offer,) = probe([table], {"K": KEY}).found
     assert [model["name"] for model in offer.capability["models"]] == ["echo", "other"]
 
 
-def test_endpoints_that_refuse_or_hang_cost_no_more_than_the_probes_time(server: WireServer):
+def test_endpoints_that_refuse_or_hang_cost_no_more_than_the_probes_time(server: OpenAIServer):
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         hanging = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"
         tables = [
@@ -217,7 +217,7 @@ def test_prices_are_a_micro_dollar_a_token_for_a_dollar_a_million():
     assert priced(Usage(tokens_in=1), RemoteModel(name="m")).micro_dollars is None
 
 
-def opened(server: WireServer, monkeypatch: pytest.MonkeyPatch, key: str = KEY) -> LlmProfile:
+def opened(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, key: str = KEY) -> LlmProfile:
     monkeypatch.setenv("TEST_KEY", key)
     profile = LlmProfile()
     (offer,) = profile.probe([seat(url=server.url, key_env="TEST_KEY", allow_loopback=True)]).found
@@ -230,7 +230,7 @@ CALL = StageCall(
 )
 
 
-def test_a_stage_runs_streams_and_is_priced(server: WireServer, monkeypatch: pytest.MonkeyPatch):
+def test_a_stage_runs_streams_and_is_priced(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch):
     profile = opened(server, monkeypatch)
     pieces: list[Any] = []
     context = StageContext(emit=pieces.append)
@@ -242,7 +242,7 @@ def test_a_stage_runs_streams_and_is_priced(server: WireServer, monkeypatch: pyt
 
 
 def test_a_refused_key_is_told_and_shows_nowhere_in_the_log(
-    server: WireServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.DEBUG)
     wrong = "sk-wrong-key-987654"

@@ -12,7 +12,7 @@ from gridq.errors import ConfigError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import StageCall, Usage
 from tests.fakes.http_server import Handler, LocalServer
-from tests.fakes.model_server import KEY, WireServer
+from tests.fakes.model_server import KEY, OpenAIServer
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.accounting import charged, priced
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
@@ -161,7 +161,7 @@ def test_a_budget_needs_a_price_for_each_model_and_says_which_lines_to_add():
 
 
 def test_of_listed_models_those_without_a_price_are_left_out_of_a_budget_and_named():
-    with WireServer(key=KEY) as server:
+    with OpenAIServer(key=KEY) as server:
         table = seat(url=server.url, key_env="K", allow_loopback=True, budget=5)
         report = probe([table], {"K": KEY})
         assert report.found == []

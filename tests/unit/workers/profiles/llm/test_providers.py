@@ -11,8 +11,8 @@ from gridq.errors import ConfigError, SeatDegraded
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import ProbeReport
 from tests.fakes.http_server import Handler, LocalServer
-from tests.fakes.model_server import KEY, WireServer
-from workers.model_apis.openai.api import OpenAIWire
+from tests.fakes.model_server import KEY, OpenAIServer
+from workers.model_apis.openai.api import OpenAIApi
 from workers.profiles.llm.capability import LlmSeat
 from workers.profiles.llm.credentials import opened
 from workers.profiles.llm.price_list import look_up
@@ -29,11 +29,11 @@ def config_of(report: ProbeReport, name: str) -> LlmSeat:
 
 
 @pytest.mark.parametrize("name", sorted(PROVIDERS.keys() - OWN))
-def test_a_provider_fills_in_its_address_its_wire_and_its_key(name: str):
+def test_a_provider_fills_in_its_address_its_api_and_its_key(name: str):
     provider = PROVIDERS[name]
     report = probe([{"provider": name, "models": MODELS}], {provider.keys[-1]: KEY})
     seat = config_of(report, name)
-    assert (seat.url, seat.wire, seat.key_env) == (provider.url, provider.wire, provider.keys[-1])
+    assert (seat.url, seat.api, seat.key_env) == (provider.url, provider.api, provider.keys[-1])
 
 
 @pytest.mark.parametrize("name", sorted(OWN))
@@ -61,7 +61,7 @@ def test_an_unknown_provider_is_told_the_nearest(told: str, near: str | None):
         probe([{"provider": told, "models": MODELS}], {})
     assert caught.value.path == "llm[0].provider"
     assert "openrouter" in caught.value.details["expected"]
-    assert (f'"{near}"' if near else "url and wire") in caught.value.details["fix"]
+    assert (f'"{near}"' if near else "url and API format") in caught.value.details["fix"]
 
 
 @pytest.mark.parametrize("provider", [each for each in PROVIDERS.values() if each.listed])
@@ -73,15 +73,15 @@ def test_the_price_list_knows_every_provider_that_is_said_to_stand_in_it(provide
     assert look_up([found.models[0].id], provider.listed, "").keys() <= {found.models[0].id}
 
 
-def test_azure_has_its_own_header_and_version(server: WireServer, monkeypatch: pytest.MonkeyPatch):
+def test_azure_has_its_own_header_and_version(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
     table = {"provider": "azure", "url": server.url, "allow_loopback": True, "api_version": "2024-10-21"}
-    wire = opened(config_of(probe([{**table, "models": MODELS}]), "azure"))
+    api = opened(config_of(probe([{**table, "models": MODELS}]), "azure"))
     body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
     with pytest.raises(SeatDegraded):  # this server asks for a bearer
-        wire.post("chat/completions", body, StageContext())
+        api.post("chat/completions", body, StageContext())
     (asked,) = server.requests
-    wire.close()
+    api.close()
     assert asked["path"] == "/v1/chat/completions?api-version=2024-10-21"
     assert asked["headers"]["api-key"] == KEY
     assert "Authorization" not in asked["headers"]
@@ -89,15 +89,15 @@ def test_azure_has_its_own_header_and_version(server: WireServer, monkeypatch: p
 
 @pytest.mark.parametrize(("provider", "asked"), [("mistral", None), ("groq", {"include_usage": True})])
 def test_mistral_is_not_asked_for_a_streams_usage_which_it_refuses(
-    server: WireServer, monkeypatch: pytest.MonkeyPatch, provider: str, asked: Any
+    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, provider: str, asked: Any
 ):
     monkeypatch.setenv("SOME_KEY", KEY)
     table = {"provider": provider, "url": server.url, "key_env": "SOME_KEY", "allow_loopback": True}
-    wire = opened(config_of(probe([{**table, "models": MODELS}]), provider))
+    api = opened(config_of(probe([{**table, "models": MODELS}]), provider))
     body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
     options = {"stream_options": {"include_usage": True}}
-    assert list(wire.stream("chat/completions", body | options, StageContext()))
-    wire.close()
+    assert list(api.stream("chat/completions", body | options, StageContext()))
+    api.close()
     assert server.requests[0]["body"] == {**body, "stream": True} | (
         {"stream_options": asked} if asked else {}
     )
@@ -109,32 +109,32 @@ def test_a_list_of_models_may_be_bare():
             self.answer(200, [{"id": "a"}, {"id": "b"}])
 
     with LocalServer(Bare) as bare:
-        wire = OpenAIWire(bare.url)
-        assert wire.models(5) == ["a", "b"]
-        wire.close()
+        api = OpenAIApi(bare.url)
+        assert api.models(5) == ["a", "b"]
+        api.close()
 
 
-def test_a_key_in_a_file_is_read_for_each_call(server: WireServer, tmp_path: Path):
+def test_a_key_in_a_file_is_read_for_each_call(server: OpenAIServer, tmp_path: Path):
     path = tmp_path / "token"
     path.write_text("an-old-token")
     table = {"name": "s", "url": server.url, "key_file": str(path), "models": MODELS, "allow_loopback": True}
-    wire = opened(LlmSeat.model_validate(table))
+    api = opened(LlmSeat.model_validate(table))
     body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
     with pytest.raises(SeatDegraded) as refused:
-        wire.post("chat/completions", body, StageContext())
+        api.post("chat/completions", body, StageContext())
     assert "an-old-token" not in refused.value.to_json()
     path.write_text(KEY + "\n")
-    assert wire.post("chat/completions", body, StageContext())["choices"]
+    assert api.post("chat/completions", body, StageContext())["choices"]
     path.unlink()
     with pytest.raises(SeatDegraded) as gone:
-        wire.post("chat/completions", body, StageContext())
+        api.post("chat/completions", body, StageContext())
     assert "key file" in gone.value.message
-    wire.close()
+    api.close()
 
 
 @pytest.fixture
 def server() -> Any:
-    with WireServer(key=KEY) as running:
+    with OpenAIServer(key=KEY) as running:
         yield running
 
 
@@ -164,7 +164,7 @@ def test_every_key_of_the_environment_is_a_seat():
         "google": ["gemini-x"],
         "vertex": ["gemini-y"],
     }
-    assert [config_of(report, name).wire for name in ("anthropic", "openai", "google")] == [
+    assert [config_of(report, name).api for name in ("anthropic", "openai", "google")] == [
         "anthropic",
         "openai",
         "google",

@@ -58,15 +58,15 @@ def test_pieces_come_as_they_are_said(cli: str):
 
 
 @pytest.mark.parametrize("cli", ["claude", "copilot"])
-def test_an_anthropic_client_is_answered_in_its_own_wire(cli: str):
+def test_an_anthropic_client_is_answered_in_its_own_api(cli: str):
     body = {"model": named(cli, "echo"), "max_tokens": 50, "system": "Be brief.", "messages": WORDS}
-    value = {"wire": "anthropic", "path": "messages", "body": body}
+    value = {"api": "anthropic", "path": "messages", "body": body}
     profile = seat(cli)
-    answer = profile.run(stage("llm:wire"), value, StageContext())
+    answer = profile.run(stage("llm:api_request"), value, StageContext())
     assert valid(MESSAGE, answer).usage.cache_read_input_tokens == 4
     assert "so it goes on" in answer["content"][0]["text"]
     events: list[Any] = []
-    profile.run(stage("llm:wire"), value, StageContext(emit=events.append))
+    profile.run(stage("llm:api_request"), value, StageContext(emit=events.append))
     assert all(valid(EVENT, event) for event in events)
     assert events[-1]["type"] == "message_stop"
 

@@ -27,10 +27,10 @@ def fakes(tmp_path: Path) -> FakeClis:
     return FakeClis(tmp_path / "bin", *PROGRAMS)
 
 
-def test_a_table_makes_a_seat_of_one_lane(fakes: FakeClis):
+def test_a_table_makes_a_seat_of_one_slot(fakes: FakeClis):
     report = probe([table(), table("codex")], fakes.environ)
     claude, codex = report.found
-    assert (claude.name, claude.kind, claude.lanes) == ("claude", "llm", 1)
+    assert (claude.name, claude.kind, claude.concurrency) == ("claude", "llm", 1)
     assert claude.note == "Claude Code 2.1.42, 1 model, on a subscription"
     assert claude.exclusive == f"claude {fakes.folder / '.claude'}"
     assert codex.exclusive == f"codex {fakes.folder / '.codex'}"
@@ -116,7 +116,7 @@ def test_a_home_named_by_the_environment_is_the_login(fakes: FakeClis, tmp_path:
     [
         ({"cli": "cluade"}, "llm[0].cli"),
         ({"cli": 5}, "llm[0].cli"),
-        ({"lanes": 2}, "llm[0].lanes"),
+        ({"concurrency": 2}, "llm[0].concurrency"),
         ({"models": []}, "llm[0].models"),
         ({"models": [{"name": "any"}]}, "llm[0].models.0.name"),
         ({"url": "https://api.example.com/v1"}, "llm[0].url"),
@@ -141,7 +141,7 @@ def test_a_name_that_is_close_is_told():
     assert caught.value.details["fix"] == "use 'gemini'"
 
 
-def test_two_lanes_are_refused_with_the_reason():
+def test_two_slots_are_refused_with_the_reason():
     with pytest.raises(ConfigError) as caught:
-        probe([table(lanes=3)], {})
+        probe([table(concurrency=3)], {})
     assert "log its owner out" in str(caught.value.details["expected"])

@@ -1,4 +1,4 @@
-"""The connections under a wire: how they are kept, bounded, dropped, proxied, and what odd servers do."""
+"""The connections under a API format: how they are kept, bounded, dropped, proxied, and what odd servers do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from gridq.errors import JobCancelled, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles.profile import StageContext
 from workers.model_apis.http import connections
-from workers.model_apis.openai.api import OpenAIWire
+from workers.model_apis.openai.api import OpenAIApi
 
 ANSWER = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}).encode()
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
@@ -97,30 +97,30 @@ def whole(body: bytes = ANSWER, *headers: str) -> Iterator[bytes]:
 
 
 @pytest.fixture
-def wire_to() -> Iterator[Callable[..., OpenAIWire]]:
-    made: list[OpenAIWire] = []
+def api_to() -> Iterator[Callable[..., OpenAIApi]]:
+    made: list[OpenAIApi] = []
 
-    def make(url: str, **more: Any) -> OpenAIWire:
-        made.append(OpenAIWire(url, **more))
+    def make(url: str, **more: Any) -> OpenAIApi:
+        made.append(OpenAIApi(url, **more))
         return made[-1]
 
     yield make
-    for wire in made:
-        wire.close()
+    for api in made:
+        api.close()
 
 
-def post(wire: OpenAIWire, context: StageContext | None = None) -> Any:
-    answer = wire.post("chat/completions", BODY, context or StageContext())
+def post(api: OpenAIApi, context: StageContext | None = None) -> Any:
+    answer = api.post("chat/completions", BODY, context or StageContext())
     return answer["choices"][0]["message"]["content"]
 
 
-Make = Callable[..., OpenAIWire]
+Make = Callable[..., OpenAIApi]
 
 
-def test_what_goes_over_the_line(wire_to: Make):
+def test_what_goes_over_the_line(api_to: Make):
     with RawServer(lambda raw, number: whole()) as server:
-        wire = wire_to(server.url, key="secret", headers={"X-Team": "a"})
-        assert post(wire) == post(wire) == "hi"
+        api = api_to(server.url, key="secret", headers={"X-Team": "a"})
+        assert post(api) == post(api) == "hi"
         head, _, body = server.requests[0].partition(b"\r\n\r\n")
         assert head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
         assert f"Host: 127.0.0.1:{server.port}".encode() in head
@@ -130,43 +130,43 @@ def test_what_goes_over_the_line(wire_to: Make):
         assert server.opened == 1
 
 
-def test_a_body_without_a_stated_length_ends_with_its_connection(wire_to: Make):
+def test_a_body_without_a_stated_length_ends_with_its_connection(api_to: Make):
     def ending(raw: bytes, number: int) -> Iterator[bytes]:
         yield from whole(ANSWER, "Connection: close")
         raise OSError  # which ends the connection
 
     with RawServer(ending) as server:
-        wire = wire_to(server.url)
-        assert post(wire) == post(wire) == "hi"
+        api = api_to(server.url)
+        assert post(api) == post(api) == "hi"
         assert server.opened == 2
 
 
-def test_a_body_that_ends_early_is_no_answer(wire_to: Make):
+def test_a_body_that_ends_early_is_no_answer(api_to: Make):
     def short(raw: bytes, number: int) -> Iterator[bytes]:
         yield from whole(ANSWER[:-9], f"Content-Length: {len(ANSWER)}")
         raise OSError
 
     with RawServer(short) as server, pytest.raises(SeatUnavailable, match="IncompleteRead"):
-        post(wire_to(server.url))
+        post(api_to(server.url))
 
 
-def test_gzip_that_nobody_asked_for_is_read(wire_to: Make):
+def test_gzip_that_nobody_asked_for_is_read(api_to: Make):
     with RawServer(lambda raw, number: whole(gzip.compress(ANSWER), "Content-Encoding: gzip")) as server:
-        assert post(wire_to(server.url)) == "hi"
+        assert post(api_to(server.url)) == "hi"
         server.answer = lambda raw, number: whole(b"no gzip", "Content-Encoding: gzip")
         with pytest.raises(SeatUnavailable):
-            post(wire_to(server.url))
+            post(api_to(server.url))
 
 
-def test_what_is_no_http_is_the_seats_fault(wire_to: Make):
+def test_what_is_no_http_is_the_seats_fault(api_to: Make):
     greeting = [b"220 smtp.example.com ESMTP\r\n\r\n"]
     with RawServer(lambda raw, number: iter(greeting)) as server:
-        wire = wire_to(server.url)
+        api = api_to(server.url)
         with pytest.raises(SeatUnavailable, match="BadStatusLine"):
-            post(wire)
+            post(api)
 
 
-def test_a_kept_connection_that_the_endpoint_closed_is_not_used_again(wire_to: Make):
+def test_a_kept_connection_that_the_endpoint_closed_is_not_used_again(api_to: Make):
     closed = threading.Event()
 
     def parts() -> Iterator[bytes]:
@@ -175,29 +175,27 @@ def test_a_kept_connection_that_the_endpoint_closed_is_not_used_again(wire_to: M
         raise OSError
 
     with RawServer(lambda raw, number: parts()) as server:
-        wire = wire_to(server.url)
+        api = api_to(server.url)
         for _ in range(5):
             closed.clear()
-            assert post(wire) == "hi"
+            assert post(api) == "hi"
             assert closed.wait(5)
-            (kept,) = wire._connections._kept
+            (kept,) = api._connections._kept
             until = time.monotonic() + 5
             while not kept[1].stale and time.monotonic() < until:
                 time.sleep(0.005)
         assert server.opened == 5
 
 
-def test_a_connection_that_was_idle_for_long_is_not_used_again(
-    wire_to: Make, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_connection_that_was_idle_for_long_is_not_used_again(api_to: Make, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(connections, "KEPT_SECONDS", -1)
     with RawServer(lambda raw, number: whole()) as server:
-        wire = wire_to(server.url)
-        assert post(wire) == post(wire) == "hi"
+        api = api_to(server.url)
+        assert post(api) == post(api) == "hi"
         assert server.opened == 2
 
 
-def test_connections_that_a_burst_left_are_closed_by_and_by(wire_to: Make, monkeypatch: pytest.MonkeyPatch):
+def test_connections_that_a_burst_left_are_closed_by_and_by(api_to: Make, monkeypatch: pytest.MonkeyPatch):
     together = threading.Barrier(4)
 
     def all_at_once(raw: bytes, number: int) -> Iterator[bytes]:
@@ -205,19 +203,19 @@ def test_connections_that_a_burst_left_are_closed_by_and_by(wire_to: Make, monke
         return whole()
 
     with RawServer(all_at_once) as server:
-        wire = wire_to(server.url)
-        threads = [threading.Thread(target=post, args=(wire,)) for _ in range(4)]
+        api = api_to(server.url)
+        threads = [threading.Thread(target=post, args=(api,)) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(10)
-        assert len(wire._connections._kept) == 4
+        assert len(api._connections._kept) == 4
         server.answer = lambda raw, number: whole()
-        for _, line in wire._connections._kept[:3]:
+        for _, line in api._connections._kept[:3]:
             line.idle_since -= connections.KEPT_SECONDS
         for _ in range(3):
-            assert post(wire) == "hi"
-        assert len(wire._connections._kept) == 1
+            assert post(api) == "hi"
+        assert len(api._connections._kept) == 1
         assert server.opened == 4
 
 
@@ -229,7 +227,7 @@ def drip(body: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("where", ["head", "body"])
-def test_the_deadline_holds_however_slowly_the_bytes_drip(wire_to: Make, where: str):
+def test_the_deadline_holds_however_slowly_the_bytes_drip(api_to: Make, where: str):
     (raw,) = whole()
     head, blank, body = raw.partition(b"\r\n\r\n")
 
@@ -239,11 +237,11 @@ def test_the_deadline_holds_however_slowly_the_bytes_drip(wire_to: Make, where: 
         yield from drip(raw if where == "head" else body)
 
     with RawServer(answer) as server, pytest.raises(StageTimeout):
-        post(wire_to(server.url), StageContext(deadline=time.monotonic() + 0.3))
+        post(api_to(server.url), StageContext(deadline=time.monotonic() + 0.3))
 
 
 @pytest.mark.parametrize("where", ["head", "body"])
-def test_a_cancel_ends_a_wait_at_any_point(wire_to: Make, where: str):
+def test_a_cancel_ends_a_wait_at_any_point(api_to: Make, where: str):
     context = StageContext()
 
     def answer(told: bytes, number: int) -> Iterator[bytes]:
@@ -254,10 +252,10 @@ def test_a_cancel_ends_a_wait_at_any_point(wire_to: Make, where: str):
         time.sleep(5)
 
     with RawServer(answer) as server, pytest.raises(JobCancelled):
-        post(wire_to(server.url), context)
+        post(api_to(server.url), context)
 
 
-def test_a_name_that_is_looked_up_for_ever_can_be_cancelled(wire_to: Make, monkeypatch: pytest.MonkeyPatch):
+def test_a_name_that_is_looked_up_for_ever_can_be_cancelled(api_to: Make, monkeypatch: pytest.MonkeyPatch):
     asked, over = threading.Event(), threading.Event()
 
     def look_up(*args: Any, **kwargs: Any) -> Any:
@@ -266,62 +264,62 @@ def test_a_name_that_is_looked_up_for_ever_can_be_cancelled(wire_to: Make, monke
         raise OSError("no such name")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    wire = wire_to("http://llm.example.com/v1")
+    api = api_to("http://llm.example.com/v1")
     context = StageContext()
     threading.Thread(target=lambda: asked.wait(5) and context.cancel()).start()
     try:
         with pytest.raises(JobCancelled):
-            post(wire, context)
+            post(api, context)
         with pytest.raises(StageTimeout):
-            post(wire, StageContext(deadline=time.monotonic() + 0.1))
-        threading.Timer(0.1, wire.close).start()
+            post(api, StageContext(deadline=time.monotonic() + 0.1))
+        threading.Timer(0.1, api.close).start()
         with pytest.raises(SeatUnavailable, match="closed"):
-            post(wire)
+            post(api)
     finally:
         over.set()
 
 
-def test_a_stage_that_is_cancelled_already_asks_nobody(wire_to: Make):
+def test_a_stage_that_is_cancelled_already_asks_nobody(api_to: Make):
     context = StageContext()
     context.cancel()
     with RawServer(lambda raw, number: whole()) as server:
         with pytest.raises(JobCancelled):
-            post(wire_to(server.url), context)
+            post(api_to(server.url), context)
         assert server.requests == []
 
 
-def test_a_late_cancel_does_not_touch_the_next_call(wire_to: Make):
+def test_a_late_cancel_does_not_touch_the_next_call(api_to: Make):
     with RawServer(lambda raw, number: whole()) as server:
-        wire = wire_to(server.url)
+        api = api_to(server.url)
         first = StageContext()
-        post(wire, first)
+        post(api, first)
         first.cancel()
-        assert post(wire) == "hi"
+        assert post(api) == "hi"
         assert server.opened == 1
 
 
-def test_what_cannot_be_sent_is_the_requests_fault(wire_to: Make):
-    wire = wire_to("http://127.0.0.1:9/v1")
+def test_what_cannot_be_sent_is_the_requests_fault(api_to: Make):
+    api = api_to("http://127.0.0.1:9/v1")
     with pytest.raises(StageError, match="cannot be sent"):
-        wire.post("chat/completions", {"temperature": float("nan")}, StageContext())
+        api.post("chat/completions", {"temperature": float("nan")}, StageContext())
 
 
-def test_an_http_endpoint_behind_a_proxy(wire_to: Make, monkeypatch: pytest.MonkeyPatch):
+def test_an_http_endpoint_behind_a_proxy(api_to: Make, monkeypatch: pytest.MonkeyPatch):
     with RawServer(lambda raw, number: whole()) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://me:p%40ss@127.0.0.1:{proxy.port}")
         monkeypatch.setenv("NO_PROXY", "inside.example.com")
-        assert post(wire_to("http://llm.example.com/v1")) == "hi"
+        assert post(api_to("http://llm.example.com/v1")) == "hi"
         head = proxy.requests[0]
         assert head.startswith(b"POST http://llm.example.com:80/v1/chat/completions HTTP/1.1\r\n")
         assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:p@ss") in head
         assert b"\r\nHost: llm.example.com" in head
         with pytest.raises(SeatUnavailable):
-            post(wire_to("http://inside.example.com:1/v1"), StageContext(deadline=time.monotonic() + 5))
+            post(api_to("http://inside.example.com:1/v1"), StageContext(deadline=time.monotonic() + 5))
         assert len(proxy.requests) == 1
 
 
 def test_an_https_endpoint_behind_a_proxy_is_reached_by_a_tunnel(
-    wire_to: Make, monkeypatch: pytest.MonkeyPatch
+    api_to: Make, monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(raw: bytes, number: int) -> Iterator[bytes]:
         return iter([b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"])
@@ -329,14 +327,14 @@ def test_an_https_endpoint_behind_a_proxy_is_reached_by_a_tunnel(
     with RawServer(refuse) as proxy:
         monkeypatch.setenv("ALL_PROXY", f"127.0.0.1:{proxy.port}")
         with pytest.raises(SeatUnavailable, match="403"):
-            post(wire_to("https://llm.example.com/v1"))
+            post(api_to("https://llm.example.com/v1"))
         assert proxy.requests[0].startswith(b"CONNECT llm.example.com:443 HTTP/1")
 
 
-def test_a_proxy_of_another_kind_is_refused_in_words(wire_to: Make, monkeypatch: pytest.MonkeyPatch):
+def test_a_proxy_of_another_kind_is_refused_in_words(api_to: Make, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
     with pytest.raises(SeatUnavailable, match="socks5"):
-        post(wire_to("http://llm.example.com/v1"))
+        post(api_to("http://llm.example.com/v1"))
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +354,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSL
 
 
 def test_tls_is_kept_cancelled_and_bounded_like_a_plain_connection(
-    wire_to: Make, certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+    api_to: Make, certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     context = StageContext()
@@ -368,20 +366,20 @@ def test_tls_is_kept_cancelled_and_bounded_like_a_plain_connection(
         time.sleep(5)
 
     with RawServer(lambda raw, number: whole(), certificate[1]) as server:
-        wire = wire_to(server.url)
-        assert [post(wire) for _ in range(3)] == ["hi"] * 3
+        api = api_to(server.url)
+        assert [post(api) for _ in range(3)] == ["hi"] * 3
         assert server.opened == 1
         server.answer = stalled
         with pytest.raises(JobCancelled):
-            post(wire, context)
+            post(api, context)
         server.answer = lambda raw, number: drip(b"".join(whole()))
         with pytest.raises(StageTimeout):
-            post(wire, StageContext(deadline=time.monotonic() + 0.3))
+            post(api, StageContext(deadline=time.monotonic() + 0.3))
 
 
-def test_a_certificate_that_nobody_trusts_is_refused(wire_to: Make, certificate: tuple[Path, ssl.SSLContext]):
+def test_a_certificate_that_nobody_trusts_is_refused(api_to: Make, certificate: tuple[Path, ssl.SSLContext]):
     with RawServer(lambda raw, number: whole(), certificate[1]) as server:
-        wire = wire_to(server.url)
+        api = api_to(server.url)
         with pytest.raises(SeatUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-            post(wire)
+            post(api)
         assert server.requests == []

@@ -1,4 +1,4 @@
-"""The stage `llm:wire` at seats of either wire: what goes to the endpoint, what comes back, how it fails."""
+"""The stage `llm:api_request` at seats of either API format: what goes to the endpoint, what comes back, how it fails."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, StageCall, Usage
 from tests.fakes.anthropic_server import KEY as ANTHROPIC_KEY
 from tests.fakes.anthropic_server import AnthropicServer
-from tests.fakes.model_server import CALL, KEY, WireServer, logprobs
+from tests.fakes.model_server import CALL, KEY, OpenAIServer, logprobs
 from tests.fakes.model_types import CHUNK, COMPLETION, EMBEDDINGS, EVENT, MESSAGE, TEXT_COMPLETION, valid
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 
 STAGE = StageCall(
     id="s",
-    name="llm_wire",
+    name="llm_api_request",
     path="$.a",
-    implementation="llm:wire",
+    implementation="llm:api_request",
     effects=[Effect(effect="Llm", model="any")],
 )
 WORDS = [{"role": "user", "content": "so it goes on"}]
@@ -46,8 +46,8 @@ MODELS = [
 
 
 @pytest.fixture(scope="module")
-def openai_server() -> Iterator[WireServer]:
-    with WireServer(key=KEY) as running:
+def openai_server() -> Iterator[OpenAIServer]:
+    with OpenAIServer(key=KEY) as running:
         yield running
 
 
@@ -57,10 +57,10 @@ def anthropic_server() -> Iterator[AnthropicServer]:
         yield running
 
 
-def opened(url: str, key: str, wire: str) -> Iterator[LlmProfile]:
+def opened(url: str, key: str, api: str) -> Iterator[LlmProfile]:
     profile = LlmProfile()
     models = [{"name": name, "price_in": 1, "price_out": 10} for name in MODELS]
-    table = {"name": "main", "url": url, "wire": wire, "key_env": "WIRE_KEY", "models": models}
+    table = {"name": "main", "url": url, "api": api, "key_env": "WIRE_KEY", "models": models}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WIRE_KEY", key)
         (offer,) = profile.probe([{**table, "allow_loopback": True}]).found
@@ -70,7 +70,7 @@ def opened(url: str, key: str, wire: str) -> Iterator[LlmProfile]:
 
 
 @pytest.fixture(scope="module")
-def openai_seat(openai_server: WireServer) -> Iterator[LlmProfile]:
+def openai_seat(openai_server: OpenAIServer) -> Iterator[LlmProfile]:
     yield from opened(openai_server.url, KEY, "openai")
 
 
@@ -81,15 +81,15 @@ def anthropic_seat(anthropic_server: AnthropicServer) -> Iterator[LlmProfile]:
 
 @pytest.fixture(params=["openai", "anthropic"])
 def seat(request: pytest.FixtureRequest) -> LlmProfile:
-    """A seat of each wire in turn."""
+    """A seat of each API format in turn."""
     profile: LlmProfile = request.getfixturevalue(f"{request.param}_seat")
     return profile
 
 
 def run(
-    profile: LlmProfile, wire: str, path: str, body: dict[str, Any], context: StageContext | None = None
+    profile: LlmProfile, api: str, path: str, body: dict[str, Any], context: StageContext | None = None
 ) -> Any:
-    value = {"wire": wire, "path": path, "body": body, "model": body["model"]}
+    value = {"api": api, "path": path, "body": body, "model": body["model"]}
     return profile.run(STAGE, value, context or StageContext())
 
 
@@ -103,7 +103,7 @@ def messages(profile: LlmProfile, model: str, context: StageContext | None = Non
     return run(profile, "anthropic", "messages", body, context)
 
 
-def test_a_body_goes_on_as_it_is(openai_seat: LlmProfile, openai_server: WireServer):
+def test_a_body_goes_on_as_it_is(openai_seat: LlmProfile, openai_server: OpenAIServer):
     told = {"seed": 7, "vendor_thing": {"deep": [1, None]}, "temperature": None, "n": 2, "stream": True}
     context = StageContext()
     answer = chat(openai_seat, "echo", context, stream_options={"include_usage": True}, **told)
@@ -116,7 +116,7 @@ def test_a_body_goes_on_as_it_is(openai_seat: LlmProfile, openai_server: WireSer
     assert context.usage == Usage(tokens_in=4, tokens_out=4, micro_dollars=44)
 
 
-def test_chunks_go_on_as_they_came(openai_seat: LlmProfile, openai_server: WireServer):
+def test_chunks_go_on_as_they_came(openai_seat: LlmProfile, openai_server: OpenAIServer):
     pieces: list[Any] = []
     context = StageContext(emit=pieces.append)
     answer = chat(openai_seat, "echo", context, n=2)
@@ -185,7 +185,7 @@ def test_embeddings_in_the_format_that_was_asked(openai_seat: LlmProfile, model:
     assert context.usage == Usage(tokens_in=2, micro_dollars=2)
 
 
-def test_dimensions_go_on(openai_seat: LlmProfile, openai_server: WireServer):
+def test_dimensions_go_on(openai_seat: LlmProfile, openai_server: OpenAIServer):
     run(openai_seat, "openai", "embeddings", {"model": "echo", "input": "x", "dimensions": 2})
     assert openai_server.requests[-1]["body"]["dimensions"] == 2
 
@@ -237,12 +237,12 @@ def test_an_anthropic_seat_lists_its_models(
     anthropic_server: AnthropicServer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("WIRE_KEY", ANTHROPIC_KEY)
-    table = {"name": "a", "url": anthropic_server.url, "wire": "anthropic", "key_env": "WIRE_KEY"}
+    table = {"name": "a", "url": anthropic_server.url, "api": "anthropic", "key_env": "WIRE_KEY"}
     (offer,) = LlmProfile().probe([{**table, "allow_loopback": True}]).found
     assert [model["name"] for model in offer.capability["models"]] == ["echo"]
 
 
-def test_thinking_is_told_in_either_wire(openai_seat: LlmProfile, anthropic_seat: LlmProfile):
+def test_thinking_is_told_in_either_api(openai_seat: LlmProfile, anthropic_seat: LlmProfile):
     pieces: list[Any] = []
     asked = {"type": "enabled", "budget_tokens": 1024}
     context = StageContext(emit=pieces.append)
@@ -310,7 +310,7 @@ def test_a_stream_that_breaks_off_is_the_seats_fault(seat: LlmProfile, ask: Any,
 
 
 @pytest.mark.parametrize("ask", [chat, messages])
-def test_an_answer_that_is_not_of_the_wire(openai_seat: LlmProfile, ask: Any):
+def test_an_answer_that_is_not_of_the_api(openai_seat: LlmProfile, ask: Any):
     with pytest.raises(SeatUnavailable, match="not JSON"):
         ask(openai_seat, "malformed")
 
@@ -335,7 +335,7 @@ def test_cancel_and_deadline_end_the_call(
         assert server.disconnected.wait(2)
 
 
-def test_a_malformed_request_reaches_no_endpoint(openai_seat: LlmProfile, openai_server: WireServer):
+def test_a_malformed_request_reaches_no_endpoint(openai_seat: LlmProfile, openai_server: OpenAIServer):
     before = len(openai_server.requests)
     with pytest.raises(StageError) as caught:
         chat(openai_seat, "echo", messages="hello")

@@ -1,4 +1,4 @@
-"""The model APIs as they go over the wire: headers, malformed requests, hang-ups, resumed streams."""
+"""The model APIs as they go over the API format: headers, malformed requests, hang-ups, resumed streams."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_pin_to_a_seat_that_is_not_there(http: httpx.Client) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/embeddings"])
-def test_a_malformed_body_is_refused_in_the_wires_own_words(
+def test_a_malformed_body_is_refused_in_the_apis_own_words(
     http: httpx.Client, served: Served, path: str, raw: bytes
 ) -> None:
     before = served.seen()
@@ -241,7 +241,7 @@ def test_another_method_is_refused(http: httpx.Client) -> None:
 def test_a_client_that_goes_away_cancels_its_job_and_the_call(
     served: Served, http: httpx.Client, stream: bool
 ) -> None:
-    served.wire.disconnected.clear()
+    served.api.disconnected.clear()
     model = "slow" if stream else "silent"
     if stream:
         reply, job = open_stream(served)
@@ -254,7 +254,7 @@ def test_a_client_that_goes_away_cancels_its_job_and_the_call(
         assert served.seen() == before + 1
         job = served.grid.client.jobs(1)[0].job
     wait_for(lambda: state_of(served, job), true=lambda state: state is JobState.CANCELLED)
-    assert served.wire.disconnected.wait(10)
+    assert served.api.disconnected.wait(10)
 
 
 def test_a_client_that_asked_to_detach_leaves_its_job(served: Served) -> None:
@@ -302,8 +302,8 @@ def test_where_the_endpoint_stands_is_told_to_no_caller(http: httpx.Client, serv
     job = reply.headers["x-gridq-job"]
     for text in (reply.text, http.get(f"/jobs/{job}").text, http.get(f"/jobs/{job}/events").text):
         assert "attempts_exhausted" in text
-        assert served.wire.url not in text
-    assert served.grid.client.view(job).error["details"]["endpoint"] == served.wire.url
+        assert served.api.url not in text
+    assert served.grid.client.view(job).error["details"]["endpoint"] == served.api.url
 
 
 # -- resumed streams ---------------------------------------------------------------------------------------
@@ -389,6 +389,6 @@ def test_a_stream_is_whole_though_the_result_beside_it_has_expired(
 def test_the_bodies_text_is_what_reaches_the_endpoint(http: httpx.Client, served: Served) -> None:
     text = '{"messages":[{"role":"user","content":"\\u00fc \\ud83d\\ude00 1.0e2"}],"model":"echo","t":1.50}'
     assert http.post(CHAT, content=text.encode()).status_code == 200
-    sent = served.wire.requests[-1]["body"]
+    sent = served.api.requests[-1]["body"]
     assert sent["messages"] == json.loads(text)["messages"]
     assert sent["t"] == 1.5

@@ -1,4 +1,4 @@
-"""Each way in which an endpoint fails, in each wire, whole and streamed: the same error of the grid."""
+"""Each way in which an endpoint fails, in each API format, whole and streamed: the same error of the grid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 
 WORDS = [{"role": "user", "content": "so it goes on"}]
-WIRES = ("openai", "anthropic", "google")
+APIS = ("openai", "anthropic", "google")
 TYPES = {401: "authentication_error", 402: "billing_error", 429: "rate_limit_error", 529: "overloaded_error"}
 BEGUN: dict[str, list[dict[str, Any]]] = {
     "openai": [{"id": "1", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "so "}}]}],
@@ -55,9 +55,9 @@ def failing() -> Iterator[Failing]:
 @pytest.fixture(scope="module")
 def profiles(failing: Failing) -> Iterator[dict[str, LlmProfile]]:
     opened = {}
-    for wire in WIRES:
-        profile = opened[wire] = LlmProfile()
-        table = {"name": "s", "url": f"{failing.url}/{wire}", "wire": wire, "models": [{"name": "m"}]}
+    for api in APIS:
+        profile = opened[api] = LlmProfile()
+        table = {"name": "s", "url": f"{failing.url}/{api}", "api": api, "models": [{"name": "m"}]}
         (offer,) = profile.probe([{**table, "allow_loopback": True}]).found
         profile.open(LlmCapability.model_validate(offer.capability), offer.config)
     yield opened
@@ -65,11 +65,11 @@ def profiles(failing: Failing) -> Iterator[dict[str, LlmProfile]]:
         profile.close()
 
 
-def refusal(wire: str, status: int) -> dict[str, Any]:
+def refusal(api: str, status: int) -> dict[str, Any]:
     """As each vendor writes it."""
-    if wire == "anthropic":
+    if api == "anthropic":
         return {"type": "error", "error": {"type": TYPES.get(status, "api_error"), "message": "no"}}
-    if wire == "google":
+    if api == "google":
         return {"error": {"code": status, "message": "no", "status": "SOME_STATUS"}}
     return {"error": {"message": "no", "type": "some_error", "param": None, "code": None}}
 
@@ -96,19 +96,19 @@ def ask(profile: LlmProfile, streaming: bool) -> tuple[GridError, list[Any]]:
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("api", APIS)
 def test_a_refusal(
     failing: Failing,
     profiles: dict[str, LlmProfile],
-    wire: str,
+    api: str,
     streaming: bool,
     status: int,
     headers: dict[str, str],
     kind: type[GridError],
     after: float | None,
 ):
-    failing.play = lambda handler: handler.answer(status, refusal(wire, status), headers)
-    error, pieces = ask(profiles[wire], streaming)
+    failing.play = lambda handler: handler.answer(status, refusal(api, status), headers)
+    error, pieces = ask(profiles[api], streaming)
     assert type(error) is kind
     assert (error.details["status"], error.details["reason"]) == (status, "no")
     assert error.details.get("retry_after") == after
@@ -117,31 +117,31 @@ def test_a_refusal(
 
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("broken", [b"", b"data: {not json\n\n", b"data: 5\n\n"])
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("api", APIS)
 def test_a_stream_that_is_cut_or_is_no_stream(
-    failing: Failing, profiles: dict[str, LlmProfile], wire: str, broken: bytes, begun: bool
+    failing: Failing, profiles: dict[str, LlmProfile], api: str, broken: bytes, begun: bool
 ):
     def play(handler: Handler) -> None:
         handler.begin_stream()
-        for event in BEGUN[wire] if begun else ():
+        for event in BEGUN[api] if begun else ():
             handler.chunk(f"data: {json.dumps(event)}\n\n".encode())
         if broken:
             handler.chunk(broken)
         handler.close_connection = True
 
     failing.play = play
-    error, pieces = ask(profiles[wire], True)
+    error, pieces = ask(profiles[api], True)
     assert type(error) is SeatUnavailable
     assert pieces == (["so "] if begun else [])
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(
     "answer", [b"<html>", b"[]", b"{}", b'{"choices": 5, "content": 5, "candidates": 5}']
 )
-def test_an_answer_that_is_none(failing: Failing, profiles: dict[str, LlmProfile], wire: str, answer: bytes):
+def test_an_answer_that_is_none(failing: Failing, profiles: dict[str, LlmProfile], api: str, answer: bytes):
     failing.play = lambda handler: handler.answer(200, answer)
-    error, _ = ask(profiles[wire], False)
+    error, _ = ask(profiles[api], False)
     assert type(error) is SeatUnavailable
 
 
@@ -166,13 +166,13 @@ def test_an_answer_that_is_nested_too_deeply(failing: Failing, profiles: dict[st
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("api", APIS)
 def test_a_status_of_200_with_an_error(
-    failing: Failing, profiles: dict[str, LlmProfile], wire: str, streaming: bool, told: Any,
+    failing: Failing, profiles: dict[str, LlmProfile], api: str, streaming: bool, told: Any,
     kind: type[GridError],
 ):  # fmt: skip
     failing.play = lambda handler: handler.answer(200, {"error": told})
-    error, _ = ask(profiles[wire], streaming)
+    error, _ = ask(profiles[api], streaming)
     assert (type(error), error.details["reason"]) == (kind, "no")
 
 
@@ -194,9 +194,9 @@ def test_what_is_no_json_by_a_number_is_read_without_it(
         b'{"content": [NaN, -Infinity, 1e999, 1.5]}, "message": {"role": "assistant", "content": "a"}}]}'
     )
     failing.play = lambda handler: handler.answer(200, whole)
-    asked = {"wire": "openai", "path": "chat/completions", "body": {"model": "m", "messages": WORDS}}
+    asked = {"api": "openai", "path": "chat/completions", "body": {"model": "m", "messages": WORDS}}
     effects = [Effect(effect="Llm", model="m")]
-    call = StageCall(id="s", name="s", path="$", implementation="llm:wire", effects=effects)
+    call = StageCall(id="s", name="s", path="$", implementation="llm:api_request", effects=effects)
     pieces: list[Any] = []
     context = StageContext(emit=pieces.append if streaming else None)
     answer: Any = profiles["openai"].run(call, asked, context)

@@ -1,4 +1,4 @@
-"""Whom the bells wake, and how many there are."""
+"""Whom the wake-ups wake, and how many there are."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def _rung(grid: Grid, *seats: str) -> list[int]:
-    return [grid.bells(f"seat:{seat}") for seat in seats]
+    return [grid.wake_ups(f"seat:{seat}") for seat in seats]
 
 
-def test_never_more_bells_in_a_queue_than_lanes(grid: Grid) -> None:
-    grid.seat("m.a", lanes=2)
+def test_never_more_wake_ups_in_a_queue_than_slots(grid: Grid) -> None:
+    grid.seat("m.a", concurrency=2)
     grid.seat("m.b")
     grid.job(wide(50))
     grid.job(wide(50))
     grid.sweep()
     assert _rung(grid, "m.a", "m.b") == [2, 1]
-    assert grid.bells(ANY) == 3
+    assert grid.wake_ups(ANY) == 3
 
 
 def test_the_best_ranked_idle_seat_is_rung_first(grid: Grid) -> None:
@@ -115,7 +115,7 @@ def test_a_full_seat_leaves_the_idle_set_and_comes_back(grid: Grid) -> None:
     grid.clear("seat:m.a")
     claim = grid.take()
     grid.job(one())
-    assert (grid.bells("seat:m.a"), grid.bells(ANY)) == (0, 1)
+    assert (grid.wake_ups("seat:m.a"), grid.wake_ups(ANY)) == (0, 1)
     _, _, after = grid.complete(claim, go_on=True)
     assert isinstance(after, Claim)
     assert grid.complete(after, go_on=True)[2] == "none"
@@ -128,14 +128,14 @@ def test_a_claim_that_leaves_work_wakes_one_more(grid: Grid) -> None:
     grid.job(wide(3))
     grid.clear("seat:m.a", "seat:m.b", ANY)
     grid.take("m.a")
-    assert grid.bells("seat:m.b") + grid.bells(ANY) == 1
+    assert grid.wake_ups("seat:m.b") + grid.wake_ups(ANY) == 1
     grid.clear("seat:m.b", ANY)
     grid.take("m.b")
-    assert grid.bells(ANY) == 1
+    assert grid.wake_ups(ANY) == 1
 
 
-def test_a_bell_is_a_message_of_celery_with_an_id_of_its_own(grid: Grid) -> None:
-    grid.seat(lanes=2)
+def test_a_wake_up_is_a_message_of_celery_with_an_id_of_its_own(grid: Grid) -> None:
+    grid.seat(concurrency=2)
     grid.job(wide(2))
     messages = [json.loads(text) for text in grid.client.lrange(grid.keys.queue("seat:m.a"), 0, -1)]
     assert len({message["headers"]["id"] for message in messages}) == 2

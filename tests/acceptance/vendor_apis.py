@@ -1,4 +1,4 @@
-"""What the closing test's vendors say, in each wire."""
+"""What the closing test's vendors say, in each API format."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Wire = Literal["openai", "anthropic", "google", "claude", "codex"]
+ProtocolModel = Literal["openai", "anthropic", "google", "claude", "codex"]
 PIECES = 4
 
 
@@ -22,13 +22,13 @@ class Used:
     reasoning: int = 0
 
 
-def refusal(wire: Wire, status: int) -> dict[str, Any]:
-    """An error of the wire."""
+def refusal(api: ProtocolModel, status: int) -> dict[str, Any]:
+    """An error of the API format."""
     words = f"refused with {status}"
-    if wire == "anthropic":
+    if api == "anthropic":
         kind = "invalid_request_error" if status == 400 else "api_error"
         return {"type": "error", "error": {"type": kind, "message": words}}
-    if wire == "google":
+    if api == "google":
         kind = "INVALID_ARGUMENT" if status == 400 else "UNAVAILABLE"
         return {"error": {"code": status, "message": words, "status": kind}}
     return {"error": {"message": words, "code": None}}
@@ -105,14 +105,14 @@ def _codex(text: str, used: Used, micro: int | None) -> dict[str, Any]:
     return {"lines": [{"type": "item.completed", "item": said}, {"type": "turn.completed", "usage": usage}]}
 
 
-ANSWERS: dict[Wire, Callable[[str, Used, int | None], dict[str, Any]]] = {
+ANSWERS: dict[ProtocolModel, Callable[[str, Used, int | None], dict[str, Any]]] = {
     "openai": _openai,
     "anthropic": _anthropic,
     "google": _google,
     "claude": _claude,
     "codex": _codex,
 }
-"""Each wire's whole answer: its text, tokens and micro-dollars."""
+"""Each API format's whole answer: its text, tokens and micro-dollars."""
 
 
 def _pieces(text: str) -> list[str]:
@@ -164,9 +164,9 @@ def _google_stream(text: str, used: Used) -> Iterator[str]:
     yield _event({**whole, "candidates": [last]})
 
 
-STREAMS: dict[Wire, Callable[[str, Used], Iterator[str]]] = {
+STREAMS: dict[ProtocolModel, Callable[[str, Used], Iterator[str]]] = {
     "openai": _openai_stream,
     "anthropic": _anthropic_stream,
     "google": _google_stream,
 }
-"""The events of an answer, with its usage where each wire states it."""
+"""The events of an answer, with its usage where each API format states it."""

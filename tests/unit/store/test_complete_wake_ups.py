@@ -12,23 +12,23 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 SEAT, OTHER = seat_queue("m.a"), seat_queue("m.b")
 
 
-def test_what_the_lane_takes_itself_needs_no_bell(grid: Grid) -> None:
-    grid.seat(lanes=4)
+def test_what_the_slot_takes_itself_needs_no_wake_up(grid: Grid) -> None:
+    grid.seat(concurrency=4)
     grid.job(chain(3))
     first = grid.take()
     grid.clear(SEAT, ANY)
     _, _, second = grid.complete(first, go_on=True)
     assert not isinstance(second, str)
-    assert grid.bells(SEAT) + grid.bells(ANY) == 0
+    assert grid.wake_ups(SEAT) + grid.wake_ups(ANY) == 0
 
 
 def test_the_others_of_a_fan_out_are_rung_for(grid: Grid) -> None:
-    grid.seat(lanes=8)
+    grid.seat(concurrency=8)
     grid.job(plan(step(), step(0), step(0), step(0), step(1, 2, 3)))
     first = grid.take()
     grid.clear(SEAT, ANY)
     grid.complete(first, go_on=True)
-    assert grid.bells(SEAT) + grid.bells(ANY) >= 2
+    assert grid.wake_ups(SEAT) + grid.wake_ups(ANY) >= 2
 
 
 def test_a_stage_of_another_queue_is_rung_for(grid: Grid) -> None:
@@ -39,11 +39,11 @@ def test_a_stage_of_another_queue_is_rung_for(grid: Grid) -> None:
     grid.clear(SEAT, OTHER)
     _, _, after = grid.complete(first, go_on=True)
     assert after == "none"
-    assert grid.bells(OTHER) == 1
+    assert grid.wake_ups(OTHER) == 1
 
 
-def test_a_lane_that_takes_another_stage_instead_leaves_a_bell(grid: Grid) -> None:
-    """Of two queues the lane takes what has waited longer; what it made ready is somebody else's."""
+def test_a_slot_that_takes_another_stage_instead_leaves_a_wake_up(grid: Grid) -> None:
+    """Of two queues the slot takes what has waited longer; what it made ready is somebody else's."""
     grid.seat("m.a", ANY, "bench:other")
     grid.seat("m.b", "bench:other")
     grid.job(plan(step(), step(0, queue="bench:other")), "j1")
@@ -52,13 +52,13 @@ def test_a_lane_that_takes_another_stage_instead_leaves_a_bell(grid: Grid) -> No
     grid.clear(SEAT, OTHER, ANY, "bench:other")
     _, _, after = grid.complete(first, go_on=True)
     assert not isinstance(after, str)
-    assert grid.bells(SEAT) + grid.bells(OTHER) + grid.bells(ANY) + grid.bells("bench:other") >= 1
+    assert grid.wake_ups(SEAT) + grid.wake_ups(OTHER) + grid.wake_ups(ANY) + grid.wake_ups("bench:other") >= 1
 
 
-def test_a_lane_that_leaves_rings_for_what_it_made_ready(grid: Grid) -> None:
+def test_a_slot_that_leaves_rings_for_what_it_made_ready(grid: Grid) -> None:
     grid.seat()
     grid.job(chain(2))
     first = grid.take()
     grid.clear(SEAT, ANY)
     grid.complete(first, go_on=False)
-    assert grid.bells(SEAT) + grid.bells(ANY) >= 1
+    assert grid.wake_ups(SEAT) + grid.wake_ups(ANY) >= 1

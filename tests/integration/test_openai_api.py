@@ -1,4 +1,4 @@
-"""The OpenAI-shaped wire against a server that speaks it, well and badly."""
+"""The OpenAI-shaped API format against a server that speaks it, well and badly."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from gridq.errors import (
 )
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import StageCall, Usage
-from tests.fakes.model_server import KEY, WireServer
-from workers.model_apis.openai.api import OpenAIWire
+from tests.fakes.model_server import KEY, OpenAIServer
+from workers.model_apis.openai.api import OpenAIApi
 from workers.model_apis.running import run
 from workers.model_apis.stages import request
 
 
 @pytest.fixture
-def server() -> Iterator[WireServer]:
-    with WireServer() as running:
+def server() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as running:
         yield running
 
 
 @pytest.fixture
-def wire(server: WireServer) -> Iterator[OpenAIWire]:
-    made = OpenAIWire(server.url, KEY)
+def api(server: OpenAIServer) -> Iterator[OpenAIApi]:
+    made = OpenAIApi(server.url, KEY)
     yield made
     made.close()
 
@@ -48,53 +48,53 @@ def ask(implementation: str, value: Any) -> Any:
 CHAT = ask("llm:chat", {"messages": [{"role": "user", "content": "so it goes on"}]})
 
 
-def test_chat_whole(wire: OpenAIWire):
+def test_chat_whole(api: OpenAIApi):
     context = StageContext()
-    output = run(CHAT, "echo", context, wire)
+    output = run(CHAT, "echo", context, api)
     assert output == {"role": "assistant", "content": "so it goes on ", "finish_reason": "stop"}
     assert context.usage == Usage(tokens_in=4, tokens_out=4)
 
 
-def test_chat_streamed_gives_each_piece_and_the_usage_of_the_last_chunk(wire: OpenAIWire):
+def test_chat_streamed_gives_each_piece_and_the_usage_of_the_last_chunk(api: OpenAIApi):
     pieces: list[Any] = []
     context = StageContext(emit=pieces.append)
-    output = run(CHAT, "echo", context, wire)
+    output = run(CHAT, "echo", context, api)
     assert pieces == ["so ", "it ", "goes ", "on "]
     assert output == {"role": "assistant", "content": "so it goes on ", "finish_reason": "stop"}
     assert context.usage == Usage(tokens_in=4, tokens_out=4)
 
 
-def test_complete_asks_through_the_chat_endpoint(wire: OpenAIWire, server: WireServer):
-    output = run(ask("llm:complete", {"prompt": "a b", "system": "be brief"}), "echo", StageContext(), wire)
+def test_complete_asks_through_the_chat_endpoint(api: OpenAIApi, server: OpenAIServer):
+    output = run(ask("llm:complete", {"prompt": "a b", "system": "be brief"}), "echo", StageContext(), api)
     assert output == "a b "
     assert server.requests[0]["path"] == "/v1/chat/completions"
     assert server.requests[0]["body"]["messages"][0] == {"role": "system", "content": "be brief"}
 
 
-def test_complete_raw_asks_the_completions_endpoint(wire: OpenAIWire, server: WireServer):
-    output = run(ask("llm:complete", {"prompt": "a b", "raw": True}), "echo", StageContext(), wire)
+def test_complete_raw_asks_the_completions_endpoint(api: OpenAIApi, server: OpenAIServer):
+    output = run(ask("llm:complete", {"prompt": "a b", "raw": True}), "echo", StageContext(), api)
     assert output == "a b "
     assert server.requests[0]["path"] == "/v1/completions"
     assert "raw" not in server.requests[0]["body"]
 
 
-def test_embeddings_come_in_the_order_of_the_input(wire: OpenAIWire):
+def test_embeddings_come_in_the_order_of_the_input(api: OpenAIApi):
     context = StageContext()
-    output = run(ask("llm:embed", {"input": ["a", "bcd"]}), "echo", context, wire)
+    output = run(ask("llm:embed", {"input": ["a", "bcd"]}), "echo", context, api)
     assert output == [[1.0, 1.0], [3.0, 1.0]]
     assert context.usage.tokens_in == 2
-    assert run(ask("llm:embed", "abcd"), "echo", StageContext(), wire) == [4.0, 1.0]
+    assert run(ask("llm:embed", "abcd"), "echo", StageContext(), api) == [4.0, 1.0]
 
 
-def test_unknown_fields_pass_through_whole(wire: OpenAIWire, server: WireServer):
+def test_unknown_fields_pass_through_whole(api: OpenAIApi, server: OpenAIServer):
     asked = ask("llm:complete", {"prompt": "x", "seed": 7, "vendor_thing": {"deep": [1, None]}})
-    run(asked, "echo", StageContext(), wire)
+    run(asked, "echo", StageContext(), api)
     assert server.requests[0]["body"]["vendor_thing"] == {"deep": [1, None]}
     assert server.requests[0]["body"]["seed"] == 7
 
 
-def test_tool_calls_are_put_together(wire: OpenAIWire):
-    output = run(CHAT, "tools", StageContext(emit=lambda piece: None), wire)
+def test_tool_calls_are_put_together(api: OpenAIApi):
+    output = run(CHAT, "tools", StageContext(emit=lambda piece: None), api)
     assert output["finish_reason"] == "tool_calls"
     assert output["tool_calls"] == [
         {
@@ -105,17 +105,17 @@ def test_tool_calls_are_put_together(wire: OpenAIWire):
     ]
 
 
-def test_bytes_in_odd_lumps_make_whole_characters(wire: OpenAIWire):
+def test_bytes_in_odd_lumps_make_whole_characters(api: OpenAIApi):
     pieces: list[Any] = []
     asked = ask("llm:complete", "Zürich ☂ 東京")
-    output = run(asked, "ragged", StageContext(emit=pieces.append), wire)
+    output = run(asked, "ragged", StageContext(emit=pieces.append), api)
     assert output == "Zürich ☂ 東京 "
     assert pieces == ["Zürich ", "☂ ", "東京 "]
 
 
-def test_an_endpoint_that_answers_whole_when_asked_to_stream(wire: OpenAIWire):
+def test_an_endpoint_that_answers_whole_when_asked_to_stream(api: OpenAIApi):
     pieces: list[Any] = []
-    output = run(CHAT, "whole", StageContext(emit=pieces.append), wire)
+    output = run(CHAT, "whole", StageContext(emit=pieces.append), api)
     assert output["content"] == "so it goes on "
     assert pieces == ["so it goes on "]
 
@@ -140,105 +140,105 @@ def test_an_endpoint_that_answers_whole_when_asked_to_stream(wire: OpenAIWire):
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-def test_refusals(wire: OpenAIWire, model: str, error: type[GridError], streaming: bool):
+def test_refusals(api: OpenAIApi, model: str, error: type[GridError], streaming: bool):
     context = StageContext(emit=(lambda piece: None) if streaming else None)
     with pytest.raises(error) as caught:
-        run(CHAT, model, context, wire)
+        run(CHAT, model, context, api)
     assert type(caught.value) is error
     assert caught.value.reason == "refused with " + model.split("-")[1]
 
 
-def test_retry_after_in_seconds_and_as_a_date(wire: OpenAIWire, server: WireServer):
+def test_retry_after_in_seconds_and_as_a_date(api: OpenAIApi, server: OpenAIServer):
     server.retry_after = "7"
     with pytest.raises(SeatRateLimited) as caught:
-        run(CHAT, "status-429", StageContext(), wire)
+        run(CHAT, "status-429", StageContext(), api)
     assert caught.value.details["retry_after"] == 7
     server.retry_after = email.utils.formatdate(time.time() + 100, usegmt=True)
     with pytest.raises(SeatRateLimited) as caught:
-        run(CHAT, "status-429", StageContext(), wire)
+        run(CHAT, "status-429", StageContext(), api)
     assert 90 < caught.value.details["retry_after"] <= 100
 
 
 def test_a_key_echoed_by_the_endpoint_is_blotted_out():
-    with WireServer(key="another") as server:
-        wire = OpenAIWire(server.url, KEY)
+    with OpenAIServer(key="another") as server:
+        api = OpenAIApi(server.url, KEY)
         with pytest.raises(SeatDegraded) as caught:
-            run(CHAT, "echo", StageContext(), wire)
-        wire.close()
+            run(CHAT, "echo", StageContext(), api)
+        api.close()
     assert "Incorrect API key provided: ***" in str(caught.value)
     assert KEY not in caught.value.to_json()
 
 
 @pytest.mark.parametrize("model", ["cut-first", "malformed", "error-event"])
-def test_a_stream_that_fails_before_its_first_piece_is_the_seats_fault(wire: OpenAIWire, model: str):
+def test_a_stream_that_fails_before_its_first_piece_is_the_seats_fault(api: OpenAIApi, model: str):
     pieces: list[Any] = []
     with pytest.raises(SeatUnavailable):
-        run(CHAT, model, StageContext(emit=pieces.append), wire)
+        run(CHAT, model, StageContext(emit=pieces.append), api)
     assert pieces == []
 
 
 @pytest.mark.parametrize("model", ["cut", "error-late"])
-def test_a_stream_cut_after_a_piece_is_the_seats_fault(wire: OpenAIWire, model: str):
+def test_a_stream_cut_after_a_piece_is_the_seats_fault(api: OpenAIApi, model: str):
     pieces: list[Any] = []
     with pytest.raises(SeatUnavailable):
-        run(CHAT, model, StageContext(emit=pieces.append), wire)
+        run(CHAT, model, StageContext(emit=pieces.append), api)
     assert pieces
 
 
-def test_an_answer_that_is_not_json_says_so(wire: OpenAIWire):
+def test_an_answer_that_is_not_json_says_so(api: OpenAIApi):
     with pytest.raises(SeatUnavailable, match="not JSON"):
-        run(CHAT, "malformed", StageContext(), wire)
+        run(CHAT, "malformed", StageContext(), api)
 
 
 @pytest.mark.parametrize(("model", "streaming"), [("slow", True), ("silent", True), ("silent", False)])
-def test_cancel_closes_the_connection(wire: OpenAIWire, server: WireServer, model: str, streaming: bool):
+def test_cancel_closes_the_connection(api: OpenAIApi, server: OpenAIServer, model: str, streaming: bool):
     context = StageContext(emit=(lambda piece: None) if streaming else None)
     threading.Thread(target=lambda: server.started.wait(5) and context.cancel()).start()
     with pytest.raises(JobCancelled):
-        run(CHAT, model, context, wire)
+        run(CHAT, model, context, api)
     assert server.disconnected.wait(1), "the endpoint goes on generating for nobody"
 
 
-def test_the_stages_deadline_ends_the_call(wire: OpenAIWire, server: WireServer):
+def test_the_stages_deadline_ends_the_call(api: OpenAIApi, server: OpenAIServer):
     with pytest.raises(StageTimeout):
-        run(CHAT, "silent", StageContext(deadline=time.monotonic() + 0.2), wire)
+        run(CHAT, "silent", StageContext(deadline=time.monotonic() + 0.2), api)
     assert server.disconnected.wait(1)
 
 
-def test_a_silent_endpoint_is_given_up(server: WireServer):
-    wire = OpenAIWire(server.url, silence=0.2)
+def test_a_silent_endpoint_is_given_up(server: OpenAIServer):
+    api = OpenAIApi(server.url, silence=0.2)
     with pytest.raises(SeatUnavailable, match="in time"):
-        run(CHAT, "silent", StageContext(), wire)
-    wire.close()
+        run(CHAT, "silent", StageContext(), api)
+    api.close()
 
 
 def test_nobody_listens():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    wire = OpenAIWire(f"http://127.0.0.1:{port}/v1")
+    api = OpenAIApi(f"http://127.0.0.1:{port}/v1")
     with pytest.raises(SeatUnavailable, match="cannot be reached"):
-        run(CHAT, "echo", StageContext(), wire)
-    wire.close()
+        run(CHAT, "echo", StageContext(), api)
+    api.close()
 
 
-def test_connections_are_kept(wire: OpenAIWire, server: WireServer):
+def test_connections_are_kept(api: OpenAIApi, server: OpenAIServer):
     for streaming in (False, True, True, False):
-        run(CHAT, "echo", StageContext(emit=(lambda piece: None) if streaming else None), wire)
+        run(CHAT, "echo", StageContext(emit=(lambda piece: None) if streaming else None), api)
     assert len(server.connections) == 1
 
 
-def test_close_ends_what_is_under_way_and_the_wire_opens_again(wire: OpenAIWire, server: WireServer):
-    threading.Thread(target=lambda: server.started.wait(5) and wire.close()).start()
+def test_close_ends_what_is_under_way_and_the_api_opens_again(api: OpenAIApi, server: OpenAIServer):
+    threading.Thread(target=lambda: server.started.wait(5) and api.close()).start()
     with pytest.raises(SeatUnavailable, match="closed"):
-        run(CHAT, "silent", StageContext(), wire)
-    assert run(CHAT, "echo", StageContext(), wire)["content"] == "so it goes on "
+        run(CHAT, "silent", StageContext(), api)
+    assert run(CHAT, "echo", StageContext(), api)["content"] == "so it goes on "
 
 
-def test_many_calls_at_once(wire: OpenAIWire):
+def test_many_calls_at_once(api: OpenAIApi):
     outputs: list[Any] = []
     threads = [
-        threading.Thread(target=lambda: outputs.append(run(CHAT, "echo", StageContext(), wire)["content"]))
+        threading.Thread(target=lambda: outputs.append(run(CHAT, "echo", StageContext(), api)["content"]))
         for _ in range(16)
     ]
     for thread in threads:
