@@ -82,71 +82,185 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="GRIDQ_", frozen=True, extra="ignore")
 
-    broker_url: SecretStr = SecretStr(LOOPBACK)
+    broker_url: SecretStr = Field(
+        SecretStr(LOOPBACK),
+        description=(
+            "the Redis or Valkey server: `redis://`, `rediss://` (verifies certificates), `unix://` or "
+            "`sentinel://`. The default is the grid that runs here or that this machine joined, else this "
+            "address"
+        ),
+    )
     broker_password: SecretStr | None = Field(
         None,
-        description="goes into `broker_url` where that names none, so that it can have a file of its own",
+        description=(
+            "the password for `GRIDQ_BROKER_URL` if the URL has none; set it through "
+            "`GRIDQ_BROKER_PASSWORD_FILE`"
+        ),
     )
     url: str | None = Field(
-        None, description="of a gateway, or of several: what clients use instead of the server"
+        None,
+        description=(
+            "a gateway (`http://host:port` or `https://host`) that clients use instead of the server; "
+            "separate several with commas, each stands in for the others"
+        ),
     )
-    prefix: str = Field("gq:", pattern=r"^[A-Za-z0-9._-]*:?$")
-    home: Path = Path.home() / ".gridq"
-    key: SecretStr | None = None
-    quotas: Path | None = None
-    timezone: str = "UTC"
-    flower_password_file: Path | None = None
-    profiles: Annotated[tuple[str, ...], NoDecode] = ("gpu", "llm")
-    stages: Annotated[tuple[str, ...], NoDecode] = ()
-    stages_dir: Path | None = None
-    http_allow: Annotated[tuple[str, ...], NoDecode] = ()
-    http_timeout: float = Field(30.0, gt=0)
+    prefix: str = Field(
+        "gq:",
+        pattern=r"^[A-Za-z0-9._-]*:?$",
+        description="the start of every key in Redis, so that several grids can share a server",
+    )
+    home: Path = Field(
+        Path.home() / ".gridq",
+        description=(
+            "the home folder: machine id, `config.toml`, `seats.toml`, logs, locks and the data of `gridq up`"
+        ),
+    )
+    key: SecretStr | None = Field(
+        None, description="the API key that jobs are submitted with; set it through `GRIDQ_KEY_FILE`"
+    )
+    quotas: Path | None = Field(
+        None, description="the quotas file of a router, TOML or JSON; a router reads it again when it changes"
+    )
+    timezone: str = Field(
+        "UTC",
+        description=(
+            "the time zone in which the days, weeks and months of limits begin, such as `Europe/Berlin`; "
+            "set the same on every router"
+        ),
+    )
+    flower_password_file: Path | None = Field(
+        None,
+        description=(
+            "the file with Flower's password. Default: `flower-password` in the home folder, made at the "
+            "first start"
+        ),
+    )
+    profiles: Annotated[tuple[str, ...], NoDecode] = Field(
+        ("gpu", "llm"), description="the profiles in use, by entry point name or as `module:Class`"
+    )
+    stages: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="modules with Python stages that this machine can import"
+    )
+    stages_dir: Path | None = Field(None, description="a folder with stage files (JSON)")
+    http_allow: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description=(
+            "hosts (`host` or `host:port`) that `http_get` and `RemoteStage` may call; empty allows none"
+        ),
+    )
+    http_timeout: float = Field(30.0, gt=0, description="the time limit of one such HTTP call, in seconds")
 
-    lease_ms: int = Field(3000, ge=200)
-    renew_ms: int = Field(1000, ge=50, validate_default=True)
-    sweep_ms: int = Field(500, ge=50, validate_default=True)
-    heartbeat: float = Field(10.0, gt=0)
-    linger: float = Field(
-        1.0, ge=0, description="how long a slot goes on taking stages before it returns to Celery"
+    lease_ms: int = Field(
+        3000,
+        ge=200,
+        description="how long an attempt lives without a renewal, in milliseconds by the server's clock",
     )
-    drain: float = Field(20.0, ge=0, le=24 * 3600.0)
+    renew_ms: int = Field(
+        1000,
+        ge=50,
+        validate_default=True,
+        description=(
+            "time between two renewals, in milliseconds; at most half of a lease. A busy seat checks for "
+            "cancels and timeouts four times as often"
+        ),
+    )
+    sweep_ms: int = Field(
+        500,
+        ge=50,
+        validate_default=True,
+        description=(
+            "time between two sweeps of a router, in milliseconds; at most half of (lease − renewal)"
+        ),
+    )
+    heartbeat: float = Field(
+        10.0,
+        gt=0,
+        description=(
+            "time between two heartbeats of a seat, in seconds; a seat is gone after three without one"
+        ),
+    )
+    linger: float = Field(
+        1.0, ge=0, description="how long a slot keeps taking stages before it returns to Celery, in seconds"
+    )
+    drain: float = Field(
+        20.0,
+        ge=0,
+        le=24 * 3600.0,
+        description=(
+            "how long a stopping worker lets its stages finish before it hands them back, in seconds"
+        ),
+    )
     watchdog: float = Field(
         60.0,
         ge=0,
-        description="after which a worker or router ends whose Celery takes no message; 0: never",
+        description=(
+            "how long a worker or router whose Celery takes no message keeps running before it exits with "
+            "code 75, in seconds; 0: for ever"
+        ),
     )
 
-    max_value: int = Field(8 * 1024 * 1024, ge=1024)
-    inline_value: int = Field(64 * 1024, ge=0)
-    max_steps: int = Field(20_000, ge=1)
-    max_depth: int = Field(400, ge=1)
-    deadline: float = Field(24 * 3600.0, gt=0)
-    max_deadline: float = Field(7 * 24 * 3600.0, gt=0)
-    result_ttl: float = Field(3600.0, gt=0)
-    stage_timeout: float = Field(600.0, gt=0)
-    max_attempts: int = Field(3, ge=1)
-    max_losses: int = Field(10, ge=1)
-    retry_backoff: float = Field(2.0, ge=0, le=24 * 3600.0)
+    max_value: int = Field(
+        8 * 1024 * 1024, ge=1024, description="the largest input, output and graph, in bytes"
+    )
+    inline_value: int = Field(
+        64 * 1024, ge=0, description="values longer than this get a key of their own, in bytes"
+    )
+    max_steps: int = Field(20_000, ge=1, description="the most steps in a graph's plan")
+    max_depth: int = Field(400, ge=1, description="the deepest nesting of a graph")
+    deadline: float = Field(
+        24 * 3600.0, gt=0, description="a job's deadline if the submitter gives none, in seconds"
+    )
+    max_deadline: float = Field(
+        7 * 24 * 3600.0, gt=0, description="the longest deadline a submitter may give, in seconds"
+    )
+    result_ttl: float = Field(3600.0, gt=0, description="how long a result is kept, in seconds")
+    stage_timeout: float = Field(
+        600.0, gt=0, description="the time limit of a stage that declares none, in seconds"
+    )
+    max_attempts: int = Field(
+        3, ge=1, description="attempts of a stage that may fail through the fault of a seat"
+    )
+    max_losses: int = Field(10, ge=1, description="attempts of a stage that may be lost with their worker")
+    retry_backoff: float = Field(
+        2.0,
+        ge=0,
+        le=24 * 3600.0,
+        description=(
+            "how long a failing seat is left out after a stage's first failure, in seconds; doubles with "
+            "each further one up to 60, minus up to half as jitter. A provider's own Retry-After takes "
+            "precedence"
+        ),
+    )
     quarantine: float = Field(
         300.0,
         ge=0,
         le=7 * 24 * 3600.0,
-        description="for how long an operator may save a stage that killed its runner twice",
+        description=(
+            "how long a quarantined stage waits for an operator, in seconds; 0: its job fails at once"
+        ),
     )
     affinity: float = Field(
-        2.0, ge=0, description="for how long work is passed over for work whose model or session is at hand"
+        2.0,
+        ge=0,
+        description=(
+            "how long a seat may pass over work for work whose model is loaded or whose session it knows, "
+            "in seconds"
+        ),
     )
     ledger_days: int = Field(
-        62,
-        ge=32,
-        le=3660,
-        description="for which the ledger is kept: longer than its longest window, a month",
+        62, ge=32, le=3660, description="days for which the ledger is kept; set the same on every router"
     )
-    batch_age: float = Field(600.0, ge=0, description="after which batch work counts as interactive")
+    batch_age: float = Field(
+        600.0, ge=0, description="batch work that has waited this long counts as interactive, in seconds"
+    )
 
-    log: Literal["text", "json"] = "text"
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "WARNING"
-    narrate: bool = False
+    log: Literal["text", "json"] = Field("text", description="`json` writes one JSON object a line")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
+        "WARNING", description="the lowest level that is logged; a program's own `-l` takes precedence"
+    )
+    narrate: bool = Field(
+        False, description="tell what happens to jobs and seats in sentences, at any log level"
+    )
 
     @classmethod
     def settings_customise_sources(
