@@ -21,6 +21,7 @@ from gridq.config.settings import Settings, settings
 from gridq.protocol.models import Json
 from gridq.store.connection import connect
 from gridq.submission import inbox
+from tests.fakes.bench_profile import BENCH
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.home import Home
 
@@ -51,7 +52,7 @@ def memory_of_server(store: Redis) -> float:
 
 
 @contextmanager
-def environment(url: str, home: Path, result_ttl: float, *, profiles: str = "bench") -> Iterator[Settings]:
+def environment(url: str, home: Path, result_ttl: float, *, profiles: str = BENCH) -> Iterator[Settings]:
     """gridq's settings and app in this process point at the benchmark's own server and home folder; its jobs'
     results live for `result_ttl` seconds.
     """

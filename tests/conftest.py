@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import redis
@@ -16,6 +18,8 @@ from gridq.store.connection import connect
 from tests.hygiene import keys_without_ttl
 from workers.profiles.llm.seats_from_environment import NAMED, key_variables
 from workers.supervisor.embedded_server import EmbeddedServer
+
+CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,12 @@ class GridEnv:
 @pytest.fixture(scope="session", autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test reads or writes the home folder of whoever runs it, nor finds a grid that runs there, nor takes
-    the keys of their environment for seats.
+    the keys of their environment for seats. Programs that a test starts can import `tests.fakes`.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRIDQ_HOME", str(tmp_path_factory.mktemp("home")))
         patch.delenv("GRIDQ_URL", raising=False)
+        patch.setenv("PYTHONPATH", str(CHECKOUT), prepend=os.pathsep)
         for named in NAMED:
             for variable in key_variables(named.provider):
                 patch.delenv(variable, raising=False)

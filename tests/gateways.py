@@ -17,6 +17,7 @@ from gridq.config.settings import Settings
 from gridq.gateway.app import make_server
 from gridq.gateway.options import GatewayOptions
 from gridq.store.connection import connect
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -102,7 +103,7 @@ def benches(server: EmbeddedServer, home: Path, *, concurrency: int = 4, **optio
         broker_url=SecretStr(server.url),
         prefix=f"w{secrets.token_hex(4)}:",
         home=home,
-        profiles=("bench",),
+        profiles=(BENCH,),
         inline_value=1000,
     )
     with connect(server.url, name="tests") as client:

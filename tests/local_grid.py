@@ -16,18 +16,18 @@ from gridq.config.settings import Settings
 from gridq.execution.attempt import Runner
 from gridq.execution.session import Session
 from gridq.profiles.profile import Profile, StageContext
-from gridq.profiles.testing import FakeProfile
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json, StageCall
 from gridq.router.sweep import Sweeper
 from gridq.store.scripts import Scripts
+from tests.fakes.bench_profile import BenchProfile
 
 
 class BenchRunner:
     """Built-in stages and those of the bench kind."""
 
     def __init__(self, profile: Profile | None = None) -> None:
-        self.profile = profile or FakeProfile()
+        self.profile = profile or BenchProfile()
 
     def __call__(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         if stage.implementation.startswith(("builtin:", "python:")):

@@ -2,7 +2,7 @@
 
 from gridq_dataset import DatasetProfile
 
-from gridq.profiles.testing import ProfileConformance
+from gridq.profiles.conformance import ProfileConformance
 
 
 class TestDataset(ProfileConformance):

@@ -1,9 +1,9 @@
-"""The profile seam: a plug-in owns one kind of capability; the core knows none.
+"""The plug-in seam: a profile owns one kind of capability, and the core knows none of them.
 
-A profile is found by the entry-point group `gridq.profiles` and used when the operator lists its name in
-`GRIDQ_PROFILES`. The core asks it which queue an effect needs (`demand`), which queues a seat serves
-(`queues`), what the machine has (`probe`) and to run a stage (`run`). `gridq.profiles.testing` has the suite
-that every profile must pass.
+An operator enables profiles in `GRIDQ_PROFILES`, by the name under which a package installed them (entry
+point group `gridq.profiles`) or by their class (`module:Class`). The core asks a profile which queue an
+effect needs (`demand`), which queues a seat serves (`queues`), what this machine has (`probe`), and to run a
+stage (`run`). Authors test their profile with `gridq.profiles.conformance`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import ClassVar
+from inspect import isabstract
+from typing import ClassVar, cast
 
 from pydantic import BaseModel
 
@@ -184,27 +186,66 @@ def installed() -> dict[str, EntryPoint]:
 
 @cache
 def load(names: tuple[str, ...]) -> dict[str, Profile]:
-    """The profiles `names` (as `GRIDQ_PROFILES` lists them), by kind.
+    """Return an instance of each profile in `names`, the value of `GRIDQ_PROFILES`, by its kind.
 
-    ConfigError: a name that is not installed, or two profiles of one kind.
+    A name is that of an installed profile (`llm`), or a class that can be imported (`my_pkg:MyProfile`).
+    Raises ConfigError if a profile is not installed, cannot be imported or is no Profile, and if two of them
+    have the same kind.
     """
-    points = installed()
-    found: dict[str, Profile] = {}
+    loaded: dict[str, Profile] = {}
     for name in names:
-        if name not in points:
-            near = difflib.get_close_matches(name, points, 1, 0.0)
+        profile = _profile_class(name)()
+        if profile.kind in loaded:
             raise ConfigError(
-                f"No profile {name!r} is installed",
-                {
-                    "path": "GRIDQ_PROFILES",
-                    "expected": "one of " + ", ".join(sorted(points)),
-                    "fix": f"use {near[0]!r}" if near else "install a package that offers it",
-                },
+                f"Two profiles have the kind {profile.kind!r}",
+                {"path": "GRIDQ_PROFILES", "fix": f"remove {name!r} or the other profile of that kind"},
             )
-        profile = points[name].load()()
-        if profile.kind in found:
-            raise ConfigError(f"Two profiles own the kind {profile.kind!r}", {"path": "GRIDQ_PROFILES"})
-        found[profile.kind] = profile
+        loaded[profile.kind] = profile
+    return loaded
+
+
+def _profile_class(name: str) -> type[Profile]:
+    if ":" in name:
+        return _import_class(name)
+    points = installed()
+    if name in points:
+        return cast("type[Profile]", points[name].load())
+    near = difflib.get_close_matches(name, points, 1, 0.0)
+    raise ConfigError(
+        f"No profile {name!r} is installed",
+        {
+            "path": "GRIDQ_PROFILES",
+            "expected": "one of " + ", ".join(sorted(points)) + ", or a class as module:Class",
+            "fix": f"use {near[0]!r}" if near else "install a package that provides it",
+        },
+    )
+
+
+def _import_class(reference: str) -> type[Profile]:
+    """Import the class that `reference` (`module:Class`) names."""
+    module, _, name = reference.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (Exception, SystemExit) as exc:  # a module may raise anything while it is imported
+        reason = f"{type(exc).__name__}: {exc}"
+        raise ConfigError(
+            f"The profile {reference!r} cannot be imported: {reason}",
+            {
+                "path": "GRIDQ_PROFILES",
+                "expected": "module:Class, such as my_pkg.profile:MyProfile",
+                "reason": reason,
+                "fix": "correct the name, install the package, or add its folder to PYTHONPATH",
+            },
+        ) from None
+    if not (isinstance(found, type) and issubclass(found, Profile)) or isabstract(found):
+        raise ConfigError(
+            f"{reference!r} is not a profile",
+            {
+                "path": "GRIDQ_PROFILES",
+                "expected": "a subclass of gridq.Profile that defines its abstract methods",
+                "fix": "name such a class",
+            },
+        )
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from gridq.client import Client
 from gridq.config.settings import Settings
+from tests.fakes.bench_profile import BENCH
 from tests.pointed import pointed_at
 from workers.supervisor.home import Home
 
@@ -58,7 +59,7 @@ def whole(
     concurrency = "".join(f"[{name}]\nconcurrency = {number}\n{terms}" for name, number in seats.items())
     (folder / "home" / "seats.toml").write_text(concurrency)
     config = Settings(
-        broker_url=url, prefix=f"w{secrets.token_hex(3)}:", home=folder / "home", profiles=("bench",), **given
+        broker_url=url, prefix=f"w{secrets.token_hex(3)}:", home=folder / "home", profiles=(BENCH,), **given
     )  # fmt: skip
     told = {f"GRIDQ_{name.upper()}": str(value) for name, value in given.items()}
     if stages:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.bench_profile import BENCH
 from tests.waiting import wait_for
 
 # Started from a script's background, as some continuous integration does, a child would ignore Ctrl-C.
@@ -39,7 +40,7 @@ class HomeFolder:
         self.folder = folder
         self.path = folder / "home"
         self.path.mkdir(mode=0o700)
-        self.configure('profiles = ["bench"]\ndrain = 1\n')
+        self.configure(f'profiles = ["{BENCH}"]\ndrain = 1\n')
         (self.path / "seats.toml").write_text(seats)
         quiet = {name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")}
         self.env = {**quiet, "GRIDQ_HOME": str(self.path), "HOME": str(folder), "COLUMNS": "120"}

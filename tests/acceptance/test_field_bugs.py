@@ -21,6 +21,7 @@ from gridq.cli import app as cli
 from gridq.config.settings import settings as own_settings
 from gridq.protocol.states import JobState, StageState
 from tests.acceptance.grids import NOTE, WholeGrid, whole
+from tests.fakes.bench_profile import BENCH
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -183,7 +184,7 @@ def test_the_timeouts_in_effect_are_read_back_and_shown(
     """celery 9339: a timeout that was set was not the one in effect, and nothing told so."""
     for name, value in {
         "BROKER_URL": grid.config.broker_url.get_secret_value(), "PREFIX": grid.config.prefix,
-        "HOME": str(grid.config.home), "PROFILES": "bench",
+        "HOME": str(grid.config.home), "PROFILES": BENCH,
     }.items():  # fmt: skip
         monkeypatch.setenv(f"GRIDQ_{name}", value)
     own_settings.cache_clear()

@@ -15,6 +15,7 @@ from gridq.config.machine_id import machine_id
 from gridq.config.settings import Settings
 from tests.acceptance.grids import WholeGrid
 from tests.acceptance.test_grid import ECHO, graph, stage
+from tests.fakes.bench_profile import BENCH
 from tests.flower_process import FlowerProcess, known
 from tests.pointed import environment, pointed_at
 from tests.waiting import wait_for
@@ -35,7 +36,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     (folder / "home").mkdir()
     (folder / "home" / "seats.toml").write_text(SEATS)
     config = Settings(
-        broker_url=server.url, prefix=f"f{secrets.token_hex(3)}:", home=folder / "home", profiles=("bench",)
+        broker_url=server.url, prefix=f"f{secrets.token_hex(3)}:", home=folder / "home", profiles=(BENCH,)
     )
     env = {"GRIDQ_DRAIN": "1"}
     with (

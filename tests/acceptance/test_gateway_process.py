@@ -19,6 +19,7 @@ from gridq.limits import api_keys
 from gridq.store.keys import Keys
 from tests.acceptance.homes import GRIDQ
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("key_hygiene")]
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("key_hygiene")]
 
 def environment(env: GridEnv, **more: str) -> dict[str, str]:
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("GRIDQ_")}
-    return {**quiet, **env.environ(), "GRIDQ_PROFILES": "bench", "GRIDQ_DRAIN": "5", **more}
+    return {**quiet, **env.environ(), "GRIDQ_PROFILES": BENCH, "GRIDQ_DRAIN": "5", **more}
 
 
 @contextmanager

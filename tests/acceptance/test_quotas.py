@@ -30,6 +30,7 @@ from gridq.errors import (
 )
 from gridq.protocol.states import JobState
 from gridq.submission import inbox
+from tests.fakes.bench_profile import BENCH
 from tests.hygiene import keys_without_ttl
 from tests.pointed import pointed_at
 from tests.waiting import wait_for
@@ -74,7 +75,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     file = folder / "quotas.toml"
     file.write_text(QUOTAS)
     config = Settings(
-        broker_url=server.url, prefix=f"w{secrets.token_hex(3)}:", home=folder / "home", profiles=("bench",),
+        broker_url=server.url, prefix=f"w{secrets.token_hex(3)}:", home=folder / "home", profiles=(BENCH,),
         stages_dir=folder / "stages",
     )  # fmt: skip
     env = {"GRIDQ_QUOTAS": str(file), "GRIDQ_STAGES_DIR": str(folder / "stages"), "GRIDQ_DRAIN": "2"}
@@ -188,7 +189,7 @@ def test_the_agent_is_the_key_s_and_no_key_is_to_be_seen(grid: Grid, monkeypatch
         monkeypatch.setenv("GRIDQ_KEY", key)
         there = grid.client.config
         config = Settings(
-            broker_url=grid.client.url, prefix=there.prefix, profiles=("bench",), stages_dir=there.stages_dir
+            broker_url=grid.client.url, prefix=there.prefix, profiles=(BENCH,), stages_dir=there.stages_dir
         )
         own = Client(config=config)
         report = examine(own, json.dumps(graph(0)), config)
@@ -229,13 +230,13 @@ def test_a_seat_over_its_requests_or_budget_waits_and_wakes_by_itself(grid: Grid
     (seat,) = [ad.seat for ad in grid.client.workers()]
     grid.write(f'[seats."{seat}"]\nrequests_per_minute = 1\n')
     wait_for(lambda: redis.hget(keys("seat", seat), "grpm") == b"1")
-    redis.delete(keys("rate", seat))
+    redis.delete(keys("claim_times", seat))
     grid.client.run(graph(0), {}, 20, agent="fay")
     waits = grid.client.submit(graph(0), {}, agent="fay")
     with pytest.raises(WaitTimeout):
         grid.client.result(waits, 1.5)
-    (before,) = redis.lrange(keys("rate", seat), 0, -1)
-    redis.lset(keys("rate", seat), 0, str(int(before) - 60_000))
+    (before,) = redis.lrange(keys("claim_times", seat), 0, -1)
+    redis.lset(keys("claim_times", seat), 0, str(int(before) - 60_000))
     grid.client.result(waits, 20)
 
     grid.write(f'[seats."{seat}"]\nbudget_dollars = 0.1\nperiod = "day"\n')

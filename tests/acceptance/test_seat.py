@@ -14,6 +14,7 @@ import pytest
 from gridq.config.settings import Settings
 from tests.acceptance.grids import WholeGrid, whole
 from tests.acceptance.homes import GRIDQ
+from tests.fakes.bench_profile import BENCH
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -41,7 +42,7 @@ def gridq(
         **quiet,
         "GRIDQ_HOME": str(grid.config.home),
         "GRIDQ_BROKER_URL": "redis://127.0.0.1:1/0",
-        "GRIDQ_PROFILES": "bench",
+        "GRIDQ_PROFILES": BENCH,
         "COLUMNS": "100",
     }
     if server is not None:

@@ -9,6 +9,7 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.errors import BrokerUnreachable
+from tests.fakes.bench_profile import BENCH
 from tests.fakes.slow_server import SlowServer
 from tests.pointed import pointed_at
 from tests.waiting import wait_for
@@ -25,7 +26,7 @@ def test_supervised_ones_wait_for_a_server_that_is_away_and_then_reads_its_data(
             broker_url=server.url,
             prefix=f"w{secrets.token_hex(3)}:",
             home=tmp_path / "home",
-            profiles=("bench",),
+            profiles=(BENCH,),
         )
         home = Home(config, ["bench"], folder=tmp_path / "logs")
         parts = {name: home.spawn(name) for name in ("router0", "bench")}

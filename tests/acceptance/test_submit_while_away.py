@@ -22,6 +22,7 @@ from gridq.errors import BrokerUnreachable
 from gridq.store.connection import SUBMITTERS, connect
 from gridq.tasks import run_graph
 from tests.acceptance.homes import GRIDQ
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
 from tests.pointed import pointed_at
 from workers.chaos.proxy import Proxy
@@ -43,7 +44,7 @@ def proxy(tmp_path: Path) -> Iterator[Proxy]:
 @pytest.fixture
 def client(proxy: Proxy, tmp_path: Path) -> Iterator[Client]:
     """A client that reaches the server by the proxy, while the grid does so directly."""
-    direct = Settings(broker_url=proxy.direct, prefix="door:", profiles=("bench",), home=tmp_path)  # type: ignore[attr-defined]
+    direct = Settings(broker_url=proxy.direct, prefix="door:", profiles=(BENCH,), home=tmp_path)  # type: ignore[attr-defined]
     port = direct.broker_url.get_secret_value().rpartition(":")[2].partition("/")[0]
     url = direct.broker_url.get_secret_value().replace(f":{port}/", f":{proxy.port}/")
     config = direct.model_copy(update={"broker_url": type(direct.broker_url)(url)})
@@ -156,7 +157,7 @@ def test_a_thousand_callers_take_few_connections_and_no_memory(
 
 
 def test_a_client_of_no_server_says_so(tmp_path: Path) -> None:
-    config = Settings(broker_url="redis://127.0.0.1:1/0", prefix="none:", home=tmp_path, profiles=("bench",))
+    config = Settings(broker_url="redis://127.0.0.1:1/0", prefix="none:", home=tmp_path, profiles=(BENCH,))
     with Client(config=config) as client, pytest.raises(BrokerUnreachable) as caught:
         client.submit(ECHO, 1)
     assert isinstance(caught.value.__cause__, redis.ConnectionError)

@@ -15,6 +15,7 @@ import pytest
 from gridq.client import Client
 from gridq.config.settings import Settings
 from tests.acceptance.homes import HomeFolder, listens, port_of
+from tests.fakes.bench_profile import BENCH
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -168,7 +169,7 @@ def test_down_ends_what_runs(home: HomeFolder) -> None:
 def test_a_job_that_was_accepted_goes_on_after_the_grid_was_down(home: HomeFolder) -> None:
     assert home("up", "--no-flower", "--no-gateway", "--detach", "--seat", "local").returncode == 0
     url = home.state("grid")["broker_url"]
-    client = Client(config=Settings(broker_url=url, profiles=("bench",), home=home.path))
+    client = Client(config=Settings(broker_url=url, profiles=(BENCH,), home=home.path))
     graph = {"root": {"op": "Stage", "id": "bench_echo"}}
     job = client.submit(graph, "kept", wait_for_seat=True)
     assert home("down").returncode == 0
@@ -204,7 +205,7 @@ def test_a_seat_that_is_not_there_is_one_line_and_nothing_stays(home: HomeFolder
 
 
 def test_a_second_signal_does_not_wait_for_the_drain(home: HomeFolder) -> None:
-    home.configure('profiles = ["bench"]\ndrain = 300\n')
+    home.configure(f'profiles = ["{BENCH}"]\ndrain = 300\n')
     up = home.start("up", "--no-flower", "--no-gateway")
     home.ready()
     graph = home.folder / "sleep.json"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.homes import HomeFolder, port_of
+from tests.fakes.bench_profile import BENCH
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -62,7 +63,7 @@ def test_a_machine_joins_serves_reloads_and_leaves(grid: HomeFolder, machine: Ho
     worker = machine.start("join", url_of(grid), "--token", f"@{machine.folder / 'token'}")
     state = machine.ready("worker")
     assert stat.S_IMODE((machine.path / "config.toml").stat().st_mode) == 0o600
-    assert 'profiles = ["bench"]' in (machine.path / "config.toml").read_text(), "what stood there stays"
+    assert f'profiles = ["{BENCH}"]' in (machine.path / "config.toml").read_text(), "what stood there stays"
     assert [part["name"] for part in state["parts"]] == ["local", "one", "two"]
     assert token not in machine.said()
     there = state["machine"]

@@ -11,7 +11,6 @@ from gridq import errors
 from gridq.app import app
 from gridq.execution import session
 from gridq.jobs.record import End
-from gridq.profiles.testing import FakeProfile
 from gridq.protocol.models import Advertisement
 from gridq.router.router import Router, build
 from gridq.seats import registry
@@ -19,13 +18,14 @@ from gridq.store.scripts import Scripts
 from gridq.submission.admission import Admission
 from gridq.submission.inbox import Inbox
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BenchProfile
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 
 
-class Paid(FakeProfile):
+class Paid(BenchProfile):
     """A bench with a stage that costs what its config says."""
 
     def stages(self) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def router(grid_env: GridEnv) -> Router:
 
 
 def _end(scripts: Scripts, job: str) -> End | None:
-    data: Any = scripts.client.lindex(scripts.keys("fin", job), 0)
+    data: Any = scripts.client.lindex(scripts.keys("result", job), 0)
     return None if data is None else End.read(data)
 
 
@@ -123,7 +123,7 @@ def test_a_seat_of_another_version_stands_in_nobodys_way(router: Router) -> None
     """Its advertisement cannot be read, or what it says of its capability cannot: it is taken at its word."""
     scripts = router.scripts
     scripts.register("m.b", "i", host="h", concurrency=1, queues=["bench:any"], ttl_ms=60_000)
-    scripts.client.set(scripts.keys("ad", "m.b"), '{"seat":5}', px=60_000)
+    scripts.client.set(scripts.keys("advertisement", "m.b"), '{"seat":5}', px=60_000)
     newer = Advertisement(
         seat="m.a", machine="m", worker="a@m", incarnation="i", kind="bench", concurrency=1, queues=["bench:any"],
         capability={"slugs": ["any"], "new": {}},

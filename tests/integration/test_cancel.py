@@ -17,7 +17,6 @@ from gridq.limits.accounts import read
 from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
 from gridq.profiles.profile import StageContext
-from gridq.profiles.testing import FakeProfile
 from gridq.protocol.meters import sheet
 from gridq.protocol.models import Json, StageCall, Usage
 from gridq.protocol.states import JobState
@@ -27,6 +26,7 @@ from gridq.submission.admission import Admission
 from gridq.tasks import run_graph
 from tests.builders import retry, seq, stage
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BenchProfile
 from tests.fakes.model_server import OpenAIServer
 from tests.local_grid import BenchRunner, LocalGrid
 from tests.waiting import wait_for
@@ -64,7 +64,7 @@ class OneSlot:
         self.keys = grid.scripts.keys
 
     def held(self) -> int:
-        return int(self.redis.hlen(self.keys("held", "m.a")))
+        return int(self.redis.hlen(self.keys("slots", "m.a")))
 
     def running(self, graph: dict[str, Any] = SLEEP, value: Json = None, **options: Any) -> str:
         """A job whose stage runs."""
@@ -84,7 +84,7 @@ def slot(server: EmbeddedServer) -> Iterator[OneSlot]:
     runner = Told()
     seats: dict[str, Sequence[str]] = {"m.a": ["bench:any"]}
     with LocalGrid(client, config, seats, concurrency=1, runner=runner) as grid:
-        grid.client._admission = Admission(grid.scripts, config, {"bench": FakeProfile()})
+        grid.client._admission = Admission(grid.scripts, config, {"bench": BenchProfile()})
         yield OneSlot(grid, runner)
     for key in client.scan_iter("cancel:*", count=1000):
         client.unlink(key)
@@ -170,12 +170,12 @@ def test_nothing_is_emitted_after_it(slot: OneSlot) -> None:
 
     slot.runner.act = act
     job = slot.running(ECHO, stream=True)
-    wait_for(lambda: slot.redis.exists(slot.keys("str", job)))
+    wait_for(lambda: slot.redis.exists(slot.keys("stream", job)))
     assert slot.client.cancel(job)
     go_on.set()
     assert ended.wait(20)
     assert slot.client.run(ECHO, 1, timeout=20) == 1  # the slot has come to the end of it
-    entries = [fields for _, fields in slot.redis.xrange(slot.keys("str", job))]
+    entries = [fields for _, fields in slot.redis.xrange(slot.keys("stream", job))]
     assert [entry.get(b"piece") for entry in entries] == [b'"before"', None]
     assert entries[-1] == {b"end": b"cancelled"}
     assert slot.client.rows(job) == []

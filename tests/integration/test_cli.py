@@ -22,6 +22,7 @@ import pytest
 from gridq.client import Client
 from gridq.config.settings import Settings
 from gridq.protocol.states import JobState
+from tests.fakes.bench_profile import BENCH
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.home import Home
 
@@ -75,14 +76,14 @@ def shell(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
     """A grid with a router and the seats `local` and `bench`."""
     folder = tmp_path_factory.mktemp("cli")
     config = Settings(
-        broker_url=server.url, prefix=f"c{secrets.token_hex(3)}:", home=folder / "home", profiles=("bench",)
+        broker_url=server.url, prefix=f"c{secrets.token_hex(3)}:", home=folder / "home", profiles=(BENCH,)
     )
     env = {
         **os.environ,
         "GRIDQ_BROKER_URL": server.url,
         "GRIDQ_PREFIX": config.prefix,
         "GRIDQ_HOME": str(config.home),
-        "GRIDQ_PROFILES": "bench",
+        "GRIDQ_PROFILES": BENCH,
         "COLUMNS": "80",
         "TERM": "xterm",
     }
@@ -311,7 +312,7 @@ def test_workers_says_so_where_there_are_none(shell: Shell) -> None:
 
 
 def test_probe_shows_seats_and_what_was_not_found(shell: Shell) -> None:
-    done = shell("probe", GRIDQ_PROFILES="bench,llm", OPENAI_API_KEY="")
+    done = shell("probe", GRIDQ_PROFILES=f"{BENCH},llm", OPENAI_API_KEY="")
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[2:4]] == ["local", "bench"]
     assert "llm: No" in done.stdout

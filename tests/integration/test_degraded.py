@@ -13,6 +13,7 @@ from gridq.protocol.models import Advertisement, Json, StageCall
 from gridq.seats import registry
 from gridq.store.connection import connect
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import LocalGrid
 
 ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
@@ -32,7 +33,7 @@ class LoggedOut:
 
 def test_a_degraded_seat_is_no_live_seat_until_it_heals(grid_env: GridEnv) -> None:
     config = Settings(
-        broker_url=grid_env.url, prefix=grid_env.prefix, profiles=("bench",), retry_backoff=0.1, renew_ms=100
+        broker_url=grid_env.url, prefix=grid_env.prefix, profiles=(BENCH,), retry_backoff=0.1, renew_ms=100
     )
     login = LoggedOut()
     with LocalGrid(connect(grid_env.url), config, {"m.bench": ["bench:any"]}, runner=login) as grid:
@@ -56,7 +57,7 @@ def test_a_degraded_seat_is_no_live_seat_until_it_heals(grid_env: GridEnv) -> No
         session.on_change = advertise
         job = grid.client.submit(ECHO, 1)
         until = time.monotonic() + 20
-        while grid_env.client.exists(grid.scripts.keys("serve", "bench:any")) or not session.resting.now:
+        while grid_env.client.exists(grid.scripts.keys("serving", "bench:any")) or not session.resting.now:
             assert time.monotonic() < until
             time.sleep(0.01)
         with pytest.raises(NoLiveSeat, match="degraded: The login has run out"):

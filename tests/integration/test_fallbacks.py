@@ -17,6 +17,7 @@ from gridq.protocol import queue_names
 from gridq.protocol.models import Service
 from gridq.store.connection import connect
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import LocalGrid
 from tests.waiting import wait_for
 from workers.process.heartbeat import Heartbeat
@@ -33,7 +34,7 @@ def graph(stage: str = "bench_echo", slug: Any = ("one", "two"), **config: Any) 
 def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
     """A seat of bench:one, which is the better, and one of bench:two."""
     config = Settings(
-        broker_url=grid_env.url, prefix=grid_env.prefix, profiles=("bench",), renew_ms=100, retry_backoff=0.0
+        broker_url=grid_env.url, prefix=grid_env.prefix, profiles=(BENCH,), renew_ms=100, retry_backoff=0.0
     )
     seats = {"m.one": ["bench:one"], "m.two": ["bench:two"], "m.router": [queue_names.PURE]}
     with LocalGrid(connect(grid_env.url), config, seats) as made:
@@ -115,7 +116,7 @@ def test_what_is_foretold_is_of_the_queue_where_it_would_stand(grid: LocalGrid) 
         grid.scripts.client, grid.config, two, machine="m", kind="bench", capability={"slugs": ["two"]}
     )
     ad = beat.advertisement().model_copy(update={"service": {"bench:two": slow}})
-    grid.scripts.client.set(grid.scripts.keys("ad", "m.two"), ad.model_dump_json(), px=60_000)
+    grid.scripts.client.set(grid.scripts.keys("advertisement", "m.two"), ad.model_dump_json(), px=60_000)
     jobs = [grid.client.submit(graph("bench_sleep", slug=("two",), ms=3000), {}) for _ in range(4)]
     wait_for(lambda: two.busy == 2)
     with pytest.raises(DeadlineUnreachable, match="a stage of bench:two would start in"):

@@ -19,6 +19,7 @@ from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
 from gridq.submission.inbox import Inbox
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import LocalGrid
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -34,7 +35,7 @@ def config(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setti
     """Settings of a grid on a server of its own with little memory, where answers are kept for a second."""
     with EmbeddedServer(maxmemory=LIMIT) as server:
         monkeypatch.setenv("GRIDQ_BROKER_URL", server.url)
-        monkeypatch.setenv("GRIDQ_PROFILES", "bench")
+        monkeypatch.setenv("GRIDQ_PROFILES", BENCH)
         monkeypatch.setenv("GRIDQ_RESULT_TTL", "1")
         monkeypatch.setenv("GRIDQ_SWEEP_MS", "50")
         settings.cache_clear()

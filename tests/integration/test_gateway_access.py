@@ -21,6 +21,7 @@ from gridq.limits import api_keys
 from gridq.limits.api_keys import KeyLimits
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
+from tests.fakes.bench_profile import BENCH
 from tests.gateways import Gateway, serving
 from tests.refused import refused
 from tests.waiting import wait_for
@@ -73,7 +74,7 @@ def site(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
         broker_url=server.url,
         prefix=f"t{secrets.token_hex(4)}:",
         home=tmp_path_factory.mktemp("home"),
-        profiles=("bench",),
+        profiles=(BENCH,),
     )
     made = Site(config)
     made.key("operator", scopes=("operate",))
@@ -151,7 +152,7 @@ def test_so_many_requests_a_minute_at_both_together(site: Site) -> None:
     assert (error["bottleneck"], error["limit"]) == (f"rpm of the key {key.id} (5)", 5)
     assert error["fix"].endswith(" s, or use a key with a larger --rpm")
     assert (error["capability"], error["position"], error["starts_in"]) == (None, None, None)
-    assert site.redis.zcard(site.keys("calls", key.id)) == 5, "those refused count for nothing"
+    assert site.redis.zcard(site.keys("request_times", key.id)) == 5, "those refused count for nothing"
     other, _ = site.clients(site.key()[1])
     assert other.get("/v1/models").status_code == 200
 
@@ -166,14 +167,14 @@ def test_so_many_open_at_once_at_both_together(site: Site) -> None:
             assert (error["retry_after"], error["position"]) == (1.0, None)
     for client in (first, second):
         until(client, 200)
-    wait_for(lambda: not site.redis.exists(site.keys("opened", key.id)), 5)
+    wait_for(lambda: not site.redis.exists(site.keys("open_requests", key.id)), 5)
 
 
 def test_a_key_without_limits_costs_no_question(site: Site) -> None:
     key, text = site.key()
     client, _ = site.clients(text)
     assert client.get("/v1/models").status_code == 200
-    assert not site.redis.exists(site.keys("calls", key.id), site.keys("opened", key.id))
+    assert not site.redis.exists(site.keys("request_times", key.id), site.keys("open_requests", key.id))
 
 
 def test_wrong_keys_are_tried_only_so_often_from_one_address(site: Site) -> None:
@@ -206,7 +207,7 @@ def test_a_wait_whose_client_has_gone_gives_its_place_back(site: Site) -> None:
     graph = {"root": {"op": "Stage", "id": "text_template", "config": {"template": "x"}}}
 
     def places() -> Any:
-        return site.redis.zcard(site.keys("opened", key.id))
+        return site.redis.zcard(site.keys("open_requests", key.id))
 
     job = client.post("/jobs", json={"graph": graph, "wait_for_seat": True}).json()["job"]
     wait_for(lambda: places() == 0)

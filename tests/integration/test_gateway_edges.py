@@ -24,6 +24,7 @@ from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from tests.builders import stage
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.gateways import Gateway, serving
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
@@ -36,7 +37,7 @@ def config(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> 
         broker_url=server.url,
         prefix=f"t{secrets.token_hex(4)}:",
         home=tmp_path_factory.mktemp("home"),
-        profiles=("bench", "llm"),
+        profiles=(BENCH, "llm"),
     )
     yield made
     with connect(server.url, name="tests") as client:
@@ -360,7 +361,7 @@ def test_beyond_its_machine_everybody_needs_a_key_whatever_becomes_of_the_keys(g
 
 def test_while_the_server_is_away_everybody_is_told_so_and_not_where_it_stands(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "data") as server:
-        config = Settings(broker_url=server.url, prefix="away:", home=tmp_path, profiles=("bench", "llm"))
+        config = Settings(broker_url=server.url, prefix="away:", home=tmp_path, profiles=(BENCH, "llm"))
         with serving(config) as gateway:
             assert gateway.http.get("/v1/models").status_code == 200
             server.kill()

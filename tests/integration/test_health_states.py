@@ -18,6 +18,7 @@ from gridq.seats.registry import LiveSeat
 from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import BenchRunner, LocalGrid
 from tests.waiting import wait_for
 from workers.process.heartbeat import Heartbeat
@@ -158,7 +159,7 @@ class Ill:
 @pytest.fixture
 def ill(grid_env: GridEnv) -> Iterator[Ill]:
     config = Settings(
-        broker_url=grid_env.url, prefix=grid_env.prefix, profiles=("bench",), retry_backoff=0.05,
+        broker_url=grid_env.url, prefix=grid_env.prefix, profiles=(BENCH,), retry_backoff=0.05,
         renew_ms=100, max_attempts=100,
     )  # fmt: skip
     login = Login()

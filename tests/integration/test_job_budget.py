@@ -12,12 +12,13 @@ from gridq.jobs.record import JobOptions
 from gridq.submission.inbox import keep_long
 from tests.builders import seq, stage
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
 
 
 @pytest.fixture
 def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
-    config = grid_env.settings.model_copy(update={"profiles": ("bench",), "inline_value": 100})
+    config = grid_env.settings.model_copy(update={"profiles": (BENCH,), "inline_value": 100})
     with LocalGrid(grid_env.client, config, DEFAULT_SEATS) as started:
         yield started
 

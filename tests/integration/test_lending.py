@@ -15,6 +15,7 @@ from gridq.protocol.models import SeatTerms
 from gridq.seats import registry
 from gridq.store.connection import connect
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import LocalGrid
 from tests.waiting import wait_for
 from workers.process.heartbeat import Heartbeat
@@ -27,7 +28,7 @@ ECHO = {"root": {"op": "Stage", "id": "bench_echo"}}
 @pytest.fixture
 def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
     """One seat, which is lent to the agent ci and the team research."""
-    config = Settings(broker_url=grid_env.url, prefix=grid_env.prefix, profiles=("bench",), renew_ms=100)
+    config = Settings(broker_url=grid_env.url, prefix=grid_env.prefix, profiles=(BENCH,), renew_ms=100)
     with LocalGrid(connect(grid_env.url), config, {"m.bench": ["bench:any"]}) as made:
         session = made.sessions["m.bench"]
         session.terms = SeatTerms(lends_to=("ci", "team:research"))
@@ -94,4 +95,4 @@ def test_a_seat_says_whom_it_is_lent_to_as_long_as_it_is_live(grid: LocalGrid) -
     assert not live[0].lent_to("bob")
     assert live[0].lent_to("bob", "research")
     assert not live[0].lent_to("research")
-    wait_for(lambda: grid.scripts.client.exists(grid.scripts.keys("lends")))
+    wait_for(lambda: grid.scripts.client.exists(grid.scripts.keys("lent_seats")))

@@ -14,6 +14,7 @@ from gridq.config.settings import settings
 from gridq.errors import ConfigError
 from gridq.gateway.options import gateway_options
 from gridq.router import router
+from tests.fakes.bench_profile import BENCH
 from tests.fakes.slow_server import SlowServer
 from workers.machine.probing import find
 from workers.process.lifecycle import Worker
@@ -34,7 +35,7 @@ def told(slow: SlowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     """The settings point at a server that reads its data until somebody says that it waits; what was said."""
     monkeypatch.setenv("GRIDQ_BROKER_URL", slow.url)
     monkeypatch.setenv("GRIDQ_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("GRIDQ_PROFILES", "bench")
+    monkeypatch.setenv("GRIDQ_PROFILES", BENCH)
     settings.cache_clear()
     heard = Heard(slow)
     logging.getLogger("gridq").addHandler(heard)

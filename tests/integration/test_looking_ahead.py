@@ -16,7 +16,6 @@ from gridq.errors import DeadlineUnreachable, GridError, NoLiveSeat, QueueDroppe
 from gridq.jobs.record import End, JobOptions
 from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
-from gridq.profiles.testing import FakeProfile
 from gridq.protocol.models import Advertisement, Limit, Service, Usage
 from gridq.router.router import build
 from gridq.seats import registry
@@ -26,6 +25,7 @@ from gridq.store.scripts import Scripts
 from gridq.submission.admission import Admission
 from gridq.submission.inbox import Inbox
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BenchProfile
 from tests.unit.store.test_commands import commands
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -40,7 +40,7 @@ def client(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clien
     """A client of a grid with one seat, of one slot, that takes nothing by itself."""
     monkeypatch.setattr("gridq.submission.live_forecast.FRESH", 0.0)
     with Client(grid_env.url, config=grid_env.settings) as made:
-        made._admission = Admission(made.scripts, grid_env.settings, {"bench": FakeProfile()})
+        made._admission = Admission(made.scripts, grid_env.settings, {"bench": BenchProfile()})
         join(made.scripts, "m.a", ANY, WIDE)
         yield made
 
@@ -68,7 +68,7 @@ def backlog(client: Client, count: int = 20, **options: Any) -> list[str]:
 
 
 def values_left(client: Client) -> list[bytes]:
-    return list(client.redis.scan_iter(client.keys("val", "*")))
+    return list(client.redis.scan_iter(client.keys("value", "*")))
 
 
 def test_a_full_queue_refuses_and_keeps_nothing(client: Client) -> None:
@@ -135,7 +135,7 @@ def test_what_was_never_measured_is_no_reason_to_refuse(client: Client) -> None:
 def test_a_job_that_is_there_already_is_no_second_one_however_late_it_is(client: Client) -> None:
     backlog(client)
     first = client.submit(ECHO, 1, job="mine", deadline=60)
-    client.redis.zadd(client.keys("w", ANY, "0/0|", "default"), {"mine:0": 1})
+    client.redis.zadd(client.keys("waiting", ANY, "0/0|", "default"), {"mine:0": 1})
     for number in range(200):
         client.submit(ECHO, number)
     assert client.submit(ECHO, 1, job="mine", deadline=60) == first
@@ -205,7 +205,7 @@ def test_a_job_whose_time_is_over_before_its_admission_has_expired(client: Clien
     Inbox(client.scripts, grid_env.settings).enqueue("over", ECHO, 1, deadline=5)
     # No router was there in its time.
     over = now_ms(client.redis) - 1000
-    client.redis.hset(client.keys("sub", "over"), "dl", over)
+    client.redis.hset(client.keys("submitted", "over"), "dl", over)
     client.redis.zadd(client.keys("deadlines"), {"over": over})
     router.admit("over")
     client.scripts.sweep()
@@ -213,7 +213,7 @@ def test_a_job_whose_time_is_over_before_its_admission_has_expired(client: Clien
 
 
 def error(client: Client, job: str) -> GridError:
-    data: Any = client.redis.lindex(client.keys("fin", job), 0)
+    data: Any = client.redis.lindex(client.keys("result", job), 0)
     found = End.read(data).error()
     assert found is not None
     return found

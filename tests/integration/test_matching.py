@@ -120,10 +120,10 @@ def test_a_seat_that_has_just_joined_is_looked_for_before_a_job_is_refused(
 ) -> None:
     made = admission(scripts, grid_env, effect(compute_cap="8.0"))
     client, keys = grid_env.client, scripts.keys
-    text = client.get(keys("ad", "m.new"))
+    text = client.get(keys("advertisement", "m.new"))
     assert isinstance(text, bytes)
-    client.delete(keys("ad", "m.new"))
+    client.delete(keys("advertisement", "m.new"))
     with pytest.raises(NoLiveSeat):
         made.admit("j", made.split(GRAPH), b"1", JobOptions())
-    client.set(keys("ad", "m.new"), text, px=10_000)
+    client.set(keys("advertisement", "m.new"), text, px=10_000)
     assert made.admit("j", made.split(GRAPH), b"1", JobOptions()) == "j"

@@ -235,7 +235,7 @@ class Books:
             if text:
                 client.hset(key, field, ends.sub(lambda m: f"/{int(m[1]) + ahead}", text.decode()))
         if self.random.random() < 0.5:
-            client.set(keys("swept"), self.grid.now() + ahead, px=HOUR)
+            client.set(keys("last_sweep"), self.grid.now() + ahead, px=HOUR)
             self.grid.scripts.sweep()
 
     def sweep(self) -> None:
@@ -272,7 +272,7 @@ class Books:
 
     def granted(self, claim: Claim, before: list[Meter]) -> None:
         """What a claim took was there, in all that bound it."""
-        who: Any = self.grid.client.hget(self.grid.keys("who"), claim.lease)
+        who: Any = self.grid.client.hget(self.grid.keys("lease_info"), claim.lease)
         seat, _, money, *more = who.decode().split()
         if len(more) < 3:
             assert not before, (who, before)

@@ -16,9 +16,9 @@ from gridq.errors import GridError, QueueFull
 from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
 from gridq.messaging import wake_ups
-from gridq.profiles.testing import FakeProfile
 from gridq.submission.admission import Admission
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BenchProfile
 from tests.invariants import broken
 from tests.local_grid import LocalGrid
 
@@ -35,7 +35,7 @@ def test_what_is_taken_on_is_done_and_batch_gives_way(
         wake_ups.declare(app, client, grid.scripts.keys)
         text = f'[queues."{ANY}"]\nmax_pending = {BOUND}\npolicy = "drop-oldest-batch"'
         put_in_force(grid.scripts, parse(text, "q.toml"), "a test")
-        admission = Admission(grid.scripts, config, {"bench": FakeProfile()})
+        admission = Admission(grid.scripts, config, {"bench": BenchProfile()})
         monkeypatch.setattr(grid.client, "_admission", admission)
         taken: dict[str, list[str]] = {"interactive": [], "batch": []}
         refused: list[tuple[str, GridError]] = []
@@ -49,7 +49,7 @@ def test_what_is_taken_on_is_done_and_batch_gives_way(
                     taken[priority].append(job)
                 except QueueFull as exc:
                     refused.append((priority, exc))
-                deepest.append(sum(map(int, client.hvals(grid.scripts.keys("cls", ANY)))))
+                deepest.append(sum(map(int, client.hvals(grid.scripts.keys("classes", ANY)))))
 
         callers = [threading.Thread(target=caller, args=(number,)) for number in range(8)]
         for thread in callers:

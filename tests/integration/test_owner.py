@@ -16,6 +16,7 @@ from gridq.protocol.models import Json, Limit, SeatTerms, StageCall, Usage
 from gridq.seats import registry
 from gridq.store.connection import connect
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import BenchRunner, LocalGrid
 from tests.waiting import wait_for
 from workers.owner import switch
@@ -76,7 +77,7 @@ class Owned:
 @pytest.fixture
 def owned(grid_env: GridEnv, tmp_path: Path) -> Iterator[Owned]:
     config = Settings(
-        broker_url=grid_env.url, prefix=grid_env.prefix, profiles=("bench",), renew_ms=100, lease_ms=2000
+        broker_url=grid_env.url, prefix=grid_env.prefix, profiles=(BENCH,), renew_ms=100, lease_ms=2000
     )
     runner = Paid()
     with LocalGrid(connect(grid_env.url), config, {"m.bench": ["bench:any"]}, runner=runner) as grid:

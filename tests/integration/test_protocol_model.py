@@ -142,7 +142,7 @@ class Protocol(Entering):
     def write(self, output: bytes) -> None:
         """A long value is written in the same round trip, before the script runs."""
         if output.startswith(b"@"):
-            self.grid.client.set(self.grid.keys("val", output[1:].decode()), '"long"', ex=3600)
+            self.grid.client.set(self.grid.keys("value", output[1:].decode()), '"long"', ex=3600)
 
     def take_on(self, found: Claim | str, *holder: str) -> None:
         if isinstance(found, Claim):
@@ -244,7 +244,7 @@ class Protocol(Entering):
         if over:
             self.grid.wait_over()
         if gap:
-            self.grid.client.set(self.grid.keys("swept"), 1)
+            self.grid.client.set(self.grid.keys("last_sweep"), 1)
             open_ones = {lease.decode() for lease in self.grid.client.zrange(self.grid.keys("leases"), 0, -1)}
             found, _, lost, *_ = self.grid.scripts.sweep()  # who started anew before tells of what it lost
             assert open_ones.isdisjoint(loss.lease for loss in lost), "nobody swept: nobody is declared dead"

@@ -21,6 +21,7 @@ from gridq.views.quarantine import Quarantined
 from gridq.views.queues import waits_for
 from tests.builders import parallel, retry, seq, stage
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import BenchRunner, LocalGrid
 from tests.waiting import wait_for
 
@@ -56,7 +57,7 @@ def runner() -> Deadly:
 
 @pytest.fixture
 def grid(grid_env: GridEnv, runner: Deadly) -> Iterator[LocalGrid]:
-    config = grid_env.settings.model_copy(update={"profiles": ("bench",), "sweep_ms": 50})
+    config = grid_env.settings.model_copy(update={"profiles": (BENCH,), "sweep_ms": 50})
     with LocalGrid(grid_env.client, config, SEATS, runner=runner) as started:
         yield started
 
@@ -164,7 +165,7 @@ def test_a_stage_of_a_plan_that_is_too_large_to_be_read(
 
 
 def test_it_is_given_up_when_its_time_is_over(grid_env: GridEnv, runner: Deadly) -> None:
-    update = {"profiles": ("bench",), "sweep_ms": 50, "quarantine": 0.2}
+    update = {"profiles": (BENCH,), "sweep_ms": 50, "quarantine": 0.2}
     config = grid_env.settings.model_copy(update=update)
     seats = LocalGrid(grid_env.client, config, SEATS, runner=runner)
     with seats as grid, pytest.raises(StageQuarantined, match="twice"):

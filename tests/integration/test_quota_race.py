@@ -12,6 +12,7 @@ import pytest
 
 from gridq.limits.accounts import read
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.unit.store.entered import agrees
 from tests.unit.store.limits import DAY, limit, turn_at
 from tests.unit.store.plans import Grid, wide
@@ -89,7 +90,7 @@ def together(env: GridEnv, code: str, words: Sequence[str], **more: str) -> Coun
     children = [
         subprocess.Popen(
             [sys.executable, "-c", code, word], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, **env.environ(), "GRIDQ_PROFILES": "bench", **more},
+            env={**os.environ, **env.environ(), "GRIDQ_PROFILES": BENCH, **more},
         )
         for word in words
     ]  # fmt: skip

@@ -18,6 +18,7 @@ from gridq.protocol import queue_names
 from gridq.protocol.models import Json, StageCall
 from tests.builders import stage
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import BenchRunner, LocalGrid
 
 SEATS: dict[str, Sequence[str]] = {
@@ -44,7 +45,7 @@ def _told(grid: LocalGrid, seat: str) -> int:
 
 
 def test_failures_count_against_a_seat_and_records_for_it(grid_env: GridEnv) -> None:
-    config = grid_env.settings.model_copy(update={"profiles": ("bench",), "renew_ms": 50, "sweep_ms": 50})
+    config = grid_env.settings.model_copy(update={"profiles": (BENCH,), "renew_ms": 50, "sweep_ms": 50})
     with LocalGrid(grid_env.client, config, SEATS) as grid:
         good = grid.sessions["m.good"]
         grid.sessions["m.bad"].runner = Broken()

@@ -16,11 +16,11 @@ from gridq.config.settings import Settings
 from gridq.errors import GridError, SeatUnavailable, StageError
 from gridq.execution.session import Session
 from gridq.profiles.profile import StageContext
-from gridq.profiles.testing import FakeProfile
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json, StageCall
 from gridq.store.connection import connect
 from gridq.submission.admission import Admission
+from tests.fakes.bench_profile import BenchProfile
 from tests.local_grid import BenchRunner, LocalGrid
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -64,7 +64,7 @@ def odd(server: EmbeddedServer) -> Iterator[tuple[LocalGrid, Odd]]:
         "m.b": ["bench:any"],
     }
     with LocalGrid(client, config, seats, runner=runner) as grid:
-        grid.client._admission = Admission(grid.scripts, config, {"bench": FakeProfile()})
+        grid.client._admission = Admission(grid.scripts, config, {"bench": BenchProfile()})
         yield grid, runner
     for key in client.scan_iter("odd:*", count=1000):
         client.unlink(key)
@@ -149,7 +149,7 @@ def test_what_cannot_be_recorded_is_counted_as_lost(
         grid.client.run(ECHO, 1, timeout=20)
     assert runner.runs == 3
     assert caught.value.details["attempt"] == 3
-    assert grid.scripts.client.hget(grid.scripts.keys("losses"), "n") == b"2"
+    assert grid.scripts.client.hget(grid.scripts.keys("attempts_lost"), "n") == b"2"
 
 
 def test_what_is_done_at_a_cancel_delays_no_renewal(odd: tuple[LocalGrid, Odd]) -> None:

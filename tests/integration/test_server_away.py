@@ -13,19 +13,20 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
 from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import DEFAULT_SEATS, BenchRunner, LocalGrid
 from workers.supervisor.embedded_server import EmbeddedServer
 
 
 def test_a_result_made_while_the_server_was_away_is_recorded_once(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "data", appendonly=True) as server:
-        config = Settings(broker_url=server.url, prefix="away:", profiles=("bench",))
+        config = Settings(broker_url=server.url, prefix="away:", profiles=(BENCH,))
         client = connect(server.url)
         with LocalGrid(client, config, DEFAULT_SEATS) as grid:
             graph = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 1500}}}
             job = grid.client.submit(graph, "kept")
             until = time.monotonic() + 10
-            while not client.hlen(grid.scripts.keys("held", "m.bench")):
+            while not client.hlen(grid.scripts.keys("slots", "m.bench")):
                 assert time.monotonic() < until
                 time.sleep(0.01)
             time.sleep(1.1)  # so that the journal holds the claim: it is written each second
@@ -69,7 +70,7 @@ def test_a_seat_that_ends_meanwhile_stops_all_that_it_runs(
         return None
 
     with EmbeddedServer(tmp_path / "data") as server:
-        config = Settings(broker_url=server.url, prefix="away:", profiles=("bench",))
+        config = Settings(broker_url=server.url, prefix="away:", profiles=(BENCH,))
         client = connect(server.url, retry=False)
         with LocalGrid(client, config, {"m.c": ["bench:any"]}, concurrency=3, runner=hold) as grid:
             for number in range(3):

@@ -20,6 +20,7 @@ from gridq.store.capacity import NOT_KEPT
 from gridq.store.connection import connect
 from gridq.tasks import run_graph
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from workers.machine.probing import find
 from workers.process.lifecycle import Worker
 from workers.supervisor.embedded_server import EmbeddedServer
@@ -31,7 +32,7 @@ def evicting(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cel
     with EmbeddedServer() as server, connect(server.url) as client:
         client.config_set("maxmemory-policy", "volatile-lru")
         monkeypatch.setenv("GRIDQ_BROKER_URL", server.url)
-        monkeypatch.setenv("GRIDQ_PROFILES", "bench")
+        monkeypatch.setenv("GRIDQ_PROFILES", BENCH)
         settings.cache_clear()
         yield celery_app
 
@@ -69,7 +70,7 @@ def test_one_that_keeps_no_log_is_told_of(grid_env: GridEnv, caplog: pytest.LogC
 def test_a_program_of_another_schema_ends_with_one_line(what: list[str], grid_env: GridEnv) -> None:
     grid_env.client.set(f"{grid_env.prefix}.schema", "99")
     program = [sys.executable, "-m", "celery", "--quiet", "-A", *what, "--without-gossip", "--without-mingle"]
-    env = {**os.environ, **grid_env.environ(), "GRIDQ_PROFILES": "bench", "PYTHONWARNINGS": "ignore"}
+    env = {**os.environ, **grid_env.environ(), "GRIDQ_PROFILES": BENCH, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60, env=env)
     assert done.returncode == 2, done.stderr
     said = [line for line in done.stderr.splitlines() if "appendonly" not in line]

@@ -17,6 +17,7 @@ from gridq.protocol.states import JobState
 from gridq.store.replies import Claim
 from tests.builders import stage
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import BenchRunner, LocalGrid
 from tests.waiting import wait_for
 
@@ -35,7 +36,7 @@ class Doing(BenchRunner):
 @pytest.fixture
 def grid(grid_env: GridEnv) -> LocalGrid:
     """A grid that nothing sweeps and nothing renews, but what the test does."""
-    config = grid_env.settings.model_copy(update={"profiles": ("bench",)})
+    config = grid_env.settings.model_copy(update={"profiles": (BENCH,)})
     made = LocalGrid(grid_env.client, config, {"m.a": ["bench:any"]}, concurrency=1, runner=Doing())
     made.sessions["m.a"].register()
     return made

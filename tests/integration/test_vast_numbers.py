@@ -13,6 +13,7 @@ from gridq.limits.verification import verify
 from gridq.protocol.models import MOST_USED
 from tests.builders import stage
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
 from tests.waiting import wait_for
 
@@ -26,7 +27,7 @@ budgets = [{tokens = 1_000_000_000_000_000, per = "day"}]
 
 @pytest.fixture
 def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
-    config = grid_env.settings.model_copy(update={"profiles": ("bench", "llm")})
+    config = grid_env.settings.model_copy(update={"profiles": (BENCH, "llm")})
     with LocalGrid(grid_env.client, config, DEFAULT_SEATS) as grid:
         write_calendar(grid.scripts, "UTC")
         put_in_force(grid.scripts, parse(FILE, "quotas.toml"), "test")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from workers.chaos.bounds import Bound, own_lines, quotas_of
 from workers.chaos.plan import POORER, Plan
-from workers.chaos.profile import MOST, RARE
+from workers.chaos.profile import MOST, PROFILE, RARE
 from workers.chaos.witness import tokens
 
 CONCURRENCY = 4
@@ -73,7 +73,7 @@ def witnessed(machines: int, plan: Plan) -> Layout:
         made.append(Machine(f"m{at}", seats, text))
     return Layout(
         machines=tuple(made),
-        profiles=("chaos",),
+        profiles=(PROFILE,),
         stages=("workers.chaos.stages",),
         quotas=quotas_of(limits, dict.fromkeys(POORER, TEAM)),
         bounds=limits,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from gridq.profiles.profile import StageContext
-from gridq.profiles.testing import FakeProfile
 from gridq.protocol.models import Estimate, Json, StageCall
+from tests.fakes.bench_profile import BenchProfile
 from workers.chaos.witness import tokens, work
+
+PROFILE = "workers.chaos.profile:ChaosProfile"
+"""The profile's name in `GRIDQ_PROFILES`."""
 
 CENTS = 0.05
 """What a run of the stage is said to cost: 500 micro-dollars, of which it uses what its orders say."""
@@ -19,7 +22,7 @@ SEATED = frozenset({"chaos_seat", "chaos_rare"})
 """The stages that a seat of the kind runs."""
 
 
-class ChaosProfile(FakeProfile):
+class ChaosProfile(BenchProfile):
     """The kind `bench`, for `gridq chaos`: a seat of it also runs `chaos_seat`, and `chaos_rare`, which would
     rather have a seat of bench:rare.
     """

@@ -29,6 +29,7 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
 from gridq.store.connection import connect
 from tests.acceptance.homes import GRIDQ
+from tests.fakes.bench_profile import BENCH
 from tests.gateways import serving
 from tests.local_grid import DEFAULT_SEATS, BenchRunner, LocalGrid
 from tests.pointed import environment
@@ -59,7 +60,7 @@ def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
         broker_url=server.url,
         prefix=f"c{secrets.token_hex(4)}:",
         home=tmp_path_factory.mktemp("home"),
-        profiles=("bench",),
+        profiles=(BENCH,),
         inline_value=1000,
         url=None,
         key=None,

@@ -18,6 +18,7 @@ from gridq.limits import api_keys
 from gridq.protocol.states import JobState
 from tests.acceptance.homes import GRIDQ
 from tests.builders import seq, stage
+from tests.fakes.bench_profile import BENCH
 from tests.gateways import serving
 from tests.integration.client.conftest import Place
 from tests.waiting import wait_for
@@ -87,7 +88,7 @@ def test_the_variable_names_the_gateway_and_the_option_goes_before(shell: Shell,
     done = shell("run", graph, "-i", "2", "--grid", place.url, GRIDQ_URL="http://127.0.0.1:1")
     assert (done.returncode, done.stdout) == (0, "2\n")
     server = place.config.broker_url.get_secret_value()
-    env = {"GRIDQ_PREFIX": place.config.prefix, "GRIDQ_PROFILES": "bench", "GRIDQ_URL": "http://127.0.0.1:1"}
+    env = {"GRIDQ_PREFIX": place.config.prefix, "GRIDQ_PROFILES": BENCH, "GRIDQ_URL": "http://127.0.0.1:1"}
     done = shell("run", graph, "-i", "3", "--grid", server, **env)
     assert (done.returncode, done.stdout) == (0, "3\n")
 

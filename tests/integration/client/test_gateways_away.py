@@ -84,7 +84,7 @@ def test_a_time_without_any_gateway_is_borne_by_who_waits_or_reads(place: Place,
         job = client.submit(TOKENS, stream=True)
         reads = Background(lambda: [piece.value for piece in client.stream(job)])
         waits = Background(lambda: other.result(job, 60))
-        wait_for(lambda: place.grid.client.redis.xlen(place.grid.client.keys("str", job)) > 5)
+        wait_for(lambda: place.grid.client.redis.xlen(place.grid.client.keys("stream", job)) > 5)
         there, proxy.address = proxy.address, ("127.0.0.1", 1)
         proxy.cut(reset=True)
         wait_for(lambda: place.grid.client.status(job) is JobState.DONE)

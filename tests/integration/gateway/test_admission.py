@@ -112,7 +112,7 @@ def test_what_no_seat_can_do_or_nobody_serves_is_told_no_place(served: Served) -
 def test_who_asks_to_wait_for_a_seat_is_not_refused(served: Served, scripts: Scripts, path: str) -> None:
     with ThreadPoolExecutor() as threads:
         asked = threads.submit(ask, served, path, "sometime", **{"x-gridq-wait-for-seat": "1"})
-        wait_for(lambda: scripts.client.exists(scripts.keys("cls", "llm:sometime")))
+        wait_for(lambda: scripts.client.exists(scripts.keys("classes", "llm:sometime")))
         assert served.gateway.ask("DELETE", f"/jobs/{served.grid.client.jobs(1)[0].job}", 200)["cancelled"]
         assert asked.result().status_code == 409
 
@@ -122,7 +122,7 @@ def test_who_gave_way_is_told_what_every_refusal_says(served: Served, scripts: S
     with idle(scripts, "t.narrow", "llm:narrow"), ThreadPoolExecutor() as threads:
         bound(scripts, "llm:narrow", 1, "drop-oldest-batch")
         batch = threads.submit(ask, served, path, "narrow", **{"x-gridq-priority": "batch"})
-        wait_for(lambda: scripts.client.exists(scripts.keys("cls", "llm:narrow")))
+        wait_for(lambda: scripts.client.exists(scripts.keys("classes", "llm:narrow")))
         graph = {"root": stage("llm_complete", model="narrow", prompt="x")}
         job = served.gateway.post("/jobs", {"graph": graph}, 202)["job"]
         error = refused(batch.result(), 429, "queue.dropped")

@@ -361,7 +361,7 @@ def test_what_was_trimmed_away_is_said_and_not_passed_over(http: httpx.Client, s
     job = reply.headers["x-gridq-job"]
     client = connect(served.config.broker_url.get_secret_value(), name="tests")
     try:
-        client.xtrim(served.grid.scripts.keys("str", job), maxlen=3, approximate=False)
+        client.xtrim(served.grid.scripts.keys("stream", job), maxlen=3, approximate=False)
     finally:
         client.close()
     for place in (f"{job}/0", events[0]["id"]):
@@ -379,7 +379,7 @@ def test_a_stream_is_whole_though_the_result_beside_it_has_expired(
     events = frames(reply.text)
     client = connect(served.config.broker_url.get_secret_value(), name="tests")
     try:
-        assert client.unlink(served.grid.scripts.keys("fin", reply.headers["x-gridq-job"])) == 1
+        assert client.unlink(served.grid.scripts.keys("result", reply.headers["x-gridq-job"])) == 1
     finally:
         client.close()
     again = http.post(CHAT, json=body(stream=True), headers={"last-event-id": events[0]["id"]})

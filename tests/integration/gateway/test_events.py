@@ -132,7 +132,7 @@ def test_an_events_id_that_is_none(gateway: Gateway, after: str) -> None:
 def test_a_place_that_was_trimmed_away_is_told_not_passed_over(place: Benches, gateway: Gateway) -> None:
     job = submit(gateway, TOKENS)
     ids = [e["id"] for e in gateway.events(f"/jobs/{job}/events") if e.get("event") == "piece"]
-    stream = place.grid.scripts.keys("str", job)
+    stream = place.grid.scripts.keys("stream", job)
     place.grid.scripts.client.xtrim(stream, maxlen=2, approximate=False)
     events = list(gateway.events(f"/jobs/{job}/events", headers={"Last-Event-ID": ids[0]}))
     assert events[-1]["event"] == "error"

@@ -264,5 +264,5 @@ def test_an_agent_sees_and_ends_its_own_jobs_alone(place: Benches, gateway: Gate
         gateway.post("/workers/bench/drain", None, 403, **as_["ann"])
         assert gateway.ask("DELETE", f"/jobs/{job}", 200, **as_["operator"])["cancelled"]
     finally:
-        client.unlink(keys("keys"))
+        client.unlink(keys("api_keys"))
         wait_for(lambda: gateway.http.get("/jobs").status_code, true=lambda status: status == 200)

@@ -240,4 +240,4 @@ def test_who_is_at_this_machine_needs_no_key_and_who_comes_through_a_proxy_does(
         assert gateway.http.get("/metrics", headers={**far, "x-api-key": reader}).status_code == 200
         assert gateway.http.get("/metrics", headers={"host": "evil.example.com"}).status_code == 403
     finally:
-        client.unlink(keys("keys"))
+        client.unlink(keys("api_keys"))

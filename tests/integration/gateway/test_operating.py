@@ -148,12 +148,12 @@ def test_what_it_lacks_is_the_reason_why_it_is_not_ready(place: Benches, gateway
         assert (error["ready"], error["position"], error["starts_in"]) == (False, None, None)
         return error["reason"], error["bottleneck"]
 
-    client.rename(keys("serve", "gridq:pure"), keys("serve", "kept"))
+    client.rename(keys("serving", "gridq:pure"), keys("serving", "kept"))
     assert told("seat.none_live") == ("no router is live", "no router is live")
-    client.rename(keys("serve", "kept"), keys("serve", "gridq:pure"))
-    client.set(keys("full"), "1 2", px=60_000)
+    client.rename(keys("serving", "kept"), keys("serving", "gridq:pure"))
+    client.set(keys("memory_full"), "1 2", px=60_000)
     assert told("grid.full") == ("the server's memory is nearly used up", "the server's memory")
-    client.delete(keys("full"))
+    client.delete(keys("memory_full"))
     data = client.get(keys("schema"))
     client.set(keys("schema"), 9)
     assert told("broker.schema") == ("the grid's data are of another version", "the version of this gateway")

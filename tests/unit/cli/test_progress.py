@@ -15,6 +15,7 @@ from gridq.errors import WaitTimeout
 from gridq.protocol.states import JobState, StageState
 from gridq.views.jobs import JobReader, JobView, StageView
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
 from tests.waiting import wait_for
 
@@ -30,7 +31,7 @@ def pipe(*stages: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
-    config = grid_env.settings.model_copy(update={"profiles": ("bench",)})
+    config = grid_env.settings.model_copy(update={"profiles": (BENCH,)})
     with LocalGrid(grid_env.client, config, DEFAULT_SEATS) as started:
         yield started
 

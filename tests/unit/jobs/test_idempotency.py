@@ -16,7 +16,6 @@ from gridq.errors import AuthError, ConfigError, IdempotencyConflict, InvalidFie
 from gridq.jobs.idempotency import Body, body_of
 from gridq.jobs.record import JobOptions
 from gridq.limits import api_keys
-from gridq.profiles.testing import FakeProfile
 from gridq.protocol.models import Json
 from gridq.store import values
 from gridq.submission import inbox
@@ -24,6 +23,7 @@ from gridq.submission.admission import Admission
 from gridq.submission.inbox import Inbox, keep_long
 from gridq.tasks import run_graph
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BenchProfile
 
 ECHO: dict[str, Any] = {"root": {"op": "Stage", "id": "bench_echo"}}
 SAME = '{ "root": {"id":"bench_echo", "op":"Stage"} }'
@@ -83,7 +83,7 @@ def test_a_key_that_cannot_be_one(grid_env: GridEnv, key: Json) -> None:
 def client(grid_env: GridEnv) -> Iterator[Client]:
     inbox.default.cache_clear()
     with Client(config=grid_env.settings) as made:
-        made._admission = Admission(made.scripts, made.config, {"bench": FakeProfile()})
+        made._admission = Admission(made.scripts, made.config, {"bench": BenchProfile()})
         yield made
     inbox.default.cache_clear()
 
@@ -128,14 +128,14 @@ def test_the_input_of_a_submission_that_never_arrived_is_nobody_else_s(client: C
     """
     keep_long(client.scripts, "mine", b'"' + b"a" * 100_000 + b'"', JobOptions())
     run_graph.apply_async((ECHO, "b" * 100_000), task_id="mine")
-    link: Any = client.redis.hget(client.keys("sub", "mine"), "in")
+    link: Any = client.redis.hget(client.keys("submitted", "mine"), "in")
     assert values.read(client.redis, client.keys, link) == b'"' + b"b" * 100_000 + b'"'
     for body in ("b", "c"):
         with suppress(IdempotencyConflict):
             run_graph.apply_async((ECHO, body * 100_000), task_id="mine")
-    left = {key.decode() for key in client.redis.scan_iter(client.keys("val", "*"))}
+    left = {key.decode() for key in client.redis.scan_iter(client.keys("value", "*"))}
     assert len(left) == 2
-    assert client.keys("val", link[1:].decode()) in left
+    assert client.keys("value", link[1:].decode()) in left
 
 
 def test_the_result_of_a_job_found_by_its_key_comes_through_celery(client: Client) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gridq.graph.plan import Plan
-from gridq.profiles.testing import FakeProfile
 from gridq.submission.estimates import LONGEST, expected, guesses, told
+from tests.fakes.bench_profile import BenchProfile
 from tests.unit.store.plans import plan, step
 
 
@@ -25,7 +25,7 @@ def timed(*timeouts: float | None, queue: str = "bench:any") -> Plan:
 
 @pytest.mark.parametrize(("seconds", "ms"), [(2.5, 2_500), (7, 7_000), (10**400, LONGEST * 1_000)])
 def test_a_time_out_of_its_own_is_told(seconds: float, ms: int) -> None:
-    found = guesses(timed(None, seconds), {"bench": FakeProfile()})
+    found = guesses(timed(None, seconds), {"bench": BenchProfile()})
     assert told(expected(found, b'{"max_tokens": 900}', 4_000)) == [
         "tk:1",
         f"0 0 {ms}",
@@ -33,4 +33,4 @@ def test_a_time_out_of_its_own_is_told(seconds: float, ms: int) -> None:
 
 
 def test_free_stages_are_told_nothing_of() -> None:
-    assert guesses(timed(3.0, queue="gridq:local"), {"bench": FakeProfile()}) == ()
+    assert guesses(timed(3.0, queue="gridq:local"), {"bench": BenchProfile()}) == ()

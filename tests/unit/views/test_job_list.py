@@ -13,11 +13,12 @@ from gridq.views import job_list
 from gridq.views.job_ids import find
 from tests.builders import stage
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 
 
 @pytest.fixture
 def client(grid_env: GridEnv) -> Iterator[Client]:
-    config = grid_env.settings.model_copy(update={"profiles": ("bench",)})
+    config = grid_env.settings.model_copy(update={"profiles": (BENCH,)})
     with Client(config=config) as started:
         yield started
 

@@ -15,6 +15,7 @@ from gridq.views import job_list, jobs
 from gridq.views.jobs import JobView, StageView, by_step
 from tests.builders import branch, parallel, seq, stage
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
 from tests.waiting import wait_for
 
@@ -24,7 +25,7 @@ LONG = 60_000
 
 @pytest.fixture
 def grid(grid_env: GridEnv) -> Iterator[LocalGrid]:
-    config = grid_env.settings.model_copy(update={"profiles": ("bench",)})
+    config = grid_env.settings.model_copy(update={"profiles": (BENCH,)})
     with LocalGrid(grid_env.client, config, DEFAULT_SEATS) as started:
         yield started
 

@@ -21,6 +21,7 @@ from gridq.seats.registry import why_nobody
 from gridq.views.queues import why
 from tests.builders import parallel, stage
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH
 from tests.unit.store.plans import ERROR
 
 FUTURE = 4_102_444_800_000
@@ -29,7 +30,7 @@ FUTURE = 4_102_444_800_000
 
 @pytest.fixture
 def client(grid_env: GridEnv) -> Iterator[Client]:
-    config = grid_env.settings.model_copy(update={"profiles": ("bench",)})
+    config = grid_env.settings.model_copy(update={"profiles": (BENCH,)})
     with Client(config=config) as started:
         wake_ups.declare(app, started.redis, started.keys)
         yield started
@@ -188,9 +189,9 @@ def test_the_limits_that_bind_are_those_with_less_left(client: Client) -> None:
         ("grid", "tokens/5h", 7),
     ]
     assert (seat.per_minute, seat.rate_until) == (1, None)
-    client.redis.lpush(client.keys("rate", "m.a"), 1)
+    client.redis.lpush(client.keys("claim_times", "m.a"), 1)
     assert client.workers()[0].rate_until is None  # long ago
-    client.redis.expire(client.keys("rate", "m.a"), 60)
+    client.redis.expire(client.keys("claim_times", "m.a"), 60)
 
 
 def test_a_seat_has_made_its_requests_of_the_minute(client: Client) -> None:
@@ -204,8 +205,8 @@ def test_a_seat_has_made_its_requests_of_the_minute(client: Client) -> None:
 
 def test_an_agent_is_over_its_money(client: Client) -> None:
     live(client, "m.a", "bench:any", state="ready")
-    client.redis.sadd(client.keys("park", "ann"), "bench:any 0/0|")
-    client.redis.expire(client.keys("park", "ann"), 60)
+    client.redis.sadd(client.keys("parked", "ann"), "bench:any 0/0|")
+    client.redis.expire(client.keys("parked", "ann"), 60)
     job = client.submit(echo(), 1, wait_for_seat=True, agent="ann")
     assert client.waits_for(job) == "what the agent 'ann' or its team may use is used up"
     put_in_force(client.scripts, parse('[agents.ann]\nbudgets = [{tokens = 5, per = "day"}]', "q.toml"), "t")

@@ -14,10 +14,10 @@ from gridq import cli
 from gridq.client import Client
 from gridq.config.settings import settings
 from gridq.errors import AmbiguousJob, JobNotFound
-from gridq.profiles.testing import FakeProfile
 from gridq.protocol.states import JobState
 from gridq.submission.admission import Admission
 from tests.conftest import GridEnv
+from tests.fakes.bench_profile import BENCH, BenchProfile
 
 ECHO: dict[str, Any] = {"root": {"op": "Stage", "id": "bench_echo"}}
 
@@ -28,10 +28,10 @@ def gridq(*arguments: str) -> Result:
 
 @pytest.fixture
 def client(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    monkeypatch.setenv("GRIDQ_PROFILES", "bench")
+    monkeypatch.setenv("GRIDQ_PROFILES", BENCH)
     settings.cache_clear()
     with Client(config=grid_env.settings) as made:
-        made._admission = Admission(made.scripts, made.config, {"bench": FakeProfile()})
+        made._admission = Admission(made.scripts, made.config, {"bench": BenchProfile()})
         yield made
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from gridq.cli import app
 from gridq.config.settings import settings
+from tests.fakes.bench_profile import BENCH
 from workers.demo import GRAPH
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -21,7 +22,7 @@ EXAMPLES = Path(__file__).parents[4] / "examples"
 def _no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
     monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("GRIDQ_HOME", str(tmp_path))
-    monkeypatch.setenv("GRIDQ_PROFILES", "bench,gpu,llm")
+    monkeypatch.setenv("GRIDQ_PROFILES", f"{BENCH},gpu,llm")
     settings.cache_clear()
     yield
     settings.cache_clear()

@@ -18,10 +18,11 @@ from workers.chaos.books import Books, Record
 from workers.chaos.graphs import Made, Outcome
 from workers.chaos.judge import Judge, Verdict, recovery
 from workers.chaos.plan import Job
+from workers.chaos.profile import PROFILE
 from workers.chaos.submitting import Submitted
 from workers.chaos.witness import ORDERS, Run, tokens
 
-CONFIG = Settings(profiles=("chaos",), stages=("workers.chaos.stages",))
+CONFIG = Settings(profiles=(PROFILE,), stages=("workers.chaos.stages",))
 
 
 class Case:

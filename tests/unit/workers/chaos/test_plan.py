@@ -16,9 +16,10 @@ from gridq.submission.planning import compile_text, local_catalogue
 from tests.reference import Reference, StageFailed
 from workers.chaos import plan
 from workers.chaos.graphs import Maker, spends
+from workers.chaos.profile import PROFILE
 from workers.chaos.witness import ORDERS, answer
 
-CONFIG = Settings(profiles=("chaos",), stages=("workers.chaos.stages",))
+CONFIG = Settings(profiles=(PROFILE,), stages=("workers.chaos.stages",))
 CATALOGUE = local_catalogue(CONFIG, load(CONFIG.profiles))
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from gridq import cli
 from gridq.config.settings import settings
+from tests.fakes.bench_profile import BENCH
 
 BAD = [
     (("pause", "bensh"), "This machine has no seat 'bensh' (at SEAT); expected one of local, bench"),
@@ -21,7 +22,7 @@ BAD = [
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, value in (("HOME", tmp_path), ("PROFILES", "bench"), ("BROKER_URL", "redis://127.0.0.1:1/0")):
+    for name, value in (("HOME", tmp_path), ("PROFILES", BENCH), ("BROKER_URL", "redis://127.0.0.1:1/0")):
         monkeypatch.setenv(f"GRIDQ_{name}", str(value))
     monkeypatch.setenv("COLUMNS", "100")
     settings.cache_clear()

@@ -12,13 +12,13 @@ from pydantic import BaseModel
 from gridq.config.settings import Settings
 from gridq.errors import ConfigError
 from gridq.profiles.profile import Profile
-from gridq.profiles.testing import FakeProfile
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
+from tests.fakes.bench_profile import BenchProfile
 from workers.machine import probing
 from workers.machine.probing import find, find_for
 
 
-class Raising(FakeProfile):
+class Raising(BenchProfile):
     kind = "raising"
 
     def __init__(self, fault: BaseException) -> None:
@@ -28,14 +28,14 @@ class Raising(FakeProfile):
         raise self.fault
 
 
-class Lying(FakeProfile):
+class Lying(BenchProfile):
     kind = "lying"
 
     def probe(self, config: object) -> ProbeReport:
         return ProbeReport(found=[SeatOffer(name="lying", kind=self.kind, capability={"slugs": 5})])
 
 
-class Misnaming(FakeProfile):
+class Misnaming(BenchProfile):
     kind = "misnaming"
 
     def probe(self, config: object) -> ProbeReport:
@@ -45,7 +45,7 @@ class Misnaming(FakeProfile):
         return ["a queue"]
 
 
-class Hanging(FakeProfile):
+class Hanging(BenchProfile):
     kind = "hanging"
 
     def probe(self, config: object) -> ProbeReport:
@@ -56,7 +56,7 @@ class Hanging(FakeProfile):
 
 
 def _missing(profile: Profile, home: Path) -> str:
-    profiles: Mapping[str, Profile] = {profile.kind: profile, "bench": FakeProfile()}
+    profiles: Mapping[str, Profile] = {profile.kind: profile, "bench": BenchProfile()}
     found = find(Settings(home=home, profiles=(), stages=()), profiles)
     assert [seat.name for seat in found.seats] == ["local", "bench"]
     (why,) = found.missing
@@ -80,12 +80,12 @@ def test_a_probe_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_seats_file_reaches_the_probe(tmp_path: Path) -> None:
     (tmp_path / "seats.toml").write_text("[bench]\nconcurrency = 7\n")
-    found = find(Settings(home=tmp_path, profiles=(), stages=()), {"bench": FakeProfile()})
+    found = find(Settings(home=tmp_path, profiles=(), stages=()), {"bench": BenchProfile()})
     seat: Json = found.seats[1].offer
     assert seat.concurrency == 7
 
 
-class Asked(FakeProfile):
+class Asked(BenchProfile):
     """Notes that it was asked."""
 
     probes: ClassVar[list[str]] = []

@@ -9,8 +9,8 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.errors import ConfigError
-from gridq.profiles.testing import FakeProfile
 from gridq.protocol.models import Limit, SeatOffer
+from tests.fakes.bench_profile import BENCH, BenchProfile
 from workers.machine.probing import find
 from workers.machine.seats import Found
 from workers.owner.lend import Lend, Owners, Terms
@@ -36,7 +36,7 @@ only_when_idle = 90
 
 def found(home: Path, text: str) -> Found:
     (home / "seats.toml").write_text(text)
-    return find(Settings(home=home, profiles=("bench",)), {"bench": FakeProfile()})
+    return find(Settings(home=home, profiles=(BENCH,)), {"bench": BenchProfile()})
 
 
 def test_each_seat_has_its_own_terms_and_the_profile_sees_none_of_them(tmp_path: Path) -> None:

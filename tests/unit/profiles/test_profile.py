@@ -1,0 +1,71 @@
+"""`load()` finds a profile by its installed name or by its class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridq.errors import ConfigError
+from gridq.profiles.profile import Profile, load
+
+BENCH = "tests.fakes.bench_profile:BenchProfile"
+
+
+class Unfinished(Profile):
+    """A profile without its abstract methods."""
+
+    kind = "unfinished"
+
+
+def test_an_installed_profile_is_loaded_by_name():
+    assert list(load(("llm",))) == ["llm"]
+
+
+def test_any_profile_is_loaded_by_its_class():
+    assert list(load((BENCH, "llm"))) == ["bench", "llm"]
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one():
+    with pytest.raises(ConfigError) as caught:
+        load(("lm",))
+    assert caught.value.path == "GRIDQ_PROFILES"
+    assert "llm" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "no_such_module_here:Profile",
+        "tests.fakes.bench_profile:Missing",
+        "tests.fakes.bench_profile:",
+        ":",
+        ":A",
+    ],
+)
+def test_a_class_that_cannot_be_imported_is_refused(name: str):
+    with pytest.raises(ConfigError) as caught:
+        load((name,))
+    assert caught.value.path == "GRIDQ_PROFILES"
+    assert caught.value.details["reason"]
+
+
+def test_a_module_that_fails_on_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "profile_that_exits.py").write_text("raise SystemExit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        load(("profile_that_exits:Mine",))
+    assert caught.value.details["reason"] == "SystemExit: 3"
+
+
+@pytest.mark.parametrize("name", ["json:JSONDecoder", "json:dumps", f"{__name__}:Unfinished"])
+def test_what_is_no_profile_is_refused(name: str):
+    with pytest.raises(ConfigError) as caught:
+        load((name,))
+    assert caught.value.path == "GRIDQ_PROFILES"
+
+
+def test_two_profiles_of_one_kind_are_refused():
+    with pytest.raises(ConfigError) as caught:
+        load(("llm", "workers.profiles.llm:LlmProfile"))
+    assert caught.value.path == "GRIDQ_PROFILES"
