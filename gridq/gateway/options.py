@@ -29,7 +29,10 @@ class GatewayOptions(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
 
-    host: str = "127.0.0.1"
+    host: str = Field(
+        "127.0.0.1",
+        description="the address to listen on; beyond this machine only if the grid has API keys",
+    )
     port: int = Field(8080, ge=0, le=65535, description="0: a free one")
     hold: float = Field(
         10.0, ge=0, le=3600, description="how long a job is held that nobody serves now, but did or will"
@@ -46,8 +49,8 @@ class GatewayOptions(BaseSettings):
     buffer: int = Field(
         256, ge=16, le=10_000, description="pieces kept for a reader that is slower than its job"
     )
-    certfile: Path | None = None
-    keyfile: Path | None = None
+    certfile: Path | None = Field(None, description="a certificate (PEM); the gateway then speaks TLS")
+    keyfile: Path | None = Field(None, description="the private key of the certificate")
     origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="origins of pages that may ask the gateway from a browser"
     )
