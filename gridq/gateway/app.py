@@ -26,11 +26,11 @@ from gridq.gateway.grid.connection import Door
 from gridq.gateway.grid.snapshot import Glance
 from gridq.gateway.http import middleware, openapi
 from gridq.gateway.http.connections import Connection
-from gridq.gateway.http_workers import enrolment
 from gridq.gateway.http_workers.hosting import Hosting
 from gridq.gateway.metrics import request_metrics
+from gridq.gateway.metrics.collector import Metrics
 from gridq.gateway.options import GatewayOptions, check_certificate
-from gridq.gateway.routes import anthropic, events, health, jobs, metrics, openai, queues, workers
+from gridq.gateway.routes import anthropic, enrolment, events, health, jobs, metrics, openai, queues, workers
 from gridq.store.connection import check_server, connect_to_submit, translated
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
         door = app.state.door = await Door.open(config, options)
         app.state.callers = Callers(door)
         app.state.glance = Glance(door)
-        app.state.metrics = metrics.Metrics(door, app.state.tally)
+        app.state.metrics = Metrics(door, app.state.tally)
         app.state.hosting = Hosting(config)
         app.state.hosting.start()
         try:
@@ -66,7 +66,7 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
     )
     for part in (openai, anthropic, jobs, events, workers, enrolment, queues, health, metrics):
         app.include_router(part.router)
-    middleware.install(app, config, options)
+    middleware.install(app, config, options, lambda: app.state.glance.origins.get())
     request_metrics.install(app)
     openapi.describe(app)
     return app

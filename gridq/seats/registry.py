@@ -47,6 +47,9 @@ DRAIN_MS = 40 * 24 * 3_600_000
 """How long an operator's drain outlives the seat: as long as the seat's record."""
 
 ROUTER_KIND = "router"
+
+HTTP_MACHINE = "http"
+"""The machine name of all seats whose workers are reached over HTTP: `http.<worker_id>`."""
 """The kind of a router's seat, which runs built-in pure stages and advertises nothing."""
 
 
@@ -90,17 +93,17 @@ class LiveSeat(Advertisement):
 
 def advertise(client: Redis, keys: Keys, ad: Advertisement, heartbeat: float) -> None:
     """Say what a seat is, for three heartbeats."""
-    client.set(keys("ad", ad.seat), ad.model_dump_json(), px=int(BEATS * heartbeat * 1000))
+    client.set(keys("advertisement", ad.seat), ad.model_dump_json(), px=int(BEATS * heartbeat * 1000))
 
 
 def withdraw(client: Redis, keys: Keys, seat: str) -> None:
     """Take a seat's advertisement back."""
-    client.unlink(keys("ad", seat))
+    client.unlink(keys("advertisement", seat))
 
 
 def seats(client: Redis, keys: Keys) -> list[Advertisement]:
     """Every live seat that advertises itself, by name."""
-    names = [keys("ad", seat) for seat in _live(client, keys)]
+    names = [keys("advertisement", seat) for seat in _live(client, keys)]
     texts = client.mget(names) if names else []
     return sorted(filter(None, map(_read, texts)), key=lambda ad: ad.seat)
 
@@ -114,12 +117,12 @@ def live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveS
     look.time()
     for seat in names:
         look.hgetall(keys("seat", seat))
-        look.hlen(keys("held", seat))
+        look.hlen(keys("slots", seat))
         look.llen(keys.queue(queue_names.seat_queue(seat)))
-        look.get(keys("ad", seat))
+        look.get(keys("advertisement", seat))
         look.get(keys("drain", seat))
-        look.llen(keys("rate", seat))
-        look.lindex(keys("rate", seat), -1)
+        look.llen(keys("claim_times", seat))
+        look.lindex(keys("claim_times", seat), -1)
     clock, *replies = look.execute()
     now = clock[0] + clock[1] / 1e6
     shared: Any = {}

@@ -139,7 +139,7 @@ class Callers:
 
     def _look_for_keys(self) -> bool:
         scripts = self.door.client.scripts
-        return bool(scripts.client.exists(scripts.keys("keys")))
+        return bool(scripts.client.exists(scripts.keys("api_keys")))
 
     async def _once(self, name: bytes, look: Callable[..., Any], *args: str) -> Any:
         """What `look` finds, called once for all requests that want to know the same at the same time."""

@@ -16,16 +16,15 @@ from gridq.client.broker_client import BrokerClient
 from gridq.config.settings import Settings
 from gridq.errors import BrokerError, ValueGone
 from gridq.execution.shutdown import HEARS
-from gridq.gateway.auth.caller import Caller
 from gridq.gateway.grid.admission_wait import Holding
 from gridq.gateway.grid.orphaned_jobs import Unwanted
 from gridq.gateway.options import GatewayOptions
 from gridq.gateway.streaming.follower import Follower
 from gridq.gateway.streaming.pipe import Pipe
 from gridq.gateway.streaming.relay import CALM, Relay
-from gridq.jobs.idempotency import body_of, earlier
-from gridq.jobs.record import End, JobOptions, check_id, new_id
-from gridq.jobs.waiting import BLOCK, not_found
+from gridq.jobs.idempotency import find_existing_job, make_fingerprint
+from gridq.jobs.record import End, JobOptions, check_job_id, make_job_id
+from gridq.jobs.waiting import BLOCK_SECONDS, build_not_found_error
 from gridq.protocol.models import Row
 from gridq.protocol.money import total
 from gridq.store import values
@@ -58,7 +57,7 @@ class Door:
         self.client = BrokerClient(config=config)
         self.keys = self.client.keys
         self.redis: redis.asyncio.Redis = connect_async(
-            self.client.url, name="gridq-gateway", timeout=BLOCK * 2, most=CONNECTIONS
+            self.client.url, name="gridq-gateway", timeout=BLOCK_SECONDS * 2, most=CONNECTIONS
         )
         self.pipe = Pipe(
             connect_async(self.client.url, name="gridq-gateway", timeout=CONNECT_TIMEOUT, retry=False)
@@ -108,8 +107,8 @@ class Door:
         graph: bytes,
         value: bytes,
         about: JobOptions,
-        caller: Caller,
         *,
+        key: str = "",
         job: str | None = None,
         follower: Follower | None = None,
         detached: bool = False,
@@ -122,17 +121,17 @@ class Door:
         those of `gridq.Client.submit`; nothing is queued then. Where the request is given up meanwhile, or is
         told that the server is away, what was admitted all the same is cancelled, unless it is `detached`.
         """
-        given = check_id(job) if job is not None else new_id()
+        given = check_job_id(job) if job is not None else make_job_id()
         fresh = job is None or follower is not None
 
         if follower is not None and await self._admit_at_once(
-            given, graph, value, about, caller, detached=detached
+            given, graph, value, about, key, detached=detached
         ):
             follower.watch(CALM)
             return given
 
         async def attempt() -> str:
-            admitting = self._call(partial(self._admit, graph, value, about, caller, given, fresh=fresh))
+            admitting = self._call(partial(self._admit, graph, value, about, key, given, fresh=fresh))
             try:
                 return await asyncio.shield(admitting)
             except asyncio.CancelledError:
@@ -152,13 +151,13 @@ class Door:
         return admitted
 
     async def _admit_at_once(
-        self, job: str, graph: bytes, value: bytes, about: JobOptions, caller: Caller, *, detached: bool
+        self, job: str, graph: bytes, value: bytes, about: JobOptions, key: str, *, detached: bool
     ) -> bool:
         """Admit a new job by one question of the loop's own, where nothing is to be found out first; False
         where it must go the whole way, which says why where it is refused.
         """
         admission = self._admission
-        arguments = None if admission is None else admission.at_once(job, graph, value, about, caller.key)
+        arguments = None if admission is None else admission.at_once(job, graph, value, about, key)
         if admission is None or arguments is None:
             return False
         try:
@@ -180,17 +179,17 @@ class Door:
         return True
 
     def _admit(
-        self, graph: bytes, value: bytes, about: JobOptions, caller: Caller, job: str, *, fresh: bool
+        self, graph: bytes, value: bytes, about: JobOptions, key: str, job: str, *, fresh: bool
     ) -> str:
         admission = self._admission = self.client.admission
-        body = body_of(graph, value, about, fresh=fresh)
+        body = make_fingerprint(graph, value, about, fresh=fresh)
         scripts = self.client.scripts
-        known = earlier(scripts.client, self.keys, body, verified=bool(caller.key)) if body.key else None
+        known = find_existing_job(scripts.client, self.keys, body, verified=bool(key)) if body.key else None
         if known is not None:
             return known
         split = admission.split(graph)
         value = keep_long(scripts, job, value, about)
-        return admission.admit(job, split, value, about, key=caller.key, body=body)
+        return admission.admit(job, split, value, about, key=key, body=body)
 
     def _undo(self, job: str, admitting: asyncio.Future[Any]) -> None:
         """Cancel a job whose client went away while it was being admitted. After a lost reply it may have
@@ -204,7 +203,7 @@ class Door:
 
     async def outcome(self, job: str) -> Outcome:
         """How a job that has ended did so. JobNotFound: its result has expired."""
-        commands = ("LINDEX", self.keys("fin", job), 0), ("LRANGE", self.keys("rows", job), 0, -1)
+        commands = ("LINDEX", self.keys("result", job), 0), ("LRANGE", self.keys("rows", job), 0, -1)
         try:
             end, rows = await self.pipe.ask(*commands)
         except RedisError:
@@ -214,7 +213,7 @@ class Door:
                     both.execute_command(*command)
                 end, rows = await both.execute()
         if end is None:
-            raise not_found(job)
+            raise build_not_found_error(job)
         return Outcome(End.read(end), read_rows(rows))
 
     async def answer(self, job: str, end: End) -> bytes:
@@ -225,7 +224,7 @@ class Door:
         if not values.is_link(end.payload):
             return end.payload
         with translated(self.client.url):
-            found: Any = await self.redis.get(self.keys("val", end.payload[1:].decode()))
+            found: Any = await self.redis.get(self.keys("value", end.payload[1:].decode()))
         if found is None:
             raise ValueGone(
                 "A stored value is gone", {"path": job, "reason": "its job has ended, or its time is over"}
@@ -236,12 +235,12 @@ class Door:
         """Whose job it is, for `Caller.may_see`. JobNotFound."""
         with translated(self.client.url):
             three = self.redis.pipeline(transaction=False)
-            for place in ("job", "sub", "about"):
+            for place in ("job", "submitted", "summary"):
                 three.hget(self.keys(place, job), "agent")
             found: Any = await three.execute()
         agent = next((name for name in found if name is not None), None)
         if agent is None:
-            raise not_found(job)
+            raise build_not_found_error(job)
         return str(agent.decode())
 
     async def cancel(self, job: str) -> bool:

@@ -9,7 +9,6 @@ from urllib.parse import unquote
 
 from redis import Redis
 
-from gridq.gateway.http_workers.enrolment import MACHINE
 from gridq.protocol.models import Advertisement, Json
 from gridq.seats import registry
 from gridq.store.keys import Keys
@@ -25,7 +24,7 @@ def models(client: Redis, keys: Keys) -> dict[str, dict[str, Json]]:
     """Each model, family and `any` that a live seat offers, by its name, in one record for both APIs. Workers
     that came over HTTP run no request of a model API.
     """
-    return offered([ad for ad in registry.seats(client, keys) if ad.machine != MACHINE])
+    return offered([ad for ad in registry.seats(client, keys) if ad.machine != registry.HTTP_MACHINE])
 
 
 def near(name: str, names: Iterable[str]) -> list[str]:

@@ -12,10 +12,11 @@ from weakref import WeakValueDictionary
 from redis import Redis
 
 from gridq.gateway.grid import models
-from gridq.gateway.http import cors
+from gridq.limits import api_keys
 from gridq.protocol.models import Json
 from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
+from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from gridq.views import queues
 from gridq.views.jobs import JobReader, JobView
@@ -71,7 +72,7 @@ class Glance:
         self.seats: Kept[list[LiveSeat]] = self._kept(registry.live_seats)
         self.queues: Kept[list[QueueView]] = self._kept(queues.queues)
         self.models: Kept[dict[str, dict[str, Json]]] = self._kept(models.models)
-        self.origins: Kept[frozenset[str]] = self._kept(cors.of_keys)
+        self.origins: Kept[frozenset[str]] = self._kept(_key_origins)
         self._jobs: WeakValueDictionary[str, Kept[JobView]] = WeakValueDictionary()
 
     def job(self, job: str) -> Kept[JobView]:
@@ -98,3 +99,10 @@ def glance_of(app: FastAPI) -> Glance:
     """The glance of the application's door."""
     found: Glance = app.state.glance
     return found
+
+
+def _key_origins(client: Redis, keys: Keys) -> frozenset[str]:
+    """The origins of all keys that stand."""
+    now = now_ms(client)
+    standing = [key for key in api_keys.listing(client, keys) if key.stands(now)]
+    return frozenset(origin for key in standing for origin in key.limits.origins)

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import re
 
-from redis import Redis
-
 from gridq.errors import GridError, OriginRefused
-from gridq.limits import api_keys
 from gridq.limits.api_keys import Key
-from gridq.store.connection import now_ms
-from gridq.store.keys import Keys
 
 METHODS = b"GET, POST, DELETE, OPTIONS"
 EXPOSED = (
@@ -26,13 +21,6 @@ HOUR = b"3600"
 _NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,2000}")
 
 Header = tuple[bytes, bytes]
-
-
-def of_keys(client: Redis, keys: Keys) -> frozenset[str]:
-    """The origins of all keys that stand."""
-    now = now_ms(client)
-    standing = [key for key in api_keys.listing(client, keys) if key.stands(now)]
-    return frozenset(origin for key in standing for origin in key.limits.origins)
 
 
 def granted(origin: str) -> list[Header]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
@@ -14,15 +14,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gridq.config.settings import Settings
 from gridq.errors import EncodingRefused, GridError, RequestError
-from gridq.gateway.grid.snapshot import glance_of
 from gridq.gateway.http import cors, errors
 from gridq.gateway.http.bounds import BoundedBody, body_too_large, headers_fault
 from gridq.gateway.http.cors import Header
-
-if TYPE_CHECKING:
-    from gridq.gateway.options import GatewayOptions
+from gridq.gateway.options import GatewayOptions
 
 log = logging.getLogger(__name__)
+
+KeyOrigins = Callable[[], Awaitable[frozenset[str]]]
+"""Read the origins that the API keys allow."""
 
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 NO_STORE = (b"cache-control", b"no-store")
@@ -40,19 +40,25 @@ PAGE = (
 """Headers of a page (text/html), each unless the page sets it itself."""
 
 
-def install(app: FastAPI, config: Settings, options: GatewayOptions) -> None:
+def install(app: FastAPI, config: Settings, options: GatewayOptions, key_origins: KeyOrigins) -> None:
     """Guard `app`: its faults, the bounds of its requests, CORS and headers. Call it once, in create_app."""
     errors.install(app)
-    app.add_middleware(Guard, most=options.max_body or config.max_value, allowed=options.origins)
+    app.add_middleware(
+        Guard,
+        most=options.max_body or config.max_value,
+        allowed=options.origins,
+        key_origins=key_origins,
+    )
 
 
 class Guard:
     """The middleware. `most`: bytes of a body, `allowed`: the gateway's own origins."""
 
-    def __init__(self, app: ASGIApp, *, most: int, allowed: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, *, most: int, allowed: tuple[str, ...], key_origins: KeyOrigins) -> None:
         self.app = app
         self.most = most
         self.allowed = frozenset(allowed)
+        self.key_origins = key_origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -132,7 +138,7 @@ class Guard:
 
     async def _preflight(self, scope: Scope, origin: str, wanted: bytes, send: Send) -> None:
         """Answer a browser that asks whether it may ask."""
-        if not self._granted(scope, origin) and origin not in await glance_of(scope["app"]).origins.get():
+        if not self._granted(scope, origin) and origin not in await self.key_origins():
             raise cors.refused(origin)
         headers = [*cors.preflight(origin, wanted), NOSNIFF]
         await send({"type": "http.response.start", "status": 204, "headers": headers})

@@ -9,26 +9,20 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Request
-from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from redis import Redis
 from redis.client import Pipeline
 
-from gridq.errors import SeatNotFound, WorkersFull
-from gridq.gateway.auth.caller import worker_secret
-from gridq.gateway.grid.connection import Door
-from gridq.gateway.http.schemas import faults
+from gridq.errors import WorkersFull
 from gridq.protocol import queue_names
 from gridq.protocol.models import Limit
+from gridq.seats.registry import HTTP_MACHINE
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 
 log = logging.getLogger(__name__)
-
-router = APIRouter(tags=["workers"])
 
 BEATS = 3
 """Heartbeats after which a silent worker is forgotten."""
@@ -40,9 +34,6 @@ MOST = 64
 """Workers that may be enrolled at once. One gateway may come to serve them all, each with four threads and as
 many connections to the server, which has a bound of its own for these.
 """
-
-MACHINE = "http"
-"""The machine of all seats that are workers over HTTP: `http.<worker_id>`."""
 
 EXAMPLE: dict[str, Any] = {
     "worker_id": "alice-macbook",
@@ -152,7 +143,7 @@ class Known:
 
 def seat_of(worker_id: str) -> str:
     """The seat of a worker over HTTP."""
-    return f"{MACHINE}.{worker_id}"
+    return f"{HTTP_MACHINE}.{worker_id}"
 
 
 def enrol(client: Redis, keys: Keys, about: WorkerAdvertisement) -> None:
@@ -227,68 +218,6 @@ def known(client: Redis, keys: Keys) -> dict[str, Known]:
         except ValidationError:  # of a gateway of another version
             log.warning("the worker %s was enrolled by another version", name)
     return found
-
-
-WorkerId = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="the worker's id")]
-Secret = [Depends(worker_secret)]
-
-
-@router.post(
-    "/workers",
-    status_code=201,
-    summary="Enrol a worker that is asked over HTTP",
-    response_model=Enrolled,
-    responses=faults(400, 401, 403, 413, 429, 503),
-    dependencies=Secret,
-)
-async def enrolled(request: Request, about: WorkerAdvertisement) -> Enrolled:
-    """From now on it is a seat that serves the models which it names, and stages that need them are posted to
-    its `/execute`. A worker that starts anew enrols again. With the header X-Grid-Secret.
-    """
-    door: Door = request.app.state.door
-    await door.call(enrol, door.client.redis, door.keys, about)
-    request.app.state.hosting.look_soon()
-    return Enrolled(worker_id=about.worker_id, seat=seat_of(about.worker_id))
-
-
-@router.post(
-    "/workers/{id}/heartbeat",
-    status_code=204,
-    summary="An enrolled worker lives",
-    response_class=Response,
-    responses=faults(400, 401, 403, 404, 413, 429, 503),
-    dependencies=Secret,
-)
-async def heartbeat(request: Request, id: WorkerId, about: Heartbeat) -> Response:
-    """It is kept for three more heartbeats. 404: it is not known any more, and enrols again."""
-    door: Door = request.app.state.door
-    if not await door.call(beat, door.client.redis, door.keys, id, about):
-        raise _unknown(id)
-    if about.capabilities:
-        request.app.state.hosting.look_soon()
-    return Response(status_code=204)
-
-
-@router.delete(
-    "/workers/{id}",
-    status_code=204,
-    summary="An enrolled worker goes",
-    response_class=Response,
-    responses=faults(400, 401, 403, 404, 429, 503),
-    dependencies=Secret,
-)
-async def left(request: Request, id: WorkerId) -> Response:
-    """It is asked nothing more; what it runs may finish within GRIDQ_DRAIN."""
-    door: Door = request.app.state.door
-    if not await door.call(leave, door.client.redis, door.keys, id):
-        raise _unknown(id)
-    request.app.state.hosting.look_soon()
-    return Response(status_code=204)
-
-
-def _unknown(worker_id: str) -> SeatNotFound:
-    details = {"path": worker_id, "fix": "enrol it by POST /workers"}
-    return SeatNotFound(f"No worker {worker_id!r} is enrolled", details)
 
 
 def capability_of(about: WorkerAdvertisement) -> dict[str, Any]:

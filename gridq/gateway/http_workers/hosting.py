@@ -145,7 +145,7 @@ class Served:
             concurrency=CONCURRENCY,
             queues=known.queues,
             runner=self.run,
-            worker=f"{known.about.worker_id}@{enrolment.MACHINE}",
+            worker=f"{known.about.worker_id}@{registry.HTTP_MACHINE}",
             terms=SeatTerms(limits=known.limits, per_minute=known.per_minute),
         )
         self._since = time.time()
@@ -175,7 +175,7 @@ class Served:
         about = self.known.about
         said = Advertisement(
             seat=self.known.seat,
-            machine=enrolment.MACHINE,
+            machine=registry.HTTP_MACHINE,
             worker=self.session.worker,
             incarnation=self.session.incarnation,
             kind="llm",

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import json
 import time
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from itertools import accumulate
 from threading import Lock
 from typing import Any
 
 from redis import Redis
 
+from gridq.gateway.metrics.histogram import Distribution
 from gridq.store.keys import Keys
-
-BOUNDS = (0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0, 60.0, 300.0, 1800.0)
-"""Upper bounds of the buckets, in seconds."""
 
 PAGE = 200
 """Jobs read in one round trip."""
@@ -32,26 +28,6 @@ AGENTS = 500
 """Agents that are told apart: those that come later are counted under OTHERS."""
 
 OTHERS = "(others)"
-
-
-class Distribution:
-    """Durations in buckets."""
-
-    __slots__ = ("buckets", "sum")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * (len(BOUNDS) + 1)
-        self.sum = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count one duration."""
-        self.buckets[bisect_left(BOUNDS, seconds)] += 1
-        self.sum += seconds
-
-    def cumulated(self) -> list[tuple[str, float]]:
-        """(upper bound, how many are at most that long), as Prometheus has them."""
-        names = [*(repr(bound) for bound in BOUNDS), "+Inf"]
-        return list(zip(names, map(float, accumulate(self.buckets)), strict=True))
 
 
 class Harvest:
@@ -102,13 +78,13 @@ class Harvest:
         """
         num = PAGE + len(self._seen)
         found: Any = client.zrange(
-            keys("past"), self._at, "+inf", byscore=True, withscores=True, offset=0, num=num
+            keys("ended_jobs"), self._at, "+inf", byscore=True, withscores=True, offset=0, num=num
         )
         fresh = [(job, at) for job, at in found if job not in self._seen]
         look = client.pipeline(transaction=False)
         for job, _ in fresh:
             name = job.decode()
-            look.hmget(keys("about", name), ["state", "agent"])
+            look.hmget(keys("summary", name), ["state", "agent"])
             look.lrange(keys("rows", name), 0, -1)
         replies = look.execute() if fresh else []
         for about, rows in zip(replies[::2], replies[1::2], strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gridq.gateway.metrics.job_metrics import Distribution
+from gridq.gateway.metrics.histogram import Distribution
 
 NOWHERE = "(none)"
 """The route of a request that met none: paths that people make up are not told apart."""

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from gridq.gateway.auth.caller import identify
 from gridq.gateway.grid.connection import Door
-from gridq.gateway.http.request_options import models_of, parse_body, read_body
+from gridq.gateway.http.request_body import models_of, parse_body, read_body
 from gridq.gateway.routes.model_api import ANTHROPIC, begin
 from gridq.protocol.token_count import count_tokens
 

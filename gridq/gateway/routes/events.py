@@ -32,7 +32,7 @@ from gridq.gateway.http.schemas import cents, error_of, faults, status_of
 from gridq.gateway.routes.jobs import Id, Reader, find
 from gridq.gateway.streaming.follower import Follower, order
 from gridq.gateway.streaming.sse import KEEP_ALIVE, frame
-from gridq.jobs.waiting import not_found
+from gridq.jobs.waiting import build_not_found_error
 from gridq.protocol.models import Json
 from gridq.protocol.money import total
 from gridq.store.connection import translated
@@ -113,8 +113,8 @@ async def _told(door: Door, job: str, place: str) -> bool:
     """Whether the job has ended and its stream holds nothing behind `place`."""
     with translated(door.client.url):
         both = door.redis.pipeline(transaction=False)
-        both.exists(door.keys("fin", job))
-        both.xrevrange(door.keys("str", job), count=1)
+        both.exists(door.keys("result", job))
+        both.xrevrange(door.keys("stream", job), count=1)
         ended, last = await both.execute()
     return bool(ended) and (not last or order(last[0][0]) <= order(place))
 
@@ -196,7 +196,7 @@ class _Story:
     async def _look(self) -> JobView:
         view = await self.look.get()
         if view.state is None:
-            raise not_found(self.job)
+            raise build_not_found_error(self.job)
         return view
 
     def _changes(self, view: JobView) -> list[bytes]:

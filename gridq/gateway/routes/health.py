@@ -82,8 +82,8 @@ async def _look(door: Door) -> tuple[int, GridError | None]:
     keys = door.keys
     look = door.redis.pipeline(transaction=False)
     look.get(keys("schema"))
-    look.scard(keys("serve", queue_names.PURE))
-    look.exists(keys("full"))
+    look.scard(keys("serving", queue_names.PURE))
+    look.exists(keys("memory_full"))
     data, routers, full = await look.execute()
     if data is not None and int(data) != schema.SCHEMA:
         about = {"bottleneck": "the version of this gateway", "fix": "run the grid's version of gridq"}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gridq.errors import RequestError, first_fault
-from gridq.gateway.http.request_options import parse_body
+from gridq.gateway.http.request_body import parse_body
 from gridq.jobs.record import JobOptions
 from gridq.protocol.models import Json
 

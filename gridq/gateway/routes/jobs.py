@@ -17,7 +17,8 @@ from gridq.errors import NoLiveSeat, RequestError
 from gridq.gateway.auth.caller import Caller, may
 from gridq.gateway.grid.connection import Door
 from gridq.gateway.http.disconnect import Presence
-from gridq.gateway.http.request_options import asked, read_body
+from gridq.gateway.http.request_body import read_body
+from gridq.gateway.http.request_options import asked
 from gridq.gateway.http.schemas import (
     SEED_STATUS,
     Cancelled,
@@ -29,7 +30,7 @@ from gridq.gateway.http.schemas import (
     job_status,
 )
 from gridq.gateway.routes.job_spec import JobSpec, read_spec
-from gridq.jobs.waiting import not_found
+from gridq.jobs.waiting import build_not_found_error
 from gridq.limits import api_keys
 from gridq.protocol.money import total
 from gridq.protocol.states import JobState
@@ -55,7 +56,7 @@ Reader = Annotated[Caller, Depends(may("read"))]
 async def find(door: Door, caller: Caller, given: str) -> str:
     """The id of the job that `given` means among those that the caller may see. JobNotFound, AmbiguousJob."""
     if not _ID.fullmatch(given):
-        raise not_found(given[:128])
+        raise build_not_found_error(given[:128])
     agent = None if caller.sees_all else caller.agent
     return await door.call(job_ids.find, door.client.redis, door.keys, given, agent=agent)
 
@@ -99,7 +100,7 @@ async def submit(
         about = about.model_copy(update={"agent": caller.agent})
     graph, value = await door.call(_texts, spec, door.config)
     try:
-        job = await door.submit(graph, value, about, caller, job=spec.job, detached=True)
+        job = await door.submit(graph, value, about, key=caller.key, job=spec.job, detached=True)
     except NoLiveSeat as exc:
         exc.details.pop("served", None)  # a graph that waits for its seats is no path that is not there: 503
         raise
@@ -147,7 +148,7 @@ async def read(
                 raise ClientDisconnect from None
     view, waits_for, spent = await door.call(_look, door.client, job)
     if view.state is None:
-        raise not_found(job)
+        raise build_not_found_error(job)
     body = json.dumps(job_status(view, waits_for, spent), separators=(",", ":")).encode()
     if not view.state.final:
         return _json(body[:-1] + b',"result":null}', job=job)

@@ -24,19 +24,13 @@ from gridq.gateway.auth.caller import Caller, identify
 from gridq.gateway.grid.connection import Door, Outcome, cost_cents
 from gridq.gateway.http import errors
 from gridq.gateway.http.disconnect import Presence
-from gridq.gateway.http.request_options import (
-    RequestOptions,
-    asked,
-    models_of,
-    parse_body,
-    read_body,
-    stream_of,
-)
+from gridq.gateway.http.request_body import models_of, parse_body, read_body, stream_of
+from gridq.gateway.http.request_options import RequestOptions, asked
 from gridq.gateway.streaming import sse
 from gridq.gateway.streaming.follower import Entry, Follower
-from gridq.jobs.record import new_id
-from gridq.jobs.server_outage import Absence
-from gridq.jobs.waiting import not_found
+from gridq.jobs.record import make_job_id
+from gridq.jobs.server_outage import OutageRetry
+from gridq.jobs.waiting import build_not_found_error
 from gridq.protocol.models import Json, Row
 from gridq.protocol.states import JobState
 
@@ -84,7 +78,7 @@ async def begin(request: Request, api: ProtocolModel, path: str) -> Passing:
         job = about.resume[0]
         agent = await door.agent_of(job)
         if not caller.may_see(agent):
-            raise not_found(job)
+            raise build_not_found_error(job)
         if not job.endswith(mark):
             raise RequestError(
                 f"The job {job} is no stream of {request.url.path}",
@@ -105,7 +99,7 @@ async def begin(request: Request, api: ProtocolModel, path: str) -> Passing:
         path.encode(),
         raw.removeprefix(codecs.BOM_UTF8),
     )
-    job = new_id() + (mark if stream else "")
+    job = make_job_id() + (mark if stream else "")
     return Passing(
         door, api, caller, about, job=job, graph=graph, value=value, stream=stream, detached=detach
     )
@@ -169,7 +163,7 @@ class Passing(Response):
                 self.graph,
                 self.value,
                 self.asked.about,
-                self.caller,
+                key=self.caller.key,
                 job=job,
                 follower=follower,
                 detached=self.detached,
@@ -185,7 +179,7 @@ class Passing(Response):
 
     async def _whole(self, request: Request, send: Send) -> None:
         outcome = await self._outcome()
-        body = await Absence(None).ask_async(partial(self.door.answer, self.job), outcome.end)
+        body = await OutageRetry(None).ask_async(partial(self.door.answer, self.job), outcome.end)
         headers = self._told(request)
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         headers += _about(outcome.rows)
@@ -195,7 +189,7 @@ class Passing(Response):
 
     async def _outcome(self) -> Outcome:
         """How the job ended, waited for where the server is away just now."""
-        outcome: Outcome = await Absence(None).ask_async(self.door.outcome, self.job)
+        outcome: Outcome = await OutageRetry(None).ask_async(self.door.outcome, self.job)
         return outcome
 
     async def _pieces(self, follower: Follower, request: Request, send: Send) -> None:

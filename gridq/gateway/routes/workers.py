@@ -15,7 +15,6 @@ from gridq.gateway.auth.caller import Caller, may
 from gridq.gateway.grid.connection import Door
 from gridq.gateway.grid.snapshot import glance_of
 from gridq.gateway.http.schemas import Drained, Worker, cents, faults
-from gridq.gateway.http_workers.enrolment import MACHINE
 from gridq.protocol.models import Json
 from gridq.protocol.queue_names import kind_of
 from gridq.seats import registry
@@ -146,7 +145,7 @@ async def _obeyed(request: Request, name: str, wait: float, *, drained: bool) ->
 
 def told(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
     """A seat as Worker has it. Its worker was seen within its lease, else it would not be live."""
-    said = seat.capability if seat.seat.startswith(f"{MACHINE}.") else {}
+    said = seat.capability if seat.seat.startswith(f"{registry.HTTP_MACHINE}.") else {}
     return {
         **seat.model_dump(),
         "free_slots": seat.free,
@@ -162,7 +161,7 @@ def told(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
 def _capabilities(seat: LiveSeat) -> list[dict[str, Json]]:
     """The models of a seat, in noether-grid's words."""
     offered = seat.capability.get("offered")
-    if seat.seat.startswith(f"{MACHINE}.") and isinstance(offered, list):
+    if seat.seat.startswith(f"{registry.HTTP_MACHINE}.") and isinstance(offered, list):
         left = None if seat.budget_left is None else seat.budget_left // 10_000
         return [{**each, "budget_remaining_cents": left} for each in offered]
     listed = seat.capability.get("models")

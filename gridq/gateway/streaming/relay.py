@@ -22,7 +22,7 @@ from gridq.gateway.streaming.cancellation import cancel
 from gridq.gateway.streaming.follower import Follower, order
 from gridq.gateway.streaming.pipe import Pipe
 from gridq.jobs.record import End
-from gridq.jobs.waiting import look, not_found
+from gridq.jobs.waiting import build_not_found_error, build_poll
 from gridq.store.keys import Keys
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Relay:
         stream, so nobody looks for it before `Follower.watch`. The follower raises JobNotFound, and
         StreamTrimmed where what comes next is there no more.
         """
-        key = self._keys("str", job).encode()
+        key = self._keys("stream", job).encode()
         follower = Follower(
             job, key, after, most=self._buffer, close=self._drop, wake=self._changed.set, fresh=fresh
         )
@@ -232,7 +232,7 @@ class Relay:
             return
         together = self._client.pipeline(transaction=False)
         for follower in silent:
-            for command in look(self._keys, follower.job):
+            for command in build_poll(self._keys, follower.job):
                 together.execute_command(*command)
             together.xrevrange(follower.key, count=1)
         replies = await together.execute()
@@ -245,7 +245,7 @@ class Relay:
             if end is not None:  # it has no stream, or was asked for behind its end
                 follower.finish(End.read(end).state)
             elif not running and not queued:
-                follower.fail(not_found(follower.job))
+                follower.fail(build_not_found_error(follower.job))
 
 
 def _xread(keys: list[bytes], places: list[bytes]) -> list[bytes]:

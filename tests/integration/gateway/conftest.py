@@ -18,7 +18,7 @@ from gridq.protocol import queue_names
 from gridq.protocol.models import Advertisement, Json, StageCall
 from gridq.seats import registry
 from gridq.store.connection import connect
-from tests.fakes.model_server import OpenAIServer
+from tests.fakes.openai_server import OpenAIServer
 from tests.gateways import Gateway, serving
 from tests.local_grid import LocalGrid
 from workers.profiles.llm import LlmProfile

@@ -16,7 +16,7 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.protocol.models import Row
-from tests.fakes.model_server import OpenAIServer
+from tests.fakes.openai_server import OpenAIServer
 from tests.gateways import Gateway, serving
 from tests.integration.gateway.conftest import LlmRunner, llm_grid
 from tests.local_grid import LocalGrid

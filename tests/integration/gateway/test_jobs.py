@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gridq.gateway.http.request_options import MOST_VALUES
+from gridq.gateway.http.request_body import MOST_VALUES
 from gridq.limits import api_keys
 from tests.builders import seq, stage
 from tests.gateways import Benches, Gateway, benches

@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from gridq.gateway.metrics.catalogue import MEASURES
-from gridq.gateway.routes.metrics import KEPT
+from gridq.gateway.metrics.collector import KEPT
 from gridq.limits import api_keys
 from gridq.limits.enforcement import lift, put_in_force, write_calendar
 from gridq.limits.quotas_file import parse

@@ -22,7 +22,7 @@ def request(
     async def call(function: Any) -> Any:
         return function()
 
-    there = SimpleNamespace(exists=lambda key: int(keys and key == "keys"))
+    there = SimpleNamespace(exists=lambda key: int(keys and key == "api_keys"))
     scripts = SimpleNamespace(client=there, keys=lambda name: name)
     raw = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
     door: Any = SimpleNamespace(

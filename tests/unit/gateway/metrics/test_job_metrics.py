@@ -9,7 +9,8 @@ import pytest
 import redis
 
 from gridq.gateway.metrics import job_metrics as harvesting
-from gridq.gateway.metrics.job_metrics import OTHERS, Distribution, Harvest
+from gridq.gateway.metrics.histogram import Distribution
+from gridq.gateway.metrics.job_metrics import OTHERS, Harvest
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from tests.conftest import GridEnv
@@ -27,8 +28,8 @@ class Ended:
     def add(self, job: str, *, state: str = "done", agent: str = "ann", at: int | None = None,
             **row: object) -> None:  # fmt: skip
         now = now_ms(self.client) if at is None else at
-        self.client.hset(self.keys("about", job), mapping={"state": state, "agent": agent})
-        self.client.zadd(self.keys("past"), {job: now + HOUR})
+        self.client.hset(self.keys("summary", job), mapping={"state": state, "agent": agent})
+        self.client.zadd(self.keys("ended_jobs"), {job: now + HOUR})
         self.client.zadd(self.keys("jobs"), {job: now})
         if row:
             full = {"queue": "llm:any", "worker": "gpu0@m", "wait_ms": 20.0, "run_ms": 2000.0, **row}
@@ -39,7 +40,7 @@ class Ended:
 def ended(grid_env: GridEnv) -> Iterator[Ended]:
     keys = Keys(grid_env.prefix)
     yield Ended(grid_env.client, keys)
-    grid_env.client.unlink(keys("past"), keys("jobs"))
+    grid_env.client.unlink(keys("ended_jobs"), keys("jobs"))
 
 
 @pytest.fixture

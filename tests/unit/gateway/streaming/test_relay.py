@@ -34,18 +34,18 @@ class Scene:
     async def write(self, job: str, *pieces: str) -> None:
         together = self.client.pipeline(transaction=False)
         for piece in pieces:
-            together.xadd(self.keys("str", job), {"path": "root", "piece": piece})
+            together.xadd(self.keys("stream", job), {"path": "root", "piece": piece})
         together.hset(self.keys("job", job), "agent", "a")  # it runs, as a look finds that comes between two
-        for key in ("str", "job"):
+        for key in ("stream", "job"):
             together.expire(self.keys(key, job), 600)
         await together.execute()
 
     async def end(self, job: str, state: str = "done", *, stream: bool = True) -> None:
         if stream:
-            await self.client.xadd(self.keys("str", job), {"end": state})
-            await self.client.expire(self.keys("str", job), 600)
-        await self.client.rpush(self.keys("fin", job), f"{state}\n1")
-        await self.client.expire(self.keys("fin", job), 600)
+            await self.client.xadd(self.keys("stream", job), {"end": state})
+            await self.client.expire(self.keys("stream", job), 600)
+        await self.client.rpush(self.keys("result", job), f"{state}\n1")
+        await self.client.expire(self.keys("result", job), 600)
 
 
 @asynccontextmanager
@@ -182,7 +182,7 @@ def test_a_reader_from_before_what_was_trimmed_is_told(grid_env: GridEnv) -> Non
         await made.write("j1", *"123456789")
         with made.relay.follow("j1") as whole:
             ids = [entry.id for entry in [await whole.next() for _ in range(9)] if entry]
-        await made.client.xtrim(made.keys("str", "j1"), maxlen=4, approximate=False)
+        await made.client.xtrim(made.keys("stream", "j1"), maxlen=4, approximate=False)
         for place in ("0", ids[0], ids[4]):
             with made.relay.follow("j1", place) as follower, pytest.raises(StreamTrimmed):
                 await follower.next()
@@ -200,7 +200,7 @@ def test_a_slow_reader_that_falls_behind_the_streams_bound_is_told(grid_env: Gri
             for start in range(0, 1000, 100):
                 await made.write("j1", *map(str, range(start, start + 100)))
             first = await slow.next()
-            await made.client.xtrim(made.keys("str", "j1"), maxlen=10, approximate=False)
+            await made.client.xtrim(made.keys("stream", "j1"), maxlen=10, approximate=False)
             seen = [first]
             with pytest.raises(StreamTrimmed):  # noqa: PT012
                 while True:

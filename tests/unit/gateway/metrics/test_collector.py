@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gridq.gateway.metrics.collector import told_apart
 from gridq.gateway.metrics.job_metrics import AGENTS, OTHERS
-from gridq.gateway.routes.metrics import told_apart
 from gridq.limits.accounts import Account
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gridq.errors import GridError, InputTooLarge, InvalidJson
-from gridq.gateway.http import request_options
-from gridq.gateway.http.request_options import LARGE, MOST_VALUES, parse_body
+from gridq.gateway.http import request_body
+from gridq.gateway.http.request_body import LARGE, MOST_VALUES, parse_body
 
 VALUES = [
     "0", "-0", "-0.0", "1.50", "1.0e2", "1E5", "0.1", "1e-400", "5e-324", "1.7976931348623157e308", "1e400",
@@ -106,7 +106,7 @@ def test_it_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> 
     def never(raw: bytes) -> Any:
         raise AssertionError("decoded")
 
-    monkeypatch.setattr(request_options, "_decode", never)
+    monkeypatch.setattr(request_body, "_decode", never)
     assert isinstance(refused(b'{"x":[' + b"[]," * MOST_VALUES), InputTooLarge)
 
 
@@ -128,13 +128,13 @@ def test_a_long_text_is_one_value(text: str) -> None:
 
 
 def test_garbage_is_collected_again_after_a_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    decode, seen = request_options._decode, []
+    decode, seen = request_body._decode, []
 
     def watched(raw: bytes) -> Any:
         seen.append(gc.isenabled())
         return decode(raw)
 
-    monkeypatch.setattr(request_options, "_decode", watched)
+    monkeypatch.setattr(request_body, "_decode", watched)
     assert gc.isenabled()
     parse_body(b'{"x":1}', 20)
     parse_body(b'{"x":"%b"}' % (b"a" * LARGE), 20)
