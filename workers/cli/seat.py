@@ -93,9 +93,9 @@ def pause(
         raise ConfigError("A pause ends once", {"path": "--until", "fix": "give --for or --until, not both"})
     home = _home_of(seat)
     now = time.time()
-    end = now + seconds_of(for_, "--for", 1, switch.LONGEST) if for_ is not None else None
+    end = now + seconds_of(for_, "--for", 1, switch.MAX_PAUSE_SECONDS) if for_ is not None else None
     if until is not None:
-        end = switch.until_of(until, now)
+        end = switch.parse_until(until, now)
     switch.pause(home, seat, until=end, reason=reason)
     _tell(home, seat, json)
 
@@ -175,8 +175,8 @@ def told_of(seat: LiveSeat) -> dict[str, Any]:
     from fractions import Fraction
 
     from gridq.cli.commands.workers import other_budgets, own_money
-    from gridq.execution.circuit_breaker import PAUSED
     from gridq.protocol.meters import OWN
+    from gridq.protocol.seat_states import PAUSED
 
     found = UNTOLD | {"budgets": other_budgets(seat)}
     own = own_money(seat)

@@ -14,7 +14,7 @@ from gridq.protocol import queue_names
 from gridq.protocol.meters import OWN, Meter
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
 from workers.machine.seats import Found, Seat, check_distinct, local_seat, read_file
-from workers.owner.idle import here
+from workers.owner.idle import select_source
 from workers.owner.lend import Owners, Terms
 
 SECONDS = 5.0
@@ -98,13 +98,13 @@ def _on_terms(seat: Seat, terms: Terms) -> Seat:
 
 
 def _never_lent(seats: Sequence[Seat]) -> list[str]:
-    """Why seats that are lent only when nobody uses the machine will not be."""
-    asking = [seat for seat in seats if seat.terms.lend.only_when_idle is not None]
-    told = here().idle() if asking else None
-    if told is None or told.seconds is not None:
+    """Explain which seats will never be lent: they set `only_when_idle` on a machine without idle time."""
+    idle_only = [seat for seat in seats if seat.terms.lend.only_when_idle is not None]
+    idle = select_source().idle_time() if idle_only else None
+    if idle is None or idle.seconds is not None:
         return []
-    why = f"is lent only when nobody uses the machine, which cannot be told here: {told.why}"
-    return [f"{seat.offer.kind}: {seat.name} {why}" for seat in asking]
+    reason = f"is never lent: only_when_idle needs the machine's idle time, and {idle.reason}"
+    return [f"{seat.offer.kind}: {seat.name} {reason}" for seat in idle_only]
 
 
 def _seat(profile: Profile, offer: SeatOffer) -> Seat:

@@ -1,96 +1,41 @@
-"""Whether somebody uses the machine: its keyboard and mouse, or a program of the owner's.
-
-`Machine` is the one interface; each system tells in its own way, by what it documents. Where one cannot tell,
-it says why, and a seat that is lent only when nobody uses the machine is not lent.
-"""
+"""Find out whether the owner uses this machine, or the program that a seat runs."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from pathlib import PurePath
-from typing import Protocol
 
-INTERPRETERS = frozenset({"node", "bun", "deno", "python", "python3", "sh", "bash"})
-"""Programs that run others: of them the next words name what runs."""
-
-WORDS = 4
-"""Words of a command line among which its program is looked for."""
+from workers.owner.activity import ActivitySource, Process
+from workers.owner.idle_linux import LinuxActivity
+from workers.owner.idle_macos import MacOSActivity
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """For how many seconds nobody has used keyboard or mouse; None: it cannot be told, and `why`."""
-
-    seconds: float | None
-    why: str = ""
+def select_source() -> ActivitySource:
+    """Return the activity source of this system."""
+    return MacOSActivity() if sys.platform == "darwin" else LinuxActivity()
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A running process; `words`: its command line, at least its name."""
+def find_owner_process(program: str, running: Iterable[Process], grid_pids: Collection[int]) -> int | None:
+    """Return the id of a process of this user that runs `program` and was not started by the grid, or None.
 
-    pid: int
-    parent: int
-    mine: bool
-    words: tuple[str, ...]
-
-    def is_program(self, name: str) -> bool:
-        """Whether it runs the program `name`, by itself or by an interpreter."""
-        first, *rest = (PurePath(word.replace("\\", "/")).name for word in self.words[:WORDS] or ("",))
-        return _bare(first) == name or (_bare(first) in INTERPRETERS and name in map(_bare, rest))
-
-
-class Machine(Protocol):
-    """What a system tells of its use."""
-
-    def idle(self) -> Told:
-        """For how long nobody has used keyboard or mouse. It may take two seconds."""
-
-    def processes(self) -> list[Process] | None:
-        """What runs; None where that cannot be told."""
-
-
-def here() -> Machine:
-    """This machine."""
-    if sys.platform == "darwin":
-        from workers.owner.idle_macos import MacOS
-
-        return MacOS()
-    if sys.platform == "win32":
-        from workers.owner.idle_windows import Windows
-
-        return Windows()
-    from workers.owner.idle_linux import Linux
-
-    return Linux()
-
-
-def own_use(program: str, running: Iterable[Process], ours: Collection[int]) -> int | None:
-    """The id of a process of this user that runs `program` and that no process among `ours` has started; None
-    where there is none.
+    `grid_pids`: the grid's own processes. What they started, and what this process started, does not count.
     """
-    found = {each.pid: each for each in running}
-    for each in found.values():
-        if each.mine and each.is_program(program) and not _descends(each, found, ours):
-            return each.pid
+    by_pid = {process.pid: process for process in running}
+    for process in by_pid.values():
+        if process.mine and process.is_program(program) and not _descends(process, by_pid, grid_pids):
+            return process.pid
     return None
 
 
-def _descends(process: Process, found: dict[int, Process], ours: Collection[int]) -> bool:
-    seen: set[int] = set()
+def _descends(process: Process, by_pid: dict[int, Process], ancestors: Collection[int]) -> bool:
+    seen: set[int] = set()  # ids are reused, so parents may form a circle
     pid = process.pid
     while pid not in seen:
-        if pid in ours or pid == os.getpid():
+        if pid in ancestors or pid == os.getpid():
             return True
         seen.add(pid)
-        if pid not in found:
+        if pid not in by_pid:
             return False
-        pid = found[pid].parent
+        pid = by_pid[pid].parent
     return False
-
-
-def _bare(name: str) -> str:
-    return name.removesuffix(".exe").removesuffix(".EXE").removesuffix(".js")

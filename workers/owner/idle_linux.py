@@ -1,31 +1,27 @@
-"""What Linux tells of its use.
+"""Activity on Linux.
 
-A graphical session tells by X11's screen saver extension or GNOME's idle monitor, where this process belongs
-to it, else by the hint that it gives logind (`man loginctl`: IdleHint, IdleSinceHint). Consoles and terminals
-tell by the time at which their device was last read.
+Graphical sessions: X11's screen saver extension or GNOME's idle monitor where this process can reach the
+session, else the hint that the session gives logind (`man loginctl`: IdleHint, IdleSinceHint). Consoles and
+terminals: the time at which their device was last read. Processes: `/proc`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from glob import glob
 from pathlib import Path
 
-from workers.owner.idle import Process, Told
-
-PATIENCE = 1.0
-"""Seconds that a program may take which is asked."""
+from workers.owner.activity import IdleTime, Process, RunProgram, run_program
 
 SESSIONS = Path("/run/systemd/sessions")
 TERMINALS = ("/dev/pts/[0-9]*", "/dev/tty[1-9]*")
 DISPLAYS = ("/tmp/.X11-unix/X*", "/run/user/*/wayland-*")  # noqa: S108 where the display servers listen
 GRAPHICAL = frozenset({"x11", "wayland", "mir"})
-SHOWN = ("Class", "Type", "IdleHint", "IdleSinceHint")
+SESSION_PROPERTIES = ("Class", "Type", "IdleHint", "IdleSinceHint")
 MUTTER = (
     "gdbus", "call", "--session", "--timeout", "1",
     "--dest", "org.gnome.Mutter.IdleMonitor",
@@ -33,29 +29,9 @@ MUTTER = (
     "--method", "org.gnome.Mutter.IdleMonitor.GetIdletime",
 )  # fmt: skip
 
-Ask = Callable[[Sequence[str]], str | None]
-"""What a program prints, None where it is not there, fails or is late."""
 
-
-def ask(command: Sequence[str]) -> str | None:
-    """Run a program and read what it prints, in words of its own making: no shell, no translation."""
-    try:
-        done = subprocess.run(  # noqa: S603 fixed programs and arguments
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=PATIENCE,
-            check=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode("utf-8", "replace")
-
-
-class Linux:
-    """The machine that this process runs on, or one of a test's making."""
+class LinuxActivity:
+    """The activity of this machine. The arguments are the places where it is read, which tests replace."""
 
     def __init__(
         self,
@@ -64,34 +40,35 @@ class Linux:
         sessions: Path = SESSIONS,
         terminals: Sequence[str] = TERMINALS,
         displays: Sequence[str] = DISPLAYS,
-        ask: Ask = ask,
+        run: RunProgram = run_program,
     ) -> None:
         self._environ = environ
         self._sessions = sessions
         self._terminals = terminals
         self._displays = displays
-        self._ask = ask
+        self._run = run
 
-    def idle(self) -> Told:
+    def idle_time(self) -> IdleTime:
         now = time.time()
-        sessions = self._logind()
-        screens = [each for each in sessions or () if each.get("Type") in GRAPHICAL]
+        sessions = self._read_sessions()
+        screens = [session for session in sessions or () if session.get("Type") in GRAPHICAL]
         display, wayland = self._environ.get("DISPLAY"), self._environ.get("WAYLAND_DISPLAY")
-        told: list[float | None] = []
+        times: list[float] = []
         if display or wayland or screens or any(glob(pattern) for pattern in self._displays):
-            seen = self._mutter() if wayland else self._x11() if display else None
-            told.append(seen if seen is not None else _hinted(screens, now))
-            if told == [None]:
-                return Told(None, "the graphical session tells neither X11, GNOME nor logind of its use")
-        told.append(self._terminal(now))
-        known = [seconds for seconds in told if seconds is not None]
-        if known:
-            return Told(max(min(known), 0.0))
-        if sessions is not None and not sessions:  # logind watches, and nobody is logged in
-            return Told(_uptime())
-        return Told(
-            None, "there is no terminal, no graphical session and no logind that would tell of its use"
-        )
+            seconds = self._read_mutter() if wayland else self._read_x11() if display else None
+            if seconds is None:
+                seconds = _hinted_idle_time(screens, now)
+            if seconds is None:
+                reason = "the graphical session reports its idle time neither to X11, GNOME nor logind"
+                return IdleTime(None, reason)
+            times.append(seconds)
+        if (seconds := self._read_terminals(now)) is not None:
+            times.append(seconds)
+        if times:
+            return IdleTime(max(min(times), 0.0))
+        if sessions is not None and not sessions:  # logind runs, and nobody is logged in
+            return IdleTime(time.clock_gettime(time.CLOCK_BOOTTIME))
+        return IdleTime(None, "there is no terminal, no graphical session and no logind")
 
     def processes(self) -> list[Process] | None:
         found = []
@@ -103,34 +80,38 @@ class Linux:
             except OSError:  # it has ended
                 continue
             name, _, rest = stat.partition("(")[2].rpartition(")")
+            state, parent, *_ = rest.split()
             if words[0]:
-                found.append(Process(int(entry.name), int(rest.split()[1]), mine, tuple(words)))
-            elif rest.split()[0] != "Z":
-                found.append(Process(int(entry.name), int(rest.split()[1]), mine, (name,)))
+                found.append(Process(int(entry.name), int(parent), mine, tuple(words)))
+            elif state != "Z":
+                found.append(Process(int(entry.name), int(parent), mine, (name,)))
         return found
 
-    def _logind(self) -> list[dict[str, str]] | None:
-        """The sessions of people, as logind shows them; None where no logind answers."""
+    def _read_sessions(self) -> list[dict[str, str]] | None:
+        """Return the sessions of people, as logind shows them; None where logind does not answer."""
         if not self._sessions.is_dir():
             return None
         ids = sorted(path.name for path in self._sessions.iterdir() if not path.name.endswith(".ref"))
         if not ids:
-            return [] if self._ask(("loginctl", "list-sessions", "--no-legend")) is not None else None
-        text = self._ask(("loginctl", "show-session", *ids, *(f"--property={name}" for name in SHOWN)))
-        return None if text is None else [each for each in _blocks(text) if each.get("Class") == "user"]
+            return [] if self._run(("loginctl", "list-sessions", "--no-legend")) is not None else None
+        properties = (f"--property={name}" for name in SESSION_PROPERTIES)
+        text = self._run(("loginctl", "show-session", *ids, *properties))
+        if text is None:
+            return None
+        return [session for session in _parse_sessions(text) if session.get("Class") == "user"]
 
-    def _mutter(self) -> float | None:
-        match = re.fullmatch(r"\(uint64 (\d+),\)", (self._ask(MUTTER) or "").strip())
+    def _read_mutter(self) -> float | None:
+        match = re.fullmatch(r"\(uint64 (\d+),\)", (self._run(MUTTER) or "").strip())
         return int(match[1]) / 1000 if match else None
 
-    def _x11(self) -> float | None:
-        # In a process of its own: the X library ends its program where the display goes.
+    def _read_x11(self) -> float | None:
+        # In a separate process: the X library ends its program when the display goes away.
         script = Path(__file__).with_name("idle_x11.py")
-        text = (self._ask((sys.executable, "-I", "-S", str(script))) or "").strip()
+        text = (self._run((sys.executable, "-I", "-S", str(script))) or "").strip()
         return int(text) / 1000 if text.isdecimal() else None
 
-    def _terminal(self, now: float) -> float | None:
-        """Since when no terminal was read from: what is typed is read."""
+    def _read_terminals(self, now: float) -> float | None:
+        """Return the time since any terminal was read from: typing is read."""
         times = []
         for pattern in self._terminals:
             for path in glob(pattern):
@@ -141,23 +122,21 @@ class Linux:
         return now - max(times) if times else None
 
 
-def _hinted(screens: Sequence[Mapping[str, str]], now: float) -> float | None:
-    """For how long all graphical sessions have called themselves idle; 0 where one does not."""
-    if not screens or not all(each.get("IdleHint") in ("yes", "no") for each in screens):
+def _hinted_idle_time(screens: Sequence[Mapping[str, str]], now: float) -> float | None:
+    """Return the time since when all graphical sessions call themselves idle: 0 where one does not, None
+    without hints.
+    """
+    if not screens or not all(screen.get("IdleHint") in ("yes", "no") for screen in screens):
         return None
-    if any(each["IdleHint"] == "no" for each in screens):
+    if any(screen["IdleHint"] == "no" for screen in screens):
         return 0.0
-    since = [int(each.get("IdleSinceHint") or 0) / 1e6 for each in screens]
+    since = [int(screen.get("IdleSinceHint") or 0) / 1e6 for screen in screens]
     return now - max(since) if all(since) else None
 
 
-def _blocks(text: str) -> list[dict[str, str]]:
-    """`loginctl show-session` of several sessions: lines NAME=VALUE, an empty line between two."""
+def _parse_sessions(text: str) -> list[dict[str, str]]:
+    """Parse what `loginctl show-session` prints: lines NAME=VALUE, an empty line between two sessions."""
     return [
         dict(line.partition("=")[::2] for line in block.splitlines())
         for block in re.split(r"\n\s*\n", text.strip())
     ]
-
-
-def _uptime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,31 +1,30 @@
-"""What macOS tells of its use: HIDIdleTime of the input system, in nanoseconds, as `ioreg` prints it."""
+"""Activity on macOS: `ioreg` prints HIDIdleTime in nanoseconds, `ps` lists the processes."""
 
 from __future__ import annotations
 
 import os
 import re
 
-from workers.owner.idle import Process, Told
-from workers.owner.idle_linux import Ask, ask
+from workers.owner.activity import IdleTime, Process, RunProgram, run_program
 
 IOREG = ("/usr/sbin/ioreg", "-c", "IOHIDSystem", "-d", "4")
 PS = ("/bin/ps", "-axo", "pid=,ppid=,uid=,args=")
 
 
-class MacOS:
-    """The machine that this process runs on, or one of a test's making."""
+class MacOSActivity:
+    """The activity of this machine. Tests replace `run`."""
 
-    def __init__(self, ask: Ask = ask) -> None:
-        self._ask = ask
+    def __init__(self, run: RunProgram = run_program) -> None:
+        self._run = run
 
-    def idle(self) -> Told:
-        times = re.findall(r'"HIDIdleTime"\s*=\s*(\d+)', self._ask(IOREG) or "")
+    def idle_time(self) -> IdleTime:
+        times = re.findall(r'"HIDIdleTime"\s*=\s*(\d+)', self._run(IOREG) or "")
         if not times:
-            return Told(None, "ioreg tells no HIDIdleTime")
-        return Told(min(map(int, times)) / 1e9)
+            return IdleTime(None, "ioreg reports no HIDIdleTime")
+        return IdleTime(min(map(int, times)) / 1e9)
 
     def processes(self) -> list[Process] | None:
-        text = self._ask(PS)
+        text = self._run(PS)
         if text is None:
             return None
         found = []

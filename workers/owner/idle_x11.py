@@ -1,6 +1,6 @@
-"""Prints for how many milliseconds keyboard and mouse of the X11 display DISPLAY have not been used.
+"""Print the milliseconds since keyboard or mouse of the X11 display DISPLAY were last used.
 
-A program of its own, run by its path: `man 3 Xss`, XScreenSaverQueryInfo. Code 1 where there is no display.
+A separate program, run by its path: `man 3 Xss`, XScreenSaverQueryInfo. Exit code 1: there is no display.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ class _Info(ctypes.Structure):
 
 
 def main() -> int:
-    """The exit code."""
+    """Print the idle time and return the exit code."""
     try:
         x11, xss = ctypes.CDLL("libX11.so.6"), ctypes.CDLL("libXss.so.1")
     except OSError:

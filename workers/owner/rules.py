@@ -1,4 +1,5 @@
-"""When the terms of the seats file keep a seat: outside of its hours, while its owner is there."""
+"""Lending rules: what keeps a seat from the grid now. Its owner's switch, its hours, the use of the machine.
+"""
 
 from __future__ import annotations
 
@@ -7,120 +8,128 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from gridq.config.home import held
-from gridq.execution.circuit_breaker import PAUSED, Rest
 from gridq.process.periodic import Repeat
+from gridq.protocol.seat_states import PAUSED, Unavailable
 from workers.owner import switch
+from workers.owner.activity import ActivitySource
 from workers.owner.hours import Hours
-from workers.owner.idle import Machine, here, own_use
+from workers.owner.idle import find_owner_process, select_source
 from workers.owner.lend import Lend
 
-SAMPLE = 5.0
-"""Seconds between two looks at the machine's use."""
+SAMPLE_SECONDS = 5.0
+"""Seconds between two samples of the machine's use."""
 
 
 class Rule:
-    """Why a seat is kept at a time (seconds since 1970); None where this lets it be lent."""
+    """A reason to pause a seat. Call it with a time (seconds since 1970): None lends the seat.
+    """
 
-    def __call__(self, now: float) -> Rest | None:
+    def __call__(self, now: float) -> Unavailable | None:
         raise NotImplementedError
 
     def start(self) -> None:
-        """Begin to look, where that takes more than a moment."""
+        """Start sampling, where the rule samples something."""
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
 
 
 class Switch(Rule):
-    """Keeps the seat while its owner's switch says so."""
+    """Pauses the seat while its owner has paused it."""
 
     def __init__(self, home: Path, seat: str) -> None:
         self._home = home
         self._seat = seat
 
-    def __call__(self, now: float) -> Rest | None:
-        return switch.said(self._home, self._seat, now)
+    def __call__(self, now: float) -> Unavailable | None:
+        return switch.read_pause(self._home, self._seat, now)
 
 
 class InHours(Rule):
-    """Keeps the seat outside of its hours."""
+    """Pauses the seat outside its hours."""
 
     def __init__(self, hours: Hours, text: str) -> None:
         self._hours = hours
-        self._reason = f"it is lent only at {text}"
-        self._lent = True
-        self._from, self._to = 0.0, 0.0  # for these times the answer is known
-        self._rest: Rest | None = None
+        self._reason = f"outside its hours: {text}"
+        self._from, self._to = 0.0, 0.0  # `_pause` is valid from, to
+        self._pause: Unavailable | None = None
 
-    def __call__(self, now: float) -> Rest | None:
+    def __call__(self, now: float) -> Unavailable | None:
         if not self._from <= now < self._to:
             lent, until = self._hours.at(now)
             self._from, self._to = now, until if until is not None else now + 3600
             if lent:
-                self._rest = None
-            elif self._rest is None or self._rest.until != until:
-                self._rest = Rest(PAUSED, self._reason, now, until)
-        return self._rest
+                self._pause = None
+            elif self._pause is None or self._pause.until != until:
+                self._pause = Unavailable(PAUSED, self._reason, now, until)
+        return self._pause
 
 
 class WhenIdle(Rule):
-    """Keeps the seat while somebody uses the machine, its owner the seat's program, or nobody can tell.
+    """Pauses the seat while somebody uses the machine or its owner uses the seat's program, and for `seconds`
+    after that; also where the machine does not report its use.
 
-    `sample` looks, which may take seconds; the rule tells what it saw last. `ours`: the processes whose
-    children are the grid's own.
+    `sample` reads the use, which may take seconds; calling the rule returns the last result. `grid_pids`
+    returns the grid's own processes: what they start is not the owner's.
     """
 
     def __init__(
-        self, machine: Machine, seconds: float, program: str = "", ours: Callable[[], Collection[int]] = tuple
+        self,
+        source: ActivitySource,
+        seconds: float,
+        program: str = "",
+        grid_pids: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        self._machine = machine
+        self._source = source
         self._seconds = seconds
         self._program = program
-        self._ours = ours
-        self._used_at = 0.0  # the program, last
-        self._rest: Rest | None = None
-        self._repeat = Repeat("idle", SAMPLE, self.sample)
+        self._grid_pids = grid_pids
+        self._program_used_at = 0.0  # monotonic; 0: never
+        self._pause: Unavailable | None = None
+        self._repeat = Repeat("idle", SAMPLE_SECONDS, self.sample)
 
     def start(self) -> None:
-        """Look now and again."""
         self.sample()
         self._repeat.start()
 
     def stop(self) -> None:
         self._repeat.stop()
 
-    def __call__(self, now: float) -> Rest | None:
-        return self._rest
+    def __call__(self, now: float) -> Unavailable | None:
+        return self._pause
 
     def sample(self) -> None:
-        """Look whether somebody uses the machine or the program."""
-        reason = self._in_use()
+        """Read whether somebody uses the machine or the program."""
+        reason = self._find_use()
         if not reason:
-            self._rest = None
-        elif self._rest is None or self._rest.reason != reason:
-            self._rest = Rest(PAUSED, reason)
+            self._pause = None
+        elif self._pause is None or self._pause.reason != reason:
+            self._pause = Unavailable(PAUSED, reason)
 
-    def _in_use(self) -> str:
-        told = self._machine.idle()
-        lent = f"it is lent once that was not so for {_span(self._seconds)}"
-        if told.seconds is None:
-            return f"it is lent only when nobody uses the machine, which cannot be told here: {told.why}"
-        if told.seconds < self._seconds:
-            return f"somebody uses the machine: {lent}"
+    def _find_use(self) -> str:
+        """Return why the seat is paused; empty: it is lent."""
+        idle = self._source.idle_time()
+        after = f"lent after {_format_span(self._seconds)} without use"
+        if idle.seconds is None:
+            return f"only_when_idle needs the machine's idle time, and {idle.reason}"
+        if idle.seconds < self._seconds:
+            return f"the machine is in use: {after}"
         if not self._program:
             return ""
-        running = self._machine.processes()
+        running = self._source.processes()
         if running is None:
-            return f"it is lent only when its owner does not use {self._program}, which cannot be told here"
-        if own_use(self._program, running, self._ours()) is not None:
-            self._used_at = time.monotonic()
-        elif not self._used_at or time.monotonic() - self._used_at >= self._seconds:
+            return (
+                f"only_when_idle needs the list of processes, to see {self._program}; it cannot be read here"
+            )
+        if find_owner_process(self._program, running, self._grid_pids()) is not None:
+            self._program_used_at = time.monotonic()
+        elif not self._program_used_at or time.monotonic() - self._program_used_at >= self._seconds:
             return ""
-        return f"its owner uses {self._program}: {lent}"
+        return f"its owner uses {self._program}: {after}"
 
 
-def workers_of(home: Path) -> list[int]:
-    """The processes that serve seats from this home: what they start is the grid's."""
+def find_workers(home: Path) -> list[int]:
+    """Return the ids of the processes that serve seats from this home."""
     found = []
     for lock in (home / "seats").glob("*.lock"):
         if held(lock.parent, lock.stem):
@@ -129,20 +138,22 @@ def workers_of(home: Path) -> list[int]:
     return found
 
 
-def rules_of(
-    home: Path, seat: str, lend: Lend, program: str = "", machine: Machine | None = None
+def make_rules(
+    home: Path, seat: str, lend: Lend, program: str = "", source: ActivitySource | None = None
 ) -> list[Rule]:
-    """The rules of one seat: its owner's switch, and those that its terms come to. `program`: which program
-    serves it, where one does.
+    """Return the rules of one seat: its owner's switch first, then those of its `lend` table.
+
+    `program`: the program that the seat runs, such as `claude`; empty: none.
     """
     rules: list[Rule] = [Switch(home, seat)]
     hours = lend.when()
     if hours is not None:
         rules.append(InHours(hours, lend.hours or ""))
     if lend.only_when_idle is not None:
-        rules.append(WhenIdle(machine or here(), lend.only_when_idle, program, lambda: workers_of(home)))
+        source = source or select_source()
+        rules.append(WhenIdle(source, lend.only_when_idle, program, lambda: find_workers(home)))
     return rules
 
 
-def _span(seconds: float) -> str:
+def _format_span(seconds: float) -> str:
     return f"{seconds:g} s" if seconds < 60 else f"{seconds / 60:g} min"

@@ -101,7 +101,7 @@ def seat_now(home: Path, seat: str) -> dict[str, Any]:
     """How a seat of this machine is lent: `served` by a worker or not, its `state` (`lent`, `paused`),
     `reason`, `since` and `until`; `obeys` False: its worker has yet to heed the switch.
     """
-    word = switch.said(home, seat, time.time())
+    word = switch.read_pause(home, seat, time.time())
     rest = {"state": LENT} if word is None else asdict(word)
     served = held(home / "seats", seat)
     if served:
@@ -109,7 +109,7 @@ def seat_now(home: Path, seat: str) -> dict[str, Any]:
             noted = json.loads(_path(home, seat).read_bytes())
         except (OSError, ValueError):  # it is about to begin
             noted = {}
-        obeys = noted == rest if word is not None else not noted.get("reason", "").startswith(switch.BY_OWNER)
+        obeys = noted == rest if word is not None else not noted.get("reason", "").startswith(switch.PAUSED_BY_OWNER)
         if obeys:
             rest = noted
     else:

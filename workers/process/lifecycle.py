@@ -36,7 +36,7 @@ from gridq.store.readiness import AWAY, await_server
 from gridq.store.scripts import Scripts
 from workers.machine.probing import find_for
 from workers.machine.seats import Seat
-from workers.owner.rules import rules_of
+from workers.owner.rules import make_rules
 from workers.owner.watch import Watch
 from workers.process import memory_arenas, timeouts
 from workers.process.heartbeat import Heartbeat
@@ -109,7 +109,7 @@ class Worker:
             share=seat.terms.lend.share,
             whole_budget=seat.whole_budget if seat.terms.lend.share is not None else None,
         )
-        rules = rules_of(config.home, seat.name, seat.terms.lend, seat.offer.program)
+        rules = make_rules(config.home, seat.name, seat.terms.lend, seat.offer.program)
         self.owner = Watch(config.home, seat.name, self.session, rules)
         self.ending = Ending(self.session, told=self.heartbeat.beat, leave=self._leave)
         own = scripts.keys.queue(queue_names.seat_queue(self.session.seat))

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from workers.owner import rules
+from workers.owner.activity import IdleTime, Process
 from workers.owner.hours import parse
-from workers.owner.idle import Process, Told
 from workers.owner.lend import Lend
-from workers.owner.rules import InHours, WhenIdle, rules_of, workers_of
+from workers.owner.rules import InHours, WhenIdle, find_workers, make_rules
 
 
 class Desk:
     """A machine of the test's making."""
 
     def __init__(self) -> None:
-        self.told = Told(3600.0)
+        self.idle = IdleTime(3600.0)
         self.running: list[Process] | None = []
 
-    def idle(self) -> Told:
-        return self.told
+    def idle_time(self) -> IdleTime:
+        return self.idle
 
     def processes(self) -> list[Process] | None:
         return self.running
@@ -35,7 +35,7 @@ def test_outside_of_its_hours_it_is_kept_until_they_begin() -> None:
     noon, evening = (datetime(2026, 11, 27, hour).timestamp() for hour in (12, 19))
     rest = rule(noon)
     assert rest is not None
-    assert (rest.state, rest.reason, rest.until) == ("paused", "it is lent only at 19:00-08:00", evening)
+    assert (rest.state, rest.reason, rest.until) == ("paused", "outside its hours: 19:00-08:00", evening)
     assert rule(noon + 60) is rest
     assert rule(evening) is None
     again = rule(noon)  # the clock was set back
@@ -48,33 +48,33 @@ def test_while_somebody_is_there_it_is_kept() -> None:
     rule = WhenIdle(desk, 600)
     rule.sample()
     assert rule(0) is None
-    desk.told = Told(599)
+    desk.idle = IdleTime(599)
     rule.sample()
     rest = rule(0)
     assert rest is not None
-    assert rest.reason == "somebody uses the machine: it is lent once that was not so for 10 min"
-    desk.told = Told(3)
+    assert rest.reason == "the machine is in use: lent after 10 min without use"
+    desk.idle = IdleTime(3)
     rule.sample()
     assert rule(0) is rest
-    desk.told = Told(600)
+    desk.idle = IdleTime(600)
     rule.sample()
     assert rule(0) is None
 
 
 def test_where_nobody_can_tell_it_is_kept() -> None:
     desk = Desk()
-    desk.told = Told(None, "there is no screen")
+    desk.idle = IdleTime(None, "there is no screen")
     rule = WhenIdle(desk, 600)
     rule.sample()
     rest = rule(0)
     assert rest is not None
-    assert "cannot be told here: there is no screen" in rest.reason
-    desk.told, desk.running = Told(3600.0), None
+    assert "idle time, and there is no screen" in rest.reason
+    desk.idle, desk.running = IdleTime(3600.0), None
     rule = WhenIdle(desk, 600, "claude")
     rule.sample()
     rest = rule(0)
     assert rest is not None
-    assert "does not use claude, which cannot be told here" in rest.reason
+    assert "to see claude; it cannot be read here" in rest.reason
 
 
 def test_the_owners_own_use_of_the_program_counts_as_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_the_owners_own_use_of_the_program_counts_as_use(monkeypatch: pytest.Mon
 def test_the_rules_of_a_seat_are_those_of_its_terms(tmp_path: Path) -> None:
     def kinds(**terms: object) -> list[str]:
         return [
-            type(rule).__name__ for rule in rules_of(tmp_path, "a", Lend.model_validate(terms), "", Desk())
+            type(rule).__name__ for rule in make_rules(tmp_path, "a", Lend.model_validate(terms), "", Desk())
         ]
 
     assert kinds() == ["Switch"]
@@ -118,5 +118,5 @@ def test_the_workers_of_a_home_are_those_that_hold_their_seats(tmp_path: Path) -
         (tmp_path / "seats" / f"{name}.lock").write_text(text)
     held = os.open(tmp_path / "seats" / "b.lock", os.O_RDWR)
     fcntl.flock(held, fcntl.LOCK_EX)
-    assert workers_of(tmp_path) == [42]
+    assert find_workers(tmp_path) == [42]
     os.close(held)

@@ -15,30 +15,30 @@ NOW = datetime(2026, 11, 28, 15, 0).timestamp()
 
 
 def test_a_seat_is_lent_until_somebody_says_otherwise(tmp_path: Path) -> None:
-    assert switch.said(tmp_path, "claude", time.time()) is None
+    assert switch.read_pause(tmp_path, "claude", time.time()) is None
     switch.pause(tmp_path, "claude", reason="a talk")
-    rest = switch.said(tmp_path, "claude", time.time())
+    rest = switch.read_pause(tmp_path, "claude", time.time())
     assert rest is not None
     assert (rest.state, rest.reason, rest.until) == ("paused", "its owner paused it: a talk", None)
-    assert switch.said(tmp_path, "gpu0", time.time()) is None
+    assert switch.read_pause(tmp_path, "gpu0", time.time()) is None
     switch.resume(tmp_path, "claude")
-    assert switch.said(tmp_path, "claude", time.time()) is None
+    assert switch.read_pause(tmp_path, "claude", time.time()) is None
 
 
 def test_a_pause_ends_by_itself(tmp_path: Path) -> None:
     end = time.time() + 3600
     switch.pause(tmp_path, "claude", until=end)
-    assert switch.said(tmp_path, "claude", end - 1) is not None
-    assert switch.said(tmp_path, "claude", end) is None
+    assert switch.read_pause(tmp_path, "claude", end - 1) is not None
+    assert switch.read_pause(tmp_path, "claude", end) is None
 
 
 def test_the_word_for_all_takes_the_place_of_those_before_and_yields_to_those_after(tmp_path: Path) -> None:
     def kept(*seats: str) -> list[bool]:
-        return [switch.said(tmp_path, seat, time.time()) is not None for seat in seats]
+        return [switch.read_pause(tmp_path, seat, time.time()) is not None for seat in seats]
 
     switch.pause(tmp_path, "a", until=time.time() + 60)
     switch.pause(tmp_path, None)
-    assert [switch.said(tmp_path, "a", time.time() + 90) is not None, *kept("a", "b")] == [True, True, True]
+    assert [switch.read_pause(tmp_path, "a", time.time() + 90) is not None, *kept("a", "b")] == [True, True, True]
     switch.resume(tmp_path, "a")
     assert kept("a", "b") == [False, True]
     switch.pause(tmp_path, None)
@@ -61,17 +61,17 @@ def test_the_word_for_all_takes_the_place_of_those_before_and_yields_to_those_af
 )
 def test_a_word_that_cannot_be_read_keeps_the_seat(tmp_path: Path, text: str) -> None:
     switch.pause(tmp_path, "claude")
-    (tmp_path / "kept" / "claude.json").write_text(text)
-    rest = switch.said(tmp_path, "claude", time.time())
+    (tmp_path / "pauses" / "claude.json").write_text(text)
+    rest = switch.read_pause(tmp_path, "claude", time.time())
     assert rest is not None
     assert "claude.json cannot be read" in rest.reason
     switch.resume(tmp_path, "claude")
-    assert switch.said(tmp_path, "claude", time.time()) is None
+    assert switch.read_pause(tmp_path, "claude", time.time()) is None
 
 
 def test_the_words_are_the_owners_alone(tmp_path: Path) -> None:
     switch.pause(tmp_path / "home", "claude")
-    [word] = (tmp_path / "home" / "kept").iterdir()
+    [word] = (tmp_path / "home" / "pauses").iterdir()
     assert word.stat().st_mode & 0o077 == 0
 
 
@@ -85,18 +85,18 @@ def test_the_words_are_the_owners_alone(tmp_path: Path) -> None:
     ],
 )
 def test_until_a_time_of_day_or_a_day(text: str, at: datetime) -> None:
-    assert switch.until_of(text, NOW) == at.timestamp()
+    assert switch.parse_until(text, NOW) == at.timestamp()
 
 
 @pytest.mark.parametrize(
     "text", ["", "25:00", "soon", "2026-11-28 14:59", "18", "18:00 tomorrow", "0001-01-01 00:00"]
 )
 def test_what_is_no_time_to_come_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="no time to come"):
-        switch.until_of(text, NOW)
+    with pytest.raises(ConfigError, match="not a time in the future"):
+        switch.parse_until(text, NOW)
 
 
 @pytest.mark.parametrize("text", ["9999-12-31 23:59", "9999-12-31T23:59-12:00", "2027-12-01"])
 def test_a_pause_that_ends_does_so_within_a_year(text: str) -> None:
     with pytest.raises(ConfigError, match="too far ahead"):
-        switch.until_of(text, NOW)
+        switch.parse_until(text, NOW)
