@@ -66,7 +66,7 @@ def test_the_owner_keeps_a_seat_and_lends_it_again(grid: WholeGrid) -> None:
     job = grid.client.submit(LONG, {})
     wait_for(lambda: [seat for seat in grid.client.workers() if seat.busy])
     [row] = told(grid, "seat", "pause", "bench", "--for", "2h", "--reason", "a talk")
-    assert (row["seat"], row["state"], row["served"], row["obeys"]) == ("bench", "paused", True, True)
+    assert (row["seat"], row["state"], row["served"], row["applied"]) == ("bench", "paused", True, True)
     assert row["until"] - row["since"] == pytest.approx(7200, abs=1)
     seat = wait_for(lambda: grid.client.workers()[0], true=lambda seat: not seat.busy)
     assert (seat.state, seat.since, seat.until) == ("paused", row["since"], row["until"])
@@ -74,7 +74,7 @@ def test_the_owner_keeps_a_seat_and_lends_it_again(grid: WholeGrid) -> None:
     assert (stage.state, stage.failures, stage.losses) == ("ready", 0, 0)
     grid.client.cancel(job)
     [row] = told(grid, "seat", "resume")
-    assert (row["state"], row["obeys"], row["until"]) == ("lent", True, None)
+    assert (row["state"], row["applied"], row["until"]) == ("lent", True, None)
     wait_for(lambda: state(grid) == "ready")
     assert grid.client.run(ECHO, 3, timeout=20) == 3
 

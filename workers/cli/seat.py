@@ -35,9 +35,9 @@ OBEYED = 5.0
 
 def _names(incomplete: str) -> list[str]:
     from gridq.config.home import folder
-    from workers.owner.watch import known
+    from workers.owner.watch import list_served_seats
 
-    return [name for name in known(folder()) if name.startswith(incomplete)]
+    return [name for name in list_served_seats(folder()) if name.startswith(incomplete)]
 
 
 Seat = Annotated[
@@ -127,10 +127,10 @@ def status(seat: Seat = None, *, json: AsJson = False, debug: Debug = False) -> 
 def _home_of(seat: str | None) -> Path:
     """The home folder. ConfigError: this machine has no such seat."""
     from gridq.config.home import folder
-    from workers.owner.watch import known
+    from workers.owner.watch import list_served_seats
 
     home = folder()
-    if seat is not None and seat not in known(home):  # one that was never served
+    if seat is not None and seat not in list_served_seats(home):  # one that was never served
         from gridq.config.settings import settings
         from gridq.profiles.profile import load
         from workers.machine.probing import find
@@ -141,9 +141,9 @@ def _home_of(seat: str | None) -> Path:
 
 
 def _rows(home: Path, seat: str | None) -> list[dict[str, Any]]:
-    from workers.owner.watch import known, seat_now
+    from workers.owner.watch import list_served_seats, read_seat
 
-    return [seat_now(home, name) for name in ([seat] if seat is not None else known(home))]
+    return [read_seat(home, name) for name in ([seat] if seat is not None else list_served_seats(home))]
 
 
 def _told(home: Path) -> dict[str, dict[str, Any]]:
@@ -197,7 +197,7 @@ def _tell(home: Path, seat: str | None, json: bool) -> None:
     """Show how the seats are lent, once their workers heed it."""
     end = time.monotonic() + OBEYED
     rows = _rows(home, seat)
-    while not all(row["obeys"] for row in rows) and time.monotonic() < end:
+    while not all(row["applied"] for row in rows) and time.monotonic() < end:
         time.sleep(0.05)
         rows = _rows(home, seat)
     _show(home, rows, json)
@@ -226,7 +226,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         rest = row.get("resting") if row["state"] == LENT and row["served"] else None
         if rest:
             state = f"{state}, {rest['state']}"
-        if not row["obeys"]:
+        if not row["applied"]:
             state = "its worker has not heeded it yet"
         why = rest or row
         times = (clock(why[name]) if why[name] else "-" for name in ("since", "until"))

@@ -75,7 +75,7 @@ def find(config: Settings, profiles: Mapping[str, Profile], kinds: Iterable[str]
     for seat in found.seats[:]:
         found.seats.remove(seat)
         try:
-            found.seats.append(_on_terms(seat, owners.of(seat.offer.kind, seat.name)))
+            found.seats.append(_on_terms(seat, owners.terms_of(seat.offer.kind, seat.name)))
         except ValueError as exc:
             found.missing.append(f"{seat.offer.kind}: {seat.name} is not lent: {exc}")
     found.missing += _never_lent(found.seats)
@@ -87,7 +87,7 @@ def _on_terms(seat: Seat, terms: Terms) -> Seat:
     if terms.lend.share is not None and not seat.offer.limits:
         raise ValueError("lend.share is a share of its budgets, and it has none")
     whole = next((limit.most for limit in seat.offer.limits if limit.thing == "money"), None)
-    offer = terms.applied(seat.offer)
+    offer = terms.apply_to(seat.offer)
     for all_of_it, lent in zip(seat.offer.limits, offer.limits, strict=True):
         if all_of_it.most > 0 and lent.most == 0:
             budget = Meter(bearer=OWN, thing=all_of_it.thing, window=all_of_it.window, limit=all_of_it.most)

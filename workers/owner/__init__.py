@@ -1,1 +1,8 @@
-"""The owner first: when a seat of this machine is lent to the grid, and when its owner keeps it."""
+"""Decide when the seats of this machine are lent to the grid, and on what terms.
+
+In: the `owner` and `lend` keys of the seats file, the owner's switch, the use of the machine.
+Out: a seat that is lent or paused, and a note of that in the home folder.
+Imported by: machine, process, cli.
+"""
+
+__all__ = ["idle", "lend", "rules", "switch", "watch"]

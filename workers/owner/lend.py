@@ -1,8 +1,8 @@
-"""What the owner of a seat says in the seats file: `owner`, and the table `lend`.
+"""The owner's terms in the seats file: the keys `owner` and `lend`.
 
-Both may stand in a seat's table of every profile. They are read here and taken out before the profile's probe
-sees the table. One of several tables speaks for the seat of its `name`, else of its `provider`, as the seat
-is called then; the only one of its kind, without a name, for every seat of that kind.
+Both may stand in a seat's table of any profile. They are removed before the profile's probe sees the table.
+The terms of a table apply to the seat of its `name`, else of its `provider`. The only table of a kind,
+without a name, applies to every seat of that kind.
 """
 
 from __future__ import annotations
@@ -22,30 +22,32 @@ from workers.owner.hours import Hours, parse
 
 AGENT = r"^(team:)?[A-Za-z0-9_.@-]{1,64}$"
 OWNER = r"^[A-Za-z0-9_.@-]{1,64}$"
-LONGEST_IDLE = 24 * 3600.0
+MAX_IDLE_SECONDS = 24 * 3600.0
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|m|h)?")
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 class Lend(BaseModel):
-    """The `lend` table: as far as its keys allow a seat is lent, without it always."""
+    """The `lend` table: limits on what is lent. Without it the seat is lent in full, at any time."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    at_most: int | None = Field(None, ge=1, le=512, description="stages at once")
-    timezone: str | None = Field(None, description="of `hours`; None: this machine's")
-    hours: str | None = Field(None, description="when: 19:00-08:00 Mon-Fri, Sat, Sun")
+    at_most: int | None = Field(None, ge=1, le=512, description="Maximum number of stages at once.")
+    timezone: str | None = Field(None, description="Time zone of `hours`. Default: this machine's.")
+    hours: str | None = Field(
+        None, description="Hours in which the seat is lent, such as 19:00-08:00 Mon-Fri, Sat, Sun."
+    )
     only_when_idle: float | None = Field(
-        None, description="seconds for which nobody may have used the machine or the seat's program"
+        None, description="Seconds without use of the machine, and of the seat's program, before it is lent."
     )
 
-    models: tuple[str, ...] = Field((), description="names or families of models; none: all that it has")
+    models: tuple[str, ...] = Field((), description="Models or model families to lend. Default: all.")
     share: float | None = Field(
-        None, gt=0, le=1, description="of each of the seat's budgets; the rest is the owner's"
+        None, gt=0, le=1, description="Part of each of the seat's budgets to lend, such as 0.6."
     )
     agents: tuple[Annotated[str, Field(pattern=AGENT)], ...] = Field(
-        (), description="agents, and teams as team:<name>; none: everybody"
+        (), description="Agents, and teams as team:<name>, to lend to. Default: everybody."
     )
 
     @field_validator("timezone")
@@ -66,12 +68,12 @@ class Lend(BaseModel):
         match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
         if match is not None:
             value = float(match[1]) * _UNITS[match[2] or "s"]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= LONGEST_IDLE:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MAX_IDLE_SECONDS:
             raise ValueError("must be a time from 1s to 24h, such as 10m")
         return value
 
-    def when(self) -> Hours | None:
-        """The hours in which the seat is lent; None: at any."""
+    def parse_hours(self) -> Hours | None:
+        """Return the hours in which the seat is lent; None: always."""
         if self.hours is None:
             return None
         return parse(self.hours, time_zones.known(self.timezone) if self.timezone else None)
@@ -79,21 +81,19 @@ class Lend(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On what terms one seat is in the grid."""
+    """The terms on which one seat is lent to the grid."""
 
     owner: str = ""
     lend: Lend = field(default_factory=Lend)
 
     @property
     def lends_to(self) -> tuple[str, ...]:
-        """Whom it is lent to alone, its owner always among them; empty: everybody."""
+        """The agents and teams that it is lent to, its owner included; empty: everybody."""
         agents = self.lend.agents
         return tuple(dict.fromkeys((*agents, self.owner))) if agents and self.owner else agents
 
-    def applied(self, offer: SeatOffer) -> SeatOffer:
-        """What of a seat is lent: its slots, models and budgets, as far as the terms allow. ValueError: it
-        has nothing to lend.
-        """
+    def apply_to(self, offer: SeatOffer) -> SeatOffer:
+        """Return the part of a seat's slots, models and budgets that is lent. ValueError: nothing is left."""
         lend = self.lend
         changed: dict[str, Json] = {}
         if lend.at_most is not None:
@@ -104,14 +104,14 @@ class Terms:
                 limit.model_copy(update={"most": int(limit.most * share)}) for limit in offer.limits
             ]
         if lend.models:
-            capability = _narrowed(offer.capability, lend.models)
+            capability = _select_models(offer.capability, lend.models)
             if not capability.get("models"):
-                raise ValueError(f"it has none of the models that are lent: {', '.join(lend.models)}")
-            changed |= {"capability": capability, "config": _narrowed(offer.config, lend.models)}
+                raise ValueError(f"it has none of the models in lend.models: {', '.join(lend.models)}")
+            changed |= {"capability": capability, "config": _select_models(offer.config, lend.models)}
         return offer.model_copy(update=changed) if changed else offer
 
 
-class _Said(BaseModel):
+class _OwnerKeys(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     owner: Annotated[str, Field(pattern=OWNER)] = ""
@@ -119,38 +119,36 @@ class _Said(BaseModel):
 
 
 class Owners:
-    """What the seats file says of owners. `split` takes it out of the tables."""
+    """The terms of all seats. `split` reads them from the tables of the seats file."""
 
     def __init__(self) -> None:
         self._terms: dict[tuple[str, str], Terms] = {}
 
     def split(self, tables: Mapping[str, Json]) -> dict[str, Json]:
-        """The tables without `owner` and `lend`. ConfigError names the one that is wrong."""
-        return {kind: self._without(kind, table) for kind, table in tables.items()}
+        """Keep the terms and return the tables without `owner` and `lend`. ConfigError names the wrong key.
+        """
+        return {kind: self._split_kind(kind, table) for kind, table in tables.items()}
 
-    def of(self, kind: str, seat: str) -> Terms:
-        """The terms of a seat."""
+    def terms_of(self, kind: str, seat: str) -> Terms:
+        """Return the terms of a seat."""
         return self._terms.get((kind, seat)) or self._terms.get((kind, "")) or Terms()
 
-    def unused(self, seats: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """(kind, name) of the tables with terms for which none of the `seats` is there."""
-        there = set(seats)
-        return [each for each in self._terms if each[1] and each not in there]
-
-    def _without(self, kind: str, table: Json) -> Json:
+    def _split_kind(self, kind: str, table: Json) -> Json:
         if isinstance(table, list):
-            return [self._one(kind, each, f"{kind}[{at}]", listed=True) for at, each in enumerate(table)]
-        return self._one(kind, table, kind)
+            return [
+                self._split_table(kind, each, f"{kind}[{at}]", listed=True) for at, each in enumerate(table)
+            ]
+        return self._split_table(kind, table, kind)
 
-    def _one(self, kind: str, table: Json, path: str, listed: bool = False) -> Json:
+    def _split_table(self, kind: str, table: Json, path: str, listed: bool = False) -> Json:
         if not isinstance(table, dict) or not table.keys() & {"owner", "lend"}:
             return table
         try:
-            said = _Said.model_validate(table)
+            keys = _OwnerKeys.model_validate(table)
         except ValidationError as exc:
             name, reason = first_fault(exc)
             raise ConfigError(
-                f"What a seat's table says of its owner is not usable: {path}.{name}",
+                f"The seats file is invalid: {path}.{name}",
                 {
                     "path": f"{path}.{name}",
                     "reason": reason,
@@ -159,14 +157,14 @@ class Owners:
             ) from None
         name = table.get("name") or (table.get("provider") if listed else None) or ""
         if isinstance(name, str) and (name or not listed):
-            self._terms[kind, name] = Terms(said.owner, said.lend)
+            self._terms[kind, name] = Terms(keys.owner, keys.lend)
         return {key: value for key, value in table.items() if key not in ("owner", "lend")}
 
 
-def _narrowed(about: Mapping[str, Json], wanted: Collection[str]) -> dict[str, Json]:
-    """A descriptor with those of its `models` alone that are called so, or of such a family."""
-    models = about.get("models")
+def _select_models(descriptor: Mapping[str, Json], wanted: Collection[str]) -> dict[str, Json]:
+    """Return the descriptor with those of its `models` whose name or family is `wanted`."""
+    models = descriptor.get("models")
     if not isinstance(models, list):
-        return dict(about)
-    kept = [each for each in models if {each.get("name"), *(each.get("families") or ())} & set(wanted)]
-    return {**about, "models": kept}
+        return dict(descriptor)
+    selected = [each for each in models if {each.get("name"), *(each.get("families") or ())} & set(wanted)]
+    return {**descriptor, "models": selected}

@@ -56,7 +56,7 @@ class InHours(Rule):
 
     def __call__(self, now: float) -> Unavailable | None:
         if not self._from <= now < self._to:
-            lent, until = self._hours.at(now)
+            lent, until = self._hours.is_lent(now)
             self._from, self._to = now, until if until is not None else now + 3600
             if lent:
                 self._pause = None
@@ -146,7 +146,7 @@ def make_rules(
     `program`: the program that the seat runs, such as `claude`; empty: none.
     """
     rules: list[Rule] = [Switch(home, seat)]
-    hours = lend.when()
+    hours = lend.parse_hours()
     if hours is not None:
         rules.append(InHours(hours, lend.hours or ""))
     if lend.only_when_idle is not None:

@@ -1,6 +1,6 @@
-"""Watches what the owner wants of one seat, in the worker that serves it, and says beside it how that stands.
+"""Apply the lending rules of one seat, in the worker that serves it, and note the result in the home folder.
 
-`<home>/seats/<seat>.json` is that word: it counts only while the worker holds the lock of the same name.
+The note is `<home>/seats/<seat>.json`. It is valid only while the worker holds the lock of the same name.
 """
 
 from __future__ import annotations
@@ -15,43 +15,46 @@ from typing import Any
 
 from gridq.config.home import held, write_private
 from gridq.execution.attempt import Attempt
-from gridq.execution.circuit_breaker import Rest
 from gridq.execution.session import Session
 from gridq.process.periodic import Repeat
+from gridq.protocol.seat_states import Unavailable
+from gridq.protocol.seat_states import Unavailable
 from workers.owner import switch
 from workers.owner.rules import Rule
 
 log = logging.getLogger(__name__)
 
-LOOK = 0.2
-"""Seconds between two looks: what the owner says counts within one."""
+CHECK_SECONDS = 0.2
+"""Seconds between two evaluations of the rules: what the owner says takes effect within one."""
 
-AGAIN = 1.0
-"""Seconds between two tries to tell the grid."""
+RETRY_SECONDS = 1.0
+"""Seconds between two attempts to tell the server."""
 
 LENT = "lent"
 
 
 class Watch:
-    """Lends one seat and withholds it, as its owner says by `rules`: the first that keeps it counts."""
+    """Pauses and lends one seat by `rules`. The first rule that pauses it counts."""
 
     def __init__(self, home: Path, seat: str, session: Session, rules: Sequence[Rule]) -> None:
         self._home = home
         self._seat = seat
         self._session = session
         self._rules = rules
-        self._heeded: Rest | None = None
+        self._applied: Unavailable | None = None
         self._stopped: list[Attempt] = []
-        self._untold = False  # the grid does not know yet
-        self._again = 0.0  # when it is told again
-        self._repeat = Repeat(f"owner of {seat}", LOOK, self.look)
+        self._announce_due = False
+        self._retry_at = 0.0  # monotonic
+        self._repeat = Repeat(f"owner of {seat}", CHECK_SECONDS, self.check)
 
-    def begin(self) -> None:
-        """Before the seat goes live: a seat that is kept begins so. It may take some seconds."""
+    def prepare(self) -> None:
+        """Apply the rules before the seat goes live, so that a paused seat starts paused. It may take
+        seconds.
+        """
         for rule in self._rules:
             rule.start()
-        self._heeded = self._session.resting.own = self._wanted()
-        self._note(self._heeded)
+        self._applied = self._session.paused = self._evaluate()
+        self._write_note(self._applied)
 
     def start(self) -> None:
         self._repeat.start()
@@ -61,62 +64,67 @@ class Watch:
             rule.stop()
         self._repeat.stop()
 
-    def look(self) -> None:
-        """See what the owner wants, and do it. RedisError, SeatInUse: the grid could not be told; that is
-        tried again, and meanwhile nothing runs here that is not to.
+    def check(self) -> None:
+        """Evaluate the rules and apply the result.
+
+        RedisError, SeatInUse: the server could not be told. The next check tries again; until then a paused
+        seat runs nothing.
         """
-        wanted = self._wanted()
-        resting = self._session.resting
-        if wanted != self._heeded:
+        wanted = self._evaluate()
+        session = self._session
+        if wanted != self._applied:
             if wanted is not None:
-                self._stopped = resting.withhold(wanted)
+                self._stopped = session.pause(wanted)
             else:
-                resting.release()
-            self._heeded = wanted
-            self._untold, self._again = True, 0.0
-            self._note(wanted)
-        if self._untold and time.monotonic() >= self._again:
-            self._again = time.monotonic() + AGAIN
-            resting.tell(self._stopped)
-            self._untold, self._stopped = False, []
+                session.resume()
+            self._applied = wanted
+            self._announce_due, self._retry_at = True, 0.0
+            self._write_note(wanted)
+        if self._announce_due and time.monotonic() >= self._retry_at:
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            session.announce_pause(self._stopped)
+            self._announce_due, self._stopped = False, []
 
-    def _wanted(self) -> Rest | None:
+    def _evaluate(self) -> Unavailable | None:
         now = time.time()
-        return next((rest for rule in self._rules if (rest := rule(now)) is not None), None)
+        return next((pause for rule in self._rules if (pause := rule(now)) is not None), None)
 
-    def _note(self, rest: Rest | None) -> None:
-        said = {"state": LENT} if rest is None else asdict(rest)
+    def _write_note(self, pause: Unavailable | None) -> None:
+        note = {"state": LENT} if pause is None else asdict(pause)
         try:
-            write_private(_path(self._home, self._seat), json.dumps(said) + "\n")
-        except OSError as exc:  # a full disk is no reason to lend what is kept
-            log.warning("how the seat %s is lent could not be written down: %s", self._seat, exc)
+            write_private(_note_path(self._home, self._seat), json.dumps(note) + "\n")
+        except OSError as exc:  # a full disk is no reason to lend a paused seat
+            log.warning("the state of the seat %s could not be written: %s", self._seat, exc)
 
 
-def known(home: Path) -> list[str]:
-    """The seats that were ever served from this home."""
+def list_served_seats(home: Path) -> list[str]:
+    """Return the names of the seats that were ever served from this home."""
     return sorted(path.stem for path in (home / "seats").glob("*.lock"))
 
 
-def seat_now(home: Path, seat: str) -> dict[str, Any]:
-    """How a seat of this machine is lent: `served` by a worker or not, its `state` (`lent`, `paused`),
-    `reason`, `since` and `until`; `obeys` False: its worker has yet to heed the switch.
+def read_seat(home: Path, seat: str) -> dict[str, Any]:
+    """Return how a seat of this machine is lent: `seat`, `served` (a worker serves it now), `state` (`lent`
+    or `paused`), `reason`, `since`, `until`, and `applied`: whether its worker has applied the owner's
+    switch.
     """
-    word = switch.read_pause(home, seat, time.time())
-    rest = {"state": LENT} if word is None else asdict(word)
+    pause = switch.read_pause(home, seat, time.time())
+    state = {"state": LENT} if pause is None else asdict(pause)
     served = held(home / "seats", seat)
+    applied = True
     if served:
         try:
-            noted = json.loads(_path(home, seat).read_bytes())
-        except (OSError, ValueError):  # it is about to begin
-            noted = {}
-        obeys = noted == rest if word is not None else not noted.get("reason", "").startswith(switch.PAUSED_BY_OWNER)
-        if obeys:
-            rest = noted
-    else:
-        obeys = True
-    about = {"reason": "", "since": None, "until": None, **rest}
-    return {"seat": seat, "served": served, "obeys": obeys, **about}
+            note = json.loads(_note_path(home, seat).read_bytes())
+        except (OSError, ValueError):  # the worker is starting
+            note = {}
+        if pause is not None:
+            applied = note == state
+        else:
+            applied = not note.get("reason", "").startswith(switch.PAUSED_BY_OWNER)
+        if applied:
+            state = note
+    defaults = {"reason": "", "since": None, "until": None}
+    return {"seat": seat, "served": served, "applied": applied, **defaults, **state}
 
 
-def _path(home: Path, seat: str) -> Path:
+def _note_path(home: Path, seat: str) -> Path:
     return home / "seats" / f"{seat}.json"

@@ -48,7 +48,7 @@ def test_what_is_wrong_is_said_and_changes_nothing(arguments: tuple[str, ...], w
 def test_a_seat_that_no_worker_serves_is_kept_all_the_same(home: Path) -> None:
     assert gridq("pause", "--reason", "a talk")[0] == 0
     [row] = json.loads(gridq("status", "--json")[1])
-    assert (row["seat"], row["state"], row["served"], row["obeys"]) == ("claude", "paused", False, True)
+    assert (row["seat"], row["state"], row["served"], row["applied"]) == ("claude", "paused", False, True)
     shown = gridq("status")[1].splitlines()
     assert shown[0].split() == ["seat", "state", "since", "until", "because"]
     assert shown[-1].split()[:3] == ["claude", "paused,", "not"]

@@ -43,15 +43,15 @@ def test_each_seat_has_its_own_terms_and_the_profile_sees_none_of_them(tmp_path:
     seats = {seat.name: seat.terms for seat in found(tmp_path, SEATS).seats}
     assert (seats["local"].owner, seats["one"].owner, seats["two"]) == ("alice", "alice", Terms())
     assert (seats["one"].lend.only_when_idle, seats["three"].lend.only_when_idle) == (600, 90)
-    assert seats["one"].lend.when() is not None
-    assert seats["three"].lend.when() is None
+    assert seats["one"].lend.parse_hours() is not None
+    assert seats["three"].lend.parse_hours() is None
 
 
 def test_a_table_without_a_name_speaks_for_every_seat_of_its_kind() -> None:
     owners = Owners()
     assert owners.split({"gpu": {"concurrency": 2, "owner": "bob"}}) == {"gpu": {"concurrency": 2}}
-    assert [owners.of("gpu", name).owner for name in ("gpu0", "cpu")] == ["bob", "bob"]
-    assert owners.of("llm", "gpu0") == Terms()
+    assert [owners.terms_of("gpu", name).owner for name in ("gpu0", "cpu")] == ["bob", "bob"]
+    assert owners.terms_of("llm", "gpu0") == Terms()
 
 
 def test_one_of_several_tables_speaks_for_no_other_seat() -> None:
@@ -61,9 +61,9 @@ def test_one_of_several_tables_speaks_for_no_other_seat() -> None:
     bob = {"provider": "mistral", "owner": "bob"}
     owners.split({"llm": [ann, bob, {"name": "eu", "provider": "groq", "owner": "eve"}, {"owner": "dan"}]})
     names = ("openai", "mistral", "eu", "groq", "anthropic")
-    assert [owners.of("llm", name).owner for name in names] == ["ann", "bob", "eve", "", ""]
-    assert owners.of("llm", "openai").lends_to == ("ci", "ann")
-    assert not owners.of("llm", "mistral").lends_to
+    assert [owners.terms_of("llm", name).owner for name in names] == ["ann", "bob", "eve", "", ""]
+    assert owners.terms_of("llm", "openai").lends_to == ("ci", "ann")
+    assert not owners.terms_of("llm", "mistral").lends_to
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_one_of_several_tables_speaks_for_no_other_seat() -> None:
         ({"owner": 5}, "bench[0].owner", "string"),
         ({"lend": "yes"}, "bench[0].lend", "dictionary"),
         ({"lend": {"hour": "Sat"}}, "bench[0].lend.hour", "Extra inputs"),
-        ({"lend": {"hours": "Sat-Funday"}}, "bench[0].lend.hours", "'Funday' is no day"),
+        ({"lend": {"hours": "Sat-Funday"}}, "bench[0].lend.hours", "'Funday' is not a day"),
         ({"lend": {"timezone": "Europe/Berlln"}}, "bench[0].lend.timezone", "no time zone"),
         ({"lend": {"share": 60}}, "bench[0].lend.share", "less than or equal to 1"),
         ({"lend": {"share": 0}}, "bench[0].lend.share", "greater than 0"),
@@ -104,19 +104,19 @@ def terms(owner: str = "", **lend: Any) -> Terms:
 
 
 def test_a_seat_lends_no_more_than_its_terms_say() -> None:
-    assert terms().applied(offer()) == offer()
-    assert terms(at_most=2).applied(offer()).concurrency == 2
-    assert terms(at_most=9).applied(offer()).concurrency == 4
-    some = terms(models=["big", "small"]).applied(offer())
-    one = terms(models=["big-2"]).applied(offer())
+    assert terms().apply_to(offer()) == offer()
+    assert terms(at_most=2).apply_to(offer()).concurrency == 2
+    assert terms(at_most=9).apply_to(offer()).concurrency == 4
+    some = terms(models=["big", "small"]).apply_to(offer())
+    one = terms(models=["big-2"]).apply_to(offer())
     assert [[model["name"] for model in each.capability["models"]] for each in (some, one)] == [
         ["big-1", "big-2", "small"],
         ["big-2"],
     ]
     assert [model["name"] for model in one.config["models"]] == ["big-2"]
     assert one.config["url"] == "x"
-    with pytest.raises(ValueError, match="none of the models that are lent: huge"):
-        terms(models=["huge"]).applied(offer())
+    with pytest.raises(ValueError, match="none of the models in lend.models: huge"):
+        terms(models=["huge"]).apply_to(offer())
 
 
 def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> No
             Limit(thing="money", window="month", most=most),
             Limit(thing="requests", window="5h", most=9),
         ]
-        return [(one.thing, one.most) for one in terms(share=share).applied(offer(limits=limits)).limits]
+        return [(one.thing, one.most) for one in terms(share=share).apply_to(offer(limits=limits)).limits]
 
     assert lent(0.6, 50_000_001) == [("money", 30_000_000), ("requests", 5)]
     assert lent(0.07, 100) == [("money", 7), ("requests", 0)]
@@ -153,4 +153,4 @@ def test_a_seat_with_nothing_to_lend_is_not_served_and_that_is_said(tmp_path: Pa
         tmp_path, '[bench]\nconcurrency = 3\nlend = { at_most = 1 }\n[local]\nlend = { models = ["big"] }\n'
     )
     assert [(seat.name, seat.offer.concurrency) for seat in seats.seats] == [("bench", 1)]
-    assert seats.missing == ["local: local is not lent: it has none of the models that are lent: big"]
+    assert seats.missing == ["local: local is not lent: it has none of the models in lend.models: big"]
