@@ -13,7 +13,7 @@ from benchmarks.measure import Figure, Measured, alternate, percentile
 from benchmarks.scripts import QUEUE, State, timing, undisturbed
 from benchmarks.sides import Sides, echo_stage, memory_of_server
 from gridq.client import BrokerClient
-from gridq.jobs.record import new_id
+from gridq.jobs.record import make_job_id
 from gridq.store.admitting import arguments
 from gridq.store.scripts import Scripts
 
@@ -51,7 +51,7 @@ class Corner:
         """One job, as a submit writes it."""
         split = self.split
         asked = arguments(
-            new_id(), agent=f"a{next(self._numbers) % 50}", prio=0, deadline_ms=3_600_000, ttl_ms=60_000,
+            make_job_id(), agent=f"a{next(self._numbers) % 50}", prio=0, deadline_ms=3_600_000, ttl_ms=60_000,
             celery=False, stream=False, wait=False, value=f'"{INPUT}"'.encode(), answer=split.answer,
             steps=split.steps, stages=split.stages, needs=split.needs, ready=split.ready, fields=split.fields,
         )  # fmt: skip
@@ -71,7 +71,7 @@ class Corner:
         scripts = self.state.scripts
         self.admit()
         self.state.complete(self.state.claim("m.s"), "m.s", go_on=False)
-        job = new_id()
+        job = make_job_id()
         scripts.enqueue(
             job, agent="a0", deadline_ms=3_600_000, ttl_ms=60_000, celery=True, stream=False, graph=b"{}",
             value=f'"{INPUT}"'.encode(), options=b"{}",

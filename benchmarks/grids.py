@@ -117,7 +117,7 @@ class BenchGrid:
 
     def live(self) -> int:
         """How many bench seats are live."""
-        return self.store.scard(self.key("serve", "bench:any"))
+        return self.store.scard(self.key("serving", "bench:any"))
 
     def key(self, *parts: str) -> str:
         return self.config.prefix + "." + ":".join(parts)
@@ -130,7 +130,7 @@ class BenchGrid:
     def holders(self) -> dict[str, list[str]]:
         """Seat's name → the jobs whose stage it runs now."""
         found: dict[str, list[str]] = {name: [] for name in self.names}
-        leases: Any = self.store.hgetall(self.key("who"))
+        leases: Any = self.store.hgetall(self.key("lease_info"))
         for lease, who in leases.items():
             found[who.decode().split(" ")[0].partition(".")[2]].append(lease.decode().split(":")[0])
         return found

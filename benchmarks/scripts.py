@@ -22,7 +22,7 @@ from benchmarks.sides import Sides
 from gridq.app import app
 from gridq.config.settings import Settings
 from gridq.graph.plan import Op, Plan, Step
-from gridq.jobs.record import LADDER, plan_fields
+from gridq.jobs.record import COST_STEPS_MICRO_DOLLARS, build_plan_fields
 from gridq.messaging import wake_ups
 from gridq.protocol.models import Usage
 from gridq.store.admitting import arguments
@@ -31,7 +31,7 @@ from gridq.store.scripts import Scripts
 
 QUEUE = "bench:any"
 AGENTS = 50
-COSTS = (*LADDER, *(step * 10 for step in range(2 * LADDER[-1], 2 * LADDER[-1] + 11)))
+COSTS = (*COST_STEPS_MICRO_DOLLARS, *(step * 10 for step in range(2 * COST_STEPS_MICRO_DOLLARS[-1], 2 * COST_STEPS_MICRO_DOLLARS[-1] + 11)))
 """Costs of 18 classes: the ladder's, and some above it."""
 
 NOTHING = Usage()
@@ -85,7 +85,7 @@ class Table:
 def _plan(costs: tuple[int, ...]) -> tuple[list[str | int], list[int], list[str]]:
     ops = (Op("$", "s", "s", "bench:echo", ["in"]),)
     steps = tuple(Step("$", QUEUE, ops, ["op", 0], reads_input=True, micro_dollars=cost) for cost in costs)
-    return plan_fields(Plan(steps, 0))
+    return build_plan_fields(Plan(steps, 0))
 
 
 def _logarithmic(small: int, large: int) -> float:
@@ -274,7 +274,7 @@ def _last(state: State, size: int, samples: int, costs: Sequence[int]) -> list[f
     state.fill(size - 1, costs)
     state.refuse("s", size - 1)
     state.admit()
-    assert state.store.hlen(state.keys("cls", QUEUE)) == min(len(costs), size - 1) + 1
+    assert state.store.hlen(state.keys("classes", QUEUE)) == min(len(costs), size - 1) + 1
     return _claims(state, samples)
 
 

@@ -134,7 +134,7 @@ class Load:
         """Keys of the server that name one of the jobs, but the notes of attempts that were cut off: they
         are kept for an hour, so that what such an attempt used is charged when it says so late.
         """
-        return memory.keys_left(self.grid.store, self.ids, but=self.grid.key("late", ""))
+        return memory.keys_left(self.grid.store, self.ids, but=self.grid.key("closed_lease", ""))
 
     def _end(self) -> None:
         kind, job, client = self.under_way.popleft()

@@ -1,15 +1,18 @@
-"""The plain client: submit, wait, stream, cancel. It needs the URL of a gateway or of the grid's server, and
-nothing else.
+"""Submit jobs and read a grid from Python: `Client`, `AsyncClient` and four functions of a default client.
+
+In: the URL of a gateway or of the grid's Redis server.
+Out: results, pieces, views of jobs, queues and seats, or a GridError.
+Imported by: gateway, cli, workers and the programs of users.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gridq.client.base import AsyncClient, Client
+from gridq.client.base import BaseAsyncClient, BaseClient
+from gridq.client.client import AsyncClient, Client
 from gridq.jobs.waiting import Piece
 from gridq.protocol.models import Json
 
@@ -21,6 +24,8 @@ __all__ = [
     "AsyncBrokerClient",
     "AsyncClient",
     "AsyncGatewayClient",
+    "BaseAsyncClient",
+    "BaseClient",
     "BrokerClient",
     "Client",
     "GatewayClient",
@@ -35,38 +40,38 @@ __all__ = [
 
 @cache
 def default() -> Client:
-    """This process's client of the grid that the settings name."""
+    """Return this process's client of the grid that the settings name."""
     return Client()
 
 
 def submit(graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
-    """`Client.submit` of the default client."""
+    """Submit a graph by the default client; see `Client.submit`."""
     return default().submit(graph, input, job=job, **options)
 
 
 def result(job: str, timeout: float | None = None) -> Json:
-    """`Client.result` of the default client."""
+    """Return the result of a job by the default client; see `Client.result`."""
     return default().result(job, timeout)
 
 
 def stream(job: str, timeout: float | None = None) -> Iterator[Piece]:
-    """`Client.stream` of the default client."""
+    """Yield the pieces of a job by the default client; see `Client.stream`."""
     return default().stream(job, timeout)
 
 
 def cancel(job: str) -> bool:
-    """`Client.cancel` of the default client."""
+    """Cancel a job by the default client; see `Client.cancel`."""
     return default().cancel(job)
 
 
 def __getattr__(name: str) -> Any:
-    """The ways to a grid, each imported when it is asked for: one needs no HTTP, the other no redis."""
-    ways = {
-        "BrokerClient": "gridq.client.broker_client",
-        "AsyncBrokerClient": "gridq.client.broker_client",
-        "GatewayClient": "gridq.client.gateway_client",
-        "AsyncGatewayClient": "gridq.client.gateway_client",
-    }
-    if name not in ways:
-        raise AttributeError(f"module 'gridq.client' has no attribute {name!r}")
-    return getattr(import_module(ways[name]), name)
+    """Import the class of one kind of client on first use: one needs no HTTP library, the other no Redis."""
+    if name in {"BrokerClient", "AsyncBrokerClient"}:
+        from gridq.client import broker_client
+
+        return getattr(broker_client, name)
+    if name in {"GatewayClient", "AsyncGatewayClient"}:
+        from gridq.client import gateway_client
+
+        return getattr(gateway_client, name)
+    raise AttributeError(f"module 'gridq.client' has no attribute {name!r}")

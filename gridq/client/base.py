@@ -1,17 +1,17 @@
-"""What a client of a grid can do, whichever way it takes: `Client` and, for asyncio, `AsyncClient`.
+"""Define what every client of a grid can do: `BaseClient`, and `BaseAsyncClient` for asyncio.
 
-The URL decides the way: http:// and https:// lead to a gateway (`gridq.client.gateway_client`), all others
-to the grid's server (`gridq.client.broker_client`). What is asked, answered and raised is the same.
+`broker_client` implements it over Redis and `gateway_client` over HTTP. Both take the same arguments, return
+the same values and raise the same errors.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-from gridq.config.settings import Settings, settings
-from gridq.config.urls import is_gateway
+from gridq.config.settings import Settings
 from gridq.errors import ConfigError
 from gridq.jobs.waiting import Piece
 from gridq.protocol.models import Json, Row
@@ -25,143 +25,145 @@ if TYPE_CHECKING:
 
 
 class Reader(Protocol):
-    """Reads one job again and again."""
+    """Reads one job repeatedly."""
 
     def read(self, *, rows: bool = True) -> JobView:
-        """The job now; its state is None where there is none (any more). Without `rows` what was recorded may
-        be left out.
+        """Return the job as it stands now; its state is None if the job does not exist (any more).
+
+        Without `rows`, the view may leave out the history.
         """
 
 
-class Client:
+class BaseClient(ABC):
     """A client of one grid. Threads may share it.
 
-    `url` is that of a gateway, `http://host:port` or `https://…`, or of several, separated by commas, that
-    stand in for each other; or of the grid's server: `redis://`, `rediss://`, `unix://`, `sentinel://`. None:
-    what GRIDQ_URL says, else GRIDQ_BROKER_URL. `key` is the API key; None: GRIDQ_KEY.
+    `url` and `config` are the URL and the settings that it uses.
     """
 
     url: str
     config: Settings
 
-    def __new__(
-        cls, url: str | None = None, key: str | None = None, *, config: Settings | None = None
-    ) -> Self:
-        way: Any = _sync_class(url, config) if cls is Client else cls
-        made: Self = object.__new__(way)
-        return made
-
     def submit(self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
-        """Admit a graph with its input; the job's id.
+        """Submit a graph with its input and return the job's id.
 
-        `graph` is JSON text or a dict, `input` any JSON value, `options` those of JobOptions; the same `job`
-        again is no second job, and the same `idempotency_key` of one agent gives the job that has it.
-        GraphError: the graph is wrong. NoLiveSeat: nobody serves what it needs. QuotaExceeded, AuthError: it
-        may not be run. IdempotencyConflict: the id or the key was used for another body. Nothing is queued
-        then.
+        `graph` is JSON text or a dict, `input` is any JSON value, and `options` are the fields of JobOptions.
+        Submitting the same `job` twice creates one job. So does submitting the same `idempotency_key` twice
+        for one agent.
+
+        If it raises, nothing was queued. GraphError: the graph is invalid. NoLiveSeat: no live seat serves
+        what the graph needs. QuotaExceeded, AuthError: the job is not allowed to run. IdempotencyConflict:
+        the id or the key already belongs to a different graph or input.
         """
         raise NotImplementedError
 
     def result(self, job: str, timeout: float | None = None) -> Json:
-        """The answer of a job, waited for up to `timeout` seconds (None: for ever).
+        """Wait up to `timeout` seconds (None: no limit) for a job to end, and return its result.
 
-        Raises the GridError that ended the job; WaitTimeout where the time passed (the job goes on), with
-        what it waits for; JobNotFound.
+        Raises the GridError that ended the job, WaitTimeout if the time is up (the job goes on; the error
+        says what it waits for), or JobNotFound.
         """
         raise NotImplementedError
 
     def wait(self, job: str, timeout: float) -> bool:
-        """Whether the job has ended, or does within `timeout` seconds. JobNotFound."""
+        """Wait up to `timeout` seconds for a job to end.
+
+        Return False if it has not ended. Raises JobNotFound.
+        """
         raise NotImplementedError
 
     def run(self, graph: Json, input: Json = None, timeout: float | None = None, **options: Json) -> Json:
-        """`submit` and `result` in one."""
+        """Submit a graph and wait for its result: `submit` and `result` in one call."""
         return self.result(self.submit(graph, input, **options), timeout)
 
     def stream(self, job: str, timeout: float | None = None) -> Iterator[Piece]:
-        """The pieces of a job submitted with `stream=True`, as they are made; ends with the job, raising its
-        error if it has one.
+        """Yield the pieces of a job that was submitted with `stream=True`, as they are produced.
 
-        WaitTimeout: `timeout` seconds passed without a piece.
+        The iterator ends when the job ends, and raises the job's error if it has one. Raises WaitTimeout if
+        no piece arrives for `timeout` seconds.
         """
         raise NotImplementedError
 
     def cancel(self, job: str) -> bool:
-        """Cancel a job wherever it stands; False where it had ended already. JobNotFound: there is none."""
+        """Cancel a job, queued or running. Return False if it had already ended. Raises JobNotFound."""
         raise NotImplementedError
 
     def quarantined(self) -> list[Quarantined]:
-        """The stages in quarantine, of all jobs: each killed the process that ran it, twice."""
+        """List the stages in quarantine, of all jobs. Each one killed the process that ran it twice."""
         raise NotImplementedError
 
     def release(self, job: str, stage: str | int, by: str = "an operator") -> bool:
-        """Have a stage in quarantine run again, as if it had killed nobody yet; False where it was released
-        before.
+        """Run a quarantined stage again, with its count of deaths reset.
 
-        `stage` is its path in the graph, or the number of its step; `by` is who says so (a gateway says
-        itself whose key it was). JobNotFound; NotQuarantined: it stands in no quarantine.
+        Return False if that was done before.
+
+        `stage` is its path in the graph or the number of its step. `by` names the operator for the records; a
+        gateway uses the owner of the API key instead. Raises JobNotFound, or NotQuarantined.
         """
         raise NotImplementedError
 
     def drop(self, job: str, stage: str | int, by: str = "an operator") -> bool:
-        """Give up a stage in quarantine: its job fails with StageQuarantined. False where that is so already.
+        """Give up a quarantined stage: its job fails with StageQuarantined.
+
+        Return False if that was done before.
 
         The arguments and errors are those of `release`.
         """
         raise NotImplementedError
 
-    def find(self, given: str) -> str:
-        """The id of the job that is meant by an id or by the beginning of one, four characters at least.
+    def find(self, prefix: str) -> str:
+        """Return the full id of the job whose id is `prefix` or begins with it (at least four characters).
 
-        JobNotFound; AmbiguousJob: several begin so.
+        Raises JobNotFound, or AmbiguousJob if several ids begin with it.
         """
         raise NotImplementedError
 
     def status(self, job: str) -> JobState | None:
-        """The job's state; None where there is no such job (any more)."""
+        """Return the job's state, or None if there is no such job (any more)."""
         raise NotImplementedError
 
     def rows(self, job: str) -> list[Row]:
-        """One line for each stage recorded so far, in the order of their records. A gateway tells the last
-        thousand.
+        """Return one row for each stage recorded so far, oldest first.
+
+        A gateway returns the last thousand.
         """
         raise NotImplementedError
 
     def view(self, job: str) -> JobView:
-        """Where the job and each of its stages stand, or how they went; JobNotFound."""
+        """Return the state of the job and of each of its stages. Raises JobNotFound."""
         raise NotImplementedError
 
     def reader(self, job: str) -> Reader:
-        """What reads the job again and again, at less cost than `view`."""
+        """Return a reader for polling one job; it costs less than repeated calls of `view`."""
         raise NotImplementedError
 
     def waits_for(self, job: str) -> str:
-        """In words, what the job waits for, to complete "it waits for …"; empty where it has ended or is not
-        known.
+        """Return what the job waits for, as words that complete "it waits for …".
+
+        The text is empty if the job has ended or does not exist.
         """
         raise NotImplementedError
 
     def jobs(self, limit: int = 20, state: JobState | str | None = None) -> list[JobSummary]:
-        """The known jobs, the latest first: up to `limit`, of those in `state` where it is given.
+        """List up to `limit` jobs, newest first, optionally only those in `state`.
 
-        ConfigError: there is no such state.
+        Raises ConfigError if there is no such state.
         """
         raise NotImplementedError
 
     def queues(self) -> list[QueueView]:
-        """Each capability's queue: what waits in it and how long, what runs, who serves it."""
+        """List each capability's queue: what waits and for how long, what runs, and which seats serve it."""
         raise NotImplementedError
 
     def seats(self) -> list[LiveSeat]:
-        """Every live seat, the routers' too: what it says of itself, what it holds, what it may spend."""
+        """List every live seat, including the routers': its state, what it runs, and its budgets."""
         raise NotImplementedError
 
     def workers(self) -> list[LiveSeat]:
-        """Every live seat that a machine offers: `seats` without the routers' own."""
+        """List every live seat that a machine offers: `seats` without the routers' own."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -171,20 +173,15 @@ class Client:
         self.close()
 
 
-class AsyncClient:
-    """The same for asyncio: what waits does so without a thread, what is short runs on one.
+class BaseAsyncClient(ABC):
+    """The same client for asyncio.
 
-    The arguments are those of Client, and each method is as the one of Client that is called so.
+    Each method takes and returns what the method of that name of BaseClient does.
+
+    Methods that wait for a job use no thread. Short calls run on one, by the client `sync`.
     """
 
-    sync: Client
-
-    def __new__(
-        cls, url: str | None = None, key: str | None = None, *, config: Settings | None = None
-    ) -> Self:
-        way: Any = _async_class(url, config) if cls is AsyncClient else cls
-        made: Self = object.__new__(way)
-        return made
+    sync: BaseClient
 
     async def submit(
         self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json
@@ -217,8 +214,8 @@ class AsyncClient:
     async def drop(self, job: str, stage: str | int, by: str = "an operator") -> bool:
         return await asyncio.to_thread(self.sync.drop, job, stage, by)
 
-    async def find(self, given: str) -> str:
-        return await asyncio.to_thread(self.sync.find, given)
+    async def find(self, prefix: str) -> str:
+        return await asyncio.to_thread(self.sync.find, prefix)
 
     async def status(self, job: str) -> JobState | None:
         return await asyncio.to_thread(self.sync.status, job)
@@ -254,36 +251,10 @@ class AsyncClient:
         await self.close()
 
 
-def state_called(name: JobState | str | None) -> JobState | None:
-    """The state of that name; ConfigError: there is none."""
+def parse_state(name: JobState | str | None) -> JobState | None:
+    """Return the job state of that name, or None for None. Raises ConfigError if there is no such state."""
     if name is not None and name not in list(JobState):
         raise ConfigError(
             f"There is no state {name!r}", {"path": "state", "expected": "one of " + ", ".join(JobState)}
         )
     return None if name is None else JobState(name)
-
-
-def leads_to_gateway(url: str | None, config: Settings | None) -> bool:
-    """Whether a client that is given these reaches the grid by a gateway."""
-    given = url or (config or settings()).url
-    return given is not None and is_gateway(given)
-
-
-def _sync_class(url: str | None, config: Settings | None) -> type[Client]:
-    if leads_to_gateway(url, config):
-        from gridq.client.gateway_client import GatewayClient
-
-        return GatewayClient
-    from gridq.client.broker_client import BrokerClient
-
-    return BrokerClient
-
-
-def _async_class(url: str | None, config: Settings | None) -> type[AsyncClient]:
-    if leads_to_gateway(url, config):
-        from gridq.client.gateway_client import AsyncGatewayClient
-
-        return AsyncGatewayClient
-    from gridq.client.broker_client import AsyncBrokerClient
-
-    return AsyncBrokerClient

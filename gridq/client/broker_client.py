@@ -1,7 +1,7 @@
-"""The client that reaches the grid by its server; no router stands in its way.
+"""Reach a grid through its Redis server, without a gateway or a router in between.
 
-`submit` parses and splits in the caller's process and admits by the same script as a router, so a wrong graph
-is an error here and at once.
+`submit` compiles the graph in the caller's process and admits the job with the same script as a router, so an
+invalid graph raises at once.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import SecretStr
 from redis.exceptions import OutOfMemoryError
 
-from gridq.client.base import AsyncClient, Client, Reader, state_called
+from gridq.client.base import BaseAsyncClient, BaseClient, Reader, parse_state
 from gridq.config.settings import Settings, settings
 from gridq.errors import JobCancelled, WaitTimeout
-from gridq.jobs.record import End, check_id, new_id, options_of
-from gridq.jobs.server_outage import Absence
+from gridq.jobs.record import End, check_job_id, make_job_id, parse_options
+from gridq.jobs.server_outage import OutageRetry
 from gridq.jobs.waiting import (
-    BLOCK,
-    FULL_PAUSE,
+    BLOCK_SECONDS,
+    FULL_SERVER_PAUSE_SECONDS,
     Commands,
     Piece,
-    is_wait,
-    look,
-    not_found,
-    pieces,
-    the_end,
-    too_long,
+    build_not_found_error,
+    build_poll,
+    build_timeout_error,
+    is_blocking,
+    read_pieces,
+    wait_for_end,
 )
 from gridq.protocol.models import Json, Row
 from gridq.protocol.states import JobState
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class BrokerClient(Client):
-    """A client of the grid on one server. Threads may share it."""
+class BrokerClient(BaseClient):
+    """A client of the grid on one Redis server. Threads may share it."""
 
     def __init__(
         self, url: str | None = None, key: str | None = None, *, config: Settings | None = None
@@ -62,20 +62,21 @@ class BrokerClient(Client):
         if key is not None:
             self.config = self.config.model_copy(update={"key": SecretStr(key)})
         self.url = url or self.config.broker_url.get_secret_value()
-        self.redis = connect(self.url, name="gridq-client", timeout=BLOCK * 2)  # waits for jobs, patiently
+        # The socket timeout must be longer than a blocking command.
+        self.redis = connect(self.url, name="gridq-client", timeout=BLOCK_SECONDS * 2)
         self.scripts = Scripts(connect_to_submit(self.url, name="gridq-client"), self.config)
         self.keys = self.scripts.keys
         self._admission: Admission | None = None
-        self._making = threading.Lock()
+        self._admission_lock = threading.Lock()
 
     @property
     def admission(self) -> Admission:
-        """What splits and admits graphs, imported when the first one is submitted."""
+        """The admission of jobs, imported when the first graph is submitted."""
         if self._admission is None:
             from gridq.profiles.profile import load
             from gridq.submission.admission import Admission
 
-            with self._making:
+            with self._admission_lock:
                 if self._admission is None:
                     with translated(self.url):
                         check_server(self.scripts.client)
@@ -88,31 +89,33 @@ class BrokerClient(Client):
         from gridq.submission.inbox import graph_text, keep_long
 
         with translated(self.url):
-            about, key = api_keys.identify(self.scripts.client, self.keys, self.config, options_of(options))
+            job_options, key = api_keys.identify(
+                self.scripts.client, self.keys, self.config, parse_options(options)
+            )
         value = values.encode(input, limit=self.config.max_value, what="input", path="input")
         text = graph_text(graph, self.config)
-        body = idempotency.body_of(text, value, about, fresh=job is None)
-        with translated(self.url):  # what runs already needs no catalogue and no seat
-            earlier = idempotency.earlier(self.scripts.client, self.keys, body, verified=bool(key))
+        body = idempotency.make_fingerprint(text, value, job_options, fresh=job is None)
+        with translated(self.url):  # an existing job needs neither catalogue nor seat
+            earlier = idempotency.find_existing_job(self.scripts.client, self.keys, body, verified=bool(key))
         if earlier is not None:
             return earlier
         split = self.admission.split(text)
-        job = check_id(job or new_id())
+        job = check_job_id(job or make_job_id())
         with translated(self.url):
-            value = keep_long(self.scripts, job, value, about)
-            return self.admission.admit(job, split, value, about, key=key, body=body)
+            value = keep_long(self.scripts, job, value, job_options)
+            return self.admission.admit(job, split, value, job_options, key=key, body=body)
 
     def result(self, job: str, timeout: float | None = None) -> Json:
-        end = self._follow(the_end(self.keys, job, timeout), timeout)
+        end = self._run_steps(wait_for_end(self.keys, job, timeout), timeout)
         if end is None:
-            raise self._too_long(job, timeout)
-        return self._answer(end)
+            raise self._build_timeout(job, timeout)
+        return self._read_result(end)
 
     def wait(self, job: str, timeout: float) -> bool:
-        return self._follow(the_end(self.keys, job, timeout), timeout) is not None
+        return self._run_steps(wait_for_end(self.keys, job, timeout), timeout) is not None
 
     def stream(self, job: str, timeout: float | None = None) -> Iterator[Piece]:
-        steps = pieces(self.keys, job, timeout)
+        steps = read_pieces(self.keys, job, timeout)
         reply: Any = None
         while True:
             try:
@@ -124,15 +127,15 @@ class BrokerClient(Client):
                 yield step
                 reply = None
             elif step:
-                reply = Absence(timeout).ask(self._ask, step)
+                reply = OutageRetry(timeout).ask(self._execute, step)
             else:
-                raise self._too_long(job, timeout)
+                raise self._build_timeout(job, timeout)
 
     def cancel(self, job: str) -> bool:
         with translated(self.url):
             word = self.scripts.stop(job, "cancelled", JobCancelled("The job was cancelled").to_json())
         if word == "unknown":
-            raise not_found(job)
+            raise build_not_found_error(job)
         return word != "over"
 
     def quarantined(self) -> list[Quarantined]:
@@ -147,12 +150,12 @@ class BrokerClient(Client):
         with translated(self.url):
             return quarantine.act(self.scripts, "drop", job, stage, by)
 
-    def find(self, given: str) -> str:
+    def find(self, prefix: str) -> str:
         with translated(self.url):
-            return job_ids.find(self.redis, self.keys, given)
+            return job_ids.find(self.redis, self.keys, prefix)
 
     def status(self, job: str) -> JobState | None:
-        end, running, queued = self._ask(look(self.keys, job))
+        end, running, queued = self._execute(build_poll(self.keys, job))
         if end is not None:
             return End.read(end).state
         if running:
@@ -167,7 +170,7 @@ class BrokerClient(Client):
         with translated(self.url):
             view = history.JobReader(self.redis, self.keys, job).read()
         if view.state is None:
-            raise not_found(job)
+            raise build_not_found_error(job)
         return view
 
     def reader(self, job: str) -> Reader:
@@ -179,7 +182,7 @@ class BrokerClient(Client):
             return backlog.waits_for(self.redis, self.keys, view)
 
     def jobs(self, limit: int = 20, state: JobState | str | None = None) -> list[JobSummary]:
-        wanted = state_called(state)
+        wanted = parse_state(state)
         found: list[JobSummary] = []
         page = job_list.JobPage(found, None)
         with translated(self.url):
@@ -207,46 +210,48 @@ class BrokerClient(Client):
         self.redis.close()
         self.scripts.client.close()
 
-    def _ask(self, commands: Commands) -> Any:
-        """The replies of `commands`, of several at one instant; of one its reply alone."""
+    def _execute(self, commands: Commands) -> Any:
+        """Execute commands: one and return its reply, or several in a transaction and return the list of
+        replies.
+        """
         with translated(self.url):
             if len(commands) == 1:
                 try:
                     return self.redis.execute_command(*commands[0])  # type: ignore[no-untyped-call]
                 except OutOfMemoryError:
-                    if not is_wait(commands):
+                    if not is_blocking(commands):
                         raise
-                    time.sleep(FULL_PAUSE)
+                    time.sleep(FULL_SERVER_PAUSE_SECONDS)
                     return None
-            together = self.redis.pipeline(transaction=True)
+            pipeline = self.redis.pipeline(transaction=True)
             for command in commands:
-                together.execute_command(*command)  # type: ignore[no-untyped-call]
-            return together.execute()
+                pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+            return pipeline.execute()
 
-    def _follow(self, steps: Generator[Commands, Any, T], timeout: float | None) -> T:
-        """Send what `steps` asks for until it has its result."""
-        reply, away = None, Absence(timeout)
+    def _run_steps(self, steps: Generator[Commands, Any, T], timeout: float | None) -> T:
+        """Send the commands that `steps` yields and return its result."""
+        reply, retry = None, OutageRetry(timeout)
         while True:
             try:
                 commands = steps.send(reply)
             except StopIteration as stop:
                 value: T = stop.value
                 return value
-            reply = away.ask(self._ask, commands)
+            reply = retry.ask(self._execute, commands)
 
-    def _answer(self, end: End) -> Json:
+    def _read_result(self, end: End) -> Json:
         error = end.error()
         if error is not None:
             raise error
         with translated(self.url):
             return values.decode(values.read(self.redis, self.keys, end.payload))
 
-    def _too_long(self, job: str, timeout: float | None) -> WaitTimeout:
-        return too_long(job, timeout or 0.0, self.waits_for(job))
+    def _build_timeout(self, job: str, timeout: float | None) -> WaitTimeout:
+        return build_timeout_error(job, timeout or 0.0, self.waits_for(job))
 
 
 class _JobReader(history.JobReader):
-    """As history's, with the server's faults told as gridq's."""
+    """Reads one job repeatedly; raises BrokerError for errors of the server."""
 
     def __init__(self, client: BrokerClient, job: str) -> None:
         super().__init__(client.redis, client.keys, job)
@@ -257,8 +262,8 @@ class _JobReader(history.JobReader):
             return super().read(rows=rows)
 
 
-class AsyncBrokerClient(AsyncClient):
-    """The same for asyncio."""
+class AsyncBrokerClient(BaseAsyncClient):
+    """A client for asyncio of the grid on one Redis server."""
 
     sync: BrokerClient
 
@@ -266,19 +271,19 @@ class AsyncBrokerClient(AsyncClient):
         self, url: str | None = None, key: str | None = None, *, config: Settings | None = None
     ) -> None:
         self.sync = BrokerClient(url, key, config=config)
-        self.redis = connect_async(self.sync.url, name="gridq-client", timeout=BLOCK * 2)
+        self.redis = connect_async(self.sync.url, name="gridq-client", timeout=BLOCK_SECONDS * 2)
 
     async def result(self, job: str, timeout: float | None = None) -> Json:
-        end = await self._follow(the_end(self.sync.keys, job, timeout), timeout)
+        end = await self._run_steps(wait_for_end(self.sync.keys, job, timeout), timeout)
         if end is None:
-            raise await asyncio.to_thread(self.sync._too_long, job, timeout)
-        return await asyncio.to_thread(self.sync._answer, end)
+            raise await asyncio.to_thread(self.sync._build_timeout, job, timeout)
+        return await asyncio.to_thread(self.sync._read_result, end)
 
     async def wait(self, job: str, timeout: float) -> bool:
-        return await self._follow(the_end(self.sync.keys, job, timeout), timeout) is not None
+        return await self._run_steps(wait_for_end(self.sync.keys, job, timeout), timeout) is not None
 
     async def stream(self, job: str, timeout: float | None = None) -> AsyncIterator[Piece]:
-        steps = pieces(self.sync.keys, job, timeout)
+        steps = read_pieces(self.sync.keys, job, timeout)
         reply: Any = None
         while True:
             try:
@@ -290,35 +295,35 @@ class AsyncBrokerClient(AsyncClient):
                 yield step
                 reply = None
             elif step:
-                reply = await Absence(timeout).ask_async(self._ask, step)
+                reply = await OutageRetry(timeout).ask_async(self._execute, step)
             else:
-                raise await asyncio.to_thread(self.sync._too_long, job, timeout)
+                raise await asyncio.to_thread(self.sync._build_timeout, job, timeout)
 
     async def close(self) -> None:
         self.sync.close()
         await self.redis.aclose()
 
-    async def _follow(self, steps: Generator[Commands, Any, T], timeout: float | None) -> T:
-        reply, away = None, Absence(timeout)
+    async def _run_steps(self, steps: Generator[Commands, Any, T], timeout: float | None) -> T:
+        reply, retry = None, OutageRetry(timeout)
         while True:
             try:
                 commands = steps.send(reply)
             except StopIteration as stop:
                 value: T = stop.value
                 return value
-            reply = await away.ask_async(self._ask, commands)
+            reply = await retry.ask_async(self._execute, commands)
 
-    async def _ask(self, commands: Commands) -> Any:
+    async def _execute(self, commands: Commands) -> Any:
         with translated(self.sync.url):
             if len(commands) == 1:
                 try:
                     return await self.redis.execute_command(*commands[0])  # type: ignore[no-untyped-call]
                 except OutOfMemoryError:
-                    if not is_wait(commands):
+                    if not is_blocking(commands):
                         raise
-                    await asyncio.sleep(FULL_PAUSE)
+                    await asyncio.sleep(FULL_SERVER_PAUSE_SECONDS)
                     return None
-            together = self.redis.pipeline(transaction=True)
+            pipeline = self.redis.pipeline(transaction=True)
             for command in commands:
-                together.execute_command(*command)
-            return await together.execute()
+                pipeline.execute_command(*command)
+            return await pipeline.execute()

@@ -1,6 +1,6 @@
-"""A job's events over HTTP: read as they come, and again from where they broke off, at whichever gateway.
+"""Read a job's events over HTTP, and resume after a broken connection at any gateway.
 
-The events are server-sent ones. Each has an id, by which the next connection goes on behind it.
+The events are server-sent events. Each one has an id, after which the next connection resumes.
 """
 
 from __future__ import annotations
@@ -12,99 +12,115 @@ from dataclasses import dataclass
 
 from gridq.client import responses
 from gridq.client.gateway_calls import Call
-from gridq.client.waiting import PAUSE, pause_of, place_of
+from gridq.client.long_polling import RETRY_PAUSE_SECONDS, build_job_path, get_retry_delay
 from gridq.errors import GridError, KeyLimitReached
-from gridq.jobs.server_outage import AWAY
+from gridq.jobs.server_outage import MAX_OUTAGE_SECONDS
 from gridq.jobs.waiting import Piece
 
-SILENCE = 25.0
-"""Seconds without a byte after which a connection is taken for dead: a gateway sends a comment each 10 s."""
+MAX_SILENCE_SECONDS = 25.0
+"""The time without a byte after which a connection counts as dead. A gateway sends a comment every 10 s."""
 
-LEAST = 1.0
-"""Seconds that are waited for a piece at least."""
+MIN_SILENCE_SECONDS = 1.0
+"""The shortest silence that ends a connection, however little time is left for the next piece."""
 
-OVER = 10.0
-"""Seconds for which the job's end is waited for once its stream has ended."""
+END_WAIT_SECONDS = 10.0
+"""The time to wait for a job's end once its stream has ended."""
 
 
-class Following:
-    """How far one reader of a job's pieces has come. `ended`: it has them all.
+class EventStream:
+    """The state of one reader of a job's pieces, across all its connections.
 
-    `timeout`: seconds that may pass without a piece; None: any number.
+    `ended` is set after the last piece.
+
+    `timeout` is the number of seconds that may pass without a piece; None means no limit.
     """
 
     def __init__(self, job: str, timeout: float | None) -> None:
         self.ended = False
-        self._path = f"{place_of(job)}/events"
+        self._path = f"{build_job_path(job)}/events"
         self._timeout = timeout
-        self._at = ""
-        self._silence = SILENCE
-        self._events = Events()
-        self._progress = self._heard = time.monotonic()
+        self._last_id = ""
+        self._max_silence = MAX_SILENCE_SECONDS
+        self._parser = SseParser()
+        self._last_piece_at = self._last_byte_at = time.monotonic()
 
-    def call(self) -> Call:
-        """The call that goes on behind the last piece. It may be silent no longer than a piece may take."""
-        self._events = Events()
-        headers = {"accept": "text/event-stream"} | ({"last-event-id": self._at} if self._at else {})
-        self._silence = min(SILENCE, max(self._left(), LEAST))
-        return Call("GET", self._path, headers=headers, wait=self._silence, way="wait")
+    def build_call(self) -> Call:
+        """Return the call that opens the next connection, after the last piece.
+
+        It may stay silent no longer than the next piece may take.
+        """
+        self._parser = SseParser()
+        headers = {"accept": "text/event-stream"} | (
+            {"last-event-id": self._last_id} if self._last_id else {}
+        )
+        self._max_silence = min(MAX_SILENCE_SECONDS, max(self._get_time_left(), MIN_SILENCE_SECONDS))
+        return Call("GET", self._path, headers=headers, wait=self._max_silence, kind="wait")
 
     def feed(self, chunk: bytes) -> Iterator[Piece]:
-        """The pieces that are whole with `chunk`. Raises the error that the gateway tells of."""
-        self._heard = time.monotonic()
-        for event in self._events.feed(chunk):
+        """Yield the pieces that `chunk` completes. Raises the error that the gateway sends as an event."""
+        self._last_byte_at = time.monotonic()
+        for event in self._parser.feed(chunk):
             if event.kind == "piece":
-                piece = responses.piece(event.data)
-                self._at = event.id
+                piece = responses.read_piece(event.data)
+                self._last_id = event.id
                 yield piece
-                self._progress = time.monotonic()  # who reads may take his time
+                self._last_piece_at = time.monotonic()  # after the yield: a slow reader is not late
             elif event.kind == "end":
                 self.ended = True
             elif event.kind == "error":
-                raise responses.fault(event.data)
+                raise responses.read_stream_error(event.data)
 
-    def leaves(self) -> bool:
-        """Whether to read no more of this connection: all is told, or it might be silent for too long."""
-        left = self._left()
-        return self.ended or left <= 0 or (self._silence > LEAST and left < self._silence / 2)
-
-    def late(self) -> bool:
-        """Whether too much time passed without a piece."""
-        return not self.ended and self._left() <= 0
-
-    def pause(self, fault: GridError | None) -> float:
-        """Seconds until the next connection; `fault` is what ended the last one. It is raised where it was
-        borne for long enough.
+    def should_disconnect(self) -> bool:
+        """Return whether to stop reading this connection: the stream ended, or it may be silent for too long.
         """
-        if isinstance(fault, KeyLimitReached):
-            return pause_of(fault)
-        if fault is not None and self._timeout is None and time.monotonic() - self._heard > AWAY:
-            raise fault
-        return 0.0 if fault is None and self.leaves() else PAUSE
+        left = self._get_time_left()
+        return (
+            self.ended
+            or left <= 0
+            or (self._max_silence > MIN_SILENCE_SECONDS and left < self._max_silence / 2)
+        )
 
-    def _left(self) -> float:
-        return math.inf if self._timeout is None else self._progress + self._timeout - time.monotonic()
+    def has_timed_out(self) -> bool:
+        """Return whether too much time has passed without a piece."""
+        return not self.ended and self._get_time_left() <= 0
+
+    def get_pause(self, error: GridError | None) -> float:
+        """Return the seconds to pause before the next connection; `error` is what ended the last one.
+
+        Raises `error` if there is no timeout and no gateway has been heard of for MAX_OUTAGE_SECONDS.
+        """
+        if isinstance(error, KeyLimitReached):
+            return get_retry_delay(error)
+        silence = time.monotonic() - self._last_byte_at
+        if error is not None and self._timeout is None and silence > MAX_OUTAGE_SECONDS:
+            raise error
+        return 0.0 if error is None and self.should_disconnect() else RETRY_PAUSE_SECONDS
+
+    def _get_time_left(self) -> float:
+        if self._timeout is None:
+            return math.inf
+        return self._last_piece_at + self._timeout - time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One server-sent event: its id, its kind, its data as JSON text."""
+class SseEvent:
+    """One server-sent event: its id, its kind, and its data as JSON text."""
 
     id: str
     kind: str
     data: bytes
 
 
-class Events:
-    """Cuts what comes over a connection into events."""
+class SseParser:
+    """Splits the bytes of one connection into server-sent events."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._id, self._kind = "", ""
         self._data: list[bytes] = []
 
-    def feed(self, chunk: bytes) -> Iterator[Event]:
-        """The events that are whole with `chunk`. Comments are passed over."""
+    def feed(self, chunk: bytes) -> Iterator[SseEvent]:
+        """Yield the events that `chunk` completes. Comments are skipped."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             name, _, value = line.removesuffix(b"\r").partition(b":")
@@ -116,5 +132,5 @@ class Events:
             elif name == b"event":
                 self._kind = value.decode("utf-8", "replace")
             elif line in (b"", b"\r") and self._data:
-                yield Event(self._id, self._kind or "message", b"\n".join(self._data))
+                yield SseEvent(self._id, self._kind or "message", b"\n".join(self._data))
                 self._kind, self._data = "", []

@@ -1,7 +1,7 @@
-"""The gateways that a client asks, one after the other until one answers.
+"""Call the gateways of a grid over HTTP: try one after the other until one answers.
 
-Every call may be sent twice: after a lost reply nobody knows whether it was done. So each is made so that the
-second time does nothing more.
+Any call may be sent twice, because after a lost reply nobody knows whether it was done. So every call is
+built to be idempotent.
 """
 
 from __future__ import annotations
@@ -18,30 +18,34 @@ import httpx
 from pydantic import SecretStr
 
 from gridq.client import responses
-from gridq.client.connection_pools import LIMITS, Pools
+from gridq.client.connection_pools import POOL_LIMITS, Pools
 from gridq.config.urls import gateways, is_loopback
 from gridq.errors import ConfigError, GatewayStops, GatewayUnreachable, GridError
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
 from gridq.store import values
 
-CONNECT = 5.0
-ANSWER = 10.0
-"""Seconds for which a gateway may take its time, beside those for which it is asked to wait."""
+CONNECT_TIMEOUT_SECONDS = 5.0
+ANSWER_TIMEOUT_SECONDS = 10.0
+"""The time a gateway may take to answer, in addition to the time it is asked to wait."""
 
-Way = Literal["short", "submission", "wait"]
-"""What is answered at once, what a gateway may hold for a while, and what waits for a job."""
+CallKind = Literal["short", "submission", "wait"]
+"""Calls that are answered at once, calls that a gateway may hold for a while, and calls that wait for a job.
+"""
 
-MANY = 64
-"""Short calls at once, and submissions: more callers than that wait for one another. Who waits for a job
-keeps nobody from being answered.
+MAX_CONCURRENT_CALLS = 64
+"""The most short calls, and the most submissions, in flight at once; further callers queue.
+
+Calls that wait for a job are not counted, so they never delay an answer to others.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request. For `wait` seconds the gateway may hold it on purpose; a stream may be silent so long.
-    `way` says with which other calls it shares connections.
+    """One request to a gateway.
+
+    `wait` is the number of seconds that the gateway may hold it on purpose, or that a stream may stay silent.
+    `kind` says which other calls it shares the limit of MAX_CONCURRENT_CALLS with.
     """
 
     method: str
@@ -50,270 +54,291 @@ class Call:
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     wait: float = 0.0
-    way: Way = "short"
+    kind: CallKind = "short"
 
 
 class Gateways:
-    """The gateways of one grid, and the key that they are asked with. Threads may share it.
+    """The gateways of one grid, called with one API key. Threads may share it.
 
-    `url` names one or several, `patience` is how many seconds one may take to answer. ConfigError: it is no
-    such URL. KeyInvalid: no key can look like `key`.
+    `url` names one gateway or several, and `timeout` is the number of seconds that one may take to answer.
+    Raises ConfigError if `url` is not such a URL, and KeyInvalid if `key` cannot be a key.
     """
 
-    def __init__(self, url: str, key: SecretStr | None, *, patience: float = ANSWER) -> None:
-        self.places = gateways(url, "the client's URL")
-        self._bases = [_base(place) for place in self.places]
-        self._headers = {"accept": "application/json", "user-agent": "gridq", **bearer(key)}
-        self._patience = patience
-        self._at = 0
-        # A gateway on this machine is not asked through a proxy, and without TLS no certificates are read.
-        secure = any(base.scheme == "https" for base in self._bases)
+    def __init__(self, url: str, key: SecretStr | None, *, timeout: float = ANSWER_TIMEOUT_SECONDS) -> None:
+        self.urls = gateways(url, "the client's URL")
+        self._base_urls = [_parse_base_url(each) for each in self.urls]
+        self._headers = {"accept": "application/json", "user-agent": "gridq", **build_auth_header(key)}
+        self._timeout = timeout
+        self._preferred = 0
+        # Gateways on this machine are called without a proxy, and without TLS no certificates are loaded.
+        uses_tls = any(base.scheme == "https" for base in self._base_urls)
         self.options: dict[str, Any] = {
-            "trust_env": not all(is_loopback(base.host) for base in self._bases),
-            "verify": httpx.create_ssl_context() if secure else False,
+            "trust_env": not all(is_loopback(base.host) for base in self._base_urls),
+            "verify": httpx.create_ssl_context() if uses_tls else False,
         }
-        self._pools: Pools[httpx.Client] = Pools(lambda: httpx.Client(limits=LIMITS, **self.options))
-        self._places = {"short": threading.Semaphore(MANY), "submission": threading.Semaphore(MANY)}
+        self._pools: Pools[httpx.Client] = Pools(lambda: httpx.Client(limits=POOL_LIMITS, **self.options))
+        self._slots = {
+            "short": threading.Semaphore(MAX_CONCURRENT_CALLS),
+            "submission": threading.Semaphore(MAX_CONCURRENT_CALLS),
+        }
 
-    def ask(self, call: Call) -> Json:
-        """What a gateway answers, as JSON. GatewayUnreachable: none does; else the GridError that it says."""
-        trial = self.trial()
-        for number in trial:
+    def send(self, call: Call) -> Json:
+        """Make a call and return the answer's JSON.
+
+        Raises GatewayUnreachable if no gateway answers, and otherwise the GridError that the answer is.
+        """
+        failover = self.start_failover()
+        for index in failover:
             try:
-                with self._places.get(call.way, nullcontext()), self._pools.one() as pool:
-                    reply = pool.send(self.request(number, call))
+                with self._slots.get(call.kind, nullcontext()), self._pools.acquire() as pool:
+                    reply = pool.send(self.build_request(index, call))
             except httpx.RequestError as exc:
-                trial.failed(exc)
+                failover.record_failure(exc)
                 continue
-            if trial.answered(reply):
-                self.prefer(number)
-                return answer_of(reply)
-        raise trial.error()
+            if failover.accept(reply):
+                self.prefer(index)
+                return parse_reply(reply)
+        raise failover.build_error()
 
     @contextmanager
-    def follow(self, call: Call) -> Iterator[Iterator[bytes] | None]:
-        """What a gateway sends, as it comes; None: there is nothing more. GatewayUnreachable: none answers,
-        or one ceases to.
+    def stream(self, call: Call) -> Iterator[Iterator[bytes] | None]:
+        """Make a call and provide its body as it arrives; None if there is nothing more to stream.
+
+        Raises GatewayUnreachable if no gateway answers, or if the connection breaks within the block.
         """
-        with self._pools.one() as pool:
-            trial = self.trial()
-            for number in trial:
+        with self._pools.acquire() as pool:
+            failover = self.start_failover()
+            for index in failover:
                 try:
-                    reply = pool.send(self.request(number, call, stream=True), stream=True)
+                    reply = pool.send(self.build_request(index, call, stream=True), stream=True)
                 except httpx.RequestError as exc:
-                    trial.failed(exc)
+                    failover.record_failure(exc)
                     continue
                 try:
                     if reply.status_code == httpx.codes.NO_CONTENT:
                         yield None
                         return
-                    if not reply.is_success or not _is_stream(reply):
+                    if not reply.is_success or not _is_event_stream(reply):
                         reply.read()
-                        if not trial.answered(reply):
+                        if not failover.accept(reply):
                             continue
-                        answer_of(reply)
-                    self.prefer(number)
+                        parse_reply(reply)
+                    self.prefer(index)
                     yield reply.iter_bytes()
                     return
                 except httpx.RequestError as exc:
-                    trial.failed(exc)
-                    self.prefer(number + 1)
-                    raise trial.error() from exc
+                    failover.record_failure(exc)
+                    self.prefer(index + 1)
+                    raise failover.build_error() from exc
                 finally:
                     reply.close()
-            raise trial.error()
+            raise failover.build_error()
 
     def close(self) -> None:
-        """Give the connections back."""
-        for pool in self._pools.made:
+        """Close all connections."""
+        for pool in self._pools.pools:
             pool.close()
 
-    def trial(self) -> Trial:
-        """The attempts to have one call answered."""
-        return Trial(self.places, self._at)
+    def start_failover(self) -> Failover:
+        """Return the order in which to try the gateways for one call."""
+        return Failover(self.urls, self._preferred)
 
-    def prefer(self, number: int) -> None:
-        """Ask this one first from now on."""
-        self._at = number % len(self.places)
+    def prefer(self, index: int) -> None:
+        """Try the gateway of this index first from now on."""
+        self._preferred = index % len(self.urls)
 
-    def request(self, number: int, call: Call, *, stream: bool = False) -> httpx.Request:
-        """The call as a request to the gateway of this number."""
+    def build_request(self, index: int, call: Call, *, stream: bool = False) -> httpx.Request:
+        """Return the call as a request to the gateway of this index."""
         headers = {**self._headers, **call.headers}
         if call.body is not None:
             headers["content-type"] = "application/json"
-        base = self._bases[number]
-        silence = call.wait if stream else call.wait + self._patience
-        times = {"connect": min(CONNECT, self._patience), "read": silence, "write": self._patience}
+        base = self._base_urls[index]
+        timeouts = {
+            "connect": min(CONNECT_TIMEOUT_SECONDS, self._timeout),
+            "read": call.wait if stream else call.wait + self._timeout,
+            "write": self._timeout,
+            "pool": None,
+        }
         return httpx.Request(
             call.method,
             base.copy_with(path=base.path.rstrip("/") + call.path),
             params=dict(call.params) or None,
             content=call.body,
             headers=headers,
-            extensions={"timeout": {**times, "pool": None}},
+            extensions={"timeout": timeouts},
         )
 
 
 class AsyncGateways:
-    """The same for asyncio, on whichever loop it is asked."""
+    """The same for asyncio. It may be used on one event loop after another, but not on two at once."""
 
     def __init__(self, gateways: Gateways) -> None:
         self._gateways = gateways
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pools: Pools[httpx.AsyncClient] = Pools(self._make)
-        self._places: dict[str, asyncio.Semaphore] = {}
+        self._pools: Pools[httpx.AsyncClient] = Pools(self._make_pool)
+        self._slots: dict[str, asyncio.Semaphore] = {}
 
-    async def ask(self, call: Call) -> Json:
-        """As Gateways.ask."""
-        self._come_to_loop()
+    async def send(self, call: Call) -> Json:
+        """Make a call and return the answer's JSON; see Gateways.send."""
+        self._bind_to_loop()
         gateways = self._gateways
-        trial = gateways.trial()
-        for number in trial:
+        failover = gateways.start_failover()
+        for index in failover:
             try:
-                async with self._places.get(call.way, nullcontext()):
-                    with self._pools.one() as pool:
-                        reply = await pool.send(gateways.request(number, call))
+                async with self._slots.get(call.kind, nullcontext()):
+                    with self._pools.acquire() as pool:
+                        reply = await pool.send(gateways.build_request(index, call))
             except httpx.RequestError as exc:
-                trial.failed(exc)
+                failover.record_failure(exc)
                 continue
-            if trial.answered(reply):
-                gateways.prefer(number)
-                return answer_of(reply)
-        raise trial.error()
+            if failover.accept(reply):
+                gateways.prefer(index)
+                return parse_reply(reply)
+        raise failover.build_error()
 
     @asynccontextmanager
-    async def follow(self, call: Call) -> AsyncIterator[AsyncIterator[bytes] | None]:
-        """As Gateways.follow."""
-        self._come_to_loop()
-        with self._pools.one() as pool:
+    async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes] | None]:
+        """Make a call and provide its body as it arrives; see Gateways.stream."""
+        self._bind_to_loop()
+        with self._pools.acquire() as pool:
             gateways = self._gateways
-            trial = gateways.trial()
-            for number in trial:
+            failover = gateways.start_failover()
+            for index in failover:
                 try:
-                    reply = await pool.send(gateways.request(number, call, stream=True), stream=True)
+                    reply = await pool.send(gateways.build_request(index, call, stream=True), stream=True)
                 except httpx.RequestError as exc:
-                    trial.failed(exc)
+                    failover.record_failure(exc)
                     continue
                 try:
                     if reply.status_code == httpx.codes.NO_CONTENT:
                         yield None
                         return
-                    if not reply.is_success or not _is_stream(reply):
+                    if not reply.is_success or not _is_event_stream(reply):
                         await reply.aread()
-                        if not trial.answered(reply):
+                        if not failover.accept(reply):
                             continue
-                        answer_of(reply)
-                    gateways.prefer(number)
+                        parse_reply(reply)
+                    gateways.prefer(index)
                     yield reply.aiter_bytes()
                     return
                 except httpx.RequestError as exc:
-                    trial.failed(exc)
-                    gateways.prefer(number + 1)
-                    raise trial.error() from exc
+                    failover.record_failure(exc)
+                    gateways.prefer(index + 1)
+                    raise failover.build_error() from exc
                 finally:
                     await reply.aclose()
-            raise trial.error()
+            raise failover.build_error()
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close all connections that belong to the running loop."""
         if self._loop is asyncio.get_running_loop():
-            for pool in self._pools.made:
+            for pool in self._pools.pools:
                 await pool.aclose()
 
-    def _make(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(limits=LIMITS, **self._gateways.options)
+    def _make_pool(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(limits=POOL_LIMITS, **self._gateways.options)
 
-    def _come_to_loop(self) -> None:
-        """Begin anew on another loop than before, whose connections cannot be used here."""
+    def _bind_to_loop(self) -> None:
+        """Start with new pools on a new loop: connections of another loop cannot be used here."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
-            self._pools = Pools(self._make)
-            self._places = {"short": asyncio.Semaphore(MANY), "submission": asyncio.Semaphore(MANY)}
+            self._pools = Pools(self._make_pool)
+            self._slots = {
+                "short": asyncio.Semaphore(MAX_CONCURRENT_CALLS),
+                "submission": asyncio.Semaphore(MAX_CONCURRENT_CALLS),
+            }
 
 
-class Trial:
-    """The attempts to have one call answered: by each gateway once, first the one that answered last; and by
-    one whose connection broke once more, as a kept one may have been closed meanwhile.
+class Failover:
+    """The attempts of one call. Iterate it for the index of the next gateway to try.
+
+    Each gateway is tried once, beginning with the one that answered last. A gateway whose connection broke is
+    tried once more, because an idle connection may have been closed in the meantime.
     """
 
-    def __init__(self, places: tuple[str, ...], first: int) -> None:
-        self._places = places
-        self._left = [(first + number) % len(places) for number in range(len(places))]
-        self._again: set[int] = set()
-        self._now = first
+    def __init__(self, urls: tuple[str, ...], first: int) -> None:
+        self._urls = urls
+        self._pending = [(first + offset) % len(urls) for offset in range(len(urls))]
+        self._retried: set[int] = set()
+        self._current = first
         self._reason = ""
 
     def __iter__(self) -> Iterator[int]:
-        while self._left:
-            self._now = self._left.pop(0)
-            yield self._now
+        while self._pending:
+            self._current = self._pending.pop(0)
+            yield self._current
 
-    def failed(self, exc: httpx.RequestError) -> None:
-        """The gateway did not answer."""
-        broke = isinstance(exc, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError)
-        if broke and self._now not in self._again:
-            self._again.add(self._now)
-            self._left.append(self._now)
-        what = "it does not answer in time" if isinstance(exc, httpx.TimeoutException) else str(exc)
-        self._reason = what.rstrip(".") or type(exc).__name__
+    def record_failure(self, exc: httpx.RequestError) -> None:
+        """Record that the current gateway did not answer."""
+        is_broken = isinstance(exc, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError)
+        if is_broken and self._current not in self._retried:
+            self._retried.add(self._current)
+            self._pending.append(self._current)
+        reason = "it does not answer in time" if isinstance(exc, httpx.TimeoutException) else str(exc)
+        self._reason = reason.rstrip(".") or type(exc).__name__
 
-    def answered(self, reply: httpx.Response) -> bool:
-        """Whether what answered is a gateway that goes on, and not something before or instead of one."""
-        error = _error_in(reply)
+    def accept(self, reply: httpx.Response) -> bool:
+        """Return whether the reply is a gateway's answer.
+
+        If not (a proxy, or a gateway that stops), try the next.
+        """
+        error = _parse_error_reply(reply)
         if isinstance(error, GatewayStops):
             self._reason = error.message
             return False
         if error is not None or (reply.is_success and _is_json(reply)):
             return True
-        self._reason = f"what answers is no gateway: {reply.status_code} {reply.reason_phrase}".strip()
+        self._reason = f"what answers is not a gateway: {reply.status_code} {reply.reason_phrase}".strip()
         if reply.has_redirect_location:
             self._reason += f", to {reply.headers['location'][:200]}"
         return False
 
-    def error(self) -> GatewayUnreachable:
-        """What is to be told once nobody is left."""
-        places = ", ".join(self._places)
+    def build_error(self) -> GatewayUnreachable:
+        """Return the error for when no gateway is left to try."""
+        urls = ", ".join(self._urls)
         fix = "correct the URL (GRIDQ_URL or --grid), or start one there: gridq gateway"
         if "CERTIFICATE_VERIFY_FAILED" in self._reason:
-            fix = "let SSL_CERT_FILE name a file with the certificate of who signed the gateway's own"
+            fix = (
+                "set SSL_CERT_FILE to a file with the certificate of the authority that signed the gateway's"
+            )
         return GatewayUnreachable(
-            f"No gateway answers at {places}", {"path": places, "reason": self._reason, "fix": fix}
+            f"No gateway answers at {urls}", {"path": urls, "reason": self._reason, "fix": fix}
         )
 
 
-def answer_of(reply: httpx.Response) -> Json:
-    """What a gateway's reply says. Raises the GridError that it is."""
-    error = _error_in(reply)
+def parse_reply(reply: httpx.Response) -> Json:
+    """Return the JSON of a gateway's reply, or raise the GridError that the reply is."""
+    error = _parse_error_reply(reply)
     if error is not None:
         raise error
     return values.decode(reply.content)
 
 
-def _error_in(reply: httpx.Response) -> GridError | None:
-    """The error that a reply tells of, of the class that has its code; None: it tells of none of ours."""
+def _parse_error_reply(reply: httpx.Response) -> GridError | None:
+    """Return the error that a reply carries, of the class that has its code, or None."""
     if reply.is_success or not _is_json(reply):
         return None
     try:
-        return responses.error_of(values.decode(reply.content))
+        return responses.parse_error(values.decode(reply.content))
     except (ValueError, LookupError, TypeError):
         return None
 
 
-def bearer(key: SecretStr | None) -> dict[str, str]:
-    """The header that tells a key. KeyInvalid: it holds what no key does, and no header can."""
+def build_auth_header(key: SecretStr | None) -> dict[str, str]:
+    """Return the header that carries the key. Raises KeyInvalid if the key holds characters no header can."""
     text = "" if key is None else key.get_secret_value().strip()
     if not (text.isascii() and text.isprintable()):
         raise api_keys.refused("unknown")
     return {"authorization": f"Bearer {text}"} if text else {}
 
 
-def _base(place: str) -> httpx.URL:
+def _parse_base_url(url: str) -> httpx.URL:
     try:
-        return httpx.URL(place)
+        return httpx.URL(url)
     except httpx.InvalidURL as exc:
         raise ConfigError(
-            "This is not the URL of a gateway", {"path": urlsplit(place).hostname, "reason": str(exc)}
+            "This is not the URL of a gateway", {"path": urlsplit(url).hostname, "reason": str(exc)}
         ) from None
 
 
@@ -321,5 +346,5 @@ def _is_json(reply: httpx.Response) -> bool:
     return str(reply.headers.get("content-type")).startswith("application/json")
 
 
-def _is_stream(reply: httpx.Response) -> bool:
+def _is_event_stream(reply: httpx.Response) -> bool:
     return str(reply.headers.get("content-type")).startswith("text/event-stream")

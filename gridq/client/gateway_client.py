@@ -1,4 +1,4 @@
-"""The client that reaches the grid by a gateway: HTTP and an API key are all it needs."""
+"""Reach a grid through a gateway. HTTP and an API key are all that this client needs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, Literal, TypeVar
 from pydantic import SecretStr
 
 from gridq.client import responses
-from gridq.client.base import AsyncClient, Client, Reader, state_called
-from gridq.client.event_stream import OVER, Following
-from gridq.client.gateway_calls import AsyncGateways, Call, Gateways, bearer
-from gridq.client.waiting import Steps, look, place_of, the_end
+from gridq.client.base import BaseAsyncClient, BaseClient, Reader, parse_state
+from gridq.client.event_stream import END_WAIT_SECONDS, EventStream
+from gridq.client.gateway_calls import AsyncGateways, Call, Gateways, build_auth_header
+from gridq.client.long_polling import Steps, build_job_call, build_job_path, poll_until_end
 from gridq.config.settings import Settings, settings
 from gridq.errors import BrokerUnreachable, GridError, JobNotFound, KeyLimitReached
-from gridq.jobs.record import check_id, new_id, options_of
-from gridq.jobs.server_outage import Absence
-from gridq.jobs.waiting import Piece, too_long
+from gridq.jobs.record import check_job_id, make_job_id, parse_options
+from gridq.jobs.server_outage import OutageRetry
+from gridq.jobs.waiting import Piece, build_timeout_error
 from gridq.protocol.models import Json, Row
 from gridq.protocol.states import JobState
 from gridq.seats.registry import LiveSeat
@@ -29,20 +29,19 @@ from gridq.views.jobs import JobSummary, JobView
 from gridq.views.quarantine import Quarantined
 from gridq.views.queues import QueueView
 
-HELD = 30.0
-"""Seconds for which a gateway may hold a submission until somebody serves what it needs."""
+ADMISSION_WAIT_SECONDS = 30.0
+"""The longest time that a gateway may hold a submission until a seat serves what it needs."""
 
-PAGE = 500
-"""Jobs of one page of the list at most."""
+MAX_JOBS_PER_PAGE = 500
 
 T = TypeVar("T")
 
 
-class GatewayClient(Client):
+class GatewayClient(BaseClient):
     """A client of the grid behind one or more gateways. Threads may share it.
 
-    Where a gateway does not answer the next one is asked. Who waits for a job bears that all of them are away
-    for a while, as with the server itself.
+    If one gateway does not answer, the next is tried. Methods that wait for a job also survive a while
+    without any gateway, as they do without the Redis server.
     """
 
     def __init__(
@@ -53,101 +52,103 @@ class GatewayClient(Client):
         self.gateways = Gateways(self.url, self.config.key if key is None else SecretStr(key))
 
     def submit(self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
-        return responses.accepted(self.gateways.ask(submission(self.config, graph, input, job, options)))
+        return responses.read_job_id(
+            self.gateways.send(build_submission(self.config, graph, input, job, options))
+        )
 
     def result(self, job: str, timeout: float | None = None) -> Json:
-        return _answer(job, timeout, self._follow(the_end(job, timeout), timeout))
+        return _read_result(job, timeout, self._run_steps(poll_until_end(job, timeout), timeout))
 
     def wait(self, job: str, timeout: float) -> bool:
-        return responses.state(self._follow(the_end(job, timeout), timeout)).final
+        return responses.read_state(self._run_steps(poll_until_end(job, timeout), timeout)).final
 
     def stream(self, job: str, timeout: float | None = None) -> Iterator[Piece]:
-        following = Following(job, timeout)
-        while not following.ended:
-            fault: GridError | None = None
+        events = EventStream(job, timeout)
+        while not events.ended:
+            error: GridError | None = None
             try:
-                with self.gateways.follow(following.call()) as chunks:
-                    following.ended = chunks is None
+                with self.gateways.stream(events.build_call()) as chunks:
+                    events.ended = chunks is None
                     for chunk in chunks or ():
-                        yield from following.feed(chunk)
-                        if following.leaves():
+                        yield from events.feed(chunk)
+                        if events.should_disconnect():
                             break
             except (BrokerUnreachable, KeyLimitReached) as exc:
-                fault = exc
-            if following.late():
-                raise too_long(job, timeout or 0.0, self.waits_for(job))
-            time.sleep(following.pause(fault))
-        self.result(job, OVER)
+                error = exc
+            if events.has_timed_out():
+                raise build_timeout_error(job, timeout or 0.0, self.waits_for(job))
+            time.sleep(events.get_pause(error))
+        self.result(job, END_WAIT_SECONDS)
 
     def cancel(self, job: str) -> bool:
-        return responses.cancelled(self.gateways.ask(Call("DELETE", place_of(job))))
+        return responses.read_cancelled(self.gateways.send(Call("DELETE", build_job_path(job))))
 
     def quarantined(self) -> list[Quarantined]:
-        return responses.quarantined(self.gateways.ask(Call("GET", "/quarantine")))
+        return responses.read_quarantined(self.gateways.send(Call("GET", "/quarantine")))
 
     def release(self, job: str, stage: str | int, by: str = "an operator") -> bool:
-        return self._act("release", job, stage)
+        return self._post_quarantine("release", job, stage)
 
     def drop(self, job: str, stage: str | int, by: str = "an operator") -> bool:
-        return self._act("drop", job, stage)
+        return self._post_quarantine("drop", job, stage)
 
-    def find(self, given: str) -> str:
-        return responses.job(self.gateways.ask(look(given)))
+    def find(self, prefix: str) -> str:
+        return responses.read_job_id(self.gateways.send(build_job_call(prefix)))
 
     def status(self, job: str) -> JobState | None:
-        return self._known(job, responses.state, None)
+        return self._read_if_found(job, responses.read_state, None)
 
     def rows(self, job: str) -> list[Row]:
-        return self._known(job, responses.rows, [])
+        return self._read_if_found(job, responses.read_rows, [])
 
     def view(self, job: str) -> JobView:
-        return responses.view(self.gateways.ask(look(job)))
+        return responses.read_view(self.gateways.send(build_job_call(job)))
 
     def reader(self, job: str) -> Reader:
         return _JobReader(self, job)
 
     def waits_for(self, job: str) -> str:
-        return self._known(job, responses.waits_for, "")
+        return self._read_if_found(job, responses.read_waits_for, "")
 
     def jobs(self, limit: int = 20, state: JobState | str | None = None) -> list[JobSummary]:
-        wanted = state_called(state)
+        wanted = parse_state(state)
         found: list[JobSummary] = []
-        asked: dict[str, str | int | float] = {} if wanted is None else {"state": str(wanted)}
+        params: dict[str, str | int | float] = {} if wanted is None else {"state": str(wanted)}
         while len(found) < limit:
-            call = Call("GET", "/jobs", {**asked, "limit": min(limit - len(found), PAGE)})
-            some, after = responses.page(self.gateways.ask(call))
-            found += some
-            if after is None:
+            call = Call("GET", "/jobs", {**params, "limit": min(limit - len(found), MAX_JOBS_PER_PAGE)})
+            page, cursor = responses.read_job_page(self.gateways.send(call))
+            found += page
+            if cursor is None:
                 break
-            asked["before"] = after
+            params["before"] = cursor
         return found
 
     def queues(self) -> list[QueueView]:
-        return responses.queues(self.gateways.ask(Call("GET", "/queues")))
+        return responses.read_queues(self.gateways.send(Call("GET", "/queues")))
 
     def seats(self) -> list[LiveSeat]:
-        return responses.seats(self.gateways.ask(Call("GET", "/workers", {"routers": "true"})))
+        return responses.read_seats(self.gateways.send(Call("GET", "/workers", {"routers": "true"})))
 
     def workers(self) -> list[LiveSeat]:
-        return responses.seats(self.gateways.ask(Call("GET", "/workers")))
+        return responses.read_seats(self.gateways.send(Call("GET", "/workers")))
 
     def close(self) -> None:
         self.gateways.close()
 
-    def _known(self, job: str, read: Callable[[Any], T], unknown: T) -> T:
-        """What `read` makes of a job, `unknown` where there is none."""
+    def _read_if_found(self, job: str, read: Callable[[Any], T], default: T) -> T:
+        """Return what `read` makes of the job's status, or `default` if there is no such job."""
         try:
-            return read(self.gateways.ask(look(job)))
+            return read(self.gateways.send(build_job_call(job)))
         except JobNotFound:
-            return unknown
+            return default
 
-    def _act(self, verb: Literal["release", "drop"], job: str, stage: str | int) -> bool:
+    def _post_quarantine(self, action: Literal["release", "drop"], job: str, stage: str | int) -> bool:
         body = jsons.dumps({"job": job, "stage": stage}).encode()
-        return responses.acted(self.gateways.ask(Call("POST", f"/quarantine/{verb}", body=body)))
+        return responses.read_changed(self.gateways.send(Call("POST", f"/quarantine/{action}", body=body)))
 
-    def _follow(self, steps: Steps[T], timeout: float | None) -> T:
-        """Make the calls that `steps` asks for until it has its result."""
-        away = Absence(timeout)
+    def _run_steps(self, steps: Steps[T], timeout: float | None) -> T:
+        """Make the calls that `steps` yields and return its result."""
+        retry = OutageRetry(timeout)
         try:
             step = next(steps)
             while True:
@@ -156,7 +157,7 @@ class GatewayClient(Client):
                     step = next(steps)
                     continue
                 try:
-                    reply = away.ask(self.gateways.ask, step)
+                    reply = retry.ask(self.gateways.send, step)
                 except KeyLimitReached as exc:
                     step = steps.throw(exc)
                 else:
@@ -166,8 +167,8 @@ class GatewayClient(Client):
             return value
 
 
-class AsyncGatewayClient(AsyncClient):
-    """The same for asyncio."""
+class AsyncGatewayClient(BaseAsyncClient):
+    """A client for asyncio of the grid behind one or more gateways."""
 
     sync: GatewayClient
 
@@ -180,42 +181,42 @@ class AsyncGatewayClient(AsyncClient):
     async def submit(
         self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json
     ) -> str:
-        return responses.accepted(
-            await self.gateways.ask(submission(self.sync.config, graph, input, job, options))
+        return responses.read_job_id(
+            await self.gateways.send(build_submission(self.sync.config, graph, input, job, options))
         )
 
     async def result(self, job: str, timeout: float | None = None) -> Json:
-        return _answer(job, timeout, await self._follow(the_end(job, timeout), timeout))
+        return _read_result(job, timeout, await self._run_steps(poll_until_end(job, timeout), timeout))
 
     async def wait(self, job: str, timeout: float) -> bool:
-        return responses.state(await self._follow(the_end(job, timeout), timeout)).final
+        return responses.read_state(await self._run_steps(poll_until_end(job, timeout), timeout)).final
 
     async def stream(self, job: str, timeout: float | None = None) -> AsyncIterator[Piece]:
-        following = Following(job, timeout)
-        while not following.ended:
-            fault: GridError | None = None
+        events = EventStream(job, timeout)
+        while not events.ended:
+            error: GridError | None = None
             try:
-                async with self.gateways.follow(following.call()) as chunks:
-                    following.ended = chunks is None
+                async with self.gateways.stream(events.build_call()) as chunks:
+                    events.ended = chunks is None
                     if chunks is not None:
                         async for chunk in chunks:
-                            for piece in following.feed(chunk):
+                            for piece in events.feed(chunk):
                                 yield piece
-                            if following.leaves():
+                            if events.should_disconnect():
                                 break
             except (BrokerUnreachable, KeyLimitReached) as exc:
-                fault = exc
-            if following.late():
-                raise too_long(job, timeout or 0.0, await self.waits_for(job))
-            await asyncio.sleep(following.pause(fault))
-        await self.result(job, OVER)
+                error = exc
+            if events.has_timed_out():
+                raise build_timeout_error(job, timeout or 0.0, await self.waits_for(job))
+            await asyncio.sleep(events.get_pause(error))
+        await self.result(job, END_WAIT_SECONDS)
 
     async def close(self) -> None:
         self.sync.close()
         await self.gateways.close()
 
-    async def _follow(self, steps: Steps[T], timeout: float | None) -> T:
-        away = Absence(timeout)
+    async def _run_steps(self, steps: Steps[T], timeout: float | None) -> T:
+        retry = OutageRetry(timeout)
         try:
             step = next(steps)
             while True:
@@ -224,7 +225,7 @@ class AsyncGatewayClient(AsyncClient):
                     step = next(steps)
                     continue
                 try:
-                    reply = await away.ask_async(self.gateways.ask, step)
+                    reply = await retry.ask_async(self.gateways.send, step)
                 except KeyLimitReached as exc:
                     step = steps.throw(exc)
                 else:
@@ -235,7 +236,7 @@ class AsyncGatewayClient(AsyncClient):
 
 
 class _JobReader:
-    """Asks for one job again and again."""
+    """Reads one job repeatedly through a gateway."""
 
     def __init__(self, client: GatewayClient, job: str) -> None:
         self._client = client
@@ -248,39 +249,43 @@ class _JobReader:
             return JobView(self._job, None)
 
 
-def submission(config: Settings, graph: Json, input: Json, job: str | None, options: dict[str, Json]) -> Call:
-    """The call that submits. What can be found wrong here is not sent: GraphError, InputTooLarge,
-    ValueNotJson, ConfigError.
+def build_submission(
+    config: Settings, graph: Json, input: Json, job: str | None, options: dict[str, Json]
+) -> Call:
+    """Return the call that submits a job.
 
-    A job without an id or an idempotency key of its submitter's gets an id here, so that the call may be sent
-    again and is no second job.
+    Raises GraphError, InputTooLarge, ValueNotJson or ConfigError for mistakes that can be found without a
+    gateway.
+
+    If the caller gives neither an id nor an idempotency key, the job gets an id here, so that sending the
+    call twice creates one job.
     """
-    about = options_of(options)
+    job_options = parse_options(options)
     value = values.encode(input, limit=config.max_value, what="input", path="input")
     text = graph_text(graph, config).decode("utf-8", "surrogatepass")
-    said = about.model_dump(mode="json", exclude={"stream"}, exclude_defaults=True)
-    if about.stream is True:
-        said["stream"] = True
-    if about.idempotency_key is not None:
-        said["idempotency_key"] = about.idempotency_key
+    fields = job_options.model_dump(mode="json", exclude={"stream"}, exclude_defaults=True)
+    if job_options.stream is True:
+        fields["stream"] = True
+    if job_options.idempotency_key is not None:
+        fields["idempotency_key"] = job_options.idempotency_key
     elif job is None:
-        job = new_id()
+        job = make_job_id()
     if job is not None:
-        said["job"] = check_id(job)
-    # The graph goes as text, which may be nested more deeply than a gateway lets a body be.
-    head = jsons.dumps({**said, "graph": text}, separators=(",", ":")).encode()
+        fields["job"] = check_job_id(job)
+    # Send the graph as text: it may be nested more deeply than a gateway allows for a body.
+    head = jsons.dumps({**fields, "graph": text}, separators=(",", ":")).encode()
     return Call(
         "POST",
         "/jobs",
         body=head[:-1] + b',"input":' + value + b"}",
-        headers=bearer(about.key),
-        wait=HELD,
-        way="submission",
+        headers=build_auth_header(job_options.key),
+        wait=ADMISSION_WAIT_SECONDS,
+        kind="submission",
     )
 
 
-def _answer(job: str, timeout: float | None, status: dict[str, Json]) -> Json:
-    """The answer of a job by its status; raises its error, or WaitTimeout where it has not ended."""
-    if not responses.state(status).final:
-        raise too_long(job, timeout or 0.0, responses.waits_for(status))
-    return responses.outcome(status)
+def _read_result(job: str, timeout: float | None, status: dict[str, Json]) -> Json:
+    """Return a job's result from its status, or raise its error, or WaitTimeout if it has not ended."""
+    if not responses.read_state(status).final:
+        raise build_timeout_error(job, timeout or 0.0, responses.read_waits_for(status))
+    return responses.read_result(status)

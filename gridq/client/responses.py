@@ -1,4 +1,10 @@
-"""What a gateway's answers are as the grid's own types; what a newer gateway says beside is passed over."""
+"""Convert a gateway's JSON answers into the grid's own types.
+
+Fields that this version does not know are ignored.
+
+Every `read_…` function raises GatewayUnreachable if the answer does not have the shape that a gateway gives
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +26,8 @@ from gridq.views.queues import QueueView
 T = TypeVar("T")
 
 
-def of_gateway(read: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Have `read` raise GatewayUnreachable where an answer is none that a gateway gives."""
+def reject_malformed(read: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Decorate `read` so that an answer of another shape raises GatewayUnreachable."""
 
     @wraps(read)
     def checked(answer: Any) -> T:
@@ -29,7 +35,7 @@ def of_gateway(read: Callable[[Any], T]) -> Callable[[Any], T]:
             return read(answer)
         except (LookupError, TypeError, ValueError, AttributeError) as exc:
             raise GatewayUnreachable(
-                "What answers is no gateway that this client understands",
+                "The answer is not one that a gateway of this version gives",
                 {
                     "reason": f"{type(exc).__name__}: {exc}"[:200],
                     "fix": "correct the URL (GRIDQ_URL or --grid), or use the gateway's version of gridq",
@@ -39,129 +45,128 @@ def of_gateway(read: Callable[[Any], T]) -> Callable[[Any], T]:
     return checked
 
 
-@of_gateway
-def accepted(answer: Any) -> str:
-    """The id of the job that a submission is."""
+@reject_malformed
+def read_job_id(answer: Any) -> str:
+    """Return the id of the job that the answer is about."""
     return str(answer["job"])
 
 
-@of_gateway
-def cancelled(answer: Any) -> bool:
-    """Whether a job was cancelled: False where it had ended."""
+@reject_malformed
+def read_cancelled(answer: Any) -> bool:
+    """Return whether the job was cancelled; False if it had ended before."""
     return bool(answer["cancelled"])
 
 
-@of_gateway
-def job(answer: Any) -> str:
-    """Which job it is."""
-    return str(answer["job"])
-
-
-@of_gateway
-def state(answer: Any) -> JobState:
-    """Where a job stands."""
+@reject_malformed
+def read_state(answer: Any) -> JobState:
+    """Return the job's state."""
     return JobState(answer["state"])
 
 
-@of_gateway
-def waits_for(answer: Any) -> str:
-    """What a job waits for."""
+@reject_malformed
+def read_waits_for(answer: Any) -> str:
+    """Return what the job waits for, in words."""
     return str(answer["waits_for"])
 
 
-def outcome(answer: Any) -> Json:
-    """The answer of a job that has ended; raises the GridError that ended it."""
-    if state(answer) is not JobState.DONE:
-        raise _error(answer)
-    return _output(answer)
+def read_result(answer: Any) -> Json:
+    """Return the result of a job that has ended, or raise the GridError that ended it."""
+    if read_state(answer) is not JobState.DONE:
+        raise _read_job_error(answer)
+    return _read_output(answer)
 
 
-@of_gateway
-def _error(answer: Any) -> Exception:
+@reject_malformed
+def _read_job_error(answer: Any) -> Exception:
     return error_from_record(answer["error"])
 
 
-@of_gateway
-def _output(answer: Any) -> Json:
+@reject_malformed
+def _read_output(answer: Any) -> Json:
     return answer["result"]["output"]
 
 
-@of_gateway
-def rows(answer: Any) -> list[Row]:
-    """The lines of a job's history."""
+@reject_malformed
+def read_rows(answer: Any) -> list[Row]:
+    """Return the rows of the job's history."""
     return [Row.model_validate(row) for row in answer["rows"]]
 
 
-@of_gateway
-def view(answer: Any) -> JobView:
-    """Where a job and its stages stand."""
-    given = _known(JobView, answer)
-    given |= {"state": JobState(answer["state"]), "rows": rows(answer)}
-    return JobView(**given | {"stages": [_stage(each) for each in answer["stages"]]})
+@reject_malformed
+def read_view(answer: Any) -> JobView:
+    """Return the state of the job and of its stages."""
+    known = _select_fields(JobView, answer)
+    known |= {"state": JobState(answer["state"]), "rows": read_rows(answer)}
+    return JobView(**known | {"stages": [_read_stage(stage) for stage in answer["stages"]]})
 
 
-def _stage(answer: Any) -> StageView:
-    given = _known(StageView, answer) | {"state": StageState(answer["state"])}
-    given = {name: tuple(told) if isinstance(told, list) else told for name, told in given.items()}
-    return StageView(**given)
+def _read_stage(answer: Any) -> StageView:
+    known = _select_fields(StageView, answer) | {"state": StageState(answer["state"])}
+    known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    return StageView(**known)
 
 
-@of_gateway
-def page(answer: Any) -> tuple[list[JobSummary], str | None]:
-    """Jobs of a list, and where its next page begins; None: there is none."""
-    lines = answer["jobs"]
-    found = [JobSummary(**_known(JobSummary, line) | {"state": JobState(line["state"])}) for line in lines]
-    return found, answer["next"]
+@reject_malformed
+def read_job_page(answer: Any) -> tuple[list[JobSummary], str | None]:
+    """Return one page of the list of jobs, and the cursor of the next page or None."""
+    jobs = [
+        JobSummary(**_select_fields(JobSummary, line) | {"state": JobState(line["state"])})
+        for line in answer["jobs"]
+    ]
+    return jobs, answer["next"]
 
 
-@of_gateway
-def piece(data: bytes) -> Piece:
-    """A piece of an answer, by its event's data."""
-    said = values.decode(data)
-    return Piece(str(said["path"]), said["piece"])
+@reject_malformed
+def read_piece(data: bytes) -> Piece:
+    """Return the piece that a `piece` event carries as its data."""
+    event = values.decode(data)
+    return Piece(str(event["path"]), event["piece"])
 
 
-@of_gateway
-def fault(data: bytes) -> GridError:
-    """The error that ends a stream, by its event's data."""
-    return error_of(values.decode(data))
+@reject_malformed
+def read_stream_error(data: bytes) -> GridError:
+    """Return the error that an `error` event carries as its data."""
+    return parse_error(values.decode(data))
 
 
-def error_of(body: Any) -> GridError:
-    """The error of a gateway's answer, of the class that has its code. LookupError, TypeError: it is none."""
-    said = body["error"]
-    code, message = said["code"], str(said["message"])
-    # By its id the gateway's log has more of the gateway's own fault; of others it tells nothing more.
-    own = {"code", "message"} if str(code).startswith("gateway.") else {"code", "message", "request_id"}
-    details = {name: value for name, value in said.items() if name not in own}
+def parse_error(body: Any) -> GridError:
+    """Return the error in the body of a gateway's answer, of the class that has its code.
+
+    Raises LookupError or TypeError if the body is not an error.
+    """
+    record = body["error"]
+    code, message = record["code"], str(record["message"])
+    # The request id leads to more in the gateway's log only for the gateway's own errors.
+    omitted = {"code", "message"} if str(code).startswith("gateway.") else {"code", "message", "request_id"}
+    details = {name: value for name, value in record.items() if name not in omitted}
     return error_from_record({"code": code, "message": message, "details": details})
 
 
-@of_gateway
-def queues(answer: Any) -> list[QueueView]:
-    """The queues of capabilities."""
-    return [QueueView(**_known(QueueView, each)) for each in answer]
+@reject_malformed
+def read_queues(answer: Any) -> list[QueueView]:
+    """Return the queues of the capabilities."""
+    return [QueueView(**_select_fields(QueueView, queue)) for queue in answer]
 
 
-@of_gateway
-def seats(answer: Any) -> list[LiveSeat]:
-    """The live seats."""
-    return [LiveSeat.model_validate(each) for each in answer]
+@reject_malformed
+def read_seats(answer: Any) -> list[LiveSeat]:
+    """Return the live seats."""
+    return [LiveSeat.model_validate(seat) for seat in answer]
 
 
-@of_gateway
-def quarantined(answer: Any) -> list[Quarantined]:
-    """The stages in quarantine."""
-    return [Quarantined(**_known(Quarantined, each)) for each in answer]
+@reject_malformed
+def read_quarantined(answer: Any) -> list[Quarantined]:
+    """Return the stages in quarantine."""
+    return [Quarantined(**_select_fields(Quarantined, stage)) for stage in answer]
 
 
-@of_gateway
-def acted(answer: Any) -> bool:
-    """Whether an operator's word on a stage was news."""
+@reject_malformed
+def read_changed(answer: Any) -> bool:
+    """Return whether a release or a drop changed anything; False if it had been done before."""
     return not answer["before"]
 
 
-def _known(cls: Any, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the answer's values that are fields of the dataclass `cls`."""
-    names = {each.name for each in fields(cls)}
+def _select_fields(cls: Any, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of `answer` whose names are fields of the dataclass `cls`."""
+    names = {field.name for field in fields(cls)}
     return {name: value for name, value in answer.items() if name in names}

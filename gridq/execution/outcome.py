@@ -1,4 +1,4 @@
-"""Whose fault it was that an attempt ended without an output, and when its seat is asked again."""
+"""Outcomes of an attempt: an output, or a failure with the party at fault and the back-off that follows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from gridq.errors import (
     AttemptsExhausted,
@@ -18,71 +19,91 @@ from gridq.errors import (
 )
 from gridq.protocol.models import Json
 
-LONGEST = 24 * 3600.0
-"""Seconds that a seat may be left alone at most, whatever its provider says."""
+RETRY_AFTER_MAX_SECONDS = 24 * 3600.0
+"""The longest a seat is left alone, whatever its provider asks for."""
 
-LONGEST_BACKOFF = 60.0
-"""Seconds that a back-off grows to at most, where the seat does not say when it may be asked again; a first
-one that is set longer stays as long.
+BACK_OFF_MAX_SECONDS = 60.0
+"""The longest back-off where the seat names no time. A longer GRIDQ_RETRY_BACKOFF stays as it is."""
+
+STREAM_CUT = "The answer broke off after it had begun"
+
+FailureKind = Literal["stage", "seat", "died", "lost", "back"]
+"""Whose fault a failure is, as `fail.lua` reads it: the stage's own, the seat's, the runner's child process
+died, the attempt was lost, or the stage is handed back with its attempt unspent.
 """
-
-CUT = "The answer broke off after it had begun"
 
 _random = secrets.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """`kind` as fail.lua knows it: `stage`, `seat`, `died`, `lost` or `back`. `error` ends the job if this
-    was the last try; `pause`: for so many seconds the stage is not given to this seat again.
+class Completed:
+    """The attempt has an output: encoded JSON."""
+
+    output: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt has no output.
+
+    `error` ends the job if this was the last attempt. For `pause_seconds` the stage is not given to this seat
+    again. `code` is what logs and monitors may see, where it is not that of `error`. `seat_error` is set
+    where the seat is at fault, for its circuit breaker.
     """
 
-    kind: str
+    kind: FailureKind
     error: GridError
-    pause: float = 0.0
+    pause_seconds: float = 0.0
+    code: str = ""
+    seat_error: SeatError | None = None
 
 
-def judge(
+Outcome = Completed | Failed
+
+
+def classify_failure(
     exc: BaseException, place: Mapping[str, Json], *, emitted: bool, failures: int, backoff: float
-) -> Verdict:
-    """What `exc`, raised by the runner, means for the stage.
+) -> Failed:
+    """Return what `exc`, raised by the runner, means for the stage.
 
-    `place` says in the error's details where it happened. `emitted`: part of the answer is out. `failures`:
-    attempts of the stage that failed before by their seats' fault. `backoff`: GRIDQ_RETRY_BACKOFF.
+    `place` is added to the error's details and says where it happened. `emitted`: part of the answer has been
+    streamed. `failures`: earlier attempts of the stage that failed through their seats. `backoff`:
+    GRIDQ_RETRY_BACKOFF, in seconds.
     """
     if not isinstance(exc, GridError):
         exc = SeatError("The seat's runner failed", {"reason": f"{type(exc).__name__}: {exc}"})
     why = f"{exc.code}: {exc.message}" + (f": {exc.reason}" if exc.reason else "")
     if not isinstance(exc, SeatError):
         exc.details = {**exc.details, **place}
-        return Verdict("stage", exc)
-    if emitted:  # a second try would repeat what is out
-        return Verdict("stage", StreamCut(CUT, {**place, "reason": why}))
+        return Failed("stage", exc)
+    if emitted:  # a second attempt would repeat what has been streamed
+        return Failed("stage", StreamCut(STREAM_CUT, {**place, "reason": why}))
     details = {**exc.details, **place, "reason": why}
     if isinstance(exc, ChildDied) and exc.details.get("alone", True):
-        return Verdict("died", StageQuarantined("The stage killed the process that ran it, twice", details))
+        return Failed("died", StageQuarantined("The stage killed the process that ran it, twice", details))
     final: GridError = AttemptsExhausted("Every attempt failed for reasons of its seats", details)
-    if isinstance(exc, ModelFileError):  # the operator mends the file, whatever else was tried
+    if isinstance(exc, ModelFileError):  # the operator must replace the file, whatever else was tried
         final = ModelFileError(exc.message, {**exc.details, **place})
-    if isinstance(exc, ChildDied):  # others ran in it too: whose fault it was cannot be told
-        return Verdict("lost", final)
-    told = seconds_of(exc.details.get("retry_after"))
-    return Verdict("seat", final, back_off(failures + 1, backoff) if told is None else told)
+    if isinstance(exc, ChildDied):  # other stages ran in that process: any of them may be at fault
+        return Failed("lost", final)
+    retry_after = bounded_seconds(exc.details.get("retry_after"))
+    return Failed("seat", final, back_off(failures + 1, backoff) if retry_after is None else retry_after)
 
 
 def back_off(failure: int, base: float) -> float:
-    """Seconds to leave a seat alone after a stage's failure number `failure` (1 the first): `base`, twice as
-    long after each further one up to LONGEST_BACKOFF, and of that somewhere in the upper half, so that what
-    failed together is not tried again together.
+    """Return the seconds to leave a seat alone after a stage's failure number `failure` (the first is 1).
+
+    Starts at `base` and doubles up to BACK_OFF_MAX_SECONDS. The result lies somewhere in the upper half of
+    that, so that stages which failed together are not retried together.
     """
-    longest = min(base * 2 ** min(failure - 1, 30), max(base, LONGEST_BACKOFF))
-    return _random.uniform(longest / 2, longest)
+    ceiling = min(base * 2 ** min(failure - 1, 30), max(base, BACK_OFF_MAX_SECONDS))
+    return _random.uniform(ceiling / 2, ceiling)
 
 
-def seconds_of(told: object) -> float | None:
-    """A time that a profile told, within bounds; None where it is none."""
+def bounded_seconds(value: object) -> float | None:
+    """Return a time that a profile reported, in seconds within bounds; None where it is not a number."""
     try:
-        seconds = float(told)  # type: ignore[arg-type]
+        seconds = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
-    return None if math.isnan(seconds) else min(max(seconds, 0.0), LONGEST)
+    return None if math.isnan(seconds) else min(max(seconds, 0.0), RETRY_AFTER_MAX_SECONDS)

@@ -1,8 +1,8 @@
 """A seat at work: its session with the grid, its leases, its slots.
 
 A `Session` is one incarnation of one seat. It registers, renews its leases each second on a thread of its own
-(so that nothing slow ever delays a renewal), and `work` is what a wake-up starts: claim, run, complete and claim
-again, for as long as there is work or the slot's linger time is over.
+(so that nothing slow delays a renewal), and answers wake-ups with `work`: claim, run, record and claim again,
+for as long as there is work or until the slot's linger time is over.
 """
 
 from __future__ import annotations
@@ -20,33 +20,40 @@ from itertools import count
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from gridq.config.settings import Settings
-from gridq.errors import SeatInUse
+from gridq.errors import SeatError, SeatInUse
 from gridq.execution.attempt import Attempt, Runner
-from gridq.execution.circuit_breaker import Resting
+from gridq.execution.circuit_breaker import CircuitBreaker
+from gridq.execution.outcome import Completed, Failed
+from gridq.execution.recorder import Recorder
 from gridq.messaging.monitor_events import Monitors
 from gridq.process.periodic import Repeat
-from gridq.process.watchdog import Watchdog
 from gridq.protocol.models import SeatTerms
 from gridq.protocol.queue_names import PURE
 from gridq.protocol.running_times import Durations
+from gridq.protocol.seat_states import DEGRADED, Unavailable
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
 from gridq.telemetry import narration
 
 log = logging.getLogger(__name__)
 
-LOOKS = 4
-"""How often a seat that runs something looks, between two renewals, for what was cancelled or is over its
-time.
-"""
+CHECKS_PER_RENEWAL = 4
+"""How often a busy seat checks, between two renewals, for stages that were cancelled or ran out of time."""
+
+CLAIM_TRIES = 100
+"""How often a slot claims again where the server asks it to, before it waits for the next wake-up."""
+
+SEAT_RECORD_TTL_SECONDS = 40 * 24 * 3600.0
+"""How long the server keeps a seat's record after the seat was last live."""
 
 
 class Session:
     """One incarnation of one seat, live from `start` to `stop`.
 
-    `on_end(job)` is called when this session's script ended a job whose answer Celery waits for. `on_gone()`
-    is called where the server has forgotten the seat, before it registers again, `on_change()` when it rests
-    or comes back.
+    Callbacks: `on_end(job)` when a script of this session ended a job whose answer Celery waits for;
+    `on_gone()` when the server has forgotten the seat, before it registers again; `on_change()` when the seat
+    becomes unavailable or available again; `on_renewed()` after each renewal of a seat that takes work.
+    `warm()` returns the queues whose work would start soonest here.
     """
 
     def __init__(
@@ -61,10 +68,11 @@ class Session:
         runner: Runner,
         worker: str = "",
         terms: SeatTerms | None = None,
-        record_ttl: float = 40 * 24 * 3600.0,
+        record_ttl: float = SEAT_RECORD_TTL_SECONDS,
         on_end: Callable[[str], None] | None = None,
         on_gone: Callable[[], None] | None = None,
         on_change: Callable[[], None] | None = None,
+        on_renewed: Callable[[], None] | None = None,
         monitors: Monitors | None = None,
         warm: Callable[[], Sequence[str]] | None = None,
     ) -> None:
@@ -74,29 +82,41 @@ class Session:
         self.host = host
         self.concurrency = concurrency
         self.queues = tuple(queues)
-        self.runner = runner
         self.worker = worker or seat
         self.terms = terms or SeatTerms()
         self.incarnation = secrets.token_hex(8)
-        self.watchdog = Watchdog(concurrency)  # it only counts, until another is set
         self.draining = False
-        self.resting = Resting(self)
-        self._monitors = monitors
-        self._warm = warm or (lambda: ())
+        self.breaker = CircuitBreaker()
+        self.paused: Unavailable | None = None
+        """Why the seat's owner has paused it; None where it is lent."""
+        self.running_times = Durations()
+        self.on_change = on_change or (lambda: None)
+        self.runner = runner
         self._record_ttl = record_ttl
         self._on_end = on_end or (lambda job: None)
         self._on_gone = on_gone or (lambda: None)
-        self.on_change = on_change or (lambda: None)
-        self._free = deque(range(concurrency))
-        self._numbers = count(concurrency)
+        self._on_renewed = on_renewed or (lambda: None)
+        self._warm = warm or (lambda: ())
+        self._free_slots = deque(range(concurrency))
+        self._slot_numbers = count(concurrency)
         self._running: dict[str, Attempt] = {}
-        self.durations = Durations()
-        self._recorded = self._told = 0  # stages that were recorded; how many of them the server knows of
-        self._takes: dict[str, int] = {}  # for how long they are expected to run, as the server knows it
+        self._recorded = 0  # stages recorded by this session
+        self._reported = 0  # how many of them the server knows of
+        self._reported_times: dict[str, int] = {}  # expected running times, as the server knows them
         self._lock = threading.Lock()
-        self._abandoned: set[str] = set()  # slots whose thread is kept by code that does not stop
+        self._abandoned: set[str] = set()  # slots whose thread is held by code that does not stop
         self._renewer = Repeat(f"renew {seat}", config.renew_ms / 1000, self.renew)
-        self._watcher = Repeat(f"watch {seat}", config.renew_ms / 1000 / LOOKS, self.look)
+        self._checker = Repeat(
+            f"watch {seat}", config.renew_ms / 1000 / CHECKS_PER_RENEWAL, self.check_running
+        )
+        self._recorder = Recorder(
+            scripts,
+            config,
+            seat=seat,
+            incarnation=self.incarnation,
+            monitors=monitors,
+            is_over=lambda: self.stopped,
+        )
 
     # -- life
 
@@ -107,26 +127,27 @@ class Session:
             "seat live", worker=self.worker, concurrency=self.concurrency, queues=list(self.queues)
         )
         self._renewer.start()
-        self._watcher.start()
+        self._checker.start()
 
     def register(self) -> None:
-        """Make the seat live, or say again what it is. SeatInUse: as at `start`."""
+        """Make the seat live, or update what the server knows of it. SeatInUse: as for `start`."""
+        hourly = self.terms.hourly
         other = self.scripts.register(
             self.seat,
             self.incarnation,
             host=self.host,
-            concurrency=self.resting.concurrency(self.concurrency),
+            concurrency=self.breaker.limit_concurrency(self.concurrency),
             queues=self.queues,
             ttl_ms=int(self._record_ttl * 1000),
             worker=self.worker,
             limits=self.terms.limits,
             per_minute=self.terms.per_minute,
-            rests=self.draining or self.resting.now is not None,
+            rests=self.draining or self.unavailable is not None,
             only=self.terms.lends_to,
             owner=self.terms.owner,
             families=self.terms.families,
             prices=self.terms.prices,
-            hourly=None if self.terms.hourly is None else (self.terms.hourly, self._timeout_ms()),
+            hourly=None if hourly is None else (hourly, self._stage_timeout_ms()),
         )
         if other is not None:
             raise SeatInUse(
@@ -134,24 +155,24 @@ class Session:
                 {"worker": other, "fix": "stop that worker, or give this machine an id of its own"},
             )
 
-    def _timeout_ms(self) -> int:
+    def _stage_timeout_ms(self) -> int:
         return int(min(self.config.stage_timeout, self.config.max_deadline) * 1000)
 
     def drain(self) -> bool:
-        """Take nothing more; what runs goes on. Whether the server could be told so."""
+        """Take no more stages; what runs goes on. Return whether the server could be told."""
         if not self.draining:
             narration.tell("seat draining", worker=self.worker)
         self.draining = True
         try:
             self.scripts.leave(self.seat, self.incarnation, "drain")
         except RedisError as exc:
-            log.warning("seat %s could not say that it drains: %s", self.seat, exc)
+            log.warning("seat %s: the server could not be told that it drains: %s", self.seat, exc)
             return False
         return True
 
     def stop(self, within: float | None = None) -> None:
         """Drain, wait up to `within` seconds (default GRIDQ_DRAIN), hand back what still runs, and leave."""
-        if not self.draining:  # said once: where the server is away, each word takes seconds
+        if not self.draining:  # only once: where the server is away, each command takes seconds
             self.drain()
         until = time.monotonic() + (self.config.drain if within is None else within)
         while self._running and time.monotonic() < until:
@@ -159,29 +180,30 @@ class Session:
         self.hand_back(self.running().values())
         if not self.stopped:
             narration.tell("seat gone", worker=self.worker)
-        self._watcher.stop()
+        self._checker.stop()
         self._renewer.stop()
         try:
             self.scripts.leave(self.seat, self.incarnation, "go")
         except RedisError as exc:
-            log.warning("seat %s could not say that it goes: %s", self.seat, exc)
+            log.warning("seat %s: the server could not be told that it leaves: %s", self.seat, exc)
 
     def hand_back(self, attempts: Iterable[Attempt]) -> None:
-        """Stop attempts, and give their stages back as if they had not been begun."""
-        away = False
+        """Stop attempts and give their stages back, with the attempts unspent."""
+        server_away = False
         for attempt in attempts:
-            with self._about(attempt):
-                if away:
-                    attempt.lose()
+            with self._log_context(attempt):
+                if server_away:
+                    attempt.cancel("lost")
                     continue
+                attempt.cancel("back")
                 try:
-                    attempt.hand_back()
-                except RedisError as exc:  # the leases lapse; the others need not wait for the server too
-                    away = True
+                    self._recorder.record_failure(attempt, attempt.give_back())
+                except RedisError as exc:  # the leases expire; the others need not wait for the server too
+                    server_away = True
                     log.warning("seat %s could not hand back what it runs: %s", self.seat, exc)
 
     def running(self) -> dict[str, Attempt]:
-        """What runs now, by its lease."""
+        """Return what runs now, by lease."""
         with self._lock:
             return dict(self._running)
 
@@ -191,11 +213,6 @@ class Session:
         return self._renewer.stopped
 
     @property
-    def monitored(self) -> bool:
-        """Whether a monitor of Celery's wants to know what runs here."""
-        return self._monitors is not None and self._monitors.listen
-
-    @property
     def busy(self) -> int:
         """How many stages run now."""
         return len(self._running)
@@ -203,95 +220,134 @@ class Session:
     # -- slots
 
     def work(self) -> None:
-        """Answer a wake-up: run stages on a free slot until there are none, or the linger time is over."""
+        """Answer a wake-up: run stages on a free slot until there are none or the linger time is over."""
         try:
-            number = self._free.popleft()
-        except IndexError:  # every slot is busy and will look again by itself
+            number = self._free_slots.popleft()
+        except IndexError:  # every slot is busy and will claim again by itself
             return
         slot = f"{self.incarnation}.{number}"
         until = time.monotonic() + self.config.linger
         try:
-            claim = self.claim(slot)
+            claim = self._claim(slot)
             while isinstance(claim, Claim):
-                attempt = self._attempt(claim, slot, until)
-                if attempt is None:
-                    # Under the slot's name the claim would be given again, and no one would know that it ran
-                    # before: it lapses instead, and is counted as lost.
-                    number = next(self._numbers)
+                recorded = self._run_claim(claim, slot, until)
+                if recorded is None:
+                    # Under this slot's name the claim would be given again, and nobody would know that it ran
+                    # before. So the slot gets a new name: the lease expires and the attempt counts as lost.
+                    number = next(self._slot_numbers)
                     return
+                ended, following = recorded
+                self._notify_end(ended, claim.job)
                 if slot in self._abandoned:  # another thread goes on in its place
-                    self.ended(attempt[0], claim.job)
                     return
-                claim = self._after(claim.job, *attempt, slot, until)
-        except (ConnectionError, TimeoutError) as exc:  # a wake-up was lost: the sweep rings again
+                claim = self._next_claim(following, slot, until)
+        except (ConnectionError, TimeoutError) as exc:  # a wake-up was lost: the sweep sends another
             log.warning("a slot of %s could not go on: %s", self.seat, exc)
         finally:
             if slot in self._abandoned:
                 self._abandoned.discard(slot)
             else:
-                self._free.append(number)
+                self._free_slots.append(number)
 
-    def goes_on(self, slot: str, until: float) -> bool:
-        """Whether `slot` takes another stage after the one it has."""
-        return time.monotonic() < until and not (self.draining or self.resting.now or slot in self._abandoned)
+    def _takes_another(self, slot: str, until: float) -> bool:
+        """Return whether `slot` takes another stage after the one it runs."""
+        return time.monotonic() < until and not (self.draining or self.unavailable or slot in self._abandoned)
 
-    def abandon(self, attempt: Attempt) -> None:
-        """An attempt that no longer counts does not stop: its slot goes on without it, on a thread that
-        stands in until that code returns.
-        """
-        with self._lock:
-            if self._running.pop(attempt.claim.lease, None) is None:
-                return
-            self._abandoned.add(attempt.slot)
-        log.warning("%s does not stop: its slot goes on without it", attempt.step.path)
-        self._free.append(next(self._numbers))
-        threading.Thread(target=self._stand_in, args=(attempt.slot,), name="stand-in", daemon=True).start()
-
-    def _stand_in(self, slot: str) -> None:
-        """Look for work as a wake-up would, for a slot whose own thread cannot."""
-        while slot in self._abandoned and not self.stopped:
-            self.work()
-            time.sleep(self._watcher.seconds)
-
-    def claim(self, slot: str) -> Claim | None:
-        """The next stage for `slot`, or None where there is none for this seat."""
-        for _ in range(100):
-            if self.draining or self.resting.now:
+    def _claim(self, slot: str) -> Claim | None:
+        """Return the next stage for `slot`, or None where there is none for this seat."""
+        for _ in range(CLAIM_TRIES):
+            if self.draining or self.unavailable:
                 return None
             found = self.scripts.claim(self.seat, self.incarnation, slot, secrets.token_hex(8))
             if isinstance(found, Claim):
                 return found
             if found == "gone":
-                self._again()
+                self._register_again()
             elif found != "again":
                 return None
         return None
 
-    def _attempt(self, claim: Claim, slot: str, until: float) -> tuple[str, Claim | str] | None:
-        """Run one claim: how the job ended and what comes next. None where neither an output nor a failure
-        could be recorded.
+    def _next_claim(self, following: Claim | str, slot: str, until: float) -> Claim | None:
+        """Return the slot's next stage, by what the recording script replied."""
+        if isinstance(following, Claim):
+            return following
+        if following in ("again", "gone") or (following == "failed" and time.monotonic() < until):
+            return self._claim(slot)
+        return None
+
+    def _run_claim(self, claim: Claim, slot: str, until: float) -> tuple[str, Claim | str] | None:
+        """Run one claim and record its outcome. Return how it ended the job ('' if it did not) and what the
+        script replied about the next stage; None where no outcome could be recorded.
         """
         try:
-            attempt = Attempt(claim, self)
+            attempt = Attempt(
+                claim,
+                slot,
+                self.config,
+                worker=self.worker,
+                runner=self.runner,
+                read_value=self._recorder.read_value,
+                write_pieces=self._recorder.write_pieces,
+            )
             with self._lock:
                 self._running[claim.lease] = attempt
-            if self.resting.own:  # since it was asked for
+            if self.paused:  # since it was claimed
                 attempt.cancel("back")
-            with self._about(attempt):
+            with self._log_context(attempt):
                 if attempt.step.ops:  # else it only puts together what other stages made
                     narration.tell("stage taken", wait_ms=claim.wait_ms)
-                return attempt.run(slot, until)
+                outcome = attempt.run()
+                if isinstance(outcome, Completed):
+                    return self._record_completion(attempt, outcome, until)
+                return self._record_failure(attempt, outcome)
         except RedisError as exc:
-            log.warning("what came of %s could not be recorded: %s", claim.lease, exc)
+            log.warning("the outcome of %s could not be recorded: %s", claim.lease, exc)
         except Exception:
-            log.exception("what came of %s could not be recorded", claim.lease)
+            log.exception("the outcome of %s could not be recorded", claim.lease)
         finally:
             with self._lock:
                 self._running.pop(claim.lease, None)
         return None
 
-    def _about(self, attempt: Attempt) -> AbstractContextManager[None]:
-        """Within it what is logged says which attempt it is about."""
+    def _record_completion(
+        self, attempt: Attempt, completed: Completed, until: float
+    ) -> tuple[str, Claim | str]:
+        try:
+            self._recorder.retry(attempt, attempt.write_buffered)
+        except RedisError as exc:  # the result counts for more than the last of its stream
+            log.warning("pieces of %s are missing in its stream: %s", attempt.path, exc)
+        result, ended, following = self._recorder.record_completion(
+            attempt, completed.output, take_next=lambda: self._takes_another(attempt.slot, until)
+        )
+        if result == -1:
+            log.info("a late result was fenced off: %s", attempt.claim.lease)
+        elif result == -2:  # the value is not there: as if the attempt had been lost
+            return self._record_failure(attempt, attempt.fail(SeatError("The output could not be written")))
+        else:
+            self._note_success(attempt)
+            narration.recorded(attempt.rows, ended)
+        return ended, following
+
+    def _record_failure(self, attempt: Attempt, failed: Failed) -> tuple[str, str]:
+        if failed.seat_error is not None:
+            try:
+                self.report_seat_failure(failed.seat_error)
+            except RedisError as exc:
+                log.warning("seat %s: the server could not be told that it pauses: %s", self.seat, exc)
+        ended = self._recorder.retry(attempt, lambda: self._recorder.record_failure(attempt, failed))
+        return ended, "failed"
+
+    def _note_success(self, attempt: Attempt) -> None:
+        """Count a recorded stage. The next renewal reports it: it speaks for the seat's reliability."""
+        queue = attempt.claim.queue
+        with self._lock:
+            self._recorded += 1
+        self.running_times.note(queue, time.monotonic() - attempt.started)
+        if queue != PURE:  # which says nothing of what the seat is lent for
+            self.breaker.record_success()
+
+    def _log_context(self, attempt: Attempt) -> AbstractContextManager[None]:
+        """Add to what is logged within it which attempt it is about."""
         claim, step = attempt.claim, attempt.step
         return narration.about(
             job=claim.job,
@@ -302,69 +358,43 @@ class Session:
             worker=self.worker,
         )
 
-    def _after(self, job: str, ended: str, after: Claim | str, slot: str, until: float) -> Claim | None:
-        """The slot's next stage."""
-        self.ended(ended, job)
-        if isinstance(after, Claim):
-            return after
-        if after in ("again", "gone") or (after == "failed" and time.monotonic() < until):
-            return self.claim(slot)
-        return None
+    def _notify_end(self, ended: str, job: str) -> None:
+        """Publish the answer of a job that a script of this session ended, where Celery waits for one."""
+        if ended == "celery":
+            self._on_end(job)
 
-    # -- renewal
-
-    def note_recorded(self, queue: str, seconds: float) -> None:
-        """One more stage was recorded, which held its slot for so long: with the next renewal it speaks for
-        the seat.
-        """
-        with self._lock:
-            self._recorded += 1
-        self.durations.note(queue, seconds)
-        if queue != PURE:  # which says nothing of what the seat is lent for
-            self.resting.succeeded()
+    # -- renewal, each second
 
     def renew(self) -> None:
-        """One beat: renew seat and leases, stop what was lost."""
+        """Renew the seat and its leases, and stop attempts whose leases are lost."""
         with self._lock:
             running = dict(self._running)
             recorded = self._recorded
-        told = None if recorded == self._told else recorded
-        takes = {} if self.terms.hourly is None else self.durations.expected(self.queues)
-        news = None if takes == self._takes else takes
-        lost = self.scripts.renew(self.seat, self.incarnation, list(running), self._warm(), told, takes=news)
+        times = {} if self.terms.hourly is None else self.running_times.expected(self.queues)
+        lost = self.scripts.renew(
+            self.seat,
+            self.incarnation,
+            list(running),
+            self._warm(),
+            None if recorded == self._reported else recorded,
+            takes=None if times == self._reported_times else times,
+        )
         if lost is None:
-            self._takes = {}
-            self._again()
+            self._reported_times = {}
+            self._register_again()
             lost = []
         else:
-            self._told, self._takes = recorded, takes
-        self.resting.recover()
+            self._reported, self._reported_times = recorded, times
+        self._advance_breaker()
         for lease in lost:
-            running[lease].lose()
-        if self._monitors is not None and self._monitors.listen:
-            self._monitors.beat([event for attempt in running.values() for event in attempt.announce()])
-        if not (self.draining or self.resting.now):
-            self.watchdog.look()
+            running[lease].cancel("lost")
+        self._recorder.announce(list(running.values()))
+        if not (self.draining or self.unavailable):
+            self._on_renewed()
 
-    def look(self) -> None:
-        """Between renewals: stop what was cancelled, end what has overrun its time. Idle it asks nothing."""
-        running = self.running()
-        if not running:
-            return
-        for attempt in running.values():
-            try:
-                with self._about(attempt):
-                    attempt.tick()
-            except RedisError as exc:  # the others' time is looked at all the same
-                log.warning("seat %s: %s", self.seat, exc)
-        with contextlib.suppress(RedisError):  # the next renewal tells of it
-            for lease in self.scripts.fenced(list(running)):
-                if lease in self._running:
-                    running[lease].lose()
-
-    def _again(self) -> None:
-        """The server does not know the seat as live: say everything again, then go live again, as at a start:
-        whoever sees it live may submit one of its stages.
+    def _register_again(self) -> None:
+        """Register a seat that the server does not know as live, as at its start: whoever sees it live may
+        submit one of its stages.
         """
         self._on_gone()
         try:
@@ -373,20 +403,112 @@ class Session:
             self.draining = True  # another machine has taken the seat over: what runs here is lost anyway
             raise
 
-    def ended(self, how: str, job: str) -> None:
-        """A job was ended by one of this session's scripts: see to its answer where Celery waits for one."""
-        if how == "celery":
-            self._on_end(job)
+    # -- between renewals
 
+    def check_running(self) -> None:
+        """Write buffered pieces, stop what was cancelled or is over its time, and leave code behind that does
+        not stop. An idle seat asks the server nothing.
+        """
+        running = self.running()
+        if not running:
+            return
+        for attempt in running.values():
+            try:
+                with self._log_context(attempt):
+                    attempt.flush()
+                    attempt.enforce_deadline()
+                    self._release_stuck(attempt)
+            except RedisError as exc:  # the others are checked all the same
+                log.warning("seat %s: %s", self.seat, exc)
+        with contextlib.suppress(RedisError):  # the next renewal finds them too
+            for lease in self.scripts.fenced(list(running)):
+                if lease in self._running:
+                    running[lease].cancel("lost")
 
-_current: list[Session] = []
+    def _release_stuck(self, attempt: Attempt) -> None:
+        if not attempt.is_stuck:
+            return
+        if attempt.cancelled == "timeout":  # the job need not wait for it
+            self._notify_end(self._recorder.record_failure(attempt, attempt.time_out()), attempt.claim.job)
+        if not (attempt.cancelled == "back" and self.draining):
+            self._abandon(attempt)
 
+    def _abandon(self, attempt: Attempt) -> None:
+        """Let the slot of an attempt that does not stop go on without it, on a thread that stands in until
+        that code returns.
+        """
+        with self._lock:
+            if self._running.pop(attempt.claim.lease, None) is None:
+                return
+            self._abandoned.add(attempt.slot)
+        log.warning("%s does not stop: its slot goes on without it", attempt.step.path)
+        self._free_slots.append(next(self._slot_numbers))
+        threading.Thread(target=self._stand_in, args=(attempt.slot,), name="stand-in", daemon=True).start()
 
-def attach(session: Session | None) -> None:
-    """Make `session` the one that this process's wake-ups start (None: none)."""
-    _current[:] = [] if session is None else [session]
+    def _stand_in(self, slot: str) -> None:
+        """Look for work as a wake-up would, for a slot whose own thread cannot."""
+        while slot in self._abandoned and not self.stopped:
+            self.work()
+            time.sleep(self._checker.seconds)
 
+    # -- availability
 
-def current() -> Session | None:
-    """The session of this process, if it serves a seat."""
-    return _current[0] if _current else None
+    @property
+    def unavailable(self) -> Unavailable | None:
+        """Why the seat takes no work now; None where it does. The owner's pause goes first."""
+        return self.paused or self.breaker.opened
+
+    def report_seat_failure(self, error: SeatError) -> None:
+        """Count an attempt that failed through the seat. RedisError: this opened the circuit breaker, and the
+        server could not be told.
+        """
+        cooldown = self.breaker.record_failure(error)
+        if cooldown is not None:
+            self._announce_unavailable()
+            narration.tell("seat paused", code=error.code, seconds=cooldown)
+
+    def open_breaker(self, seconds: float, reason: str, state: str = DEGRADED) -> None:
+        """Take no more stages for `seconds`. What runs goes on."""
+        self.breaker.open(seconds, reason, state)
+        self._announce_unavailable()
+
+    def _advance_breaker(self) -> None:
+        if not self.draining and self.breaker.advance() and self.paused is None:
+            self._announce_available()
+
+    def pause(self, why: Unavailable) -> list[Attempt]:
+        """Take no more stages, as the seat's owner wants, and stop what runs. Return the attempts that were
+        stopped, for `announce_pause`. Calling it again does no harm.
+        """
+        if self.paused is None:
+            narration.tell("seat kept", worker=self.worker)
+        self.paused = why
+        running = [attempt for attempt in self.running().values() if not attempt.has_output]
+        for attempt in running:
+            attempt.cancel("back")
+        return running
+
+    def resume(self) -> None:
+        """Take stages again, as the seat's owner wants; `announce_pause` tells the server."""
+        self.paused = None
+
+    def announce_pause(self, stopped: Sequence[Attempt] = ()) -> None:
+        """Tell the server what the owner wants, and hand back the stages that were `stopped` for it.
+        RedisError: the server could not be told; call it again.
+        """
+        if self.unavailable is not None:
+            self._announce_unavailable()
+        elif not self.draining:
+            self._announce_available()
+        self.hand_back(stopped)
+
+    def _announce_unavailable(self) -> None:
+        try:
+            self.on_change()  # first: whoever is refused for it is told why
+        finally:
+            self.scripts.leave(self.seat, self.incarnation, "drain")
+
+    def _announce_available(self) -> None:
+        self.register()
+        narration.tell("seat back", worker=self.worker)
+        self.on_change()

@@ -1,8 +1,8 @@
-"""One job for one idempotency key: what a submission is known again by.
+"""One job for each idempotency key: recognize a submission that was made before.
 
-A job that its submitter gave an id or an idempotency key has a digest of its body: the graph, the input and
-the options that bear on what comes of it, its agent among them, each in canonical JSON. The scripts compare
-the digests; the keys themselves are stored hashed, each under its agent.
+A job that its submitter gave an id or an idempotency key has a fingerprint: a digest of the graph, the input
+and the options that affect the result, the agent among them, each in canonical JSON. The scripts compare the
+digests. The keys are stored hashed, each under its agent.
 """
 
 from __future__ import annotations
@@ -18,72 +18,78 @@ from gridq.graph.canonical import canonical_json
 from gridq.jobs.record import JobOptions
 from gridq.store.keys import Keys
 
-LABELS = frozenset({"name", "wait_for_seat"})
-"""Options that say nothing of what comes of a job."""
+IGNORED_OPTIONS = frozenset({"name", "wait_for_seat"})
+"""Options that do not affect the result of a job."""
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """What a submission is known again by; both empty where it has neither an id nor a key of its own."""
+class Fingerprint:
+    """What identifies a submission: the stored name of its idempotency key, and the digest of its body.
+
+    Both are empty for a submission that has neither an id nor an idempotency key of its own.
+    """
 
     key: str = ""
     digest: str = ""
 
 
-def body_of(graph: bytes, value: bytes, about: JobOptions, *, fresh: bool) -> Body:
-    """What a submission of JSON texts is known again by. `fresh`: its id was made just now.
+def make_fingerprint(graph: bytes, value: bytes, options: JobOptions, *, is_new_id: bool) -> Fingerprint:
+    """Return the fingerprint of a submission, whose graph and input are JSON text.
 
-    Of a `fresh` one without a key nothing is computed: nobody can submit it twice.
+    `is_new_id`: the job's id was made for this submission. Without an idempotency key nobody can submit such
+    a job twice, so nothing is computed.
     """
-    given = about.idempotency_key
-    if given is None and fresh:
-        return Body()
-    options = about.model_dump(mode="json", exclude=set(LABELS), exclude_defaults=True)
-    if about.stream == "end":  # how the job is waited for, which is another matter at each way into the grid
-        del options["stream"]
-    parts = (_canonical(graph), _canonical(value), canonical_json(options))
+    given = options.idempotency_key
+    if given is None and is_new_id:
+        return Fingerprint()
+    fields = options.model_dump(mode="json", exclude=set(IGNORED_OPTIONS), exclude_defaults=True)
+    if options.stream == "end":  # it says how the caller waits, which differs between the ways into the grid
+        del fields["stream"]
+    parts = (_canonicalize(graph), _canonicalize(value), canonical_json(fields))
     digest = hashlib.sha256("\n".join(hashlib.sha256(part).hexdigest() for part in parts).encode())
-    key = f"{about.agent}:{hashlib.sha256(given.encode()).hexdigest()[:32]}" if given is not None else ""
-    return Body(key, digest.hexdigest())
+    key = f"{options.agent}:{hashlib.sha256(given.encode()).hexdigest()[:32]}" if given is not None else ""
+    return Fingerprint(key, digest.hexdigest())
 
 
-def _canonical(text: bytes) -> bytes:
-    """A JSON text in canonical form; as it is where it is none (its admission will say so)."""
+def _canonicalize(text: bytes) -> bytes:
+    """Return a JSON text in canonical form. Invalid JSON is returned as it is: admission will refuse it."""
     try:
         return canonical_json(json.loads(text))
     except (ValueError, RecursionError, ValueNotJson):
         return text
 
 
-def earlier(client: Redis, keys: Keys, body: Body, *, verified: bool) -> str | None:
-    """The job that was submitted under the same key with the same body, None where there is none.
+def find_existing_job(client: Redis, keys: Keys, fingerprint: Fingerprint, *, verified: bool) -> str | None:
+    """Return the job that was submitted with the same idempotency key and body; None if there is none.
 
-    `verified`: the agent is known by its API key; else a grid that asks for keys says nothing. It saves the
-    look at catalogue and seats alone: the scripts decide. IdempotencyConflict.
+    It only saves the work that follows; the scripts decide. `verified`: an API key identified the agent. A
+    grid that requires API keys tells nobody else. Raises IdempotencyConflict.
     """
-    if not body.key:
+    if not fingerprint.key:
         return None
-    look = client.pipeline(transaction=False)
-    look.get(keys("idem", body.key))
-    look.exists(keys("keys"))
-    known, asked = look.execute()
-    if known is None or (asked and not verified):
+    pipe = client.pipeline(transaction=False)
+    pipe.get(keys("idempotency", fingerprint.key))
+    pipe.exists(keys("api_keys"))
+    stored, keys_required = pipe.execute()
+    if stored is None or (keys_required and not verified):
         return None
-    job, _, digest = known.decode().partition(" ")
-    if digest != body.digest:
-        raise conflict(job, keyed=True)
+    job, _, digest = stored.decode().partition(" ")
+    if digest != fingerprint.digest:
+        raise build_conflict_error(job, keyed=True)
     return str(job)
 
 
-def conflict(job: str, *, keyed: bool) -> IdempotencyConflict:
-    """The error of a submission whose key (else its id) is that of `job`, which has another body."""
+def build_conflict_error(job: str, *, keyed: bool) -> IdempotencyConflict:
+    """Return the error for a submission that reuses the idempotency key (else the id) of `job` with another
+    body.
+    """
     what = "idempotency key" if keyed else "id"
     return IdempotencyConflict(
         f"The job {job} was submitted under this {what} with another graph, input or options",
         {
             "path": "idempotency_key" if keyed else "job",
             "job": job,
-            "expected": f"under one {what} always the same",
-            "fix": f"take another {what} for other work",
+            "expected": f"the same graph, input and options under one {what}",
+            "fix": f"use a new {what} for other work",
         },
     )

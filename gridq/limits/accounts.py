@@ -148,9 +148,9 @@ def read(client: Redis, keys: Keys, zone: str) -> Ledger:
     look = client.pipeline(transaction=True)
     look.hgetall(keys("limits"))
     look.hgetall(keys("calendar"))
-    look.hgetall(keys("promised"))
-    look.hgetall(keys("parked"))
-    look.exists(keys("keys"))
+    look.hgetall(keys("reserved"))
+    look.hgetall(keys("parked_agents"))
+    look.exists(keys("api_keys"))
     look.zrange(keys("seats"), 0, -1)
     look.smembers(keys("queues"))
     look.hgetall(keys("meters"))
@@ -283,7 +283,7 @@ def _queues(client: Redis, keys: Keys, limits: dict[str, str], used: list[str]) 
     bounded = sorted(queue for queue, most in bounds.items() if most != "-")
     look = client.pipeline(transaction=False)
     for queue in bounded:
-        look.hvals(keys("cls", queue))
+        look.hvals(keys("classes", queue))
     return [
         Account("queue", queue, "pending", int(bounds[queue]), sum(map(int, counts)), thing="pending")
         for queue, counts in zip(bounded, look.execute() if bounded else (), strict=True)
@@ -298,7 +298,7 @@ def _seats(client: Redis, keys: Keys, names: list[str], turns: dict[str, str], n
     look = client.pipeline(transaction=True)
     for name in names:
         look.hmget(keys("seat", name), _SEAT)
-        look.lrange(keys("rate", name), 0, -1)
+        look.lrange(keys("claim_times", name), 0, -1)
     replies = look.execute()
     found = []
     for at, name in enumerate(names):

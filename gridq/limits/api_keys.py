@@ -174,13 +174,13 @@ def create(
     secret = secrets.token_urlsafe(32)
     chosen = tuple(dict.fromkeys(scopes))
     key = Key(secrets.token_hex(6), agent, team, chosen, digest(secret), now, limits=limits)
-    client.hset(keys("keys"), key.id, key.dump())
+    client.hset(keys("api_keys"), key.id, key.dump())
     return key, _text(key, secret)
 
 
 def listing(client: Redis, keys: Keys) -> list[Key]:
     """Every key there is or was, the oldest first; no secret is among it."""
-    found: Any = client.hgetall(keys("keys"))
+    found: Any = client.hgetall(keys("api_keys"))
     records = [_read(key.decode(), data) for key, data in found.items()]
     return sorted(records, key=lambda key: (key.created, key.id))
 
@@ -192,9 +192,9 @@ def revoke(client: Redis, keys: Keys, key_id: str) -> Key:
 
 def forget(client: Redis, keys: Keys, key_id: str) -> bool:
     """Delete a key's record; True where none is left: the grid then asks nobody for a key. KeyNotFound."""
-    if not client.hdel(keys("keys"), key_id):
+    if not client.hdel(keys("api_keys"), key_id):
         raise _not_found(key_id)
-    return not client.exists(keys("keys"))
+    return not client.exists(keys("api_keys"))
 
 
 def rotate(client: Redis, keys: Keys, key_id: str, overlap: float = 0.0) -> tuple[Key, str]:
@@ -221,7 +221,7 @@ def verify(client: Redis, keys: Keys, given: SecretStr, scope: str | None = "sub
     no message holds any of the key.
     """
     match = _KEY.fullmatch(given.get_secret_value().strip())
-    data: Any = client.hget(keys("keys"), match[1]) if match else None
+    data: Any = client.hget(keys("api_keys"), match[1]) if match else None
     record = _read(match[1], data) if match and data is not None else None
     known = record.hash if record else _NOBODY
     same = hmac.compare_digest(digest(match[2] if match else ""), known)
@@ -297,15 +297,15 @@ def _end(
         if successor is not None:
             written.append(successor(old))
         pipe.multi()
-        pipe.hset(keys("keys"), mapping={key.id: key.dump() for key in written})
+        pipe.hset(keys("api_keys"), mapping={key.id: key.dump() for key in written})
 
     # Again where somebody else wrote in between: what was revoked meanwhile must not come back.
-    client.transaction(once, keys("keys"))
+    client.transaction(once, keys("api_keys"))
     return written[0], written[1] if successor is not None else None
 
 
 def _find(client: Redis, keys: Keys, key_id: str) -> Key:
-    data: Any = client.hget(keys("keys"), key_id)
+    data: Any = client.hget(keys("api_keys"), key_id)
     if data is None:
         raise _not_found(key_id)
     return _read(key_id, data)

@@ -126,7 +126,7 @@ class Limiting:
                 "this router has no quotas file; limits are in force that another router wrote: "
                 "`gridq quota` says which, and whether it is still there"
             )
-        elif not client.exists(keys("keys")):
+        elif not client.exists(keys("api_keys")):
             log.info("no quotas file and no API keys: the grid is single-tenant and takes every job")
 
 

@@ -131,9 +131,9 @@ def _cut(client: Redis, keys: Keys, seats: set[str]) -> _Kept:
         look.hget(keys("calendar"), "month")
         look.xrevrange(keys("ledger"), count=1)
         look.hgetall(keys("spent", month))
-        look.hvals(keys("who"))
+        look.hvals(keys("lease_info"))
         look.hgetall(keys("meters"))
-        look.hgetall(keys("promised"))
+        look.hgetall(keys("reserved"))
         for name in names:
             look.hmget(keys("seat", name), OWN, GRID)
         clock, turns, newest, spent, who, shared, promised, *records = look.execute()

@@ -36,7 +36,7 @@ def write(app: Celery, scripts: Scripts, job: str) -> None:
 
 def _write(app: Celery, scripts: Scripts, job: str) -> None:
     client, keys = scripts.client, scripts.keys
-    data = client.lindex(keys("fin", job), 0)
+    data = client.lindex(keys("result", job), 0)
     if data is not None:
         end = End.read(data)  # type: ignore[arg-type]
         error = end.error()

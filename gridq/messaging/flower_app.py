@@ -279,7 +279,7 @@ class PendingWork:
             names = sorted(name.decode() for name in {*concurrency, *pending})
             look = client.pipeline(transaction=False)
             for name in names:
-                look.hvals(keys("cls", name))
+                look.hvals(keys("classes", name))
             waiting = [sum(map(int, counts)) for counts in await look.execute()]
         except (RedisError, OSError) as exc:
             raise HTTPError(503, str(translate(exc))) from exc

@@ -97,7 +97,7 @@ class Monitors:
     def __init__(self, app: Celery, scripts: Scripts, worker: str, *, router: bool = False) -> None:
         self.worker = worker
         self._client = scripts.client
-        self._watched = scripts.keys("watched")
+        self._watched = scripts.keys("monitored_by")
         self._message = broadcast(app)
         self._topic = topic(scripts.client, scripts.keys)
         self._router = router

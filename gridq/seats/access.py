@@ -62,8 +62,8 @@ def _team(client: Redis, keys: Keys, job: str, agent: str, key: str) -> str:
     team = limits.decode().partition(" ")[0] if isinstance(limits, bytes) else "-"
     if team != "-":
         return team
-    known = key.encode() or client.hget(keys("sub", job), "key")
-    record = client.hget(keys("keys"), known.decode()) if isinstance(known, bytes) else None
+    known = key.encode() or client.hget(keys("submitted", job), "key")
+    record = client.hget(keys("api_keys"), known.decode()) if isinstance(known, bytes) else None
     return str(json.loads(record).get("team") or "") if isinstance(record, bytes) else ""
 
 

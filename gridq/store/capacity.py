@@ -86,7 +86,7 @@ class Gate:
             self._close(used, limit)
         elif self._closed:
             self._closed = False
-            self.client.delete(self.keys("full"))
+            self.client.delete(self.keys("memory_full"))
             log.warning("the server has memory again: new jobs are taken")
         return self._closed
 
@@ -100,7 +100,7 @@ class Gate:
             )
         self._closed = True
         with suppress(faults.OutOfMemoryError):  # then the server itself refuses what is new
-            self.client.set(self.keys("full"), f"{used} {limit}", px=STANDS_MS)
+            self.client.set(self.keys("memory_full"), f"{used} {limit}", px=STANDS_MS)
 
 
 def full(about: str) -> GridFull:

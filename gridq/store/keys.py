@@ -1,78 +1,105 @@
-"""Every key gridq keeps in Redis, with its life. Queues themselves (`<prefix>llm:claude`) are Celery's.
+"""Every key that gridq keeps in Redis, and how long it lives.
 
-gridq's own keys stand under `<prefix>.`: no kind of capability begins with a dot, so they never meet a queue.
+gridq's own keys begin with `<prefix>.`. No capability begins with a dot, so they never collide with the
+queues (`<prefix>llm:claude`), which belong to Celery.
 
-| key | holds | lives |
+Jobs:
+
+| key | holds | lives until |
 |---|---|---|
-| `sub:<job>` | hash: a submitted job that no router has admitted | deadline + 1 h |
-| `job:<job>` | hash: plan, counters, values of a running job | to its end, at most deadline + 1 h |
-| `val:<job>:…` | a value over 64 KB | as its job; the answer as the result |
-| `vals:<job>` | set: the job's long values | as its job |
-| `rows:<job>` | list: one line for each recorded stage | as its job, then as the result |
-| `str:<job>` | stream: pieces of the answers | as its job, then as the result |
-| `about:<job>` | hash: an ended job's name, agent, times, state | as the result |
-| `fin:<job>` | list of one: final state and answer or error | the result's TTL (default 1 h) |
-| `idem:<agent>:…` | an idempotency key (hashed): its job, the body's digest | as its job, then the result |
-| `cls:…` `rdy:…` `w:…` | a capability's pending set | empty themselves; else the longest deadline + 1 h |
-| `chained` | sorted set: stages with a fall-back chain that stand ready, when each was looked at | the same |
-| `vt:<kind>` | hash: virtual time of each agent | the same |
-| `seat:<seat>` | hash: incarnation, slots, budgets, queues | 40 days after it was last live (routers: 1 h) |
-| `held:<seat>` | hash: slot → lease | empties itself; at most as the pending sets |
-| `late:<lease>` | a lease that ended uncompleted: seat, charge, agent, queue | as its job, at least 1 h |
-| `worker:<id>` | what a worker that is asked over HTTP said as it enrolled | 3 of its heartbeats |
-| `workers` | sorted set: these workers by the end of that | as the last of them |
-| `drain:<seat>` | since when an operator lets the seat take nothing | 40 days after the seat was last live |
-| `ad:<seat>` | what the seat's worker says of itself | 3 heartbeats |
-| `stages:<machine>` | the user's stages of that machine | 3 heartbeats |
-| `sessions:<agent>` | hash: session → the seat that served it last | 10 min after the last of them |
-| `rank:<queue>` | sorted set: seats by preference, `*`: new ones | 1 min after the governor's last word |
-| `watched` | the router that says that a monitor of Celery's listens | 5 s |
-| `spent:<start>` | hash: what agents and teams used in the month that began then | that month + 2 days |
-| `park:<agent>` | set: where stages of an agent over its money stand aside | the longest deadline + 1 h |
-| `ledger` | stream: what was settled, charged and counted | GRIDQ_LEDGER_DAYS after the last sweep |
-| `rate:<seat>` | list: the times of a seat's last claims | 2 min |
-| `calls:<key>` | sorted set: requests by an API key with a limit, by their time | 1 min |
-| `opened:<key>` | sorted set: its open requests, until when each holds its place | 30 s after the last word |
-| `token:<id>` | hash: a join token: its secret hashed, how often it may be used | as the token |
-| `tokens` | sorted set: join tokens by expiry | as the last of them |
-| `full` | bytes used and maxmemory, while the server's memory is nearly used up | 5 s |
-| `upgrade` | since when a program of a newer schema asks to start, when it asked last | two leases |
-| `untold` | list: attempts lost with a worker that left, for a sweep to tell of | 1 min |
-| `swept` `losses` | the last sweep; counters | the longest deadline + 1 h |
+| `submitted:<job>` | hash: a job in the inbox that no router has admitted yet | the deadline + 1 h |
+| `job:<job>` | hash: the plan and the state of a running job | the job ends, at most its deadline + 1 h |
+| `value:<job>:…` | a value of more than 64 KB | the job ends; the answer as long as the result |
+| `values:<job>` | set: the names of the job's long values | the job ends |
+| `rows:<job>` | list: one row for each attempt that was recorded | the result expires |
+| `stream:<job>` | stream: pieces of the answers, and the end | the result expires |
+| `summary:<job>` | hash: name, agent, times and state of an ended job | the result expires |
+| `result:<job>` | list of one: the final state and the answer or error | the result's TTL (default 1 h) |
+| `idempotency:<agent>:<digest>` | the job of an idempotency key, and its body's digest | the result expires |
+| `closed_lease:<lease>` | a lease that ended without an output: its seat, what was charged, agent, queue | the job's keys expire, at least 1 h |
 
-The permanent ones are few, each one key for the whole grid or one for each capability; all but `wake-ups`,
-`wake_up_number`, `calendar`, `schema` and what the operator sets (`limits`, its `meters`, `keys`) empty themselves.
+Queues (`<class>` is a priority, a cost and the excluded seats; store/lua/lib/pending.lua):
+
+| key | holds | lives until |
+|---|---|---|
+| `classes:<queue>` | hash: class → how many stages wait in it | it is empty, at most the longest deadline + 1 h |
+| `ready:<queue>:<class>` | sorted set: agents with waiting stages, by virtual time | the same |
+| `waiting:<queue>:<class>:<agent>` | sorted set: waiting stages, by the time they became ready | the same |
+| `parked:<agent>` | set: queues and classes where stages of an agent over its limits wait | the same |
+| `chained` | sorted set: waiting stages with fall-backs, by the time of their last check | the same |
+| `virtual_time:<kind>` | hash: virtual time of each agent, for fair sharing | the same |
+| `sessions:<agent>` | hash: session → the seat that served it last | 10 min after its last use |
+| `rank:<queue>` | sorted set: seats by preference; `*` is the rank of new seats | 1 min after the last ranking |
+
+Seats and workers:
+
+| key | holds | lives until |
+|---|---|---|
+| `seat:<seat>` | hash: the seat's record (gridq/store/record_fields.py) | 40 days after the seat was live (routers: 1 h) |
+| `slots:<seat>` | hash: slot → the lease that occupies it | it is empty, at most the longest deadline + 1 h |
+| `claim_times:<seat>` | list: the times of the seat's last claims, for its limit of requests a minute | 2 min |
+| `drain:<seat>` | the time since which an operator drains the seat | 40 days after the seat was live |
+| `advertisement:<seat>` | what the seat's worker says about itself | 3 heartbeats |
+| `worker:<id>` | what a worker that is reached over HTTP said when it enrolled | 3 of its heartbeats |
+| `workers` | sorted set: these workers, by the time their entry expires | the last of them expires |
+| `stages:<machine>` | the user's stages on that machine | 3 heartbeats |
+| `token:<id>` | hash: a join token: its hashed secret, how often it may be used | the token expires |
+| `tokens` | sorted set: join tokens by expiry | the last token expires |
+
+Limits:
+
+| key | holds | lives until |
+|---|---|---|
+| `spent:<start>` | hash: what agents and teams used in the month that began at `<start>` | the month's end + 2 days |
+| `ledger` | stream: everything that was charged, counted or reset | GRIDQ_LEDGER_DAYS after the last sweep |
+| `request_times:<key>` | sorted set: requests of a limited API key, by time | 1 min |
+| `open_requests:<key>` | sorted set: its open requests, by the time their place lapses | 30 s after the last renewal |
+
+The grid:
+
+| key | holds | lives until |
+|---|---|---|
+| `monitored_by` | the router that announced that a Celery monitor listens | 5 s |
+| `memory_full` | bytes used and maxmemory, while the server's memory is nearly used up | 5 s |
+| `upgrade` | since when a program of a newer schema asks to start, and when it last asked | two leases |
+| `unreported_losses` | list: attempts that a seat lost when it left, for the next sweep to report | 1 min |
+| `last_sweep` | the time of the last sweep | the longest deadline + 1 h |
+| `attempts_lost` | hash: `count` of all lost attempts | the longest deadline + 1 h |
+
+`PERMANENT` lists the keys without a TTL. There are few: one for the whole grid, or one for each capability.
+They empty themselves, except `wake_ups`, `wake_up_number`, `calendar`, `schema` and what the operator sets
+(`limits` with its `meters`, `api_keys`).
 """
 
 from __future__ import annotations
 
 PERMANENT = (
     "leases",  # sorted set: open leases by expiry
-    "who",  # hash: lease → seat, slot, what it holds of which budgets
+    "lease_info",  # hash: lease → seat, slot and what it reserves in which budgets
     "seats",  # sorted set: live seats by expiry
-    "concurrency",  # hash: capability → slots that listen
-    "lends",  # hash: live seats that are lent to some alone → whom
-    "serve:*",  # set: live seats of a capability
+    "concurrency",  # hash: capability → slots of the live seats that take work
+    "lent_seats",  # hash: live seats that are lent to some agents only → to whom
+    "serving:*",  # set: live seats of a capability that take work
     "warm:*",  # sorted set: live seats that have a capability's model loaded
-    "idle:*",  # sorted set: seats with a free slot, best first
-    "queues",  # set: capabilities with pending stages or wake-ups
+    "idle:*",  # sorted set: seats with a free slot, the best first
+    "queues",  # set: capabilities with waiting stages or wake-ups
     "deadlines",  # sorted set: jobs by deadline
     "jobs",  # sorted set: jobs by submission, until their result expires
-    "past",  # sorted set: ended jobs by the end of their result's life
-    "inbox",  # sorted set: jobs to be admitted
-    "quarantine",  # sorted set: stages that killed their runners, until when an operator may act
-    "delays",  # sorted set: Retry delays and back-offs by due time
+    "ended_jobs",  # sorted set: ended jobs by the expiry of their result
+    "inbox",  # sorted set: jobs to be admitted, by the time of their next message to a router
+    "quarantine",  # sorted set: stages that killed their runners, by the end of their quarantine
+    "delays",  # sorted set: what is due later (retries, back-offs, queue timeouts), by time
     "answers",  # sorted set: ended jobs whose Celery result is not written yet
-    "holds",  # hash: running job → its agent, team and what it still holds of their money, tokens
-    "promised",  # hash: agent or team → the sum of its holds
-    "parked",  # hash: agents over their money that have stages standing aside
-    "limits",  # hash: the limits in force, by agent, team and seat
-    "meters",  # hash: what of them owners, families, the grid, agents and teams have used and hold
-    "calendar",  # hash: when windows turn
-    "keys",  # hash: API keys by id, their secrets hashed
-    "schema",  # the number of the data's form: who of two versions may work here
+    "reservations",  # hash: running job → agent, team and the money and tokens that it still reserves
+    "reserved",  # hash: agent or team → the sum of its jobs' reservations
+    "parked_agents",  # hash: agents over their limits that have waiting stages → team, limits in force then
+    "limits",  # hash: the limits in force, by agent, team, seat and queue
+    "meters",  # hash: the shared budgets of owners, families, the grid, agents and teams
+    "calendar",  # hash: when each window resets
+    "api_keys",  # hash: API keys by id, their secrets hashed
+    "schema",  # the number of the data's schema: which versions may work here
     "wake_ups",  # hash: the message templates
-    "wake_up_number",  # counter: the wake-ups' ids
+    "wake_up_number",  # counter: makes the ids of wake-ups
 )
 """Own keys without a TTL, as glob patterns after `<prefix>.`."""
 

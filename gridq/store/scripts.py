@@ -310,7 +310,7 @@ class Scripts:
         """Hold the places of requests for `hold_ms` from now on. One that has lapsed or was given back stays
         so.
         """
-        opened, until = self.keys("opened", key), now_ms(self.client) + hold_ms
+        opened, until = self.keys("open_requests", key), now_ms(self.client) + hold_ms
         both = self.client.pipeline(transaction=True)
         both.zadd(opened, dict.fromkeys(requests, until), xx=True)
         both.pexpire(opened, hold_ms)
@@ -318,7 +318,7 @@ class Scripts:
 
     def depart(self, key: str, requests: Sequence[str]) -> None:
         """Give back the places of requests that have ended."""
-        self.client.zrem(self.keys("opened", key), *requests)
+        self.client.zrem(self.keys("open_requests", key), *requests)
 
     def complete(
         self, lease: str, output: bytes, *, used: Usage, rows: str, seat: str, incarnation: str, slot: str,
@@ -346,7 +346,7 @@ class Scripts:
             reply = self.call("complete", *args)
         else:
             both = self.client.pipeline(transaction=False)
-            both.set(self.keys("val", output[1:].decode()), long, px=long_ttl_ms)
+            both.set(self.keys("value", output[1:].decode()), long, px=long_ttl_ms)
             both.evalsha(self.shas["complete"], 0, *args)
             written, reply = both.execute(raise_on_error=False)
             refused = isinstance(written, OutOfMemoryError)

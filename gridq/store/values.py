@@ -68,7 +68,7 @@ def read(client: Redis, keys: Keys, data: bytes) -> bytes:
     """
     if not is_link(data):
         return data
-    key = keys("val", data[1:].decode())
+    key = keys("value", data[1:].decode())
     parts: list[bytes] = []
     at = 0
     while True:

@@ -19,16 +19,16 @@ from gridq.graph.catalogue import Catalogue, StageSpec
 from gridq.graph.nodes import Graph
 from gridq.graph.plan import Plan
 from gridq.jobs import idempotency
-from gridq.jobs.idempotency import Body
+from gridq.jobs.idempotency import Fingerprint
 from gridq.jobs.record import (
     JobOptions,
-    budget_micro,
-    chain_field,
-    chain_of,
-    deadline_ms,
-    name_of,
-    plan_fields,
-    queue_timeout_ms,
+    get_budget_micro_dollars,
+    format_chain,
+    parse_chain,
+    get_deadline_ms,
+    choose_job_name,
+    build_plan_fields,
+    get_queue_timeout_ms,
 )
 from gridq.limits import accounts, api_keys
 from gridq.profiles.profile import Profile
@@ -99,7 +99,7 @@ class Admission:
             self._refresh()
             compiled = self._compile(graph, self._grid)
         source, plan = compiled
-        fields, ready, needs = plan_fields(plan)
+        fields, ready, needs = build_plan_fields(plan)
         split = Split(
             plan.answer,
             len(plan.steps),
@@ -108,7 +108,7 @@ class Admission:
             ready,
             needs,
             wanted(plan, self.profiles),
-            name_of(source, plan),
+            choose_job_name(source, plan),
             sum(step.micro_dollars for step in plan.steps),
             starts(plan, ready),
             guesses(plan, self.profiles),
@@ -146,7 +146,7 @@ class Admission:
         celery: bool = False,
         deadline: bool = True,
         key: str = "",
-        body: Body | None = None,
+        body: Fingerprint | None = None,
     ) -> str:
         """Write the job; its id, or that of the job which has its idempotency key already.
 
@@ -164,16 +164,16 @@ class Admission:
             self.foresight.check(job, begin, options, left_out, queued=not deadline)
             return self._write(
                 job, split, value, options, left_out,
-                expects=expects, celery=celery, deadline=deadline, key=key, body=body or Body(),
+                expects=expects, celery=celery, deadline=deadline, key=key, body=body or Fingerprint(),
             )  # fmt: skip
         except REFUSALS as exc:
             if values.is_link(value):
-                self.scripts.client.unlink(self.scripts.keys("val", value[1:].decode()))
+                self.scripts.client.unlink(self.scripts.keys("value", value[1:].decode()))
             raise self.foresight.told(exc, begin, options, left_out) from None
 
     def _write(
         self, job: str, split: Split, value: bytes, options: JobOptions, left_out: LeftOut, *,
-        expects: Mapping[int, Expects], celery: bool, deadline: bool, key: str, body: Body,
+        expects: Mapping[int, Expects], celery: bool, deadline: bool, key: str, body: Fingerprint,
     ) -> str:  # fmt: skip
         """`admit`, where there is nothing more to find out."""
         arguments = self._arguments(
@@ -192,7 +192,7 @@ class Admission:
         if reply[0] == "quota":
             raise accounts.exceeded(reply, self._zone())
         if reply[0] == "conflict":
-            raise idempotency.conflict(reply[1], keyed=reply[1] != job)
+            raise idempotency.build_conflict_error(reply[1], keyed=reply[1] != job)
         if reply[0] == "same":
             return reply[1]
         if reply[0] == "ok":
@@ -216,7 +216,7 @@ class Admission:
             return None
         expects = self._expects(split, value)
         return self._arguments(
-            job, split, value, options, {}, expects=expects, celery=False, deadline=True, key=key, body=Body()
+            job, split, value, options, {}, expects=expects, celery=False, deadline=True, key=key, body=Fingerprint()
         )
 
     def written(self, job: str, graph: bytes, options: JobOptions, reply: Sequence[str]) -> None:
@@ -227,7 +227,7 @@ class Admission:
 
     def _arguments(
         self, job: str, split: Split, value: bytes, options: JobOptions, left_out: LeftOut, *,
-        expects: Mapping[int, Expects], celery: bool, deadline: bool, key: str, body: Body,
+        expects: Mapping[int, Expects], celery: bool, deadline: bool, key: str, body: Fingerprint,
     ) -> tuple[Word, ...]:  # fmt: skip
         """What `admit.lua` is called with."""
         fields = [*split.fields, *told(expects)]
@@ -237,7 +237,7 @@ class Admission:
             fields = [*fields, *(word for words in apart for word in words)]
         if options.prefer is not None:
             fields = [*fields, "prefer", options.prefer]
-        budget = budget_micro(options)
+        budget = get_budget_micro_dollars(options)
         if budget is not None:
             if split.micro_dollars > budget:
                 raise _over_budget(budget, split.micro_dollars)
@@ -246,7 +246,7 @@ class Admission:
             job,
             agent=options.agent,
             prio=options.prio,
-            deadline_ms=deadline_ms(options, self.config) if deadline else None,
+            get_deadline_ms=get_deadline_ms(options, self.config) if deadline else None,
             ttl_ms=int(self.config.result_ttl * 1000),
             celery=celery,
             stream=options.stream,
@@ -264,7 +264,7 @@ class Admission:
             stages=split.stages,
             idempotency=body.key,
             body=body.digest,
-            queue_timeout_ms=queue_timeout_ms(options, self.config),
+            get_queue_timeout_ms=get_queue_timeout_ms(options, self.config),
         )
 
     def _left_out(self, job: str, split: Split, options: JobOptions, key: str) -> LeftOut:
@@ -294,7 +294,7 @@ class Admission:
         """What its steps are estimated to use, of an input that may be a link to it."""
         length = len(value)
         if split.guesses and values.is_link(value):
-            length = int(self.scripts.client.strlen(self.scripts.keys("val", value[1:].decode())))
+            length = int(self.scripts.client.strlen(self.scripts.keys("value", value[1:].decode())))
         return expected(split.guesses, value, length)
 
     def _zone(self) -> str:
@@ -344,13 +344,13 @@ def _links_of(split: Split) -> dict[int, list[str]]:
         if sort == "h":
             found[int(step)] = [str(text).partition(" ")[0]]
         elif sort == "fb":  # it comes behind its header
-            found[int(step)] = chain_of(str(text))[1]
+            found[int(step)] = parse_chain(str(text))[1]
     return found
 
 
 def _apart(step: int, links: Sequence[str], unfit: Sequence[str]) -> list[str]:
     """The fields that keep seats from a step, now and whenever it starts again: by each of its queues."""
-    chain = [f"fb:{step}", chain_field(links, unfit)] if len(links) > 1 else []
+    chain = [f"fb:{step}", format_chain(links, unfit)] if len(links) > 1 else []
     return [*chain, f"x:{step}", unfit[0], f"u:{step}", unfit[0]] if unfit[0] else chain
 
 

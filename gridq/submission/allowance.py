@@ -48,7 +48,7 @@ def _submitter(scripts: Scripts, config: Settings) -> tuple[str, str | None]:
     if config.key is not None:
         key = api_keys.verify(scripts.client, scripts.keys, config.key)
         return key.agent, key.team
-    if scripts.client.exists(scripts.keys("keys")):
+    if scripts.client.exists(scripts.keys("api_keys")):
         raise api_keys.refused("missing")
     return ANYBODY, None
 

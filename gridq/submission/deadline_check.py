@@ -21,7 +21,7 @@ from gridq.errors import (
     QuotaExceeded,
 )
 from gridq.graph.plan import Plan
-from gridq.jobs.record import JobOptions, rung
+from gridq.jobs.record import JobOptions, round_up_cost
 from gridq.protocol import queue_names
 from gridq.protocol.meters import GRID, OWN, UNKNOWN, Expects
 from gridq.protocol.models import Json
@@ -58,7 +58,7 @@ def starts(plan: Plan, ready: Sequence[int]) -> tuple[Start, ...]:
     """The stages of `plan` that are ready at once, of like ones the first; pure ones wait for nobody."""
     found: dict[tuple[tuple[str, ...], int], Start] = {}
     for step in ready:
-        asks, cost = plan.steps[step], rung(plan.steps[step].micro_dollars)
+        asks, cost = plan.steps[step], round_up_cost(plan.steps[step].micro_dollars)
         if asks.queue != queue_names.PURE and len(found) < STARTS:
             found.setdefault((asks.links, cost), Start(step, asks.queue, cost, asks.fallbacks))
     return tuple(found.values())
@@ -91,11 +91,11 @@ class Foresight:
             return
         keys = self.scripts.keys
         look = self.scripts.client.pipeline(transaction=False)
-        look.exists(keys("job", job), keys("fin", job), *([] if queued else [keys("sub", job)]))
+        look.exists(keys("job", job), keys("result", job), *([] if queued else [keys("submitted", job)]))
         look.time()
-        look.hget(keys("sub", job), "dl")
+        look.hget(keys("submitted", job), "dl")
         for start in begin:
-            look.exists(keys("cls", start.queue))
+            look.exists(keys("classes", start.queue))
             look.zrange(keys("idle", start.queue), 0, 0)
         known, clock, due, *found = look.execute()
         if known:  # the script knows it too, and says so

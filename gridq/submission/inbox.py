@@ -11,7 +11,7 @@ from gridq.config.settings import Settings, settings
 from gridq.errors import InputTooLarge, ValueNotJson
 from gridq.graph.nodes import parse
 from gridq.jobs import idempotency
-from gridq.jobs.record import JobOptions, deadline_ms, options_of, queue_timeout_ms
+from gridq.jobs.record import JobOptions, get_deadline_ms, parse_options, get_queue_timeout_ms
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
 from gridq.store import values
@@ -37,16 +37,16 @@ class Inbox:
         """
         with translated():
             about, key = api_keys.identify(
-                self.scripts.client, self.scripts.keys, self.config, options_of(options)
+                self.scripts.client, self.scripts.keys, self.config, parse_options(options)
             )
         data = values.encode(value, limit=self.config.max_value, what="input", path="input")
         text = graph_text(graph, self.config)
-        body = idempotency.body_of(text, data, about, fresh=fresh)
+        body = idempotency.make_fingerprint(text, data, about, fresh=fresh)
         with translated():
             stored = self.scripts.enqueue(
                 job,
                 agent=about.agent,
-                deadline_ms=deadline_ms(about, self.config),
+                get_deadline_ms=get_deadline_ms(about, self.config),
                 ttl_ms=int(self.config.result_ttl * 1000),
                 celery=celery,
                 stream=about.stream,
@@ -56,13 +56,13 @@ class Inbox:
                 key=key,
                 idempotency=body.key,
                 body=body.digest,
-                queue_timeout_ms=queue_timeout_ms(about, self.config),
+                get_queue_timeout_ms=get_queue_timeout_ms(about, self.config),
             )
         match stored:
             case ["same", other]:
                 return other
             case ["conflict", other]:
-                raise idempotency.conflict(other, keyed=other != job)
+                raise idempotency.build_conflict_error(other, keyed=other != job)
             case [word]:
                 raise api_keys.refused(word, key)
         return job
@@ -108,5 +108,5 @@ def keep_long(scripts: Scripts, job: str, value: bytes, about: JobOptions) -> by
         return value
     # Of each submission another: under one name two that share an id could get or drop each other's input.
     name = f"{job}:in:{secrets.token_hex(4)}"
-    scripts.client.set(scripts.keys("val", name), value, px=deadline_ms(about, scripts.config) + 3_600_000)
+    scripts.client.set(scripts.keys("value", name), value, px=get_deadline_ms(about, scripts.config) + 3_600_000)
     return f"@{name}".encode()

@@ -277,7 +277,7 @@ def read(client: Redis, keys: Keys, batch_age: float) -> Board:
     look.time()
     look.smembers(keys("queues"))
     for seat in live:
-        look.hvals(keys("held", seat.seat))
+        look.hvals(keys("slots", seat.seat))
     clock, busy, *held = look.execute()
     now = clock[0] * 1000 + clock[1] / 1000
     lines, turns, clocks = _lines(client, keys, sorted(queue.decode() for queue in busy), now, batch_age)
@@ -333,7 +333,7 @@ def _lines(
     """
     look = client.pipeline(transaction=False)
     for queue in queues:
-        look.hkeys(keys("cls", queue))
+        look.hkeys(keys("classes", queue))
     classes = [
         (queue, cls.decode())
         for queue, names in zip(queues, look.execute() if queues else (), strict=True)
@@ -341,7 +341,7 @@ def _lines(
     ]
     look = client.pipeline(transaction=False)
     for queue, cls in classes:
-        look.zrange(keys("rdy", queue, cls), 0, max(SETS // len(classes), 1) - 1)
+        look.zrange(keys("ready", queue, cls), 0, max(SETS // len(classes), 1) - 1)
     waiting = [
         (queue, cls, agent.decode())
         for (queue, cls), agents in zip(classes, look.execute() if classes else (), strict=True)
@@ -350,11 +350,11 @@ def _lines(
     kinds = sorted({kind_of(queue) for queue, _, _ in waiting} | {kind_of(queue) for queue in queues})
     look = client.pipeline(transaction=False)
     for queue, cls, agent in waiting:
-        look.zcard(keys("w", queue, cls, agent))
-        look.zcount(keys("w", queue, cls, agent), "-inf", now - batch_age * 1000)
+        look.zcard(keys("waiting", queue, cls, agent))
+        look.zcount(keys("waiting", queue, cls, agent), "-inf", now - batch_age * 1000)
     asked = {kind: _fields(kind, queues, waiting) for kind in kinds}
     for kind, fields in asked.items():
-        look.hmget(keys("vt", kind), fields)
+        look.hmget(keys("virtual_time", kind), fields)
     replies: list[Any] = look.execute() if waiting or kinds else []
     turns: dict[tuple[str, str], float] = {}
     clocks: dict[str, float] = {}

@@ -1,7 +1,10 @@
-"""What stands in queues and who serves them, at one instant, as plain data, and who of it goes first.
+"""The queues and the seats that serve them at one instant, as plain data, and who is served first.
 
-The order is the one in which the scripts give stages out: interactive work before batch work, batch work that
-has waited for GRIDQ_BATCH_AGE as interactive, within a class the agent whose turn it is by its virtual time.
+The scripts hand stages out in this order: interactive work before batch work, where batch work that has waited
+for GRIDQ_BATCH_AGE counts as interactive; among equals the agent with the lowest virtual time. The order is
+written twice, here and in store/lua; `test_position_matches_the_order_of_the_scripts` (tests/unit/submission/
+test_live_forecast.py) holds the two together. Whether a budget has room is `gridq.protocol.meters.needs`, whose
+cases tests/unit/store/test_meters.py runs through both.
 """
 
 from __future__ import annotations
@@ -11,30 +14,69 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
+
+from redis import Redis
 
 from gridq.protocol.meters import FREE, UNKNOWN, Expects, Meter, Rates, lacking, needs, short
 from gridq.protocol.models import Service
 from gridq.protocol.queue_names import kind_of
+from gridq.seats import registry
+from gridq.store.keys import Keys
 
-GROUPS = 6
-"""Groups of seats that are told apart; of more those with the most free slots, then the largest."""
+MAX_GROUPS = 6
+"""Groups of seats that are kept apart; of more, those with the most free slots, then the largest."""
 
-Sort = tuple[str, int, frozenset[str]]
-"""What decides who may take a stage: its queue, its rounded cost, the seats that are excluded."""
+MAX_PENDING_SETS = 1000
+"""Pending sets that are read in one snapshot. One holds an agent's stages of one class in one queue."""
 
-Room = tuple[float, bool]
-"""When the budgets of a seat have room for a stage: in so many seconds, when windows turn; and whether what
-runs now holds too much of them.
-"""
+MAX_LEASES = 512
+"""Running stages whose start time is read. The others are taken to be half done."""
+
+MICRO_DOLLARS_PER_TURN = 10_000
+"""The cost that moves an agent's virtual time as far as one more stage does, as in the scripts."""
+
+
+class TakerKey(NamedTuple):
+    """What decides which seats may take a stage: its queue, its rounded cost, the seats it excludes."""
+
+    queue: str
+    cost: int
+    excluded: frozenset[str]
+
+
+class BudgetRoom(NamedTuple):
+    """When the budgets of a seat have room for a stage.
+
+    `wait`: seconds until the windows reset that leave too little. `is_reserved`: stages that run now have
+    reserved too much, and may give it back at any moment.
+    """
+
+    wait: float
+    is_reserved: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A live seat. `running`: of each busy slot the stage's queue and for how long it has run. `back_in`:
-    until it takes work (0: now; None: nobody knows). `rate_in`: until it may make requests again. `lends_to`:
-    the agents and teams it is lent to alone, if any. `meters`: all budgets that bind it, also in some queues
-    alone; `rates`: what it asks for. `held_up`: it waits for what runs to give back what it holds of them.
+class StageRequest:
+    """A stage that is to be admitted, and what it is estimated to use."""
+
+    queue: str
+    agent: str = "default"
+    prio: int = 0
+    cost: int = 0
+    excluded: frozenset[str] = frozenset()
+    expects: Expects = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class SeatLoad:
+    """A live seat and its work.
+
+    `running`: for each busy slot the stage's queue and how many seconds it has run. `back_in`: seconds until
+    the seat takes work (0: now; None: unknown). `rate_in`: seconds until it may make requests again.
+    `lends_to`: the agents and teams it is lent to, empty if to all. `meters`: all budgets that apply to it, some
+    in certain queues only; `rates`: what it charges. `is_reserved`: it waits for running stages to release
+    what they reserved.
     """
 
     seat: str
@@ -48,58 +90,56 @@ class Seat:
     lends_to: tuple[str, ...] = ()
     meters: tuple[Meter, ...] = ()
     rates: Rates = FREE
-    held_up: bool = False
+    is_reserved: bool = False
 
     @property
     def free(self) -> int:
-        """How many stages it would take now."""
-        return (
-            0
-            if self.back_in or self.rate_in or self.held_up
-            else max(self.concurrency - len(self.running), 0)
-        )
+        """The number of stages it would take now."""
+        if self.back_in or self.rate_in or self.is_reserved:
+            return 0
+        return max(self.concurrency - len(self.running), 0)
 
-    def room(self, ask: Ask, now_ms: float) -> Room | None:
-        """When its budgets have room for such a stage. None: it never takes it, or nobody knows when.
+    def find_room(self, request: StageRequest, now_ms: float) -> BudgetRoom | None:
+        """Return when its budgets have room for a stage; None if it never takes it, or nobody knows when.
 
-        What was used no stage gives back, nor the request that it was: where these leave too little only the
-        window's turn helps.
+        A stage gives back neither what it used nor the request that it was. Where these leave too little, only
+        the reset of the window helps.
         """
-        if self.back_in is None or ask.queue not in self.queues or self.seat in ask.excluded:
+        if self.back_in is None or request.queue not in self.queues or self.seat in request.excluded:
             return None
-        wait, held_up = 0.0, False
-        for meter, need in needs(self.meters, ask.queue, ask.cost, ask.expects, self.rates):
+        wait, is_reserved = 0.0, False
+        for meter, need in needs(self.meters, request.queue, request.cost, request.expects, self.rates):
             if meter.remaining >= need:
                 continue
             if meter.used + need + (meter.held if meter.thing == "requests" else 0) <= meter.limit:
-                held_up = True
+                is_reserved = True
             elif need > meter.limit or meter.turn is None:
                 return None
             else:
                 wait = max(wait, (meter.turn - now_ms) / 1000, 0.001)
-        return wait, held_up
+        return BudgetRoom(wait, is_reserved)
 
-    def within(self, room: Room) -> Seat:
-        """The seat, as it is for a stage for which its budgets have room then."""
-        wait, held_up = room
-        if not (wait or held_up):
+    def limited_to(self, room: BudgetRoom) -> SeatLoad:
+        """Return the seat as a stage meets it for which its budgets have room then."""
+        if not (room.wait or room.is_reserved):
             return self
-        return replace(self, back_in=max(self.back_in or 0.0, wait), held_up=held_up)
+        return replace(self, back_in=max(self.back_in or 0.0, room.wait), is_reserved=room.is_reserved)
 
-    def short_of(self, ask: Ask) -> str:
-        """In words, the budget that has no room for such a stage; empty where each has."""
-        meter = lacking(self.meters, ask.queue, ask.cost, ask.expects, self.rates)
+    def describe_shortage(self, request: StageRequest) -> str:
+        """Return a text that names the budget without room for a stage; empty if there is none."""
+        meter = lacking(self.meters, request.queue, request.cost, request.expects, self.rates)
         return short(meter, self.seat) if meter is not None else ""
 
     def may_be_lent(self, agent: str) -> bool:
-        """Whether it is lent to an agent, as far as is known without its team."""
+        """Return whether it may be lent to an agent whose team is not known."""
         return not self.lends_to or agent in self.lends_to or any(":" in name for name in self.lends_to)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What one agent has standing in one class of one queue: `count` stages, of which `aged` batch ones go
-    with the interactive.
+class PendingStages:
+    """The stages of one agent that are ready in one class of one queue.
+
+    Of these `count`, `aged` are batch stages that count as interactive by now.
     """
 
     queue: str
@@ -111,222 +151,225 @@ class Line:
     excluded: frozenset[str] = frozenset()
 
     @property
-    def sort(self) -> Sort:
-        """What decides who may take it."""
-        return self.queue, self.cost, self.excluded
+    def taker_key(self) -> TakerKey:
+        """What decides which seats may take them."""
+        return TakerKey(self.queue, self.cost, self.excluded)
 
     @property
-    def first(self) -> int:
-        """Stages that go with the interactive ones."""
+    def interactive(self) -> int:
+        """The number of stages that count as interactive."""
         return self.aged if self.prio else self.count
 
     @property
     def weight(self) -> float:
-        """By how much one of them moves its agent's virtual time, as in the scripts."""
-        return 1 + self.cost / 10_000
+        """How far one of them moves its agent's virtual time, as in the scripts."""
+        return 1 + self.cost / MICRO_DOLLARS_PER_TURN
 
 
 @dataclass(frozen=True)
-class Board:
-    """Seats and lines at one instant. `turns`: (kind, agent) → its virtual time; `clocks`: kind → the time of
-    whoever was served last, and queue → the same of that queue alone. `now_ms`: the server's clock.
+class QueueSnapshot:
+    """Seats and pending stages at one instant.
+
+    `virtual_times`: (kind, agent) → the agent's virtual time. `clocks`: kind → the virtual time of the agent
+    that was served last; queue → the same for that queue. `now_ms`: the server's clock.
     """
 
-    seats: tuple[Seat, ...] = ()
-    lines: tuple[Line, ...] = ()
-    turns: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    seats: tuple[SeatLoad, ...] = ()
+    pending: tuple[PendingStages, ...] = ()
+    virtual_times: Mapping[tuple[str, str], float] = field(default_factory=dict)
     clocks: Mapping[str, float] = field(default_factory=dict)
     now_ms: float = 0.0
 
     @cached_property
-    def takers(self) -> dict[bool, dict[Sort, list[Seat]]]:
-        """Who may take each sort of stage that waits: before (False), and also after windows have turned."""
-        found: dict[bool, dict[Sort, list[Seat]]] = {False: {}, True: {}}
-        for sort in {line.sort for line in self.lines}:
-            queue, cost, excluded = sort
-            rooms = self.rooms(Ask(queue, cost=cost, excluded=excluded))
+    def takers(self) -> dict[bool, dict[TakerKey, list[SeatLoad]]]:
+        """The seats that may take each sort of pending stage: now (False), or also after a reset (True)."""
+        found: dict[bool, dict[TakerKey, list[SeatLoad]]] = {False: {}, True: {}}
+        for key in {stages.taker_key for stages in self.pending}:
+            rooms = self.find_rooms(StageRequest(key.queue, cost=key.cost, excluded=key.excluded))
             able = [(seat, room) for seat, room in zip(self.seats, rooms, strict=True) if room is not None]
-            found[True][sort] = [seat for seat, _ in able]
-            found[False][sort] = [seat for seat, (wait, _) in able if not wait]
+            found[True][key] = [seat for seat, _ in able]
+            found[False][key] = [seat for seat, room in able if not room.wait]
         return found
 
-    def rooms(self, ask: Ask) -> tuple[Room | None, ...]:
-        """When the budgets of each seat have room for what is asked for."""
-        return tuple(seat.room(ask, self.now_ms) for seat in self.seats)
+    def find_rooms(self, request: StageRequest) -> tuple[BudgetRoom | None, ...]:
+        """Return for each seat when its budgets have room for a stage."""
+        return tuple(seat.find_room(request, self.now_ms) for seat in self.seats)
 
-    def turn_of(self, ask: Ask) -> float:
-        """The virtual time at which the first stage of the agent that asks would stand, from its kind's own:
-        who comes late or comes back starts level with those served now.
+    def find_virtual_time(self, request: StageRequest) -> float:
+        """Return the virtual time of the requesting agent's first stage, relative to its kind's clock.
+
+        An agent that is new or comes back starts level with those that are served now.
         """
-        kind = kind_of(ask.queue)
+        kind = kind_of(request.queue)
         clock = self.clocks.get(kind, 0.0)
-        level = min(clock, self.clocks.get(ask.queue, clock)) if ask.queue in self.waiting else clock
-        return max(self.turns.get((kind, ask.agent), level), level) - clock
+        level = min(clock, self.clocks.get(request.queue, clock)) if request.queue in self.waiting else clock
+        return max(self.virtual_times.get((kind, request.agent), level), level) - clock
 
     @cached_property
     def waiting(self) -> frozenset[str]:
-        """The queues in which something waits."""
-        return frozenset(line.queue for line in self.lines)
+        """The queues with pending stages."""
+        return frozenset(stages.queue for stages in self.pending)
 
-    def groups(self, ask: Ask) -> list[Group]:
-        """The seats that may take what is asked for, by what stands before them; worked out once. Those that
-        wait for a window's turn are apart: what waits for that as well stands before them.
+    def group_seats(self, request: StageRequest) -> list[SeatGroup]:
+        """Return the seats that may take a stage, grouped by the work that goes before it.
+
+        Seats that wait for a window's reset are apart: other work that waits for it goes first.
         """
-        rooms = self.rooms(ask)
-        sort = ask.queue, ask.cost, ask.excluded, rooms
-        found = self._groups.get(sort)
-        if found is None:
-            alike: dict[tuple[bool, frozenset[Sort]], list[Seat]] = defaultdict(list)
+        rooms = self.find_rooms(request)
+        key = request.queue, request.cost, request.excluded, rooms
+        groups = self._groups.get(key)
+        if groups is None:
+            alike: dict[tuple[bool, frozenset[TakerKey]], list[SeatLoad]] = defaultdict(list)
             for seat, room in zip(self.seats, rooms, strict=True):
                 if room is not None:
-                    later = room[0] > 0
-                    alike[later, self._taken_by[later, seat.seat]].append(seat.within(room))
-            sets = sorted(alike.items(), key=lambda item: (item[0][0], _first_choice(item[1])))
-            if len(sets) > GROUPS:
-                rest = [seat for _, seats in sets[GROUPS - 1 :] for seat in seats]
-                sets[GROUPS - 1 :] = [(sets[GROUPS - 1][0], rest)]
-            found = self._groups[sort] = [Group(self, seats, later) for (later, _), seats in sets]
-        return found
+                    after_reset = room.wait > 0
+                    alike[after_reset, self._taken_by[after_reset, seat.seat]].append(seat.limited_to(room))
+            sets = sorted(alike.items(), key=lambda item: (item[0][0], _rank_by_slots(item[1])))
+            if len(sets) > MAX_GROUPS:
+                rest = [seat for _, seats in sets[MAX_GROUPS - 1 :] for seat in seats]
+                sets[MAX_GROUPS - 1 :] = [(sets[MAX_GROUPS - 1][0], rest)]
+            groups = [SeatGroup(self, seats, after_reset) for (after_reset, _), seats in sets]
+            self._groups[key] = groups
+        return groups
 
     @cached_property
-    def _groups(self) -> dict[Any, list[Group]]:
+    def _groups(self) -> dict[Any, list[SeatGroup]]:
         return {}
 
     @cached_property
-    def _taken_by(self) -> dict[tuple[bool, str], frozenset[Sort]]:
-        """The sorts of waiting stages that each seat may take."""
-        found: dict[tuple[bool, str], set[Sort]] = defaultdict(set)
-        for later, sorts in self.takers.items():
-            for sort, takers in sorts.items():
+    def _taken_by(self) -> dict[tuple[bool, str], frozenset[TakerKey]]:
+        """The sorts of pending stages that each seat may take."""
+        found: dict[tuple[bool, str], set[TakerKey]] = defaultdict(set)
+        for after_reset, by_key in self.takers.items():
+            for key, takers in by_key.items():
                 for seat in takers:
-                    found[later, seat.seat].add(sort)
+                    found[after_reset, seat.seat].add(key)
         return {
-            (later, seat.seat): frozenset(found[later, seat.seat])
-            for later in (False, True)
+            (after_reset, seat.seat): frozenset(found[after_reset, seat.seat])
+            for after_reset in (False, True)
             for seat in self.seats
         }
 
     @cached_property
     def measured(self) -> dict[str, Service]:
-        """By queue what all seats have measured, each by its share in it."""
+        """By queue what all seats have measured, weighted by their numbers of stages."""
         found: dict[str, list[Service]] = defaultdict(list)
         for seat in self.seats:
             for queue, service in seat.service.items():
                 found[queue].append(service)
-        return {queue: together(each) for queue, each in found.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A stage that is to be admitted, and what it is estimated to use."""
-
-    queue: str
-    agent: str = "default"
-    prio: int = 0
-    cost: int = 0
-    excluded: frozenset[str] = frozenset()
-    expects: Expects = UNKNOWN
+        return {queue: combine_services(each) for queue, each in found.items()}
 
 
 @dataclass(slots=True)
-class Rival:
-    """What one agent has standing before some seats: all of it, and what goes with the interactive; `here`:
-    their share of it; `weighs`: by how much it moves the agent's virtual time.
+class AgentBacklog:
+    """What one agent has pending for some seats: the interactive part, and all of it.
+
+    `…_here` is the part that falls to these seats; `…_weight` is how far it moves the agent's virtual time.
     """
 
-    turn: float
-    first: float = 0.0
-    first_here: float = 0.0
-    first_weighs: float = 0.0
+    virtual_time: float
+    interactive: float = 0.0
+    interactive_here: float = 0.0
+    interactive_weight: float = 0.0
     all: float = 0.0
     all_here: float = 0.0
-    all_weighs: float = 0.0
+    all_weight: float = 0.0
 
 
-class Group:
-    """Seats before which the same work stands, and that work; `later`: they wait for a window's turn."""
+class SeatGroup:
+    """Seats that have the same work before them, and that work.
 
-    def __init__(self, board: Board, seats: Sequence[Seat], later: bool = False) -> None:
-        self.board = board
-        self.later = later
+    `after_reset`: their budgets have no room before a window resets.
+    """
+
+    def __init__(
+        self, snapshot: QueueSnapshot, seats: Sequence[SeatLoad], after_reset: bool = False
+    ) -> None:
+        self.snapshot = snapshot
+        self.after_reset = after_reset
         self.seats = tuple(seats)
         self.concurrency = sum(seat.concurrency for seat in seats)
         self.free = sum(seat.free for seat in seats)
-        self.known: dict[Any, Any] = {}
-        """What `gridq.submission.start_forecast` has worked out of these seats already."""
-        self._rivals: dict[tuple[str, str], Rival] = {}
+        self.paces: dict[tuple[int, str], Any] = {}
+        """By priority and queue: `gridq.submission.start_forecast.Pace`, once it is computed."""
+        self._backlogs: dict[tuple[str, str], AgentBacklog] = {}
         self._mixes: tuple[dict[str, float], dict[str, float]] = (defaultdict(float), defaultdict(float))
         names = {seat.seat for seat in seats}
-        shares = {sort: _share(takers, names) for sort, takers in board.takers[later].items()}
-        for line in board.lines:
-            if share := shares[line.sort]:
-                self._add(line, share)
+        shares = {key: _share_of(takers, names) for key, takers in snapshot.takers[after_reset].items()}
+        for stages in snapshot.pending:
+            if share := shares[stages.taker_key]:
+                self._add(stages, share)
 
-    def _add(self, line: Line, share: float) -> None:
-        kind = kind_of(line.queue)
-        rival = self._rivals.get((kind, line.agent))
-        if rival is None:
-            turn = self.board.turns.get((kind, line.agent), 0.0) - self.board.clocks.get(kind, 0.0)
-            rival = self._rivals[kind, line.agent] = Rival(turn)
-        rival.first += line.first
-        rival.first_here += line.first * share
-        rival.first_weighs += line.first * line.weight
-        rival.all += line.count
-        rival.all_here += line.count * share
-        rival.all_weighs += line.count * line.weight
-        self._mixes[0][line.queue] += line.first * share
-        self._mixes[1][line.queue] += line.count * share
+    def _add(self, stages: PendingStages, share: float) -> None:
+        kind = kind_of(stages.queue)
+        backlog = self._backlogs.get((kind, stages.agent))
+        if backlog is None:
+            clock = self.snapshot.clocks.get(kind, 0.0)
+            backlog = AgentBacklog(self.snapshot.virtual_times.get((kind, stages.agent), 0.0) - clock)
+            self._backlogs[kind, stages.agent] = backlog
+        backlog.interactive += stages.interactive
+        backlog.interactive_here += stages.interactive * share
+        backlog.interactive_weight += stages.interactive * stages.weight
+        backlog.all += stages.count
+        backlog.all_here += stages.count * share
+        backlog.all_weight += stages.count * stages.weight
+        self._mixes[0][stages.queue] += stages.interactive * share
+        self._mixes[1][stages.queue] += stages.count * share
 
-    def mix(self, prio: int, queue: str) -> dict[str, float]:
-        """By queue how much of the work before a stage of `queue` is of it."""
-        return {name: many for name, many in self._mixes[prio].items() if many} or {queue: 1.0}
+    def find_mix(self, prio: int, queue: str) -> dict[str, float]:
+        """Return how much of the work before a stage of `queue` belongs to each queue."""
+        return {name: count for name, count in self._mixes[prio].items() if count} or {queue: 1.0}
 
-    def ahead(self, ask: Ask) -> float:
-        """How many stages go before it here; of a queue that others serve too, the share of these seats."""
-        kind = kind_of(ask.queue)
-        me = (kind, ask.agent)
-        mine = self._rivals.get(me)
-        turn = self.board.turn_of(ask)
+    def count_ahead(self, request: StageRequest) -> float:
+        """Return how many stages go first here; of a queue that others serve too, the share of these seats."""
+        kind = kind_of(request.queue)
+        me = (kind, request.agent)
+        mine = self._backlogs.get(me)
+        at = self.snapshot.find_virtual_time(request)
         if mine is not None:
-            turn += mine.all_weighs if ask.prio else mine.first_weighs
-        found = 0.0
-        for who, rival in self._rivals.items():
+            at += mine.all_weight if request.prio else mine.interactive_weight
+        ahead = 0.0
+        for who, other in self._backlogs.items():
             if who == me:
-                found += rival.all_here if ask.prio else rival.first_here
-            elif ask.prio:
-                found += rival.first_here
-                rest = rival.all - rival.first
-                if rest:
-                    weighs, here = rival.all_weighs - rival.first_weighs, rival.all_here - rival.first_here
-                    found += _before(turn, rival.turn + rival.first_weighs, rest, weighs) * here / rest
-            elif rival.first:
-                before = _before(turn, rival.turn, rival.first, rival.first_weighs)
-                found += before * rival.first_here / rival.first
-        return found
+                ahead += other.all_here if request.prio else other.interactive_here
+            elif request.prio:
+                ahead += other.interactive_here
+                batch = other.all - other.interactive
+                if batch:
+                    weight = other.all_weight - other.interactive_weight
+                    here = other.all_here - other.interactive_here
+                    start = other.virtual_time + other.interactive_weight
+                    ahead += _count_before(at, start, batch, weight) * here / batch
+            elif other.interactive:
+                before = _count_before(at, other.virtual_time, other.interactive, other.interactive_weight)
+                ahead += before * other.interactive_here / other.interactive
+        return ahead
 
 
-def _first_choice(seats: Sequence[Seat]) -> tuple[int, int]:
-    """Where the most slots are free, then where the most are."""
+def _rank_by_slots(seats: Sequence[SeatLoad]) -> tuple[int, int]:
+    """Return a sort key: the most free slots first, then the most slots."""
     return -sum(seat.free for seat in seats), -sum(seat.concurrency for seat in seats)
 
 
-def _before(turn: float, theirs: float, many: float, weighs: float) -> float:
-    """How many of an agent's `many` stages, which weigh so much together, come before another's turn."""
-    return min(max(math.floor((turn - theirs) * many / weighs) + 1, 0), many)
+def _count_before(at: float, start: float, count: float, weight: float) -> float:
+    """Return how many of an agent's `count` stages, which begin at `start` and weigh `weight` together, come
+    before the virtual time `at`.
+    """
+    return min(max(math.floor((at - start) * count / weight) + 1, 0), count)
 
 
-def _share(takers: Sequence[Seat], names: set[str]) -> float:
-    """Which part of the slots that may take something is of the seats so named."""
+def _share_of(takers: Sequence[SeatLoad], names: set[str]) -> float:
+    """Return the part of the takers' slots that belongs to the named seats."""
     ours = sum(seat.concurrency for seat in takers if seat.seat in names)
     return ours / sum(seat.concurrency for seat in takers) if ours else 0.0
 
 
-def together(services: Sequence[Service]) -> Service:
-    """Several measurements as one, each by how many stages it is of."""
+def combine_services(services: Sequence[Service]) -> Service:
+    """Return several measurements as one, weighted by their numbers of stages."""
     n = sum(service.n for service in services)
 
-    def mean(of: Iterable[float]) -> float:
-        return sum(value * service.n for value, service in zip(of, services, strict=True)) / n
+    def mean(values: Iterable[float]) -> float:
+        return sum(value * service.n for value, service in zip(values, services, strict=True)) / n
 
     return Service(
         n=n,
@@ -334,3 +377,122 @@ def together(services: Sequence[Service]) -> Service:
         p50=mean(service.p50 for service in services),
         p90=mean(service.p90 for service in services),
     )
+
+
+# -- reading
+
+
+def read_snapshot(client: Redis, keys: Keys, batch_age: float) -> QueueSnapshot:
+    """Read the seats and queues in six round trips. `batch_age`: GRIDQ_BATCH_AGE, in seconds."""
+    live = registry.live_seats(client, keys)
+    pipe = client.pipeline(transaction=False)
+    pipe.time()
+    pipe.smembers(keys("queues"))
+    for seat in live:
+        pipe.hvals(keys("slots", seat.seat))
+    clock, busy, *slots = pipe.execute()
+    now = clock[0] * 1000 + clock[1] / 1000
+    queues = sorted(queue.decode() for queue in busy)
+    pending, virtual_times, clocks = _read_pending(client, keys, queues, now, batch_age)
+    leases = [lease for held in slots for lease in held][:MAX_LEASES]
+    running = _read_running(client, keys, leases, now)
+    seats = tuple(
+        _load_of(seat, [running.get(lease, ("", None)) for lease in held], now / 1000)
+        for seat, held in zip(live, slots, strict=True)
+    )
+    return QueueSnapshot(seats, pending, virtual_times, clocks, now)
+
+
+def _load_of(seat: registry.LiveSeat, running: Iterable[tuple[str, float | None]], now: float) -> SeatLoad:
+    back_in: float | None = 0.0
+    if seat.state != "ready":
+        back_in = None if seat.until is None else max(seat.until - now, 0.001)
+    half = {queue: service.mean / 2 for queue, service in seat.service.items()}
+    return SeatLoad(
+        seat.seat,
+        frozenset(seat.queues),
+        seat.concurrency,
+        tuple((queue, half.get(queue, 0.0) if elapsed is None else elapsed) for queue, elapsed in running),
+        seat.service,
+        back_in,
+        seat.per_minute,
+        max(seat.rate_until - now, 0.0) if seat.rate_until is not None else 0.0,
+        tuple(seat.lends_to),
+        tuple(seat.meters),
+        seat.rates,
+    )
+
+
+def _read_running(
+    client: Redis, keys: Keys, leases: list[bytes], now: float
+) -> dict[bytes, tuple[str, float | None]]:
+    """Return for each lease its stage's queue and how many seconds it has run."""
+    pipe = client.pipeline(transaction=False)
+    for lease in leases:
+        job, step, _ = lease.decode().split(":", 2)
+        pipe.hmget(keys("job", job), f"h:{step}", f"st:{step}")
+    found: dict[bytes, tuple[str, float | None]] = {}
+    for lease, (header, started) in zip(leases, pipe.execute() if leases else (), strict=True):
+        if header is not None:
+            elapsed = None if started is None else max(now - float(started), 0.0) / 1000
+            found[lease] = header.split(b" ", 1)[0].decode(), elapsed
+    return found
+
+
+def _read_pending(
+    client: Redis, keys: Keys, queues: list[str], now: float, batch_age: float
+) -> tuple[tuple[PendingStages, ...], dict[tuple[str, str], float], dict[str, float]]:
+    """Return the pending stages by queue, class and agent, with the virtual times and clocks.
+
+    Parked agents, which are out of money, are left out: no seat can serve them.
+    """
+    pipe = client.pipeline(transaction=False)
+    for queue in queues:
+        pipe.hkeys(keys("classes", queue))
+    classes = [
+        (queue, cls.decode())
+        for queue, names in zip(queues, pipe.execute() if queues else (), strict=True)
+        for cls in names
+    ]
+    pipe = client.pipeline(transaction=False)
+    for queue, cls in classes:
+        pipe.zrange(keys("ready", queue, cls), 0, max(MAX_PENDING_SETS // len(classes), 1) - 1)
+    sets = [
+        (queue, cls, agent.decode())
+        for (queue, cls), agents in zip(classes, pipe.execute() if classes else (), strict=True)
+        for agent in agents
+    ]
+    kinds = sorted({kind_of(queue) for queue, _, _ in sets} | {kind_of(queue) for queue in queues})
+    pipe = client.pipeline(transaction=False)
+    for queue, cls, agent in sets:
+        pipe.zcard(keys("waiting", queue, cls, agent))
+        pipe.zcount(keys("waiting", queue, cls, agent), "-inf", now - batch_age * 1000)
+    fields_by_kind = {kind: _virtual_time_fields(kind, queues, sets) for kind in kinds}
+    for kind, fields in fields_by_kind.items():
+        pipe.hmget(keys("virtual_time", kind), fields)
+    replies: list[Any] = pipe.execute() if sets or kinds else []
+    virtual_times: dict[tuple[str, str], float] = {}
+    clocks: dict[str, float] = {}
+    for (kind, fields), times in zip(fields_by_kind.items(), replies[2 * len(sets) :], strict=True):
+        for name, at in zip(fields, times, strict=True):
+            if at is None:
+                continue
+            if name.startswith("*"):
+                clocks[name[1:] or kind] = float(at)
+            else:
+                virtual_times[kind, name] = float(at)
+    pending = []
+    for number, (queue, cls, agent) in enumerate(sets):
+        count, aged = replies[2 * number], replies[2 * number + 1]
+        prio, _, rest = cls.partition("/")
+        cost, _, excluded = rest.partition("|")
+        if count:
+            names = frozenset(excluded.split(",")) if excluded and excluded != "*" else frozenset[str]()
+            pending.append(PendingStages(queue, agent, count, int(prio), aged, int(cost), names))
+    return tuple(pending), virtual_times, clocks
+
+
+def _virtual_time_fields(kind: str, queues: list[str], sets: list[tuple[str, str, str]]) -> list[str]:
+    """Return the fields of a kind's virtual times: the kind, its queues, the agents that wait."""
+    agents = {agent for queue, _, agent in sets if kind_of(queue) == kind}
+    return ["*", *(f"*{queue}" for queue in queues if kind_of(queue) == kind), *sorted(agents)]

@@ -16,7 +16,7 @@ from typing import Any
 from redis import Redis
 
 from gridq.errors import ConfigError, GridBusy
-from gridq.jobs.record import chain_of
+from gridq.jobs.record import parse_chain
 from gridq.protocol import queue_names
 from gridq.protocol.states import JobState
 from gridq.store.keys import CELERY_PERMANENT, PERMANENT, Keys
@@ -128,27 +128,27 @@ class _State:
     def __init__(self, found: Snapshot) -> None:
         self.found = found
         self.open = set(found.scores("leases"))
-        self.who = found.table("who")
+        self.who = found.table("lease_info")
         self.delays = found.scores("delays")
         self.deadlines = found.scores("deadlines")
         self.isolated = set(found.members("quarantine"))
         self.live = set(found.names["job"])
         self.waiting: Counter[str] = Counter()
-        for rest in found.names["w"]:
-            self.waiting.update(found.members("w", rest))
+        for rest in found.names["waiting"]:
+            self.waiting.update(found.members("waiting", rest))
 
     def leases(self) -> list[str]:
         """`leases`, `who` and `held` say the same, and no seat holds more than its slots."""
         wrong = []
         held: dict[str, str] = {}
-        for seat in self.found.names["held"]:
-            concurrency = self.found.table("held", seat)
+        for seat in self.found.names["slots"]:
+            concurrency = self.found.table("slots", seat)
             held.update({lease: f"{seat} {slot}" for slot, lease in concurrency.items()})
             most = self.found.table("seat", seat).get("concurrency")
             if len(concurrency) > int(most or 0):
                 wrong.append(f"{seat} holds {len(concurrency)} of {most} slots")
         every = self.open | set(self.who) | set(held)
-        for name, there in (("leases", self.open), ("who", set(self.who)), ("held", set(held))):
+        for name, there in (("leases", self.open), ("lease_info", set(self.who)), ("slots", set(held))):
             wrong += [f"the lease {lease} is not in {name}" for lease in sorted(every - there)]
         wrong += [f"{lease} of {self.who[lease]} is held by {by}" for lease, by in held.items()
                   if lease in self.who and not self.who[lease].startswith(by + " ")]  # fmt: skip
@@ -160,14 +160,14 @@ class _State:
         found = self.found
         sets: dict[tuple[str, str], int] = defaultdict(int)
         agents: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for rest in found.names["w"]:
+        for rest in found.names["waiting"]:
             kind, slug, cls, agent = rest.split(":")
-            sets[f"{kind}:{slug}", cls] += len(found.members("w", rest))
+            sets[f"{kind}:{slug}", cls] += len(found.members("waiting", rest))
             agents[f"{kind}:{slug}", cls].add(agent)
         counts = {
             (queue, cls): int(count)
-            for queue in found.names["cls"]
-            for cls, count in found.table("cls", queue).items()
+            for queue in found.names["classes"]
+            for cls, count in found.table("classes", queue).items()
         }
         wrong += [
             f"{' '.join(place)} counts {counts.get(place, 0)}, {sets.get(place, 0)} wait"
@@ -175,11 +175,11 @@ class _State:
             if counts.get(place, 0) != sets.get(place, 0)
         ]
         ready: dict[tuple[str, str], set[str]] = {}
-        for rest in found.names["rdy"]:
+        for rest in found.names["ready"]:
             queue, _, cls = rest.rpartition(":")
-            ready[queue, cls] = set(found.members("rdy", rest))
-        for agent in found.table("parked"):  # theirs stand aside
-            for text in found.members("park", agent):
+            ready[queue, cls] = set(found.members("ready", rest))
+        for agent in found.table("parked_agents"):  # theirs stand aside
+            for text in found.members("parked", agent):
                 queue, _, cls = text.partition(" ")
                 if agent in agents.get((queue, cls), ()):
                     ready.setdefault((queue, cls), set()).add(agent)
@@ -199,14 +199,14 @@ class _State:
         """What agents and teams are promised is the sum of what their running jobs hold."""
         promised: Counter[str] = Counter()
         wrong = []
-        for job, hold in self.found.table("holds").items():
+        for job, hold in self.found.table("reservations").items():
             agent, team, money, *tokens = hold.split(" ")
             for who in (f"a:{agent}", *((f"t:{team}",) if team != "-" else ())):
                 promised[who] += int(money)
                 promised[f"tokens {who}"] += sum(map(int, tokens))
             if job not in self.live:
                 wrong.append(f"{job} is no more and holds {hold}")
-        found = {who: int(total) for who, total in self.found.table("promised").items()}
+        found = {who: int(total) for who, total in self.found.table("reserved").items()}
         wrong += [
             f"{who} is promised {found.get(who, 0)}, its jobs hold {promised[who]}"
             for who in sorted(found.keys() | promised.keys())
@@ -218,8 +218,8 @@ class _State:
         """A job is in the inbox, runs or has ended, one of them, and is looked at until it has ended."""
         wrong = []
         found = self.found
-        queued, ended = set(found.names["sub"]), set(found.names["fin"])
-        inbox, past = set(found.scores("inbox")), found.scores("past")
+        queued, ended = set(found.names["submitted"]), set(found.names["result"])
+        inbox, past = set(found.scores("inbox")), found.scores("ended_jobs")
         for job in found.scores("jobs"):
             states = [
                 name
@@ -235,7 +235,7 @@ class _State:
                   if self.deadlines.get(job, 0) > found.now]  # fmt: skip
         wrong += [f"{job} has no deadline" for job in sorted(queued - self.deadlines.keys())]
         for job in sorted(ended):
-            count, state = found.members("fin", job)
+            count, state = found.members("result", job)
             if count != "1" or state not in list(JobState) or not JobState(state).final:
                 wrong.append(f"{job} has {count} ends, the first is {state!r}")
         wrong += [f"the answer of {job} is due and it has not ended"
@@ -263,7 +263,7 @@ class _State:
         for name, text in fields.items():
             if name.startswith("fb:"):
                 n = name[3:]
-                at, links = chain_of(text)
+                at, links = parse_chain(text)
                 stands = fields.get(f"at:{n}", "").partition(" ")[0]
                 if stands and stands != links[at]:
                     wrong.append(f"step {n} of {job} stands in {stands}, by its chain in {links[at]}")
@@ -331,7 +331,7 @@ class _State:
         left += [f"the deadline of {job}" for job in sorted(self.deadlines)]
         left += [f"the delay {member}" for member in sorted(self.delays)]
         left += [f"the answer of {job} is due" for job in sorted(found.scores("answers"))]
-        left += [f"{job} holds {what}" for job, what in sorted(found.table("holds").items())]
-        left += [f"{agent} is parked" for agent in sorted(found.table("parked"))]
+        left += [f"{job} holds {what}" for job, what in sorted(found.table("reservations").items())]
+        left += [f"{agent} is parked" for agent in sorted(found.table("parked_agents"))]
         left += [f"{entry} is in quarantine" for entry in sorted(found.members("quarantine"))]
         return left

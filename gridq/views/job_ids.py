@@ -8,7 +8,7 @@ from typing import Any
 from redis import Redis
 
 from gridq.errors import AmbiguousJob
-from gridq.jobs.waiting import look, not_found
+from gridq.jobs.waiting import build_poll, build_not_found_error
 from gridq.store.keys import Keys
 
 LEAST = 4
@@ -34,21 +34,21 @@ def find(client: Redis, keys: Keys, given: str, *, agent: str | None = None) -> 
     JobNotFound; AmbiguousJob: there are several.
     """
     pipe = client.pipeline(transaction=False)
-    for command in look(keys, given):
+    for command in build_poll(keys, given):
         pipe.execute_command(*command)  # type: ignore[no-untyped-call]
     end, running, queued = pipe.execute()
     if end is not None or running or queued:
         if agent is not None and not _owned(client, keys, [given], agent):
-            raise not_found(given)
+            raise build_not_found_error(given)
         return given
     if not _BEGINNING.fullmatch(given):
-        raise not_found(given)
+        raise build_not_found_error(given)
     pairs: Any = client.zscan_iter(keys("jobs"), match=f"{given}*", count=_PAGE)
     ids: list[str] = sorted({member.decode() for member, _ in pairs})  # a scan may tell of one twice
     if agent is not None:
         ids = _owned(client, keys, ids[:OWNED], agent)
     if not ids:
-        raise not_found(given)
+        raise build_not_found_error(given)
     if len(ids) > 1:
         more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
         raise AmbiguousJob(
@@ -66,7 +66,7 @@ def _owned(client: Redis, keys: Keys, jobs: list[str], agent: str) -> list[str]:
     """Those of `jobs` that `agent` submitted, as far as they are still there."""
     pipe = client.pipeline(transaction=False)
     for job in jobs:
-        for key in ("job", "sub", "about"):
+        for key in ("job", "submitted", "summary"):
             pipe.hget(keys(key, job), "agent")
     said = pipe.execute() if jobs else []
     return [job for at, job in enumerate(jobs) if agent.encode() in said[3 * at : 3 * at + 3]]

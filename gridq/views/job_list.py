@@ -102,8 +102,8 @@ def _summaries(client: Redis, keys: Keys, page: list[_Place]) -> list[JobSummary
     look = client.pipeline(transaction=False)
     for _, job in page:
         look.hmget(keys("job", job), HEAD)
-        look.hmget(keys("about", job), [*HEAD, "state", "ended"])
-        look.hmget(keys("sub", job), ["name", "agent", "options"])
+        look.hmget(keys("summary", job), [*HEAD, "state", "ended"])
+        look.hmget(keys("submitted", job), ["name", "agent", "options"])
     replies = look.execute() if page else []
     return [
         summary_of(job, ms, *replies[3 * number : 3 * number + 3]) for number, (ms, job) in enumerate(page)

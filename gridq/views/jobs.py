@@ -16,7 +16,7 @@ from typing import Any
 from redis import Redis
 
 from gridq.graph.plan import Step, load_step
-from gridq.jobs.record import End, chain_of
+from gridq.jobs.record import End, parse_chain
 from gridq.protocol.meters import UNKNOWN, Expects
 from gridq.protocol.models import Json, Row
 from gridq.protocol.states import JobState, StageState
@@ -140,9 +140,9 @@ class JobReader:
         # At one instant: between two looks a job may move from one place to the next.
         look = client.pipeline(transaction=True)
         look.hmget(keys("job", job), HEAD)
-        look.hmget(keys("sub", job), ["name", "agent", "at", "dl", "options"])
-        look.hmget(keys("about", job), [*HEAD, "state", "ended"])
-        look.lindex(keys("fin", job), 0)
+        look.hmget(keys("submitted", job), ["name", "agent", "at", "dl", "options"])
+        look.hmget(keys("summary", job), [*HEAD, "state", "ended"])
+        look.lindex(keys("result", job), 0)
         look.time()
         if rows:
             look.lrange(keys("rows", job), -MAX_STEPS, -1)
@@ -229,7 +229,7 @@ class JobReader:
         leases = {i: f"{self.job}:{i}:{rest.decode()}" for i, rest in enumerate(running) if rest is not None}
         if not leases:
             return {}
-        found: list[Any] = self._client.hmget(self._keys("who"), list(leases.values()))
+        found: list[Any] = self._client.hmget(self._keys("lease_info"), list(leases.values()))
         return {i: worker_of(text) for i, text in zip(leases, found, strict=True) if text is not None}
 
 
@@ -268,7 +268,7 @@ def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: 
     for name, field_ in _COUNTS.items():
         setattr(stage, name, int(one[field_] or 0))
     if one["fb"] is not None:
-        at, links = chain_of(_text(one["fb"]))
+        at, links = parse_chain(_text(one["fb"]))
         stage.queue, stage.links = links[at], tuple(links)
     ready, started = _seconds(one["t"]), _seconds(one["st"])
     if stage.state is StageState.RUNNING:

@@ -12,7 +12,7 @@ from redis import Redis
 
 from gridq.errors import NotQuarantined, StageQuarantined
 from gridq.graph.plan import Step, load_step
-from gridq.jobs.waiting import not_found
+from gridq.jobs.waiting import build_not_found_error
 from gridq.protocol.models import Json
 from gridq.protocol.states import JobState
 from gridq.store.keys import Keys
@@ -96,13 +96,13 @@ def act(scripts: Scripts, verb: Literal["release", "drop"], job: str, stage: str
     client, keys = scripts.client, scripts.keys
     view = JobReader(client, keys, job).read(rows=False)
     if view.state is None:
-        raise not_found(job)
+        raise build_not_found_error(job)
     step = _step_of(client, keys, view, str(stage))
     word = "not" if step is None else scripts.quarantine(verb, job, step, by)
     if word in ("not", "over", "unknown"):
         view = JobReader(client, keys, job).read(rows=False)
         if view.state is None:
-            raise not_found(job)
+            raise build_not_found_error(job)
         if verb == "drop" and _dropped(view, str(stage)):
             return False
         raise _not_quarantined(client, keys, view, str(stage))

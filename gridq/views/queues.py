@@ -81,7 +81,7 @@ def _read(client: Redis, keys: Keys, views: dict[str, QueueView], now: float) ->
     """Classes, wake-ups and the oldest stage of each queue."""
     look = client.pipeline(transaction=False)
     for queue in views:
-        look.hgetall(keys("cls", queue))
+        look.hgetall(keys("classes", queue))
         look.llen(keys.queue(queue))
     replies: list[Any] = look.execute() if views else []
     classes = []
@@ -93,9 +93,9 @@ def _read(client: Redis, keys: Keys, views: dict[str, QueueView], now: float) ->
             classes.append((view, name))
     look = client.pipeline(transaction=False)
     for view, name in classes:
-        look.zrange(keys("rdy", view.queue, name), 0, AGENTS - 1)
+        look.zrange(keys("ready", view.queue, name), 0, AGENTS - 1)
     waiting = [
-        (view, _priority(name), keys("w", view.queue, name, agent.decode()))
+        (view, _priority(name), keys("waiting", view.queue, name, agent.decode()))
         for (view, name), agents in zip(classes, look.execute() if classes else (), strict=True)
         for agent in agents
     ]
@@ -147,7 +147,7 @@ def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
     if not ready:
         return "the delay of a Retry, or the next stage to become ready"
     first = max(ready, key=lambda stage: stage.wait_ms or 0.0)
-    if client.exists(keys("park", view.agent)):
+    if client.exists(keys("parked", view.agent)):
         own: Any = client.hget(keys("job", view.job), "team")
         return _used_up(accounts.read(client, keys, "UTC"), view.agent, (own or b"").decode())
     live = live_seats(client, keys)

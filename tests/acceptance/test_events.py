@@ -25,7 +25,7 @@ def monitor(whole_grid: WholeGrid) -> Iterator[Monitor]:
     """A monitor that has switched the events of every worker on, and is listened for."""
     with Monitor(app) as listening:
         listening.enable()
-        wait_for(lambda: whole_grid.client.redis.exists(whole_grid.client.keys("watched")))
+        wait_for(lambda: whole_grid.client.redis.exists(whole_grid.client.keys("monitored_by")))
         yield listening
 
 

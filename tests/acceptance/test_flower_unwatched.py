@@ -24,7 +24,7 @@ def test_no_task_event_is_sent_before_a_monitor_asks(whole_grid: WholeGrid) -> N
     client.cancel(job)
     heard = sent_until(listening, "worker-heartbeat")
     assert not [kind for kind in heard if kind.startswith("task-")]
-    assert not client.redis.exists(client.keys("watched"))
+    assert not client.redis.exists(client.keys("monitored_by"))
 
     environ = {
         "GRIDQ_BROKER_URL": whole_grid.config.broker_url.get_secret_value(),
@@ -32,7 +32,7 @@ def test_no_task_event_is_sent_before_a_monitor_asks(whole_grid: WholeGrid) -> N
         "GRIDQ_HOME": str(whole_grid.config.home),
     }
     with FlowerProcess(environ) as flower:
-        wait_for(lambda: client.redis.exists(client.keys("watched")))
+        wait_for(lambda: client.redis.exists(client.keys("monitored_by")))
         job = client.submit(ECHO, 1)
         client.result(job, 20)
         wait_for(lambda: known(flower, f"{job}.0").get("state") == "SUCCESS")

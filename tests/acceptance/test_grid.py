@@ -148,7 +148,7 @@ def test_a_stream_gives_the_pieces_as_they_are_made(whole_grid: WholeGrid) -> No
 def test_cancel_stops_a_running_stage_and_is_quiet_when_repeated(whole_grid: WholeGrid) -> None:
     client = whole_grid.client
     job = client.submit(graph(stage("bench_sleep", ms=60_000)))
-    wait_for(lambda: client.redis.hlen(client.keys("held", _bench_seat(client))) == 1)
+    wait_for(lambda: client.redis.hlen(client.keys("slots", _bench_seat(client))) == 1)
     assert client.cancel(job) is True
     assert client.cancel(job) is False
     assert client.status(job) is JobState.CANCELLED
@@ -192,7 +192,7 @@ def test_waiting_for_a_seat_is_the_submitters_choice(whole_grid: WholeGrid) -> N
 def test_a_worker_killed_in_the_midst_costs_nothing_but_time(whole_grid: WholeGrid) -> None:
     client = whole_grid.client
     jobs = [gridq.run_graph.delay(graph(stage("bench_sleep", ms=1500)), number) for number in range(4)]
-    wait_for(lambda: client.redis.hlen(client.keys("held", _bench_seat(client))) == 4)
+    wait_for(lambda: client.redis.hlen(client.keys("slots", _bench_seat(client))) == 4)
     child = whole_grid.home.children["bench"]
     child.kill()
     child.wait()
@@ -205,7 +205,7 @@ def test_a_stopped_worker_finishes_what_it_can_and_hands_back_the_rest(whole_gri
     client = whole_grid.client
     short = gridq.run_graph.delay(graph(stage("bench_sleep", ms=800)), "short")
     long = gridq.run_graph.delay(graph(stage("bench_sleep", ms=6000)), "long")
-    wait_for(lambda: client.redis.hlen(client.keys("held", _bench_seat(client))) == 2)
+    wait_for(lambda: client.redis.hlen(client.keys("slots", _bench_seat(client))) == 2)
     child = whole_grid.home.children["bench"]
     began = time.monotonic()
     child.send_signal(signal.SIGTERM)
@@ -243,7 +243,7 @@ def test_a_second_worker_of_a_seat_is_refused(whole_grid: WholeGrid) -> None:
 
 def test_a_server_that_forgot_everything_is_told_again(whole_grid: WholeGrid) -> None:
     client = whole_grid.client
-    names = ("seats", "concurrency", "serve:*", "idle:*", "seat:*", "wake_ups")
+    names = ("seats", "concurrency", "serving:*", "idle:*", "seat:*", "wake_ups")
     known = [key for name in names for key in client.redis.scan_iter(client.keys(name))]
     client.redis.delete(*known)  # at once: no seat comes back in between and loses half of itself
     wait_for(lambda: client.redis.zcard(client.keys("seats")) == 3)
@@ -260,7 +260,7 @@ def test_workers_are_told_of(whole_grid: WholeGrid) -> None:
 def test_afterwards_every_key_has_a_life(whole_grid: WholeGrid) -> None:
     assert not keys_without_ttl(whole_grid.client.redis, whole_grid.config.prefix)
     client = whole_grid.client
-    for name in ("leases", "who", "inbox", "answers", "deadlines"):
+    for name in ("leases", "lease_info", "inbox", "answers", "deadlines"):
         wait_for(lambda name=name: not client.redis.exists(client.keys(name)), 5)  # type: ignore[misc]
     assert json.dumps(client.status("nothing")) == "null"
 

@@ -82,6 +82,6 @@ def test_cancel_frees_the_slot_while_it_generates(model_grid: WholeGrid) -> None
     assert client.cancel(job)
     busy = next(ad.seat for ad in client.workers() if ad.kind == "gpu")
     until = time.monotonic() + 5
-    while client.redis.exists(client.keys("held", busy)):
+    while client.redis.exists(client.keys("slots", busy)):
         assert time.monotonic() < until, "the slot is still taken"
     assert gridq.complete.delay(prompt="One, two,", model=MODEL, max_tokens=4).get(timeout=60)

@@ -40,7 +40,7 @@ def test_a_degraded_seat_is_no_live_seat_until_it_heals(grid_env: GridEnv) -> No
         session = grid.sessions["m.bench"]
 
         def advertise() -> None:
-            rest = session.resting.now
+            rest = session.unavailable
             ad = Advertisement(
                 seat="m.bench",
                 machine="m",
@@ -57,7 +57,7 @@ def test_a_degraded_seat_is_no_live_seat_until_it_heals(grid_env: GridEnv) -> No
         session.on_change = advertise
         job = grid.client.submit(ECHO, 1)
         until = time.monotonic() + 20
-        while grid_env.client.exists(grid.scripts.keys("serving", "bench:any")) or not session.resting.now:
+        while grid_env.client.exists(grid.scripts.keys("serving", "bench:any")) or not session.unavailable:
             assert time.monotonic() < until
             time.sleep(0.01)
         with pytest.raises(NoLiveSeat, match="degraded: The login has run out"):

@@ -143,7 +143,7 @@ def test_a_fan_out_of_a_thousand(grid: LocalGrid) -> None:
 def test_the_grid_is_empty_afterwards(grid: LocalGrid) -> None:
     keys = grid.scripts.keys
     client = grid.scripts.client
-    for name in ("leases", "who", "deadlines", "inbox", "answers"):
+    for name in ("leases", "lease_info", "deadlines", "inbox", "answers"):
         assert not client.exists(keys(name)), name
-    for pattern in ("cls:*", "w:*", "rdy:*", "held:*", "job:*", "sub:*", "vals:*"):
+    for pattern in ("classes:*", "waiting:*", "ready:*", "slots:*", "job:*", "submitted:*", "values:*"):
         assert not list(client.scan_iter(keys(pattern))), pattern

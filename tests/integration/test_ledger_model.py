@@ -187,7 +187,7 @@ class Ledgers(RuleBasedStateMachine):
             if not isinstance(found, Claim):
                 break
             self.grid.complete(found.lease)
-        assert not self.grid.own() & {"holds", "promised", "parked", "leases"}
+        assert not self.grid.own() & {"reservations", "reserved", "parked_agents", "leases"}
         self.consistent()
         self.grid.client.unlink(*self.grid.client.scan_iter(f"{self.grid.keys.prefix}*", count=5000))
 

@@ -344,21 +344,32 @@ class Protocol(Entering):
         grid.client.delete(grid.keys("answers"), *(grid.keys.queue(queue) for queue in (ONE, TWO, PURE)))
         grid.sweep()
         names = grid.own()
-        kinds = {name.partition(":")[0] for name in names} - {"val"}
-        history = {"fin", "rows", "str", "about", "jobs", "past", "spent", "idem", "calls", "ledger"}
+        kinds = {name.partition(":")[0] for name in names} - {"value"}
+        history = {
+            "result",
+            "rows",
+            "stream",
+            "summary",
+            "jobs",
+            "ended_jobs",
+            "spent",
+            "idempotency",
+            "request_times",
+            "ledger",
+        }
         assert kinds <= history | {
             "seat",
-            "late",
-            "vt",
-            "swept",
-            "losses",
+            "closed_lease",
+            "virtual_time",
+            "last_sweep",
+            "attempts_lost",
             "wake_ups",
             "wake_up_number",
             "schema",
         }
         ends = [grid.ended(job) for job in self.over]
-        answers = {f"val:{end.payload[1:].decode()}" for end in ends if end.payload.startswith(b"@")}
-        assert {name for name in names if name.startswith("val:")} == answers
+        answers = {f"value:{end.payload[1:].decode()}" for end in ends if end.payload.startswith(b"@")}
+        assert {name for name in names if name.startswith("value:")} == answers
         assert not keys_without_ttl(grid.client, grid.keys.prefix)
         grid.client.unlink(*grid.client.scan_iter(f"{grid.keys.prefix}*", count=5000))
 

@@ -137,7 +137,7 @@ def test_a_cent_is_promised_once(grid_env: GridEnv, tmp_path: object) -> None:
     assert len(jobs) == 50
     for job in jobs:
         grid.scripts.stop(job, "cancelled", "{}")
-    assert not grid.own() & {"promised", "holds"}
+    assert not grid.own() & {"reserved", "reservations"}
 
 
 def test_requests_a_minute_are_exact_over_slots_of_several_processes(grid_env: GridEnv) -> None:

@@ -149,7 +149,7 @@ def test_what_cannot_be_recorded_is_counted_as_lost(
         grid.client.run(ECHO, 1, timeout=20)
     assert runner.runs == 3
     assert caught.value.details["attempt"] == 3
-    assert grid.scripts.client.hget(grid.scripts.keys("attempts_lost"), "n") == b"2"
+    assert grid.scripts.client.hget(grid.scripts.keys("attempts_lost"), "count") == b"2"
 
 
 def test_what_is_done_at_a_cancel_delays_no_renewal(odd: tuple[LocalGrid, Odd]) -> None:

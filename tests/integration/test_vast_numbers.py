@@ -59,8 +59,8 @@ def test_what_was_used(grid: LocalGrid, said: int) -> None:
 )
 def test_what_will_be_used(grid: LocalGrid, root: Any) -> None:
     job = grid.client.submit({"root": root}, {}, agent="ann", avoid=["m.bench"], wait_for_seat=True)
-    assert kept(grid, "promised")
+    assert kept(grid, "reserved")
     assert verify(grid.scripts.client, grid.scripts.keys).differences == ()
     grid.client.cancel(job)
-    wait_for(lambda: not kept(grid, "promised"))
+    wait_for(lambda: not kept(grid, "reserved"))
     assert verify(grid.scripts.client, grid.scripts.keys).differences == ()

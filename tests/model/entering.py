@@ -48,11 +48,11 @@ class Entering(Submitting):
             self.enter(key, self.requests[key][-1])
         elif what == "minute":
             for request in self.called[key]:
-                self.grid.client.zincrby(self.grid.keys("calls", key), -MINUTE - 1, request)
+                self.grid.client.zincrby(self.grid.keys("request_times", key), -MINUTE - 1, request)
             self.called[key].clear()
         elif what == "lapse" and self.opened[key]:
             request = pick.choice(sorted(self.opened[key]))
-            self.grid.age("opened:" + key, request)
+            self.grid.age("open_requests:" + key, request)
             self.opened[key][request] = True
         elif what in ("depart", "hold") and self.requests[key]:
             # Some of them ended long ago, or were never let in: a gateway may say so late, and twice.
@@ -104,8 +104,8 @@ class Entering(Submitting):
         now = self.grid.now()
         look = self.grid.client.pipeline(transaction=True)
         for key in LIMITS:
-            look.zrange(self.grid.keys("opened", key), 0, -1, withscores=True)
-            look.zrangebyscore(self.grid.keys("calls", key), now - MINUTE, "+inf")
+            look.zrange(self.grid.keys("open_requests", key), 0, -1, withscores=True)
+            look.zrangebyscore(self.grid.keys("request_times", key), now - MINUTE, "+inf")
         found: list[Any] = look.execute()
         for key, opened, calls in zip(LIMITS, found[::2], found[1::2], strict=True):
             rpm, parallel = LIMITS[key]

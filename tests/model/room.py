@@ -6,7 +6,7 @@ from collections import Counter
 
 from gridq.errors import QueueDropped
 from gridq.graph.plan import Plan, Step
-from gridq.jobs.record import rung
+from gridq.jobs.record import round_up_cost
 from tests.unit.store.plans import Grid
 
 Bounds = dict[str, tuple[int, bool]]
@@ -32,8 +32,8 @@ class Room:
         client, keys = self.grid.client, self.grid.keys
         served = []
         for queue in step.links:
-            left = [self.grid.left(seat.decode()) for seat in client.smembers(keys("serve", queue))]
-            if any(each is None or each >= rung(step.micro_dollars) for each in left):
+            left = [self.grid.left(seat.decode()) for seat in client.smembers(keys("serving", queue))]
+            if any(each is None or each >= round_up_cost(step.micro_dollars) for each in left):
                 return queue
             served += [queue] if left else []
         return served[0] if served else step.queue
@@ -44,7 +44,7 @@ class Room:
         for cls in self.grid.classes(queue):
             if not cls.startswith("0/"):
                 for agent in agents:
-                    key = self.grid.keys("w", queue, cls, agent)
+                    key = self.grid.keys("waiting", queue, cls, agent)
                     members = [member.decode() for member in self.grid.client.zrange(key, 0, -1)]
                     found.update(member.rpartition(":")[0] for member in members)
         return found

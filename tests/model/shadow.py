@@ -77,8 +77,8 @@ class Shadow:
         client, keys = self.grid.client, self.grid.keys
         wrong = [f"{stage} is recorded {n} times" for stage, n in self.recorded.items() if n > 1]
         look = client.pipeline(transaction=True)
-        look.hgetall(keys("who"))
-        look.hgetall(keys("holds"))
+        look.hgetall(keys("lease_info"))
+        look.hgetall(keys("reservations"))
         look.hgetall(keys("spent", "0"))
         look.zrange(keys("answers"), 0, -1)
         for seat in budgets:
@@ -111,7 +111,7 @@ class Shadow:
         client, keys = self.grid.client, self.grid.keys
         rows = [row.decode() for row in client.lrange(keys("rows", job), 0, -1)]
         stream = [
-            fields[b"piece"].decode() for _, fields in client.xrange(keys("str", job)) if b"piece" in fields
+            fields[b"piece"].decode() for _, fields in client.xrange(keys("stream", job)) if b"piece" in fields
         ]
         wrong = [f"{job}: rows {rows}, and should be {self.rows[job]}"] if rows != self.rows[job] else []
         if stream != self.pieces[job]:

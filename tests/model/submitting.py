@@ -173,7 +173,7 @@ class Submitting(RuleBasedStateMachine):
 
     def take_in(self, job: str, tree: Tree) -> None:
         """A router admits or refuses what stands in the inbox."""
-        agent = self.grid.client.hget(self.grid.keys("sub", job), "agent").decode()
+        agent = self.grid.client.hget(self.grid.keys("submitted", job), "agent").decode()
         if not self.admitted(tree, job, agent, deadline_ms=None):
             assert self.grid.scripts.stop(job, "failed", "{}", inbox_only=True) == "celery"
             self.shadow.keys = {key: of for key, of in self.shadow.keys.items() if of[0] != job}

@@ -56,8 +56,8 @@ class Watcher:
         look.zrange(self.grid.keys("leases"), 0, -1)
         for job in running:
             look.hgetall(self.grid.keys("job", job))
-            look.exists(self.grid.keys("sub", job))
-            look.lrange(self.grid.keys("fin", job), 0, -1)
+            look.exists(self.grid.keys("submitted", job))
+            look.lrange(self.grid.keys("result", job), 0, -1)
         leases, *found = look.execute()
         opened = {lease.decode() for lease in leases}
         fields = {job: _text(found[at]) for job, at in zip(running, range(0, len(found), 3), strict=True)}

@@ -13,14 +13,14 @@ from functools import lru_cache
 from gridq.errors import InvalidField
 from gridq.protocol import queue_names
 from gridq.protocol.models import Demand, Effect
-from workers.model_apis.models import ModelOffer
+from workers.model_apis.model_catalogue import ModelOffer
 
 EFFECT = "Llm"
 KIND = "llm"
 ANY = "any"
 
 
-MOST_LINKS = 8
+MAX_MODELS = 8
 """Models that one stage may name, the first it would rather have and those it makes do with."""
 
 
@@ -29,7 +29,7 @@ def _queue(name: str) -> str:
     return queue_names.capability(KIND, name)
 
 
-def llm_demand(effect: Effect) -> Demand | None:
+def parse_llm_demand(effect: Effect) -> Demand | None:
     """What `{"effect": "Llm", "model"?, "context"?, "embeddings"?}` needs; None for any other effect.
 
     No model, null and `any` all mean `llm:any`. `model` may be a list: the first of them that a seat can
@@ -45,10 +45,10 @@ def llm_demand(effect: Effect) -> Demand | None:
     context = _context(fields.get("context"), "effects.context")
     if not isinstance(models, list):
         return Demand(queue=_named(models, "effects.model"), needs={**context, **embeddings})
-    if not 1 <= len(models) <= MOST_LINKS:
+    if not 1 <= len(models) <= MAX_MODELS:
         raise InvalidField(
             f"An Llm effect's model is a list of {len(models)}",
-            {"path": "effects.model", "expected": f"1 to {MOST_LINKS} models, the best first"},
+            {"path": "effects.model", "expected": f"1 to {MAX_MODELS} models, the best first"},
         )
     links: list[Demand] = []
     for number, told in enumerate(models):
@@ -107,7 +107,7 @@ def _context(context: object, path: str) -> dict[str, int]:
     return {"context": context}
 
 
-def llm_queues(models: Iterable[ModelOffer]) -> list[str]:
+def list_llm_queues(models: Iterable[ModelOffer]) -> list[str]:
     """Every queue that a seat with `models` serves: exact names, then families, then `llm:any`; [] without a
     model.
     """
@@ -119,32 +119,32 @@ def llm_queues(models: Iterable[ModelOffer]) -> list[str]:
     return list(dict.fromkeys(map(_queue, [*names, *families, ANY])))
 
 
-def llm_families(models: Iterable[ModelOffer]) -> dict[str, list[str]]:
+def list_families_by_queue(models: Iterable[ModelOffer]) -> dict[str, list[str]]:
     """Queue → the names by which budgets may call the model that serves it here: its own, its families'."""
     found: dict[str, list[str]] = {}
     for model in models:
         names = [queue_names.slug(name) for name in dict.fromkeys((model.name, *model.families))]
-        for queue in llm_queues([model]):
+        for queue in list_llm_queues([model]):
             found.setdefault(queue, names)
     return found
 
 
-def serving(demand: Demand, models: Iterable[ModelOffer]) -> list[ModelOffer]:
+def filter_models(demand: Demand, models: Iterable[ModelOffer]) -> list[ModelOffer]:
     """Those of `models` that meet `demand`, in the seat's own order of preference."""
     return [
         model
         for model in models
-        if demand.queue in llm_queues([model])
+        if demand.queue in list_llm_queues([model])
         and (model.context is None or model.context >= demand.needs.get("context", 0))
         and (model.embeddings or not demand.needs.get("embeddings"))
     ]
 
 
-def lack(demand: Demand, models: Sequence[ModelOffer]) -> str:
+def describe_model_shortfall(demand: Demand, models: Sequence[ModelOffer]) -> str:
     """In words what a seat with `models` lacks for `demand`; empty where one of them meets it."""
-    if serving(demand, models):
+    if filter_models(demand, models):
         return ""
-    called = [model for model in models if demand.queue in llm_queues([model])]
+    called = [model for model in models if demand.queue in list_llm_queues([model])]
     if not called:
         return f"it does not serve {demand.queue}"
     if demand.needs.get("embeddings"):
@@ -154,18 +154,18 @@ def lack(demand: Demand, models: Sequence[ModelOffer]) -> str:
     return f"its context is {max(model.context or 0 for model in called)} tokens"
 
 
-def named(name: object, models: Sequence[ModelOffer]) -> list[ModelOffer]:
+def find_models(name: object, models: Sequence[ModelOffer]) -> list[ModelOffer]:
     """Those of `models` that a request's `model` field may mean: all for nothing or `any`, else by name or
     family; of a list by the first of its names that one of them has.
     """
     if name is None or name == ANY:
         return list(models)
     if isinstance(name, list):
-        found = (named(_name_in(each), models) for each in name if each is not None)
+        found = (find_models(_name_in(each), models) for each in name if each is not None)
         return next((some for some in found if some), [])
     if not isinstance(name, str) or not name.strip():
         return []
-    return [model for model in models if _queue(name.strip()) in llm_queues([model])]
+    return [model for model in models if _queue(name.strip()) in list_llm_queues([model])]
 
 
 def names_link(name: object, demand: Demand) -> bool:

@@ -22,24 +22,24 @@ from typing import Any, Protocol, TypeVar
 from gridq.errors import SeatUnavailable, StageError
 from gridq.graph.plan import WRAP_KEYS
 from gridq.protocol.models import Estimate, Json, StageCall, Usage
-from workers.model_apis.demand import llm_demand, named, names_link, serving
-from workers.model_apis.models import ModelOffer
-from workers.model_apis.usage import count, filled, openai_usage
+from workers.model_apis.demand import parse_llm_demand, find_models, names_link, filter_models
+from workers.model_apis.model_catalogue import ModelOffer
+from workers.model_apis.usage import parse_count, complete_usage, parse_openai_usage
 
 IMPLEMENTATIONS = ("llm:complete", "llm:chat", "llm:embed")
 API_REQUEST = "llm:api_request"
-"""The fourth, whose request and answer are those of a model API; see `workers.model_apis.request`."""
+"""The fourth, whose request and answer are those of a model API; see `workers.model_apis.api_request`."""
 
 DEFAULT_ANSWER_TOKENS = 1024
 """What an answer without `max_tokens` is estimated at."""
 
-CHARACTERS_A_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 """A rule of thumb for estimates only; OpenAI and Anthropic both state it for English text."""
 
-MOST_CALLS = 1000
+MAX_TOOL_CALLS = 1000
 """Calls of tools in one answer at most."""
 
-PICTURE_CHARACTERS = 1600 * CHARACTERS_A_TOKEN
+MAX_IMAGE_CHARACTERS = 1600 * CHARACTERS_PER_TOKEN
 """What a picture counts at most: Anthropic states 1,600 tokens for the largest."""
 
 
@@ -52,7 +52,7 @@ class Endpoint(StrEnum):
 
 
 @dataclass(frozen=True)
-class Request:
+class ModelRequest:
     """One call of a model: which endpoint, the request's body (without model and stream), how to read the
     answer.
     """
@@ -67,7 +67,7 @@ class Request:
         return self.endpoint is Endpoint.EMBEDDINGS
 
 
-def request(stage: StageCall, value: Json) -> Request:
+def parse_request(stage: StageCall, value: Json) -> ModelRequest:
     """The call that `stage` makes for input `value`; StageError names the field that is wrong."""
     match stage.implementation:
         case "llm:complete":
@@ -86,7 +86,7 @@ def request(stage: StageCall, value: Json) -> Request:
     )
 
 
-def _complete(stage: StageCall, value: dict[str, Json]) -> Request:
+def _complete(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
     body = _body(value)
     prompt, system, raw = body.pop("prompt", None), body.pop("system", None), body.pop("raw", False)
     if not isinstance(prompt, str):
@@ -96,16 +96,16 @@ def _complete(stage: StageCall, value: dict[str, Json]) -> Request:
     if raw:
         if system:
             raise _wrong(stage, "system", "nothing beside raw: a bare prompt has no system message")
-        return Request("llm:complete", Endpoint.COMPLETIONS, {**body, "prompt": prompt}, value.get("model"))
+        return ModelRequest("llm:complete", Endpoint.COMPLETIONS, {**body, "prompt": prompt}, value.get("model"))
     messages = _with_system(system, [{"role": "user", "content": prompt}])
-    return Request("llm:complete", Endpoint.CHAT, {**body, "messages": messages}, value.get("model"))
+    return ModelRequest("llm:complete", Endpoint.CHAT, {**body, "messages": messages}, value.get("model"))
 
 
 def _with_system(system: str | None, messages: list[Json]) -> list[Json]:
     return [{"role": "system", "content": system}, *messages] if system else messages
 
 
-def _chat(stage: StageCall, value: dict[str, Json]) -> Request:
+def _chat(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
     body = _body(value)
     messages, system = body.pop("messages", None), body.pop("system", None)
     if isinstance(messages, str):
@@ -118,17 +118,17 @@ def _chat(stage: StageCall, value: dict[str, Json]) -> Request:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _wrong(stage, f"messages[{index}]", "an object with a role")
     body["messages"] = _with_system(system, messages)
-    return Request("llm:chat", Endpoint.CHAT, body, value.get("model"))
+    return ModelRequest("llm:chat", Endpoint.CHAT, body, value.get("model"))
 
 
-def _embed(stage: StageCall, value: dict[str, Json]) -> Request:
+def _embed(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
     body = _body(value)
     texts = body.get("input")
     if not (isinstance(texts, str) or (isinstance(texts, list) and all(isinstance(t, str) for t in texts))):
         raise _wrong(stage, "input", "a string or a list of strings")
     if not texts or (isinstance(texts, list) and not all(texts)):
         raise _wrong(stage, "input", "no empty text and no empty list")
-    return Request("llm:embed", Endpoint.EMBEDDINGS, body, value.get("model"))
+    return ModelRequest("llm:embed", Endpoint.EMBEDDINGS, body, value.get("model"))
 
 
 def _record(stage: StageCall, value: Json, subject: str, bare: type | tuple[type, ...]) -> dict[str, Json]:
@@ -167,7 +167,7 @@ def _wrong(stage: StageCall, field: str, expected: str) -> StageError:
 M = TypeVar("M", bound=ModelOffer)
 
 
-class Wanted(Protocol):
+class ModelQuery(Protocol):
     """What a request says of its model: the name, null or `any`, and whether it must embed."""
 
     @property
@@ -176,7 +176,7 @@ class Wanted(Protocol):
     def embeddings(self) -> bool: ...
 
 
-def choose(stage: StageCall, asked: Wanted, models: Sequence[M]) -> M:
+def choose_model(stage: StageCall, asked: ModelQuery, models: Sequence[M]) -> M:
     """The model of this seat that runs the stage: the first that both the effect and the input's `model`
     allow. Of an effect with several models the one counts from whose queue the seat took the stage, whichever
     of them the input names.
@@ -187,9 +187,9 @@ def choose(stage: StageCall, asked: Wanted, models: Sequence[M]) -> M:
     allowed: Sequence[ModelOffer] = models
     asks = asked.model
     for effect in stage.effects:
-        demand = llm_demand(effect)
+        demand = parse_llm_demand(effect)
         if demand is not None:
-            allowed = serving(demand.link(stage.queue), allowed)
+            allowed = filter_models(demand.link(stage.queue), allowed)
             asks = None if names_link(asks, demand) else asks
     if not allowed:
         raise SeatUnavailable(
@@ -199,7 +199,7 @@ def choose(stage: StageCall, asked: Wanted, models: Sequence[M]) -> M:
                 "expected": "one of " + (", ".join(model.name for model in models) or "none"),
             },
         )
-    wanted = named(asks, allowed)
+    wanted = find_models(asks, allowed)
     if asked.embeddings:
         wanted = sorted(wanted, key=lambda model: not model.embeddings)
     if not wanted:
@@ -215,7 +215,7 @@ def choose(stage: StageCall, asked: Wanted, models: Sequence[M]) -> M:
     return next(model for model in models if model.name == name)
 
 
-class Answer:
+class AnswerBuilder:
     """An answer as it comes in, chunk by chunk (`chat.completion.chunk`, `text_completion`) or whole, to the
     request `body`.
     """
@@ -252,7 +252,7 @@ class Answer:
                 self.message[key] = part
         says = {key: part for key, part in delta.items() if part and key != "role"}
         if says:  # calls of tools and thoughts are paid for as well
-            self.pieces += tokens_of(says) if whole else 1
+            self.pieces += estimate_tokens(says) if whole else 1
         return text
 
     def _count(self, chunk: dict[str, Json]) -> None:
@@ -264,7 +264,7 @@ class Answer:
         calls = self.message.setdefault("tool_calls", [])
         for position, part in enumerate(parts):
             index = position if part.get("index") is None else part["index"]
-            if not isinstance(index, int) or not 0 <= index < MOST_CALLS:
+            if not isinstance(index, int) or not 0 <= index < MAX_TOOL_CALLS:
                 raise ValueError("a call of a tool has no place")
             while len(calls) <= index:
                 calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
@@ -283,26 +283,26 @@ class Answer:
         """The usage the model stated; until it does, and what it leaves out, by rule of thumb: the request's
         characters, and the pieces seen so far as tokens.
         """
-        told = filled(self._usage, lambda: tokens_of(self._body) if self.pieces else 0, self.pieces)
-        return openai_usage(told, self._tier)
+        told = complete_usage(self._usage, lambda: estimate_tokens(self._body) if self.pieces else 0, self.pieces)
+        return parse_openai_usage(told, self._tier)
 
 
-def vectors(response: dict[str, Json], one: bool) -> Json:
+def extract_vectors(response: dict[str, Json], one: bool) -> Json:
     """The embeddings of a response in the order of the input; one list of numbers for `one` text."""
     data = sorted(response["data"], key=lambda item: item.get("index", 0))
     found = [item["embedding"] for item in data]
     return found[0] if one else found
 
 
-def embedding_usage(stated: Json, body: dict[str, Json]) -> dict[str, Json]:
+def complete_embedding_usage(stated: Json, body: dict[str, Json]) -> dict[str, Json]:
     """The `usage` of an answer to the request `body` for embeddings, by rule of thumb where it states none.
     No endpoint charges for the numbers that come out.
     """
-    told = filled(stated, lambda: tokens_of(body), 0)
+    told = complete_usage(stated, lambda: estimate_tokens(body), 0)
     return {name: told[name] for name in told if name != "completion_tokens"}
 
 
-def estimate(stage: StageCall, value: Json) -> Estimate:
+def estimate_usage(stage: StageCall, value: Json) -> Estimate:
     """Tokens a stage will use: its text at four characters a token, and as many for the answer as it may
     take.
     """
@@ -315,22 +315,22 @@ def estimate(stage: StageCall, value: Json) -> Estimate:
         value = told = told["body"] if isinstance(told.get("body"), dict) else {}
     answer = 0
     if not embeds:
-        answer = count(told.get("max_tokens") or told.get("max_completion_tokens")) or DEFAULT_ANSWER_TOKENS
-        answer *= count(told.get("n")) or 1
-    return Estimate(tokens_in=tokens_of(value), tokens_out=answer)
+        answer = parse_count(told.get("max_tokens") or told.get("max_completion_tokens")) or DEFAULT_ANSWER_TOKENS
+        answer *= parse_count(told.get("n")) or 1
+    return Estimate(tokens_in=estimate_tokens(value), tokens_out=answer)
 
 
-def tokens_of(value: Json) -> int:
+def estimate_tokens(value: Json) -> int:
     """The tokens that all texts in `value` are, by rule of thumb."""
-    return characters(value) // CHARACTERS_A_TOKEN + 1
+    return count_characters(value) // CHARACTERS_PER_TOKEN + 1
 
 
-def characters(value: Json) -> int:
+def count_characters(value: Json) -> int:
     """The characters of all texts in `value`; a picture or a file written into it counts as one picture."""
     if isinstance(value, str):
-        return len(value) if not value.startswith("data:") else min(len(value), PICTURE_CHARACTERS)
+        return len(value) if not value.startswith("data:") else min(len(value), MAX_IMAGE_CHARACTERS)
     if isinstance(value, dict):
-        return sum(characters(item) for item in value.values())
+        return sum(count_characters(item) for item in value.values())
     if isinstance(value, list):
-        return sum(characters(item) for item in value)
+        return sum(count_characters(item) for item in value)
     return 0

@@ -18,7 +18,6 @@ from gridq.execution.attempt import Attempt
 from gridq.execution.session import Session
 from gridq.process.periodic import Repeat
 from gridq.protocol.seat_states import Unavailable
-from gridq.protocol.seat_states import Unavailable
 from workers.owner import switch
 from workers.owner.rules import Rule
 

@@ -160,7 +160,7 @@ def _asks_for_keys(grid: Deployment) -> bool:
         translated(config.broker_url.get_secret_value()),
         connect(config.broker_url.get_secret_value(), name="gridq-up") as client,
     ):
-        return bool(client.exists(grid.keys("keys")))
+        return bool(client.exists(grid.keys("api_keys")))
 
 
 def _start_flower(grid: Deployment) -> None:

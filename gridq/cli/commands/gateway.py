@@ -111,7 +111,7 @@ def _look_at_grid(options: GatewayOptions) -> bool:
     with client_of(settings()) as client, translated(client.url):
         check_kept(client.redis)
         client.scripts.adopt()
-        keyed = bool(client.redis.exists(client.keys("keys")))
+        keyed = bool(client.redis.exists(client.keys("api_keys")))
     if not keyed and not is_loopback(options.host):
         raise GatewayOpen(
             f"The grid has no API key, and {options.host} is reached beyond this machine",

@@ -62,7 +62,7 @@ def create(
 
     limits = api_keys.KeyLimits(rpm, parallel, max_body, tuple(dict.fromkeys(origin or ())))
     with _grid() as (client, names):
-        first = not client.exists(names("keys"))
+        first = not client.exists(names("api_keys"))
         made, text = api_keys.create(
             client, names, agent, team=team, scopes=scope or api_keys.USUAL, limits=limits
         )

@@ -37,8 +37,8 @@ from gridq.errors import (
     OriginRefused,
     TooManyAttempts,
 )
-from gridq.gateway.auth.failed_attempts import BURST, EVERY, Attempts, address_of
-from gridq.gateway.auth.key_limits import Slots
+from gridq.gateway.auth.failed_attempts import BURST, REFILL_SECONDS, FailedAttempts, resolve_address
+from gridq.gateway.auth.key_limits import KeyLimiter
 from gridq.gateway.http import cors
 from gridq.gateway.http.bounds import body_too_large
 from gridq.limits import api_keys
@@ -46,19 +46,19 @@ from gridq.limits.api_keys import ALL, UNLIMITED, Key
 from gridq.limits.quotas_file import NAME
 
 if TYPE_CHECKING:
-    from gridq.gateway.grid.connection import Door
+    from gridq.gateway.grid.connection import GridConnection
 
-KEPT = 1.0
+CACHE_SECONDS = 1.0
 """Seconds for which a key that was good, and whether the grid asks for keys, is not looked up again."""
 
-MOST = 1024
+MAX_CACHED_KEYS = 1024
 """Keys that are remembered."""
 
 
-FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+FORWARDING_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 """Headers by which a proxy says for whom it asks."""
 
-WHERE = {
+KEY_DETAILS = {
     "path": "Authorization",
     "expected": "Authorization: Bearer gq_<id>_<secret>, or the same key in X-API-Key",
     "fix": "ask the operator for a key (`gridq keys create`)",
@@ -87,15 +87,15 @@ class Caller:
         return not self.key or agent == self.agent or "operate" in self.scopes
 
 
-class Callers:
+class Authenticator:
     """The callers of one gateway: the keys that were good lately, and the addresses that tried wrong ones."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: GridConnection) -> None:
         self.door = door
-        self.attempts = Attempts()
-        self.secrets = Attempts()
+        self.attempts = FailedAttempts()
+        self.secrets = FailedAttempts()
         """Those that tried wrong secrets of workers; apart, for these wait before they are compared."""
-        self.slots = Slots(door)
+        self.slots = KeyLimiter(door)
         self._known: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
         self._asks: tuple[float, bool] = (0.0, True)
         self._looking: dict[bytes, asyncio.Future[Any]] = {}
@@ -106,7 +106,7 @@ class Callers:
         known = self._known.get(digest)
         if known is not None and time.monotonic() < known[0]:
             return known[1]
-        until = time.monotonic() + KEPT
+        until = time.monotonic() + CACHE_SECONDS
         try:
             found: Key = await self._once(digest, self._look_up, text)
         except (KeyInvalid, KeyRevoked) as exc:
@@ -115,12 +115,12 @@ class Callers:
             # tries finds 256 random bits.
             wait = self.attempts.wait(address)
             if wait:
-                raise _too_many("keys", wait, "use a key that is good, or") from None
+                raise _too_many_attempts("keys", wait, "use a key that is good, or") from None
             self.attempts.failed(address)
-            raise type(exc)(exc.message, dict(WHERE)) from None
+            raise type(exc)(exc.message, dict(KEY_DETAILS)) from None
         self._known[digest], self._asks = (until, found), (until, True)
         self._known.move_to_end(digest)
-        while len(self._known) > MOST:
+        while len(self._known) > MAX_CACHED_KEYS:
             self._known.popitem(last=False)
         return found
 
@@ -130,7 +130,7 @@ class Callers:
         now = time.monotonic()
         if now >= until:
             asked = await self._once(b"", self._look_for_keys)
-            self._asks = now + KEPT, asked
+            self._asks = now + CACHE_SECONDS, asked
         return asked
 
     def _look_up(self, text: str) -> Key:
@@ -160,26 +160,26 @@ async def identify(request: Request, *scopes: str) -> Caller:
 
     KeyMissing, KeyInvalid, KeyRevoked, KeyScopeMissing, OriginRefused, GatewayOpen, TooManyAttempts.
     """
-    door: Door = request.app.state.door
-    callers = _callers(request)
-    text = given(request)
+    door: GridConnection = request.app.state.door
+    callers = _authenticator_of(request)
+    text = read_key(request)
     asks = await callers.asks()
     if not asks and not text.startswith(
         "gq_"
     ):  # clients of the API formats must send something, and mean nothing
-        return _anybody(request, door)
+        return _identify_without_key(request, door)
     if not text:
-        raise KeyMissing("This grid asks for an API key", dict(WHERE))
+        raise KeyMissing("This grid asks for an API key", dict(KEY_DETAILS))
     address = client_address(request)
     key = await callers.key(text, address)
-    if not any(map(key.may, scopes)):
+    if not any(map(key.require_scope, scopes)):
         raise api_keys.lacks(key.id, scopes[0])
     request.state.caller = f"{key.agent} ({key.id})"
-    await _let_in(request, key)
+    await _apply_key_limits(request, key)
     return Caller(key.agent, key.id, frozenset(key.scopes))
 
 
-def may(*scopes: str) -> Callable[[Request], Awaitable[Caller]]:
+def require_scope(*scopes: str) -> Callable[[Request], Awaitable[Caller]]:
     """The dependency of a route that needs one of `scopes`:
     `caller: Annotated[Caller, Depends(may("submit"))]`.
     """
@@ -190,15 +190,15 @@ def may(*scopes: str) -> Callable[[Request], Awaitable[Caller]]:
     return caller
 
 
-async def worker_secret(request: Request) -> None:
+async def require_worker_secret(request: Request) -> None:
     """The dependency of the routes for workers, who know the grid's secret (`X-Grid-Secret`).
 
     Where none is set whoever is at this machine may, on a grid that asks for no keys.
     AuthError: it is another, or one must be set. OriginRefused: as `check_local`. TooManyAttempts.
     """
-    door: Door = request.app.state.door
+    door: GridConnection = request.app.state.door
     secret = door.options.secret
-    callers, address = _callers(request), client_address(request)
+    callers, address = _authenticator_of(request), client_address(request)
     if secret is None:
         if not is_loopback(door.options.host) or await callers.asks():
             raise AuthError(
@@ -209,7 +209,7 @@ async def worker_secret(request: Request) -> None:
         return
     wait = callers.secrets.wait(address)
     if wait:  # first: an operator's own secret may be one that can be guessed
-        raise _too_many("secrets", wait)
+        raise _too_many_attempts("secrets", wait)
     told = request.headers.get("x-grid-secret", "").encode("latin-1")
     if hmac.compare_digest(told, secret.get_secret_value().encode()):
         return
@@ -220,7 +220,7 @@ async def worker_secret(request: Request) -> None:
     )
 
 
-def given(request: Request) -> str:
+def read_key(request: Request) -> str:
     """The key in a request's headers; empty where there is none."""
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and text.strip():
@@ -230,23 +230,23 @@ def given(request: Request) -> str:
 
 def client_address(request: Request) -> str:
     """The address of who asks, seen through the proxies that GRIDQ_GATEWAY_PROXIES names."""
-    door: Door = request.app.state.door
+    door: GridConnection = request.app.state.door
     peer = request.client.host if request.client else ""
-    return address_of(peer, request.headers.getlist("x-forwarded-for"), door.options.proxies)
+    return resolve_address(peer, request.headers.getlist("x-forwarded-for"), door.options.proxies)
 
 
-def check_local(request: Request, door: Door) -> None:
+def check_local(request: Request, door: GridConnection) -> None:
     """Let in without a key whoever is at this machine. OriginRefused: a page of a foreign origin, or a name
     that a foreign page had resolve to this machine, or a proxy that passes on what others ask.
     """
-    through = next((name for name in FORWARDED if name in request.headers), None)
+    through = next((name for name in FORWARDING_HEADERS if name in request.headers), None)
     if through is not None:
         raise OriginRefused(
             "The request came through a proxy, and this grid asks for no key",
             {"path": through, "fix": "make a key (`gridq keys create`) for who comes that way"},
         )
     named = request.headers.get("host", "")
-    if not _is_ours(named, door.options.host):
+    if not _is_own_host(named, door.options.host):
         raise OriginRefused(
             f"This gateway is not called {named[:100]}",
             {"path": "Host", "expected": "127.0.0.1 or localhost", "fix": "make a key, and use it"},
@@ -261,7 +261,7 @@ def check_local(request: Request, door: Door) -> None:
         )
 
 
-def _anybody(request: Request, door: Door) -> Caller:
+def _identify_without_key(request: Request, door: GridConnection) -> Caller:
     """The caller on a grid without keys: what `x-gridq-agent` says, else `default`."""
     if not is_loopback(door.options.host):
         raise GatewayOpen(
@@ -279,7 +279,7 @@ def _anybody(request: Request, door: Door) -> Caller:
     return Caller(agent)
 
 
-async def _let_in(request: Request, key: Key) -> None:
+async def _apply_key_limits(request: Request, key: Key) -> None:
     """Hold the request to the key's own limits. OriginRefused, InputTooLarge, KeyRateExceeded, KeyBusy.
 
     `guard` reads what is left in the request's state: whose page may read the answer, and what to give back.
@@ -288,20 +288,20 @@ async def _let_in(request: Request, key: Key) -> None:
     if limits is UNLIMITED or getattr(state, "limits", None) is not None:  # the second time it is in
         return
     state.limits = limits
-    cors.check(key, request.headers.get("origin"))
+    cors.check_origin(key, request.headers.get("origin"))
     state.origins = limits.origins
     if limits.max_body is not None:
         if int(request.headers.get("content-length", "0")) > limits.max_body:
             raise body_too_large(limits.max_body)
         state.body.most = min(state.body.most, limits.max_body)
         state.body.check()
-    slots = _callers(request).slots
+    slots = _authenticator_of(request).slots
     place = await slots.enter(key)
     if place is not None:
         state.leave = partial(slots.leave, place)
 
 
-def _too_many(what: str, wait: float, sooner: str = "") -> TooManyAttempts:
+def _too_many_attempts(what: str, wait: float, sooner: str = "") -> TooManyAttempts:
     """The refusal of an address that has tried too many wrong `what`; `wait` in seconds, `sooner`: what helps
     without waiting.
     """
@@ -315,13 +315,13 @@ def _too_many(what: str, wait: float, sooner: str = "") -> TooManyAttempts:
     )
 
 
-def _callers(request: Request) -> Callers:
-    found: Callers = request.app.state.callers
+def _authenticator_of(request: Request) -> Authenticator:
+    found: Authenticator = request.app.state.callers
     return found
 
 
 @lru_cache(maxsize=64)
-def _is_ours(named: str, own: str) -> bool:
+def _is_own_host(named: str, own: str) -> bool:
     """Whether the Host header `named` can be meant for this machine: an address, which nobody can make point
     elsewhere, a name without a dot, which is none of the public's, or the gateway's `own`.
     """

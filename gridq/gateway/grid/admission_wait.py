@@ -28,26 +28,26 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Links = tuple[str, ...]
+Queues = tuple[str, ...]
 """Queues of which one is needed: a capability's, and those that its submitter makes do with."""
 
-LOOK = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two looks while nobody is held."""
 
-CLOSE = 0.2
+WAITING_POLL_SECONDS = 0.2
 """The same while somebody is."""
 
-LATELY = 600.0
+RECENT_SECONDS = 600.0
 """Seconds for which a queue that was served is waited for."""
 
-MOST = 1000
+MAX_WAITING_JOBS = 1000
 """Jobs that one gateway holds at once; each keeps its body in memory."""
 
 
-class Holding:
+class AdmissionWait:
     """Holds jobs of one gateway between `start` and `close`, each for at most `seconds`."""
 
-    def __init__(self, client: redis.asyncio.Redis, keys: Keys, seconds: float, *, most: int = MOST) -> None:
+    def __init__(self, client: redis.asyncio.Redis, keys: Keys, seconds: float, *, most: int = MAX_WAITING_JOBS) -> None:
         self._client = client
         self._keys = keys
         self._seconds = seconds
@@ -57,7 +57,7 @@ class Holding:
         self._served: frozenset[str] = frozenset()
         self._resting: frozenset[str] = frozenset()  # of live seats that take nothing now
         self._kinds: frozenset[str] = frozenset()
-        self._waiting: dict[Links, set[asyncio.Future[bool]]] = defaultdict(set)
+        self._waiting: dict[Queues, set[asyncio.Future[bool]]] = defaultdict(set)
         self._looked = asyncio.Event()
         self._called = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
@@ -90,7 +90,7 @@ class Holding:
             return await attempt()
         except NoLiveSeat as exc:
             error = exc
-        if self._looking is None or not _nobody(error):
+        if self._looking is None or not _is_unserved(error):
             raise error
         if self._held >= self._most:
             error.details["reason"] = f"{self._most} jobs are held already; {error.reason}"
@@ -102,30 +102,30 @@ class Holding:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(until - began):
                     await self._looked.wait()
-            while self._looking is not None and self._is_expected(_links(error)):
-                if not await self._is_served(_links(error), until):
+            while self._looking is not None and self._is_expected(_queues_of(error)):
+                if not await self._is_served(_queues_of(error), until):
                     break
                 try:
                     return await attempt()
                 except NoLiveSeat as exc:
                     error = exc
-                    if not _nobody(error):
+                    if not _is_unserved(error):
                         raise
-                await asyncio.sleep(CLOSE)  # it came and went
+                await asyncio.sleep(WAITING_POLL_SECONDS)  # it came and went
         finally:
             self._held -= 1
         error.details["held"] = round(time.monotonic() - began, 3)
-        if not self._is_expected(_links(error)):
+        if not self._is_expected(_queues_of(error)):
             error.details["served"] = False
         raise error
 
-    def _is_expected(self, links: Links) -> bool:
+    def _is_expected(self, links: Queues) -> bool:
         served, kinds = self._served | self._resting, self._kinds
         if any(queue in served or kind_of(queue) not in kinds for queue in links):
             return True
-        return any(time.monotonic() - self._seen.get(queue, -LATELY) < LATELY for queue in links)
+        return any(time.monotonic() - self._seen.get(queue, -RECENT_SECONDS) < RECENT_SECONDS for queue in links)
 
-    async def _is_served(self, links: Links, until: float) -> bool:
+    async def _is_served(self, links: Queues, until: float) -> bool:
         """Wait until somebody serves one of the queues; False where nobody does in time."""
         left = until - time.monotonic()
         if not self._served.isdisjoint(links) or left <= 0:
@@ -142,7 +142,7 @@ class Holding:
             if not self._waiting[links]:
                 del self._waiting[links]
 
-    def _tell(self, links: Links, served: bool) -> None:
+    def _tell(self, links: Queues, served: bool) -> None:
         for waiting in self._waiting[links]:
             if not waiting.done():
                 waiting.set_result(served)
@@ -155,11 +155,11 @@ class Holding:
             except (RedisError, OSError) as exc:  # the next look may do
                 log.debug("who is live could not be read: %s", type(exc).__name__)
             if self._waiting:
-                await asyncio.sleep(CLOSE)
+                await asyncio.sleep(WAITING_POLL_SECONDS)
                 continue
             self._called.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK):
+                async with asyncio.timeout(POLL_SECONDS):
                     await self._called.wait()
 
     async def _look(self) -> None:
@@ -177,7 +177,7 @@ class Holding:
         self._served = frozenset(queue.decode() for queue in concurrency)
         self._resting = frozenset(live - self._served)
         self._kinds = frozenset(map(kind_of, live))
-        self._seen = {queue: at for queue, at in self._seen.items() if now - at < LATELY}
+        self._seen = {queue: at for queue, at in self._seen.items() if now - at < RECENT_SECONDS}
         self._seen |= dict.fromkeys(self._served, now)
         for links in self._waiting:
             if not self._served.isdisjoint(links):
@@ -186,11 +186,11 @@ class Holding:
                 self._tell(links, False)
 
 
-def _links(error: NoLiveSeat) -> Links:
+def _queues_of(error: NoLiveSeat) -> Queues:
     """The queues of which one is needed."""
     return tuple(error.details.get("queues") or (error.details["queue"],))
 
 
-def _nobody(error: NoLiveSeat) -> bool:
+def _is_unserved(error: NoLiveSeat) -> bool:
     """Whether nobody serves the queue, rather than that who does lacks what the stage needs."""
     return "queue" in error.details and error.path == error.details["queue"]

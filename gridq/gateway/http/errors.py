@@ -115,24 +115,24 @@ ANTHROPIC_TYPES = {
     503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip
 
-LATER = (429, 503)
+RETRYABLE_STATUSES = (429, 503)
 """After these another time may do, or a small change: they say what
 `gridq.submission.live_forecast.explain` tells.
 """
 
-LONGEST_RETRY = 31 * 86_400
+MAX_RETRY_AFTER_SECONDS = 31 * 86_400
 
-FINAL = ("quota.", "auth.key", "auth.scope", "auth.origin", "auth.open", "job.cancelled", "job.idempotency")
+FINAL_CODES = ("quota.", "auth.key", "auth.scope", "auth.origin", "auth.open", "job.cancelled", "job.idempotency")
 """Beginnings of the codes after which the same request fails again: the clients are told not to repeat it."""
 
-INTERNAL = frozenset({"endpoint"})
+OPERATOR_DETAILS = frozenset({"endpoint"})
 """Details that only the operator may know: they stand in the gateway's log, and `gridq job` shows them."""
 
-CLOSES = frozenset({408, 413, 431})
+CLOSING_STATUSES = frozenset({408, 413, 431})
 """After these the connection ends: what was not read of the request must not be waited for."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
-_ENDPOINT = range(400, 500)
+_CLIENT_ERRORS = range(400, 500)
 
 
 def status_of(error: GridError) -> int:
@@ -144,7 +144,7 @@ def status_of(error: GridError) -> int:
     ever stand in the queue.
     """
     told = error.details.get("status")
-    if error.code == "stage.failed" and isinstance(told, int) and told in _ENDPOINT:
+    if error.code == "stage.failed" and isinstance(told, int) and told in _CLIENT_ERRORS:
         return told
     if error.code == "stage.attempts_exhausted" and told == 429:
         return 429
@@ -165,39 +165,39 @@ def retry_after(error: GridError, status: int | None = None) -> int | None:
     """Whole seconds, rounded up, after which it is worth asking again; None where the header is not sent:
     with another status than LATER, or where no waiting helps.
     """
-    if (status_of(error) if status is None else status) not in LATER:
+    if (status_of(error) if status is None else status) not in RETRYABLE_STATUSES:
         return None
-    seconds = _explained(error)["retry_after"]
-    return None if seconds is None else min(max(1, math.ceil(seconds)), LONGEST_RETRY)
+    seconds = _wait_details(error)["retry_after"]
+    return None if seconds is None else min(max(1, math.ceil(seconds)), MAX_RETRY_AFTER_SECONDS)
 
 
 def openai_error(error: GridError, request_id: str) -> dict[str, Json]:
     """`{"error": {"message", "type", "param", "code", …the details, "request_id"}}`."""
-    status, told = status_of(error), _told(error)
+    status, told = status_of(error), _public_record(error)
     kind = OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if error.code.startswith("quota."):
         kind = "insufficient_quota"
     details = told["details"]
     param = details.get("param") or details.get("path")  # the client's own field, where the seat names it
-    about = {"message": _sentence(told), "type": kind, "param": param}
-    return {"error": {**about, "code": told["code"], **_extra(told, about), "request_id": request_id}}
+    log_fields = {"message": _full_message(told), "type": kind, "param": param}
+    return {"error": {**log_fields, "code": told["code"], **_extra_details(told, log_fields), "request_id": request_id}}
 
 
 def anthropic_error(error: GridError, request_id: str) -> dict[str, Json]:
     """`{"type": "error", "error": {"type", "message", "code", …the details}, "request_id"}`."""
-    told = _told(error)
+    told = _public_record(error)
     kind = ANTHROPIC_TYPES.get(status_of(error), "invalid_request_error")
-    about = {"type": kind, "message": _sentence(told), "code": told["code"]}
-    return {"type": "error", "error": {**about, **_extra(told, about)}, "request_id": request_id}
+    log_fields = {"type": kind, "message": _full_message(told), "code": told["code"]}
+    return {"type": "error", "error": {**log_fields, **_extra_details(told, log_fields)}, "request_id": request_id}
 
 
 def grid_error(error: GridError, request_id: str) -> dict[str, Json]:
     """`{"error": {"code", "message", …the details, "request_id"}}`; where an agent's money is used up with
     noether's `remaining_cents` and `requested_cents` beside it.
     """
-    told = _told(error)
-    about = {"code": told["code"], "message": told["message"]}
-    body: dict[str, Json] = {"error": {**about, **_extra(told, about), "request_id": request_id}}
+    told = _public_record(error)
+    log_fields = {"code": told["code"], "message": told["message"]}
+    body: dict[str, Json] = {"error": {**log_fields, **_extra_details(told, log_fields), "request_id": request_id}}
     if error.code in ("quota.agent_money", "quota.team_money"):
         limit, used, held, needed = (
             _number(error.details.get(n)) for n in ("limit", "used", "held", "needed")
@@ -207,7 +207,7 @@ def grid_error(error: GridError, request_id: str) -> dict[str, Json]:
     return body
 
 
-def shape(path: str, error: GridError, request_id: str) -> dict[str, Json]:
+def format_error(path: str, error: GridError, request_id: str) -> dict[str, Json]:
     """The error as the API format of `path` words it."""
     if path.startswith("/v1/messages"):
         return anthropic_error(error, request_id)
@@ -223,44 +223,44 @@ def headers_of(error: GridError, request_id: str) -> dict[str, str]:
     after = retry_after(error, status)
     if after is not None:
         headers["retry-after"] = str(after)
-    if error.code.startswith(FINAL):
+    if error.code.startswith(FINAL_CODES):
         headers["x-should-retry"] = "false"  # what both official clients heed
     if status == 401:
         headers["www-authenticate"] = 'Bearer realm="gridq"'
-    if status in CLOSES:
+    if status in CLOSING_STATUSES:
         headers["connection"] = "close"
     return headers
 
 
-def answer(request: Request, error: GridError, headers: Mapping[str, str] | None = None) -> Response:
+def error_response(request: Request, error: GridError, headers: Mapping[str, str] | None = None) -> Response:
     """The whole response to a request that ended with `error`; logged where it is the grid's own fault."""
     request_id, status = request_id_of(request), status_of(error)
-    note(request, error)
-    body = json.dumps(shape(request.url.path, error, request_id), separators=(",", ":")).encode()
+    log_error(request, error)
+    body = json.dumps(format_error(request.url.path, error, request_id), separators=(",", ":")).encode()
     return Response(
         body, status, {**headers_of(error, request_id), **(headers or {})}, media_type="application/json"
     )
 
 
-def stopping() -> GatewayStops:
+def gateway_stopping() -> GatewayStops:
     """What a gateway says that stops."""
     details = {"bottleneck": "this gateway, which stops", "retry_after": 1.0, "fix": "ask another one"}
     return GatewayStops("The gateway stops", details)
 
 
-def note(request: Request, error: GridError) -> None:
+def log_error(request: Request, error: GridError) -> None:
     """Log what an error says that its request is not told."""
-    hidden = {name: str(error.details[name]) for name in INTERNAL & error.details.keys()}
+    hidden = {name: str(error.details[name]) for name in OPERATOR_DETAILS & error.details.keys()}
     if isinstance(error, BrokerError):
-        log.warning("a request failed", extra=about(request, error=str(error)))
+        log.warning("a request failed", extra=log_fields(request, error=str(error)))
     elif hidden:  # of what clients can bring about no more than a line of INFO
-        log.info("a request failed", extra=about(request, error=str(error), **hidden))
+        log.info("a request failed", extra=log_fields(request, error=str(error), **hidden))
 
 
-def outward(record: dict[str, Any]) -> dict[str, Any]:
+def redact_record(record: dict[str, Any]) -> dict[str, Any]:
     """An error's record without what only the operator may know."""
     details = record.get("details") or {}
-    return {**record, "details": {name: told for name, told in details.items() if name not in INTERNAL}}
+    return {**record, "details": {name: told for name, told in details.items() if name not in OPERATOR_DETAILS}}
 
 
 def request_id_of(request: Request) -> str:
@@ -273,7 +273,7 @@ def request_id_of(request: Request) -> str:
     return found
 
 
-def about(request: Request, **more: str) -> dict[str, Any]:
+def log_fields(request: Request, **more: str) -> dict[str, Any]:
     """What a log line about a request says beside its event: its id and, once that is known, who asks: the
     agent, or the key by its id.
     """
@@ -288,38 +288,38 @@ def new_request_id(given: str = "") -> str:
 
 def install(app: FastAPI) -> None:
     """Answer every exception of `app` in the shape of the path's API format; none shows a traceback."""
-    app.add_exception_handler(GridError, _grid)
-    app.add_exception_handler(HTTPException, _framework)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(RedisError, _server)
-    app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(Exception, unexpected)
+    app.add_exception_handler(GridError, _handle_grid_error)
+    app.add_exception_handler(HTTPException, _handle_http_exception)
+    app.add_exception_handler(RequestValidationError, _handle_validation_error)
+    app.add_exception_handler(RedisError, _handle_redis_error)
+    app.add_exception_handler(ClientDisconnect, _handle_disconnect)
+    app.add_exception_handler(Exception, handle_unexpected)
 
 
-async def unexpected(request: Request, exc: Exception) -> Response:
+async def handle_unexpected(request: Request, exc: Exception) -> Response:
     """The answer to an exception that nobody expected; the log has it with the request's id."""
-    log.error("a request failed by a fault of the gateway", exc_info=exc, extra=about(request))
-    return answer(request, GatewayFault("The gateway failed", {"reason": "its log says why"}))
+    log.error("a request failed by a fault of the gateway", exc_info=exc, extra=log_fields(request))
+    return error_response(request, GatewayFault("The gateway failed", {"reason": "its log says why"}))
 
 
-async def _grid(request: Request, exc: Exception) -> Response:
+async def _handle_grid_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, GridError)
-    return answer(request, exc)
+    return error_response(request, exc)
 
 
-async def _server(request: Request, exc: Exception) -> Response:
-    return answer(request, translate(exc))
+async def _handle_redis_error(request: Request, exc: Exception) -> Response:
+    return error_response(request, translate(exc))
 
 
-async def _gone(request: Request, exc: Exception) -> Response:
+async def _handle_disconnect(request: Request, exc: Exception) -> Response:
     return Response(status_code=499)  # nobody reads it
 
 
-async def _framework(request: Request, exc: Exception) -> Response:
+async def _handle_http_exception(request: Request, exc: Exception) -> Response:
     """What the framework itself refuses: no such path or method, a body that it could not read."""
     assert isinstance(exc, HTTPException)
     if isinstance(exc.__cause__, GridError):  # met while the framework read the body
-        return answer(request, exc.__cause__)
+        return error_response(request, exc.__cause__)
     if isinstance(exc.__cause__, ClientDisconnect):
         return Response(status_code=499)
     path, method = request.url.path, request.method
@@ -335,51 +335,51 @@ async def _framework(request: Request, exc: Exception) -> Response:
         error = InputTooLarge("The request's body is too large")
     else:
         error = RequestError(str(exc.detail)[:500], {"status": exc.status_code})
-    response = answer(request, error, exc.headers)
+    response = error_response(request, error, exc.headers)
     if isinstance(error, RequestError) and 400 <= exc.status_code < 600:
         response.status_code = exc.status_code
     return response
 
 
-async def _invalid(request: Request, exc: Exception) -> Response:
+async def _handle_validation_error(request: Request, exc: Exception) -> Response:
     """What does not fit the form that a path takes. The value itself is not repeated."""
     assert isinstance(exc, RequestValidationError)
     first: dict[str, Any] = dict(exc.errors()[0]) if exc.errors() else {}
     path = ".".join(str(part) for part in first.get("loc", ()))
     reason = str(first.get("msg", "it has another form"))
-    return answer(
+    return error_response(
         request, RequestError("The request is malformed", {"path": path[:200], "reason": reason[:500]})
     )
 
 
-def _told(error: GridError) -> dict[str, Any]:
+def _public_record(error: GridError) -> dict[str, Any]:
     """The error's record as JSON of bounded length, without what only the operator may know; with what every
     429 and 503 says, whatever refused the request.
     """
     status = status_of(error)
     if isinstance(error, BrokerError):  # its own words name the server's address
         error = type(error)("The grid cannot reach its server now")
-    told = outward(json.loads(error.to_json()))
+    told = redact_record(json.loads(error.to_json()))
     details = told["details"]
-    if status in LATER:
-        told["details"] = _explained(type(error)(told["message"], details))
+    if status in RETRYABLE_STATUSES:
+        told["details"] = _wait_details(type(error)(told["message"], details))
     elif isinstance(error, NoLiveSeat) and "retry_after" in details:  # what nobody ever served
         details["retry_after"] = None
     return told
 
 
-def _explained(error: GridError) -> dict[str, Any]:
+def _wait_details(error: GridError) -> dict[str, Any]:
     """The details of a refusal with all that is said of the wait; an admission has said it already."""
     return error.details if "starts_in" in error.details else explain(error)
 
 
-def _extra(told: dict[str, Any], about: Mapping[str, object]) -> dict[str, Json]:
+def _extra_details(told: dict[str, Any], log_fields: Mapping[str, object]) -> dict[str, Json]:
     """The details, but those whose names the API format has taken for its own."""
-    taken = {*about, "type", "code", "message", "param", "request_id"}
+    taken = {*log_fields, "type", "code", "message", "param", "request_id"}
     return {name: value for name, value in told["details"].items() if name not in taken}
 
 
-def _sentence(told: dict[str, Any]) -> str:
+def _full_message(told: dict[str, Any]) -> str:
     """The error in one text, for clients that show nothing else."""
     details = told["details"]
     text = str(told["message"])

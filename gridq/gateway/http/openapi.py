@@ -33,10 +33,10 @@ SCHEMES = {
     },
 }
 
-OPEN = frozenset(("/health", "/ready"))
+PUBLIC_PATHS = frozenset(("/health", "/ready"))
 """What nobody needs a key for. A grid without keys asks for none anywhere."""
 
-WORKERS = (("/workers", "post"), ("/workers/{id}/heartbeat", "post"), ("/workers/{id}", "delete"))
+WORKER_OPERATIONS = (("/workers", "post"), ("/workers/{id}/heartbeat", "post"), ("/workers/{id}", "delete"))
 """What a worker asks, who shows the grid's secret and no key."""
 
 
@@ -58,9 +58,9 @@ def describe(app: FastAPI) -> None:
             for path, operations in made["paths"].items():
                 for method, operation in operations.items():
                     operation["responses"].pop("422", None)  # what does not fit is a 400 here
-                    if path in OPEN:
+                    if path in PUBLIC_PATHS:
                         operation["security"] = []
-                    elif (path, method) in WORKERS:
+                    elif (path, method) in WORKER_OPERATIONS:
                         operation["security"] = [{"secret": []}, {}]  # one without a secret asks for none
             for name in ("HTTPValidationError", "ValidationError"):
                 made["components"]["schemas"].pop(name, None)

@@ -12,12 +12,12 @@ from pydantic import ValidationError
 from gridq.errors import RequestError, first_fault
 from gridq.jobs.record import JobOptions
 
-OWN = b"x-gridq-"
+HEADER_PREFIX = b"x-gridq-"
 """How the headers begin that the grid reads; `idempotency-key` and `last-event-id` beside them."""
 
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
-_FLAGS = {"1": True, "true": True, "0": False, "false": False}
-_PLACE = re.compile(r"([A-Za-z0-9_.-]{1,128})/([0-9]{1,18}(?:-[0-9]{1,18})?)")
+_BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
+_EVENT_ID = re.compile(r"([A-Za-z0-9_.-]{1,128})/([0-9]{1,18}(?:-[0-9]{1,18})?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,38 +35,38 @@ class RequestOptions:
     models: tuple[str, ...] = ()
 
 
-def asked(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -> RequestOptions:
+def read_request_options(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -> RequestOptions:
     """What `headers` (names in lower case) say. RequestError names the one that is malformed."""
     options: dict[str, Any] = {}
     found: set[bytes] = set()
     detach, resume, models = False, None, tuple[str, ...]()
     for name, raw in headers:
-        if not (name.startswith(OWN) or name in (b"idempotency-key", b"last-event-id")):
+        if not (name.startswith(HEADER_PREFIX) or name in (b"idempotency-key", b"last-event-id")):
             continue
         header, text = name.decode("latin-1"), raw.decode("latin-1").strip()
         if name in found:
             raise _malformed(header, "it once")
         found.add(name)
         if name == b"last-event-id":
-            match = _PLACE.fullmatch(text)
+            match = _EVENT_ID.fullmatch(text)
             if match is None:
                 raise _malformed(header, "the id of an event of this gateway: <job>/<entry>")
             resume = (match[1], match[2])
-        elif name in SWITCHES:
-            if text.lower() not in _FLAGS:
+        elif name in FLAG_HEADERS:
+            if text.lower() not in _BOOLEANS:
                 raise _malformed(header, "1 or 0")
             if name == b"x-gridq-detach":
-                detach = _FLAGS[text.lower()]
+                detach = _BOOLEANS[text.lower()]
             else:
-                options[SWITCHES[name]] = _FLAGS[text.lower()]
+                options[FLAG_HEADERS[name]] = _BOOLEANS[text.lower()]
         elif name == b"x-gridq-agent":
             pass  # gridq.gateway.auth.caller reads it
-        elif name in NUMBERS:
+        elif name in NUMBER_HEADERS:
             if not _NUMBER.fullmatch(text):
-                raise _malformed(header, NUMBERS[name][1])
-            options[NUMBERS[name][0]] = float(text)
-        elif name in WORDS:
-            options[WORDS[name][0]] = text
+                raise _malformed(header, NUMBER_HEADERS[name][1])
+            options[NUMBER_HEADERS[name][0]] = float(text)
+        elif name in TEXT_HEADERS:
+            options[TEXT_HEADERS[name][0]] = text
         elif name == b"x-gridq-avoid":
             options["avoid"] = tuple(word.strip() for word in text.split(","))
         elif name == b"x-gridq-models":
@@ -74,26 +74,26 @@ def asked(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -
             if not all(models):
                 raise _malformed(header, "models' names with commas between")
         else:
-            known = ", ".join(sorted(word.decode() for word in KNOWN))
+            known = ", ".join(sorted(word.decode() for word in KNOWN_HEADERS))
             raise RequestError(f"There is no header {header[:80]}", {"path": header[:80], "expected": known})
     try:
         about = JobOptions(agent=agent, stream=True if stream else "end", **options)
     except ValidationError as exc:
         field, reason = first_fault(exc)
         header = next(
-            (name.decode() for name, option in _OPTIONS.items() if option == field.partition(".")[0]), field
+            (name.decode() for name, option in _OPTION_OF_HEADER.items() if option == field.partition(".")[0]), field
         )
         raise RequestError(f"The header {header} is malformed", {"path": header, "reason": reason}) from None
     # Who sends a key means to ask again after a lost connection, and must then find its job alive.
     return RequestOptions(about, detach or about.idempotency_key is not None, resume, models)
 
 
-NUMBERS = {
+NUMBER_HEADERS = {
     b"x-gridq-deadline": ("deadline", "seconds, such as 30"),
     b"x-gridq-queue-timeout": ("queue_timeout", "seconds, such as 30"),
     b"x-gridq-budget-cents": ("budget_cents", "a number of cents, such as 0.5"),
 }
-WORDS = {
+TEXT_HEADERS = {
     b"x-gridq-priority": ("priority", "interactive or batch"),
     b"x-gridq-session": ("session", "a name"),
     b"x-gridq-name": ("name", "a name"),
@@ -101,9 +101,9 @@ WORDS = {
     b"x-gridq-pin": ("pin", "a seat's name"),
     b"idempotency-key": ("idempotency_key", "1 to 255 printable characters"),
 }
-SWITCHES = {b"x-gridq-detach": "detach", b"x-gridq-wait-for-seat": "wait_for_seat"}
-_OPTIONS = {name: told[0] for name, told in (NUMBERS | WORDS).items()} | {b"x-gridq-avoid": "avoid"}
-KNOWN = frozenset({*_OPTIONS, *SWITCHES, b"x-gridq-agent", b"x-gridq-models"})
+FLAG_HEADERS = {b"x-gridq-detach": "detach", b"x-gridq-wait-for-seat": "wait_for_seat"}
+_OPTION_OF_HEADER = {name: told[0] for name, told in (NUMBER_HEADERS | TEXT_HEADERS).items()} | {b"x-gridq-avoid": "avoid"}
+KNOWN_HEADERS = frozenset({*_OPTION_OF_HEADER, *FLAG_HEADERS, b"x-gridq-agent", b"x-gridq-models"})
 """Every header of a request that the grid reads."""
 
 

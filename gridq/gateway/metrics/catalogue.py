@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-GRID = "Of the whole grid, as this gateway has counted it since its start; of several gateways take one."
-OWN = "Of this gateway alone, since its start."
-NOW = "Of the whole grid, now."
-HERE = "Of this gateway alone, now."
+GRID_SINCE_START = "Of the whole grid, as this gateway has counted it since its start; of several gateways take one."
+GATEWAY_SINCE_START = "Of this gateway alone, since its start."
+GRID_NOW = "Of the whole grid, now."
+GATEWAY_NOW = "Of this gateway alone, now."
 
 
-class Measure(NamedTuple):
+class Metric(NamedTuple):
     """One metric: what it says, what it covers, its labels. A counter's samples end in `_total`."""
 
     kind: Literal["counter", "gauge", "histogram"]
@@ -25,266 +25,266 @@ class Measure(NamedTuple):
         return f"{self.text} {self.covers}"
 
 
-MEASURES: Mapping[str, Measure] = {
-    "gridq_jobs": Measure(
+METRICS: Mapping[str, Metric] = {
+    "gridq_jobs": Metric(
         "gauge",
         "Jobs that are queued or running.",
-        NOW,
+        GRID_NOW,
         ("state",),
     ),
-    "gridq_jobs_submitted": Measure(
+    "gridq_jobs_submitted": Metric(
         "counter",
         "Jobs that were taken.",
-        GRID,
+        GRID_SINCE_START,
     ),
-    "gridq_jobs_ended": Measure(
+    "gridq_jobs_ended": Metric(
         "counter",
         "Jobs that ended, by their final state.",
-        GRID,
+        GRID_SINCE_START,
         ("state",),
     ),
-    "gridq_queue_depth": Measure(
+    "gridq_queue_depth": Metric(
         "gauge",
         "Stages that stand ready.",
-        NOW,
+        GRID_NOW,
         (
             "queue",
             "priority",
         ),
     ),
-    "gridq_queue_oldest_seconds": Measure(
+    "gridq_queue_oldest_seconds": Metric(
         "gauge",
         "For how long the oldest of them waits.",
-        NOW,
+        GRID_NOW,
         (
             "queue",
             "priority",
         ),
     ),
-    "gridq_queue_running": Measure(
+    "gridq_queue_running": Metric(
         "gauge",
         "Stages claimed from it that run.",
-        NOW,
+        GRID_NOW,
         ("queue",),
     ),
-    "gridq_queue_concurrency": Measure(
+    "gridq_queue_concurrency": Metric(
         "gauge",
         "Slots that take from it.",
-        NOW,
+        GRID_NOW,
         ("queue",),
     ),
-    "gridq_seat_up": Measure(
+    "gridq_seat_up": Metric(
         "gauge",
         "1: the seat is live and takes work; 0: it is live and does not.",
-        NOW,
+        GRID_NOW,
         (
             "seat",
             "kind",
             "state",
         ),
     ),
-    "gridq_seat_concurrency": Measure(
+    "gridq_seat_concurrency": Metric(
         "gauge",
         "Stages it can run at once.",
-        NOW,
+        GRID_NOW,
         ("seat",),
     ),
-    "gridq_seat_busy": Measure(
+    "gridq_seat_busy": Metric(
         "gauge",
         "Slots that hold a stage.",
-        NOW,
+        GRID_NOW,
         ("seat",),
     ),
-    "gridq_seat_reliability": Measure(
+    "gridq_seat_reliability": Metric(
         "gauge",
         "The part of its attempts that comes to something, the latest counting most.",
-        NOW,
+        GRID_NOW,
         ("seat",),
     ),
-    "gridq_seat_budget_dollars": Measure(
+    "gridq_seat_budget_dollars": Metric(
         "gauge",
         "Of the budgets of money that bind it, its own or shared, that with least left; none: no budget.",
-        NOW,
+        GRID_NOW,
         ("seat",),
     ),
-    "gridq_seat_budget_left_dollars": Measure(
+    "gridq_seat_budget_left_dollars": Metric(
         "gauge",
         "What is left of that.",
-        NOW,
+        GRID_NOW,
         ("seat",),
     ),
-    "gridq_account_limit": Measure(
+    "gridq_account_limit": Metric(
         "gauge",
         "Each limit that gridq quota shows, in dollars or as it is counted; none where there is none.",
-        NOW,
+        GRID_NOW,
         (
             "kind",
             "name",
             "what",
         ),
     ),
-    "gridq_account_used": Measure(
+    "gridq_account_used": Metric(
         "gauge",
         "What is used of it; of agents the 500 nearest to a limit, the rest are (others).",
-        NOW,
+        GRID_NOW,
         (
             "kind",
             "name",
             "what",
         ),
     ),
-    "gridq_account_held": Measure(
+    "gridq_account_held": Metric(
         "gauge",
         "What is promised to what runs.",
-        NOW,
+        GRID_NOW,
         (
             "kind",
             "name",
             "what",
         ),
     ),
-    "gridq_account_left": Measure(
+    "gridq_account_left": Metric(
         "gauge",
         "The limit without both; below nothing where actual use went over.",
-        NOW,
+        GRID_NOW,
         (
             "kind",
             "name",
             "what",
         ),
     ),
-    "gridq_account_turn_timestamp_seconds": Measure(
+    "gridq_account_turn_timestamp_seconds": Metric(
         "gauge",
         "When its window turns, in seconds since 1970; none where it has not begun.",
-        NOW,
+        GRID_NOW,
         (
             "kind",
             "name",
             "what",
         ),
     ),
-    "gridq_stages": Measure(
+    "gridq_stages": Metric(
         "counter",
         "Stages that were recorded, of jobs that ended.",
-        GRID,
+        GRID_SINCE_START,
         (
             "queue",
             "state",
         ),
     ),
-    "gridq_stage_wait_seconds": Measure(
+    "gridq_stage_wait_seconds": Metric(
         "histogram",
         "From ready to claimed, of the stages of jobs that ended.",
-        GRID,
+        GRID_SINCE_START,
         ("queue",),
     ),
-    "gridq_stage_run_seconds": Measure(
+    "gridq_stage_run_seconds": Metric(
         "histogram",
         "From claimed to recorded, of the same stages.",
-        GRID,
+        GRID_SINCE_START,
         ("queue",),
     ),
-    "gridq_stage_retries": Measure(
+    "gridq_stage_retries": Metric(
         "counter",
         "Attempts before the recorded one that failed, were lost or died.",
-        GRID,
+        GRID_SINCE_START,
         ("queue",),
     ),
-    "gridq_stage_tokens": Measure(
+    "gridq_stage_tokens": Metric(
         "counter",
         "Tokens that recorded stages used.",
-        GRID,
+        GRID_SINCE_START,
         (
             "queue",
             "direction",
         ),
     ),
-    "gridq_losses": Measure(
+    "gridq_losses": Metric(
         "counter",
         "Attempts that were lost with their worker.",
         "Of the whole grid, kept by its server.",
     ),
-    "gridq_agent_spent_dollars": Measure(
+    "gridq_agent_spent_dollars": Metric(
         "counter",
         "What the recorded stages of its jobs cost; most agents but the first 500 are (others).",
-        GRID,
+        GRID_SINCE_START,
         ("agent",),
     ),
-    "gridq_seat_spent_dollars": Measure(
+    "gridq_seat_spent_dollars": Metric(
         "counter",
         "What the recorded stages that it ran cost.",
-        GRID,
+        GRID_SINCE_START,
         ("seat",),
     ),
-    "gridq_http_requests": Measure(
+    "gridq_http_requests": Metric(
         "counter",
         "Requests that were answered; 499: the client went away first.",
-        OWN,
+        GATEWAY_SINCE_START,
         (
             "method",
             "route",
             "status",
         ),
     ),
-    "gridq_http_request_seconds": Measure(
+    "gridq_http_request_seconds": Metric(
         "histogram",
         "How long they took; of a stream to its head.",
-        OWN,
+        GATEWAY_SINCE_START,
         ("route",),
     ),
-    "gridq_http_open_requests": Measure(
+    "gridq_http_open_requests": Metric(
         "gauge",
         "Requests that are open.",
-        HERE,
+        GATEWAY_NOW,
     ),
-    "gridq_http_open_streams": Measure(
+    "gridq_http_open_streams": Metric(
         "gauge",
         "Streams that are open.",
-        HERE,
+        GATEWAY_NOW,
     ),
-    "gridq_relay_followers": Measure(
+    "gridq_relay_followers": Metric(
         "gauge",
         "Readers that wait for the streams of jobs.",
-        HERE,
+        GATEWAY_NOW,
     ),
-    "gridq_metrics_behind": Measure(
+    "gridq_metrics_behind": Metric(
         "gauge",
         "1: more jobs ended than were read for this answer; the next one has more of them.",
-        HERE,
+        GATEWAY_NOW,
     ),
-    "noether_grid_workers_total": Measure(
+    "noether_grid_workers_total": Metric(
         "gauge",
         "noether-grid's name: live seats.",
-        NOW,
+        GRID_NOW,
     ),
-    "noether_grid_workers_healthy": Measure(
+    "noether_grid_workers_healthy": Metric(
         "gauge",
         "noether-grid's name: live seats that take work.",
-        NOW,
+        GRID_NOW,
     ),
-    "noether_grid_jobs_submitted": Measure(
+    "noether_grid_jobs_submitted": Metric(
         "counter",
         "noether-grid's name of gridq_jobs_submitted.",
-        GRID,
+        GRID_SINCE_START,
     ),
-    "noether_grid_jobs_succeeded": Measure(
+    "noether_grid_jobs_succeeded": Metric(
         "counter",
         "noether-grid's name of gridq_jobs_ended of the state done.",
-        GRID,
+        GRID_SINCE_START,
     ),
-    "noether_grid_jobs_failed": Measure(
+    "noether_grid_jobs_failed": Metric(
         "counter",
         "noether-grid's name of gridq_jobs_ended of the states failed and cancelled.",
-        GRID,
+        GRID_SINCE_START,
     ),
-    "noether_grid_jobs_abandoned": Measure(
+    "noether_grid_jobs_abandoned": Metric(
         "counter",
         "noether-grid's name of gridq_jobs_ended of the state expired.",
-        GRID,
+        GRID_SINCE_START,
     ),
-    "noether_grid_cents_spent": Measure(
+    "noether_grid_cents_spent": Metric(
         "counter",
         "noether-grid's name: cents that recorded stages cost.",
-        GRID,
+        GRID_SINCE_START,
     ),
 }

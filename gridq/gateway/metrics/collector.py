@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gridq.gateway.grid.connection import Door
-from gridq.gateway.grid.snapshot import Kept
-from gridq.gateway.metrics.catalogue import MEASURES
-from gridq.gateway.metrics.histogram import Distribution
-from gridq.gateway.metrics.job_metrics import AGENTS, OTHERS, Harvest
-from gridq.gateway.metrics.request_metrics import Tally
+from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.grid.snapshot import Cached
+from gridq.gateway.metrics.catalogue import METRICS
+from gridq.gateway.metrics.histogram import Histogram
+from gridq.gateway.metrics.job_metrics import MAX_AGENTS, OTHER_AGENTS, JobMetrics
+from gridq.gateway.metrics.request_metrics import RequestMetrics
 from gridq.limits import accounts as ledger
 from gridq.limits.accounts import Account
 from gridq.seats import registry
@@ -29,16 +29,16 @@ from gridq.views.queues import QueueView
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-KEPT = 1.0
+CACHE_SECONDS = 1.0
 """Seconds for which an answer is given again: reading the metrics cannot load the grid."""
 
 OPENMETRICS = "application/openmetrics-text"
 
-MICRO = 1_000_000
+MICRO_PER_DOLLAR = 1_000_000
 
 
 @dataclass(slots=True)
-class Looked:
+class GridReading:
     """What one look at the server gave."""
 
     seats: list[LiveSeat] = field(default_factory=list)
@@ -49,15 +49,15 @@ class Looked:
     losses: int = 0
 
 
-class Metrics:
+class MetricsCollector:
     """The metrics of one gateway: a collector, asked by a registry of its own."""
 
-    def __init__(self, door: Door, tally: Tally) -> None:
+    def __init__(self, door: GridConnection, tally: RequestMetrics) -> None:
         self.door = door
         self.tally = tally
-        self.harvest = Harvest(int(door.config.result_ttl * 1000))
-        self._plain = Kept(partial(door.call, self._text, ""), KEPT)
-        self._openmetrics = Kept(partial(door.call, self._text, f"{OPENMETRICS}; version=1.0.0"), KEPT)
+        self.harvest = JobMetrics(int(door.config.result_ttl * 1000))
+        self._plain = Cached(partial(door.call, self._text, ""), CACHE_SECONDS)
+        self._openmetrics = Cached(partial(door.call, self._text, f"{OPENMETRICS}; version=1.0.0"), CACHE_SECONDS)
 
     async def text(self, accept: str) -> tuple[bytes, str]:
         """(the metrics in the format that `accept` asks for, its content type), at most KEPT seconds old."""
@@ -69,11 +69,11 @@ class Metrics:
 
         looked = self._look()
         own = CollectorRegistry(auto_describe=False)
-        own.register(_Collected(list(self._families(looked))))
+        own.register(_FamilyList(list(self._families(looked))))
         encode, content_type = choose_encoder(accept)
         return encode(own), content_type
 
-    def _look(self) -> Looked:
+    def _look(self) -> GridReading:
         client, keys = self.door.client.redis, self.door.keys
         self.harvest.take(client, keys)
         look = client.pipeline(transaction=True)
@@ -81,7 +81,7 @@ class Metrics:
         look.zcard(keys("deadlines"))
         look.hget(keys("attempts_lost"), "count")
         inbox, open_jobs, losses = look.execute()
-        return Looked(
+        return GridReading(
             registry.live_seats(client, keys),
             backlog.queues(client, keys),
             ledger.read(client, keys, self.door.config.timezone).accounts,
@@ -90,31 +90,31 @@ class Metrics:
             int(losses or 0),
         )
 
-    def _families(self, looked: Looked) -> Iterator[Metric]:
+    def _families(self, looked: GridReading) -> Iterator[Metric]:
         harvest, tally = self.harvest, self.tally
-        yield _family("gridq_jobs", {("queued",): looked.queued, ("running",): looked.running})
-        yield _family("gridq_jobs_submitted", {(): harvest.submitted})
+        yield _build_family("gridq_jobs", {("queued",): looked.queued, ("running",): looked.running})
+        yield _build_family("gridq_jobs_submitted", {(): harvest.submitted})
         ends = {state: harvest.ended.get(state, 0) for state in ("done", "failed", "cancelled", "expired")}
-        yield _family("gridq_jobs_ended", {(state,): count for state, count in ends.items()})
-        yield from _queues(looked.queues)
-        yield from _seats([seat for seat in looked.seats if seat.kind != registry.ROUTER_KIND])
-        yield from _accounts(looked.accounts)
-        yield _family("gridq_stages", harvest.stages)
-        yield _histogram("gridq_stage_wait_seconds", harvest.waits)
-        yield _histogram("gridq_stage_run_seconds", harvest.runs)
-        yield _family("gridq_stage_retries", {(queue,): n for queue, n in harvest.retries.items()})
-        yield _family("gridq_stage_tokens", harvest.tokens)
-        yield _family("gridq_losses", {(): looked.losses})
+        yield _build_family("gridq_jobs_ended", {(state,): count for state, count in ends.items()})
+        yield from _queue_families(looked.queues)
+        yield from _seat_families([seat for seat in looked.seats if seat.kind != registry.ROUTER_KIND])
+        yield from _account_families(looked.accounts)
+        yield _build_family("gridq_stages", harvest.stages)
+        yield _build_histogram("gridq_stage_wait_seconds", harvest.waits)
+        yield _build_histogram("gridq_stage_run_seconds", harvest.runs)
+        yield _build_family("gridq_stage_retries", {(queue,): n for queue, n in harvest.retries.items()})
+        yield _build_family("gridq_stage_tokens", harvest.tokens)
+        yield _build_family("gridq_losses", {(): looked.losses})
         for name, spent in (("agent", harvest.agents), ("seat", harvest.seats)):
-            dollars = {(who,): micro / MICRO for who, micro in spent.items()}
-            yield _family(f"gridq_{name}_spent_dollars", dollars)
+            dollars = {(who,): micro / MICRO_PER_DOLLAR for who, micro in spent.items()}
+            yield _build_family(f"gridq_{name}_spent_dollars", dollars)
         requests = {(way, route, str(status)): n for (way, route, status), n in tally.requests.items()}
-        yield _family("gridq_http_requests", requests)
-        yield _histogram("gridq_http_request_seconds", tally.seconds)
-        yield _family("gridq_http_open_requests", {(): tally.open})
-        yield _family("gridq_http_open_streams", {(): tally.streams})
-        yield _family("gridq_relay_followers", {(): len(self.door.relay)})
-        yield _family("gridq_metrics_behind", {(): int(harvest.behind)})
+        yield _build_family("gridq_http_requests", requests)
+        yield _build_histogram("gridq_http_request_seconds", tally.seconds)
+        yield _build_family("gridq_http_open_requests", {(): tally.open})
+        yield _build_family("gridq_http_open_streams", {(): tally.streams})
+        yield _build_family("gridq_relay_followers", {(): len(self.door.relay)})
+        yield _build_family("gridq_metrics_behind", {(): int(harvest.behind)})
         workers = [seat for seat in looked.seats if seat.kind != registry.ROUTER_KIND]
         healthy = sum(seat.state == "ready" and not seat.stale for seat in workers)
         seed = {
@@ -127,10 +127,10 @@ class Metrics:
             "cents_spent": harvest.micro_dollars / 10_000,
         }
         for name, value in seed.items():
-            yield _family(f"noether_grid_{name}", {(): value})
+            yield _build_family(f"noether_grid_{name}", {(): value})
 
 
-class _Collected:
+class _FamilyList:
     """What a registry asks."""
 
     def __init__(self, families: list[Metric]) -> None:
@@ -140,10 +140,10 @@ class _Collected:
         return self._families
 
 
-def _family(name: str, samples: Mapping[Any, float]) -> Metric:
+def _build_family(name: str, samples: Mapping[Any, float]) -> Metric:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    about = MEASURES[name]
+    about = METRICS[name]
     made: Any = CounterMetricFamily if about.kind == "counter" else GaugeMetricFamily
     family: Metric = made(name, about.help, labels=about.labels)
     add: Any = family
@@ -152,45 +152,45 @@ def _family(name: str, samples: Mapping[Any, float]) -> Metric:
     return family
 
 
-def _histogram(name: str, found: Mapping[str, Distribution]) -> Metric:
+def _build_histogram(name: str, found: Mapping[str, Histogram]) -> Metric:
     from prometheus_client.core import HistogramMetricFamily
 
-    about = MEASURES[name]
+    about = METRICS[name]
     family = HistogramMetricFamily(name, about.help, labels=about.labels)
     for of, distribution in sorted(found.items()):
         family.add_metric([of], distribution.cumulated(), distribution.sum)
     return family
 
 
-def _queues(queues: list[QueueView]) -> Iterator[Metric]:
+def _queue_families(queues: list[QueueView]) -> Iterator[Metric]:
     depth, oldest = {}, {}
     for view in queues:
         for priority, count in view.pending.items():
             depth[view.queue, priority] = count
             oldest[view.queue, priority] = view.oldest.get(priority, 0.0) / 1000
-    yield _family("gridq_queue_depth", depth)
-    yield _family("gridq_queue_oldest_seconds", oldest)
+    yield _build_family("gridq_queue_depth", depth)
+    yield _build_family("gridq_queue_oldest_seconds", oldest)
     for name in ("running", "concurrency"):
-        yield _family(f"gridq_queue_{name}", {(view.queue,): getattr(view, name) for view in queues})
+        yield _build_family(f"gridq_queue_{name}", {(view.queue,): getattr(view, name) for view in queues})
 
 
-def _seats(seats: list[LiveSeat]) -> Iterator[Metric]:
+def _seat_families(seats: list[LiveSeat]) -> Iterator[Metric]:
     up = {(seat.seat, seat.kind, seat.state): int(seat.state == "ready" and not seat.stale) for seat in seats}
-    yield _family("gridq_seat_up", up)
+    yield _build_family("gridq_seat_up", up)
     for name in ("concurrency", "busy", "reliability"):
-        yield _family(f"gridq_seat_{name}", {(seat.seat,): getattr(seat, name) for seat in seats})
+        yield _build_family(f"gridq_seat_{name}", {(seat.seat,): getattr(seat, name) for seat in seats})
     for name in ("budget", "budget_left"):
         known = {(seat.seat,): getattr(seat, name) for seat in seats}
-        dollars = {key: micro / MICRO for key, micro in known.items() if micro is not None}
-        yield _family(f"gridq_seat_{name}_dollars", dollars)
+        dollars = {key: micro / MICRO_PER_DOLLAR for key, micro in known.items() if micro is not None}
+        yield _build_family(f"gridq_seat_{name}_dollars", dollars)
 
 
-def _accounts(accounts: Iterable[Account]) -> Iterator[Metric]:
+def _account_families(accounts: Iterable[Account]) -> Iterator[Metric]:
     """What `gridq quota` shows, money in dollars and all else as it is counted."""
     names = ("limit", "used", "held", "left", "turn_timestamp_seconds")
     found: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in names}
-    for account in told_apart(accounts):
-        unit = MICRO if account.money else 1
+    for account in group_agents(accounts):
+        unit = MICRO_PER_DOLLAR if account.money else 1
         until = None if account.until is None else account.until / 1000
         amounts = (account.limit, account.spent, account.held, account.remaining)
         told = (*(None if amount is None else amount / unit for amount in amounts), until)
@@ -198,10 +198,10 @@ def _accounts(accounts: Iterable[Account]) -> Iterator[Metric]:
             if value is not None:
                 found[name][account.kind, account.name, account.what] = value
     for name, samples in found.items():
-        yield _family(f"gridq_account_{name}", samples)
+        yield _build_family(f"gridq_account_{name}", samples)
 
 
-def told_apart(accounts: Iterable[Account]) -> list[Account]:
+def group_agents(accounts: Iterable[Account]) -> list[Account]:
     """All accounts, but of agents only those of AGENTS of them: where a grid takes jobs of everybody, anybody
     can be a new one. Those nearest to a limit are kept, then those that used most; what the others have used
     and hold is one account, without a limit, of OTHERS.
@@ -212,18 +212,18 @@ def told_apart(accounts: Iterable[Account]) -> list[Account]:
             agents[account.name].append(account)
         else:
             kept.append(account)
-    first = heapq.nlargest(AGENTS, agents, key=lambda name: max(map(_pressed, agents[name])))
+    first = heapq.nlargest(MAX_AGENTS, agents, key=lambda name: max(map(_usage_of, agents[name])))
     others = defaultdict(list)
     for name in agents.keys() - set(first):
         for account in agents[name]:
             others[account.what].append(account)
     for some in others.values():
         spent, held = sum(each.spent for each in some), sum(each.held for each in some)
-        kept.append(replace(some[0], name=OTHERS, limit=None, spent=spent, held=held))
+        kept.append(replace(some[0], name=OTHER_AGENTS, limit=None, spent=spent, held=held))
     return [*kept, *(account for name in first for account in agents[name])]
 
 
-def _pressed(account: Account) -> tuple[float, int]:
+def _usage_of(account: Account) -> tuple[float, int]:
     """How much of its limit is used or held, and how much that is."""
     used = account.spent + account.held
     return (0.0 if account.limit is None else used / max(account.limit, 1)), used

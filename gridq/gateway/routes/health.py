@@ -13,19 +13,19 @@ from fastapi.responses import JSONResponse, Response
 from redis.exceptions import RedisError
 
 from gridq.errors import BrokerUnreachable, GridError, GridFull, NoLiveSeat, SchemaMismatch
-from gridq.gateway.grid.connection import Door
+from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http import errors
-from gridq.gateway.http.schemas import Health, NotReady, Ready
+from gridq.gateway.http.schemas import Health, NotReady, Readiness
 from gridq.protocol import queue_names
 from gridq.store import schema
 from gridq.submission.live_forecast import explain
 
 router = APIRouter(tags=["health"])
 
-PATIENCE = 2.0
+SERVER_TIMEOUT_SECONDS = 2.0
 """Seconds within which the server must answer."""
 
-SOON = 2.0
+RETRY_SECONDS = 2.0
 """Seconds after which to look again."""
 
 NO_STORE = {"cache-control": "no-store"}
@@ -34,7 +34,7 @@ STARTED = time.monotonic()
 
 
 @cache
-def program() -> str:
+def program_version() -> str:
     """This gridq's version."""
     return version("gridq")
 
@@ -42,42 +42,42 @@ def program() -> str:
 @router.get("/health", summary="The process lives", response_model=Health)
 async def health() -> Any:
     """Always 200, at once, and without a look at the server."""
-    return {"ok": True, "status": "ok", "version": program(), "uptime": round(time.monotonic() - STARTED, 3)}
+    return {"ok": True, "status": "ok", "version": program_version(), "uptime": round(time.monotonic() - STARTED, 3)}
 
 
 @router.get(
     "/ready",
     summary="The gateway can take work",
-    response_model=Ready,
+    response_model=Readiness,
     responses={503: {"model": NotReady, "description": "it cannot; the reason says why"}},
 )
 async def ready(request: Request) -> Response:
     """200 where the server answers, its data are of this version, it has memory left, a router is live and
     the gateway does not stop; else 503 with the reason and what every refusal says.
     """
-    door: Door = request.app.state.door
+    door: GridConnection = request.app.state.door
     routers: int | None = None
     error: GridError | None
     if door.closing:
-        error = errors.stopping()
+        error = errors.gateway_stopping()
     else:
         try:
-            async with asyncio.timeout(PATIENCE):
-                routers, error = await _look(door)
+            async with asyncio.timeout(SERVER_TIMEOUT_SECONDS):
+                routers, error = await _check_grid(door)
         except (TimeoutError, RedisError, OSError):  # its own words would tell the server's address
             fix = "start it, or see to the network"
             error = BrokerUnreachable("The server does not answer", {"fix": fix})
     if error is None:
-        body = Ready(ready=True, reason="", fix="", routers=routers)
+        body = Readiness(ready=True, reason="", fix="", routers=routers)
         return JSONResponse(body.model_dump(), headers=NO_STORE)
-    error.details.setdefault("retry_after", SOON)
+    error.details.setdefault("retry_after", RETRY_SECONDS)
     reason = error.message[:1].lower() + error.message[1:]
     why = NotReady(ready=False, reason=reason, routers=routers, code=error.code, **explain(error))
     headers = {**errors.headers_of(error, errors.request_id_of(request)), **NO_STORE}
     return JSONResponse(why.model_dump(), 503, headers)
 
 
-async def _look(door: Door) -> tuple[int, GridError | None]:
+async def _check_grid(door: GridConnection) -> tuple[int, GridError | None]:
     """(live routers, why the grid cannot take work)."""
     keys = door.keys
     look = door.redis.pipeline(transaction=False)

@@ -14,18 +14,18 @@ from starlette.requests import ClientDisconnect
 from gridq.client.broker_client import BrokerClient
 from gridq.config.settings import Settings
 from gridq.errors import NoLiveSeat, RequestError
-from gridq.gateway.auth.caller import Caller, may
-from gridq.gateway.grid.connection import Door
-from gridq.gateway.http.disconnect import Presence
+from gridq.gateway.auth.caller import Caller, require_scope
+from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.http.disconnect import DisconnectWatch
 from gridq.gateway.http.request_body import read_body
-from gridq.gateway.http.request_options import asked
+from gridq.gateway.http.request_options import read_request_options
 from gridq.gateway.http.schemas import (
-    SEED_STATUS,
-    Cancelled,
+    NOETHER_STATUS,
+    CancelResult,
     JobAccepted,
     JobList,
     JobStatus,
-    faults,
+    error_responses,
     job_result,
     job_status,
 )
@@ -41,24 +41,24 @@ from gridq.views.jobs import MAX_STEPS, JobView
 
 router = APIRouter(tags=["jobs"])
 
-LONGEST_WAIT = 60.0
+MAX_WAIT_SECONDS = 60.0
 """Seconds for which one request waits for a job's end at most."""
 
-LEVELS = 2
+JSON_LEVELS_PER_NODE = 2
 """Levels of JSON that one level of a graph has: the node, and the list or record that it stands in."""
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
-Id = Annotated[str, Path(description="the job's id, or the beginning of it, four characters at least")]
-Reader = Annotated[Caller, Depends(may("read"))]
+JobId = Annotated[str, Path(description="the job's id, or the beginning of it, four characters at least")]
+Reader = Annotated[Caller, Depends(require_scope("read"))]
 
 
-async def find(door: Door, caller: Caller, given: str) -> str:
+async def find_job(door: GridConnection, caller: Caller, given: str) -> str:
     """The id of the job that `given` means among those that the caller may see. JobNotFound, AmbiguousJob."""
     if not _ID.fullmatch(given):
         raise build_not_found_error(given[:128])
     agent = None if caller.sees_all else caller.agent
-    return await door.call(job_ids.find, door.client.redis, door.keys, given, agent=agent)
+    return await door.call(job_ids.find_job, door.client.redis, door.keys, given, agent=agent)
 
 
 @router.post(
@@ -66,7 +66,7 @@ async def find(door: Door, caller: Caller, given: str) -> str:
     status_code=202,
     summary="Submit a graph",
     response_model=JobAccepted,
-    responses=faults(400, 401, 402, 403, 404, 409, 413, 429, 503),
+    responses=error_responses(400, 401, 402, 403, 404, 409, 413, 429, 503),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -76,7 +76,7 @@ async def find(door: Door, caller: Caller, given: str) -> str:
 )
 async def submit(
     request: Request,
-    caller: Annotated[Caller, Depends(may("submit"))],
+    caller: Annotated[Caller, Depends(require_scope("submit"))],
     idempotency_key: Annotated[
         str | None, Header(description="the same key and body are the same job", pattern=r"^[ -~]{1,255}$")
     ] = None,
@@ -86,10 +86,10 @@ async def submit(
     The headers `x-gridq-priority`, `x-gridq-deadline` and so on say the same as the body's fields; the body
     goes before.
     """
-    door: Door = request.app.state.door
+    door: GridConnection = request.app.state.door
     raw = await read_body(request.receive)
-    spec = read_spec(raw, depth=_depth(door))
-    base = asked(request.scope["headers"], caller.agent, stream=False).about
+    spec = read_spec(raw, depth=_max_json_depth(door))
+    base = read_request_options(request.scope["headers"], caller.agent, stream=False).about
     if None not in (spec.idempotency_key, idempotency_key) and spec.idempotency_key != idempotency_key:
         raise RequestError(
             "The idempotency keys of header and body differ",
@@ -98,7 +98,7 @@ async def submit(
     about = spec.options(base)
     if caller.key:  # a key names its agent itself
         about = about.model_copy(update={"agent": caller.agent})
-    graph, value = await door.call(_texts, spec, door.config)
+    graph, value = await door.call(_encode_spec, spec, door.config)
     try:
         job = await door.submit(graph, value, about, key=caller.key, job=spec.job, detached=True)
     except NoLiveSeat as exc:
@@ -112,22 +112,22 @@ async def submit(
         job_id=job,
         job=job,
         state=state,
-        status="queued" if state is JobState.RUNNING else SEED_STATUS[state],
+        status="queued" if state is JobState.RUNNING else NOETHER_STATUS[state],
         url=f"/jobs/{job}",
         events=f"/jobs/{job}/events",
     )
-    return _json(accepted.model_dump_json().encode(), 202, location=f"/jobs/{job}", job=job)
+    return _json_response(accepted.model_dump_json().encode(), 202, location=f"/jobs/{job}", job=job)
 
 
 @router.get(
     "/jobs/{id}",
     summary="Ask for a job, and wait for its end",
     response_model=JobStatus,
-    responses=faults(400, 401, 403, 404, 429, 503),
+    responses=error_responses(400, 401, 403, 404, 429, 503),
 )
 async def read(
     request: Request,
-    id: Id,
+    id: JobId,
     caller: Reader,
     wait: Annotated[
         float,
@@ -135,32 +135,32 @@ async def read(
     ] = 0.0,
 ) -> Response:
     """Where a job and each of its stages stand, or how they went; with its answer or its error."""
-    door: Door = request.app.state.door
-    job = await find(door, caller, id)
+    door: GridConnection = request.app.state.door
+    job = await find_job(door, caller, id)
     if wait > 0:
-        with door.relay.follow(job) as follower, Presence(request.receive) as client:
+        with door.relay.follow(job) as follower, DisconnectWatch(request.receive) as client:
             try:
-                await follower.end(min(wait, LONGEST_WAIT))
+                await follower.end(min(wait, MAX_WAIT_SECONDS))
             except asyncio.CancelledError:
                 if not client.gone:
                     raise
                 client.forgive()
                 raise ClientDisconnect from None
-    view, waits_for, spent = await door.call(_look, door.client, job)
+    view, waits_for, spent = await door.call(_read_job, door.client, job)
     if view.state is None:
         raise build_not_found_error(job)
     body = json.dumps(job_status(view, waits_for, spent), separators=(",", ":")).encode()
     if not view.state.final:
-        return _json(body[:-1] + b',"result":null}', job=job)
+        return _json_response(body[:-1] + b',"result":null}', job=job)
     answer = b"null"
     if view.state is JobState.DONE:
         answer = await door.answer(job, (await door.outcome(job)).end)
     result = json.dumps(job_result(view, spent), separators=(",", ":")).encode()
     # The stored text of the answer goes out as it is: it may be many megabytes.
-    return _json(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job=job)
+    return _json_response(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job=job)
 
 
-def _look(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]:
+def _read_job(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]:
     """(the job now, what it waits for, what its stages cost in micro-dollars)."""
     view = client.view(job)
     waits_for = queues.waits_for(client.redis, client.keys, view)
@@ -172,27 +172,27 @@ def _look(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]:
 @router.delete(
     "/jobs/{id}",
     summary="Cancel a job",
-    response_model=Cancelled,
-    responses=faults(400, 401, 403, 404, 429, 503),
+    response_model=CancelResult,
+    responses=error_responses(400, 401, 403, 404, 429, 503),
 )
 async def cancel(
-    request: Request, id: Id, caller: Annotated[Caller, Depends(may("submit", "operate"))]
-) -> Cancelled:
+    request: Request, id: JobId, caller: Annotated[Caller, Depends(require_scope("submit", "operate"))]
+) -> CancelResult:
     """Cancel a job wherever it stands. One that has ended stays as it is; the same again is harmless."""
-    door: Door = request.app.state.door
-    job = await find(door, caller, id)
+    door: GridConnection = request.app.state.door
+    job = await find_job(door, caller, id)
     if not caller.may_end(await door.agent_of(job)):
         raise api_keys.lacks(caller.key, "operate")
     cancelled = await door.cancel(job)
     state = await door.call(door.client.status, job)
-    return Cancelled(job_id=job, job=job, state=state or JobState.CANCELLED, cancelled=cancelled)
+    return CancelResult(job_id=job, job=job, state=state or JobState.CANCELLED, cancelled=cancelled)
 
 
 @router.get(
     "/jobs",
     summary="List jobs",
     response_model=JobList,
-    responses=faults(400, 401, 403, 429, 503),
+    responses=error_responses(400, 401, 403, 429, 503),
 )
 async def jobs(
     request: Request,
@@ -206,7 +206,7 @@ async def jobs(
     """The jobs that wait or run, and those whose result is still kept, the latest first: one's own, or with
     the scope `read-all` everybody's.
     """
-    door: Door = request.app.state.door
+    door: GridConnection = request.app.state.door
     if not caller.sees_all:
         if agent not in (None, caller.agent):
             raise api_keys.lacks(caller.key, "read-all")
@@ -214,21 +214,21 @@ async def jobs(
     page = await door.call(
         job_list.jobs, door.client.redis, door.keys, limit, state, agent=agent, before=before
     )
-    lines = [{"job_id": one.job, "status": SEED_STATUS[one.state], **one.to_json()} for one in page.jobs]
+    lines = [{"job_id": one.job, "status": NOETHER_STATUS[one.state], **one.to_json()} for one in page.jobs]
     return {"jobs": lines, "next": page.after}
 
 
-def _texts(spec: JobSpec, config: Settings) -> tuple[bytes, bytes]:
+def _encode_spec(spec: JobSpec, config: Settings) -> tuple[bytes, bytes]:
     """Graph and input as the JSON texts that are admitted. GraphError, InputTooLarge, ValueNotJson."""
     value = values.encode(spec.input, limit=config.max_value, what="input", path="input")
     return graph_text(spec.graph, config), value
 
 
-def _depth(door: Door) -> int:
-    return max(door.options.max_json_depth, LEVELS * door.config.max_depth + LEVELS)
+def _max_json_depth(door: GridConnection) -> int:
+    return max(door.options.max_json_depth, JSON_LEVELS_PER_NODE * door.config.max_depth + JSON_LEVELS_PER_NODE)
 
 
-def _json(body: bytes, status: int = 200, *, location: str = "", job: str = "") -> Response:
+def _json_response(body: bytes, status: int = 200, *, location: str = "", job: str = "") -> Response:
     headers = {"cache-control": "no-store", "x-gridq-job": job}
     if location:
         headers["location"] = location

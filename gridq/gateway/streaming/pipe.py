@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Command = tuple[Any, ...]
 
 
-class Question:
+class PendingCommands:
     """Commands of one caller, their replies, and the future that is done with the last of them. Of a command
     that was refused the reply is its ResponseError; `answered` raises ConnectionError where the connection
     was lost, and whether they were done is not known.
@@ -50,19 +50,19 @@ class Pipe:
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
-        self._waiting: list[Question] = []
-        self._sent: list[Question] = []
+        self._waiting: list[PendingCommands] = []
+        self._sent: list[PendingCommands] = []
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def send(self, *commands: Command) -> Question:
+    def send(self, *commands: Command) -> PendingCommands:
         """Send commands, together; `ask` for who waits at once. ConnectionError: the pipe is closed."""
         if self._closed:
             raise ConnectionError("the pipe is closed")
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="pipe")
-        asked = Question(commands, asyncio.get_running_loop().create_future())
+        asked = PendingCommands(commands, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
         self._news.set()
         return asked

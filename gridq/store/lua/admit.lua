@@ -16,9 +16,9 @@ if other then
   unlink(ARGV[9])
   return other
 end
-local sub = K .. 'sub:' .. job
+local sub = K .. 'submitted:' .. job
 local input, idem, body = ARGV[9], ARGV[19], ARGV[20]
-if C('EXISTS', K .. 'fin:' .. job, j) > 0 then
+if C('EXISTS', K .. 'result:' .. job, j) > 0 then
   C('ZREM', K .. 'inbox', job)
   if C('HGET', j, 'in') ~= input then unlink(input) end
   if other_body(job, body) then return {'conflict', job} end
@@ -42,7 +42,7 @@ local function refuse(reply)
   if not known[1] then unlink(input) end
   return reply
 end
-local guarded = C('EXISTS', K .. 'limits', K .. 'keys', K .. 'lends') > 0  -- a grid without them asks this and nothing more
+local guarded = C('EXISTS', K .. 'limits', K .. 'api_keys', K .. 'lent_seats') > 0  -- a grid without them asks this and nothing more
 local team = '-'
 if guarded then
   local fault
@@ -91,7 +91,7 @@ if body ~= '' then note('body', body) end
 if team ~= '-' then note('of', team) end
 if idem ~= '' then
   note('idem', idem)
-  C('SET', K .. 'idem:' .. idem, job .. ' ' .. body, 'PX', deadline - NOW + 3600000)
+  C('SET', K .. 'idempotency:' .. idem, job .. ' ' .. body, 'PX', deadline - NOW + 3600000)
 end
 C('HSET', j, unpack(fields))
 for i = 22, #ARGV, 2000 do C('HSET', j, unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
@@ -103,7 +103,7 @@ if known[1] then
   C('ZREM', K .. 'inbox', job)
   if known[7] then C('ZREM', K .. 'delays', 'i:' .. job .. ':0:0') end
 end
-if string.sub(input, 1, 1) == '@' then C('SADD', K .. 'vals:' .. job, string.sub(input, 2)); C('PEXPIRE', K .. 'vals:' .. job, deadline - NOW + 3600000) end
+if string.sub(input, 1, 1) == '@' then C('SADD', K .. 'values:' .. job, string.sub(input, 2)); C('PEXPIRE', K .. 'values:' .. job, deadline - NOW + 3600000) end
 if watched() then publish(cjson.encode(beginning(job, ARGV[14], agent, ARGV[18]))) end
 for s in words(ARGV[13]) do push(job, s) end
 return {'ok', unpack(gave_way)}

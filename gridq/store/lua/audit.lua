@@ -4,10 +4,10 @@
 --       they are there; {} where there is more to read, for nobody is served meanwhile. Before them {'', now in ms}
 local C = redis.call
 local most, looked = tonumber(ARGV[1]), C('DBSIZE')
-local SCORED = {leases = true, delays = true, deadlines = true, inbox = true, answers = true, jobs = true, past = true}
+local SCORED = {leases = true, delays = true, deadlines = true, inbox = true, answers = true, jobs = true, ended_jobs = true}
 local READ = {hash = 'HGETALL', set = 'SMEMBERS', zset = 'ZRANGE'}
-local WHOLE = {who = true, held = true, seat = true, cls = true, holds = true, promised = true, parked = true, sub = true,
-  queues = true, park = true, w = true, rdy = true, quarantine = true, chained = true}
+local WHOLE = {lease_info = true, slots = true, seat = true, classes = true, reservations = true, reserved = true,
+  parked_agents = true, queues = true, parked = true, waiting = true, ready = true, quarantine = true, chained = true}
 local clock = C('TIME')
 local found, seen, cursor = {{'', clock[1] * 1000 + math.floor(clock[2] / 1000)}}, {}, '0'
 
@@ -34,8 +34,8 @@ repeat
       looked = looked + 9
       local items
       if kind == 'job' then items = job(key)
-      elseif kind == 'sub' then items = C('HMGET', key, 'agent', 'at')
-      elseif kind == 'fin' then items = {C('LLEN', key), string.match(C('LINDEX', key, 0), '^[^\n]*')}
+      elseif kind == 'submitted' then items = C('HMGET', key, 'agent', 'at')
+      elseif kind == 'result' then items = {C('LLEN', key), string.match(C('LINDEX', key, 0), '^[^\n]*')}
       elseif SCORED[kind] then items = C('ZRANGE', key, 0, -1, 'WITHSCORES')
       elseif WHOLE[kind] then
         local sort = C('TYPE', key).ok

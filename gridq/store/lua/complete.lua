@@ -19,18 +19,18 @@ if f[1] ~= rest then
   local ended_by_it = not f[4] and not charged  -- the job is gone, and this lease was not taken from its seat
   result = (f[2] == rest or ended_by_it) and 0 or -1
   if string.sub(output, 1, 1) == '@' and f[2] ~= rest then  -- the caller has just written a value that nobody will read
-    local fin = K .. 'fin:' .. job
+    local fin = K .. 'result:' .. job
     if C('LINDEX', fin, 0) ~= 'done\n' .. output then unlink(output)
-    else C('PEXPIRE', K .. 'val:' .. string.sub(output, 2), C('PTTL', fin)) end
+    else C('PEXPIRE', K .. 'value:' .. string.sub(output, 2), C('PTTL', fin)) end
   end
-elseif string.sub(output, 1, 1) == '@' and C('EXISTS', K .. 'val:' .. string.sub(output, 2)) == 0 then
+elseif string.sub(output, 1, 1) == '@' and C('EXISTS', K .. 'value:' .. string.sub(output, 2)) == 0 then
   return {-2, '', {'none'}}
 else
   local by, names = free(lease)
   local pays = f[8] and micro + tokens_in + tokens_out > 0
   if pays then pay(f[9], f[8], micro, tokens_in + tokens_out) end
   settle(lease, by, used, 'done', attempt_of(f[9], f[5], f[12], f[8]), names)
-  if not by then recall(job, step, rest); C('DEL', K .. 'late:' .. lease) end
+  if not by then recall(job, step, rest); C('DEL', K .. 'closed_lease:' .. lease) end
   if pays then
     local all = spend(job, f[9], f[8], micro, tokens_in + tokens_out)
     if over(f[9], f[8]) then park(f[9], f[8]) end
@@ -40,8 +40,8 @@ else
   local rest_of_budget = f[11] and micro > 0 and C('HINCRBY', j, 'bud', whole(-micro)) or 0
   local first = C('RPUSH', K .. 'rows:' .. job, rows) == 1
   if string.sub(output, 1, 1) == '@' then
-    C('SADD', K .. 'vals:' .. job, string.sub(output, 2))
-    C('PEXPIRE', K .. 'vals:' .. job, C('PTTL', j))
+    C('SADD', K .. 'values:' .. job, string.sub(output, 2))
+    C('PEXPIRE', K .. 'values:' .. job, C('PTTL', j))
   end
   if told ~= '' then publish(told) end
   if left > 0 and rest_of_budget < 0 then
@@ -70,5 +70,5 @@ end
 if goon == '1' then return {result, ended, after} end
 local S = C('HMGET', K .. 'seat:' .. seat, 'queues', 'draining', 'inc')
 if S[3] == inc and not S[2] and C('ZSCORE', K .. 'seats', seat) then idle(seat, S[1]) end  -- a late caller's may be gone
-for q in words(S[1]) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
+for q in words(S[1]) do if C('EXISTS', K .. 'classes:' .. q) == 1 then ring(q) end end
 return {result, ended, {'none'}}

@@ -12,16 +12,16 @@ if other then
   unlink(value)
   return other
 end
-local sub = K .. 'sub:' .. job
+local sub = K .. 'submitted:' .. job
 
 -- A job that came by the other door is waited for through Celery from now on.
 local function await(id)
   if not celery then return end
-  if C('EXISTS', K .. 'fin:' .. id) == 1 then C('ZADD', K .. 'answers', NOW, id) end
-  for _, key in ipairs({K .. 'sub:' .. id, jobkey(id)}) do if C('EXISTS', key) == 1 then C('HSET', key, 'celery', 1) end end
+  if C('EXISTS', K .. 'result:' .. id) == 1 then C('ZADD', K .. 'answers', NOW, id) end
+  for _, key in ipairs({K .. 'submitted:' .. id, jobkey(id)}) do if C('EXISTS', key) == 1 then C('HSET', key, 'celery', 1) end end
 end
 
-if C('EXISTS', K .. 'fin:' .. job, sub, jobkey(job)) > 0 then
+if C('EXISTS', K .. 'result:' .. job, sub, jobkey(job)) > 0 then
   -- The caller has just written a value that nobody will read, but where the first call's reply was lost.
   if C('HGET', sub, 'in') ~= value and C('HGET', jobkey(job), 'in') ~= value then unlink(value) end
   if other_body(job, body) then return {'conflict', job} end
@@ -56,7 +56,7 @@ if ARGV[13] ~= '' then
 end
 if idem ~= '' then
   C('HSET', sub, 'idem', idem)
-  C('SET', K .. 'idem:' .. idem, job .. ' ' .. body, 'PX', ARGV[3] + 3600000)
+  C('SET', K .. 'idempotency:' .. idem, job .. ' ' .. body, 'PX', ARGV[3] + 3600000)
 end
 C('PEXPIRE', sub, ARGV[3] + 3600000)
 C('ZADD', K .. 'deadlines', NOW + ARGV[3], job)

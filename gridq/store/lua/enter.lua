@@ -5,7 +5,7 @@
 --       nothing; the same request again is one request.
 -- TTL   calls:<key> a minute after the last; opened:<key> as the last place
 local key, request, rpm, parallel, hold = unpack(ARGV)
-local calls, opened, until_ms = K .. 'calls:' .. key, K .. 'opened:' .. key, NOW + tonumber(hold)
+local calls, opened, until_ms = K .. 'request_times:' .. key, K .. 'open_requests:' .. key, NOW + tonumber(hold)
 if C('ZSCORE', opened, request) then return {'ok'} end
 if parallel ~= '' then
   C('ZREMRANGEBYSCORE', opened, '-inf', NOW)

@@ -2,5 +2,5 @@
 -- ARGV  name of the value, value, its life in ms
 -- gives 1
 -- TTL   val:<name> lives as it is told
-C('SET', K .. 'val:' .. ARGV[1], ARGV[2], 'PX', ARGV[3])
+C('SET', K .. 'value:' .. ARGV[1], ARGV[2], 'PX', ARGV[3])
 return 1

@@ -15,7 +15,7 @@ elseif C('ZSCORE', K .. 'seats', seat) then
   if not f[4] then
     unlist(seat, f[3], f[2])
     for q in words(f[2]) do
-      if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end
+      if C('EXISTS', K .. 'classes:' .. q) == 1 then ring(q) end
     end
   end
 end

@@ -16,5 +16,5 @@ set_shared()
 for _, seat in ipairs(C('ZRANGE', K .. 'seats', 0, -1)) do set_limits(seat) end
 unpark_due()
 park_all()
-for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
+for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do if C('EXISTS', K .. 'classes:' .. q) == 1 then ring(q) end end
 return 1

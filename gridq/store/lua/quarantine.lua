@@ -7,7 +7,7 @@ if other then return other end
 local verb, job, step, by = unpack(ARGV)
 local j = jobkey(job)
 local f = C('HMGET', j, 'q:' .. step, 'rl:' .. step, 'x:' .. step, 'u:' .. step, 'n')
-if not f[5] then return C('EXISTS', K .. 'fin:' .. job) == 1 and 'over' or 'unknown' end
+if not f[5] then return C('EXISTS', K .. 'result:' .. job) == 1 and 'over' or 'unknown' end
 if not f[1] then return verb == 'release' and f[2] and 'before' or 'not' end
 if verb == 'drop' then return drop(job, step, by) end
 C('ZREM', K .. 'quarantine', job .. ':' .. step)

@@ -29,8 +29,8 @@ C('HSET', key, 'inc', inc, 'host', host, 'concurrency', concurrency, 'queues', q
 C('HDEL', key, 'draining')
 if only ~= '' then
   C('HSET', key, 'only', only)
-  C('HSET', K .. 'lends', seat, only)
-elseif C('HDEL', key, 'only') == 1 then C('HDEL', K .. 'lends', seat) end
+  C('HSET', K .. 'lent_seats', seat, only)
+elseif C('HDEL', key, 'only') == 1 then C('HDEL', K .. 'lent_seats', seat) end
 if f[1] ~= inc then C('HDEL', key, 'oks') end
 for field, told in pairs({rpm = rpm, owner = owner, families = families, prices = prices, hourly = hourly}) do
   if told == '' then C('HDEL', key, field) else C('HSET', key, field, told) end
@@ -44,6 +44,6 @@ if rests == '1' then
   unlist(seat, concurrency, queues)
 elseif not obey(seat, false, concurrency, queues, ttl) then
   idle(seat, queues)
-  for q in words(queues) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
+  for q in words(queues) do if C('EXISTS', K .. 'classes:' .. q) == 1 then ring(q) end end
 end
 return {1}

@@ -23,9 +23,9 @@ for i = 6, #ARGV do
 end
 local rate = least(f[7], f[8])
 local own = P .. 'seat:' .. seat
-if not f[4] and not (rate and spent_rate(seat, rate)) and C('LLEN', own) == 0 and C('HLEN', K .. 'held:' .. seat) < tonumber(f[2]) then
+if not f[4] and not (rate and spent_rate(seat, rate)) and C('LLEN', own) == 0 and C('HLEN', K .. 'slots:' .. seat) < tonumber(f[2]) then
   for q in words(f[3]) do
-    if C('EXISTS', K .. 'cls:' .. q) == 1 then wake_up(own, 'seat:' .. seat, 'stage'); break end
+    if C('EXISTS', K .. 'classes:' .. q) == 1 then wake_up(own, 'seat:' .. seat, 'stage'); break end
   end
 end
 return lost

@@ -35,7 +35,7 @@ end
 local function void(q, cls, look)
   local cost, x = string.match(cls, '^[^/]*/([^|]*)|(.*)$')
   local able = {}
-  for _, s in ipairs(C('SMEMBERS', K .. 'serve:' .. q)) do
+  for _, s in ipairs(C('SMEMBERS', K .. 'serving:' .. q)) do
     local f = C('HMGET', K .. 'seat:' .. s, 'own', 'grid', 'shared')
     if not lacking(bound_by(s, f[1], f[2], f[3]), q, tonumber(cost)) then able[#able + 1] = s end
   end
@@ -45,8 +45,8 @@ local function void(q, cls, look)
   end
   if x ~= '*' and not covers(x) then return 0, 0 end
   local seen, voided = 0, 0
-  for _, agent in ipairs(C('ZRANGE', K .. 'rdy:' .. q .. ':' .. cls, 0, look - 1)) do
-    for _, m in ipairs(C('ZRANGE', K .. 'w:' .. q .. ':' .. cls .. ':' .. agent, 0, look - seen - 1)) do
+  for _, agent in ipairs(C('ZRANGE', K .. 'ready:' .. q .. ':' .. cls, 0, look - 1)) do
+    for _, m in ipairs(C('ZRANGE', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, 0, look - seen - 1)) do
       local job, step = string.match(m, '^([^:]+):(.+)$')
       seen = seen + 1
       if covers(C('HGET', jobkey(job), 'x:' .. step) or '')
@@ -60,11 +60,11 @@ end
 -- Stages whose job's keys expired unseen: of one agent in one class, another each time, as many as come first.
 local function clear(q, classes)
   local cls = classes[NOW % #classes + 1]
-  local rdy = K .. 'rdy:' .. q .. ':' .. cls
+  local rdy = K .. 'ready:' .. q .. ':' .. cls
   local from = NOW % math.max(C('ZCARD', rdy), 1)
   local agent = C('ZRANGE', rdy, from, from)[1]
   for _ = 1, agent and most or 0 do
-    local first = C('ZRANGE', K .. 'w:' .. q .. ':' .. cls .. ':' .. agent, 0, 0)[1]
+    local first = C('ZRANGE', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, 0, 0)[1]
     if first and C('EXISTS', jobkey(string.match(first, '^[^:]+'))) == 1 then break end
     forget({q = q, cls = cls, agent = agent, step = first})
     if not first then break end
@@ -106,8 +106,8 @@ local function each(set, limit, act)
   end
 end
 
-local last = tonumber(C('GET', K .. 'swept') or NOW)
-C('SET', K .. 'swept', NOW, 'PX', KEEP)
+local last = tonumber(C('GET', K .. 'last_sweep') or NOW)
+C('SET', K .. 'last_sweep', NOW, 'PX', KEEP)
 C('XTRIM', K .. 'ledger', 'MINID', '~', whole(NOW - LEDGER), 'LIMIT', 1000)  -- by whole blocks of a hundred entries or so
 C('PEXPIRE', K .. 'ledger', LEDGER)
 -- Of agents that have no limits of their own, of whom there may be any number, those who use nothing now.
@@ -149,7 +149,7 @@ end
 if not jumped then
   local closed = 0  -- as many as make up the bound with their leases: a machine room that goes dark is soon forgotten
   each('seats', most, function(s)
-    closed = closed + 1 + C('HLEN', K .. 'held:' .. s)
+    closed = closed + 1 + C('HLEN', K .. 'slots:' .. s)
     gone(s, 'the worker is dead')
     r[3] = r[3] + 1
     if closed >= most then more = 1 end
@@ -175,8 +175,8 @@ each('delays', most, function(m)
       finish(job, 'expired', queue_timeout(h.path, h.q, f[6], unclaimed(h.q, f[5] or '', h.cost, f[7], f[8], f[9])))
       r[5] = r[5] + 1
     end
-  elseif kind == 'i' and C('EXISTS', K .. 'sub:' .. job) == 1 then  -- no router admitted it in time
-    finish(job, 'expired', queue_timeout('', 'gridq:router', C('HGET', K .. 'sub:' .. job, 'qt'), 'no router came to it',
+  elseif kind == 'i' and C('EXISTS', K .. 'submitted:' .. job) == 1 then  -- no router admitted it in time
+    finish(job, 'expired', queue_timeout('', 'gridq:router', C('HGET', K .. 'submitted:' .. job, 'qt'), 'no router came to it',
       'start a router: celery -A gridq.app worker -Q gridq:router'))
     r[5] = r[5] + 1
   end
@@ -193,23 +193,23 @@ end)
 each('deadlines', most, function(job)
   C('ZREM', K .. 'deadlines', job)
   unhold(job)  -- where its keys expired unseen, nobody else gives it back
-  if C('EXISTS', jobkey(job), K .. 'sub:' .. job) > 0 then
+  if C('EXISTS', jobkey(job), K .. 'submitted:' .. job) > 0 then
     finish(job, 'expired', past_deadline(job))
     r[5] = r[5] + 1
   else  -- its keys expired: no router looked for long
     C('ZREM', K .. 'inbox', job)
-    if C('ZSCORE', K .. 'past', job) == false then C('ZREM', K .. 'jobs', job) end
+    if C('ZSCORE', K .. 'ended_jobs', job) == false then C('ZREM', K .. 'jobs', job) end
   end
 end)
-for _, job in ipairs(due('past', 10 * most)) do  -- as fast as jobs can end
-  C('ZREM', K .. 'past', job)
+for _, job in ipairs(due('ended_jobs', 10 * most)) do  -- as fast as jobs can end
+  C('ZREM', K .. 'ended_jobs', job)
   C('ZREM', K .. 'jobs', job)
 end
 if unpark_due() >= 200 then more = 1 end
 -- A job waits until the routers' queue has room, so that whose message still stands in it gets no second one, and until the
 -- server has memory for its plan.
 local message = C('HGET', K .. 'wake_ups', 'router')
-local room = message and C('EXISTS', K .. 'full') == 0 and most - C('LLEN', P .. 'gridq:router') or 0
+local room = message and C('EXISTS', K .. 'memory_full') == 0 and most - C('LLEN', P .. 'gridq:router') or 0
 for _, job in ipairs(due('inbox', room)) do
   C('ZADD', K .. 'inbox', NOW + 2000, job)
   C('LPUSH', P .. 'gridq:router', (string.gsub(message, '@@(%u+)@@', {ID = job})))
@@ -237,7 +237,7 @@ if #chained >= 2 * most then
 end
 for _, queue in ipairs(C('SMEMBERS', K .. 'queues')) do
   attempt('queues', queue, function(q)
-    local classes, look = C('HKEYS', K .. 'cls:' .. q), most
+    local classes, look = C('HKEYS', K .. 'classes:' .. q), most
     for _, cls in ipairs(classes) do
       if look > 0 and string.sub(cls, -1) ~= '|' then
         local seen, voided = void(q, cls, look)
@@ -250,6 +250,6 @@ end
 if r[7] >= most then more = 1 end
 local answers = due('answers', tonumber(ARGV[2]), NOW - 300)
 for _, job in ipairs(answers) do C('ZADD', K .. 'answers', NOW, job) end
-for _, word in ipairs(C('LPOP', K .. 'untold', 5000) or {}) do losses[#losses + 1] = word end
+for _, word in ipairs(C('LPOP', K .. 'unreported_losses', 5000) or {}) do losses[#losses + 1] = word end
 r[8], r[9], r[10], r[11], r[12] = answers, losses, dropped, more, broken
 return r

@@ -13,7 +13,7 @@ from celery import group
 
 from gridq.client import Client
 from gridq.errors import AuthError, ConfigError, IdempotencyConflict, InvalidField, JobCancelled, NoLiveSeat
-from gridq.jobs.idempotency import Body, body_of
+from gridq.jobs.idempotency import Fingerprint, make_fingerprint
 from gridq.jobs.record import JobOptions
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
@@ -29,12 +29,12 @@ ECHO: dict[str, Any] = {"root": {"op": "Stage", "id": "bench_echo"}}
 SAME = '{ "root": {"id":"bench_echo", "op":"Stage"} }'
 
 
-def body(graph: bytes = b"{}", value: bytes = b"1", fresh: bool = False, **options: Json) -> Body:
-    return body_of(graph, value, JobOptions(**options), fresh=fresh)
+def body(graph: bytes = b"{}", value: bytes = b"1", fresh: bool = False, **options: Json) -> Fingerprint:
+    return make_fingerprint(graph, value, JobOptions(**options), fresh=fresh)
 
 
 def test_only_what_has_an_id_or_a_key_of_its_own_is_known_again() -> None:
-    assert body(fresh=True) == Body()
+    assert body(fresh=True) == Fingerprint()
     assert body().digest
     assert not body().key
     assert body(fresh=True, idempotency_key="k").digest == body().digest

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from gridq.config.settings import Settings, settings
 from gridq.errors import ConfigError, KeyInvalid, KeyNotFound, KeyRevoked, KeyScopeMissing
-from gridq.jobs.record import options_of
+from gridq.jobs.record import parse_options
 from gridq.limits import api_keys
 from gridq.store.keys import Keys
 from gridq.tasks import one_stage
@@ -151,7 +151,7 @@ def test_an_agent_is_in_one_team(grid_env: GridEnv) -> None:
 def test_wrong_names_make_no_key(grid_env: GridEnv, agent: str, team: str | None, scopes: list[str]) -> None:
     with pytest.raises(ConfigError):
         api_keys.create(grid_env.client, names(grid_env), agent, team=team, scopes=scopes)
-    assert not grid_env.client.exists(names(grid_env)("keys"))
+    assert not grid_env.client.exists(names(grid_env)("api_keys"))
 
 
 def test_a_key_that_is_not_there(grid_env: GridEnv) -> None:
@@ -174,7 +174,7 @@ def test_forgetting_the_last_opens_the_grid(grid_env: GridEnv) -> None:
 def test_a_key_among_a_stage_s_arguments_is_the_job_s_and_not_the_stage_s() -> None:
     graph, _, about = one_stage("llm_complete", "prompt", prompt="x", max_tokens=3, key="gq_0_secret")
     assert "secret" not in str(graph)
-    options = options_of(about)
+    options = parse_options(about)
     assert options.key is not None
     assert "secret" not in repr(options) + options.model_dump_json() + str(options.model_dump())
 
@@ -205,7 +205,7 @@ def test_records_of_before_and_of_later_are_read(grid_env: GridEnv) -> None:
     made, text = api_keys.create(grid_env.client, names(grid_env), "ann")
     old = {"agent": "ann", "scopes": ["submit"], "hash": made.hash, "created": made.created}
     for record in (old, {**old, "limits": {"rpm": 5, "unheard": 1}, "unheard": [1]}):
-        grid_env.client.hset(names(grid_env)("keys"), made.id, json.dumps(record))
+        grid_env.client.hset(names(grid_env)("api_keys"), made.id, json.dumps(record))
         found = verify(grid_env, text)
         assert (found.agent, found.limits.parallel, found.limits.origins) == ("ann", None, ())
 

@@ -140,8 +140,8 @@ def test_queue_lengths_are_stages_that_wait(grid_env: GridEnv) -> None:
     keys, client = Keys(grid_env.prefix), grid_env.client
     client.hset(keys("concurrency"), mapping={"bench:any": 4, "llm:any": 2, "gridq:pure": 8})
     client.sadd(keys("queues"), "bench:any", "gpu:cuda-8g")
-    client.hset(keys("cls", "bench:any"), mapping={"0/0|": 3, "5/100|m.bench": 4})
-    client.hset(keys("cls", "gpu:cuda-8g"), mapping={"0/0|": 1})
+    client.hset(keys("classes", "bench:any"), mapping={"0/0|": 3, "5/100|m.bench": 4})
+    client.hset(keys("classes", "gpu:cuda-8g"), mapping={"0/0|": 1})
     client.lpush(keys.queue("bench:any"), "a wake-up", "another")
     client.zadd(keys("inbox"), {"a": 1, "b": 2})
     listed = {

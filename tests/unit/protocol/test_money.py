@@ -8,8 +8,8 @@ import pytest
 
 from gridq.cli.commands.jobs import header
 from gridq.gateway.grid.connection import cost_cents
-from gridq.gateway.http.schemas import cents, job_result, job_status
-from gridq.gateway.routes.model_api import _about
+from gridq.gateway.http.schemas import to_cents, job_result, job_status
+from gridq.gateway.routes.model_api import _usage_headers
 from gridq.protocol.models import Row
 from gridq.protocol.money import total
 from gridq.protocol.states import JobState
@@ -47,7 +47,7 @@ def test_a_job_of_a_subscription_shows_its_tokens_and_no_cost() -> None:
     assert job_result(view, None)["spent_cents"] is None
     assert "3 tokens in, 0 out, no price known" in "\n".join(header(view))
     assert "$" not in "\n".join(header(view))
-    assert [name for name, _ in _about(view.rows)] == [b"x-gridq-worker", b"x-gridq-queue-wait-ms"]
+    assert [name for name, _ in _usage_headers(view.rows)] == [b"x-gridq-worker", b"x-gridq-queue-wait-ms"]
 
 
 def test_a_job_whose_cost_is_known_shows_it() -> None:
@@ -56,5 +56,5 @@ def test_a_job_whose_cost_is_known_shows_it() -> None:
     assert (status["micro_dollars"], status["spent_cents"]) == (12_001, 2)
     assert "$0.012001" in "\n".join(header(view))
     assert cost_cents(view.rows) == pytest.approx(1.2001)
-    assert (b"x-gridq-cost-cents", b"1.2001") in _about(view.rows)
-    assert cents(0) == 0
+    assert (b"x-gridq-cost-cents", b"1.2001") in _usage_headers(view.rows)
+    assert to_cents(0) == 0

@@ -64,7 +64,7 @@ def ask(grid: Grid, cost: int = 0, agent: str = "ann", **options: Any) -> list[s
 
 def parked(grid: Grid) -> set[str]:
     """The agents whose pending stages stand aside."""
-    return {agent.decode() for agent in grid.client.hkeys(grid.keys("parked"))}
+    return {agent.decode() for agent in grid.client.hkeys(grid.keys("parked_agents"))}
 
 
 __all__ = ["ANY", "DAY", "HOUR", "account", "ask", "limit", "over", "parked", "turn", "turn_at"]

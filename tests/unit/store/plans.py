@@ -10,7 +10,7 @@ import redis
 
 from gridq.config.settings import Settings
 from gridq.graph.plan import Arms, Op, Plan, Scope, Step
-from gridq.jobs.record import End, plan_fields
+from gridq.jobs.record import End, build_plan_fields
 from gridq.protocol.meters import Meter, sheet
 from gridq.protocol.models import Limit, Usage
 from gridq.store.admitting import arguments
@@ -121,7 +121,7 @@ class Grid:
         more: Mapping[str, str] | None = None,
     ) -> list[str]:  # fmt: skip
         """Admit a plan, its cost the sum of its steps'; the script's reply."""
-        fields, ready, needs = plan_fields(given)
+        fields, ready, needs = build_plan_fields(given)
         fields += [word for pair in (more or {}).items() for word in pair]
         asked = arguments(
             job or f"j{next(self._numbers)}", agent=agent, prio=prio, deadline_ms=deadline_ms, ttl_ms=ttl_ms,
@@ -207,7 +207,7 @@ class Grid:
 
     def sweep(self, most: int = 200) -> Swept:
         """One sweep, with the last one just before it."""
-        self.client.set(self.keys("swept"), self.now(), px=HOUR)
+        self.client.set(self.keys("last_sweep"), self.now(), px=HOUR)
         return self.scripts.sweep(most)
 
     def age(self, name: str, member: str) -> None:
@@ -232,14 +232,14 @@ class Grid:
         """`job:step` of all that waits in a queue, by class and agent."""
         found: list[str] = []
         for cls in sorted(self.classes(queue)):
-            for agent in self.client.zrange(self.keys("rdy", queue, cls), 0, -1):
-                key = self.keys("w", queue, cls, agent.decode())
+            for agent in self.client.zrange(self.keys("ready", queue, cls), 0, -1):
+                key = self.keys("waiting", queue, cls, agent.decode())
                 found += [member.decode() for member in self.client.zrange(key, 0, -1)]
         return found
 
     def classes(self, queue: str = ANY) -> dict[str, int]:
         """How many wait in each class of a queue."""
-        found: Any = self.client.hgetall(self.keys("cls", queue))
+        found: Any = self.client.hgetall(self.keys("classes", queue))
         return {cls.decode(): int(count) for cls, count in found.items()}
 
     def field(self, job: str, name: str) -> str | None:
@@ -262,7 +262,7 @@ class Grid:
 
     def held(self, seat: str = "m.a") -> dict[str, str]:
         """The seat's slots that hold a lease."""
-        found: Any = self.client.hgetall(self.keys("held", seat))
+        found: Any = self.client.hgetall(self.keys("slots", seat))
         return {slot.decode(): lease.decode() for slot, lease in found.items()}
 
     def wake_ups(self, queue: str) -> int:
@@ -276,7 +276,7 @@ class Grid:
 
     def end(self, job: str) -> End | None:
         """How a job ended."""
-        data: Any = self.client.lindex(self.keys("fin", job), 0)
+        data: Any = self.client.lindex(self.keys("result", job), 0)
         return None if data is None else End.read(data)
 
     def ended(self, job: str) -> End:

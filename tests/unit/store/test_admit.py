@@ -36,11 +36,11 @@ def test_a_job_that_ended_is_not_admitted_again(grid: Grid) -> None:
 
 def test_without_a_live_seat_nothing_is_written(grid: Grid) -> None:
     grid.seat("m.a", "bench:one")
-    grid.client.set(grid.keys("val", "j1:in"), b"[]", px=HOUR)
+    grid.client.set(grid.keys("value", "j1:in"), b"[]", px=HOUR)
     before = grid.own()
     given = plan(step(queue="bench:one"), step(0, queue="bench:two"), step(1, queue="bench:three"))
     assert grid.admit(given, "j1", wait=False, value=b"@j1:in") == ["noseat", "bench:three", "bench:two"]
-    assert grid.own() == before - {"val:j1:in"}
+    assert grid.own() == before - {"value:j1:in"}
 
 
 def test_a_job_may_wait_for_a_seat(grid: Grid) -> None:
@@ -56,16 +56,16 @@ def test_a_queued_job_keeps_its_own_deadline_input_and_answer(grid: Grid) -> Non
     claim = grid.take()
     assert claim.input == b'"kept"'
     assert 0 < claim.remaining_ms <= 60_000
-    assert not grid.client.exists(grid.keys("sub", "j1"), grid.keys("inbox"))
+    assert not grid.client.exists(grid.keys("submitted", "j1"), grid.keys("inbox"))
     assert grid.done(claim) == "celery"
 
 
 def test_a_refused_queued_job_stays_in_the_inbox(grid: Grid) -> None:
-    grid.client.set(grid.keys("val", "j1:in"), b"[]", px=HOUR)
+    grid.client.set(grid.keys("value", "j1:in"), b"[]", px=HOUR)
     grid.enqueue("j1", value=b"@j1:in")
     assert grid.admit(one(), "j1", deadline_ms=None, wait=False, value=b"") == ["noseat", ANY]
     assert grid.client.zscore(grid.keys("inbox"), "j1") is not None
-    assert grid.client.exists(grid.keys("val", "j1:in"))
+    assert grid.client.exists(grid.keys("value", "j1:in"))
 
 
 def test_a_job_that_left_the_inbox_meanwhile_is_known(grid: Grid) -> None:

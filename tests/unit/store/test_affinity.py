@@ -18,7 +18,7 @@ def warm(grid: Grid, *queues: str, seat: str = "m.a") -> None:
 def waited(grid: Grid, job: str, queue: str, agent: str = "ann") -> None:
     """Let a job's first stage have waited for an hour."""
     for cls in grid.classes(queue):
-        key = grid.keys("w", queue, cls, agent)
+        key = grid.keys("waiting", queue, cls, agent)
         if grid.client.zscore(key, f"{job}:0") is not None:
             grid.client.zadd(key, {f"{job}:0": grid.now() - 3_600_000})
 
@@ -36,7 +36,7 @@ def test_without_a_loaded_model_the_first_goes_first(grid: Grid) -> None:
     warm(grid, WARM)
     warm(grid)
     grid.job(one(queue=COLD), "first", agent="ann")
-    grid.client.zincrby(grid.keys("w", COLD, "0/0|", "ann"), -5, "first:0")
+    grid.client.zincrby(grid.keys("waiting", COLD, "0/0|", "ann"), -5, "first:0")
     grid.job(one(queue=WARM), "second", agent="ann")
     assert [grid.take(slot=slot).job for slot in "01"] == ["first", "second"]
 

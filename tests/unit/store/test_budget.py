@@ -19,7 +19,7 @@ def left(grid: Grid, seat: str = "m.a") -> tuple[int | None, ...]:
 
 def minute_passes(grid: Grid, seat: str = "m.a", but: int = 0) -> None:
     """The seat's last claims, all but the latest `but`, were a minute ago."""
-    key = grid.keys("rate", seat)
+    key = grid.keys("claim_times", seat)
     times = grid.client.lrange(key, 0, -1)
     for at, when in enumerate(times[but:], but):
         grid.client.lset(key, at, int(when) - 60_000)
@@ -195,7 +195,7 @@ def test_a_look_that_finds_nothing_burns_nothing(grid: Grid) -> None:
     grid.seat(per_minute=1)
     claim = grid.take()
     assert grid.take().lease == claim.lease  # its reply was lost: the same again, counted once
-    assert grid.client.llen(grid.keys("rate", "m.a")) == 1
+    assert grid.client.llen(grid.keys("claim_times", "m.a")) == 1
 
 
 def test_pure_steps_on_the_slot_are_no_requests(grid: Grid) -> None:
@@ -251,7 +251,7 @@ def test_a_clock_set_back_does_not_lock_a_seat(grid: Grid) -> None:
     grid.seat(per_minute=1)
     grid.job(wide(2))
     grid.done(grid.take())
-    key = grid.keys("rate", "m.a")
+    key = grid.keys("claim_times", "m.a")
     grid.client.lset(key, 0, grid.now() + HOUR)
     grid.take()
 

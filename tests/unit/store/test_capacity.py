@@ -68,23 +68,23 @@ def test_the_gate_closes_at_its_share_and_opens_by_itself(
     keys = Keys("gq:")
     gate = Gate(small, keys)
     assert not gate.look()
-    assert not small.exists(keys("full"))
+    assert not small.exists(keys("memory_full"))
     _fill(small, FULL)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert gate.look()
     assert len(caplog.messages) == 1, "told once"
-    note = small.get(keys("full"))
+    note = small.get(keys("memory_full"))
     assert isinstance(note, bytes)
     error = full(note.decode())
     assert error.details["limit"] == LIMIT
     assert FULL * LIMIT <= error.details["used"] <= LIMIT
     assert error.details["retry_after"] > 0
-    assert 0 < small.pttl(keys("full")) <= STANDS_MS
+    assert 0 < small.pttl(keys("memory_full")) <= STANDS_MS
     for key in small.scan_iter("fill:*", count=1000):
         small.delete(key)
     assert not gate.look()
-    assert not small.exists(keys("full"))
+    assert not small.exists(keys("memory_full"))
 
 
 def test_a_server_without_a_limit_is_never_full(small: redis.Redis) -> None:
@@ -123,6 +123,6 @@ def test_a_long_output_is_recorded_where_memory_and_scripts_are_gone_at_once(
     long = b"x" * 100_000
     link = b"@" + claim.lease.encode()
     assert grid.complete(claim, link, long=long) == (1, "plain", "none")
-    assert small.get(grid.keys("val", claim.lease)) == long
+    assert small.get(grid.keys("value", claim.lease)) == long
     assert grid.complete(claim, link, long=long) == (0, "", "none")
-    assert small.get(grid.keys("val", claim.lease)) == long
+    assert small.get(grid.keys("value", claim.lease)) == long

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gridq.graph.plan import Plan, Scope
-from gridq.jobs.record import chain_field, chain_of, plan_fields
+from gridq.jobs.record import format_chain, parse_chain, build_plan_fields
 from gridq.protocol.models import Limit
 from gridq.store.admitting import arguments
 from gridq.store.replies import Claim
@@ -34,7 +34,7 @@ def where(grid: Grid, *queues: str) -> list[str]:
 
 def links(grid: Grid, job: str, number: int = 0) -> str:
     """Which link a step stands at by its chain, and by its header."""
-    at, names = chain_of(str(grid.field(job, f"fb:{number}")))
+    at, names = parse_chain(str(grid.field(job, f"fb:{number}")))
     assert str(grid.field(job, f"h:{number}")).split(" ")[0] == names[at]
     return names[at]
 
@@ -268,7 +268,7 @@ def test_a_lost_lease_goes_on_and_its_late_use_is_its_own_queue(grid: Grid) -> N
 def test_seats_that_do_not_fit_are_those_of_each_link(grid: Grid) -> None:
     grid.seat("m.a", A, B)
     grid.seat("m.b", B)
-    fields = {"x:0": "m.a", "u:0": "m.a", "fb:0": chain_field([A, B], ["m.a", "m.b"])}
+    fields = {"x:0": "m.a", "u:0": "m.a", "fb:0": format_chain([A, B], ["m.a", "m.b"])}
     job = wished(grid, chained(A, B), fields)
     assert links(grid, job) == B  # m.a lacks what A asks for, and has what B does
     assert (grid.field(job, "x:0"), grid.field(job, "u:0")) == ("m.b", "m.b")
@@ -287,7 +287,7 @@ def test_seats_that_do_not_fit_are_those_of_each_link(grid: Grid) -> None:
 
 def wished(grid: Grid, given: Plan, fields: dict[str, str], job: str = "wished") -> str:
     """Admit a plan of one step with more fields."""
-    told, ready, needs = plan_fields(given)
+    told, ready, needs = build_plan_fields(given)
     told += [word for pair in fields.items() for word in pair]
     asked = arguments(
         job, agent="ann", prio=0, deadline_ms=HOUR, ttl_ms=HOUR, celery=False, stream=False, wait=True,

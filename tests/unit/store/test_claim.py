@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gridq.jobs.record import LADDER
+from gridq.jobs.record import COST_STEPS_MICRO_DOLLARS
 from gridq.store.replies import Claim
 from tests.unit.store.plans import ANY, Grid, chain, one, plan, step, wide
 
@@ -192,7 +192,7 @@ def test_batch_ages_into_interactive(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1", agent="bob", prio=1)
     grid.job(one(), "j2", agent="ann", prio=0)
-    grid.client.hset(grid.keys("vt", "bench"), mapping={"ann": 5, "bob": 1})
+    grid.client.hset(grid.keys("virtual_time", "bench"), mapping={"ann": 5, "bob": 1})
     assert aged.take().job == "j1"
 
 
@@ -341,8 +341,8 @@ def test_in_the_shared_class_an_agent_does_not_hide_the_others(grid: Grid) -> No
     )  # it comes back into the full queue
     grid.fail(claim, "seat", pause_ms=3_000_000)
     grid.seat("m.last")
-    grid.client.zadd(grid.keys("rdy", ANY, "0/0|*"), {"aaa": 0})
-    grid.client.hset(grid.keys("vt", "bench"), "aaa", 0)
+    grid.client.zadd(grid.keys("ready", ANY, "0/0|*"), {"aaa": 0})
+    grid.client.hset(grid.keys("virtual_time", "bench"), "aaa", 0)
     served = set()
     while isinstance(found := grid.claim("m.last"), Claim):
         served.add(found.job)
@@ -356,12 +356,12 @@ def test_in_the_shared_class_an_agent_does_not_hide_the_others(grid: Grid) -> No
 
 def test_every_step_of_the_ladder_is_a_class(grid: Grid) -> None:
     grid.seat(budget=10**9)
-    grid.job(plan(*(step(cost=cost) for cost in LADDER)))
-    assert set(grid.classes()) == {f"0/{cost}|" for cost in LADDER}
-    for slot, _ in enumerate(LADDER):
-        grid.seat(concurrency=len(LADDER), budget=10**9)
+    grid.job(plan(*(step(cost=cost) for cost in COST_STEPS_MICRO_DOLLARS)))
+    assert set(grid.classes()) == {f"0/{cost}|" for cost in COST_STEPS_MICRO_DOLLARS}
+    for slot, _ in enumerate(COST_STEPS_MICRO_DOLLARS):
+        grid.seat(concurrency=len(COST_STEPS_MICRO_DOLLARS), budget=10**9)
         grid.take(slot=str(slot))
-    assert grid.left() == 10**9 - sum(LADDER)
+    assert grid.left() == 10**9 - sum(COST_STEPS_MICRO_DOLLARS)
 
 
 def test_the_server_may_forget_the_scripts(grid: Grid) -> None:

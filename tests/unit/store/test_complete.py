@@ -71,7 +71,7 @@ def test_the_repeat_of_the_call_that_ended_the_job(grid: Grid) -> None:
     assert grid.complete(claim, used=70)[:2] == (1, "celery")
     assert grid.complete(claim, used=70)[0] == 0
     assert grid.left() == 49_930
-    assert grid.client.llen(grid.keys("fin", "j1")) == 1
+    assert grid.client.llen(grid.keys("result", "j1")) == 1
     grid.age("answers", "j1")
     assert grid.sweep()[1] == ["j1"]  # the answer is still due
 
@@ -297,7 +297,7 @@ def test_a_long_value_is_linked_and_read_in_chunks(grid: Grid, monkeypatch: pyte
     grid.done(claim)
     with pytest.raises(ValueGone):
         values.read(grid.client, grid.keys, link)
-    assert not grid.client.exists(grid.keys("vals", "j1"))
+    assert not grid.client.exists(grid.keys("values", "j1"))
 
 
 def test_a_link_without_its_value_is_not_recorded(grid: Grid) -> None:
@@ -318,12 +318,12 @@ def test_a_long_answer_outlives_the_job(grid: Grid) -> None:
     _long(grid, answer, b"[2]")
     payload = grid.ended("j1").payload
     assert values.read(grid.client, grid.keys, payload) == b"[2]"
-    assert {name for name in grid.own() if name.startswith("val:")} == {f"val:{answer.lease}"}
+    assert {name for name in grid.own() if name.startswith("value:")} == {f"value:{answer.lease}"}
     # A repeat writes the value anew: what is the answer keeps the answer's life, what is not goes.
     _long(grid, answer, b"[2]")
-    assert 0 < grid.client.pttl(grid.keys("val", answer.lease)) <= 9000
+    assert 0 < grid.client.pttl(grid.keys("value", answer.lease)) <= 9000
     assert _long(grid, first, b"[1]")[0] == 0
-    assert not grid.client.exists(grid.keys("val", first.lease))
+    assert not grid.client.exists(grid.keys("value", first.lease))
 
 
 def test_a_long_value_fenced_off_does_not_stay(grid: Grid) -> None:
@@ -334,17 +334,17 @@ def test_a_long_value_fenced_off_does_not_stay(grid: Grid) -> None:
     grid.lapse(old)
     grid.take("m.b")
     assert _long(grid, old, b"[1]")[0] == -1
-    assert not grid.client.exists(grid.keys("val", old.lease))
+    assert not grid.client.exists(grid.keys("value", old.lease))
 
 
 def test_a_long_input_goes_with_its_job(grid: Grid) -> None:
     grid.seat()
-    grid.client.set(grid.keys("val", "j1:in"), b"[1]", px=HOUR)
+    grid.client.set(grid.keys("value", "j1:in"), b"[1]", px=HOUR)
     grid.job(one(), "j1", value=b"@j1:in")
     claim = grid.take()
     assert values.read(grid.client, grid.keys, claim.input) == b"[1]"
     grid.done(claim)
-    assert not grid.client.exists(grid.keys("val", "j1:in"))
+    assert not grid.client.exists(grid.keys("value", "j1:in"))
 
 
 def test_the_server_may_forget_the_script_within_a_long_completion(grid: Grid) -> None:

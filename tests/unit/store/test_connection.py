@@ -32,7 +32,7 @@ from gridq.store.connection import (
     translated,
 )
 from gridq.store.retrying import Patient
-from workers.chaos.proxy import Proxy
+from tests.chaos.proxy import Proxy
 from workers.supervisor.embedded_server import EmbeddedServer, free_port
 
 

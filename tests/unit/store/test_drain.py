@@ -48,7 +48,7 @@ def test_what_runs_goes_on_and_what_waits_is_rung_for_elsewhere(grid: Grid) -> N
     drain(grid)
     assert grid.wake_ups("seat:m.b") + grid.wake_ups(ANY) == 1
     assert grid.complete(claim, go_on=True)[2] == "draining"
-    assert grid.client.exists(grid.keys("fin", job))
+    assert grid.client.exists(grid.keys("result", job))
 
 
 def test_it_holds_when_the_worker_registers_again_or_anew(grid: Grid) -> None:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def _pieces(grid: Grid, job: str) -> list[bytes]:
-    return [entry[b"piece"] for _, entry in grid.client.xrange(grid.keys("str", job)) if b"piece" in entry]
+    return [entry[b"piece"] for _, entry in grid.client.xrange(grid.keys("stream", job)) if b"piece" in entry]
 
 
 def _lapsed(grid: Grid) -> Claim:
@@ -105,7 +105,7 @@ def test_a_repeated_call_adds_nothing_twice(grid: Grid) -> None:
     assert grid.scripts.emit(claim.lease, "root", ['"a"', '"b"'], 0)
     assert grid.scripts.emit(claim.lease, "root", ['"b"', '"c"'], 1)
     assert grid.scripts.emit(claim.lease, "root", ['"d"'], 3)
-    entries = grid.client.xrange(grid.keys("str", "j1"))
+    entries = grid.client.xrange(grid.keys("stream", "j1"))
     assert [fields[b"piece"] for _, fields in entries] == [b'"a"', b'"b"', b'"c"', b'"d"']
 
 
@@ -115,4 +115,4 @@ def test_a_stream_of_the_end_alone_takes_no_pieces_and_tells_the_end(grid: Grid)
     claim = grid.take()
     assert not claim.stream
     grid.complete(claim, b"1")
-    assert [entry for _, entry in grid.client.xrange(grid.keys("str", "j1"))] == [{b"end": b"done"}]
+    assert [entry for _, entry in grid.client.xrange(grid.keys("stream", "j1"))] == [{b"end": b"done"}]

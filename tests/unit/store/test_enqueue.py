@@ -15,14 +15,14 @@ def test_a_job_stands_in_the_inbox_with_its_deadline(grid: Grid) -> None:
     assert grid.client.zscore(grid.keys("inbox"), "j1") is not None
     due: float = grid.client.zscore(grid.keys("deadlines"), "j1")
     assert 0 < due - grid.now() <= 5000
-    life: int = grid.client.pttl(grid.keys("sub", "j1"))
+    life: int = grid.client.pttl(grid.keys("submitted", "j1"))
     assert HOUR < life <= HOUR + 5000
 
 
 def test_the_same_id_is_no_second_job(grid: Grid) -> None:
     assert grid.enqueue("j1", value=b"1")
     assert not grid.enqueue("j1", value=b"2")
-    assert grid.client.hget(grid.keys("sub", "j1"), "in") == b"1"
+    assert grid.client.hget(grid.keys("submitted", "j1"), "in") == b"1"
 
 
 def test_neither_while_it_runs_nor_after_its_end(grid: Grid) -> None:
@@ -31,7 +31,7 @@ def test_neither_while_it_runs_nor_after_its_end(grid: Grid) -> None:
     assert not grid.enqueue("j1")
     grid.done(grid.take())
     assert not grid.enqueue("j1")
-    assert not grid.client.exists(grid.keys("sub", "j1"))
+    assert not grid.client.exists(grid.keys("submitted", "j1"))
     assert grid.client.zcard(grid.keys("inbox")) == 0
 
 
@@ -39,18 +39,18 @@ def test_a_value_written_for_an_ended_job_is_dropped(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1")
     grid.done(grid.take())
-    grid.client.set(grid.keys("val", "j1:in"), b"[]", px=HOUR)
+    grid.client.set(grid.keys("value", "j1:in"), b"[]", px=HOUR)
     assert not grid.enqueue("j1", value=b"@j1:in")
-    assert not grid.client.exists(grid.keys("val", "j1:in"))
+    assert not grid.client.exists(grid.keys("value", "j1:in"))
 
 
 def test_a_job_stopped_in_the_inbox_leaves_only_its_end(grid: Grid) -> None:
-    grid.client.set(grid.keys("val", "j1:in"), b"[]", px=HOUR)
+    grid.client.set(grid.keys("value", "j1:in"), b"[]", px=HOUR)
     grid.enqueue("j1", value=b"@j1:in")
     assert grid.scripts.stop("j1", "cancelled", "{}") == "celery"
     end = grid.ended("j1")
     assert end.state is JobState.CANCELLED
-    assert grid.own() == {"wake_ups", "schema", "fin:j1", "answers", "about:j1", "jobs", "past"}
+    assert grid.own() == {"wake_ups", "schema", "result:j1", "answers", "summary:j1", "jobs", "ended_jobs"}
     assert not grid.enqueue("j1")
 
 

@@ -29,16 +29,16 @@ def test_so_many_a_minute(scripts: Scripts) -> None:
     word, wait = scripts.enter("k", "r9", rpm=3, parallel=None, hold_ms=HOLD)
     assert word == "rate"
     assert 50_000 < wait <= 60_001
-    assert scripts.client.zcard(scripts.keys("calls", "k")) == 3, "who is refused counts for nothing"
+    assert scripts.client.zcard(scripts.keys("request_times", "k")) == 3, "who is refused counts for nothing"
     assert scripts.enter("other", "r1", rpm=3, parallel=None, hold_ms=HOLD)[0] == "ok"
 
 
 def test_what_is_a_minute_old_counts_no_more(scripts: Scripts) -> None:
     assert enter(scripts, "r1", rpm=1) == "ok"
     assert enter(scripts, "r2", rpm=1) == "rate"
-    scripts.client.zincrby(scripts.keys("calls", "k"), -60_001, "r1")
+    scripts.client.zincrby(scripts.keys("request_times", "k"), -60_001, "r1")
     assert enter(scripts, "r2", rpm=1) == "ok"
-    assert scripts.client.zrange(scripts.keys("calls", "k"), 0, -1) == [b"r2"]
+    assert scripts.client.zrange(scripts.keys("request_times", "k"), 0, -1) == [b"r2"]
 
 
 def test_so_many_at_once(scripts: Scripts) -> None:
@@ -51,11 +51,11 @@ def test_so_many_at_once(scripts: Scripts) -> None:
 def test_a_repeated_call_is_one_request(scripts: Scripts) -> None:
     for _ in range(3):
         assert enter(scripts, "r1", rpm=2, parallel=1) == "ok"
-    assert scripts.client.zcard(scripts.keys("calls", "k")) == 1
+    assert scripts.client.zcard(scripts.keys("request_times", "k")) == 1
     assert enter(scripts, "r2", rpm=2, parallel=1) == "parallel"
     for _ in range(3):
         assert enter(scripts, "r3", rpm=2) == "ok"
-    assert scripts.client.zcard(scripts.keys("calls", "k")) == 2
+    assert scripts.client.zcard(scripts.keys("request_times", "k")) == 2
 
 
 def test_one_refused_at_once_has_not_used_up_its_minute(scripts: Scripts) -> None:
@@ -65,18 +65,18 @@ def test_one_refused_at_once_has_not_used_up_its_minute(scripts: Scripts) -> Non
     assert enter(scripts, "r2", rpm=2, parallel=1) == "ok"
     scripts.depart("k", ["r2"])
     assert enter(scripts, "r3", rpm=2, parallel=1) == "rate"
-    assert scripts.client.exists(scripts.keys("opened", "k")) == 0
+    assert scripts.client.exists(scripts.keys("open_requests", "k")) == 0
 
 
 def test_the_place_of_a_gateway_that_died_lapses(scripts: Scripts) -> None:
     assert scripts.enter("k", "dead", rpm=None, parallel=1, hold_ms=50)[0] == "ok"
     wait_for(lambda: enter(scripts, "r2", parallel=1) == "ok")
     scripts.hold("k", ["dead"], HOLD)
-    assert scripts.client.zrange(scripts.keys("opened", "k"), 0, -1) == [b"r2"]
+    assert scripts.client.zrange(scripts.keys("open_requests", "k"), 0, -1) == [b"r2"]
 
 
 def test_places_are_held_anew_but_not_those_that_were_given_back(scripts: Scripts) -> None:
-    opened = scripts.keys("opened", "k")
+    opened = scripts.keys("open_requests", "k")
     for request in ("r1", "r2", "r3"):
         assert enter(scripts, request, parallel=3) == "ok"
     before: Any = scripts.client.zmscore(opened, ["r1", "r2"])

@@ -26,7 +26,7 @@ ROUTER = "router0@host"
 def monitor(grid: Grid) -> Iterator[Monitor]:
     """A monitor that listens, as a router has said."""
     with Monitor(app) as listening:
-        grid.client.set(grid.keys("watched"), ROUTER, px=60_000)
+        grid.client.set(grid.keys("monitored_by"), ROUTER, px=60_000)
         yield listening
 
 
@@ -189,7 +189,7 @@ def test_where_no_monitor_listens_nothing_is_sent(grid: Grid) -> None:
         grid.done(grid.take())
         grid.job(one(), "j2")
         grid.scripts.stop("j2", "cancelled", "{}")
-        grid.client.set(grid.keys("watched"), ROUTER, px=60_000)
+        grid.client.set(grid.keys("monitored_by"), ROUTER, px=60_000)
         grid.job(one(), "j3")
         monitor.task("j3", "STARTED")
         assert list(monitor.state.tasks) == ["j3"]

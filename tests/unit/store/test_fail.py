@@ -184,7 +184,7 @@ def test_the_repeat_of_the_call_that_ended_the_job(grid: Grid) -> None:
     assert grid.fail(claim, "stage", used=40) == "celery"
     assert grid.fail(claim, "stage", used=40) == "fenced"
     assert grid.left() == 49_960
-    assert grid.client.llen(grid.keys("fin", "j1")) == 1
+    assert grid.client.llen(grid.keys("result", "j1")) == 1
 
 
 def test_a_lapsed_attempt_may_still_say_that_it_failed(grid: Grid) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gridq.jobs.record import plan_fields
+from gridq.jobs.record import build_plan_fields
 from gridq.protocol.states import JobState
 from gridq.store.admitting import arguments
 from tests.unit.store.limits import limit
@@ -24,7 +24,7 @@ def enqueue(grid: Grid, job: str, key: str = "ann:k", body: str = "b", **more: A
 
 
 def admit(grid: Grid, job: str, key: str = "ann:k", body: str = "b", **more: Any) -> list[str]:
-    fields, ready, needs = plan_fields(one())
+    fields, ready, needs = build_plan_fields(one())
     given: dict[str, Any] = {
         "agent": "ann", "prio": 0, "deadline_ms": HOUR, "ttl_ms": 5000, "celery": False, "stream": False,
         "wait": True, "value": b"1", "answer": 0, "steps": 1, "needs": needs, "ready": ready,
@@ -34,7 +34,7 @@ def admit(grid: Grid, job: str, key: str = "ann:k", body: str = "b", **more: Any
 
 
 def key_life(grid: Grid, key: str = "ann:k") -> int:
-    return int(grid.client.pttl(grid.keys("idem", key)))
+    return int(grid.client.pttl(grid.keys("idempotency", key)))
 
 
 def test_the_same_key_and_body_is_the_job_that_has_it_by_either_door(grid: Grid) -> None:
@@ -72,7 +72,7 @@ def test_a_key_lives_as_its_job_and_then_as_the_result(grid: Grid) -> None:
     assert HOUR < key_life(grid) <= 2 * HOUR
     grid.done(grid.take())
     assert 0 < key_life(grid) <= 5000
-    assert grid.client.pttl(grid.keys("fin", "j1")) <= 5000
+    assert grid.client.pttl(grid.keys("result", "j1")) <= 5000
     admit(grid, "j2", "ann:other")
     assert HOUR < key_life(grid, "ann:other") <= 2 * HOUR
     grid.scripts.stop("j2", "cancelled", "{}")
@@ -88,16 +88,16 @@ def test_a_cancelled_job_keeps_its_key(grid: Grid) -> None:
 
 def test_what_is_refused_leaves_no_key(grid: Grid) -> None:
     assert admit(grid, "j1", wait=False) == ["noseat", "bench:any"]
-    assert not grid.client.exists(grid.keys("idem", "ann:k"))
+    assert not grid.client.exists(grid.keys("idempotency", "ann:k"))
     limit(grid, "[agents.ann]\nmonthly_jobs = 0")
     assert admit(grid, "j1")[0] == "quota"
-    assert not grid.client.exists(grid.keys("idem", "ann:k"))
+    assert not grid.client.exists(grid.keys("idempotency", "ann:k"))
 
 
 def test_a_key_of_the_inbox_goes_with_the_refusal_of_its_job(grid: Grid) -> None:
     enqueue(grid, "j1")
     assert grid.scripts.stop("j1", "failed", "{}", inbox_only=True) == "plain"
-    assert not grid.client.exists(grid.keys("idem", "ann:k"))
+    assert not grid.client.exists(grid.keys("idempotency", "ann:k"))
     assert enqueue(grid, "j2", body="other") is True
     # A router that is late refuses only what still stands in the inbox.
     admit(grid, "j2", "", "", deadline_ms=None)
@@ -143,14 +143,14 @@ def test_the_input_of_the_job_that_is_there_stays(grid: Grid) -> None:
     """A refused submission's long input is dropped, that of the job which has the id is not."""
     grid.seat()
     for name in ("j1:in", "j2:in"):
-        grid.client.set(grid.keys("val", name), b"[]", px=HOUR)
+        grid.client.set(grid.keys("value", name), b"[]", px=HOUR)
     assert enqueue(grid, "j1", "ann:k", value=b"@j1:in") is True
     assert enqueue(grid, "j1", "ann:k", "other", value=b"@j1:in") == ["conflict", "j1"]
     assert enqueue(grid, "j2", "ann:k", value=b"@j2:in") == ["same", "j1"]
-    assert not grid.client.exists(grid.keys("val", "j2:in"))
+    assert not grid.client.exists(grid.keys("value", "j2:in"))
     admit(grid, "j1", "", "", deadline_ms=None)
     assert admit(grid, "j1", "", "other", value=b"@j1:in") == ["conflict", "j1"]
-    assert grid.client.exists(grid.keys("val", "j1:in"))
+    assert grid.client.exists(grid.keys("value", "j1:in"))
 
 
 def test_a_job_that_is_found_by_its_key_is_answered_through_celery_where_that_is_asked(grid: Grid) -> None:
@@ -169,5 +169,5 @@ def test_a_key_holds_nothing_of_a_quota_twice(grid: Grid) -> None:
 
 def test_a_job_without_a_key_costs_no_more(grid: Grid) -> None:
     grid.job(chain(2), "j1")
-    assert not [name for name in grid.own() if name.startswith("idem")]
+    assert not [name for name in grid.own() if name.startswith("idempotency")]
     assert grid.field("j1", "body") is None

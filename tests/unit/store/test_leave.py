@@ -52,7 +52,7 @@ def test_going_ends_its_leases_and_its_wake_ups_at_once(grid: Grid) -> None:
     assert grid.wake_ups("seat:m.a") == 0
     assert grid.claim(slot="1") == "gone"
     assert grid.client.hget(grid.keys("concurrency"), ANY) == b"1"
-    assert grid.client.smembers(grid.keys("serve", ANY)) == {b"m.b"}
+    assert grid.client.smembers(grid.keys("serving", ANY)) == {b"m.b"}
     assert {grid.take("m.b").lease.split(":")[1]} <= {"0", "1"}
     assert grid.field(job, "l:0") == "1"
 

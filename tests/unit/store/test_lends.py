@@ -18,7 +18,7 @@ def agent_of(grid: Grid, lease: str) -> str | None:
 def key(grid: Grid, agent: str, team: str | None) -> str:
     """The id of an API key."""
     record = {"agent": agent} if team is None else {"agent": agent, "team": team}
-    grid.client.hset(grid.keys("keys"), f"k-{agent}", json.dumps(record))
+    grid.client.hset(grid.keys("api_keys"), f"k-{agent}", json.dumps(record))
     return f"k-{agent}"
 
 
@@ -112,14 +112,14 @@ def test_where_nobody_else_is_idle_it_is_rung_for_whoever_waits(grid: Grid) -> N
 
 def test_whom_it_is_lent_to_is_forgotten_with_it(grid: Grid) -> None:
     grid.seat(only=["ci"])
-    assert grid.client.hgetall(grid.keys("lends")) == {b"m.a": b"a:ci"}
+    assert grid.client.hgetall(grid.keys("lent_seats")) == {b"m.a": b"a:ci"}
     grid.seat()
-    assert not grid.client.exists(grid.keys("lends"))
+    assert not grid.client.exists(grid.keys("lent_seats"))
     grid.job(one())
     assert grid.take()
     grid.seat(only=["ci"])
     grid.scripts.leave("m.a", "i1", "go")
-    assert not grid.client.exists(grid.keys("lends"))
+    assert not grid.client.exists(grid.keys("lent_seats"))
 
 
 def test_a_seat_of_mixed_exclusions_is_looked_at_stage_by_stage(grid: Grid) -> None:

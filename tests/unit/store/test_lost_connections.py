@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from gridq.store.connection import connect_async
-from workers.chaos.proxy import Proxy
+from tests.chaos.proxy import Proxy
 from workers.supervisor.embedded_server import EmbeddedServer
 
 

@@ -61,7 +61,7 @@ def die(grid: Grid, *sets: str) -> None:
         members = grid.client.zrange(grid.keys(name), 0, -1)
         grid.client.zadd(grid.keys(name), dict.fromkeys(members, 1))
     # Ahead of the clock, but by no jump: a slow machine may take its time until the sweep.
-    grid.client.set(grid.keys("swept"), grid.now() + 1_500, px=HOUR)
+    grid.client.set(grid.keys("last_sweep"), grid.now() + 1_500, px=HOUR)
 
 
 @pytest.mark.parametrize(("seats", "concurrency"), [(1000, 1), (50, 20)])
@@ -73,8 +73,8 @@ def test_a_thousand_leases_that_lapse_at_once_are_back_in_one_turn(
     sweeper = Watched(grid)
     found = sweeper.once()
     assert found["seats"] == seats
-    assert int(grid.client.hget(grid.keys("losses"), "n")) == MANY
-    assert not grid.client.exists(grid.keys("leases"), grid.keys("who"), grid.keys("seats"))
+    assert int(grid.client.hget(grid.keys("attempts_lost"), "count")) == MANY
+    assert not grid.client.exists(grid.keys("leases"), grid.keys("lease_info"), grid.keys("seats"))
     assert len(grid.pending()) == MANY
     assert all(batch["died"] <= BATCH and batch["seats"] <= BATCH for batch in sweeper.batches)
     assert len(sweeper.batches) <= MANY * 2 / BATCH + 1
@@ -119,14 +119,14 @@ def test_no_sort_waits_for_another(grid: Grid) -> None:
     for job in range(number):
         grid.client.zadd(grid.keys("deadlines"), {f"late{job}": 1})
         grid.client.zadd(grid.keys("delays"), {f"l:out{job}:0:m.s0": 1})
-    die(grid, "leases", "inbox", "answers", "past")
+    die(grid, "leases", "inbox", "answers", "ended_jobs")
     answered: Counter[str] = Counter()
     sweeper = Watched(grid, lambda job: answered.update([job]))
     found = sweeper.once()
     first = sweeper.batches[0]
     assert all(first[sort] == BATCH for sort in ("died", "due", "expired", "rung")), first
     assert (found["died"], found["expired"], found["due"]) == (number, number, number)
-    assert grid.client.zcount(grid.keys("past"), "-inf", grid.now()) == 0
+    assert grid.client.zcount(grid.keys("ended_jobs"), "-inf", grid.now()) == 0
     assert found["rung"] == BATCH, "the routers' queue has room for so many"
     sweeper.start()
     try:

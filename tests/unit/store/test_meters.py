@@ -371,7 +371,7 @@ def test_a_clock_that_is_set_back_stretches_no_window(grid: Grid) -> None:
         ahead = [word.rpartition("/") for word in text.split()]
         grid.client.hset(key, field, " ".join(f"{rest}/{int(end) + year}" for rest, _, end in ahead))
     assert all((meter.turn or 0) > grid.now() + year / 2 for meter in sheets().values())
-    grid.client.set(grid.keys("swept"), grid.now() + year, px=HOUR)
+    grid.client.set(grid.keys("last_sweep"), grid.now() + year, px=HOUR)
     grid.scripts.sweep()
     now = grid.now()
     ends = {name: (meter.used, round(((meter.turn or 0) - now) / HOUR)) for name, meter in sheets().items()}

@@ -25,7 +25,7 @@ def test_without_limits_nothing_is_kept(grid: Grid) -> None:
     grid.seat()
     grid.job(one(cost=9_000))
     grid.done(grid.take(), used=10)
-    assert not grid.own() & {"limits", "promised", "holds", "calendar", "parked"}
+    assert not grid.own() & {"limits", "reserved", "reservations", "calendar", "parked_agents"}
     assert not [name for name in grid.own() if name.startswith("spent")]
     assert read(grid.client, grid.keys, "UTC").single_tenant
 
@@ -66,9 +66,9 @@ def test_what_is_over_is_refused_and_nothing_is_written(grid: Grid) -> None:
 def test_a_refused_job_s_long_input_is_dropped(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
-    grid.client.set(grid.keys("val", "j1:in"), b"[]", px=HOUR)
+    grid.client.set(grid.keys("value", "j1:in"), b"[]", px=HOUR)
     assert grid.admit(one(cost=20_000), "j1", value=b"@j1:in")[0] == "quota"
-    assert not grid.client.exists(grid.keys("val", "j1:in"))
+    assert not grid.client.exists(grid.keys("value", "j1:in"))
 
 
 def test_a_job_that_never_fits_is_told_so(grid: Grid) -> None:
@@ -153,7 +153,7 @@ def test_a_hold_comes_back_however_a_job_ends(grid: Grid, end: str) -> None:
     spent = 3_000 if end == "done" else 1_000
     for name in ("ann", "t"):
         assert (account(grid, name).held, account(grid, name).spent) == (0, spent)
-    assert "holds" not in grid.own()
+    assert "reservations" not in grid.own()
 
 
 def test_attempts_that_come_to_nothing_cost_the_agent_nothing(grid: Grid) -> None:
@@ -328,7 +328,7 @@ def test_a_parked_job_may_be_cancelled_and_expires_with_a_reason(grid: Grid) -> 
     assert grid.pending() == []
     limit(grid, ANN.replace("0.01", "1"))
     assert grid.claim() == "none"
-    assert not grid.own() & {"parked", "park:ann"}
+    assert not grid.own() & {"parked_agents", "parked:ann"}
 
 
 def test_a_stage_that_comes_back_stands_aside(grid: Grid) -> None:
@@ -391,6 +391,6 @@ def test_a_key_ends_by_the_server_s_clock(grid: Grid) -> None:
     new, _ = api_keys.rotate(grid.client, grid.keys, old.id, overlap=3600)
     assert grid.admit(one(), key=old.id) == ["ok"]
     assert grid.admit(one(), key=new.id) == ["ok"]
-    record = json.loads(grid.client.hget(grid.keys("keys"), old.id))
-    grid.client.hset(grid.keys("keys"), old.id, json.dumps(record | {"ends": grid.now() - 1}))
+    record = json.loads(grid.client.hget(grid.keys("api_keys"), old.id))
+    grid.client.hset(grid.keys("api_keys"), old.id, json.dumps(record | {"ends": grid.now() - 1}))
     assert grid.admit(one(), key=old.id) == ["key", "revoked"]

@@ -69,7 +69,7 @@ def test_tokens_are_held_until_a_job_ends(grid: Grid) -> None:
     for job in ("j1", "j2"):
         grid.scripts.stop(job, "cancelled", "{}")
     assert numbers(grid.shared("t:t")) == {"tokens/week": (350, 0)}
-    assert not grid.client.exists(grid.keys("holds"), grid.keys("promised"))
+    assert not grid.client.exists(grid.keys("reservations"), grid.keys("reserved"))
     agrees(grid)
 
 

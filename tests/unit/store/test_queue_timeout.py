@@ -227,7 +227,7 @@ def test_a_job_that_no_router_admits_expires(grid: Grid) -> None:
 def test_a_router_that_comes_too_late_leaves_it_to_the_sweep(grid: Grid) -> None:
     grid.seat()
     grid.enqueue("j1", queue_timeout_ms=1000)
-    grid.client.hset(grid.keys("sub", "j1"), "at", 1)
+    grid.client.hset(grid.keys("submitted", "j1"), "at", 1)
     assert grid.admit(one(), "j1", deadline_ms=None, queue_timeout_ms=1000) == ["known"]
     over(grid)
     assert error(grid, "j1").code == "job.queue_timeout"

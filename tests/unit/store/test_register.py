@@ -17,7 +17,7 @@ def test_a_seat_listens_with_its_slots(grid: Grid) -> None:
     grid.seat("m.a", concurrency=2)
     grid.seat("m.b", ANY, "bench:b", concurrency=3)
     assert (_concurrency(grid), _concurrency(grid, "bench:b")) == (5, 3)
-    assert grid.client.smembers(grid.keys("serve", ANY)) == {b"m.a", b"m.b"}
+    assert grid.client.smembers(grid.keys("serving", ANY)) == {b"m.a", b"m.b"}
 
 
 def test_saying_it_again_changes_nothing(grid: Grid) -> None:
@@ -33,7 +33,7 @@ def test_it_may_change_its_slots_and_queues(grid: Grid) -> None:
     grid.seat("m.a", ANY, "bench:b", concurrency=2)
     grid.seat("m.a", "bench:b", "bench:c", concurrency=3)
     assert (_concurrency(grid), _concurrency(grid, "bench:b"), _concurrency(grid, "bench:c")) == (0, 3, 3)
-    assert not grid.client.exists(grid.keys("serve", ANY), grid.keys("idle", ANY))
+    assert not grid.client.exists(grid.keys("serving", ANY), grid.keys("idle", ANY))
 
 
 def test_another_live_host_is_refused(grid: Grid) -> None:

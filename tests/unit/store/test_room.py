@@ -82,7 +82,7 @@ def test_a_repeated_call_is_harmless(grid: Grid) -> None:
 def test_the_oldest_batch_job_gives_way_whoever_sent_it(grid: Grid) -> None:
     limit(grid, DROP)
     batch(grid, "b1", agent="bob")
-    grid.client.zadd(grid.keys("w", ANY, "1/0|", "bob"), {"b1:0": grid.now() - HOUR})
+    grid.client.zadd(grid.keys("waiting", ANY, "1/0|", "bob"), {"b1:0": grid.now() - HOUR})
     batch(grid, "b2", agent="ann")
     assert grid.admit(one(), "i1", agent="eve") == ["ok", "b1"]
     end = grid.ended("b1")
@@ -195,7 +195,7 @@ def test_of_many_agents_the_oldest_is_found(grid: Grid) -> None:
     limit(grid, f'[queues."{ANY}"]\nmax_pending = 100\npolicy = "drop-oldest-batch"')
     for number in range(100):
         batch(grid, f"b{number}", agent=f"a{number}")
-    grid.client.zadd(grid.keys("w", ANY, "1/0|", "a77"), {"b77:0": grid.now() - HOUR})
+    grid.client.zadd(grid.keys("waiting", ANY, "1/0|", "a77"), {"b77:0": grid.now() - HOUR})
     assert ask(grid) == ["ok", "b77"]
 
 

@@ -180,7 +180,7 @@ def test_a_worker_that_slept_through_an_upgrade_gets_nothing(grid: Grid, newer: 
     assert not grid.scripts.emit(claim.lease, "root", ['"x"'], 0)
     after = state(grid)
     ours = {
-        name for name in before if not name.startswith("late:") and name != "wake_up_number"
+        name for name in before if not name.startswith("closed_lease:") and name != "wake_up_number"
     }  # a wake-up is a hint
     assert {name for name in ours if after[name] != before[name]} == set()
     newer.stop("j9", "cancelled", "{}")
@@ -189,10 +189,10 @@ def test_a_worker_that_slept_through_an_upgrade_gets_nothing(grid: Grid, newer: 
 @pytest.mark.parametrize("begin", [_enqueue, _admit])
 def test_nobody_reads_the_long_input_of_what_is_refused(grid: Grid, newer: Scripts, begin: Any) -> None:
     grid.seat()
-    grid.client.set(grid.keys("val", "j9:in"), b"x" * 70_000, px=60_000)
+    grid.client.set(grid.keys("value", "j9:in"), b"x" * 70_000, px=60_000)
     with pytest.raises(SchemaMismatch):
         begin(newer, b"@j9:in")
-    assert not grid.client.exists(grid.keys("val", "j9:in"))
+    assert not grid.client.exists(grid.keys("value", "j9:in"))
 
 
 def test_every_script_is_one_that_begins_or_one_that_goes_on() -> None:

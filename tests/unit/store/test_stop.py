@@ -18,8 +18,8 @@ STAY = {
     "queues",
     "seats",
     "seat:m.a",
-    "serve:bench:any",
-    "vt:bench",
+    "serving:bench:any",
+    "virtual_time:bench",
 }
 """What a grid with one seat has anyway."""
 
@@ -28,7 +28,7 @@ def test_an_end_from_outside_empties_everything(grid: Grid) -> None:
     grid.seat("m.a", concurrency=2, budget=50_000)
     grid.job(wide(5, cost=900), "j1")
     first, second = grid.take(), grid.take(slot="1")
-    grid.client.set(grid.keys("val", "j1:0"), b"[]", px=HOUR)
+    grid.client.set(grid.keys("value", "j1:0"), b"[]", px=HOUR)
     grid.complete(first, b"@j1:0")
     grid.fail(second, "seat", pause_ms=5000)
     grid.take()
@@ -38,9 +38,9 @@ def test_an_end_from_outside_empties_everything(grid: Grid) -> None:
     assert grid.pending() == []
     assert grid.held() == {}
     late = {
-        name for name in grid.own() if name.startswith(("late:", "idle:"))
+        name for name in grid.own() if name.startswith(("closed_lease:", "idle:"))
     }  # what it used may be told yet
-    assert grid.own() - late == STAY | {"fin:j1", "rows:j1", "about:j1", "jobs", "past", "ledger"}
+    assert grid.own() - late == STAY | {"result:j1", "rows:j1", "summary:j1", "jobs", "ended_jobs", "ledger"}
 
 
 def test_the_end_is_set_once(grid: Grid) -> None:
@@ -50,7 +50,7 @@ def test_the_end_is_set_once(grid: Grid) -> None:
     assert grid.scripts.stop("j1", "failed", "{}") == "over"
     end = grid.ended("j1")
     assert end.state is JobState.CANCELLED
-    assert grid.client.llen(grid.keys("fin", "j1")) == 1
+    assert grid.client.llen(grid.keys("result", "j1")) == 1
     assert grid.client.zcard(grid.keys("answers")) == 1
 
 
@@ -95,7 +95,7 @@ def test_the_answer_lives_for_its_ttl(grid: Grid) -> None:
     grid.job(one(), "j1", ttl_ms=5000)
     claim = grid.take()
     assert grid.complete(claim, b"@j1:0:out", long=b"[1]")[0] == 1
-    for key in (grid.keys("fin", "j1"), grid.keys("rows", "j1"), grid.keys("val", "j1:0:out")):
+    for key in (grid.keys("result", "j1"), grid.keys("rows", "j1"), grid.keys("value", "j1:0:out")):
         life: int = grid.client.pttl(key)
         assert 0 < life <= 5000
 
@@ -107,9 +107,9 @@ def test_a_stream_ends_with_the_job(grid: Grid) -> None:
     assert claim.stream
     assert grid.scripts.emit(claim.lease, "root", ['"a"'], 0)
     grid.scripts.stop("j1", "cancelled", "{}")
-    entries = grid.client.xrange(grid.keys("str", "j1"))
+    entries = grid.client.xrange(grid.keys("stream", "j1"))
     assert entries[-1][1] == {b"end": b"cancelled"}
-    assert grid.client.pttl(grid.keys("str", "j1")) <= 5000
+    assert grid.client.pttl(grid.keys("stream", "j1")) <= 5000
 
 
 def test_a_refusal_comes_too_late_for_a_job_that_was_admitted(grid: Grid) -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 def _gap(grid: Grid, ms: int) -> dict[str, int]:
     """What a sweep finds that comes `ms` after the one before."""
-    grid.client.set(grid.keys("swept"), grid.now() - ms, px=HOUR)
+    grid.client.set(grid.keys("last_sweep"), grid.now() - ms, px=HOUR)
     return grid.scripts.sweep()[0]
 
 
@@ -41,11 +41,11 @@ def test_a_dead_seat_s_leases_are_lost_and_its_slots_listen_no_more(grid: Grid) 
     assert found["seats"] == 1
     assert grid.held("m.a") == {}
     assert grid.client.hget(grid.keys("concurrency"), ANY) == b"1"
-    assert grid.client.smembers(grid.keys("serve", ANY)) == {b"m.b"}
+    assert grid.client.smembers(grid.keys("serving", ANY)) == {b"m.b"}
     assert not grid.client.exists(grid.keys.queue("seat:m.a"))
     assert grid.claim("m.a", slot="1") == "gone"
     assert grid.take("m.b").job == "j1"
-    assert grid.client.hget(grid.keys("losses"), "n") == b"1"
+    assert grid.client.hget(grid.keys("attempts_lost"), "count") == b"1"
 
 
 def test_a_lost_lease_asks_others_first_and_then_anybody(grid: Grid) -> None:
@@ -150,7 +150,9 @@ def test_running_and_queued_jobs_end_at_their_deadlines(grid: Grid) -> None:
         assert error is not None
         assert error.code == "job.deadline"
     assert grid.held() == {}
-    assert not grid.client.exists(grid.keys("inbox"), grid.keys("sub", "queued"), grid.keys("deadlines"))
+    assert not grid.client.exists(
+        grid.keys("inbox"), grid.keys("submitted", "queued"), grid.keys("deadlines")
+    )
     assert grid.complete(claim)[0] == -1
     assert grid.sweep()[0]["expired"] == 0
 
@@ -192,9 +194,9 @@ def test_the_routers_queue_does_not_fill_up(grid: Grid) -> None:
 def test_jobs_in_the_inbox_wait_while_the_server_is_full(grid: Grid) -> None:
     grid.enqueue("j1")
     grid.age("inbox", "j1")
-    grid.client.set(grid.keys("full"), "9 10", px=60_000)
+    grid.client.set(grid.keys("memory_full"), "9 10", px=60_000)
     assert grid.sweep().found["rung"] == 0
-    grid.client.delete(grid.keys("full"))
+    grid.client.delete(grid.keys("memory_full"))
     assert grid.sweep().found["rung"] == 1
 
 
@@ -245,19 +247,19 @@ def test_the_list_of_jobs_holds_each_until_its_result_expires(grid: Grid) -> Non
     grid.job(one(), "j1", deadline_ms=None, name="briefing")
     assert grid.client.zscore(jobs, "j1") == submitted  # admitted later, submitted when it was
     grid.done(grid.take())
-    about = grid.client.hgetall(grid.keys("about", "j1"))
+    about = grid.client.hgetall(grid.keys("summary", "j1"))
     assert (about[b"name"], about[b"agent"], about[b"state"], about[b"n"]) == (
         b"briefing",
         b"ann",
         b"done",
         b"1",
     )
-    assert 0 < grid.client.pttl(grid.keys("about", "j1")) <= HOUR
+    assert 0 < grid.client.pttl(grid.keys("summary", "j1")) <= HOUR
     grid.sweep()
     assert grid.client.zcard(jobs) == 1
-    grid.age("past", "j1")
+    grid.age("ended_jobs", "j1")
     grid.sweep()
-    assert not grid.client.exists(jobs, grid.keys("past"))
+    assert not grid.client.exists(jobs, grid.keys("ended_jobs"))
 
 
 def test_a_job_whose_keys_expired_leaves_the_list(grid: Grid) -> None:
@@ -287,11 +289,11 @@ def test_the_stages_of_a_job_whose_keys_expired_stand_nowhere(grid: Grid) -> Non
 def test_the_money_that_a_job_holds_comes_back_though_its_keys_expired(grid: Grid) -> None:
     grid.scripts.limit("v1", "{}", {"a:ann": "- 1000 -"})
     grid.job(one(cost=900), "j1")
-    assert grid.client.hget(grid.keys("promised"), "a:ann") == b"900"
+    assert grid.client.hget(grid.keys("reserved"), "a:ann") == b"900"
     grid.client.delete(grid.keys("job", "j1"))
     grid.age("deadlines", "j1")
     grid.sweep()
-    assert not grid.client.exists(grid.keys("promised"), grid.keys("holds"))
+    assert not grid.client.exists(grid.keys("reserved"), grid.keys("reservations"))
 
 
 def test_nothing_of_a_dead_incarnation_is_left_but_its_seat_s_record(grid: Grid) -> None:
@@ -310,7 +312,7 @@ def test_nothing_of_a_dead_incarnation_is_left_but_its_seat_s_record(grid: Grid)
 def test_a_submission_whose_keys_expired_leaves_the_inbox(grid: Grid) -> None:
     """Else it would be rung for again and again, and no router would find it."""
     grid.enqueue("j1")
-    grid.client.delete(grid.keys("sub", "j1"))
+    grid.client.delete(grid.keys("submitted", "j1"))
     grid.age("deadlines", "j1")
     grid.sweep()
     assert not grid.client.exists(grid.keys("inbox"), grid.keys("jobs"))
@@ -332,8 +334,8 @@ def test_what_cannot_be_dealt_with_keeps_nobody_from_the_rest(grid: Grid) -> Non
     half = {"name": "half", "agent": "ann", "n": 1, "left": 1, "at": 1, "dl": 2}
     client.hset(keys("job", "half"), mapping=half)
     client.set(keys("seat", "m.none"), "text")
-    client.set(keys("cls", "zz:none"), "text")
-    for name in (keys("job", "half"), keys("seat", "m.none"), keys("cls", "zz:none")):
+    client.set(keys("classes", "zz:none"), "text")
+    for name in (keys("job", "half"), keys("seat", "m.none"), keys("classes", "zz:none")):
         client.pexpire(name, HOUR)
     client.sadd(keys("queues"), "zz:none")
     entries = {
@@ -354,7 +356,7 @@ def test_what_cannot_be_dealt_with_keeps_nobody_from_the_rest(grid: Grid) -> Non
     assert {entry.kind: entry.entry for entry in swept.broken} == entries | {"queues": "zz:none"}
     assert all(entry.fault for entry in swept.broken)
     assert [entry.kind for entry in grid.sweep().broken] == ["queues"]
-    client.unlink(keys("job", "half"), keys("seat", "m.none"), keys("cls", "zz:none"))
+    client.unlink(keys("job", "half"), keys("seat", "m.none"), keys("classes", "zz:none"))
     client.srem(keys("queues"), "zz:none")
     assert grid.sweep().broken == []
 
@@ -363,8 +365,8 @@ def test_a_job_that_is_long_over_is_left_to_the_sweep(grid: Grid) -> None:
     """Its keys would have expired before its stages could be made ready."""
     grid.seat()
     grid.enqueue("j1")
-    grid.client.hset(grid.keys("sub", "j1"), "dl", 1)
+    grid.client.hset(grid.keys("submitted", "j1"), "dl", 1)
     grid.age("deadlines", "j1")
     assert grid.admit(one(), "j1", deadline_ms=None) == ["known"]
     assert grid.sweep().found["expired"] == 1
-    assert grid.client.exists(grid.keys("fin", "j1"))
+    assert grid.client.exists(grid.keys("result", "j1"))

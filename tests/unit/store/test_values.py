@@ -58,7 +58,7 @@ def test_a_long_value_is_read_in_chunks(grid_env: GridEnv, monkeypatch: pytest.M
     monkeypatch.setattr(values, "CHUNK", 7)
     keys = Keys(grid_env.prefix)
     for length in (1, 6, 7, 8, 14, 100):
-        grid_env.client.set(keys("val", "j:0:x"), json.dumps("y" * length), px=10_000)
+        grid_env.client.set(keys("value", "j:0:x"), json.dumps("y" * length), px=10_000)
         assert values.decode(values.read(grid_env.client, keys, b"@j:0:x")) == "y" * length
 
 

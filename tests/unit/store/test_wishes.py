@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.jobs.record import plan_fields
+from gridq.jobs.record import build_plan_fields
 from gridq.store.admitting import arguments
 from tests.unit.store.plans import ANY, Grid, one
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 def submit(grid: Grid, job: str, **fields: str) -> None:
     """Admit a job of one stage with more fields."""
     given = one()
-    plan, ready, needs = plan_fields(given)
+    plan, ready, needs = build_plan_fields(given)
     more = [word for name, text in fields.items() for word in (name.replace("_", ":"), text)]
     wish = arguments(
         job, agent="ann", prio=0, deadline_ms=60_000, ttl_ms=60_000, celery=False, stream=False, wait=True,

@@ -74,7 +74,7 @@ def test_batch_that_has_aged_is_told_apart(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "b1", prio=1, agent="ann")
     grid.job(one(), "b2", prio=1, agent="ann")
-    grid.client.zadd(grid.keys("w", ANY, "1/0|", "ann"), {"b1:0": grid.now() - 601_000})
+    grid.client.zadd(grid.keys("waiting", ANY, "1/0|", "ann"), {"b1:0": grid.now() - 601_000})
     (line,) = read(grid.client, grid.keys, AGE).lines
     assert (line.count, line.aged) == (2, 1)
 

@@ -82,16 +82,16 @@ def lease(grid: Grid) -> str:
 
 
 SPOILT: dict[str, Callable[[Grid], object]] = {
-    "is not in who": lambda grid: grid.client.hdel(grid.keys("who"), lease(grid)),
-    "is not in held": lambda grid: grid.client.delete(grid.keys("held", "m.a")),
+    "is not in lease_info": lambda grid: grid.client.hdel(grid.keys("lease_info"), lease(grid)),
+    "is not in slots": lambda grid: grid.client.delete(grid.keys("slots", "m.a")),
     "is not in leases": lambda grid: grid.client.zrem(grid.keys("leases"), lease(grid)),
     "holds 3 of 2 slots": lambda grid: grid.client.hset(
-        grid.keys("held", "m.a"), mapping={"8": "j:0:0:1:n", "9": "j:1:0:1:n"}
+        grid.keys("slots", "m.a"), mapping={"8": "j:0:0:1:n", "9": "j:1:0:1:n"}
     ),
-    "is held by": lambda grid: grid.client.hset(grid.keys("who"), lease(grid), "m.b 0 0"),
-    "counts 5, 1 wait": lambda grid: grid.client.hset(grid.keys("cls", "bench:any"), "0/0|", 5),
-    "has a turn": lambda grid: grid.client.zadd(grid.keys("rdy", "bench:any", "0/0|"), {"nobody": 1}),
-    "and no turn": lambda grid: grid.client.delete(grid.keys("rdy", "bench:any", "0/0|")),
+    "is held by": lambda grid: grid.client.hset(grid.keys("lease_info"), lease(grid), "m.b 0 0"),
+    "counts 5, 1 wait": lambda grid: grid.client.hset(grid.keys("classes", "bench:any"), "0/0|", 5),
+    "has a turn": lambda grid: grid.client.zadd(grid.keys("ready", "bench:any", "0/0|"), {"nobody": 1}),
+    "and no turn": lambda grid: grid.client.delete(grid.keys("ready", "bench:any", "0/0|")),
     "no sweep looks": lambda grid: grid.client.delete(grid.keys("queues")),
     "is nowhere": lambda grid: grid.client.hdel(grid.keys("job", "runs"), "p:2"),
     "done and": lambda grid: grid.client.hset(grid.keys("job", "runs"), "o:1", "1"),
@@ -100,14 +100,14 @@ SPOILT: dict[str, Callable[[Grid], object]] = {
     "runs has no deadline": lambda grid: grid.client.zrem(grid.keys("deadlines"), "runs"),
     "queued has no deadline": lambda grid: grid.client.zrem(grid.keys("deadlines"), "queued"),
     "not in the inbox": lambda grid: grid.client.zrem(grid.keys("inbox"), "queued"),
-    "not queued": lambda grid: grid.client.unlink(grid.keys("sub", "queued")),
-    "running and ended": lambda grid: grid.client.rpush(grid.keys("fin", "runs"), "done\n1"),
-    "2 ends": lambda grid: grid.client.rpush(grid.keys("fin", "ended"), "failed\n{}"),
-    "has no state": lambda grid: grid.client.unlink(grid.keys("fin", "ended")),
+    "not queued": lambda grid: grid.client.unlink(grid.keys("submitted", "queued")),
+    "running and ended": lambda grid: grid.client.rpush(grid.keys("result", "runs"), "done\n1"),
+    "2 ends": lambda grid: grid.client.rpush(grid.keys("result", "ended"), "failed\n{}"),
+    "has no state": lambda grid: grid.client.unlink(grid.keys("result", "ended")),
     "it has not ended": lambda grid: grid.client.zadd(grid.keys("answers"), {"runs": 1}),
-    "is promised 5": lambda grid: grid.client.hset(grid.keys("promised"), "a:ann", 5),
-    "is no more and holds": lambda grid: grid.client.hset(grid.keys("holds"), "gone", "ann - 5"),
-    "about:ended": lambda grid: grid.client.persist(grid.keys("about", "ended")),
+    "is promised 5": lambda grid: grid.client.hset(grid.keys("reserved"), "a:ann", 5),
+    "is no more and holds": lambda grid: grid.client.hset(grid.keys("reservations"), "gone", "ann - 5"),
+    "summary:ended": lambda grid: grid.client.persist(grid.keys("summary", "ended")),
     "strange": lambda grid: grid.client.set(grid.keys("strange"), 1),
 }
 
@@ -127,7 +127,7 @@ def test_it_writes_nothing(grid: Grid) -> None:
 def test_keys_of_other_grids_and_programs_are_not_ours(grid: Grid) -> None:
     begun = grid.keys.prefix[:-3]
     grid.client.set(f"{begun}.strange", 1, ex=60)
-    assert grid.client.hexists(f"{grid.keys.own}who", lease(grid))  # it has no TTL
+    assert grid.client.hexists(f"{grid.keys.own}lease_info", lease(grid))  # it has no TTL
     assert audit.keys_without_ttl(grid.client, begun) == []
     grid.client.persist(f"{begun}.strange")
     assert audit.keys_without_ttl(grid.client, begun) == [".strange"]

@@ -27,22 +27,22 @@ from typing import TYPE_CHECKING
 from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.model_apis.anthropic.events import MessageEvents, message
-from workers.model_apis.request import ANTHROPIC, CHAT, ODD, OPENAI, translated, wrong
+from workers.model_apis.openai.answers import MessageEvents, build_message
+from workers.model_apis.api_request import ANTHROPIC, CHAT, SHAPE_ERRORS, OPENAI, translate_request, make_field_error
 
 if TYPE_CHECKING:
-    from workers.model_apis.forwarding import Speaker
+    from workers.model_apis.forwarding import Backend
 
 TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-class MessagesAsChat:
+class MessagesToChat:
     """Speaks the Anthropic API format to who asks, the OpenAI API format to `inner`."""
 
     api = ANTHROPIC
     strict = False
 
-    def __init__(self, inner: Speaker, *, thinks: bool = False) -> None:
+    def __init__(self, inner: Backend, *, thinks: bool = False) -> None:
         """`thinks`: `inner` takes `thinking` as Messages has it."""
         assert inner.api == OPENAI
         self._inner = inner
@@ -51,8 +51,8 @@ class MessagesAsChat:
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         answer = self._inner.post(CHAT, self._chat(body), context)
         try:
-            return message(answer, body)
-        except ODD:
+            return build_message(answer, body)
+        except SHAPE_ERRORS:
             raise self.malformed("its answer has no choices") from None
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
@@ -62,14 +62,14 @@ class MessagesAsChat:
                 for chunk in chunks:
                     yield from told.add(chunk)
                 yield from told.end()
-            except ODD:
+            except SHAPE_ERRORS:
                 raise self.malformed("a chunk of its stream is not of the API format") from None
 
     def malformed(self, reason: str) -> SeatUnavailable:
         return self._inner.malformed(reason)
 
     def _chat(self, body: dict[str, Json]) -> dict[str, Json]:
-        asked = translated(chat_body, body, self._inner.strict)
+        asked = translate_request(translate_to_chat, body, self._inner.strict)
         if not self._thinks:
             return asked
         effort = (body.get("output_config") or {}).get("effort")
@@ -77,7 +77,7 @@ class MessagesAsChat:
         return asked | {key: value for key, value in told.items() if value is not None}
 
 
-def chat_body(body: dict[str, Json], strict: bool = False) -> dict[str, Json]:
+def translate_to_chat(body: dict[str, Json], strict: bool = False) -> dict[str, Json]:
     """The chat request for a Messages request; `strict`: for the vendor's own API.
 
     StageError names the field that has no counterpart.
@@ -120,7 +120,7 @@ def _messages(body: dict[str, Json]) -> list[dict[str, Json]]:
             case "system":
                 messages.append({"role": "system", "content": _plain(content, f"{place}.content")})
             case _:
-                raise wrong(f"{place}.role", "'user' or 'assistant'")
+                raise make_field_error(f"{place}.role", "'user' or 'assistant'")
     return messages
 
 
@@ -130,7 +130,7 @@ def _plain(content: Json, place: str) -> str:
         return content
     for at, block in enumerate(content or ()):
         if block["type"] != "text" or not isinstance(block.get("text"), str):
-            raise wrong(f"{place}[{at}]", "a block of text")
+            raise make_field_error(f"{place}[{at}]", "a block of text")
     return "\n\n".join(block["text"] for block in content or ())
 
 
@@ -145,7 +145,7 @@ def _user(content: Json, place: str) -> list[dict[str, Json]]:
             parts += _parts(block, where)
             continue
         if not isinstance(block.get("tool_use_id"), str):
-            raise wrong(f"{where}.tool_use_id", "a text")
+            raise make_field_error(f"{where}.tool_use_id", "a text")
         text, pictures = _result(block, where)
         results.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": text})
         parts += pictures
@@ -175,7 +175,7 @@ def _parts(block: Json, place: str) -> list[dict[str, Json]]:
     match kind:
         case "text":
             if not isinstance(block.get("text"), str):
-                raise wrong(f"{place}.text", "a text")
+                raise make_field_error(f"{place}.text", "a text")
             return [{"type": "text", "text": block["text"]}]
         case "image":
             return [{"type": "image_url", "image_url": {"url": _url(source, f"{place}.source")}}]
@@ -184,7 +184,7 @@ def _parts(block: Json, place: str) -> list[dict[str, Json]]:
         case "search_result":
             inner = _plain(block.get("content"), f"{place}.content")
             return [{"type": "text", "text": f"{block.get('title', '')}\n{block.get('source', '')}\n{inner}"}]
-    raise wrong(f"{place}.type", "text, image, document or tool_result at a seat of the OpenAI API format")
+    raise make_field_error(f"{place}.type", "text, image, document or tool_result at a seat of the OpenAI API format")
 
 
 def _url(source: Json, place: str) -> str:
@@ -193,7 +193,7 @@ def _url(source: Json, place: str) -> str:
             return f"data:{source.get('media_type', 'image/png')};base64,{source['data']}"
         case "url" if isinstance(source.get("url"), str):
             return str(source["url"])
-    raise wrong(place, "a base64 or url source at a seat of the OpenAI API format")
+    raise make_field_error(place, "a base64 or url source at a seat of the OpenAI API format")
 
 
 def _document(block: dict[str, Json], source: dict[str, Json], place: str) -> list[dict[str, Json]]:
@@ -210,7 +210,7 @@ def _document(block: dict[str, Json], source: dict[str, Json], place: str) -> li
         case "base64":
             data = _url({"media_type": "application/pdf", **source}, f"{place}.source")
             return [{"type": "file", "file": {"filename": f"{title}.pdf", "file_data": data}}]
-    raise wrong(f"{place}.source", "a text, content or base64 source at a seat of the OpenAI API format")
+    raise make_field_error(f"{place}.source", "a text, content or base64 source at a seat of the OpenAI API format")
 
 
 def _assistant(content: Json, place: str) -> dict[str, Json]:
@@ -224,14 +224,14 @@ def _assistant(content: Json, place: str) -> dict[str, Json]:
                 texts.append(block.get("text") or "")
             case "tool_use":
                 if not isinstance(block.get("id"), str) or not isinstance(block.get("name"), str):
-                    raise wrong(f"{place}[{at}]", "a tool_use block with id, name and input")
+                    raise make_field_error(f"{place}[{at}]", "a tool_use block with id, name and input")
                 arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
                 function = {"name": block["name"], "arguments": arguments}
                 calls.append({"id": block["id"], "type": "function", "function": function})
             case "thinking" | "redacted_thinking":
                 pass  # its signature is of use to the vendor's own models only
             case _:
-                raise wrong(f"{place}[{at}].type", "text or tool_use at a seat of the OpenAI API format")
+                raise make_field_error(f"{place}[{at}].type", "text or tool_use at a seat of the OpenAI API format")
     told: dict[str, Json] = {"role": "assistant", "content": "".join(texts)}
     if calls:
         told |= {"content": told["content"] or None, "tool_calls": calls}
@@ -240,9 +240,9 @@ def _assistant(content: Json, place: str) -> dict[str, Json]:
 
 def _tool(tool: dict[str, Json], place: str) -> dict[str, Json]:
     if tool.get("type") not in (None, "custom"):
-        raise wrong(f"{place}.type", "custom: the vendor's own tools need a seat of its API format")
+        raise make_field_error(f"{place}.type", "custom: the vendor's own tools need a seat of its API format")
     if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input_schema"), dict):
-        raise wrong(place, "a tool with name and input_schema")
+        raise make_field_error(place, "a tool with name and input_schema")
     function = {"name": tool["name"], "parameters": tool["input_schema"]}
     function |= {key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}
     return {"type": "function", "function": function}
@@ -252,12 +252,12 @@ def _tool_choice(choice: dict[str, Json]) -> dict[str, Json]:
     asked: dict[str, Json] = {}
     if choice["type"] == "tool":
         if not isinstance(choice.get("name"), str):
-            raise wrong("tool_choice.name", "a tool's name")
+            raise make_field_error("tool_choice.name", "a tool's name")
         asked["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
     elif choice["type"] in TOOL_CHOICES:
         asked["tool_choice"] = TOOL_CHOICES[choice["type"]]
     else:
-        raise wrong("tool_choice.type", "auto, any, tool or none")
+        raise make_field_error("tool_choice.type", "auto, any, tool or none")
     if choice.get("disable_parallel_tool_use"):
         asked["parallel_tool_calls"] = False
     return asked

@@ -12,26 +12,26 @@ from typing import get_args
 from gridq.errors import InvalidField
 from gridq.protocol import queue_names
 from gridq.protocol.models import Demand, Effect, Json
-from workers.model_apis.demand import lack, llm_demand, llm_queues
-from workers.profiles.gpu.capability import Backend, GpuCapability
+from workers.model_apis.demand import describe_model_shortfall, list_llm_queues, parse_llm_demand
+from workers.profiles.gpu.capability import ComputeBackend, GpuCapability
 
 EFFECT = "Gpu"
 KIND = "gpu"
-LADDER = (8, 12, 16, 24, 32, 48, 80, 96, 141, 192)
+MEMORY_CLASSES_GB = (8, 12, 16, 24, 32, 48, 80, 96, 141, 192)
 """The classes of memory, in GB as the makers name them."""
 
-CLASS_SHARE = 0.94
+MIN_CLASS_SHARE = 0.94
 """A card counts to a class from this share of its nominal memory (GB of 1,000 MB) on.
 
 Cards report less than their name: an L4 of "24 GB" 23,034 MB, an L40S of "48 GB" 46,068, a T4 of "16 GB"
 15,109 with error correction on.
 """
 
-LADDERS = frozenset({"cuda", "metal"})
-BACKENDS = get_args(Backend)
+CLASSED_BACKENDS = frozenset({"cuda", "metal"})
+BACKENDS = get_args(ComputeBackend)
 
 
-def gpu_demand(effect: Effect) -> Demand | None:
+def parse_gpu_demand(effect: Effect) -> Demand | None:
     """What `{"effect": "Gpu", "backend"?, "memory_mb"?, "compute_cap"?}` needs; None for any other effect.
 
     Without a backend any GPU will do (not the CPU), `gpu:any` or its ladder; `compute_cap` alone means CUDA.
@@ -62,42 +62,42 @@ def gpu_demand(effect: Effect) -> Demand | None:
     return Demand(queue=queue_names.capability(KIND, name), needs=needs)
 
 
-def demand_of(effect: Effect) -> Demand | None:
+def parse_demand(effect: Effect) -> Demand | None:
     """What an effect that a gpu seat can serve needs: `Gpu`, or `Llm` by the models it can load."""
-    return gpu_demand(effect) or llm_demand(effect)
+    return parse_gpu_demand(effect) or parse_llm_demand(effect)
 
 
-def queues_of(capability: GpuCapability) -> list[str]:
+def list_queues(capability: GpuCapability) -> list[str]:
     """A seat's queues: its own class first, then each smaller one, then its models'."""
     names: list[str] = []
-    if capability.backend in LADDERS:
-        classes = classes_of(capability.memory_mb)
+    if capability.backend in CLASSED_BACKENDS:
+        classes = list_memory_classes(capability.memory_mb)
         for base in (capability.backend, "any"):
             names += [f"{base}-{size}g" for size in classes] + [base]
     else:
         names.append(capability.backend)
-    return [queue_names.capability(KIND, name) for name in names] + llm_queues(capability.models)
+    return [queue_names.capability(KIND, name) for name in names] + list_llm_queues(capability.models)
 
 
-def classes_of(memory_mb: int) -> list[int]:
+def list_memory_classes(memory_mb: int) -> list[int]:
     """The classes that a device with `memory_mb` counts to, the largest first.
 
     >>> classes_of(32_607)
     [32, 24, 16, 12, 8]
     """
-    return [size for size in reversed(LADDER) if memory_mb >= CLASS_SHARE * size * 1000]
+    return [size for size in reversed(MEMORY_CLASSES_GB) if memory_mb >= MIN_CLASS_SHARE * size * 1000]
 
 
 def matches(demand: Demand, capability: GpuCapability) -> bool:
-    return not shortfall(demand, capability)
+    return not describe_shortfall(demand, capability)
 
 
-def shortfall(demand: Demand, capability: GpuCapability) -> str:
+def describe_shortfall(demand: Demand, capability: GpuCapability) -> str:
     """In words what a seat lacks for `demand`; empty where it lacks nothing."""
-    if demand.queue not in queues_of(capability):
+    if demand.queue not in list_queues(capability):
         return f"{demand.queue} is not served by {capability.device} ({capability.backend})"
     if queue_names.kind_of(demand.queue) != KIND:
-        return lack(demand, capability.models)
+        return describe_model_shortfall(demand, capability.models)
     memory = demand.needs.get("memory_mb", 0)
     if capability.memory_mb < memory:
         return f"needs {memory} MB, {capability.device} has {capability.memory_mb} MB"
@@ -108,10 +108,10 @@ def shortfall(demand: Demand, capability: GpuCapability) -> str:
 
 
 def _class_for(memory_mb: float) -> int:
-    for size in LADDER:
+    for size in MEMORY_CLASSES_GB:
         if memory_mb <= size * 1024:
             return size
-    raise _wrong("memory_mb", f"at most {LADDER[-1] * 1024}, the largest class there is")
+    raise _wrong("memory_mb", f"at most {MEMORY_CLASSES_GB[-1] * 1024}, the largest class there is")
 
 
 def _cap_text(value: Json) -> str:

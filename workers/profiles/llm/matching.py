@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gridq.protocol.models import Demand
-from workers.model_apis.demand import llm_queues, serving
+from workers.model_apis.demand import list_llm_queues, filter_models
 from workers.profiles.llm.capability import LlmCapability
 
 
 def queues_of(capability: LlmCapability) -> list[str]:
-    return llm_queues(capability.models)
+    return list_llm_queues(capability.models)
 
 
 def matches(demand: Demand, capability: LlmCapability) -> bool:
-    return bool(serving(demand, capability.models))
+    return bool(filter_models(demand, capability.models))

@@ -12,8 +12,8 @@ end
 -- Why a submission by this key is refused: missing (the grid has keys and none came), unknown, revoked; false where it may. The
 -- key's secret was checked by whoever read it; here it must still stand and be that agent's. Second: the key's team or '-'.
 local function key_fault(id, agent)
-  if id == '' then return C('EXISTS', K .. 'keys') == 1 and 'missing', '-' end
-  local text = C('HGET', K .. 'keys', id)
+  if id == '' then return C('EXISTS', K .. 'api_keys') == 1 and 'missing', '-' end
+  local text = C('HGET', K .. 'api_keys', id)
   local key = text and cjson.decode(text) or {}
   if key.agent ~= agent then return 'unknown', '-' end
   return key.ends ~= nil and key.ends <= NOW and 'revoked', key.team or '-'
@@ -28,13 +28,13 @@ end
 -- The refusal where all live seats of one of the `queues` are lent to others: {'barred', queue, seat, whom that is lent to, …}. Of
 -- queues with | between them one is enough. lends: seat → whom it is lent to alone.
 local function barred(queues, agent, team)
-  if C('EXISTS', K .. 'lends') == 0 then return nil end
+  if C('EXISTS', K .. 'lent_seats') == 0 then return nil end
   team = team_of(agent, team)
   for links in words(queues) do
     local found, free = {'barred', links}, false
     for q in string.gmatch(links, '[^|]+') do
-      for _, seat in ipairs(free and {} or C('SMEMBERS', K .. 'serve:' .. q)) do
-        local only = C('HGET', K .. 'lends', seat)
+      for _, seat in ipairs(free and {} or C('SMEMBERS', K .. 'serving:' .. q)) do
+        local only = C('HGET', K .. 'lent_seats', seat)
         free = lent(only, agent, team)
         if free then break end
         found[#found + 1], found[#found + 2] = seat, only

@@ -21,7 +21,7 @@ local function costless(q) return string.sub(q, 1, 6) == 'gridq:' end  -- built-
 local function dollars(micro) return '$' .. string.gsub(string.format('%.6f', micro / 1000000), '(%.%d%d%d-)0*$', '%1') end
 
 local function unlink(value)  -- drop what a link points to
-  if string.sub(value, 1, 1) == '@' then C('UNLINK', K .. 'val:' .. string.sub(value, 2)) end
+  if string.sub(value, 1, 1) == '@' then C('UNLINK', K .. 'value:' .. string.sub(value, 2)) end
 end
 
 local function jobkey(job) return K .. 'job:' .. job end

@@ -37,12 +37,12 @@ local members, whom = {}, {}
 local function someone(q, good)
   local seats = members[q]
   if not seats then
-    seats = C('SRANDMEMBER', K .. 'serve:' .. q, 64)
+    seats = C('SRANDMEMBER', K .. 'serving:' .. q, 64)
     members[q] = seats
   end
   for _, seat in ipairs(seats) do if good(seat) then return true end end
   if #seats ~= 64 then return false end
-  members[q] = C('SMEMBERS', K .. 'serve:' .. q)
+  members[q] = C('SMEMBERS', K .. 'serving:' .. q)
   for _, seat in ipairs(members[q]) do if good(seat) then return true end end
   return false
 end

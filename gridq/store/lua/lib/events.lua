@@ -3,7 +3,7 @@
 -- The router in whose name jobs are shown, false where no monitor has the routers' events on. Asked once in a script.
 local listener
 local function watched()
-  if listener == nil then listener = C('GET', K .. 'watched') end
+  if listener == nil then listener = C('GET', K .. 'monitored_by') end
   return listener
 end
 

@@ -17,6 +17,6 @@ end
 
 -- The refusal by schema, if there is one; then the refusal of a new job while the server is full ('FULL', bytes used, limit).
 local function gate()
-  local f = C('MGET', K .. 'schema', K .. 'full')
+  local f = C('MGET', K .. 'schema', K .. 'memory_full')
   return other_schema(f[1]), f[2] and redis.error_reply('FULL ' .. f[2])
 end

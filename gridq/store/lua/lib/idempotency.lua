@@ -7,7 +7,7 @@
 -- own making; a job without a digest has such an id, so that who gives it means other work.
 local function other_body(job, digest)
   if digest == '' then return false end
-  for _, key in ipairs({jobkey(job), K .. 'sub:' .. job, K .. 'about:' .. job}) do
+  for _, key in ipairs({jobkey(job), K .. 'submitted:' .. job, K .. 'summary:' .. job}) do
     local known = C('HGET', key, 'body')
     if known then return known ~= digest end
   end
@@ -16,6 +16,6 @@ end
 
 -- The job that an agent submitted under this key before; second: whether with another body. nil where there is none.
 local function keyed(idem, digest)
-  local job, known = string.match(idem ~= '' and C('GET', K .. 'idem:' .. idem) or '', '^(%S+) (%S+)$')
+  local job, known = string.match(idem ~= '' and C('GET', K .. 'idempotency:' .. idem) or '', '^(%S+) (%S+)$')
   return job, known ~= digest
 end

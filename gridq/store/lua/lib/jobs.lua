@@ -4,11 +4,11 @@
 -- shared sheets under which it was claimed, nil where nothing bound its seat then.
 local function free(lease)
   if C('ZREM', K .. 'leases', lease) == 0 then return nil end
-  local seat, slot, money, tokens, requests, names = string.match(C('HGET', K .. 'who', lease), '^(%S+) (%S+) (%d+) ?(%d*) ?(%d*) ?(%S*)$')
+  local seat, slot, money, tokens, requests, names = string.match(C('HGET', K .. 'lease_info', lease), '^(%S+) (%S+) (%d+) ?(%d*) ?(%d*) ?(%S*)$')
   names = names ~= '' and names or nil
   if names then give_back(seat, tonumber(money), tonumber(tokens), tonumber(requests), names) end
-  C('HDEL', K .. 'who', lease)
-  if C('HGET', K .. 'held:' .. seat, slot) == lease then C('HDEL', K .. 'held:' .. seat, slot) end
+  C('HDEL', K .. 'lease_info', lease)
+  if C('HGET', K .. 'slots:' .. seat, slot) == lease then C('HDEL', K .. 'slots:' .. seat, slot) end
   return seat, names
 end
 
@@ -44,7 +44,7 @@ end
 local function remember(lease, seat, charged, of, names)
   local job = parse(lease)
   local told = seat .. ' ' .. charged .. ' ' .. (of.agent or '-') .. ' ' .. (of.q or '-') .. ' ' .. (names or '')
-  C('SET', K .. 'late:' .. lease, told, 'PX', math.max(C('PTTL', jobkey(job)), 3600000))
+  C('SET', K .. 'closed_lease:' .. lease, told, 'PX', math.max(C('PTTL', jobkey(job)), 3600000))
 end
 
 -- Charge what an attempt used to the seat that held its lease (`by`, nil where it was closed before), and enter it as `what`. Gives
@@ -56,7 +56,7 @@ local function settle(lease, by, used, what, of, names)
     enter(what, lease, by, of, micro, tokens_in, tokens_out, priced, names)
     return by, true
   end
-  local late = C('GET', K .. 'late:' .. lease)
+  local late = C('GET', K .. 'closed_lease:' .. lease)
   if not late then return nil, false end
   local seat, charged, agent, q, under = string.match(late, '^(%S+) (%S+) (%S+) (%S+) (%S*)$')
   names = under ~= '' and under or nil
@@ -66,7 +66,7 @@ local function settle(lease, by, used, what, of, names)
   local more = micro + tokens_in + tokens_out > m + i + x
   if charged == '-' or more then
     local told = (priced and whole(micro) or '') .. ',' .. whole(tokens_in) .. ',' .. whole(tokens_out)
-    C('SET', K .. 'late:' .. lease, seat .. ' ' .. told .. ' ' .. agent .. ' ' .. q .. ' ' .. under, 'KEEPTTL')
+    C('SET', K .. 'closed_lease:' .. lease, seat .. ' ' .. told .. ' ' .. agent .. ' ' .. q .. ' ' .. under, 'KEEPTTL')
   end
   if what == 'done' or more then
     of.agent, of.q = of.agent or agent, q ~= '-' and q or of.q  -- a chain may have gone on to another link since
@@ -111,12 +111,12 @@ end
 
 -- What is kept of an ended job, for as long as its result.
 local function chronicle(job, f, state, left, ttl, body)
-  local key = K .. 'about:' .. job
+  local key = K .. 'summary:' .. job
   C('HSET', key, 'name', f[1] or '', 'agent', f[2] or '', 'n', f[3] or 0, 'at', f[4] or NOW, 'prio', f[5] or 0, 'dl', f[6] or 0,
     'ended', NOW, 'state', state, 'left', left)
   if body then C('HSET', key, 'body', body) end
   C('PEXPIRE', key, ttl)
-  C('ZADD', K .. 'past', NOW + ttl, job)
+  C('ZADD', K .. 'ended_jobs', NOW + ttl, job)
 end
 
 -- How many steps of jobs this call has gone through, to end them or to start them again: nobody else is served meanwhile.
@@ -125,7 +125,7 @@ local walked = 0
 -- The one place where a job gets its final state. payload: a value or link (done), else an error as JSON. left: how many of
 -- its steps have not ended, where the caller has not noted that in the job.
 local function finish(job, state, payload, left)
-  local j, sub = jobkey(job), K .. 'sub:' .. job
+  local j, sub = jobkey(job), K .. 'submitted:' .. job
   local fields = {'name', 'agent', 'n', 'at', 'prio', 'dl', 'celery', 'ttl', 'stream', 'body', 'idem', 'qt', 'delays'}
   local f = C('HMGET', j, 'left', 'team', unpack(fields))
   local admitted = f[5]
@@ -144,19 +144,19 @@ local function finish(job, state, payload, left)
   for entry in words(f[15]) do C('ZREM', K .. 'delays', entry) end
   local about, celery, stream, body, idem = {unpack(f, 3, 8)}, f[9], unpack(f, 11, 13)
   local ttl = tonumber(f[10] or RESULT)
-  C('RPUSH', K .. 'fin:' .. job, state .. '\n' .. payload)
-  C('PEXPIRE', K .. 'fin:' .. job, ttl)
+  C('RPUSH', K .. 'result:' .. job, state .. '\n' .. payload)
+  C('PEXPIRE', K .. 'result:' .. job, ttl)
   C('PEXPIRE', K .. 'rows:' .. job, ttl)
   if stream then
-    C('XADD', K .. 'str:' .. job, '*', 'end', state)
-    C('PEXPIRE', K .. 'str:' .. job, ttl)
+    C('XADD', K .. 'stream:' .. job, '*', 'end', state)
+    C('PEXPIRE', K .. 'stream:' .. job, ttl)
   end
-  local vals = K .. 'vals:' .. job
+  local vals = K .. 'values:' .. job
   for _, v in ipairs(C('SMEMBERS', vals)) do
-    if '@' .. v == payload then C('PEXPIRE', K .. 'val:' .. v, ttl) else C('UNLINK', K .. 'val:' .. v) end
+    if '@' .. v == payload then C('PEXPIRE', K .. 'value:' .. v, ttl) else C('UNLINK', K .. 'value:' .. v) end
   end
   chronicle(job, about, state, left, ttl, body)
-  if idem then C('PEXPIRE', K .. 'idem:' .. idem, ttl) end
+  if idem then C('PEXPIRE', K .. 'idempotency:' .. idem, ttl) end
   tell_end(job, about[1] or 'graph', about[2], admitted and about[4], state, payload)
   C('UNLINK', j, sub, vals)
   C('ZREM', K .. 'deadlines', job)

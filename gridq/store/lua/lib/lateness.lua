@@ -5,11 +5,11 @@ local serving = {}
 local function seats_of(q)
   if not serving[q] then
     local list = {}
-    for _, seat in ipairs(C('SRANDMEMBER', K .. 'serve:' .. q, 64)) do
+    for _, seat in ipairs(C('SRANDMEMBER', K .. 'serving:' .. q, 64)) do
       local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'own', 'grid', 'rpm', 'grpm', 'only', 'shared', 'prices',
         'hourly', 'takes')
       local rate = least(f[4], f[5])
-      list[#list + 1] = {seat = seat, concurrency = tonumber(f[1] or 0), busy = C('HLEN', K .. 'held:' .. seat),
+      list[#list + 1] = {seat = seat, concurrency = tonumber(f[1] or 0), busy = C('HLEN', K .. 'slots:' .. seat),
         bill = bound_by(seat, f[2], f[3], f[7]), hasty = rate ~= nil and spent_rate(seat, rate), only = f[6], prices = f[8],
         hourly = f[9], takes = f[10]}
     end
@@ -31,7 +31,7 @@ end
 -- In words, what would help, and when the window turns of a budget that did not suffice, nil where it has none: whoever reads it is
 -- told that in their own time. `x`: the seats that the stage's attempts excluded; `told`: the tokens it will use.
 local function unclaimed(q, x, cost, agent, team, told)
-  if not costless(q) and C('HEXISTS', K .. 'parked', agent) == 1 then
+  if not costless(q) and C('HEXISTS', K .. 'parked_agents', agent) == 1 then
     return 'its agent or team was over its limits, so its stages stood aside', 'raise them, or wait until their window turns'
   end
   local able, concurrency, free, solvent, patient, others, empty, turn = 0, 0, 0, 0, 0, 0, nil, nil
@@ -73,13 +73,13 @@ end
 -- The error of a job whose deadline has passed, with the first of its stages that runs or stands ready, of very many some.
 local function past_deadline(job)
   local f = C('HMGET', jobkey(job), 'at', 'dl', 'n', 'agent', 'of')
-  if not f[3] then f = C('HMGET', K .. 'sub:' .. job, 'at', 'dl') end
+  if not f[3] then f = C('HMGET', K .. 'submitted:' .. job, 'at', 'dl') end
   local details = {path = '', seconds = (f[2] - f[1]) / 1000, reason = not f[3] and 'no router had admitted it' or nil}
   for step = 0, math.min(tonumber(f[3] or 0), 100) - 1 do
     local s = C('HMGET', jobkey(job), 'h:' .. step, 'at:' .. step, 'cur:' .. step, 'x:' .. step, 'q:' .. step,
       'tk:' .. step)
     local h = header(nil, nil, s[1])
-    local who = s[3] and string.match(C('HGET', K .. 'who', job .. ':' .. step .. ':' .. s[3]) or '', '^%S+')
+    local who = s[3] and string.match(C('HGET', K .. 'lease_info', job .. ':' .. step .. ':' .. s[3]) or '', '^%S+')
     if who then
       details.path, details.reason = h.path, 'it was running on ' .. who
       break

@@ -239,7 +239,7 @@ end
 -- The same of an agent or team, whose running jobs hold money.
 local function promised_to(who)
   local field = {money = who, tokens = 'tokens ' .. who}
-  return function(thing) return field[thing] and tonumber(C('HGET', K .. 'promised', field[thing]) or 0) or 0 end
+  return function(thing) return field[thing] and tonumber(C('HGET', K .. 'reserved', field[thing]) or 0) or 0 end
 end
 
 -- What a seat's record of schema 2 says of its only budget (g: of that by the quotas file); no job ran when the schema rose.
@@ -257,8 +257,8 @@ local function set_sheet(seat, name, limits)
   if limits == '' and not before then return end
   before = before or carried(key, name == 'own' and '' or 'g')
   local function holding(thing)
-    local leases, held = {}, C('HVALS', K .. 'held:' .. seat)
-    for i, lease in ipairs(held) do leases[i] = C('HGET', K .. 'who', lease) or '' end
+    local leases, held = {}, C('HVALS', K .. 'slots:' .. seat)
+    for i, lease in ipairs(held) do leases[i] = C('HGET', K .. 'lease_info', lease) or '' end
     return holding_of(leases)(thing)
   end
   local text = redrawn(name .. ' ' .. seat, name, seat, limits, before, holding)
@@ -305,7 +305,7 @@ local function set_shared()
   for name, text in pairs(wanted) do
     local function holding(thing)
       if string.find(name, '^[at]:') then return promised_to(name)(thing) end
-      who = who or C('HVALS', K .. 'who')
+      who = who or C('HVALS', K .. 'lease_info')
       return holding_of(who, name)(thing)
     end
     C('HSET', K .. 'meters', name, redrawn(name, name, '', text, before[name], holding))

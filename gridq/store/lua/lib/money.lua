@@ -14,7 +14,7 @@ local function add_spent(what, who, n)
 end
 
 local function add_promised(who, n)
-  if C('HINCRBY', K .. 'promised', who, whole(n)) <= 0 then C('HDEL', K .. 'promised', who) end
+  if C('HINCRBY', K .. 'reserved', who, whole(n)) <= 0 then C('HDEL', K .. 'reserved', who) end
 end
 
 -- The meters of an agent or team with such `limits`, false: none. Its sheet is drawn when it is asked for first, and written but
@@ -94,7 +94,7 @@ local function short_of(list, micro, tokens)
   local _, stop = window('month')
   for _, l in ipairs(list) do
     local u = C('HMGET', spent(), 'money ' .. l.who, 'jobs ' .. l.who)
-    local used, jobs, held = tonumber(u[1] or 0), tonumber(u[2] or 0), tonumber(C('HGET', K .. 'promised', l.who) or 0)
+    local used, jobs, held = tonumber(u[1] or 0), tonumber(u[2] or 0), tonumber(C('HGET', K .. 'reserved', l.who) or 0)
     local function refusal(what, n, holding, limit, needed, kind, turn)
       turn = kind and turn or not kind and stop
       return {'quota', l.kind .. '_' .. what, l.name, whole(n), whole(holding), whole(limit), whole(needed), turn and whole(turn) or '',
@@ -125,13 +125,13 @@ local function promise(job, agent, team, micro, from)
     if micro > 0 then add_promised(l.who, micro) end
     if tokens > 0 then add_promised('tokens ' .. l.who, tokens) end
   end
-  if micro + tokens > 0 then C('HSET', K .. 'holds', job, hold_words(agent, team, micro, tokens)) end
+  if micro + tokens > 0 then C('HSET', K .. 'reservations', job, hold_words(agent, team, micro, tokens)) end
   return team
 end
 
 -- Give back so much of what a job holds, or all; gives nothing where it holds nothing.
 local function unhold(job, micro, tokens)
-  local agent, team, money, expects = string.match(C('HGET', K .. 'holds', job) or '', '^(%S+) (%S+) (%d+) ?(%d*)$')
+  local agent, team, money, expects = string.match(C('HGET', K .. 'reservations', job) or '', '^(%S+) (%S+) (%d+) ?(%d*)$')
   if not agent then return end
   money, expects = tonumber(money), tonumber(expects) or 0
   micro, tokens = math.min(money, micro or money), math.min(expects, tokens or expects)
@@ -142,8 +142,8 @@ local function unhold(job, micro, tokens)
     if micro > 0 then add_promised(l.who, -micro) end
     if tokens > 0 then add_promised('tokens ' .. l.who, -tokens) end
   end
-  if micro + tokens == money + expects then C('HDEL', K .. 'holds', job)
-  else C('HSET', K .. 'holds', job, hold_words(agent, team, money - micro, expects - tokens)) end
+  if micro + tokens == money + expects then C('HDEL', K .. 'reservations', job)
+  else C('HSET', K .. 'reservations', job, hold_words(agent, team, money - micro, expects - tokens)) end
 end
 
 -- What a recorded stage used is counted by the meters of agent and team: before it is entered.
@@ -186,7 +186,7 @@ end
 
 -- Note that an agent has stages in a class which stand aside.
 local function aside(q, cls, agent, team)
-  C('SADD', K .. 'park:' .. agent, q .. ' ' .. cls)
-  C('PEXPIRE', K .. 'park:' .. agent, KEEP)
-  C('HSET', K .. 'parked', agent, team .. ' ' .. mark())
+  C('SADD', K .. 'parked:' .. agent, q .. ' ' .. cls)
+  C('PEXPIRE', K .. 'parked:' .. agent, KEEP)
+  C('HSET', K .. 'parked_agents', agent, team .. ' ' .. mark())
 end

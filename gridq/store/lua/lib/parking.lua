@@ -4,8 +4,8 @@
 local function park(agent, team)
   for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
     if not costless(q) then
-      for _, cls in ipairs(C('HKEYS', K .. 'cls:' .. q)) do
-        if C('ZREM', K .. 'rdy:' .. q .. ':' .. cls, agent) == 1 then aside(q, cls, agent, team) end
+      for _, cls in ipairs(C('HKEYS', K .. 'classes:' .. q)) do
+        if C('ZREM', K .. 'ready:' .. q .. ':' .. cls, agent) == 1 then aside(q, cls, agent, team) end
       end
     end
   end
@@ -14,10 +14,10 @@ end
 -- The same of every agent that is over, of one team where it is named: a limit was lowered, a team has used up its money.
 local function park_all(only)
   for _, q in ipairs(C('SMEMBERS', K .. 'queues')) do
-    for _, cls in ipairs(costless(q) and {} or C('HKEYS', K .. 'cls:' .. q)) do
-      local rdy = K .. 'rdy:' .. q .. ':' .. cls
+    for _, cls in ipairs(costless(q) and {} or C('HKEYS', K .. 'classes:' .. q)) do
+      local rdy = K .. 'ready:' .. q .. ':' .. cls
       for _, agent in ipairs(C('ZRANGE', rdy, 0, -1)) do
-        local first = C('ZRANGE', K .. 'w:' .. q .. ':' .. cls .. ':' .. agent, 0, 0)[1] or ''
+        local first = C('ZRANGE', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, 0, 0)[1] or ''
         local team = C('HGET', jobkey(string.match(first, '^[^:]*')), 'team')
         if team and (only == team or not only and over(agent, team)) then
           C('ZREM', rdy, agent)
@@ -31,33 +31,33 @@ end
 -- An agent comes back, level with those served now. One wake-up for each queue: who answers it rings for the next.
 local rung = {}
 local function unpark(agent)
-  for _, m in ipairs(C('SMEMBERS', K .. 'park:' .. agent)) do
+  for _, m in ipairs(C('SMEMBERS', K .. 'parked:' .. agent)) do
     local q, cls = string.match(m, '^(%S+) (.*)$')
-    if C('EXISTS', K .. 'w:' .. q .. ':' .. cls .. ':' .. agent) == 1 then
-      local vt = K .. 'vt:' .. string.match(q, '^[^:]+')
+    if C('EXISTS', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent) == 1 then
+      local vt = K .. 'virtual_time:' .. string.match(q, '^[^:]+')
       local times = C('HMGET', vt, agent, '*')
       local v = math.max(tonumber(times[1] or 0), tonumber(times[2] or 0))
       C('HSET', vt, agent, v)
-      local rdy = K .. 'rdy:' .. q .. ':' .. cls
+      local rdy = K .. 'ready:' .. q .. ':' .. cls
       C('ZADD', rdy, v, agent)
       C('PEXPIRE', rdy, KEEP)
       C('PEXPIRE', vt, KEEP)
       if not rung[q] then ring(q); rung[q] = true end
     end
   end
-  C('DEL', K .. 'park:' .. agent)
-  C('HDEL', K .. 'parked', agent)
+  C('DEL', K .. 'parked:' .. agent)
+  C('HDEL', K .. 'parked_agents', agent)
 end
 
 -- Bring back whoever is no longer over, up to 200 at a time. What an agent has spent only grows within a window, so there is
 -- nothing to look at before the window or the limits are others than when it was looked at last.
 local function unpark_due()
-  local list, now, back = C('HGETALL', K .. 'parked'), nil, 0
+  local list, now, back = C('HGETALL', K .. 'parked_agents'), nil, 0
   for i = 1, #list, 2 do
     now = now or mark()
     local team, seen = string.match(list[i + 1], '^(%S+) (.*)$')
     if seen ~= now then
-      if over(list[i], team) then C('HSET', K .. 'parked', list[i], team .. ' ' .. now)
+      if over(list[i], team) then C('HSET', K .. 'parked_agents', list[i], team .. ' ' .. now)
       else unpark(list[i]); back = back + 1 end
       if back >= 200 then break end  -- nobody else is served meanwhile: the next sweep goes on
     end

@@ -45,7 +45,7 @@ local function ring(q, excluded, cost, session, agent, team, told)
     if not poor and not (excluded and has(excluded, seat)) and (not agent or lent(f[4], agent, team)) then
       local own = P .. 'seat:' .. seat
       local concurrency = tonumber(f[1] or 0)
-      local taken = C('LLEN', own) + C('HLEN', K .. 'held:' .. seat)
+      local taken = C('LLEN', own) + C('HLEN', K .. 'slots:' .. seat)
       if f[4] and not agent and taken < concurrency then  -- whose stage it is nobody knows: one that is lent to some alone comes last
         spare = spare or {seat, own, taken + 1 >= concurrency}
       else
@@ -82,25 +82,25 @@ local function push(job, step, later)
   -- A class holds what the same seats may take, so that a seat passes over it whole: priority / cost step | excluded seats.
   -- In a queue of too many classes the exclusions of the rest are looked at stage by stage.
   local cls = f[2] .. '/' .. h.cost .. '|' .. (f[3] or '')
-  if f[3] and C('HEXISTS', K .. 'cls:' .. q, cls) == 0 and C('HLEN', K .. 'cls:' .. q) > 64 then cls = f[2] .. '/' .. h.cost .. '|*' end
-  local w = K .. 'w:' .. q .. ':' .. cls .. ':' .. agent
+  if f[3] and C('HEXISTS', K .. 'classes:' .. q, cls) == 0 and C('HLEN', K .. 'classes:' .. q) > 64 then cls = f[2] .. '/' .. h.cost .. '|*' end
+  local w = K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent
   f[4] = f[4] or NOW
-  local waited = C('EXISTS', K .. 'cls:' .. q) == 1
+  local waited = C('EXISTS', K .. 'classes:' .. q) == 1
   C('ZADD', w, f[4], job .. ':' .. step)
-  if C('HINCRBY', K .. 'cls:' .. q, cls, 1) == 1 then C('SADD', K .. 'queues', q) end
+  if C('HINCRBY', K .. 'classes:' .. q, cls, 1) == 1 then C('SADD', K .. 'queues', q) end
   local kind = string.match(q, '^[^:]+')
-  local vt = K .. 'vt:' .. kind
+  local vt = K .. 'virtual_time:' .. kind
   -- An agent that comes late or comes back starts level with those served now, so it is neither favoured for its absence
   -- nor put behind them; in a queue that others wait in, level with whom that queue serves, which may be slower than others.
   local times = C('HMGET', vt, agent, '*', '*' .. q)
   local v, level = tonumber(times[1] or 0), tonumber(times[2] or 0)
   if waited and times[3] then level = math.min(level, tonumber(times[3])) end
   if v < level or not times[1] then v = math.max(v, level); C('HSET', vt, agent, v) end
-  local rdy = K .. 'rdy:' .. q .. ':' .. cls
+  local rdy = K .. 'ready:' .. q .. ':' .. cls
   local apart = f[7] and not costless(q) and over(agent, f[7])  -- its agent has used more than it may
   if apart then aside(q, cls, agent, f[7]) else C('ZADD', rdy, v, agent) end
   C('HSET', j, 'at:' .. step, q .. ' ' .. cls, 't:' .. step, f[4])
-  for _, key in ipairs({w, rdy, K .. 'cls:' .. q, vt}) do C('PEXPIRE', key, KEEP) end
+  for _, key in ipairs({w, rdy, K .. 'classes:' .. q, vt}) do C('PEXPIRE', key, KEEP) end
   if apart then return end
   local session = f[12] or f[6] and C('HGET', K .. 'sessions:' .. agent, f[6]) or nil
   local team = f[7] or f[13]
@@ -117,9 +117,9 @@ local function unpend(job, step, f)
   if f[3] then C('ZREM', K .. 'chained', job .. ':' .. step) end
   C('HDEL', j, 'at:' .. step)
   local q, cls = string.match(f[1], '^(%S+) (.*)$')
-  local w = K .. 'w:' .. q .. ':' .. cls .. ':' .. f[2]
+  local w = K .. 'waiting:' .. q .. ':' .. cls .. ':' .. f[2]
   if C('ZREM', w, job .. ':' .. step) == 0 then return false end
-  if C('EXISTS', w) == 0 then C('ZREM', K .. 'rdy:' .. q .. ':' .. cls, f[2]) end
-  if C('HINCRBY', K .. 'cls:' .. q, cls, -1) <= 0 then C('HDEL', K .. 'cls:' .. q, cls) end
+  if C('EXISTS', w) == 0 then C('ZREM', K .. 'ready:' .. q .. ':' .. cls, f[2]) end
+  if C('HINCRBY', K .. 'classes:' .. q, cls, -1) <= 0 then C('HDEL', K .. 'classes:' .. q, cls) end
   return true
 end

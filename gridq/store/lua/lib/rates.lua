@@ -9,12 +9,12 @@ end
 -- Whether the seat has made its `most` requests within the last minute: never more than that in any minute, wherever it begins.
 local function spent_rate(seat, most)
   if most < 1 then return true end
-  local age = NOW - tonumber(C('LINDEX', K .. 'rate:' .. seat, most - 1) or -FOREVER)
+  local age = NOW - tonumber(C('LINDEX', K .. 'claim_times:' .. seat, most - 1) or -FOREVER)
   return age >= 0 and age < 60000
 end
 
 local function count_request(seat, most)
-  local key = K .. 'rate:' .. seat
+  local key = K .. 'claim_times:' .. seat
   C('LPUSH', key, NOW)
   C('LTRIM', key, 0, most - 1)
   C('PEXPIRE', key, 120000)

@@ -5,7 +5,7 @@
 
 local function standing(q)  -- how many stages stand ready in a queue
   local sum = 0
-  for _, n in ipairs(C('HVALS', K .. 'cls:' .. q)) do sum = sum + n end
+  for _, n in ipairs(C('HVALS', K .. 'classes:' .. q)) do sum = sum + n end
   return sum
 end
 
@@ -20,13 +20,13 @@ end
 -- for want of money are among them.
 local function batches(q)
   local found = {}
-  for _, cls in ipairs(C('HKEYS', K .. 'cls:' .. q)) do
+  for _, cls in ipairs(C('HKEYS', K .. 'classes:' .. q)) do
     if string.sub(cls, 1, 2) ~= '0/' and #found < 128 then
-      for _, agent in ipairs(C('ZRANGE', K .. 'rdy:' .. q .. ':' .. cls, 0, 127 - #found)) do found[#found + 1] = {cls, agent} end
+      for _, agent in ipairs(C('ZRANGE', K .. 'ready:' .. q .. ':' .. cls, 0, 127 - #found)) do found[#found + 1] = {cls, agent} end
     end
   end
-  for _, agent in ipairs(C('HRANDFIELD', K .. 'parked', 32)) do
-    for _, m in ipairs(C('SMEMBERS', K .. 'park:' .. agent)) do
+  for _, agent in ipairs(C('HRANDFIELD', K .. 'parked_agents', 32)) do
+    for _, m in ipairs(C('SMEMBERS', K .. 'parked:' .. agent)) do
       local queue, cls = string.match(m, '^(%S+) (.*)$')
       if queue == q and string.sub(cls, 1, 2) ~= '0/' then found[#found + 1] = {cls, agent} end
     end
@@ -42,7 +42,7 @@ local function givers(q, short)
   local stages, seen, chosen, steps = {}, {}, {}, 0
   for _, set in ipairs(batches(q)) do
     -- some more than are needed: a job that is passed over stands before others
-    local first = C('ZRANGE', K .. 'w:' .. q .. ':' .. set[1] .. ':' .. set[2], 0, short + 7, 'WITHSCORES')
+    local first = C('ZRANGE', K .. 'waiting:' .. q .. ':' .. set[1] .. ':' .. set[2], 0, short + 7, 'WITHSCORES')
     for i = 1, #first, 2 do stages[#stages + 1] = {first[i], tonumber(first[i + 1])} end
   end
   table.sort(stages, function(a, b) if a[2] ~= b[2] then return a[2] < b[2] end return a[1] < b[1] end)

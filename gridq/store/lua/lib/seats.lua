@@ -15,8 +15,8 @@ local function lost(lease, why, kind)
   enter('lost', lease, seat, of, 0, 0, 0, false, names)
   tally(seat, 0, 1)
   if not h then return 0 end
-  C('HINCRBY', K .. 'losses', 'n', 1)
-  C('PEXPIRE', K .. 'losses', KEEP)
+  C('HINCRBY', K .. 'attempts_lost', 'count', 1)
+  C('PEXPIRE', K .. 'attempts_lost', KEEP)
   -- What the job ends with if this was the last loss; where its first token is out, the only one.
   local record = cut and '{"error":"StreamCut","code":"stage.stream_cut","message":"The answer broke off after it had begun"'
     or kind == 'died' and '{"error":"StageQuarantined","code":"stage.quarantined","message":"The stage killed the process that ran it, twice"'
@@ -36,9 +36,9 @@ end
 -- Who calls a sweep tells of what was lost; what was lost in another call is kept for the next of them.
 local function hand_on()
   if not losses[1] then return end
-  C('RPUSH', K .. 'untold', unpack(losses))
-  C('LTRIM', K .. 'untold', -5000, -1)
-  C('PEXPIRE', K .. 'untold', 60000)
+  C('RPUSH', K .. 'unreported_losses', unpack(losses))
+  C('LTRIM', K .. 'unreported_losses', -5000, -1)
+  C('PEXPIRE', K .. 'unreported_losses', 60000)
 end
 
 -- The queues whose model the seat has loaded, said anew.
@@ -62,14 +62,14 @@ end
 local function enlist(seat, concurrency, queues)
   for q in words(queues) do
     C('HINCRBY', K .. 'concurrency', q, concurrency)
-    C('SADD', K .. 'serve:' .. q, seat)
+    C('SADD', K .. 'serving:' .. q, seat)
   end
 end
 
 local function unlist(seat, concurrency, queues)
   for q in words(queues) do
     if C('HINCRBY', K .. 'concurrency', q, -tonumber(concurrency)) <= 0 then C('HDEL', K .. 'concurrency', q) end
-    C('SREM', K .. 'serve:' .. q, seat)
+    C('SREM', K .. 'serving:' .. q, seat)
     C('ZREM', K .. 'idle:' .. q, seat)
   end
 end
@@ -81,7 +81,7 @@ local function obey(seat, draining, concurrency, queues, ttl)
   if drained and not draining then
     C('HSET', K .. 'seat:' .. seat, 'draining', 'op')
     unlist(seat, concurrency, queues)
-    for q in words(queues) do if C('EXISTS', K .. 'cls:' .. q) == 1 then ring(q) end end
+    for q in words(queues) do if C('EXISTS', K .. 'classes:' .. q) == 1 then ring(q) end end
     return 'op'
   elseif draining == 'op' and not drained then
     C('HDEL', K .. 'seat:' .. seat, 'draining')
@@ -96,11 +96,11 @@ end
 -- itself, and a stage that ran there alone is held to have killed it; of several it cannot be told which.
 local function gone(seat, why, died)
   local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'queues', 'draining', 'warm', 'only')
-  if f[5] then C('HDEL', K .. 'lends', seat) end
+  if f[5] then C('HDEL', K .. 'lent_seats', seat) end
   if f[4] and f[4] ~= '' then warmed(seat, f[4], '') end
   if C('ZREM', K .. 'seats', seat) == 1 and not f[3] then unlist(seat, f[1], f[2]) end
   C('DEL', P .. 'seat:' .. seat)
-  local leases = C('HVALS', K .. 'held:' .. seat)
+  local leases = C('HVALS', K .. 'slots:' .. seat)
   for _, lease in ipairs(leases) do lost(lease, why, died and #leases == 1 and 'died' or 'lost') end
-  C('DEL', K .. 'held:' .. seat)
+  C('DEL', K .. 'slots:' .. seat)
 end

@@ -37,8 +37,8 @@ local function open(job, step, seat, slot, nonce, hold, s)
   local lease = job .. ':' .. step .. ':' .. rest
   C('HSET', jobkey(job), 'cur:' .. step, rest, 'st:' .. step, NOW, 'a:' .. step, attempt)
   C('ZADD', K .. 'leases', NOW + LEASE, lease)
-  C('HSET', K .. 'who', lease, seat .. ' ' .. slot .. ' ' .. hold)
-  if C('HSET', K .. 'held:' .. seat, slot, lease) == 1 then C('PEXPIRE', K .. 'held:' .. seat, KEEP) end
+  C('HSET', K .. 'lease_info', lease, seat .. ' ' .. slot .. ' ' .. hold)
+  if C('HSET', K .. 'slots:' .. seat, slot, lease) == 1 then C('PEXPIRE', K .. 'slots:' .. seat, KEEP) end
   return lease
 end
 
@@ -52,7 +52,7 @@ end
 
 local function head(c, seat)  -- the first stage of a candidate's agent that this seat may run
   if c.step == nil then
-    local w = K .. 'w:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
+    local w = K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
     c.step = false
     if not c.mixed then
       local first = C('ZRANGE', w, 0, 0, 'WITHSCORES')
@@ -84,7 +84,7 @@ end
 local function virtual(clock, kind, agent)
   local id = kind .. ' ' .. agent
   if not clock[id] then
-    local times = C('HMGET', K .. 'vt:' .. kind, agent, '*')
+    local times = C('HMGET', K .. 'virtual_time:' .. kind, agent, '*')
     clock[id], clock[kind .. ' *'] = tonumber(times[1] or 0), tonumber(times[2] or 0)
   end
   return clock[id]
@@ -106,7 +106,7 @@ end
 -- In a class of mixed exclusions the first agent may have nothing for this seat, yet another may.
 local function elsewhere(first, rdy, seat)
   for _, agent in ipairs(first.only and lent_first(first.only, rdy) or some(rdy)) do
-    local v = tonumber(C('HGET', K .. 'vt:' .. first.kind, agent) or 0)
+    local v = tonumber(C('HGET', K .. 'virtual_time:' .. first.kind, agent) or 0)
     local c = {v = v, turn = v - first.system, system = first.system, q = first.q, cls = first.cls, agent = agent,
       cost = first.cost, kind = first.kind, mixed = true, only = first.only, prio = first.prio, lacks = first.lacks}
     if head(c, seat) < FOREVER then return c end
@@ -119,7 +119,7 @@ end
 -- `lacks`: of a stage that will use so many tokens, what has no room for it.
 local function candidate(q, cls, prio, cost, mixed, seat, clock, only, lacks)
   local kind = string.match(q, '^[^:]+')
-  local rdy = K .. 'rdy:' .. q .. ':' .. cls
+  local rdy = K .. 'ready:' .. q .. ':' .. cls
   for _ = 1, 64 do
     local two = C('ZRANGE', rdy, 0, 1, 'WITHSCORES')
     local agent = two[1]
@@ -150,7 +150,7 @@ end
 local function session_first(c, seat)
   local seats = K .. 'sessions:' .. c.agent
   if c.mixed or head(c, seat) <= NOW - HOLD or C('EXISTS', seats) == 0 then return end
-  for _, m in ipairs(C('ZRANGE', K .. 'w:' .. c.q .. ':' .. c.cls .. ':' .. c.agent, 0, 7)) do
+  for _, m in ipairs(C('ZRANGE', K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent, 0, 7)) do
     local session = C('HGET', jobkey(string.match(m, '^[^:]+')), 'session')
     if session and C('HGET', seats, session) == seat then c.step = m; return end
   end
@@ -165,11 +165,11 @@ local function remember_session(agent, session, seat)
 end
 
 local function forget(c)  -- the job of the chosen entry is gone (its keys expired): drop the entry itself
-  local w = K .. 'w:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
-  if c.step and C('ZREM', w, c.step) == 1 and C('HINCRBY', K .. 'cls:' .. c.q, c.cls, -1) <= 0 then
-    C('HDEL', K .. 'cls:' .. c.q, c.cls)
+  local w = K .. 'waiting:' .. c.q .. ':' .. c.cls .. ':' .. c.agent
+  if c.step and C('ZREM', w, c.step) == 1 and C('HINCRBY', K .. 'classes:' .. c.q, c.cls, -1) <= 0 then
+    C('HDEL', K .. 'classes:' .. c.q, c.cls)
   end
-  if C('EXISTS', w) == 0 then C('ZREM', K .. 'rdy:' .. c.q .. ':' .. c.cls, c.agent) end
+  if C('EXISTS', w) == 0 then C('ZREM', K .. 'ready:' .. c.q .. ':' .. c.cls, c.agent) end
 end
 
 -- Whether a stage has waited for longer than its job lets it; if not, its timer is stopped.
@@ -186,7 +186,7 @@ local function take(seat, inc, slot, nonce)
   local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'concurrency', 'own', 'queues', 'draining', 'warm', 'grid', 'rpm', 'grpm', 'shared', 'prices',
     'only', 'hourly', 'takes')
   if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
-  local mine = C('HGET', K .. 'held:' .. seat, slot)
+  local mine = C('HGET', K .. 'slots:' .. seat, slot)
   if mine then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
     local s = C('ZSCORE', K .. 'leases', mine) and look(parse(mine))
     if s then
@@ -194,10 +194,10 @@ local function take(seat, inc, slot, nonce)
       return give(mine, 0, s)
     end
     free(mine)
-    C('HDEL', K .. 'held:' .. seat, slot)
+    C('HDEL', K .. 'slots:' .. seat, slot)
   end
   if S[5] then return {'draining'} end
-  if C('HLEN', K .. 'held:' .. seat) >= tonumber(S[2]) then return {'full'} end
+  if C('HLEN', K .. 'slots:' .. seat) >= tonumber(S[2]) then return {'full'} end
   local rate = least(S[8], S[9])
   if rate and spent_rate(seat, rate) then  -- it is rung for nothing until its next renewal finds that it may again
     for q in words(S[4]) do C('ZREM', K .. 'idle:' .. q, seat) end
@@ -208,7 +208,7 @@ local function take(seat, inc, slot, nonce)
   for _ = 1, 32 do
     local best, cut
     for q in words(S[4]) do
-      for _, cls in ipairs(C('HKEYS', K .. 'cls:' .. q)) do
+      for _, cls in ipairs(C('HKEYS', K .. 'classes:' .. q)) do
         local prio, cost, x = string.match(cls, '^(%d+)/([^|]*)|(.*)$')
         if not has(x, seat) and not lacking(bill, q, tonumber(cost)) then
           local function lacks(told)
@@ -244,9 +244,9 @@ local function take(seat, inc, slot, nonce)
         local lease = open(job, step, seat, slot, nonce, hold, s)
         if s.session then remember_session(s.agent, s.session, seat) end
         if rate then count_request(seat, rate) end
-        C('HSET', K .. 'vt:' .. best.kind, '*', math.max(best.v, best.system), '*' .. best.q, best.v, best.agent,
+        C('HSET', K .. 'virtual_time:' .. best.kind, '*', math.max(best.v, best.system), '*' .. best.q, best.v, best.agent,
           best.v + weight(best.cost))
-        if C('EXISTS', K .. 'cls:' .. best.q) == 1 then ring(best.q) end  -- wake one more
+        if C('EXISTS', K .. 'classes:' .. best.q) == 1 then ring(best.q) end  -- wake one more
         return give(lease, NOW - tonumber(s.ready), s)
       end
     else
@@ -258,7 +258,7 @@ end
 
 -- Whether the slot may open a lease outside of `take`: a late caller's seat may have passed on to another incarnation.
 local function may(seat, inc, slot)
-  local S, held = C('HMGET', K .. 'seat:' .. seat, 'inc', 'concurrency', 'draining'), K .. 'held:' .. seat
+  local S, held = C('HMGET', K .. 'seat:' .. seat, 'inc', 'concurrency', 'draining'), K .. 'slots:' .. seat
   return S[1] == inc and not S[3] and C('ZSCORE', K .. 'seats', seat) and C('HEXISTS', held, slot) == 0
     and C('HLEN', held) < tonumber(S[2])
 end

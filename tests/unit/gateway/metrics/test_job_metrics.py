@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from gridq.gateway.metrics import job_metrics as harvesting
-from gridq.gateway.metrics.histogram import Distribution
-from gridq.gateway.metrics.job_metrics import OTHERS, Harvest
+from gridq.gateway.metrics.histogram import Histogram
+from gridq.gateway.metrics.job_metrics import OTHER_AGENTS, JobMetrics
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 from tests.conftest import GridEnv
@@ -44,14 +44,14 @@ def ended(grid_env: GridEnv) -> Iterator[Ended]:
 
 
 @pytest.fixture
-def harvest(ended: Ended) -> Harvest:
+def harvest(ended: Ended) -> JobMetrics:
     ended.add("before", at=now_ms(ended.client) - 5000)
-    made = Harvest(HOUR)
+    made = JobMetrics(HOUR)
     made.take(ended.client, ended.keys)
     return made
 
 
-def test_what_ended_before_it_began_is_not_counted_and_all_else_once(ended: Ended, harvest: Harvest) -> None:
+def test_what_ended_before_it_began_is_not_counted_and_all_else_once(ended: Ended, harvest: JobMetrics) -> None:
     assert (harvest.submitted, sum(harvest.ended.values())) == (0, 0)
     ended.add("a", micro_dollars=30, tokens_in=5, tokens_out=7, failures=1, losses=1)
     ended.add("b", state="failed", agent="bob")
@@ -66,7 +66,7 @@ def test_what_ended_before_it_began_is_not_counted_and_all_else_once(ended: Ende
     assert harvest.runs["llm:any"].sum == 2.0
 
 
-def test_several_of_one_millisecond_are_all_counted(ended: Ended, harvest: Harvest) -> None:
+def test_several_of_one_millisecond_are_all_counted(ended: Ended, harvest: JobMetrics) -> None:
     now = now_ms(ended.client)
     ended.add("m", at=now)
     harvest.take(ended.client, ended.keys)
@@ -77,7 +77,7 @@ def test_several_of_one_millisecond_are_all_counted(ended: Ended, harvest: Harve
     assert harvest.ended == {"done": 4}
 
 
-def test_what_is_submitted_now_is_counted_the_next_time_not_twice(ended: Ended, harvest: Harvest) -> None:
+def test_what_is_submitted_now_is_counted_the_next_time_not_twice(ended: Ended, harvest: JobMetrics) -> None:
     for number in range(20):
         ended.add(f"j{number}")
         harvest.take(ended.client, ended.keys)
@@ -89,7 +89,7 @@ def test_what_is_submitted_now_is_counted_the_next_time_not_twice(ended: Ended, 
 
 
 def test_one_look_is_bounded_and_the_next_goes_on(
-    ended: Ended, harvest: Harvest, monkeypatch: pytest.MonkeyPatch
+    ended: Ended, harvest: JobMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(harvesting, "PAGE", 2)
     monkeypatch.setattr(harvesting, "MOST", 4)
@@ -104,7 +104,7 @@ def test_one_look_is_bounded_and_the_next_goes_on(
 
 
 def test_agents_that_are_made_up_do_not_make_it_grow(
-    ended: Ended, harvest: Harvest, monkeypatch: pytest.MonkeyPatch
+    ended: Ended, harvest: JobMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(harvesting, "AGENTS", 2)
     for number in range(5):
@@ -112,12 +112,12 @@ def test_agents_that_are_made_up_do_not_make_it_grow(
     ended.add("again", agent="a0", micro_dollars=1)
     harvest.take(ended.client, ended.keys)
     assert len(harvest.agents) == 3
-    assert harvest.agents[OTHERS] == 3
+    assert harvest.agents[OTHER_AGENTS] == 3
     assert harvest.micro_dollars == 6
 
 
 def test_a_distribution_counts_up_to_each_bound() -> None:
-    found = Distribution()
+    found = Histogram()
     for seconds in (0.0, 0.005, 0.006, 2000.0):
         found.add(seconds)
     told = dict(found.cumulated())

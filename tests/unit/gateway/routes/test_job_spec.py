@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gridq.errors import GridError
-from gridq.gateway.http.schemas import JobStatus, cents, job_result, job_status, moment
+from gridq.gateway.http.schemas import JobStatus, to_cents, job_result, job_status, format_time
 from gridq.gateway.routes.job_spec import JobSpec, read_spec
 from gridq.jobs.record import JobOptions
 from gridq.protocol.states import JobState, StageState
@@ -56,9 +56,9 @@ def test_what_is_no_option_is_named(body: dict[str, Any]) -> None:
 
 
 def test_money_and_times_as_seed_clients_read_them() -> None:
-    assert [cents(micro) for micro in (0, 1, 10_000, 10_001)] == [0, 1, 1, 2]
-    assert moment(1.5) == "1970-01-01T00:00:01.500Z"
-    assert moment(None) is None
+    assert [to_cents(micro) for micro in (0, 1, 10_000, 10_001)] == [0, 1, 1, 2]
+    assert format_time(1.5) == "1970-01-01T00:00:01.500Z"
+    assert format_time(None) is None
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from gridq.errors import InvalidField
 from gridq.protocol.models import Effect
-from workers.model_apis.demand import lack, llm_demand, llm_queues, named, serving
-from workers.model_apis.models import ModelOffer
+from workers.model_apis.demand import describe_model_shortfall, parse_llm_demand, list_llm_queues, find_models, filter_models
+from workers.model_apis.model_catalogue import ModelOffer
 
 GPT4 = ModelOffer(name="gpt-4", families=("gpt",), context=8192)
 TURBO = ModelOffer(name="gpt-4-turbo", families=("gpt", "fast"), context=128_000)
@@ -20,66 +20,66 @@ def llm(**fields: object) -> Effect:
 
 @pytest.mark.parametrize("fields", [{}, {"model": None}, {"model": "any"}, {"model": "ANY"}])
 def test_no_model_is_any(fields: dict[str, object]):
-    demand = llm_demand(llm(**fields))
+    demand = parse_llm_demand(llm(**fields))
     assert demand is not None
     assert demand.queue == "llm:any"
 
 
 def test_a_model_is_its_slug():
-    demand = llm_demand(llm(model="Meta/Llama 3:8b"))
+    demand = parse_llm_demand(llm(model="Meta/Llama 3:8b"))
     assert demand is not None
     assert demand.queue == "llm:meta%2Fllama%203%3A8b"
 
 
 def test_other_effects_are_not_ours():
-    assert llm_demand(Effect(effect="Gpu", model="x")) is None
+    assert parse_llm_demand(Effect(effect="Gpu", model="x")) is None
 
 
 @pytest.mark.parametrize("model", [3, "", " ", [], {}, list("abcdefghi")])
 def test_a_model_that_is_no_name(model: object):
     with pytest.raises(InvalidField) as caught:
-        llm_demand(llm(model=model))
+        parse_llm_demand(llm(model=model))
     assert caught.value.path == "effects.model"
 
 
 @pytest.mark.parametrize("context", [0, -1, "8k", True, 1.5])
 def test_a_context_that_is_no_number_of_tokens(context: object):
     with pytest.raises(InvalidField):
-        llm_demand(llm(context=context))
+        parse_llm_demand(llm(context=context))
 
 
 def test_exact_names_first_then_families_then_any():
-    assert llm_queues([GPT4, TURBO]) == ["llm:gpt-4", "llm:gpt-4-turbo", "llm:gpt", "llm:fast", "llm:any"]
-    assert llm_queues([]) == []
+    assert list_llm_queues([GPT4, TURBO]) == ["llm:gpt-4", "llm:gpt-4-turbo", "llm:gpt", "llm:fast", "llm:any"]
+    assert list_llm_queues([]) == []
 
 
 def test_a_prefix_reaches_nothing():
-    demand = llm_demand(llm(model="gpt-4"))
+    demand = parse_llm_demand(llm(model="gpt-4"))
     assert demand is not None
-    assert serving(demand, [TURBO]) == []
-    assert serving(demand, [TURBO, GPT4]) == [GPT4]
+    assert filter_models(demand, [TURBO]) == []
+    assert filter_models(demand, [TURBO, GPT4]) == [GPT4]
 
 
 def test_a_family_reaches_each_of_its_members_in_the_seats_order():
-    demand = llm_demand(llm(model="gpt"))
+    demand = parse_llm_demand(llm(model="gpt"))
     assert demand is not None
-    assert serving(demand, [TURBO, EMBED, GPT4]) == [TURBO, GPT4]
+    assert filter_models(demand, [TURBO, EMBED, GPT4]) == [TURBO, GPT4]
 
 
 def test_context_and_embeddings_narrow():
-    wide = llm_demand(llm(context=50_000))
-    vectors = llm_demand(llm(embeddings=True))
+    wide = parse_llm_demand(llm(context=50_000))
+    vectors = parse_llm_demand(llm(embeddings=True))
     assert wide is not None
     assert vectors is not None
-    assert serving(wide, [GPT4, TURBO]) == [TURBO]
-    assert serving(vectors, [GPT4, EMBED]) == [EMBED]
+    assert filter_models(wide, [GPT4, TURBO]) == [TURBO]
+    assert filter_models(vectors, [GPT4, EMBED]) == [EMBED]
 
 
 def test_what_a_seats_models_lack_is_told_in_words():
     def told(**fields: object) -> str:
-        demand = llm_demand(llm(**fields))
+        demand = parse_llm_demand(llm(**fields))
         assert demand is not None
-        return lack(demand, [GPT4, EMBED])
+        return describe_model_shortfall(demand, [GPT4, EMBED])
 
     assert told(model="gpt-4") == told(embeddings=True) == told(model="gpt", context=8192) == ""
     assert told(model="gpt-4", embeddings=True) == "it has no model of that name that gives embeddings"
@@ -89,7 +89,7 @@ def test_what_a_seats_models_lack_is_told_in_words():
 
 
 def test_several_models_are_links_the_best_first():
-    demand = llm_demand(
+    demand = parse_llm_demand(
         llm(model=["Claude Opus", {"model": "gpt-5", "context": 9000}, "any"], context=100, embeddings=True)
     )
     assert demand is not None
@@ -98,7 +98,7 @@ def test_several_models_are_links_the_best_first():
     assert all(link.needs["embeddings"] for link in demand.links)
     assert demand.link("llm:gpt-5") == demand.fallbacks[0]
     assert demand.link("llm:other") == demand
-    assert llm_demand(llm(model=["x"])) == llm_demand(llm(model="x"))
+    assert parse_llm_demand(llm(model=["x"])) == parse_llm_demand(llm(model="x"))
 
 
 @pytest.mark.parametrize(
@@ -117,17 +117,17 @@ def test_several_models_are_links_the_best_first():
 )
 def test_a_list_that_is_none_of_models_names_what_is_wrong(models: list[object], path: str):
     with pytest.raises(InvalidField) as caught:
-        llm_demand(llm(model=models))
+        parse_llm_demand(llm(model=models))
     assert caught.value.path == path
 
 
 def test_named_reads_a_requests_model_field():
     models = [GPT4, TURBO]
-    assert named(None, models) == models
-    assert named("any", models) == models
-    assert named("fast", models) == [TURBO]
-    assert named("GPT-4", models) == [GPT4]
-    assert named("gpt-5", models) == []
-    assert named(7, models) == []
-    assert named(["gpt-5", None, {"model": "fast"}, "gpt-4"], models) == [TURBO]
-    assert named([7, []], models) == []
+    assert find_models(None, models) == models
+    assert find_models("any", models) == models
+    assert find_models("fast", models) == [TURBO]
+    assert find_models("GPT-4", models) == [GPT4]
+    assert find_models("gpt-5", models) == []
+    assert find_models(7, models) == []
+    assert find_models(["gpt-5", None, {"model": "fast"}, "gpt-4"], models) == [TURBO]
+    assert find_models([7, []], models) == []

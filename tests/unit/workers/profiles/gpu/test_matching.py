@@ -10,13 +10,13 @@ from gridq.errors import InvalidField
 from gridq.protocol.models import Effect
 from workers.profiles.gpu.capability import GpuCapability
 from workers.profiles.gpu.matching import (
-    LADDER,
-    classes_of,
-    demand_of,
-    gpu_demand,
+    MEMORY_CLASSES_GB,
+    list_memory_classes,
+    parse_demand,
+    parse_gpu_demand,
     matches,
-    queues_of,
-    shortfall,
+    list_queues,
+    describe_shortfall,
 )
 from workers.profiles.gpu.profile import GpuProfile
 
@@ -49,7 +49,7 @@ def card(memory_mb: int, **fields: object) -> GpuCapability:
     ],
 )
 def test_a_demands_queue(fields: dict[str, object], queue: str):
-    demand = gpu_demand(gpu(**fields))
+    demand = parse_gpu_demand(gpu(**fields))
     assert demand is not None
     assert demand.queue == queue
 
@@ -69,7 +69,7 @@ def test_a_demands_queue(fields: dict[str, object], queue: str):
 )
 def test_a_wrong_effect_names_its_field(fields: dict[str, object], field: str):
     with pytest.raises(InvalidField) as caught:
-        gpu_demand(gpu(**fields))
+        parse_gpu_demand(gpu(**fields))
     assert caught.value.path == f"effects.{field}"
 
 
@@ -93,11 +93,11 @@ def test_a_wrong_effect_names_its_field(fields: dict[str, object], field: str):
     ],
 )
 def test_the_class_of_real_cards(memory_mb: int, largest: int | None):
-    assert (classes_of(memory_mb) or [None])[0] == largest
+    assert (list_memory_classes(memory_mb) or [None])[0] == largest
 
 
 def test_a_32_gb_card_serves_its_class_and_all_below_the_nearest_first():
-    served = queues_of(card(32_607))
+    served = list_queues(card(32_607))
     assert served[:6] == [
         "gpu:cuda-32g",
         "gpu:cuda-24g",
@@ -112,7 +112,7 @@ def test_a_32_gb_card_serves_its_class_and_all_below_the_nearest_first():
 
 def test_a_cpu_serves_only_its_own_name_and_its_models():
     models = [{"name": "m-1", "families": ["m"]}]
-    assert queues_of(card(64_000, backend="cpu", compute_cap=None, models=models)) == [
+    assert list_queues(card(64_000, backend="cpu", compute_cap=None, models=models)) == [
         "gpu:cpu",
         "llm:m-1",
         "llm:m",
@@ -131,32 +131,32 @@ def test_a_cpu_serves_only_its_own_name_and_its_models():
     ],
 )
 def test_compute_capabilities_are_numbers(has: str, wants: str, met: bool):
-    demand = gpu_demand(gpu(compute_cap=wants))
+    demand = parse_gpu_demand(gpu(compute_cap=wants))
     assert demand is not None
     assert matches(demand, card(24_564, compute_cap=has)) is met
 
 
 def test_what_is_lacking_is_said_in_numbers():
-    wide = gpu_demand(gpu(backend="cuda", memory_mb=24_000))
+    wide = parse_gpu_demand(gpu(backend="cuda", memory_mb=24_000))
     assert wide is not None
-    assert "needs 24000 MB, gpu0 has 23034 MB" in shortfall(wide, card(23_034))
-    new = gpu_demand(gpu(compute_cap="9.0"))
+    assert "needs 24000 MB, gpu0 has 23034 MB" in describe_shortfall(wide, card(23_034))
+    new = parse_gpu_demand(gpu(compute_cap="9.0"))
     assert new is not None
-    assert "9.0" in shortfall(new, card(23_034))
+    assert "9.0" in describe_shortfall(new, card(23_034))
 
 
 def test_an_llm_demand_is_met_by_a_model_that_fits_it():
-    demand = demand_of(Effect(effect="Llm", model="m", context=4000))
+    demand = parse_demand(Effect(effect="Llm", model="m", context=4000))
     assert demand is not None
     assert matches(demand, card(24_564, models=[{"name": "m-1", "families": ["m"], "context": 8192}]))
     assert not matches(demand, card(24_564, models=[{"name": "m-1", "families": ["m"], "context": 2048}]))
     assert not matches(demand, card(24_564))
 
 
-@given(st.integers(1, LADDER[-1] * 1024), st.integers(0, 300_000))
+@given(st.integers(1, MEMORY_CLASSES_GB[-1] * 1024), st.integers(0, 300_000))
 def test_a_card_that_is_large_enough_always_serves_the_queue(memory_mb: int, has: int):
     """No stage waits in a queue that no sufficient card of a known class listens to."""
-    demand = gpu_demand(gpu(backend="cuda", memory_mb=memory_mb))
+    demand = parse_gpu_demand(gpu(backend="cuda", memory_mb=memory_mb))
     assert demand is not None
     size = int(demand.queue.removeprefix("gpu:cuda-").removesuffix("g"))
     if has >= size * 1024:
