@@ -14,7 +14,7 @@ from gridq.config.settings import settings
 from gridq.process import startup_errors
 from gridq.protocol.queue_names import ROUTER
 
-imports = ("gridq.tasks",)
+imports = ("gridq.tasks", "gridq.execution.tasks", "gridq.router.process")
 
 # Within Celery's command a wrong setting is one line and exit code 2; any other program gets the ConfigError.
 with startup_errors.told() if click.get_current_context(silent=True) else nullcontext():

@@ -12,7 +12,7 @@ from gridq.app import app
 from gridq.execution import session
 from gridq.jobs.record import End
 from gridq.protocol.models import Advertisement
-from gridq.router.router import Router, build
+from gridq.router.router import Router
 from gridq.seats import registry
 from gridq.store.scripts import Scripts
 from gridq.submission.admission import Admission
@@ -46,7 +46,7 @@ class Paid(BenchProfile):
 @pytest.fixture
 def router(grid_env: GridEnv) -> Router:
     """A router that does nothing by itself."""
-    made = build(app, 1)
+    made = Router(app, 1)
     made.admission = Admission(made.scripts, grid_env.settings, {"bench": Paid()})
     made.scripts.register("m.a", "i", host="h", concurrency=1, queues=["bench:any"], ttl_ms=60_000)
     assert session.current() is None

@@ -10,10 +10,10 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.errors import NoLiveSeat, SeatDegraded, SeatError, SeatRateLimited, SeatUnavailable
-from gridq.execution import circuit_breaker
 from gridq.execution.session import Session
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
+from gridq.protocol.seat_states import UNHEALTHY
 from gridq.seats.registry import LiveSeat
 from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
@@ -50,7 +50,7 @@ class Told:
     def rest(self, error: SeatError) -> tuple[str, float] | None:
         """The state after a failure, and for how many seconds from then on, to ten."""
         before = time.time()
-        self.session.resting.failed(error)
+        self.session.report_seat_failure(error)
         ad = self.beat.advertisement()
         return None if ad.until is None else (ad.state, round(ad.until - before, -1))
 
@@ -88,8 +88,8 @@ def test_each_cause_is_a_state_of_its_own(told: Told, said: str, state: str) -> 
 def test_it_rests_twice_as_long_each_time_up_to_an_hour(told: Told) -> None:
     rests = []
     for _ in range(8):
-        told.session.resting._ill_until = 0.0  # its time is over
-        told.session.resting.recover()
+        told.session.breaker._cooldown_ends = 0.0  # its time is over
+        told.session._advance_breaker()
         rests.append((told.rest(refused("logged out")) or ("", 0.0))[1])
     assert rests == [60, 120, 240, 480, 960, 1920, 3600, 3600]
 
@@ -111,7 +111,7 @@ def test_a_rate_limit_of_a_moment_is_no_rest_and_a_long_one_is(told: Told) -> No
 def test_a_service_that_is_overloaded_is_left_alone_after_some_answers_in_a_row(told: Told) -> None:
     busy = SeatUnavailable("HTTP 529", {"state": "overloaded"})
     assert [told.rest(busy), told.rest(busy)] == [None, None]
-    told.session.resting.succeeded()
+    told.session.breaker.record_success()
     assert [told.rest(busy), told.rest(busy), told.rest(busy)] == [None, None, ("overloaded", 60)]
     assert told.rest(SeatUnavailable("HTTP 500")) == ("overloaded", 60)  # as before
 
@@ -196,6 +196,6 @@ def test_a_burst_of_failures_asks_it_no_more_than_its_rests_allow(ill: Ill) -> N
     began, before = time.monotonic(), falls.calls
     ill.client.wait(jobs[0], 1.0)
     assert falls.calls - before <= (time.monotonic() - began) / 0.3 + 1
-    assert circuit_breaker.UNWELL[0] == "logged_out"
+    assert UNHEALTHY[0] == "logged_out"
     for job in jobs:
         ill.client.cancel(job)

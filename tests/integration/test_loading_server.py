@@ -13,7 +13,7 @@ from gridq.cli.commands.gateway import _look_at_grid
 from gridq.config.settings import settings
 from gridq.errors import ConfigError
 from gridq.gateway.options import gateway_options
-from gridq.router import router
+from gridq.router.router import Router
 from tests.fakes.bench_profile import BENCH
 from tests.fakes.slow_server import SlowServer
 from workers.machine.probing import find
@@ -63,7 +63,7 @@ class Heard(logging.Handler):
 
 
 def _router(say: Callable[[str], None]) -> None:
-    router.build(app, 1).scripts.adopt()
+    Router(app, 1).scripts.adopt()
 
 
 def _worker(say: Callable[[str], None]) -> None:

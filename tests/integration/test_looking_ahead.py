@@ -17,7 +17,7 @@ from gridq.jobs.record import End, JobOptions
 from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
 from gridq.protocol.models import Advertisement, Limit, Service, Usage
-from gridq.router.router import build
+from gridq.router.router import Router
 from gridq.seats import registry
 from gridq.store.connection import now_ms
 from gridq.store.replies import Claim
@@ -181,7 +181,7 @@ def test_a_budget_that_is_used_up_refuses_at_once_though_the_seat_is_idle(client
 
 def test_through_the_inbox_it_becomes_the_jobs_error(client: Client, grid_env: GridEnv) -> None:
     backlog(client)
-    router = build(app, 1)
+    router = Router(app, 1)
     router.admission = client.admission
     inbox = Inbox(client.scripts, grid_env.settings)
     inbox.enqueue("late", ECHO, 1, deadline=5)
@@ -200,7 +200,7 @@ def test_through_the_inbox_it_becomes_the_jobs_error(client: Client, grid_env: G
 
 def test_a_job_whose_time_is_over_before_its_admission_has_expired(client: Client, grid_env: GridEnv) -> None:
     backlog(client)
-    router = build(app, 1)
+    router = Router(app, 1)
     router.admission = client.admission
     Inbox(client.scripts, grid_env.settings).enqueue("over", ECHO, 1, deadline=5)
     # No router was there in its time.

@@ -61,7 +61,7 @@ class Owned:
         self.session.on_change = beat.beat
         beat.beat()
         self.watch = Watch(home, "bench", self.session, [Switch(home, "bench")])
-        self.watch.begin()
+        self.watch.prepare()
         self.watch.start()
 
     def seat(self) -> registry.LiveSeat:
@@ -159,26 +159,26 @@ def test_a_seat_that_is_kept_begins_so(owned: Owned) -> None:
     owned.watch.stop()
     session = owned.session
     again = Watch(owned.home, "bench", session, [Switch(owned.home, "bench")])
-    session.resting.own = None
-    again.begin()
+    session.paused = None
+    again.prepare()
     session.register()
     assert owned.grid.scripts.client.hget(owned.grid.scripts.keys("concurrency"), "bench:any") is None
     with pytest.raises(NoLiveSeat):
         owned.client.submit(ECHO, 1)
     assert owned.grid.scripts.claim(session.seat, session.incarnation, "x", "n") == "draining"
     switch.resume(owned.home, "bench")
-    again.look()
+    again.check()
     assert owned.client.run(ECHO, 3, timeout=20) == 3
 
 
 def test_an_illness_that_is_over_does_not_take_the_seat_from_its_owner(owned: Owned) -> None:
     switch.pause(owned.home, "bench")
     wait_for(lambda: owned.seat().state == "paused")
-    owned.session.resting.fall_ill(0.05, "the key was refused")
-    wait_for(lambda: owned.session.resting.now == owned.session.resting.own)
+    owned.session.open_breaker(0.05, "the key was refused")
+    wait_for(lambda: owned.session.unavailable == owned.session.paused)
     owned.session.renew()
     assert owned.seat().state == "paused"
-    owned.session.resting.fall_ill(60, "the key was refused")
+    owned.session.open_breaker(60, "the key was refused")
     switch.resume(owned.home, "bench")
     wait_for(lambda: owned.seat().state == "degraded")
     with pytest.raises(NoLiveSeat, match="the key was refused"):
@@ -192,7 +192,7 @@ def test_the_server_may_be_away(owned: Owned, monkeypatch: pytest.MonkeyPatch) -
     there = owned.grid.scripts.client
     owned.session.scripts.client = away
     switch.pause(owned.home, "bench")
-    wait_for(lambda: owned.session.resting.own)
+    wait_for(lambda: owned.session.paused)
     owned.session.scripts.client = there
     wait_for(owned.seat, true=lambda seat: seat.state == "paused" and not seat.busy)
     wait_for(lambda: owned.client.view(job).stages[0].state == "ready")

@@ -15,7 +15,7 @@ from gridq.app import app as celery_app
 from gridq.client import Client
 from gridq.config.settings import settings
 from gridq.errors import BrokerEvicts, SchemaMismatch
-from gridq.router import router
+from gridq.router.router import Router
 from gridq.store.capacity import NOT_KEPT
 from gridq.store.connection import connect
 from gridq.tasks import run_graph
@@ -42,7 +42,7 @@ def _serve(app: Celery) -> Worker:
     return Worker(app, settings(), seat, ["gridq:local"], 1)
 
 
-@pytest.mark.parametrize("start", [lambda app: router.build(app, 1), _serve])
+@pytest.mark.parametrize("start", [lambda app: Router(app, 1), _serve])
 def test_a_program_of_the_grid_refuses_it(start: object, evicting: Celery) -> None:
     assert callable(start)
     with pytest.raises(BrokerEvicts, match="volatile-lru"):
@@ -60,7 +60,7 @@ def test_a_command_refuses_it(command: str, evicting: Celery) -> None:
 
 def test_one_that_keeps_no_log_is_told_of(grid_env: GridEnv, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        router.build(celery_app, 1)
+        Router(celery_app, 1)
     assert caplog.messages == [NOT_KEPT]
 
 

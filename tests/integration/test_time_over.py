@@ -47,22 +47,22 @@ def running(session: Session) -> Attempt:
     return attempt
 
 
-def over(attempt: Attempt) -> None:
-    """The attempt's time is over, and so is the grace after it."""
+def run_out_of_time(session: Session) -> None:
+    """Let the running attempt's time be over, and the grace after it."""
+    attempt = running(session)
     attempt.deadline = time.monotonic() - 1
-    attempt.tick()
+    session.check_running()
     if attempt._cancelled_at is not None:
         attempt._cancelled_at = 0
-    attempt.tick()
+    session.check_running()
 
 
 def test_a_job_whose_deadline_passes_while_nobody_sweeps_expires_by_the_next_sweep(grid: LocalGrid) -> None:
     session = grid.sessions["m.a"]
 
     def act(context: StageContext) -> Json:
-        attempt = running(session)
-        attempt.deadline = time.monotonic() - 1
-        attempt.tick()
+        running(session).deadline = time.monotonic() - 1
+        session.check_running()
         assert context.cancelled.wait(10)
         context.check()
         return None
@@ -85,7 +85,7 @@ def test_what_was_made_in_time_counts_though_it_is_recorded_late(
     def away(*args: object, **more: object) -> tuple[int, str, Claim | str]:
         calls.append(args)
         if len(calls) == 1:
-            over(running(session))
+            run_out_of_time(session)
             raise ConnectionError("away")
         return complete(*args, **more)  # type: ignore[arg-type]
 

@@ -84,15 +84,15 @@ class Heartbeat:
         session = self.session
         state, reason = "ready", ""
         since = until = None
-        rest = session.resting.now
+        rest = session.unavailable
         if session.draining:
             state, reason = "draining", "the worker is stopping"
         elif rest is not None:
             state, reason, since, until = rest.state, rest.reason, rest.since, rest.until
         elif unwell:
             state, reason = "degraded", unwell
-        elif session.resting.trial:
-            reason = f"on trial, one stage at a time, after: {session.resting.trial}"
+        elif session.breaker.half_open_reason:
+            reason = f"on trial, one stage at a time, after: {session.breaker.half_open_reason}"
         if state != self._state:
             self._state, self._since = state, time.time()
         return Advertisement(
@@ -115,7 +115,7 @@ class Heartbeat:
             lends_to=list(session.terms.lends_to),
             started_at=self._started,
             metrics={"busy": float(session.busy), **metrics},
-            service=session.durations.told(),
+            service=session.running_times.told(),
             timeouts=self.timeouts,
         )
 

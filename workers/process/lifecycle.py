@@ -18,9 +18,9 @@ from gridq import stages
 from gridq.config.machine_id import host_id, machine_id
 from gridq.config.settings import Settings, settings
 from gridq.errors import ConfigError, SeatInUse
-from gridq.execution import session
 from gridq.execution.session import Session
 from gridq.execution.shutdown import Ending
+from gridq.execution.tasks import run_stage
 from gridq.messaging import answers, wake_ups
 from gridq.messaging.monitor_events import Monitors
 from gridq.messaging.router_request import revoke_cancels
@@ -94,6 +94,7 @@ class Worker:
             on_end=partial(answers.write, app, scripts),
             on_gone=self._gone,
             on_change=self._changed,
+            on_renewed=self._check_celery,
         )
         self.heartbeat = Heartbeat(
             client,
@@ -113,7 +114,7 @@ class Worker:
         self.owner = Watch(config.home, seat.name, self.session, rules)
         self.ending = Ending(self.session, told=self.heartbeat.beat, leave=self._leave)
         own = scripts.keys.queue(queue_names.seat_queue(self.session.seat))
-        self.session.watchdog = Watchdog(
+        self.watchdog = Watchdog(
             concurrency,
             config.watchdog,
             waits=lambda: client.llen(own) > 0,
@@ -131,20 +132,28 @@ class Worker:
         wake_ups.declare(self.app, self._client, self.session.scripts.keys)
         revoke_cancels(self.session.scripts, partial(answers.write, self.app, self.session.scripts))
         self.heartbeat.offer()
-        self.owner.begin()
+        self.owner.prepare()
         self.session.start()
         self.heartbeat.timeouts = timeouts.in_effect(
             self.app, self.session.scripts, self.config, self.session.seat
         )
         self.heartbeat.start()
         self.owner.start()
-        session.attach(self.session)
+        run_stage.answer = self.answer_wake_up
 
     def stop(self) -> None:
         """Leave the grid and give back what the profile holds. What runs without Celery may finish first."""
-        session.attach(None)
+        run_stage.answer = None
         self.session.stop()
         self._leave()
+
+    def answer_wake_up(self) -> None:
+        """Look for stages to run."""
+        with self.watchdog.taking():
+            self.session.work()
+
+    def _check_celery(self) -> None:
+        self.watchdog.look()
 
     def _leave(self) -> None:
         self.owner.stop()

@@ -8,7 +8,6 @@ from celery.app.trace import build_tracer
 
 from gridq.app import app
 from gridq.messaging.router_request import AdmissionRequest
-from gridq.router import router
 from gridq.tasks import run_graph
 from tests.conftest import GridEnv
 
@@ -25,10 +24,10 @@ def test_the_body_writes_no_answer(grid_env: GridEnv) -> None:
 def test_a_body_that_fails_writes_no_answer(grid_env: GridEnv, monkeypatch: Any) -> None:
     """The job stands in the inbox still, and the sweep rings for it again."""
 
-    def broken() -> None:
+    def broken(job: str) -> None:
         raise OSError("the server is away")
 
-    monkeypatch.setattr(router, "current", broken)
+    monkeypatch.setattr(run_graph, "admit", broken, raising=False)
     _run("job-2")
     assert app.backend.get_state("job-2") == "PENDING"
 

@@ -1,0 +1,168 @@
+"""Record on the server what one seat's attempts came to, and tell Celery's monitors of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from redis.exceptions import ConnectionError, TimeoutError
+
+from gridq.config.settings import Settings
+from gridq.execution.attempt import Attempt
+from gridq.execution.outcome import Failed
+from gridq.messaging import monitor_events
+from gridq.messaging.monitor_events import Monitors
+from gridq.store import values
+from gridq.store.replies import Claim
+from gridq.store.scripts import Scripts
+from gridq.telemetry import narration
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SERVER_AWAY_MAX_SECONDS = 300.0
+"""How long past its deadline an attempt's outcome is kept while the server is away."""
+
+RETRY_SECONDS = 0.5
+"""Between two tries while the server is away."""
+
+VALUE_GRACE_MS = 3_600_000
+"""How long a long output outlives its job's deadline."""
+
+
+class Recorder:
+    """Records the outcomes of one incarnation of one seat. Threads may share it.
+
+    `is_over()` returns whether the session has left the grid: then nothing is retried any more.
+    """
+
+    def __init__(
+        self,
+        scripts: Scripts,
+        config: Settings,
+        *,
+        seat: str,
+        incarnation: str,
+        monitors: Monitors | None,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._scripts = scripts
+        self._config = config
+        self._seat = seat
+        self._incarnation = incarnation
+        self._monitors = monitors
+        self._is_over = is_over
+
+    # -- what an attempt reads and writes while it runs
+
+    def read_value(self, data: bytes) -> bytes:
+        """Return a stored value, or the value that a stored link points to."""
+        return values.read(self._scripts.client, self._scripts.keys, data)
+
+    def write_pieces(self, lease: str, path: str, pieces: list[str], first: int) -> bool:
+        """Append pieces to the job's stream. Return whether the attempt still counts."""
+        return self._scripts.emit(lease, path, pieces, first)
+
+    # -- how it ended
+
+    def record_completion(
+        self, attempt: Attempt, output: bytes, *, take_next: Callable[[], bool]
+    ) -> tuple[int, str, Claim | str]:
+        """Record an output and claim the slot's next stage, where `take_next()`.
+
+        Return what `Scripts.complete` returns. RedisError: the server stayed away for too long.
+        """
+        link, long = output, None
+        if len(output) > self._config.inline_value:
+            link, long = f"@{attempt.claim.lease}".encode(), output
+        nonce = secrets.token_hex(8)
+        events = self._completion_events(attempt)
+        return self.retry(
+            attempt,
+            lambda: self._scripts.complete(
+                attempt.claim.lease,
+                link,
+                used=attempt.usage(),
+                rows=json.dumps(attempt.rows, separators=(",", ":")),
+                seat=self._seat,
+                incarnation=self._incarnation,
+                slot=attempt.slot,
+                nonce=nonce,
+                go_on=take_next(),
+                long=long,
+                long_ttl_ms=max(attempt.claim.remaining_ms, 0) + VALUE_GRACE_MS,
+                told=events,
+            ),
+        )
+
+    def record_failure(self, attempt: Attempt, failed: Failed) -> str:
+        """Record a failure. Return how it ended the job, `plain` or `celery`, else an empty string.
+
+        An attempt that is handed back may fail once more when its code stops: only usage that has grown since
+        is recorded again. RedisError: the server cannot be reached.
+        """
+        used = attempt.usage()
+        with attempt.reporting:
+            again = attempt.reported_usage is not None
+            if used == attempt.reported_usage:
+                return ""
+            attempt.reported_usage = used
+        rows = attempt.rows if failed.kind != "back" else []
+        events = "" if again else self._completion_events(attempt)
+        code = failed.code or failed.error.code
+        try:
+            ended = self._scripts.fail(
+                attempt.claim.lease,
+                failed.kind,
+                pause_ms=int(failed.pause_seconds * 1000),
+                used=used,
+                error=failed.error.to_json(),
+                row=json.dumps(rows, separators=(",", ":")) if rows else "",
+                seat=self._seat,
+                told=events,
+                uuid=monitor_events.uuid_of(attempt.claim, attempt.operation) if events else "",
+                why=code,
+            )
+        except BaseException:
+            attempt.reported_usage = None
+            raise
+        if not again:
+            narration.unrecorded(failed.kind, code, ended)
+        return ended if ended in ("celery", "plain") else ""
+
+    def retry(self, attempt: Attempt, act: Callable[[], T]) -> T:
+        """Return `act()`. While the server is away it is tried again: the outcome may have cost money."""
+        while True:
+            try:
+                return act()
+            except (ConnectionError, TimeoutError) as exc:
+                if self._is_over() or time.monotonic() > attempt.deadline + SERVER_AWAY_MAX_SECONDS:
+                    raise
+                log.warning("the outcome of %s waits for the server: %s", attempt.path, exc)
+                time.sleep(RETRY_SECONDS)
+
+    # -- Celery's monitors
+
+    def announce(self, attempts: list[Attempt]) -> None:
+        """Tell monitors of attempts that have begun since the last call."""
+        if self._monitors is None or not self._monitors.listen:
+            return
+        events: list[monitor_events.Event] = []
+        for attempt in attempts:
+            if not attempt.announced:
+                attempt.announced = True
+                events += monitor_events.begun(attempt.claim, attempt.step, attempt.worker)
+        self._monitors.beat(events)
+
+    def _completion_events(self, attempt: Attempt) -> str:
+        """Return the events that the recording script publishes; empty where no monitor listens."""
+        if not attempt.step.ops or self._monitors is None or not self._monitors.listen:
+            return ""
+        events = monitor_events.begun(attempt.claim, attempt.step, attempt.worker)
+        events += monitor_events.succeeded(attempt.claim, attempt.rows, attempt.worker, attempt.server_time())
+        return monitor_events.text(events)

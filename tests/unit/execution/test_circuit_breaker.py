@@ -1,0 +1,98 @@
+"""The circuit breaker's states and the cooldowns between them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gridq.errors import SeatDegraded, SeatError, SeatRateLimited, SeatUnavailable
+from gridq.execution.circuit_breaker import CircuitBreaker, seat_state
+
+
+def degraded(**details: object) -> SeatDegraded:
+    return SeatDegraded("It was refused", {"state": "logged out", **details})  # type: ignore[dict-item]
+
+
+def end_cooldown(breaker: CircuitBreaker) -> None:
+    breaker._cooldown_ends = 0.0
+
+
+def test_it_opens_goes_half_open_and_closes() -> None:
+    breaker = CircuitBreaker()
+    assert (breaker.opened, breaker.half_open_reason, breaker.limit_concurrency(4)) == (None, "", 4)
+    assert breaker.record_failure(degraded()) == 60.0
+    assert breaker.opened is not None
+    assert (breaker.opened.state, breaker.opened.reason) == ("logged_out", "It was refused")
+    assert breaker.opened.until == pytest.approx(time.time() + 60, abs=5)
+    assert not breaker.advance(), "the cooldown is not over"
+    end_cooldown(breaker)
+    assert breaker.advance()
+    assert (breaker.opened, breaker.half_open_reason) == (None, "It was refused")
+    assert breaker.limit_concurrency(4) == 1
+    breaker.record_success()
+    assert breaker.advance()
+    assert (breaker.half_open_reason, breaker.limit_concurrency(4)) == ("", 4)
+    assert not breaker.advance(), "it is closed"
+
+
+def test_a_failed_trial_doubles_the_cooldown_up_to_an_hour() -> None:
+    breaker = CircuitBreaker()
+    cooldowns = []
+    for _ in range(8):
+        cooldowns.append(breaker.record_failure(degraded()))
+        end_cooldown(breaker)
+        breaker.advance()
+    assert cooldowns == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+    breaker.record_success()
+    breaker.advance()
+    assert breaker.record_failure(degraded()) == 60
+
+
+def test_stages_that_fail_side_by_side_count_as_one_failure() -> None:
+    breaker = CircuitBreaker()
+    assert [breaker.record_failure(degraded()) for _ in range(4)] == [60] * 4
+
+
+def test_the_state_lasts_since_it_began() -> None:
+    breaker = CircuitBreaker()
+    breaker.open(60, "first", "no_credit")
+    assert breaker.opened is not None
+    began = breaker.opened.since
+    breaker.open(60, "again", "no_credit")
+    assert (breaker.opened.since, breaker.opened.reason) == (began, "again")
+    breaker.open(60, "other", "key_refused")
+    assert breaker.opened.since > began
+
+
+def test_a_short_rate_limit_leaves_it_closed() -> None:
+    breaker = CircuitBreaker()
+    assert breaker.record_failure(SeatRateLimited("slow down")) is None
+    assert breaker.record_failure(SeatRateLimited("slow down", {"retry_after": 5})) is None
+    assert breaker.record_failure(SeatRateLimited("slow down", {"retry_after": 90})) == 90
+
+
+def test_three_overloads_in_a_row_open_it() -> None:
+    breaker = CircuitBreaker()
+    busy = SeatUnavailable("HTTP 529", {"state": "overloaded"})
+    assert [breaker.record_failure(busy), breaker.record_failure(busy)] == [None, None]
+    breaker.record_success()
+    assert [breaker.record_failure(busy) for _ in range(3)] == [None, None, 60]
+
+
+def test_an_error_that_says_nothing_of_the_seat_leaves_it_closed() -> None:
+    breaker = CircuitBreaker()
+    assert [breaker.record_failure(SeatUnavailable("HTTP 500")) for _ in range(9)] == [None] * 9
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (SeatDegraded("no", {"state": "no credit"}), "no_credit"),
+        (SeatDegraded("no", {"state": "something new"}), "degraded"),
+        (SeatDegraded("no"), "degraded"),
+        (SeatRateLimited("no"), "rate_limited"),
+    ],
+)
+def test_the_state_that_an_error_reports(error: SeatError, state: str) -> None:
+    assert seat_state(error) == state
