@@ -19,10 +19,10 @@ from gridq.limits.ledger import RECORDED, Entry
 from gridq.views.audit import Check
 from tests.acceptance.machines import uses
 from tests.acceptance.vendors import Call
-from workers.chaos.books import Books, Record
-from workers.chaos.bounds import Bound, Use, overdrawn
-from workers.chaos.judge import Judge, Verdict, costless
-from workers.chaos.submitting import Submitted
+from tests.chaos.books import Books, Record
+from tests.chaos.bounds import Bound, Use, overdrawn
+from tests.chaos.judge import Judge, Verdict, costless
+from tests.chaos.submitting import Submitted
 
 UNKNOWN = frozenset({"lost", "cancelled", "back", "died"})
 """What an attempt came to of which nobody may know what it used."""

@@ -16,9 +16,9 @@ from gridq.protocol.models import Json
 from tests.acceptance import paid_cli
 from tests.acceptance.vendor_apis import ProtocolModel
 from tests.acceptance.vendors import Price
-from workers.chaos.bounds import Bound, Use, own_lines, quotas_of
-from workers.chaos.bounds import uses as uses_of
-from workers.chaos.layout import Layout, Machine
+from tests.chaos.bounds import Bound, Use, own_lines, quotas_of
+from tests.chaos.bounds import uses as uses_of
+from tests.chaos.layout import Layout, Machine
 
 CENTS = 0.09
 """What a stage declares that it may cost: no call of any seat costs more, so each hold covers its call."""

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.acceptance.homes import GRIDQ
-from workers.chaos import plan
+from tests.chaos import plan
 
 POORER = ("agent thrifty", "agent cat", "team research")
 

@@ -20,7 +20,7 @@ from gridq.protocol.models import Json
 from gridq.tasks import run_graph
 from tests.acceptance.grids import NOTE, whole
 from tests.waiting import wait_for
-from workers.chaos.proxy import Proxy
+from tests.chaos.proxy import Proxy
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.home import Home
 

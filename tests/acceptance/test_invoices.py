@@ -19,10 +19,10 @@ from tests.acceptance.invoices import Invoices
 from tests.acceptance.machines import STAGES, Bound, uses
 from tests.acceptance.vendor_apis import Used
 from tests.acceptance.vendors import Asked, Call, Price, Vendors, marked
-from workers.chaos.books import Books, Record
-from workers.chaos.graphs import Made, Outcome
-from workers.chaos.plan import Job
-from workers.chaos.submitting import Submitted
+from tests.chaos.books import Books, Record
+from tests.chaos.graphs import Made, Outcome
+from tests.chaos.plan import Job
+from tests.chaos.submitting import Submitted
 
 PATHS = {"s0": "root.stages[0]", "s1": "root.stages[1]"}
 

@@ -17,7 +17,7 @@ from gridq.client import Client
 from gridq.tasks import run_graph
 from tests.acceptance.grids import whole
 from tests.waiting import wait_for
-from workers.chaos.proxy import Proxy
+from tests.chaos.proxy import Proxy
 from workers.supervisor.embedded_server import EmbeddedServer
 from workers.supervisor.home import Home
 

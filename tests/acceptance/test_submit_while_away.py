@@ -25,7 +25,7 @@ from tests.acceptance.homes import GRIDQ
 from tests.fakes.bench_profile import BENCH
 from tests.local_grid import DEFAULT_SEATS, LocalGrid
 from tests.pointed import pointed_at
-from workers.chaos.proxy import Proxy
+from tests.chaos.proxy import Proxy
 from workers.supervisor.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.machines import SEATS, bounds
 from tests.acceptance.three_machines import closing, make
-from workers.chaos.plan import FAULTS, Fault
+from tests.chaos.plan import FAULTS, Fault
 
 SEED = 7
 CALM = 3.0

@@ -41,12 +41,12 @@ from tests.acceptance.machines import (
     layout,
 )
 from tests.acceptance.vendors import answer, marked, read
-from workers.chaos import books
-from workers.chaos.graphs import Made, Maker, Node, Outcome
-from workers.chaos.grid import ChaosGrid
-from workers.chaos.plan import Fault, Job, Plan, by_gateway, chosen, faults_of, job_of, poorly
-from workers.chaos.run import SETTLE, Judged, Result, celery_says, run
-from workers.chaos.submitting import Submitted
+from tests.chaos import books
+from tests.chaos.graphs import Made, Maker, Node, Outcome
+from tests.chaos.grid import ChaosGrid
+from tests.chaos.plan import Fault, Job, Plan, by_gateway, chosen, faults_of, job_of, poorly
+from tests.chaos.run import SETTLE, Judged, Result, celery_says, run
+from tests.chaos.submitting import Submitted
 
 JOB = "JOB-ID"
 """Stands in a graph for its job's id, which is not known while it is made."""

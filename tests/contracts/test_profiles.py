@@ -5,7 +5,7 @@ from __future__ import annotations
 from gridq.profiles.conformance import ProfileConformance
 from gridq.profiles.profile import installed
 from tests.fakes.bench_profile import BenchProfile
-from workers.chaos.profile import ChaosProfile
+from tests.chaos.profile import ChaosProfile
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.llm import LlmProfile
 

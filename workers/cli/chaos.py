@@ -1,33 +1,36 @@
-"""`gridq chaos`: a grid on this machine under faults, and an audit of what is left."""
+"""`gridq chaos`: run a grid on this machine under faults, then audit it. The suite is part of the checkout."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gridq.cli.exit_codes import BREACH, EXITS, AsJson, Debug
 from gridq.cli.output import echo_json
+from gridq.errors import ConfigError
 
 app = typer.Typer()
 
-SHORTEST = 20.0
-EVERY = 1.5
-STAGES_A_SECOND = 20
+MIN_SECONDS = 20.0
+FAULT_INTERVAL_SECONDS = 1.5
+STAGES_PER_SECOND = 20
 
 
-@app.command(epilog=EXITS, short_help="Attack a grid on this machine, and audit what is left.")
+@app.command(epilog=EXITS, short_help="Test a grid on this machine under faults, then audit it.")
 def chaos(
     *,
     stages: Annotated[
-        int, typer.Option("--stages", min=1, max=100_000, help="How many stages to run.")
+        int, typer.Option("--stages", min=1, max=100_000, help="Number of stages to run.")
     ] = 300,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", help="Of jobs and faults; a random one without it.", show_default=False),
+        typer.Option("--seed", help="Seed of the jobs and faults. Default: random.", show_default=False),
     ] = None,
     faults: Annotated[
-        str, typer.Option("--faults", metavar="NAME,…", help="Which faults: all, none, or some.")
+        str, typer.Option("--faults", metavar="NAME,…", help="Faults to inject: all, none, or a list.")
     ] = "all",
     seconds: Annotated[
         float | None,
@@ -35,54 +38,72 @@ def chaos(
             "--seconds",
             min=1,
             max=86_400,
-            help="How long jobs are submitted and faults go on; else a second for 20 stages, 20 at least.",
+            help="Duration of the load and the faults. Default: 1 per 20 stages, at least 20.",
             show_default=False,
         ),
     ] = None,
     every: Annotated[
-        float, typer.Option("--every", min=0.1, max=86_400, help="Seconds between two faults, on average.")
-    ] = EVERY,
+        float, typer.Option("--every", min=0.1, max=86_400, help="Average seconds between two faults.")
+    ] = FAULT_INTERVAL_SECONDS,
     machines: Annotated[
-        int, typer.Option("--machines", min=1, max=20, help="Machines, with two seats each.")
+        int, typer.Option("--machines", min=1, max=20, help="Number of machines, with two seats each.")
     ] = 3,
-    routers: Annotated[int, typer.Option("--routers", min=1, max=10, help="Routers.")] = 2,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder with the logs in any case.")] = False,
+    routers: Annotated[int, typer.Option("--routers", min=1, max=10, help="Number of routers.")] = 2,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the logs even if no rule is broken.")] = False,
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Start a server, routers and several machines on this one, run graphs of every operator on them while
-    programs are killed, stopped, drained and cut off, and then audit what is left.
+    """Start a server, routers and several machines on this one, run graphs with every operator on them while
+    programs are killed, stopped, drained and disconnected, then audit the result.
 
-    The same seed gives the same jobs and faults. Exit code 1 where a rule is broken; the logs are kept then.
-    ~/.gridq is not touched.
+    The same seed gives the same jobs and faults. The exit code is 1 if a rule is broken; the logs are kept
+    then. ~/.gridq is not touched. The command needs a checkout of gridq: the suite is not part of the
+    package.
     """
     import secrets
 
-    from workers.chaos import plan as plans
-    from workers.chaos.layout import witnessed
-    from workers.chaos.run import longest, run
-    from workers.chaos.show import as_json, show
     from workers.supervisor.signals import ended_by_signals
 
-    kinds = plans.chosen(faults)
-    chosen = secrets.randbelow(1_000_000) if seed is None else seed
-    lasts = max(SHORTEST, stages / STAGES_A_SECOND) if seconds is None else seconds
-    plan = plans.make(stages, chosen, lasts, kinds, every)
+    add_checkout_to_path()
+    from tests.chaos import plan as plans
+    from tests.chaos.layout import witnessed
+    from tests.chaos.run import longest, run
+    from tests.chaos.show import as_json, show
 
-    def tell(text: str) -> None:
+    kinds = plans.chosen(faults)
+    if seed is None:
+        seed = secrets.randbelow(1_000_000)
+    if seconds is None:
+        seconds = max(MIN_SECONDS, stages / STAGES_PER_SECOND)
+    plan = plans.make(stages, seed, seconds, kinds, every)
+
+    def log(text: str) -> None:
         typer.echo(text, err=True)
 
-    tell(
-        f"Seed {chosen}: {len(plan.jobs)} jobs, {plan.stages} stages, {len(plan.faults)} faults, {lasts:g} s"
-    )
-    tell(f"Again:  gridq chaos --stages {stages} --seed {chosen} --seconds {lasts:g} --faults {faults} "
-         f"--every {every:g} --machines {machines} --routers {routers}")  # fmt: skip
-    tell(f"It takes {longest(lasts):.0f} s at most")
+    log(f"Seed {seed}: {len(plan.jobs)} jobs, {plan.stages} stages, {len(plan.faults)} faults, {seconds:g} s")
+    log(f"To repeat: gridq chaos --stages {stages} --seed {seed} --seconds {seconds:g} --faults {faults} "
+        f"--every {every:g} --machines {machines} --routers {routers}")  # fmt: skip
+    log(f"Takes at most {longest(seconds):.0f} s")
     with ended_by_signals():
-        result = run(plan, layout=witnessed(machines, plan), routers=routers, keep=keep, tell=tell)
+        result = run(plan, layout=witnessed(machines, plan), routers=routers, keep=keep, tell=log)
     if json:
         echo_json(as_json(result))
     else:
         show(result)
     if result.broken:
         raise typer.Exit(BREACH)
+
+
+def add_checkout_to_path(root: Path = Path(__file__).parents[2]) -> None:
+    """Make the package `tests.chaos` of the checkout at `root` importable. ConfigError: `root` is not one."""
+    if not (root / "tests" / "chaos" / "run.py").is_file():
+        raise ConfigError(
+            "gridq chaos needs a checkout of gridq",
+            {
+                "path": str(root),
+                "reason": "the suite in tests/chaos is not part of the installed package",
+                "fix": "clone the repository and install it with pip install -e '.[dev]'",
+            },
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))

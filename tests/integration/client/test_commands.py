@@ -18,11 +18,11 @@ from gridq.limits import api_keys
 from gridq.protocol.states import JobState
 from tests.acceptance.homes import GRIDQ
 from tests.builders import seq, stage
+from tests.chaos.proxy import Proxy
 from tests.fakes.bench_profile import BENCH
 from tests.gateways import serving
 from tests.integration.client.conftest import Place
 from tests.waiting import wait_for
-from workers.chaos.proxy import Proxy
 
 NOWHERE = "redis://127.0.0.1:1/0"
 SLEEP = {"root": stage("bench_sleep", ms=60_000)}

@@ -15,14 +15,14 @@ from pydantic import SecretStr
 
 from gridq import errors
 from gridq.client import BrokerClient, Client
-from gridq.client.gateway_client import submission
+from gridq.client.gateway_client import build_submission
 from gridq.limits import api_keys
 from gridq.protocol.states import JobState
 from tests.builders import stage
+from tests.chaos.proxy import Proxy
 from tests.gateways import serving
 from tests.integration.client.conftest import GatewayProcess, Place
 from tests.waiting import wait_for
-from workers.chaos.proxy import Proxy
 
 ECHO = {"root": stage("bench_echo")}
 SLEEP = {"root": stage("bench_sleep", ms=60_000)}
@@ -126,9 +126,9 @@ def test_a_lost_reply_makes_no_second_job(place: Place, reach: Reach) -> None:
 
 
 def test_a_submission_that_is_sent_twice_at_once_is_one_job(place: Place) -> None:
-    call = submission(place.config, ECHO, "both", None, {})
+    call = build_submission(place.config, ECHO, "both", None, {})
     with Client(place.url, config=place.config) as client:
-        sent = [Background(lambda: client.gateways.ask(call)) for _ in range(8)]  # type: ignore[attr-defined]
+        sent = [Background(lambda: client.gateways.send(call)) for _ in range(8)]  # type: ignore[attr-defined]
         assert len({each.outcome()["job"] for each in sent}) == 1
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workers.chaos.bounds import Bound, own_lines, quotas_of
-from workers.chaos.plan import POORER, Plan
-from workers.chaos.profile import MOST, PROFILE, RARE
-from workers.chaos.witness import tokens
+from tests.chaos.bounds import Bound, own_lines, quotas_of
+from tests.chaos.plan import POORER, Plan
+from tests.chaos.profile import MOST, PROFILE, RARE
+from tests.chaos.witness import tokens
 
 CONCURRENCY = 4
 BUDGET = 1_000_000
@@ -74,7 +74,7 @@ def witnessed(machines: int, plan: Plan) -> Layout:
     return Layout(
         machines=tuple(made),
         profiles=(PROFILE,),
-        stages=("workers.chaos.stages",),
+        stages=("tests.chaos.stages",),
         quotas=quotas_of(limits, dict.fromkeys(POORER, TEAM)),
         bounds=limits,
         owners={"m1.bench": OWNER},

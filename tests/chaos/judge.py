@@ -14,11 +14,11 @@ from gridq.limits.ledger import RECORDED, Entry
 from gridq.protocol.models import Row
 from gridq.protocol.states import JobState
 from gridq.views.audit import Check
-from workers.chaos.books import Books, Plans, Record
-from workers.chaos.bounds import Use
-from workers.chaos.plan import Job
-from workers.chaos.submitting import Submitted
-from workers.chaos.witness import Run, tokens
+from tests.chaos.books import Books, Plans, Record
+from tests.chaos.bounds import Use
+from tests.chaos.plan import Job
+from tests.chaos.submitting import Submitted
+from tests.chaos.witness import Run, tokens
 
 EXHAUSTED = "stage.attempts_exhausted"
 CUT = "stage.stream_cut"

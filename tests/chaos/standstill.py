@@ -31,7 +31,7 @@ class Standstill:
 
     def __init__(self) -> None:
         # A process of its own that waits for the end of a pipe which only this one holds open.
-        self._guard = subprocess.Popen(  # noqa: S603 this interpreter, a text of our own
+        self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True
         )
 

@@ -14,15 +14,15 @@ from gridq.limits.ledger import Entry
 from gridq.limits.verification import Difference, Verified
 from gridq.protocol.models import Row
 from gridq.protocol.states import JobState
-from workers.chaos.books import Books, Record
-from workers.chaos.graphs import Made, Outcome
-from workers.chaos.judge import Judge, Verdict, recovery
-from workers.chaos.plan import Job
-from workers.chaos.profile import PROFILE
-from workers.chaos.submitting import Submitted
-from workers.chaos.witness import ORDERS, Run, tokens
+from tests.chaos.books import Books, Record
+from tests.chaos.graphs import Made, Outcome
+from tests.chaos.judge import Judge, Verdict, recovery
+from tests.chaos.plan import Job
+from tests.chaos.profile import PROFILE
+from tests.chaos.submitting import Submitted
+from tests.chaos.witness import ORDERS, Run, tokens
 
-CONFIG = Settings(profiles=(PROFILE,), stages=("workers.chaos.stages",))
+CONFIG = Settings(profiles=(PROFILE,), stages=("tests.chaos.stages",))
 
 
 class Case:

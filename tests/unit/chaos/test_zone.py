@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.chaos import zone
+from tests.chaos import zone
 
 SHOW = """
 import json, sys

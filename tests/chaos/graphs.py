@@ -15,8 +15,8 @@ from typing import Any
 
 from gridq.graph.nodes import below
 from gridq.protocol.models import Json
-from workers.chaos.profile import CENTS, SEATED
-from workers.chaos.witness import ORDERS, answer
+from tests.chaos.profile import CENTS, SEATED
+from tests.chaos.witness import ORDERS, answer
 
 Node = dict[str, Any]
 LONG = 70_000

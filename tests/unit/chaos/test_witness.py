@@ -13,7 +13,7 @@ import pytest
 from gridq.errors import ChildDied, JobCancelled, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, Usage
-from workers.chaos import clock, witness
+from tests.chaos import clock, witness
 
 
 @pytest.fixture

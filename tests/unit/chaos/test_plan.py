@@ -13,13 +13,13 @@ from gridq.errors import ConfigError
 from gridq.graph.nodes import parse
 from gridq.profiles.profile import load
 from gridq.submission.planning import compile_text, local_catalogue
+from tests.chaos import plan
+from tests.chaos.graphs import Maker, spends
+from tests.chaos.profile import PROFILE
+from tests.chaos.witness import ORDERS, answer
 from tests.reference import Reference, StageFailed
-from workers.chaos import plan
-from workers.chaos.graphs import Maker, spends
-from workers.chaos.profile import PROFILE
-from workers.chaos.witness import ORDERS, answer
 
-CONFIG = Settings(profiles=(PROFILE,), stages=("workers.chaos.stages",))
+CONFIG = Settings(profiles=(PROFILE,), stages=("tests.chaos.stages",))
 CATALOGUE = local_catalogue(CONFIG, load(CONFIG.profiles))
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.chaos.proxy import HOST, Proxy
 from tests.waiting import wait_for
-from workers.chaos.proxy import HOST, Proxy
 
 
 class Echo:

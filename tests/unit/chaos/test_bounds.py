@@ -9,7 +9,7 @@ import pytest
 from gridq.limits import quotas_file
 from gridq.limits.ledger import Entry
 from gridq.protocol.models import Limit
-from workers.chaos.bounds import Bound, Use, lines_of, overdrawn, own_lines, quotas_of, uses
+from tests.chaos.bounds import Bound, Use, lines_of, overdrawn, own_lines, quotas_of, uses
 
 
 def limit(thing: str, window: str, most: int) -> Limit:

@@ -23,14 +23,14 @@ from gridq.store.connection import translate
 from gridq.views import jobs as history
 from gridq.views import queues
 from gridq.views.audit import Check, audit
-from workers.chaos import books, witness
-from workers.chaos.attacks import Attacker
-from workers.chaos.bounds import overdrawn, uses
-from workers.chaos.grid import GATEWAYS, START, ChaosGrid
-from workers.chaos.judge import Judge, Verdict, recovery
-from workers.chaos.layout import Layout
-from workers.chaos.plan import Plan
-from workers.chaos.submitting import Agents, Submitted
+from tests.chaos import books, witness
+from tests.chaos.attacks import Attacker
+from tests.chaos.bounds import overdrawn, uses
+from tests.chaos.grid import GATEWAYS, START, ChaosGrid
+from tests.chaos.judge import Judge, Verdict, recovery
+from tests.chaos.layout import Layout
+from tests.chaos.plan import Plan
+from tests.chaos.submitting import Agents, Submitted
 
 SETTLE = 180.0
 """Seconds after the last fault within which every job must have ended."""
@@ -227,7 +227,7 @@ class _Watch:
     def _ended(self, jobs: list[str]) -> set[str]:
         look = self._client.pipeline(transaction=False)
         for job in jobs:
-            look.exists(self.grid.keys("fin", job))
+            look.exists(self.grid.keys("result", job))
         found: list[Any] = look.execute()
         submitted = self.agents.submitted
         return {

@@ -9,7 +9,7 @@ from typing import Literal
 
 from gridq.errors import ConfigError
 from gridq.protocol.models import Json
-from workers.chaos.graphs import Made, Maker, spends
+from tests.chaos.graphs import Made, Maker, spends
 
 FAULTS = {
     "kill": "kill -9 of a worker, started again after a while or never",
@@ -118,8 +118,8 @@ def make(stages: int, seed: int, seconds: float, faults: tuple[str, ...], every:
     while, on average one each `every` seconds.
     """
     # Two sources of chance: other faults are no other jobs.
-    jobs = _jobs(random.Random(f"jobs {seed}"), stages, seconds)  # noqa: S311 no secret: a plan to repeat
-    jobs = [by_gateway(random.Random(f"door {job.id}"), job) for job in jobs]  # noqa: S311
+    jobs = _jobs(random.Random(f"jobs {seed}"), stages, seconds)
+    jobs = [by_gateway(random.Random(f"door {job.id}"), job) for job in jobs]
     return Plan(seed, seconds, jobs, faults_of(seed, seconds, faults, every))
 
 
@@ -205,7 +205,7 @@ def by_gateway(chance: random.Random, job: Job) -> Job:
 
 def faults_of(seed: int, seconds: float, kinds: tuple[str, ...], every: float) -> list[Fault]:
     """Faults of these kinds over `seconds`, on average one each `every` seconds."""
-    chance = random.Random(f"faults {seed}")  # noqa: S311 no secret: a plan to repeat
+    chance = random.Random(f"faults {seed}")
     made: list[Fault] = []
     at = 2.0
     while kinds and at < seconds:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Estimate, Json, StageCall
+from tests.chaos.witness import tokens, work
 from tests.fakes.bench_profile import BenchProfile
-from workers.chaos.witness import tokens, work
 
-PROFILE = "workers.chaos.profile:ChaosProfile"
+PROFILE = "tests.chaos.profile:ChaosProfile"
 """The profile's name in `GRIDQ_PROFILES`."""
 
 CENTS = 0.05

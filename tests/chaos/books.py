@@ -88,9 +88,9 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str]) -> Books:
         some = names[at : at + BATCH]
         look = client.pipeline(transaction=False)
         for job in some:
-            look.lrange(keys("fin", job), 0, -1)
+            look.lrange(keys("result", job), 0, -1)
             look.lrange(keys("rows", job), 0, -1)
-            look.hget(keys("about", job), "n")
+            look.hget(keys("summary", job), "n")
         replies: list[Any] = look.execute()
         for number, job in enumerate(some):
             ends, rows, count = replies[number * 3 : number * 3 + 3]
@@ -112,7 +112,7 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str]) -> Books:
         found: Any = client.hgetall(raw)
         for name, value in found.items():
             spent[name.decode()] += int(value)
-    losses: Any = client.hget(keys("losses"), "n")
+    losses: Any = client.hget(keys("attempts_lost"), "count")
     return Books(records, dict(spent), charged, int(losses or 0), verify(client, keys))
 
 
@@ -126,8 +126,8 @@ def _end(client: Redis, keys: Keys, record: Record, ends: list[bytes]) -> None:
 
 
 def _lost(client: Redis, keys: Keys, records: dict[str, Record]) -> None:
-    head = len(keys("late", ""))
-    found: list[bytes] = list(client.scan_iter(keys("late", "*"), count=1000))
+    head = len(keys("closed_lease", ""))
+    found: list[bytes] = list(client.scan_iter(keys("closed_lease", "*"), count=1000))
     for at in range(0, len(found), 1000):
         some = found[at : at + 1000]
         replies: Any = client.mget(some)

@@ -9,8 +9,8 @@ import pytest
 from gridq.config.settings import Settings
 from gridq.limits import quotas_file
 from gridq.profiles.profile import load
-from workers.chaos import plan
-from workers.chaos.layout import CONCURRENCY, TEAM, bounds, witnessed
+from tests.chaos import plan
+from tests.chaos.layout import CONCURRENCY, TEAM, bounds, witnessed
 from workers.machine import probing
 
 PLAN = plan.make(2000, 5, 300, (), 1.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
 from gridq.stages import stage
-from workers.chaos.witness import work
+from tests.chaos.witness import work
 
 
 @stage

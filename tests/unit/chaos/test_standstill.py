@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from workers.chaos.standstill import Standstill
+from tests.chaos.standstill import Standstill
 
 RUN = """
 import sys, time
-from workers.chaos.standstill import Standstill
+from tests.chaos.standstill import Standstill
 stopped = Standstill()
 stopped.stop(int(sys.argv[1]))
 print("stopped", flush=True)

@@ -9,12 +9,12 @@ import typer
 from gridq.cli.commands.audit import as_json as checks_as_json
 from gridq.cli.commands.audit import show as show_checks
 from gridq.cli.output import console, plain_table
-from workers.chaos.judge import STANDINGS
+from tests.chaos.judge import STANDINGS
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from workers.chaos.run import Result
+    from tests.chaos.run import Result
 
 
 def percentile(sorted_values: list[float], share: float) -> float | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gridq.errors import AgentMoneyExceeded, DeadlineUnreachable, GridError
-from workers.chaos.graphs import Made, Outcome
-from workers.chaos.plan import Job
-from workers.chaos.submitting import Submitted
+from tests.chaos.graphs import Made, Outcome
+from tests.chaos.plan import Job
+from tests.chaos.submitting import Submitted
 
 POOR, LATE = AgentMoneyExceeded("none left"), DeadlineUnreachable("too late")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from gridq.config.settings import Settings
-from workers.chaos.attacks import dispensable
-from workers.chaos.grid import Part
-from workers.chaos.proxy import Proxy
+from tests.chaos.attacks import dispensable
+from tests.chaos.grid import Part
+from tests.chaos.proxy import Proxy
 from workers.supervisor import programs
 
 

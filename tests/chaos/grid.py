@@ -21,14 +21,16 @@ from gridq.config.settings import Settings
 from gridq.errors import ConfigError, StartTimeout
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
-from workers.chaos import clock, witness, zone
-from workers.chaos.layout import RICH, Layout, Machine
-from workers.chaos.proxy import HOST, Proxy
-from workers.chaos.standstill import Standstill
+from tests.chaos import clock, witness, zone
+from tests.chaos.layout import RICH, Layout, Machine
+from tests.chaos.proxy import HOST, Proxy
+from tests.chaos.standstill import Standstill
 from workers.supervisor import programs
 from workers.supervisor.embedded_server import EmbeddedServer, free_port, is_free
 from workers.supervisor.programs import Program
 
+CHECKOUT = str(Path(__file__).parents[2])
+"""The folder from which the programs import `tests.chaos`."""
 GATEWAYS = 2
 START = 120.0
 """Seconds within which the grid must be live."""
@@ -286,7 +288,7 @@ class ChaosGrid:
             "GRIDQ_STAGES": ",".join(self.layout.stages),
             "GRIDQ_DRAIN": str(DRAIN),
             "GRIDQ_QUARANTINE": str(QUARANTINE),
-            "PYTHONPATH": os.pathsep.join(filter(None, [hook, os.environ.get("PYTHONPATH", "")])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [hook, CHECKOUT, os.environ.get("PYTHONPATH", "")])),
             witness.FILE: str(self.witness),
             clock.FILE: str(self.clock_file(machine.name)),
         }

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gridq.app import configure
-from gridq.client import BrokerClient, Client, GatewayClient
+from gridq.client import BaseClient, BrokerClient, GatewayClient
 from gridq.config.settings import Settings
 from gridq.errors import BrokerError, GridError, JobNotFound, WaitTimeout
-from gridq.jobs.record import new_id
+from gridq.jobs.record import make_job_id
 from gridq.protocol.models import Json
 from gridq.store.connection import translated
 from gridq.submission.inbox import Inbox
-from workers.chaos.plan import Job, Plan
+from tests.chaos.plan import Job, Plan
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Agents:
 
         def call() -> None:
             # By its key alone, once it is known that the key is there: no other id may come of it.
-            name = new_id() if keyed else job.id
+            name = make_job_id() if keyed else job.id
             graph, value = job.made.graph, job.made.input
             if job.door == "celery":
                 given = self._inbox.enqueue(name, graph, value, celery=True, **job.options)
@@ -172,7 +172,7 @@ class Agents:
 
         self._until_answered(state, call, "cancel")
 
-    def _client_of(self, job: Job) -> Client:
+    def _client_of(self, job: Job) -> BaseClient:
         return self._gateways if job.door == "gateway" else self._client
 
     def _read(self) -> None:

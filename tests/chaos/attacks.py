@@ -13,10 +13,10 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from gridq.errors import GridError
-from workers.chaos import clock
-from workers.chaos.grid import ChaosGrid, Part
-from workers.chaos.plan import Fault
-from workers.chaos.proxy import Proxy
+from tests.chaos import clock
+from tests.chaos.grid import ChaosGrid, Part
+from tests.chaos.plan import Fault
+from tests.chaos.proxy import Proxy
 from workers.owner import switch
 
 DAY = 86_400.0
