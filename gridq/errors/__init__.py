@@ -1,8 +1,11 @@
-"""Every error gridq raises, each a class with a stable code; one file holds one family.
+"""Every error that gridq raises, each a class with a stable code; a module holds one family.
 
-`GridError` takes `(message, details)`, both JSON, and keeps them as its `args`. Celery stores the class's
-name and its `args` in the result backend and builds the exception again from them, so the caller of `.get()`
-catches the same class with the same attributes that the grid raised.
+In: a message, and details as JSON.
+Out: an exception that survives Celery's result backend, HTTP and Redis with its class and fields.
+Imported by: everything.
+
+Celery stores an exception's class name and its `args`, and builds it again from them. GridError's `args` are
+`(message, details)`, so whoever calls `.get()` catches the same class that was raised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The base of every error, and its form as JSON."""
+"""The base of every error, and its JSON form."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import json
 import math
 from typing import Any, ClassVar
 
-TOLD = 2000
-"""Characters that are kept of a detail that is no JSON, and of each text in an error that is too long."""
-
-LONGEST = 64 * 1024
-"""Characters of an error as JSON. The server copies it whole in each script that meets it, so what a stage
-says in many megabytes would keep everybody waiting, or not be taken at all, and its failure not be recorded.
+MAX_JSON_CHARACTERS = 64 * 1024
+"""The longest error as JSON. Each script that handles an error copies it whole, so a stage that reports
+megabytes would block the server, or the server would reject the text and the failure would go unrecorded.
 """
 
-OURS = frozenset({"path", "expected", "fix", "worker", "reason", "stage", "retry_after"})
-"""The details that are kept where all of them together are too many."""
+MAX_DETAIL_CHARACTERS = 2000
+"""What is kept of each text in an error that is too long, and of a detail that is not JSON."""
+
+KNOWN_DETAILS = frozenset({"path", "expected", "fix", "worker", "reason", "stage", "retry_after"})
+"""The details that are kept if all of them together are too long."""
 
 
 class GridError(Exception):
-    """The base of every gridq error.
+    """An error of gridq; every other error is a subclass.
 
     `message` says in one sentence what is wrong. `details` may hold `path` (the JSON path or file position at
-    fault, for a failed stage its path in the graph), `expected`, `fix` (the smallest change that would help),
+    fault; for a failed stage its path in the graph), `expected`, `fix` (the smallest change that would help),
     `worker`, `reason` (the cause in the failing part's own words), `stage`, `retry_after` (seconds until the
-    same seat may be asked again) and anything else that is JSON.
+    same seat may be used again) and anything else that is JSON.
+
+    Each subclass has a stable `code`; its docstring says when it is raised, and `remedy` what you can do.
     """
 
     code: ClassVar[str] = "grid.error"
+    remedy: ClassVar[str] = "Read `message` and `fix`."
 
     def __init__(self, message: str = "", details: dict[str, Any] | None = None) -> None:
         super().__init__(message, details or {})
@@ -73,7 +76,7 @@ class GridError(Exception):
         return text
 
     def to_record(self) -> dict[str, Any]:
-        """`{"error": class name, "code", "message", "details"}`, which `error_from_record` reads."""
+        """Return `{"error": class name, "code", "message", "details"}`, which `error_from_record` reads."""
         return {
             "error": type(self).__name__,
             "code": self.code,
@@ -82,56 +85,66 @@ class GridError(Exception):
         }
 
     def to_json(self) -> str:
-        """`to_record` as compact JSON text of at most LONGEST characters. What in the details is no JSON is
-        told in words, what is too long is cut: an error is never lost for the sake of what it says.
+        """Return `to_record` as compact JSON of at most MAX_JSON_CHARACTERS.
+
+        Details that are not JSON become text, and long texts are cut, so that no error is lost because of
+        its own details.
         """
         record = self.to_record()
         try:
             text = json.dumps(record, separators=(",", ":"), default=repr, allow_nan=False)
-            if len(text) <= LONGEST:
+            if len(text) <= MAX_JSON_CHARACTERS:
                 return text
-            kept = TOLD
-        except (TypeError, ValueError, RecursionError):  # a NaN, a cycle, a key that is no text
-            kept = LONGEST
-        record["message"] = _cut(self.message, kept)
-        record["details"] = {_cut(str(key), kept): _told(value, kept) for key, value in self.details.items()}
+            limit = MAX_DETAIL_CHARACTERS
+        except (TypeError, ValueError, RecursionError):  # NaN, a cycle, a key that is not text
+            limit = MAX_JSON_CHARACTERS
+        record["message"] = _truncate(self.message, limit)
+        record["details"] = {
+            _truncate(str(key), limit): _to_short_json(value, limit) for key, value in self.details.items()
+        }
         text = json.dumps(record, separators=(",", ":"), default=repr)
-        if len(text) <= LONGEST:
+        if len(text) <= MAX_JSON_CHARACTERS:
             return text
-        few = TOLD // 4  # as JSON a character may be twelve
-        record["message"] = _cut(self.message, few)
-        record["details"] = {key: _told(self.details[key], few) for key in OURS & self.details.keys()}
+        limit = MAX_DETAIL_CHARACTERS // 4  # one character may take twelve as JSON
+        record["message"] = _truncate(self.message, limit)
+        known = KNOWN_DETAILS & self.details.keys()
+        record["details"] = {key: _to_short_json(self.details[key], limit) for key in known}
         return json.dumps(record, separators=(",", ":"), default=repr)
 
 
-def _told(value: object, most: int) -> object:
+def _to_short_json(value: object, limit: int) -> object:
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    return _cut(value, most) if isinstance(value, str) else repr(value)[: min(most, TOLD)]
+    return (
+        _truncate(value, limit)
+        if isinstance(value, str)
+        else repr(value)[: min(limit, MAX_DETAIL_CHARACTERS)]
+    )
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+def _truncate(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
-def _tree(cls: type[GridError]) -> dict[str, type[GridError]]:
+def _subclasses(cls: type[GridError]) -> dict[str, type[GridError]]:
     found = {cls.__name__: cls}
     for sub in cls.__subclasses__():
-        found.update(_tree(sub))
+        found.update(_subclasses(sub))
     return found
 
 
 def error_from_record(record: dict[str, Any]) -> GridError:
-    """The exception that `to_record` described, by its class or else by its code; neither is known: a plain
-    `GridError`.
+    """Return the exception that `to_record` described.
+
+    The class is found by its name, else by its code; if neither is known, the result is a plain GridError.
     """
-    tree = _tree(GridError)
-    coded = {cls.code: cls for cls in tree.values() if "code" in vars(cls)}
-    cls = tree.get(str(record.get("error"))) or coded.get(str(record.get("code")), GridError)
+    known = _subclasses(GridError)
+    by_code = {cls.code: cls for cls in known.values() if "code" in vars(cls)}
+    cls = known.get(str(record.get("error"))) or by_code.get(str(record.get("code")), GridError)
     message, details = str(record.get("message", "")), dict(record.get("details") or {})
     try:
         return cls(message, details)
-    except TypeError:  # a class of somebody's own, made in another way
+    except TypeError:  # a class outside gridq with another constructor
         return GridError(message, details)

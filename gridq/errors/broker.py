@@ -1,4 +1,4 @@
-"""The server cannot be used."""
+"""The Redis or Valkey server, or the gateway in front of it, cannot be used."""
 
 from __future__ import annotations
 
@@ -6,63 +6,73 @@ from gridq.errors.base import GridError
 
 
 class BrokerError(GridError):
-    """The broker cannot be used."""
+    """The server failed in an unexpected way."""
 
     code = "broker.error"
+    remedy = "Read `reason`, then the log of the Redis or Valkey server."
 
 
 class BrokerUnreachable(BrokerError):
-    """Nothing answers at the broker's address."""
+    """Nothing answers at the server's address."""
 
     code = "broker.unreachable"
+    remedy = "Check GRIDQ_BROKER_URL, and that the server runs and can be reached from here."
 
 
 class GatewayUnreachable(BrokerUnreachable):
-    """No gateway answers at the client's URL, or what answers there is none.
+    """No gateway answers at the client's URL.
 
-    Who bears that a grid's server is away bears this too. `details`: `path`, the URL.
+    It is a BrokerUnreachable, so code that tolerates an unreachable server tolerates this too. `details`:
+    `path`, the URL.
     """
 
     code = "gateway.unreachable"
+    remedy = "Check GRIDQ_URL, and that a gateway runs there."
 
 
 class BrokerRefused(BrokerError):
-    """The broker refused the login or a command."""
+    """The server rejected the login or a command."""
 
     code = "broker.refused"
+    remedy = "Correct the user and password, the server's ACL, or its memory limit, as `reason` says."
 
 
 class BrokerTooOld(BrokerError):
-    """The broker is older than Redis 7.0 or Valkey 7.2."""
+    """The server is older than Redis 7.0 or Valkey 7.2."""
 
     code = "broker.too_old"
+    remedy = "Upgrade the server."
 
 
 class BrokerIsCluster(BrokerError):
-    """The broker is a Redis Cluster, which Celery's transport cannot use."""
+    """The server is a Redis Cluster, which Celery's transport cannot use."""
 
     code = "broker.is_cluster"
+    remedy = "Use a single server, or one with replicas and Sentinel."
 
 
 class BrokerEvicts(BrokerError):
-    """The broker throws away what it holds when its memory is full: jobs would be lost without a word."""
+    """The server is set to evict keys when its memory is full, which would lose jobs silently."""
 
     code = "broker.evicts"
+    remedy = "Set the server's `maxmemory-policy` to `noeviction`."
 
 
 class SchemaMismatch(BrokerError):
-    """The grid's data are of another schema than this program's: another version of gridq runs it.
+    """The grid's data were written by a version of gridq with another schema.
 
-    `details`: `grid`, the schema of the data there, `program`, this one's.
+    `details`: `grid`, the schema of the data; `program`, the schema of this program.
     """
 
     code = "broker.schema"
+    remedy = "Install the same version of gridq on every machine."
 
 
 class GridFull(GridError):
-    """The broker's memory is nearly used up: no new job is taken until those that run have made room.
+    """The server's memory is nearly used up, so the grid takes no new job.
 
     `details`: `used` and `limit` in bytes, `retry_after` in seconds.
     """
 
     code = "grid.full"
+    remedy = "Submit again after `retry_after`, or raise the server's `maxmemory`."

@@ -1,4 +1,4 @@
-"""A program cannot start as it is told to."""
+"""A program cannot start or work as it was told to."""
 
 from __future__ import annotations
 
@@ -14,40 +14,46 @@ class ConfigError(GridError):
     """A setting, a configuration file or a command's argument is wrong."""
 
     code = "config.invalid"
+    remedy = "Correct the setting, file or argument that `path` names."
 
 
 class StartTimeout(GridError):
-    """What was started did not become ready in time."""
+    """A program that was started did not become ready in time."""
 
     code = "start.timeout"
+    remedy = "Read the logs that `path` names."
 
 
 class JoinRefused(GridError):
-    """This machine cannot join the grid as it is: its clock, its version or its id is in the way."""
+    """This machine cannot join the grid because of its clock, its version of gridq or its machine id."""
 
     code = "join.refused"
+    remedy = "Correct what the message names, then join again."
 
 
 class JoinTokenInvalid(GridError):
-    """The join token is no token, has expired, is used up or was revoked."""
+    """The join token is malformed, expired, used up or revoked."""
 
     code = "join.token"
+    remedy = "Create a new token with `gridq token create`."
 
 
 class AlreadyRunning(GridError):
-    """The program runs already in this home folder, where it may run once."""
+    """The program already runs in this home folder, where it may run only once."""
 
     code = "program.running"
+    remedy = "Use the running one, or stop it first."
 
 
 class GridBusy(GridError):
-    """There is more in the grid than can be looked at at one instant."""
+    """The grid holds more than can be inspected in one step."""
 
     code = "grid.busy"
+    remedy = "Try again when fewer jobs run and older results have expired."
 
 
 def first_fault(exc: ValidationError) -> tuple[str, str]:
-    """(the field at fault as `a.0.b`, empty for the whole; why) of the first fault that pydantic found."""
+    """Return the field (`a.0.b`, empty for the whole value) and the reason of the first fault in `exc`."""
     first = exc.errors()[0]
-    why = first["msg"].removeprefix("Value error, ")  # pydantic's own word before a validator's
-    return ".".join(str(part) for part in first["loc"]), why
+    reason = first["msg"].removeprefix("Value error, ")  # pydantic's own prefix to a validator's message
+    return ".".join(str(part) for part in first["loc"]), reason

@@ -1,4 +1,4 @@
-"""A capability's queue holds as much as it may."""
+"""A capability's queue is full."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from gridq.errors.base import GridError
 
 
 class QueueFull(GridError):
-    """As many stages stand ready in a queue as it may hold; nothing of the job was admitted.
+    """A queue already holds as many ready stages as it may, so the job was not admitted.
 
-    `details`: `queue`, `pending` (stages that stand there), `limit`, `needed` (by this job), beside what
-    every refused admission says of the wait (`gridq.submission.live_forecast.explain`).
+    `details`: `queue`, `pending` (stages in the queue), `limit`, `needed` (by this job), and the estimated
+    wait (`gridq.submission.live_forecast.explain`).
     """
 
     code = "queue.full"
+    remedy = "Submit again after `retry_after`, or add seats for `queue`."
 
 
 class QueueDropped(GridError):
-    """The oldest batch job of a full queue gave way to an interactive one, as the operator's policy has it.
+    """The oldest batch job of a full queue was dropped to make room for an interactive job.
 
-    `details`: `queue`, `limit`, `path` of the stage that stood ready.
+    `details`: `queue`, `limit`, `path` of the stage that was ready.
     """
 
     code = "queue.dropped"
+    remedy = "Submit it again when the queue is shorter."

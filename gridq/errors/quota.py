@@ -1,4 +1,4 @@
-"""An agent or its team has used up what it may use."""
+"""A limit on money, tokens, jobs or requests is reached."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from gridq.errors.program import ConfigError
 
 
 class QuotaExceeded(GridError):
-    """A job would go over a limit; nothing of it was admitted.
+    """The job would exceed a limit, so it was not admitted.
 
-    `details`: `limit`, `used`, `held` (by jobs that run) and `needed` (by this one), in micro-dollars, tokens
-    or jobs; `window`, in which they count; `retry_at`, ISO 8601, is when that turns (None: the job alone is
-    over the limit, at any time).
+    `details`: `limit`, `used`, `reserved` (by running jobs) and `needed` (by this job), in micro-dollars,
+    tokens or jobs; `window`, the period that the limit applies to; `retry_at`, when the window resets (ISO
+    8601; null if this job alone exceeds the limit).
     """
 
     code = "quota.exceeded"
+    remedy = "Submit again after `retry_at`, or ask the operator for a higher limit."
 
 
 class AgentMoneyExceeded(QuotaExceeded):
-    """The agent's money for this month, week or day does not suffice."""
+    """The job would exceed the agent's money limit for this month, week or day."""
 
     code = "quota.agent_money"
 
@@ -36,7 +37,7 @@ class AgentTokensExceeded(QuotaExceeded):
 
 
 class TeamMoneyExceeded(QuotaExceeded):
-    """The money of the agent's team for this month, week or day does not suffice."""
+    """The job would exceed the team's money limit for this month, week or day."""
 
     code = "quota.team_money"
 
@@ -54,37 +55,43 @@ class TeamTokensExceeded(QuotaExceeded):
 
 
 class JobBudgetExceeded(QuotaExceeded):
-    """The job would cost, or has cost, more than its submitter said it may (`budget_cents`).
+    """The job would cost, or has cost, more than its `budget_cents`.
 
-    `details`: `limit` and `needed` (by the estimate), or `used` where its stages went over; `path` of the
-    stage that did.
+    `details`: `limit`, and `needed` (the estimate) or `used` (if its stages exceeded it); `path` of the
+    stage that exceeded it.
     """
 
     code = "quota.job_budget"
+    remedy = "Submit it with a higher `budget_cents`, or with a cheaper model."
 
 
 class KeyLimitReached(GridError):
-    """An API key's own limit is reached; the request was refused and counts for nothing.
+    """A limit of the API key is reached; the rejected request does not count.
 
     `details`: `limit`, `retry_after` in seconds.
     """
 
     code = "key.limit"
+    remedy = "Send the request again after `retry_after`, or use a key with a higher limit."
 
 
 class KeyRateExceeded(KeyLimitReached):
-    """The key has made as many requests within the last minute as it may."""
+    """The key made as many requests in the last minute as it may."""
 
     code = "key.rate"
 
 
 class KeyBusy(KeyLimitReached):
-    """The key has as many requests open at once as it may, at all gateways together."""
+    """The key has as many requests open at once, on all gateways together, as it may."""
 
     code = "key.parallel"
 
 
 class QuotasFileError(ConfigError):
-    """The quotas file has a mistake in it; nothing of it is used. `path` names the file, line and key."""
+    """The quotas file has an error; the router uses none of it.
+
+    `details`: `path`, the file, line and key.
+    """
 
     code = "quota.file"
+    remedy = "Correct the file at `path`; check it with `gridq quota --check FILE`."

@@ -1,4 +1,4 @@
-"""An HTTP request cannot be taken as it came, whatever it asks for."""
+"""The gateway cannot handle an HTTP request."""
 
 from __future__ import annotations
 
@@ -6,54 +6,63 @@ from gridq.errors.base import GridError
 
 
 class RequestError(GridError):
-    """The request is malformed: a header, a query, a path or the form of its body."""
+    """The request is malformed: a header, a query parameter, the path or the body."""
 
     code = "request.invalid"
+    remedy = "Correct what `path` names."
 
 
 class RouteNotFound(RequestError):
-    """Nothing is at this path."""
+    """The gateway has nothing at this path."""
 
     code = "request.not_found"
+    remedy = "Check the path against the gateway's `/openapi.json`."
 
 
 class MethodNotAllowed(RequestError):
-    """The path is there, but not for this method."""
+    """The path does not support this HTTP method."""
 
     code = "request.method"
+    remedy = "Use one of the methods in the `Allow` header."
 
 
 class HeadersTooLarge(RequestError):
-    """The request's headers are too many or too long."""
+    """The request has too many headers, or too long ones."""
 
     code = "request.headers"
+    remedy = "Send fewer or shorter headers."
 
 
 class EncodingRefused(RequestError):
-    """The body is encoded; the gateway takes it as it is."""
+    """The request's body is compressed, which the gateway does not accept."""
 
     code = "request.encoding"
+    remedy = "Send the body without `Content-Encoding`."
 
 
 class RequestTooSlow(RequestError):
-    """The body did not come in time."""
+    """The request's body did not arrive in time."""
 
     code = "request.timeout"
+    remedy = "Send the body faster, or check the connection."
 
 
 class WorkersFull(GridError):
     """As many workers are enrolled over HTTP as a grid takes."""
 
     code = "workers.full"
+    remedy = "Remove one, or run a `gridq worker` beside the models."
 
 
 class GatewayStops(GridError):
-    """The gateway stops, and gives up what is still open; the same request does at another one."""
+    """The gateway is shutting down, and ends what is still open."""
 
     code = "gateway.stopping"
+    remedy = "Send the same request again; another gateway answers it."
 
 
 class GatewayFault(GridError):
-    """A fault of the gateway itself; its log has the traceback under the request's id."""
+    """A fault in the gateway itself."""
 
     code = "gateway.internal"
+    remedy = "Look up the request's id in the gateway's log, and report the traceback."

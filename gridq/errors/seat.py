@@ -1,4 +1,4 @@
-"""A seat cannot do what is asked, or there is none; the stage itself is not at fault."""
+"""A seat is at fault, or none is available; the stage itself is fine."""
 
 from __future__ import annotations
 
@@ -7,60 +7,70 @@ from gridq.errors.request import RouteNotFound
 
 
 class SeatError(GridError):
-    """The seat, not the stage, is at fault: the stage is tried again on another seat.
+    """The seat is at fault, not the stage; the grid tries the stage on another seat.
 
-    `details["retry_after"]`, in seconds, says when this seat may be asked again.
+    `details["retry_after"]`: seconds until this seat may be used again.
     """
 
     code = "seat.error"
+    remedy = "Nothing, if another seat serves the queue; else read `reason` and repair the seat."
 
 
 class SeatUnavailable(SeatError):
-    """The seat's engine or endpoint cannot be reached or answered with a server error."""
+    """The seat's engine or API cannot be reached, or answered with a server error."""
 
     code = "seat.unavailable"
+    remedy = "Check that the engine or API behind the seat runs."
 
 
 class SeatRateLimited(SeatError):
-    """The seat's provider refused by its rate limit."""
+    """The seat's provider rejected the call because of its rate limit."""
 
     code = "seat.rate_limited"
+    remedy = "Wait for `retry_after`, set a limit for the seat, or add seats."
 
 
 class SeatDegraded(SeatError):
-    """The seat is logged out, out of credit or its key was refused."""
+    """The seat is logged out, out of credit, or its key was rejected."""
 
     code = "seat.degraded"
+    remedy = "Log in again, add credit or replace the key on the seat's machine."
 
 
 class ChildDied(SeatError):
-    """The child process that ran the stage died under it; twice on one stage and the stage is quarantined.
+    """The child process that ran the stage died.
 
-    `details["alone"]` False: other stages ran in that process too, so the death counts as a loss only.
+    A stage that this happens to twice is quarantined. `details["alone"]` is False if other stages ran in
+    the same process: then the death counts as a lost attempt only.
     """
 
     code = "seat.child_died"
+    remedy = "Read the worker's log; lack of memory is the usual cause."
 
 
 class ModelFileError(SeatError):
-    """A model's file is missing, corrupt or does not match its checksum."""
+    """A model's file is missing, corrupt, or does not match its checksum."""
 
     code = "model.file"
+    remedy = "Install the model's package, or download its file again."
 
 
 class SeatInUse(GridError):
-    """The seat is already served by another live worker."""
+    """Another live worker already serves this seat."""
 
     code = "seat.in_use"
+    remedy = "Stop that worker, or give this machine an id of its own."
 
 
 class NoLiveSeat(GridError):
     """No live seat serves a capability that the graph needs."""
 
     code = "seat.none_live"
+    remedy = "Start a worker whose seats serve it; `gridq workers` lists those that are live."
 
 
 class SeatNotFound(RouteNotFound):
-    """No live seat is called so."""
+    """No live seat has this name."""
 
     code = "seat.not_found"
+    remedy = "List the live seats with `gridq workers`."

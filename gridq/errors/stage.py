@@ -1,4 +1,4 @@
-"""A stage failed for good: no other seat would do better."""
+"""A stage failed for good: another seat would not do better."""
 
 from __future__ import annotations
 
@@ -6,38 +6,45 @@ from gridq.errors.base import GridError
 
 
 class StageError(GridError):
-    """A stage failed by its own fault; running it again elsewhere would not help."""
+    """The stage failed by its own fault, so it is not tried again."""
 
     code = "stage.failed"
+    remedy = "Correct the stage's input, config or code, as `reason` says."
 
 
 class StageTimeout(StageError):
-    """A stage ran longer than its time limit."""
+    """The stage ran longer than its time limit."""
 
     code = "stage.timeout"
+    remedy = "Give it less to do, or raise its `timeout` or GRIDQ_STAGE_TIMEOUT."
 
 
 class StreamCut(StageError):
-    """A streamed answer broke off after its first piece was handed on; another run would contradict what was
-    read.
+    """A streamed answer broke off after its first piece was delivered.
+
+    It is not tried again, because another run could contradict what was already read.
     """
 
     code = "stage.stream_cut"
+    remedy = "Submit the job again."
 
 
 class StageQuarantined(StageError):
-    """A stage killed the process that ran it, twice; it is not tried again."""
+    """The stage killed the process that ran it, twice, and is not tried again."""
 
     code = "stage.quarantined"
+    remedy = "Find out why (`gridq quarantine`), then submit the job again."
 
 
 class AttemptsExhausted(StageError):
-    """Every attempt of a stage failed for reasons of its seats."""
+    """Every attempt of the stage failed through the fault of its seats."""
 
     code = "stage.attempts_exhausted"
+    remedy = "Read `reason`; repair the seats, or raise GRIDQ_MAX_ATTEMPTS."
 
 
 class HostNotAllowed(StageError):
-    """A stage asked for a host that the operator's allow-list lacks."""
+    """The stage called a host that the operator does not allow."""
 
     code = "http.host_not_allowed"
+    remedy = "Add the host to GRIDQ_HTTP_ALLOW on the machines that run such stages."
