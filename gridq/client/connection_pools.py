@@ -1,5 +1,7 @@
-"""Connections to gateways, in pools of bounded size: with each use httpx looks at every connection of a pool,
-and at everybody who waits for one.
+"""Spread connections to gateways over several small pools.
+
+For every request httpx walks through all connections of a pool and all requests that wait for one, so one
+large pool gets slow.
 """
 
 from __future__ import annotations
@@ -11,34 +13,34 @@ from typing import Generic, TypeVar
 
 import httpx
 
-SIZE = 16
+POOL_SIZE = 16
 """Connections of one pool."""
 
-LIMITS = httpx.Limits(max_connections=SIZE)
+POOL_LIMITS = httpx.Limits(max_connections=POOL_SIZE)
 
 C = TypeVar("C")
 
 
 class Pools(Generic[C]):
-    """As many pools as are needed, each made by `make`."""
+    """As many pools as are needed at once, each made by `make`. `pools` lists them."""
 
     def __init__(self, make: Callable[[], C]) -> None:
         self._make = make
-        self._used: list[int] = []
+        self._in_use: list[int] = []
         self._lock = threading.Lock()
-        self.made: list[C] = []
+        self.pools: list[C] = []
 
     @contextmanager
-    def one(self) -> Iterator[C]:
-        """A pool, one of whose connections is in use within it."""
+    def acquire(self) -> Iterator[C]:
+        """Provide a pool with a free connection, and reserve that connection within the block."""
         with self._lock:
-            at = next((number for number, used in enumerate(self._used) if used < SIZE), len(self._used))
-            if at == len(self._used):
-                self.made.append(self._make())
-                self._used.append(0)
-            self._used[at] += 1
+            index = next((i for i, count in enumerate(self._in_use) if count < POOL_SIZE), len(self._in_use))
+            if index == len(self._in_use):
+                self.pools.append(self._make())
+                self._in_use.append(0)
+            self._in_use[index] += 1
         try:
-            yield self.made[at]
+            yield self.pools[index]
         finally:
             with self._lock:
-                self._used[at] -= 1
+                self._in_use[index] -= 1

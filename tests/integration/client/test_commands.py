@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gridq.cli.exit_codes import EXITS
+from gridq.cli.exit_codes import EPILOG
 from gridq.client import BrokerClient
 from gridq.limits import api_keys
 from gridq.protocol.states import JobState
@@ -173,7 +173,7 @@ def test_what_goes_wrong_has_its_code(
     done = shell("run", shell.graph(root), *more, "--grid", place.url)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"error: {begins}"), done.stderr
-    assert f"{code} " in EXITS
+    assert f"{code} " in EPILOG
     for summary in place.grid.client.jobs(5, "running"):
         place.grid.client.cancel(summary.job)
 
@@ -224,8 +224,8 @@ def test_a_completion_asks_the_gateway(place: Place, monkeypatch: pytest.MonkeyP
     job = place.grid.client.submit(SLEEP)
     monkeypatch.setenv("GRIDQ_BROKER_URL", NOWHERE)
     offered: dict[str, Callable[[str], list[Any]]] = {
-        job: completion.job_ids,
-        "m.bench": completion.seat_names,
+        job: completion.complete_job_ids,
+        "m.bench": completion.complete_seat_names,
     }
     for url, found in ((place.url, True), ("http://127.0.0.1:1", False)):
         monkeypatch.setenv("GRIDQ_URL", url)

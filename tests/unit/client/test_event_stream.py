@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridq.client import event_stream
-from gridq.client.event_stream import LEAST, SILENCE, Event, Events, Following
+from gridq.client.event_stream import (
+    MAX_SILENCE_SECONDS,
+    MIN_SILENCE_SECONDS,
+    EventStream,
+    SseEvent,
+    SseParser,
+)
 from gridq.errors import GatewayUnreachable, JobNotFound, KeyBusy, StreamTrimmed
 from gridq.jobs.waiting import Piece
 
@@ -24,55 +30,59 @@ TEXT = (
     'id: j/3-0\nevent: end\ndata: {"job":"j"}\n\n'
 ).encode()
 EVENTS = [
-    Event("", "stage", b'{"path":"root"}'),
-    Event("j/1-0", "piece", '{"path":"root","piece":"Grüße\\n"}'.encode()),
-    Event("j/2-0", "piece", b'{"path":"root","piece":[1]}'),
-    Event("j/3-0", "end", b'{"job":"j"}'),
+    SseEvent("", "stage", b'{"path":"root"}'),
+    SseEvent("j/1-0", "piece", '{"path":"root","piece":"Grüße\\n"}'.encode()),
+    SseEvent("j/2-0", "piece", b'{"path":"root","piece":[1]}'),
+    SseEvent("j/3-0", "end", b'{"job":"j"}'),
 ]
 
 
 @given(st.lists(st.integers(0, len(TEXT)), max_size=30))
 def test_events_are_the_same_however_they_are_cut(places: list[int]) -> None:
     cuts = [0, *sorted(places), len(TEXT)]
-    events = Events()
+    events = SseParser()
     found = [event for a, b in itertools.pairwise(cuts) for event in events.feed(TEXT[a:b])]
     assert found == EVENTS
 
 
 def test_an_event_that_is_not_whole_is_none() -> None:
-    events = Events()
+    events = SseParser()
     assert list(events.feed(b"event: piece\ndata: 1\n")) == []
-    assert list(events.feed(b"\n")) == [Event("", "piece", b"1")]
+    assert list(events.feed(b"\n")) == [SseEvent("", "piece", b"1")]
 
 
 def test_data_of_several_lines_is_one_text() -> None:
-    assert list(Events().feed(b"data: 1\ndata: 2\n\n")) == [Event("", "message", b"1\n2")]
+    assert list(SseParser().feed(b"data: 1\ndata: 2\n\n")) == [SseEvent("", "message", b"1\n2")]
 
 
 def test_pieces_come_in_order_and_the_next_connection_goes_on_behind_the_last() -> None:
-    reader = Following("j", None)
-    assert "last-event-id" not in reader.call().headers
+    reader = EventStream("j", None)
+    assert "last-event-id" not in reader.build_call().headers
     half = TEXT.index(b"id: j/2-0") + 20
     assert list(reader.feed(TEXT[:half])) == [Piece("root", "Grüße\n")]
-    call = reader.call()
-    assert (call.path, call.headers["last-event-id"], call.wait) == ("/jobs/j/events", "j/1-0", SILENCE)
+    call = reader.build_call()
+    assert (call.path, call.headers["last-event-id"], call.wait) == (
+        "/jobs/j/events",
+        "j/1-0",
+        MAX_SILENCE_SECONDS,
+    )
     # What was half there is sent again, whole.
     assert list(reader.feed(TEXT[TEXT.index(b"id: j/2-0") :])) == [Piece("root", [1])]
     assert reader.ended
-    assert reader.leaves()
-    assert not reader.late()
+    assert reader.should_disconnect()
+    assert not reader.has_timed_out()
 
 
 def test_an_error_in_the_stream_is_raised() -> None:
     body = {"error": {"code": "stream.trimmed", "message": "gone", "path": "j", "request_id": "r"}}
     with pytest.raises(StreamTrimmed) as caught:
-        list(Following("j", None).feed(b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"))
+        list(EventStream("j", None).feed(b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"))
     assert caught.value.details == {"path": "j"}
 
 
 def test_what_is_no_id_is_no_job() -> None:
     with pytest.raises(JobNotFound):
-        Following("no/job", None)
+        EventStream("no/job", None)
 
 
 class Clock:
@@ -90,45 +100,45 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_piece_starts_the_time_anew_and_nothing_else_does(clock: Clock) -> None:
-    reader = Following("j", 40.0)
-    assert reader.call().wait == SILENCE
+    reader = EventStream("j", 40.0)
+    assert reader.build_call().wait == MAX_SILENCE_SECONDS
     clock.now += 30
     assert list(reader.feed(b": keep-alive\n\n")) == []
-    assert reader.leaves()  # it may be silent for longer than is left
-    assert not reader.late()
-    assert reader.pause(None) == 0
-    assert reader.call().wait == 10
+    assert reader.should_disconnect()  # it may be silent for longer than is left
+    assert not reader.has_timed_out()
+    assert reader.get_pause(None) == 0
+    assert reader.build_call().wait == 10
     assert list(reader.feed(b'id: j/1-0\nevent: piece\ndata: {"path":"root","piece":1}\n\n'))
     clock.now += 39
-    assert not reader.late()
-    assert reader.call().wait == LEAST
-    assert not reader.leaves()
+    assert not reader.has_timed_out()
+    assert reader.build_call().wait == MIN_SILENCE_SECONDS
+    assert not reader.should_disconnect()
     clock.now += 1
-    assert reader.late()
+    assert reader.has_timed_out()
 
 
 def test_a_reader_that_takes_its_time_is_not_late(clock: Clock) -> None:
-    reader = Following("j", 5.0)
-    reader.call()
+    reader = EventStream("j", 5.0)
+    reader.build_call()
     for _ in reader.feed(TEXT[: TEXT.index(b"id: j/3-0")]):
         clock.now += 60
-    assert not reader.late()
-    assert not reader.leaves()
+    assert not reader.has_timed_out()
+    assert not reader.should_disconnect()
 
 
 def test_without_a_time_out_an_absence_is_borne_for_so_long(clock: Clock) -> None:
-    reader = Following("j", None)
+    reader = EventStream("j", None)
     away = GatewayUnreachable("away")
-    clock.now += event_stream.AWAY
-    assert reader.pause(away) == event_stream.PAUSE
+    clock.now += event_stream.MAX_OUTAGE_SECONDS
+    assert reader.get_pause(away) == event_stream.RETRY_PAUSE_SECONDS
     list(reader.feed(b": keep-alive\n\n"))
-    clock.now += event_stream.AWAY
-    assert reader.pause(away) == event_stream.PAUSE
+    clock.now += event_stream.MAX_OUTAGE_SECONDS
+    assert reader.get_pause(away) == event_stream.RETRY_PAUSE_SECONDS
     clock.now += 1
-    assert reader.pause(None) == event_stream.PAUSE  # it was there, and ended
+    assert reader.get_pause(None) == event_stream.RETRY_PAUSE_SECONDS  # it was there, and ended
     with pytest.raises(GatewayUnreachable):
-        reader.pause(away)
+        reader.get_pause(away)
 
 
 def test_a_keys_limit_says_itself_when_to_ask_again() -> None:
-    assert Following("j", None).pause(KeyBusy("busy", {"retry_after": 3})) == 3
+    assert EventStream("j", None).get_pause(KeyBusy("busy", {"retry_after": 3})) == 3

@@ -77,7 +77,7 @@ Ask = Callable[[Gateways, Call], Json]
 
 
 def on_a_thread(gateways: Gateways, call: Call) -> Json:
-    return gateways.ask(call)
+    return gateways.send(call)
 
 
 def on_a_loop(gateways: Gateways, call: Call) -> Json:
@@ -96,7 +96,7 @@ def _on(loop: Callable[[], asyncio.AbstractEventLoop], gateways: Gateways, call:
     if (gateways, loop) not in LOOPS:
         LOOPS[gateways, loop] = asyncio.Runner(loop_factory=loop), AsyncGateways(gateways)
     runner, way = LOOPS[gateways, loop]
-    return runner.run(way.ask(call))
+    return runner.run(way.send(call))
 
 
 @pytest.fixture(params=[on_a_thread, on_a_loop, on_uvloop])
@@ -111,7 +111,7 @@ def make() -> Iterator[Callable[..., Gateways]]:
     with ExitStack() as stack:
 
         def made(url: str, key: str | None = None) -> Gateways:
-            gateways = Gateways(url, None if key is None else SecretStr(key), patience=2)
+            gateways = Gateways(url, None if key is None else SecretStr(key), timeout=2)
             stack.callback(gateways.close)
             return gateways
 
@@ -161,7 +161,7 @@ def test_the_next_one_is_asked_and_then_always_first(
 ) -> None:
     gateways = make(f"{nobody},{one.url}")
     assert [ask(gateways, HELLO) for _ in range(3)] == ["hello"] * 3
-    assert gateways.trial()._left[0] == 1
+    assert gateways.start_failover()._pending[0] == 1
 
 
 def test_where_nobody_listens_it_is_told_with_the_url(
@@ -220,7 +220,7 @@ def test_what_is_no_gateway_is_told_and_passed_over(
     ask: Ask,
 ) -> None:
     one.status, one.headers, one.body = status, headers, body
-    with pytest.raises(GatewayUnreachable, match=f"no gateway: {status}") as caught:
+    with pytest.raises(GatewayUnreachable, match=f"not a gateway: {status}") as caught:
         ask(make(one.url), HELLO)
     if "location" in headers:
         assert "https://elsewhere.example/" in str(caught.value)
@@ -260,7 +260,7 @@ def test_one_client_serves_several_loops(one: Answering, make: Callable[..., Gat
     way = AsyncGateways(make(one.url))
 
     async def scene() -> Json:
-        return await way.ask(HELLO)
+        return await way.send(HELLO)
 
     for _ in range(2):
         with asyncio.Runner() as runner:
@@ -285,9 +285,9 @@ def test_a_stream_that_breaks_off_is_told_and_another_is_preferred(make: Callabl
         gateways = make(f"http://127.0.0.1:{listener.getsockname()[1]},http://127.0.0.1:1")
         with (
             pytest.raises(GatewayUnreachable) as caught,
-            gateways.follow(Call("GET", "/", wait=5)) as chunks,
+            gateways.stream(Call("GET", "/", wait=5)) as chunks,
         ):
             assert [*chunks] == []
         thread.join()
     assert isinstance(caught.value.__cause__, httpx.RemoteProtocolError)
-    assert gateways.trial()._left[0] == 1
+    assert gateways.start_failover()._pending[0] == 1

@@ -11,9 +11,9 @@ import pytest
 
 from gridq import errors
 from gridq.client import responses
-from gridq.client.gateway_calls import answer_of
+from gridq.client.gateway_calls import parse_reply
 from gridq.errors import GatewayUnreachable, GridError, StageError
-from gridq.gateway.http.errors import LATER, grid_error, status_of
+from gridq.gateway.http.errors import RETRYABLE_STATUSES, grid_error, status_of
 from gridq.protocol.models import Row
 from gridq.protocol.states import JobState, StageState
 from gridq.submission.live_forecast import explain
@@ -34,13 +34,13 @@ def test_every_error_comes_back_as_it_was(cls: type[GridError]) -> None:
     sent = cls("what is wrong", details)
     reply = httpx.Response(400, json=grid_error(sent, "req_1"))
     with pytest.raises(GridError) as caught:
-        answer_of(reply)
+        parse_reply(reply)
     got = caught.value
     assert type(got) is cls
     if issubclass(cls, SECRETIVE):
         return
     told_of: dict[str, Any] = {"request_id": "req_1"} if cls.code.startswith("gateway.") else {}
-    if status_of(sent) in LATER:  # the gateway says more of these than they do themselves
+    if status_of(sent) in RETRYABLE_STATUSES:  # the gateway says more of these than they do themselves
         told_of |= explain(sent)
     assert (got.message, got.details) == (sent.message, {**details, **told_of})
     assert (got.path, got.stage, got.worker) == (sent.path, sent.stage, sent.worker)
@@ -50,7 +50,7 @@ def test_every_error_comes_back_as_it_was(cls: type[GridError]) -> None:
 def test_an_error_of_a_newer_gateway_is_one_all_the_same() -> None:
     reply = httpx.Response(418, json={"error": {"code": "tea.pot", "message": "short", "path": "spout"}})
     with pytest.raises(GridError) as caught:
-        answer_of(reply)
+        parse_reply(reply)
     assert type(caught.value) is GridError
     assert (caught.value.message, caught.value.path) == ("short", "spout")
 
@@ -66,47 +66,50 @@ def _status(**more: Any) -> dict[str, Any]:
 def test_a_jobs_view_is_the_one_that_was_sent_whatever_stands_beside() -> None:
     said = _status(job_id="j", status="ok", novelty={"a": 1})
     said["stages"][0]["novelty"] = 1
-    view = responses.view(said)
+    view = responses.read_view(said)
     assert view.state is JobState.DONE
     assert view.stages == [
         StageView("root", "s", "q", StageState.DONE, "a@m", excluded=("m.b",), wait_ms=1.5)
     ]
     assert view.rows == [Row(path="root", stage="s", queue="q", worker="m.a")]
     assert {each.name: getattr(view, each.name) for each in fields(JobView)}.keys() <= said.keys()
-    assert responses.outcome(said) == [1]
+    assert responses.read_result(said) == [1]
 
 
 def test_a_job_that_failed_raises_its_error() -> None:
     sent = StageError("it broke", {"path": "root", "attempt": 2})
     with pytest.raises(StageError) as caught:
-        responses.outcome(_status(state="failed", error=sent.to_record(), result={"output": None}))
+        responses.read_result(_status(state="failed", error=sent.to_record(), result={"output": None}))
     assert (caught.value.message, caught.value.details) == (sent.message, sent.details)
 
 
 def test_a_page_of_jobs() -> None:
     line = {"job_id": "j", "status": "ok", **json.loads(json.dumps(JobSummary("j", JobState.DONE).to_json()))}
-    assert responses.page({"jobs": [line], "next": "5:j"}) == ([JobSummary("j", JobState.DONE)], "5:j")
+    assert responses.read_job_page({"jobs": [line], "next": "5:j"}) == (
+        [JobSummary("j", JobState.DONE)],
+        "5:j",
+    )
 
 
 @pytest.mark.parametrize(
     ("read", "said"),
     [
-        (responses.accepted, {"id": "j"}),
-        (responses.state, {"state": "perplexed"}),
-        (responses.state, []),
-        (responses.view, {"state": "done"}),
-        (responses.view, {**_status(), "stages": 5}),
-        (responses.rows, {"rows": [{"path": 1}]}),
-        (responses.page, {"jobs": [{}]}),
-        (responses.seats, [{"seat": "a"}]),
-        (responses.queues, [1]),
-        (responses.outcome, {"state": "failed", "error": None}),
-        (responses.outcome, {"state": "done"}),
-        (responses.piece, b'{"path": "root"}'),
-        (responses.piece, b"no json"),
-        (responses.fault, b'{"error": "e"}'),
+        (responses.read_job_id, {"id": "j"}),
+        (responses.read_state, {"state": "perplexed"}),
+        (responses.read_state, []),
+        (responses.read_view, {"state": "done"}),
+        (responses.read_view, {**_status(), "stages": 5}),
+        (responses.read_rows, {"rows": [{"path": 1}]}),
+        (responses.read_job_page, {"jobs": [{}]}),
+        (responses.read_seats, [{"seat": "a"}]),
+        (responses.read_queues, [1]),
+        (responses.read_result, {"state": "failed", "error": None}),
+        (responses.read_result, {"state": "done"}),
+        (responses.read_piece, b'{"path": "root"}'),
+        (responses.read_piece, b"no json"),
+        (responses.read_stream_error, b'{"error": "e"}'),
     ],
 )
 def test_what_is_no_gateways_answer_is_told_so(read: Any, said: Any) -> None:
-    with pytest.raises(GatewayUnreachable, match="no gateway that this client understands"):
+    with pytest.raises(GatewayUnreachable, match="The answer is not one"):
         read(said)

@@ -1,4 +1,4 @@
-"""Which way a client takes: by a gateway or by the server, as its URL says."""
+"""The class of client that a URL leads to, and the surface that all clients share."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from gridq.client import (
     AsyncBrokerClient,
     AsyncClient,
     AsyncGatewayClient,
+    BaseAsyncClient,
+    BaseClient,
     BrokerClient,
     Client,
     GatewayClient,
@@ -40,7 +42,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("url", "way"),
     [(None, BrokerClient), *((u, BrokerClient) for u in SERVERS), *((u, GatewayClient) for u in GATEWAYS)],
 )
-def test_the_url_says_which_way_it_is(url: str | None, way: type[Client]) -> None:
+def test_the_url_decides_the_class(url: str | None, way: type[Client]) -> None:
     with Client(url) as client:
         assert type(client) is way
         assert isinstance(client, gridq.Client)
@@ -50,17 +52,17 @@ def test_the_url_says_which_way_it_is(url: str | None, way: type[Client]) -> Non
     asyncio.run(other.close())
 
 
-def test_the_environment_says_it_where_nobody_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_url_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDQ_URL", "http://127.0.0.1:1/")
     monkeypatch.setenv("GRIDQ_KEY", "gq_a_b")
     with Client() as client:
         assert isinstance(client, GatewayClient)
-        request = client.gateways.request(0, _call("/jobs"))
+        request = client.gateways.build_request(0, _call("/jobs"))
         assert str(request.url) == "http://127.0.0.1:1/jobs"
         assert request.headers["authorization"] == "Bearer gq_a_b"
     with Client("redis://127.0.0.1:1/0") as client:  # what is given goes before
         assert isinstance(client, BrokerClient)
-    with BrokerClient() as client:  # who says which way goes it
+    with BrokerClient() as client:  # the class that you name wins
         assert client.url == settings().broker_url.get_secret_value()
 
 
@@ -77,7 +79,7 @@ def test_a_key_that_is_given_goes_before_the_settings(monkeypatch: pytest.Monkey
     monkeypatch.setenv("GRIDQ_KEY", "gq_a_environment")
     with Client("http://127.0.0.1:1", "gq_a_given") as client:
         assert isinstance(client, GatewayClient)
-        assert client.gateways.request(0, _call("/")).headers["authorization"] == "Bearer gq_a_given"
+        assert client.gateways.build_request(0, _call("/")).headers["authorization"] == "Bearer gq_a_given"
     with Client("redis://127.0.0.1:1/0", "gq_a_given") as client:
         assert client.config.key == SecretStr("gq_a_given")
 
@@ -119,27 +121,27 @@ def test_a_wrong_setting_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert "secret" not in str(caught.value)
 
 
-def test_every_way_has_every_method_with_the_same_arguments() -> None:
-    names = [name for name in vars(Client) if not name.startswith("_") and callable(getattr(Client, name))]
+def test_every_client_has_every_method_with_the_same_arguments() -> None:
+    names = [name for name in vars(BaseClient) if not name.startswith("_") and callable(getattr(BaseClient, name))]
     assert len(names) >= 20
     for way in (BrokerClient, GatewayClient):
         for name in names:
-            assert _arguments(way, name) == _arguments(Client, name), (way, name)
-            assert name == "run" or getattr(way, name) is not getattr(Client, name), (way, name)
-    short = [name for name in vars(AsyncClient) if not name.startswith("_")]
+            assert _arguments(way, name) == _arguments(BaseClient, name), (way, name)
+            assert name == "run" or getattr(way, name) is not getattr(BaseClient, name), (way, name)
+    short = [name for name in vars(BaseAsyncClient) if not name.startswith("_")]
     assert {*names} - {"reader"} == {*short} - {"sync"}
-    for way in (AsyncClient, AsyncBrokerClient, AsyncGatewayClient):
+    for way in (BaseAsyncClient, AsyncBrokerClient, AsyncGatewayClient):
         for name in {*names} - {"reader"}:
-            assert _arguments(way, name) == _arguments(Client, name), (way, name)
-    # What the base does not do by its synchronous client each way does itself.
-    undone = [name for name in short if "NotImplementedError" in inspect.getsource(vars(AsyncClient)[name])]
+            assert _arguments(way, name) == _arguments(BaseClient, name), (way, name)
+    # Each class implements what the base class does not do by its synchronous client.
+    undone = [name for name in short if "NotImplementedError" in inspect.getsource(vars(BaseAsyncClient)[name])]
     assert {"result", "wait", "stream", "close"} <= {*undone}
     for way in (AsyncBrokerClient, AsyncGatewayClient):
         for name in undone:
-            assert getattr(way, name) is not getattr(AsyncClient, name), (way, name)
+            assert getattr(way, name) is not getattr(BaseAsyncClient, name), (way, name)
 
 
-def test_what_is_no_way_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="Telegraph"):
         gridq.client.Telegraph  # noqa: B018
 
@@ -154,7 +156,7 @@ def _call(path: str) -> gridq.client.gateway_calls.Call:
     return Call("GET", path)
 
 
-def test_who_takes_the_way_by_the_server_loads_nothing_of_the_other() -> None:
+def test_a_broker_client_loads_no_http_library() -> None:
     program = "import sys, gridq; gridq.Client('redis://127.0.0.1:1/0'); print('httpx' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
