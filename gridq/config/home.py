@@ -7,15 +7,27 @@ that wrote it holds the lock beside it, so that what a killed one left is never 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from gridq.errors import ConfigError
+
+# Everything but the help texts imports this module, and it is the first that needs POSIX.
+if sys.platform == "win32":
+    raise ConfigError(
+        "gridq does not run on Windows",
+        {
+            "reason": "it needs Linux or macOS",
+            "fix": "install it in WSL 2: https://learn.microsoft.com/windows/wsl/install",
+        },
+    )
+
+import fcntl
 
 CONFIG = "config.toml"
 GRID = "grid"

@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import signal
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib.metadata import version
@@ -20,15 +19,15 @@ from fastapi import FastAPI
 
 from gridq.config.settings import Settings
 from gridq.errors import StartTimeout
-from gridq.execution.shutdown import AT_ONCE, LAST_WORD
-from gridq.gateway.auth.caller import Callers
-from gridq.gateway.grid.connection import Door
-from gridq.gateway.grid.snapshot import Glance
+from gridq.execution.shutdown import LAST_WORD_SECONDS, SECOND_SIGNAL_SECONDS
+from gridq.gateway.auth.caller import Authenticator
+from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.grid.snapshot import GridSnapshot
 from gridq.gateway.http import middleware, openapi
-from gridq.gateway.http.connections import Connection
-from gridq.gateway.http_workers.hosting import Hosting
+from gridq.gateway.http.connections import BoundedConnection
+from gridq.gateway.http_workers.hosting import WorkerHost
 from gridq.gateway.metrics import request_metrics
-from gridq.gateway.metrics.collector import Metrics
+from gridq.gateway.metrics.collector import MetricsCollector
 from gridq.gateway.options import GatewayOptions, check_certificate
 from gridq.gateway.routes import anthropic, enrolment, events, health, jobs, metrics, openai, queues, workers
 from gridq.store.connection import check_server, connect_to_submit, translated
@@ -43,17 +42,17 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        door = app.state.door = await Door.open(config, options)
-        app.state.callers = Callers(door)
-        app.state.glance = Glance(door)
-        app.state.metrics = Metrics(door, app.state.tally)
-        app.state.hosting = Hosting(config)
-        app.state.hosting.start()
+        grid = app.state.grid = await GridConnection.open(config, options)
+        app.state.authenticator = Authenticator(grid)
+        app.state.snapshot = GridSnapshot(grid)
+        app.state.metrics = MetricsCollector(grid, app.state.request_metrics)
+        app.state.worker_host = WorkerHost(config)
+        app.state.worker_host.start()
         try:
             yield
         finally:
-            await asyncio.to_thread(app.state.hosting.stop)
-            await door.close()
+            await asyncio.to_thread(app.state.worker_host.stop)
+            await grid.close()
 
     app = FastAPI(
         title="gridq",
@@ -66,7 +65,7 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
     )
     for part in (openai, anthropic, jobs, events, workers, enrolment, queues, health, metrics):
         app.include_router(part.router)
-    middleware.install(app, config, options, lambda: app.state.glance.origins.get())
+    middleware.install(app, config, options, lambda: app.state.snapshot.origins.get())
     request_metrics.install(app)
     openapi.describe(app)
     return app
@@ -89,10 +88,10 @@ class _Server(uvicorn.Server):
             self._ready(self.url)
 
     async def shutdown(self, sockets: Any = None) -> None:
-        door: Door = self._app.state.door
-        door.closing = True  # whoever watches without an end is told to come back elsewhere
-        hosting: Hosting = self._app.state.hosting
-        hosting.leave()  # within the same time
+        grid: GridConnection = self._app.state.grid
+        grid.closing = True  # whoever watches without an end is told to come back elsewhere
+        worker_host: WorkerHost = self._app.state.worker_host
+        worker_host.begin_stop()  # within the same time
         await super().shutdown(sockets)
         if self.force_exit:  # the lifespan would wait for what those workers run, and for the server
             os._exit(os.EX_OK)
@@ -101,7 +100,7 @@ class _Server(uvicorn.Server):
         """The first signal ends it in order, at the latest LAST_WORD seconds after the drain even where the
         server is away; the second one cuts off what is open, within AT_ONCE.
         """
-        seconds = AT_ONCE if self.should_exit else self._drain + LAST_WORD
+        seconds = SECOND_SIGNAL_SECONDS if self.should_exit else self._drain + LAST_WORD_SECONDS
         self.force_exit, self.should_exit = self.should_exit, True
         last = threading.Timer(seconds, _end_now)
         last.daemon = True
@@ -156,8 +155,8 @@ def make_server(config: Settings, options: GatewayOptions, ready: Callable[[str]
             app,
             host=options.host,
             port=options.port,
-            loop="uvloop" if sys.platform != "win32" else "asyncio",
-            http=Connection,
+            loop="uvloop",
+            http=BoundedConnection,
             ws="none",
             lifespan="on",
             log_config=None,
