@@ -21,7 +21,7 @@ from gridq.protocol.models import Json
 from gridq.store.connection import connect, now_ms
 from workers.supervisor import programs
 from workers.supervisor.embedded_server import EmbeddedServer, free_port
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 READY = 120.0
 
@@ -63,7 +63,7 @@ class BenchGrid:
             self.store = connect(self.server.url, name="bench")
             stack.callback(self.store.close)
             served = [] if self.supervised else self.names
-            self.home = Home(self.config, served, folder=self.folder / "logs")
+            self.home = GridProcesses(self.config, served, folder=self.folder / "logs")
             stack.callback(self.home.stop, 5.0)
             self.home.start(READY)
             if self.supervised:
@@ -166,5 +166,5 @@ class BenchGrid:
 
     def claimed(self, job: str) -> tuple[int, int]:
         """How often a job's only stage was claimed, and when last, by the server's clock in ms."""
-        attempts, at = self.store.hmget(self.key("job", job), "a:0", "st:0")
+        attempts, at = self.store.hmget(self.key("job", job), "attempts:0", "started_at:0")
         return int(attempts or 0), int(at or 0)

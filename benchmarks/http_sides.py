@@ -21,7 +21,7 @@ from benchmarks.sides import environment
 from gridq.store.connection import connect
 from workers.supervisor import programs
 from workers.supervisor.embedded_server import EmbeddedServer, free_port
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 from workers.supervisor.programs import Program
 
 CONCURRENCY = 16
@@ -113,7 +113,7 @@ class HttpSides:
         self.config = stack.enter_context(environment(server.url, home, 60.0, profiles="llm"))
         self.store = connect(server.url, name="bench")
         stack.callback(self.store.close)
-        self.home = stack.enter_context(Home(self.config, ["bench"], folder=self.folder / "logs"))
+        self.home = stack.enter_context(GridProcesses(self.config, ["bench"], folder=self.folder / "logs"))
         port = free_port()
         command = (
             sys.executable,

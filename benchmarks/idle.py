@@ -23,9 +23,9 @@ from benchmarks.http_sides import family, shared_out_memory
 from benchmarks.measure import Figure, Measured, Ratio
 from benchmarks.sides import environment, memory_of
 from gridq.client import BrokerClient
-from tests.fakes.programs import FakeClis
+from tests.fakes.programs import FakePrograms
 from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 from workers.supervisor.programs import Program
 
 MB = 90.0
@@ -43,14 +43,14 @@ def run(*, calls: int = 100, settle: float = 5.0) -> list[Measured]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gridq-bench-")))
         certificate = Certificate(folder)
         port, _ = stack.enter_context(http_upstream.running(certificate.files))
-        fakes = FakeClis(folder / "bin", "claude")
+        fakes = FakePrograms(folder / "bin", "claude")
         server = stack.enter_context(EmbeddedServer())
         home = folder / "home"
         home.mkdir(mode=0o700)
         (home / "seats.toml").write_text(_seats(folder, port, fakes))
         config = stack.enter_context(environment(server.url, home, 60.0, profiles="gpu,llm"))
         env = {"SSL_CERT_FILE": str(certificate.trusted)}
-        machine = Home(config, list(MODELS), folder=folder / "logs", env=env)
+        machine = GridProcesses(config, list(MODELS), folder=folder / "logs", env=env)
         stack.callback(machine.stop, 5.0)
         machine.start(READY)
         client = BrokerClient(server.url, config=config)
@@ -80,7 +80,7 @@ def run(*, calls: int = 100, settle: float = 5.0) -> list[Measured]:
     return [*beside, *found]
 
 
-class ByCelery(Home):
+class ByCelery(GridProcesses):
     """The same by Celery's own command."""
 
     def _program(self, name: str) -> Program:
@@ -91,7 +91,7 @@ class ByCelery(Home):
         return replace(program, command=command)
 
 
-def _seats(folder: Path, port: int, fakes: FakeClis) -> str:
+def _seats(folder: Path, port: int, fakes: FakePrograms) -> str:
     key = folder / "key"
     key.write_text("sk-bench\n")
     key.chmod(0o600)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from benchmarks.grids import BenchGrid
 from benchmarks.measure import Figure, Measured, percentile, tell
-from workers.supervisor.children import MOST, WINDOW
+from workers.supervisor.children import MAX_EXITS, EXIT_WINDOW_SECONDS
 
 SEATS = 3
 CONCURRENCY = 8
@@ -24,7 +24,7 @@ LONGEST = 120.0
 
 PATIENCE = 30.0
 
-SPACED = WINDOW / (MOST - 1) + 1
+SPACED = EXIT_WINDOW_SECONDS / (MAX_EXITS - 1) + 1
 """Seconds between two kills of one seat under the supervisor, which gives up what ends too often."""
 
 

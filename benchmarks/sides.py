@@ -23,7 +23,7 @@ from gridq.store.connection import connect
 from gridq.submission import inbox
 from tests.fakes.bench_profile import BENCH
 from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 CONCURRENCY = 8
 SEAT = "bench"
@@ -104,7 +104,7 @@ class Sides:
             self.config = stack.enter_context(environment(self.server.url, home, RESULT_TTL))
             self.store = connect(self.server.url, name="bench")
             stack.callback(self.store.close)
-            self.home = stack.enter_context(Home(self.config, [SEAT], folder=folder / "logs"))
+            self.home = stack.enter_context(GridProcesses(self.config, [SEAT], folder=folder / "logs"))
             self.client = BrokerClient(self.server.url, config=self.config)
             stack.callback(self.client.close)
             self.bare = stack.enter_context(

@@ -17,7 +17,7 @@ from gridq.protocol.queue_names import ROUTER
 imports = ("gridq.tasks", "gridq.execution.tasks", "gridq.router.process")
 
 # Within Celery's command a wrong setting is one line and exit code 2; any other program gets the ConfigError.
-with startup_errors.told() if click.get_current_context(silent=True) else nullcontext():
+with startup_errors.exit_on_error() if click.get_current_context(silent=True) else nullcontext():
     _server = server_options(settings())
 
 for _name in OVERRIDES:

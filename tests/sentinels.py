@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import redis
 
-from workers.supervisor.embedded_server import EmbeddedServer, find_server, free_port
+from workers.supervisor.embedded_server import EmbeddedServer, find_server_program, free_port
 
 NAME = "main"
 PASSWORD = "servers"
@@ -125,7 +125,7 @@ class Watched:
         ]  # fmt: skip
         (folder / "sentinel.conf").write_text("\n".join(lines) + "\n")
         with (folder / "log").open("wb") as log:
-            command = [find_server(), str(folder / "sentinel.conf"), "--sentinel"]
+            command = [find_server_program(), str(folder / "sentinel.conf"), "--sentinel"]
             self._sentinels.append(subprocess.Popen(command, stdout=log, stderr=log))
         self.ports.append(port)
         # Else they look at a server each ten seconds, and make a replica of an old primary eight later.

@@ -13,7 +13,7 @@ from gridq.client import Client
 from gridq.config.settings import Settings
 from tests.fakes.bench_profile import BENCH
 from tests.pointed import pointed_at
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 NOTE = '''
 import os
@@ -33,7 +33,7 @@ class WholeGrid:
 
     config: Settings
     client: Client
-    home: Home
+    home: GridProcesses
 
 
 @contextmanager
@@ -67,6 +67,6 @@ def whole(
     children = {**told, "PYTHONPATH": str(folder), **(env or {})}
     with (
         pointed_at(config) as client,
-        Home(config, list(seats), routers=routers, folder=folder / "logs", env=children) as home,
+        GridProcesses(config, list(seats), routers=routers, folder=folder / "logs", env=children) as home,
     ):
         yield WholeGrid(config, client, home)

@@ -24,7 +24,7 @@ from gridq.config.settings import Settings
 from gridq.limits import api_keys
 from tests.acceptance.test_demo import needs_model
 from tests.compose import ROOT, Service, load, programs
-from workers.supervisor.embedded_server import find_server, free_port
+from workers.supervisor.embedded_server import find_server_program, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +90,7 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]
     (folder / "ping").write_text(PING.format(python=sys.executable))
     (folder / "ping").chmod(0o755)
     cli = shutil.which("valkey-cli") or shutil.which("redis-cli") or str(folder / "ping")
-    path = programs(folder / "bin", valkey_server=find_server(), valkey_cli=cli)
+    path = programs(folder / "bin", valkey_server=find_server_program(), valkey_cli=cli)
     here = {
         "/run/secrets/": f"{folder}/secrets/", "/etc/gridq/redis.conf": str(folder / "redis.conf"),
         "redis:6379": f"127.0.0.1:{port}", "-p 6379": f"-p {port}", "5555": str(flower),

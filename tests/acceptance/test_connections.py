@@ -22,7 +22,7 @@ from tests.acceptance.grids import NOTE, whole
 from tests.waiting import wait_for
 from tests.chaos.proxy import Proxy
 from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ class Grid:
     server: EmbeddedServer
     proxy: Proxy
     client: Client
-    home: Home
+    home: GridProcesses
     direct: redis.Redis
     notes: Path
 

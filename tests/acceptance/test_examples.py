@@ -15,9 +15,9 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.store.connection import connect
-from tests.fakes.model_server import OpenAIServer
+from tests.fakes.openai_server import OpenAIServer
 from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MOST_LINES = 60
@@ -64,7 +64,7 @@ def environment(
             profiles=("llm", "dataset"),
         )  # fmt: skip
         path = {"PYTHONPATH": os.pathsep.join((str(EXAMPLES), str(installed)))}
-        grid = Home(
+        grid = GridProcesses(
             config,
             ["local", "api", "datasets"],
             folder=folder / "logs",

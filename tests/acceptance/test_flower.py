@@ -20,7 +20,7 @@ from tests.flower_process import FlowerProcess, known
 from tests.pointed import environment, pointed_at
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 CANARY = "canary-4711-in-the-prompt"
 SEATS = '[[bench]]\nname = "bench"\nconcurrency = 2\n[[bench]]\nname = "spare"\nconcurrency = 1\nslugs = ["spare"]\n'
@@ -41,7 +41,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     env = {"GRIDQ_DRAIN": "1"}
     with (
         pointed_at(config) as client,
-        Home(config, ["bench", "spare"], folder=folder / "logs", env=env) as home,
+        GridProcesses(config, ["bench", "spare"], folder=folder / "logs", env=env) as home,
     ):
         yield WholeGrid(config, client, home)
 

@@ -27,11 +27,11 @@ from gridq.store.connection import connect
 from gridq.tasks import run_graph
 from tests.acceptance.homes import HomeFolder
 from tests.conftest import GridEnv
-from tests.fakes.model_server import OpenAIServer
+from tests.fakes.openai_server import OpenAIServer
 from tests.flower_process import FlowerProcess
 from tests.pointed import pointed_at
 from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ models = [{{ name = "locked" }}]
 class Talkative:
     """A grid at DEBUG, in JSON, narrated; `published` is what its server handed to any subscriber."""
 
-    home: Home
+    home: GridProcesses
     client: Client
     api: OpenAIServer
     folder: Path
@@ -121,7 +121,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
         }  # fmt: skip
         with (
             pointed_at(config) as client,
-            Home(config, ["local", "api", "locked"], folder=folder / "logs", env=env) as home,
+            GridProcesses(config, ["local", "api", "locked"], folder=folder / "logs", env=env) as home,
         ):
             up = Talkative(home, client, api, folder / "logs")
             with Watched(up):
@@ -182,7 +182,7 @@ def test_what_happens_is_told_with_whom_it_is_about(grid: Talkative) -> None:
     assert admitted["sentence"] == f"Job {job.id[:8]} (canaries) was admitted for agent default: 1 stage."
     worker = grid.client.rows(job.id)[0].worker
     about = {"job": job.id, "attempt": 1, "worker": worker, "name": "canaries"}
-    taken = grid.wait_for("stage taken", **about)
+    taken = grid.wait_for("stage claimed", **about)
     assert taken["sentence"].startswith(f"{worker} took canaries/llm_complete (attempt 1) after ")
     done = grid.wait_for("stage done", **about, stage=taken["stage"])
     assert done["tokens_out"] > 0
@@ -205,9 +205,9 @@ def test_failures_are_told_by_their_codes(grid: Talkative) -> None:
 
 def test_a_seat_whose_key_is_refused_is_paused_without_a_word_of_the_key(grid: Talkative) -> None:
     job = grid.client.submit(stage("llm_complete", model="locked"), {"prompt": CANARY})
-    paused = grid.wait_for("seat paused", job=job)
+    paused = grid.wait_for("seat cooldown", job=job)
     assert paused["code"] == "seat.degraded"
-    assert grid.wait_for("stage tried again", job=job)["code"] == "seat.degraded"
+    assert grid.wait_for("stage retried", job=job)["code"] == "seat.degraded"
     grid.client.cancel(job)
 
 
@@ -230,9 +230,9 @@ def test_a_message_that_no_task_fits_is_not_shown(grid: Talkative) -> None:
 
 def test_a_dead_worker_is_told(grid: Talkative) -> None:
     job = grid.client.submit(stage("nap"), CANARY)
-    grid.wait_for("stage taken", job=job)
+    grid.wait_for("stage claimed", job=job)
     grid.home.children["local"].kill()
-    grid.wait_for("workers dead")
+    grid.wait_for("workers died")
     told = grid.wait_for("stage lost", job=job)
     assert (told["stage"], told["attempt"], told["after"]) == ("root", 1, "again")
     assert told["worker"].startswith("local@")
@@ -260,7 +260,7 @@ def test_flower_writes_the_same_lines(grid: Talkative) -> None:
 def test_the_canary_is_nowhere(grid: Talkative) -> None:
     """Last: every log, every event and whatever Celery printed of all that was done above."""
     told = grid.text()
-    for event in ("job done", "job failed", "job refused", "seat paused", "workers dead", "stage lost"):
+    for event in ("job done", "job failed", "job refused", "seat cooldown", "workers died", "stage lost"):
         assert grid.lines(event), f"{event}: this test looks at too little"
     assert '"level": "debug"' in told
     assert CANARY not in told

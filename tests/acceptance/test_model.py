@@ -15,7 +15,7 @@ from gridq.config.settings import Settings
 from tests.acceptance.grids import WholeGrid
 from tests.pointed import pointed_at
 from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 MODEL = "smollm2-135m-instruct"
 
@@ -27,7 +27,7 @@ def model_grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory)
     config = Settings(
         broker_url=server.url, prefix=f"m{secrets.token_hex(3)}:", home=folder / "home", profiles=("gpu",)
     )
-    with pointed_at(config) as client, Home(config, ["cpu"], folder=folder / "logs") as home:
+    with pointed_at(config) as client, GridProcesses(config, ["cpu"], folder=folder / "logs") as home:
         yield WholeGrid(config, client, home)
 
 

@@ -35,7 +35,7 @@ from tests.hygiene import keys_without_ttl
 from tests.pointed import pointed_at
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 QUOTAS = """\
 [agents.ann]
@@ -79,7 +79,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
         stages_dir=folder / "stages",
     )  # fmt: skip
     env = {"GRIDQ_QUOTAS": str(file), "GRIDQ_STAGES_DIR": str(folder / "stages"), "GRIDQ_DRAIN": "2"}
-    with pointed_at(config, env) as client, Home(config, ["bench"], folder=folder / "logs", env=env):
+    with pointed_at(config, env) as client, GridProcesses(config, ["bench"], folder=folder / "logs", env=env):
         yield Grid(client, file, folder / "logs")
 
 

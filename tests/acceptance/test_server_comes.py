@@ -13,7 +13,7 @@ from tests.fakes.bench_profile import BENCH
 from tests.fakes.slow_server import SlowServer
 from tests.pointed import pointed_at
 from tests.waiting import wait_for
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def test_supervised_ones_wait_for_a_server_that_is_away_and_then_reads_its_data(
             home=tmp_path / "home",
             profiles=(BENCH,),
         )
-        home = Home(config, ["bench"], folder=tmp_path / "logs")
+        home = GridProcesses(config, ["bench"], folder=tmp_path / "logs")
         parts = {name: home.spawn(name) for name in ("router0", "bench")}
 
         def all_say(words: str) -> bool:

@@ -44,7 +44,7 @@ from tests.conftest import GridEnv
 from tests.integration.witness_app import make, notes
 from tests.waiting import wait_for
 from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ def grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-def home(grid: WholeGrid) -> Home:
+def home(grid: WholeGrid) -> GridProcesses:
     return grid.home
 
 
@@ -73,7 +73,7 @@ def client(grid: WholeGrid) -> Client:
     return grid.client
 
 
-def test_what_is_popped_and_lost_with_its_consumer_costs_no_job(client: Client, home: Home) -> None:
+def test_what_is_popped_and_lost_with_its_consumer_costs_no_job(client: Client, home: GridProcesses) -> None:
     for child in home.children.values():
         child.send_signal(
             signal.SIGSTOP
@@ -106,7 +106,7 @@ def test_a_wake_up_that_comes_twice_runs_nothing_twice(client: Client) -> None:
         assert [row.attempt for row in client.rows(job)] == [1, 1]
 
 
-def test_a_killed_worker_leaves_nothing_in_celerys_hands(client: Client, home: Home) -> None:
+def test_a_killed_worker_leaves_nothing_in_celerys_hands(client: Client, home: GridProcesses) -> None:
     job = client.submit(graph(SLEEP), 1)
     wait_for(lambda: sum(seat.busy for seat in client.workers()) == 1)
     home.children["bench"].send_signal(signal.SIGKILL)
@@ -117,7 +117,7 @@ def test_a_killed_worker_leaves_nothing_in_celerys_hands(client: Client, home: H
     assert [row.attempt for row in client.rows(job)] == [2]
 
 
-def test_a_message_does_not_grow_with_the_graph(client: Client, home: Home) -> None:
+def test_a_message_does_not_grow_with_the_graph(client: Client, home: GridProcesses) -> None:
     for child in home.children.values():
         child.send_signal(signal.SIGSTOP)
     try:
@@ -135,7 +135,7 @@ def test_a_message_does_not_grow_with_the_graph(client: Client, home: Home) -> N
 
 
 def test_an_answer_that_cannot_be_written_is_written_later_and_fails_nothing(
-    client: Client, home: Home
+    client: Client, home: GridProcesses
 ) -> None:
     job = run_graph.delay(graph(SLEEP), 1)
     wait_for(lambda: sum(seat.busy for seat in client.workers()) == 1)

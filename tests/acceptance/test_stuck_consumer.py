@@ -19,7 +19,7 @@ from tests.acceptance.grids import whole
 from tests.waiting import wait_for
 from tests.chaos.proxy import Proxy
 from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ SLEEP = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 60_000}}}
 @dataclass
 class Grid:
     client: Client
-    home: Home
+    home: GridProcesses
     proxy: Proxy
 
     def said(self, name: str) -> str:

@@ -33,7 +33,7 @@ from gridq.limits import ledger
 from gridq.limits.ledger import Entry
 from gridq.limits.verification import Verified, verify
 from gridq.profiles.profile import load
-from gridq.protocol.meters import OWN, sheet
+from gridq.protocol.meters import OWN, parse_budget
 from gridq.protocol.models import Json, Row
 from gridq.protocol.states import JobState
 from gridq.store import values
@@ -90,7 +90,7 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str]) -> Books:
         for job in some:
             look.lrange(keys("result", job), 0, -1)
             look.lrange(keys("rows", job), 0, -1)
-            look.hget(keys("summary", job), "n")
+            look.hget(keys("summary", job), "steps")
         replies: list[Any] = look.execute()
         for number, job in enumerate(some):
             ends, rows, count = replies[number * 3 : number * 3 + 3]
@@ -104,9 +104,9 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str]) -> Books:
     charged = {}
     for raw in client.scan_iter(keys("seat", "*"), count=1000):
         seat = raw.decode()[len(keys("seat", "")) :]
-        for meter in sheet(client.hget(raw, OWN), OWN, 0):
+        for meter in parse_budget(client.hget(raw, OWN), OWN, 0):
             if meter.name == "money/month":
-                charged[seat] = meter.used + meter.held
+                charged[seat] = meter.used + meter.reserved
     spent: dict[str, int] = defaultdict(int)
     for raw in client.scan_iter(keys("spent", "*"), count=1000):
         found: Any = client.hgetall(raw)

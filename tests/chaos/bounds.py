@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gridq.limits.ledger import LATE, Entry
-from gridq.protocol.meters import WHOLE
+from gridq.protocol.meters import WHOLE_GRID
 
 MICRO = 1_000_000
 MINUTE_MS = 60_000
 ROUNDING_MS = 2
 """A claim is told as the ms before its end, both rounded."""
 
-Thing = Literal["dollars", "tokens", "requests", "jobs"]
+Resource = Literal["dollars", "tokens", "requests", "jobs"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Bound:
     """
 
     who: str
-    thing: Thing
+    resource: Resource
     amount: int
     per: str
     own: bool = True
@@ -56,7 +56,7 @@ class Bound:
     def value(self) -> str:
         """The amount as the files have it."""
         whole = self.amount / self.share
-        return f"{whole / MICRO:.6f}" if self.thing == "dollars" else f"{whole:.0f}"
+        return f"{whole / MICRO:.6f}" if self.resource == "dollars" else f"{whole:.0f}"
 
 
 def lines_of(limits: Iterable[Bound]) -> str:
@@ -118,14 +118,14 @@ class Use:
     def to_json(self) -> dict[str, str | int]:
         """The figures."""
         bound = self.bound
-        return {"who": bound.who, "of": bound.amount, "thing": bound.thing, "per": bound.per,
+        return {"who": bound.who, "of": bound.amount, "thing": bound.resource, "per": bound.per,
                 "used": self.most, "late": self.late, "windows": self.windows}  # fmt: skip
 
 
 def overdrawn(uses: Iterable[Use]) -> tuple[str, ...]:
     """In words, each limit of which more was used than may be."""
     return tuple(
-        f"{use.bound.who}: {use.most} {use.bound.thing} in {use.bound.per}, of {use.bound.amount} and "
+        f"{use.bound.who}: {use.most} {use.bound.resource} in {use.bound.per}, of {use.bound.amount} and "
         f"{use.late} of attempts given up"
         for use in uses
         if use.over
@@ -178,11 +178,11 @@ def _begins(entry: Entry, bound: Bound) -> bool:
     """Whether an entry says that a window of a bound begins, with nothing used of it."""
     if entry.what != "refill":
         return False
-    name = f"{'money' if bound.thing == 'dollars' else bound.thing}/{bound.per}"
+    name = f"{'money' if bound.resource == 'dollars' else bound.resource}/{bound.per}"
     if bound.kind == "seat":
         sheet = "own" if bound.own else "grid"
         return (entry.seat, entry.queue) == (bound.name, f"{sheet}/{name}")
-    bearer = WHOLE if bound.kind == "grid" else f"{bound.kind[0]}:{bound.name}"
+    bearer = WHOLE_GRID if bound.kind == "grid" else f"{bound.kind[0]}:{bound.name}"
     return (entry.seat, entry.agent, entry.queue) == ("", bearer, name)
 
 
@@ -190,14 +190,14 @@ def _used(bound: Bound, entry: Entry) -> int:
     """What an entry uses of a bound that it concerns. Agents and teams pay for what is recorded, seats and
     what is above them for all of it.
     """
-    if bound.thing == "jobs":
+    if bound.resource == "jobs":
         return int(entry.what == "job")
     pays = entry.charged == "agent" if bound.kind in ("agent", "team") else entry.charged is not None
     if not pays:
         return 0
-    if bound.thing == "requests":
+    if bound.resource == "requests":
         return entry.requests
-    return entry.tokens_in + entry.tokens_out if bound.thing == "tokens" else entry.micro_dollars or 0
+    return entry.tokens_in + entry.tokens_out if bound.resource == "tokens" else entry.micro_dollars or 0
 
 
 def _requests(entries: list[Entry]) -> list[tuple[int, Entry]]:

@@ -8,7 +8,7 @@ import typer
 
 from gridq.cli.commands.audit import as_json as checks_as_json
 from gridq.cli.commands.audit import show as show_checks
-from gridq.cli.output import console, plain_table
+from gridq.cli.output import make_console, make_table
 from tests.chaos.judge import STANDINGS
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _sums(counts: Any) -> str:
 
 def table(result: Result) -> Table:
     """The figures as a table."""
-    found = plain_table("what", "how much")
+    found = make_table("what", "how much")
     for name, text in figures(result):
         found.add_row(name, text)
     return found
@@ -65,7 +65,7 @@ def table(result: Result) -> Table:
 
 def show(result: Result) -> None:
     """Print the table and every rule with what breaks it."""
-    console().print(table(result))
+    make_console().print(table(result))
     typer.echo("")
     show_checks(result.checks)
 

@@ -9,7 +9,7 @@ from redis.exceptions import BusyLoadingError, ConnectionError
 
 from gridq.store.connection import connect
 from tests.waiting import wait_for
-from workers.supervisor.embedded_server import HOST, EmbeddedServer, find_server
+from workers.supervisor.embedded_server import HOST, EmbeddedServer, find_server_program
 
 WRITES = 200_000
 DELAY = 10
@@ -42,7 +42,7 @@ class SlowServer(EmbeddedServer):
         """Start it, anew where it runs, and return while it reads."""
         self.kill()
         self.delay = DELAY
-        self._spawn(find_server())
+        self._spawn(find_server_program())
         self.delay = 0
         wait_for(self._reads)
 

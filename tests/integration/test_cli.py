@@ -24,7 +24,7 @@ from gridq.config.settings import Settings
 from gridq.protocol.states import JobState
 from tests.fakes.bench_profile import BENCH
 from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 # Started from a script's background, as some continuous integration does, a child would ignore Ctrl-C.
 HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -87,7 +87,7 @@ def shell(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
         "COLUMNS": "80",
         "TERM": "xterm",
     }
-    with Home(config, ["local", "bench"], folder=folder / "logs", env={"GRIDQ_DRAIN": "1"}):
+    with GridProcesses(config, ["local", "bench"], folder=folder / "logs", env={"GRIDQ_DRAIN": "1"}):
         yield Shell(config, env, folder)
     client = Client(config=config)
     for key in client.redis.scan_iter(f"{config.prefix}*", count=1000):

@@ -16,10 +16,11 @@ from gridq.gateway.options import gateway_options
 from gridq.router.router import Router
 from tests.fakes.bench_profile import BENCH
 from tests.fakes.slow_server import SlowServer
-from workers.machine.probing import find
+from workers.machine.probing import probe_machine
 from workers.process.lifecycle import Worker
-from workers.supervisor import serving, up
-from workers.supervisor.up import Wanted
+from workers.supervisor import up
+from workers.supervisor import worker as seats_worker
+from workers.supervisor.up import UpOptions
 
 SAYS = "the server reads its data"
 
@@ -67,7 +68,7 @@ def _router(say: Callable[[str], None]) -> None:
 
 
 def _worker(say: Callable[[str], None]) -> None:
-    seat = find(settings(), {}).chosen(["local"])[0]
+    seat = probe_machine(settings(), {}).chosen(["local"])[0]
     worker = Worker(app, settings(), seat, ["gridq:local"], 1)
     worker.session.scripts.adopt()
     worker.lock.close()
@@ -79,12 +80,12 @@ def _gateway(say: Callable[[str], None]) -> None:
 
 def _gridq_worker(say: Callable[[str], None]) -> None:
     with pytest.raises(ConfigError, match="no seat 'none'"):
-        serving.run(settings(), ["none"], say=say, found=lambda seats: None, ready=lambda state: None)
+        seats_worker.run(settings(), ["none"], say=say, found=lambda seats: None, ready=lambda state: None)
 
 
 def _gridq_up(say: Callable[[str], None]) -> None:
     with pytest.raises(ConfigError, match="no seat 'none'"):
-        up.run(settings(), Wanted(("none",), routers=0), say=say, ready=lambda state: None)
+        up.run(settings(), UpOptions(("none",), routers=0), say=say, ready=lambda state: None)
 
 
 @pytest.mark.parametrize("start", [_router, _worker, _gateway, _gridq_worker, _gridq_up])

@@ -21,7 +21,7 @@ from gridq.store.connection import connect
 from gridq.tasks import run_graph
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
-from workers.machine.probing import find
+from workers.machine.probing import probe_machine
 from workers.process.lifecycle import Worker
 from workers.supervisor.embedded_server import EmbeddedServer
 
@@ -38,7 +38,7 @@ def evicting(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cel
 
 
 def _serve(app: Celery) -> Worker:
-    seat = find(settings(), {}).chosen(["local"])[0]
+    seat = probe_machine(settings(), {}).chosen(["local"])[0]
     return Worker(app, settings(), seat, ["gridq:local"], 1)
 
 

@@ -22,7 +22,7 @@ from tests.fakes.responses_server import ResponsesServer
 from tests.pointed import pointed_at
 from tests.real_clis.installing import program
 from tests.waiting import wait_for
-from workers.supervisor.home import Home
+from workers.supervisor.grid_processes import GridProcesses
 
 SEAT = """
 [[llm]]
@@ -167,7 +167,7 @@ def up(name: str, url: str, folder: Path, *, tools: bool = False) -> Iterator[Gr
         )  # fmt: skip
         with (
             pointed_at(config) as client,
-            Home(config, ["good"], folder=folder / "logs", env=workers["good"]),
-            Home(config, ["refused"], routers=0, folder=folder / "logs2", env=workers["refused"]),
+            GridProcesses(config, ["good"], folder=folder / "logs", env=workers["good"]),
+            GridProcesses(config, ["refused"], routers=0, folder=folder / "logs2", env=workers["refused"]),
         ):
             yield Grid(cli, path, folder, cache, server, client)

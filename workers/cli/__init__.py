@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from gridq.cli.command_tree import Tree
+from gridq.cli.command_tree import CommandTree
 
 
 def register(app: typer.Typer) -> None:
     """Offer this package's commands to `gridq`."""
-    Tree.offer("workers.cli.demo", "demo", "probe")
-    Tree.offer("workers.cli.chaos", "chaos")
-    Tree.offer("workers.cli.grid", "up", "down", "status")
-    Tree.offer("workers.cli.worker", "worker", "join")
-    Tree.offer("workers.cli.token", "token")
-    Tree.offer("workers.cli.seat", "seat")
+    CommandTree.offer("workers.cli.demo", "demo", "probe")
+    CommandTree.offer("workers.cli.chaos", "chaos")
+    CommandTree.offer("workers.cli.grid", "up", "down", "status")
+    CommandTree.offer("workers.cli.worker", "worker", "join")
+    CommandTree.offer("workers.cli.token", "token")
+    CommandTree.offer("workers.cli.seat", "seat")

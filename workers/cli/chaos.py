@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from gridq.cli.exit_codes import BREACH, EXITS, AsJson, Debug
-from gridq.cli.output import echo_json
+from gridq.cli.exit_codes import BREACH, EPILOG, DebugOption, JsonOption
+from gridq.cli.output import print_json
 from gridq.errors import ConfigError
 
 app = typer.Typer()
@@ -19,7 +19,7 @@ FAULT_INTERVAL_SECONDS = 1.5
 STAGES_PER_SECOND = 20
 
 
-@app.command(epilog=EXITS, short_help="Test a grid on this machine under faults, then audit it.")
+@app.command(epilog=EPILOG, short_help="Test a grid on this machine under faults, then audit it.")
 def chaos(
     *,
     stages: Annotated[
@@ -50,8 +50,8 @@ def chaos(
     ] = 3,
     routers: Annotated[int, typer.Option("--routers", min=1, max=10, help="Number of routers.")] = 2,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the logs even if no rule is broken.")] = False,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Start a server, routers and several machines on this one, run graphs with every operator on them while
     programs are killed, stopped, drained and disconnected, then audit the result.
@@ -62,7 +62,7 @@ def chaos(
     """
     import secrets
 
-    from workers.supervisor.signals import ended_by_signals
+    from workers.supervisor.signals import exit_on_signals
 
     add_checkout_to_path()
     from tests.chaos import plan as plans
@@ -84,10 +84,10 @@ def chaos(
     log(f"To repeat: gridq chaos --stages {stages} --seed {seed} --seconds {seconds:g} --faults {faults} "
         f"--every {every:g} --machines {machines} --routers {routers}")  # fmt: skip
     log(f"Takes at most {longest(seconds):.0f} s")
-    with ended_by_signals():
+    with exit_on_signals():
         result = run(plan, layout=witnessed(machines, plan), routers=routers, keep=keep, tell=log)
     if json:
-        echo_json(as_json(result))
+        print_json(as_json(result))
     else:
         show(result)
     if result.broken:

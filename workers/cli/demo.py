@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.output import console, echo_json, plain_table
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.output import make_console, make_table, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from workers.machine.seats import Found
+    from workers.machine.seats import ProbeResult
 
 
 app = typer.Typer()
 
 
-@app.command(epilog=EXITS, short_help="Run one graph through a whole grid on this machine.")
+@app.command(epilog=EPILOG, short_help="Run one graph through a whole grid on this machine.")
 def demo(
     *,
     graph: Annotated[
@@ -50,7 +50,7 @@ def demo(
         ),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the grid's folder with its logs.")] = False,
-    debug: Debug = False,
+    debug: DebugOption = False,
 ) -> None:
     """Run one graph through a whole grid on this machine, and show where each stage ran.
 
@@ -70,8 +70,8 @@ def demo(
     )
 
 
-@app.command(epilog=EXITS, short_help="Show what this machine can offer, and what not.")
-def probe(json: AsJson = False, debug: Debug = False) -> None:
+@app.command(epilog=EPILOG, short_help="Show what this machine can offer, and what not.")
+def probe(json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show the seats that this machine can offer, what was looked for in vain and why, and what its owner
     could lend.
 
@@ -79,15 +79,15 @@ def probe(json: AsJson = False, debug: Debug = False) -> None:
     """
     from gridq.config.settings import settings
     from gridq.profiles.profile import load
-    from workers.machine.probing import find
+    from workers.machine.probing import probe_machine
 
     config = settings()
-    found = find(config, load(config.profiles))
+    found = probe_machine(config, load(config.profiles))
     if json:
         seats = [{**each.offer.model_dump(exclude={"config"}), "queues": each.queues} for each in found.seats]
-        echo_json({"seats": seats, "missing": found.missing, "unlent": found.unlent})
+        print_json({"seats": seats, "missing": found.missing, "unlent": found.unlent})
         return
-    out = console()
+    out = make_console()
     out.print(seats_table(found))
     if found.missing:
         out.print("\nNot found:")
@@ -103,10 +103,10 @@ def probe(json: AsJson = False, debug: Debug = False) -> None:
     out.print(f"\nServe them: gridq worker; only one: celery -A workers worker --seat {found.seats[-1].name}")
 
 
-def seats_table(found: Found) -> Table:
+def seats_table(found: ProbeResult) -> Table:
     """One row for each seat."""
     columns = ("seat", "kind", "concurrency", "queues", "what it is")
-    table = plain_table(*columns, numbers=("concurrency",), named=True)
+    table = make_table(*columns, numbers=("concurrency",), named=True)
     for seat in found.seats:
         offer = seat.offer
         table.add_row(offer.name, offer.kind, str(offer.concurrency), "\n".join(seat.queues), offer.note)

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.output import echo_json
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.output import print_json
 
 NOTHING_RUNS = 3
 """The exit code of `gridq status` where nothing of this home runs."""
@@ -37,7 +37,7 @@ Narrate = Annotated[
 """The option `--narrate` of commands that start programs of the grid."""
 
 
-@app.command(epilog=EXITS, short_help="Start a whole grid on this machine, and keep it running.")
+@app.command(epilog=EPILOG, short_help="Start a whole grid on this machine, and keep it running.")
 def up(
     *,
     seat: Annotated[
@@ -53,8 +53,8 @@ def up(
         bool, typer.Option("--detach", help="Return once the grid is up; gridq down ends it.")
     ] = False,
     narrate: Narrate = False,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Start a server, routers, a worker for each seat of this machine, a gateway and Flower, until Ctrl-C or
     SIGTERM.
@@ -67,38 +67,38 @@ def up(
     from workers.supervisor import up as grid
 
     began = time.monotonic()
-    wanted = grid.Wanted(tuple(seat or ()), routers, flower, gateway)
+    wanted = grid.UpOptions(tuple(seat or ()), routers, flower, gateway)
 
     def ready(state: dict[str, Any]) -> None:
-        from workers.supervisor.status import started
+        from workers.supervisor.status import format_started
 
-        show(state, json, started(state, time.monotonic() - began, here=not detach))
+        show(state, json, format_started(state, time.monotonic() - began, here=not detach))
 
     if detach:
-        ready(grid.detached(settings(), wanted))
+        ready(grid.start_detached(settings(), wanted))
         return
     grid.run(settings(), wanted, say=say, ready=ready)
     say("Stopped, nothing is left running")
 
 
-@app.command(epilog=EXITS, short_help="End the grid that gridq up started.")
+@app.command(epilog=EPILOG, short_help="End the grid that gridq up started.")
 def down(
     *,
     now: Annotated[bool, typer.Option("--now", help="Do not wait for what runs: it is handed back.")] = False,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """End the `gridq up` of this home, in order, and wait until nothing of it is left. Its data stay.
 
     Where none runs, that is said, and is no error.
     """
     from gridq.config.home import folder
-    from workers.supervisor.down import take_down
+    from workers.supervisor.down import stop_grid
 
     home = folder()
-    done = take_down(home, quickly=now)
+    done = stop_grid(home, quickly=now)
     if json:
-        echo_json(done)
+        print_json(done)
         return
     for name in done["killed"]:
         typer.echo(f"killed: {name}")
@@ -109,19 +109,19 @@ def down(
 
 
 @app.command(epilog=STATUS_EXITS, short_help="Show what of the grid runs on this machine.")
-def status(json: AsJson = False, debug: Debug = False) -> None:
+def status(json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show the parts that run here, the server, the live seats of the grid and how many jobs there are."""
     from gridq.config.home import GRID, WORKER, folder, running
-    from workers.supervisor.control_socket import ask
+    from workers.supervisor.control_socket import query
 
     home = folder()
-    states = [state for name in (GRID, WORKER) if (state := ask(home, name) or running(home, name))]
+    states = [state for name in (GRID, WORKER) if (state := query(home, name) or running(home, name))]
     told = next((state for state in states if "grid" in state), None)
     found, url = (told["grid"], told["server"]) if told else _elsewhere()
     if json:
         private = ("grid", "broker_url")
         parts = [{name: value for name, value in s.items() if name not in private} for s in states]
-        echo_json({"running": parts, "url": url, "grid": found})
+        print_json({"running": parts, "url": url, "grid": found})
     else:
         from workers.supervisor import status as texts
 
@@ -146,7 +146,7 @@ def show(state: dict[str, Any], json: bool, text: str) -> None:
     """What runs, on stdout."""
     try:
         if json:
-            echo_json(state)
+            print_json(state)
         else:
             typer.echo(f"\n{text}\n")
     except OSError:
@@ -158,9 +158,9 @@ def _elsewhere() -> tuple[dict[str, Any], str]:
     from gridq.config.settings import settings
     from gridq.store.connection import connect, safe_url
     from gridq.store.keys import Keys
-    from workers.supervisor.status import look_at_grid
+    from workers.supervisor.status import read_grid
 
     config = settings()
     url = config.broker_url.get_secret_value()
     with connect(url, name="gridq-status", timeout=2.0, retry=False) as client:
-        return look_at_grid(client, Keys(config.prefix), url), safe_url(url)
+        return read_grid(client, Keys(config.prefix), url), safe_url(url)

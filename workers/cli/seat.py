@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.inputs import seconds_of
-from gridq.cli.output import amount, clock, console, echo_json, plain_table
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.inputs import parse_seconds
+from gridq.cli.output import format_local_time, format_money, make_console, make_table, print_json
 from gridq.errors import ConfigError
 from workers.cli import seat_log
 
@@ -24,7 +24,7 @@ seat_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Lend this machine's seats to the grid, or keep them: the owner's own word.",
-    epilog=EXITS,
+    epilog=EPILOG,
 )
 app.add_typer(seat_app, name="seat")
 seat_log.add(seat_app)
@@ -62,7 +62,7 @@ UNTOLD: dict[str, Any] = {
 """What the grid tells of a seat, where it does not."""
 
 
-@seat_app.command(epilog=EXITS, short_help="Keep a seat, or all: nothing runs there, at once.")
+@seat_app.command(epilog=EPILOG, short_help="Keep a seat, or all: nothing runs there, at once.")
 def pause(
     seat: Seat = None,
     *,
@@ -79,8 +79,8 @@ def pause(
     reason: Annotated[
         str, typer.Option("--reason", help="What the others are told.", show_default=False)
     ] = "",
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Keep a seat of this machine, or all of them, until the time is over or `gridq seat resume`.
 
@@ -93,15 +93,15 @@ def pause(
         raise ConfigError("A pause ends once", {"path": "--until", "fix": "give --for or --until, not both"})
     home = _home_of(seat)
     now = time.time()
-    end = now + seconds_of(for_, "--for", 1, switch.MAX_PAUSE_SECONDS) if for_ is not None else None
+    end = now + parse_seconds(for_, "--for", 1, switch.MAX_PAUSE_SECONDS) if for_ is not None else None
     if until is not None:
         end = switch.parse_until(until, now)
     switch.pause(home, seat, until=end, reason=reason)
     _tell(home, seat, json)
 
 
-@seat_app.command(epilog=EXITS, short_help="Lend a seat, or all, again.")
-def resume(seat: Seat = None, *, json: AsJson = False, debug: Debug = False) -> None:
+@seat_app.command(epilog=EPILOG, short_help="Lend a seat, or all, again.")
+def resume(seat: Seat = None, *, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Lend a seat of this machine, or all of them, again, as far as the seats file allows."""
     from workers.owner import switch
 
@@ -110,8 +110,8 @@ def resume(seat: Seat = None, *, json: AsJson = False, debug: Debug = False) -> 
     _tell(home, seat, json)
 
 
-@seat_app.command(epilog=EXITS, short_help="Show how this machine's seats are lent.")
-def status(seat: Seat = None, *, json: AsJson = False, debug: Debug = False) -> None:
+@seat_app.command(epilog=EPILOG, short_help="Show how this machine's seats are lent.")
+def status(seat: Seat = None, *, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show which seats of this machine are lent, and which are kept, since when, until when and why. Where
     the server answers, also which of them rest, as one whose plan's limit is used up; and of one with a
     budget what is left of the part that is lent, and the whole.
@@ -133,10 +133,10 @@ def _home_of(seat: str | None) -> Path:
     if seat is not None and seat not in list_served_seats(home):  # one that was never served
         from gridq.config.settings import settings
         from gridq.profiles.profile import load
-        from workers.machine.probing import find
+        from workers.machine.probing import probe_machine
 
         config = settings()
-        find(config, load(config.profiles)).chosen([seat], "SEAT")
+        probe_machine(config, load(config.profiles)).chosen([seat], "SEAT")
     return home
 
 
@@ -163,7 +163,7 @@ def _told(home: Path) -> dict[str, dict[str, Any]]:
         config, machine = settings(), machine_id(home)
         url = config.broker_url.get_secret_value()
         with connect(url, name="gridq-seat", timeout=1.0, retry=False) as client:
-            found = registry.live_seats(client, Keys(config.prefix), routers=False)
+            found = registry.read_live_seats(client, Keys(config.prefix), routers=False)
         return {seat.seat.partition(".")[2]: told_of(seat) for seat in found if seat.machine == machine}
     return {}
 
@@ -182,7 +182,7 @@ def told_of(seat: LiveSeat) -> dict[str, Any]:
     own = own_money(seat)
     if own is not None:
         whole = own.limit
-        if seat.share and own.bearer == OWN:
+        if seat.share and own.account == OWN:
             whole = seat.whole_budget or 0
             if int(whole * Fraction(str(seat.share))) != own.limit:  # that of another of its budgets
                 whole = round(own.limit / Fraction(str(seat.share)))
@@ -205,9 +205,9 @@ def _tell(home: Path, seat: str | None, json: bool) -> None:
 
 def _show(home: Path, rows: list[dict[str, Any]], json: bool) -> None:
     if json:
-        echo_json(rows)
+        print_json(rows)
     elif rows:
-        console().print(_table(rows))
+        make_console().print(_table(rows))
     else:
         typer.echo(f"No seat was ever served from {home}. To serve them: gridq worker", err=True)
 
@@ -217,7 +217,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     from workers.owner.watch import LENT
 
     rich = any(row.get("budget") is not None for row in rows)
-    table = plain_table(
+    table = make_table(
         "seat", "state", "since", "until", *(("left", "lent", "of budget") if rich else ()), "because",
         numbers=("left", "lent", "of budget"), named=True,
     )  # fmt: skip
@@ -229,11 +229,11 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         if not row["applied"]:
             state = "its worker has not heeded it yet"
         why = rest or row
-        times = (clock(why[name]) if why[name] else "-" for name in ("since", "until"))
+        times = (format_local_time(why[name]) if why[name] else "-" for name in ("since", "until"))
         window = row.get("budget_window") or "month"
         money = (
             [
-                amount(row["budget_left"]),
+                format_money(row["budget_left"]),
                 in_window(row["budget"], window),
                 in_window(row["whole_budget"], window),
             ]

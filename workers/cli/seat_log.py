@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.grid import client_of
-from gridq.cli.inputs import instant_of
-from gridq.cli.output import amount, clock, console, echo_json, plain_table, took
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.grid import open_broker_client
+from gridq.cli.inputs import parse_instant
+from gridq.cli.output import (
+    format_duration,
+    format_local_time,
+    format_money,
+    make_console,
+    make_table,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,8 +46,8 @@ def log(
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="The latest so many.")
     ] = 50,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Show what ran on this machine's seats, for whom, what came of it and at what cost, from the ledger: the
     latest attempts, and what all of them together used. No prompt and no answer stands there.
@@ -56,9 +63,9 @@ def log(
     wanted = seat if seat and "." in seat else f"{machine_id(config.home)}.{seat or ''}"
     kept: deque[Entry] = deque(maxlen=limit)
     sums, priced = SeatReport(wanted), False
-    with client_of(config) as client, translated(client.url):
+    with open_broker_client(config) as client, translated(client.url):
         zone = zone_of(client.redis, client.keys, config.timezone)
-        start = instant_of(since, "--since", zone, now_ms(client.redis))
+        start = parse_instant(since, "--since", zone, now_ms(client.redis))
         for entry in ledger.read(client.redis, client.keys, since=start):
             whole = entry.seat.startswith(wanted) if seat is None else entry.seat == wanted
             if whole and entry.charged is not None:
@@ -68,7 +75,7 @@ def log(
     attempts = sums.recorded + sums.wasted_attempts
     used, wasted = (sums.known(micro) if priced or not kept else None for micro in (sums.used, sums.wasted))
     if json:
-        echo_json(
+        print_json(
             {
                 "since": start and start / 1000,
                 "attempts": attempts,
@@ -84,10 +91,10 @@ def log(
     if not kept:
         typer.echo(f"Nothing ran on {wanted.removesuffix('.')} since {since}.", err=True)
         return
-    console().print(log_table(kept))
+    make_console().print(log_table(kept))
     typer.echo(
-        f"{attempts} attempts, {sums.recorded} of them recorded; used {amount(used)}, "
-        f"wasted {amount(wasted)}; {sums.tokens_in} tokens in, {sums.tokens_out} out.",
+        f"{attempts} attempts, {sums.recorded} of them recorded; used {format_money(used)}, "
+        f"wasted {format_money(wasted)}; {sums.tokens_in} tokens in, {sums.tokens_out} out.",
         err=True,
     )
 
@@ -95,18 +102,18 @@ def log(
 def log_table(kept: Iterable[Entry]) -> Table:
     """One row for each entry."""
     numbers = ("cost", "tokens", "took")
-    table = plain_table("time", "seat", "for", "queue", "job", "came to", *numbers, numbers=numbers, gap=1)
+    table = make_table("time", "seat", "for", "queue", "job", "came to", *numbers, numbers=numbers, gap=1)
     for entry in kept:
         table.add_row(
-            clock(entry.at / 1000),
+            format_local_time(entry.at / 1000),
             entry.seat.partition(".")[2],
             entry.agent or "-",
             entry.queue or "-",
             f"{entry.job[:8]} {entry.step}.{entry.attempt}",
             entry.what,
-            amount(entry.cost),
+            format_money(entry.cost),
             f"{entry.tokens_in}+{entry.tokens_out}",
-            took(entry.ms),
+            format_duration(entry.ms),
         )
     return table
 
@@ -114,5 +121,5 @@ def log_table(kept: Iterable[Entry]) -> Table:
 def add(to: typer.Typer) -> None:
     """Put the command into the group `gridq seat`."""
     to.command(
-        "log", epilog=EXITS, short_help="Show what ran on this machine's seats, for whom, at what cost."
+        "log", epilog=EPILOG, short_help="Show what ran on this machine's seats, for whom, at what cost."
     )(log)

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.inputs import seconds_of
-from gridq.cli.output import console, echo_json, plain_table, span
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.inputs import parse_seconds
+from gridq.cli.output import format_span, make_console, make_table, print_json
 from gridq.errors import JoinTokenInvalid
 
 if TYPE_CHECKING:
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 tokens = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Make and end tokens to join the grid.", epilog=EXITS
+    no_args_is_help=True, rich_markup_mode=None, help="Make and end tokens to join the grid.", epilog=EPILOG
 )
 app.add_typer(tokens, name="token")
 
 
-@tokens.command(epilog=EXITS, short_help="Make a token for another machine.")
+@tokens.command(epilog=EPILOG, short_help="Make a token for another machine.")
 def create(
     *,
     ttl: Annotated[
         str, typer.Option("--ttl", metavar="TIME", help="How long it is valid: 30m, 1h, 2d.")
     ] = "1h",
     uses: Annotated[int, typer.Option("--uses", min=1, max=10_000, help="How many machines may use it.")] = 1,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Make a token with which the owner of another machine can join it to this grid.
 
@@ -44,11 +44,11 @@ def create(
     from gridq.store.connection import safe_url
     from workers.machine import join_tokens as store
 
-    seconds = seconds_of(ttl, "--ttl", 1, store.LONGEST)
+    seconds = parse_seconds(ttl, "--ttl", 1, store.MAX_TTL_SECONDS)
     with _grid() as (client, keys, url):
         text, record = store.create(client, keys, url, ttl=seconds, uses=uses)
     if json:
-        echo_json({**asdict(record), "token": text, "url": safe_url(url)})
+        print_json({**asdict(record), "token": text, "url": safe_url(url)})
         return
     typer.echo(text)
     many = "one machine" if uses == 1 else f"{uses} machines"
@@ -63,37 +63,37 @@ def create(
         )
 
 
-@tokens.command("list", epilog=EXITS, short_help="Show the tokens that have not expired.")
-def listing(json: AsJson = False, debug: Debug = False) -> None:
+@tokens.command("list", epilog=EPILOG, short_help="Show the tokens that have not expired.")
+def listing(json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show the tokens that have not expired, by their ids; the tokens themselves cannot be shown again."""
     import time
 
     from workers.machine import join_tokens as store
 
     with _grid() as (client, keys, _):
-        found = store.listed(client, keys)
+        found = store.list_tokens(client, keys)
     if json:
-        echo_json([asdict(record) for record in found])
+        print_json([asdict(record) for record in found])
         return
     if not found:
         typer.echo("There is no join token. To make one: gridq token create", err=True)
         return
-    table = plain_table("token", "used", "state", "expires in", numbers=("used", "expires in"))
+    table = make_table("token", "used", "state", "expires in", numbers=("used", "expires in"))
     for record in found:
         state = "valid" if record.left else "used up"
-        left = span(record.expires_at - time.time())
+        left = format_span(record.expires_at - time.time())
         table.add_row(record.id, f"{record.uses - record.left}/{record.uses}", state, left)
-    console().print(table)
+    make_console().print(table)
 
 
-@tokens.command(epilog=EXITS, short_help="End a token.")
+@tokens.command(epilog=EPILOG, short_help="End a token.")
 def revoke(
     token_id: Annotated[
         str,
         typer.Argument(metavar="TOKEN_ID", help="The token's id, as `list` shows it.", show_default=False),
     ],
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """End a token. Machines that have joined with it stay in the grid."""
     from workers.machine import join_tokens as store
@@ -105,7 +105,7 @@ def revoke(
                 {"path": "TOKEN_ID", "expected": "an id that gridq token list shows"},
             )
     if json:
-        echo_json({"revoked": token_id})
+        print_json({"revoked": token_id})
     else:
         typer.echo(f"Revoked {token_id}")
 

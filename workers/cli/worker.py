@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.output import echo_json
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.output import print_json
 from workers.cli.grid import Narrate, say, show
 
 if TYPE_CHECKING:
-    from workers.machine.seats import Found
+    from workers.machine.seats import ProbeResult
 
 app = typer.Typer()
 
@@ -23,9 +23,9 @@ Seats = Annotated[
 ]
 
 
-@app.command(epilog=EXITS, short_help="Serve this machine's seats, and keep them served.")
+@app.command(epilog=EPILOG, short_help="Serve this machine's seats, and keep them served.")
 def worker(
-    *, seat: Seats = None, narrate: Narrate = False, json: AsJson = False, debug: Debug = False
+    *, seat: Seats = None, narrate: Narrate = False, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
     """Probe this machine, then run one worker for each seat until Ctrl-C or SIGTERM.
 
@@ -35,7 +35,7 @@ def worker(
     serve(seat, json)
 
 
-@app.command(epilog=EXITS, short_help="Make this machine part of a grid.")
+@app.command(epilog=EPILOG, short_help="Make this machine part of a grid.")
 def join(
     url: Annotated[
         str,
@@ -53,8 +53,8 @@ def join(
     ],
     start: Annotated[bool, typer.Option(help="Start gridq worker then.")] = True,
     seat: Seats = None,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Check that this machine can join the grid at URL, write its configuration, serve its seats.
 
@@ -70,7 +70,7 @@ def join(
     done = join_grid(url, JoinToken.decode(_text(token)), home, warn=_warn)
     settings.cache_clear()
     if json and not start:
-        echo_json(
+        print_json(
             {"server": done.server, "machine": done.machine, "config": str(done.config), "skew_s": done.skew}
         )
     elif not json:
@@ -84,12 +84,12 @@ def join(
 def serve(names: list[str] | None, json: bool) -> None:
     """Run `gridq worker`."""
     from gridq.config.settings import settings
-    from workers.supervisor import serving
-    from workers.supervisor.status import started
+    from workers.supervisor import worker as seats_worker
+    from workers.supervisor.status import format_started
 
     began = time.monotonic()
 
-    def found(seats: Found) -> None:
+    def found(seats: ProbeResult) -> None:
         if json:
             return
         for each in seats.seats:
@@ -99,9 +99,9 @@ def serve(names: list[str] | None, json: bool) -> None:
             say(f"Not found {why}")
 
     def ready(state: dict[str, Any]) -> None:
-        show(state, json, started(state, time.monotonic() - began))
+        show(state, json, format_started(state, time.monotonic() - began))
 
-    serving.run(settings(), names or (), say=say, found=found, ready=ready)
+    seats_worker.run(settings(), names or (), say=say, found=found, ready=ready)
     say("Stopped, nothing is left running")
 
 

@@ -13,11 +13,11 @@ from pydantic import SecretStr
 
 from gridq.config.settings import Settings, settings
 from gridq.errors import ConfigError, ModelFileError
-from workers.model_apis.models import catalogue
+from workers.model_apis.model_catalogue import load_catalogue
 from workers.profiles.gpu import engines
 from workers.supervisor.embedded_server import EmbeddedServer
-from workers.supervisor.home import Home
-from workers.supervisor.signals import ended_by_signals
+from workers.supervisor.grid_processes import GridProcesses
+from workers.supervisor.signals import exit_on_signals
 
 MODEL = "smollm2-135m-instruct"
 SEATS = ("local", "cpu")
@@ -26,7 +26,7 @@ PROFILES = ("gpu",)
 
 def chosen_engine(asked: str | None) -> tuple[str, str]:
     """(the engine, a sentence on which and why). ConfigError: none, or not the one asked for."""
-    name, why = engines.choose({engines.VARIABLE: asked} if asked else os.environ)
+    name, why = engines.choose_engine({engines.ENGINE_VARIABLE: asked} if asked else os.environ)
     if name is None:
         raise ConfigError(
             "No engine is installed that can run the demo's model",
@@ -41,7 +41,7 @@ def chosen_engine(asked: str | None) -> tuple[str, str]:
 def check_model() -> None:
     """ConfigError where the package that carries the demo's model is missing."""
     try:
-        next(model for model in catalogue() if model.name == MODEL).path()
+        next(model for model in load_catalogue() if model.name == MODEL).path()
     except ModelFileError as exc:
         raise ConfigError(exc.message, exc.details) from None
 
@@ -57,7 +57,7 @@ def demo_grid(engine: str, *, keep: bool) -> Iterator[tuple[Settings, Path]]:
     failed = True
     try:
         with ExitStack() as stack:
-            stack.enter_context(ended_by_signals())
+            stack.enter_context(exit_on_signals())
             server = stack.enter_context(EmbeddedServer(folder / "server"))
             config = settings().model_copy(
                 update={
@@ -66,8 +66,8 @@ def demo_grid(engine: str, *, keep: bool) -> Iterator[tuple[Settings, Path]]:
                     "profiles": PROFILES,
                 }
             )
-            env = {engines.VARIABLE: engine, "GRIDQ_DRAIN": "1"}
-            stack.enter_context(Home(config, SEATS, folder=folder / "logs", env=env))
+            env = {engines.ENGINE_VARIABLE: engine, "GRIDQ_DRAIN": "1"}
+            stack.enter_context(GridProcesses(config, SEATS, folder=folder / "logs", env=env))
             yield config, folder
         failed = False
     except (KeyboardInterrupt, SystemExit):

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from gridq.cli.commands.validate import examine
-from gridq.cli.exit_codes import job_errors
-from gridq.cli.output import console, echo_answer, plain_table
+from gridq.cli.exit_codes import exit_on_job_error
+from gridq.cli.output import make_console, print_answer, make_table
 from gridq.cli.progress import drawn, told, wait
 from gridq.client import BrokerClient
 from gridq.config.settings import Settings, settings
 from gridq.errors import GridError
 from gridq.protocol.models import Json, Row
-from gridq.telemetry.narration import place_of
+from gridq.telemetry.narration import enclosing_name
 from workers.demo.grid import PROFILES, SEATS, check_model, chosen_engine, demo_grid
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def show(graph: str, value: Json, *, engine: str | None, needs_model: bool, keep
     typer.Exit: the job failed.
     """
     began = time.monotonic()
-    out = console(err=True)
+    out = make_console(err=True)
     name, why = chosen_engine(engine)
     if needs_model:
         check_model()
@@ -60,27 +60,27 @@ def show(graph: str, value: Json, *, engine: str | None, needs_model: bool, keep
 
 
 def _run(config: Settings, graph: str, value: Json) -> None:
-    out = console(err=True)
+    out = make_console(err=True)
     client = BrokerClient(config=config)
     try:
         job = client.submit(graph, value)
-        with job_errors(), (drawn if out.is_terminal else told)(client, job) as progress:
+        with exit_on_job_error(), (drawn if out.is_terminal else told)(client, job) as progress:
             answer = wait(client, job, PATIENCE, progress)
         rows = client.rows(job)
     finally:
         client.close()
     out.print()
-    echo_answer(answer)
+    print_answer(answer)
     typer.echo()
-    console().print(rows_table(rows))
+    make_console().print(rows_table(rows))
     typer.echo()
 
 
 def rows_table(rows: list[Row]) -> Table:
     """Where each stage ran: its place in the graph, queue, worker, times and tokens."""
-    table = plain_table("stage", "queue", "worker", "wait ms", "run ms", "tokens", numbers=_NUMBERS, gap=1)
+    table = make_table("stage", "queue", "worker", "wait ms", "run ms", "tokens", numbers=_NUMBERS, gap=1)
     for row in rows:
-        place = place_of(row.path)
+        place = enclosing_name(row.path)
         tokens = f"{row.tokens_in}+{row.tokens_out}" if row.tokens_in or row.tokens_out else ""
         again = f" (try {row.attempt})" if row.attempt > 1 else ""
         table.add_row(

@@ -28,7 +28,7 @@ from gridq.store.keys import Keys
 MARK = "gqjoin_"
 """How every token begins, so that it is known for one where it turns up."""
 
-LONGEST = 30 * 24 * 3600.0
+MAX_TTL_SECONDS = 30 * 24 * 3600.0
 """The most seconds that a token may live."""
 
 
@@ -113,7 +113,7 @@ def create(client: Redis, keys: Keys, url: str, *, ttl: float, uses: int) -> tup
     return token.encode(), TokenRecord(token.id, uses, uses, now, expires)
 
 
-def listed(client: Redis, keys: Keys) -> list[TokenRecord]:
+def list_tokens(client: Redis, keys: Keys) -> list[TokenRecord]:
     """The tokens that have not expired, also those that are used up, the next to expire first."""
     index: list[tuple[bytes, float]] = client.zrangebyscore(  # type: ignore[assignment]
         keys("tokens"), f"({now_ms(client) / 1000}", "+inf", withscores=True

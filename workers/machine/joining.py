@@ -24,7 +24,7 @@ from gridq.store.connection import check_server, connect, safe_url, translate
 from gridq.store.keys import Keys
 from workers.machine import join_tokens
 from workers.machine.join_tokens import JoinToken
-from workers.machine.run_records import already
+from workers.machine.run_records import make_already_running_error
 
 SKEW_WARNED = 2.0
 SKEW_REFUSED = 60.0
@@ -34,7 +34,7 @@ makes only the times wrong that people read; with a large one certificates and l
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinResult:
     """A machine that has joined: where its grid is (without the password), its id, its configuration."""
 
     server: str
@@ -43,7 +43,7 @@ class Joined:
     skew: float
 
 
-def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None]) -> Joined:
+def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None]) -> JoinResult:
     """Check everything, spend the token, write `<home>/config.toml`. Where something is in the way nothing is
     written and the token not spent.
 
@@ -51,7 +51,7 @@ def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None])
     ConfigError: the address or the home folder. AlreadyRunning: a grid or a worker runs in this home.
     """
     check_environment()
-    url = with_login(url, token)
+    url = add_login(url, token)
     try:
         check_url(url)
     except ConfigError as exc:
@@ -59,7 +59,7 @@ def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None])
         raise
     for name in (GRID, WORKER):
         if held(home, name):
-            raise already(home, name)
+            raise make_already_running_error(home, name)
     check_home(home)
     machine = machine_id(home)
     keys = Keys(token.prefix)
@@ -68,14 +68,14 @@ def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None])
         try:
             skew = check_clock(client, warn)
             join_tokens.check(client, keys, token)
-            seats = registry.seats(client, keys)
+            seats = registry.read_advertisements(client, keys)
             check_versions([token.version, *(seat.version for seat in seats)])
             check_machine(client, keys, home, machine, [s.seat for s in seats if s.machine == machine])
             join_tokens.spend(client, keys, token)
         except RedisError as exc:
             raise translate(exc, url) from exc
     path = write_config(home, {"broker_url": url, "prefix": token.prefix})
-    return Joined(safe_url(url), machine, path, skew)
+    return JoinResult(safe_url(url), machine, path, skew)
 
 
 def check_environment() -> None:
@@ -89,7 +89,7 @@ def check_environment() -> None:
                 )
 
 
-def with_login(url: str, token: JoinToken) -> str:
+def add_login(url: str, token: JoinToken) -> str:
     """`url` with the token's user and password, where it has none of its own."""
     try:
         login = urlsplit(url).netloc.rpartition("@")[0]

@@ -13,7 +13,7 @@ from gridq.profiles.profile import Profile, load
 from gridq.protocol import queue_names
 from gridq.protocol.meters import OWN, Meter
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
-from workers.machine.seats import Found, Seat, check_distinct, local_seat, read_file
+from workers.machine.seats import ProbeResult, Seat, check_distinct, local_seat, read_file
 from workers.owner.idle import select_source
 from workers.owner.lend import Owners, Terms
 
@@ -21,15 +21,15 @@ SECONDS = 5.0
 """A probe should take two seconds; one that takes longer than this is left behind, with a word."""
 
 
-def find_for(config: Settings, seat: str | None) -> Found:
+def probe_for_seat(config: Settings, seat: str | None) -> ProbeResult:
     """What `find` gives for the worker of `seat`: where the seats file says whose it is, that profile alone
     is loaded and asked, for what another needs would stay in the worker's memory. Else all are, as without a
     name. ConfigError as `find`.
     """
     kind = _kind_of(config, seat) if seat else None
     if kind is None:
-        return find(config, load(config.profiles))
-    return find(config, load((kind,)), config.profiles)
+        return probe_machine(config, load(config.profiles))
+    return probe_machine(config, load((kind,)), config.profiles)
 
 
 def _kind_of(config: Settings, seat: str) -> str | None:
@@ -49,7 +49,7 @@ def _kind_of(config: Settings, seat: str) -> str | None:
     return kinds[0] if len(kinds) == 1 and kinds[0] in config.profiles else None
 
 
-def find(config: Settings, profiles: Mapping[str, Profile], kinds: Iterable[str] = ()) -> Found:
+def probe_machine(config: Settings, profiles: Mapping[str, Profile], kinds: Iterable[str] = ()) -> ProbeResult:
     """The seats of this machine. `kinds`: those whose tables are left alone, as their profiles are not asked.
     ConfigError: the seats file, or a stages module, is wrong.
     """
@@ -57,7 +57,7 @@ def find(config: Settings, profiles: Mapping[str, Profile], kinds: Iterable[str]
     tables = owners.split(read_file(config.home, {*profiles, *kinds}))
     if config.stages:
         stages.load_modules(config.stages)
-    found = Found([local_seat(tables, config.stages)])
+    found = ProbeResult([local_seat(tables, config.stages)])
     for kind, report in _probe_all(profiles, tables).items():
         if isinstance(report, ConfigError):
             raise report
@@ -86,12 +86,12 @@ def _on_terms(seat: Seat, terms: Terms) -> Seat:
     """What its owner lends of a seat. ValueError: nothing, and why."""
     if terms.lend.share is not None and not seat.offer.limits:
         raise ValueError("lend.share is a share of its budgets, and it has none")
-    whole = next((limit.most for limit in seat.offer.limits if limit.thing == "money"), None)
+    whole = next((limit.most for limit in seat.offer.limits if limit.resource == "money"), None)
     offer = terms.apply_to(seat.offer)
     for all_of_it, lent in zip(seat.offer.limits, offer.limits, strict=True):
         if all_of_it.most > 0 and lent.most == 0:
-            budget = Meter(bearer=OWN, thing=all_of_it.thing, window=all_of_it.window, limit=all_of_it.most)
-            raise ValueError(f"lend.share lends nothing of its {budget.title}: {budget.told(budget.limit)}")
+            budget = Meter(account=OWN, resource=all_of_it.resource, window=all_of_it.window, limit=all_of_it.most)
+            raise ValueError(f"lend.share lends nothing of its {budget.title}: {budget.format_amount(budget.limit)}")
     if offer is not seat.offer and seat.profile is not None:
         seat = _seat(seat.profile, offer)
     return replace(seat, offer=offer, terms=terms, whole_budget=whole)

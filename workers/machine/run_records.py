@@ -18,7 +18,7 @@ PATIENCE = 1.0
 """Seconds for which a look at the lock by somebody else is waited out."""
 
 
-class Record:
+class RunRecord:
     """What the program `name` says of itself in `home` while it runs; `gridq.config.home.running` reads it.
 
     AlreadyRunning: another process is that program in this home. ConfigError: the folder cannot be written.
@@ -35,7 +35,7 @@ class Record:
         while not self._taken():
             if time.monotonic() > end:
                 os.close(self._lock)
-                raise already(home, name)
+                raise make_already_running_error(home, name)
             time.sleep(0.02)
         self.path.unlink(missing_ok=True)
 
@@ -56,7 +56,7 @@ class Record:
         return True
 
 
-def already(home: Path, name: str) -> AlreadyRunning:
+def make_already_running_error(home: Path, name: str) -> AlreadyRunning:
     """The error that says that the program `name` runs in `home`, and where."""
     from gridq.store.connection import safe_url
 
@@ -70,7 +70,7 @@ def already(home: Path, name: str) -> AlreadyRunning:
     )
 
 
-def birth(pid: int) -> str | None:
+def read_process_start(pid: int) -> str | None:
     """When the process `pid` began, in the system's own words; None where there is none (any more).
 
     Two processes that have had one id differ in it.

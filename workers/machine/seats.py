@@ -51,7 +51,7 @@ class Seat:
 
 
 @dataclass(slots=True)
-class Found:
+class ProbeResult:
     """What a machine offers, and in words what was not found and why, and what could be lent and is not."""
 
     seats: list[Seat] = field(default_factory=list)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from gridq.config.home import held
-from gridq.process.periodic import Repeat
+from gridq.process.periodic import PeriodicThread
 from gridq.protocol.seat_states import PAUSED, Unavailable
 from workers.owner import switch
 from workers.owner.activity import ActivitySource
@@ -86,7 +86,7 @@ class WhenIdle(Rule):
         self._grid_pids = grid_pids
         self._program_used_at = 0.0  # monotonic; 0: never
         self._pause: Unavailable | None = None
-        self._repeat = Repeat("idle", SAMPLE_SECONDS, self.sample)
+        self._repeat = PeriodicThread("idle", SAMPLE_SECONDS, self.sample)
 
     def start(self) -> None:
         self.sample()

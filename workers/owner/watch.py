@@ -16,7 +16,7 @@ from typing import Any
 from gridq.config.home import held, write_private
 from gridq.execution.attempt import Attempt
 from gridq.execution.session import Session
-from gridq.process.periodic import Repeat
+from gridq.process.periodic import PeriodicThread
 from gridq.protocol.seat_states import Unavailable
 from workers.owner import switch
 from workers.owner.rules import Rule
@@ -44,7 +44,7 @@ class Watch:
         self._stopped: list[Attempt] = []
         self._announce_due = False
         self._retry_at = 0.0  # monotonic
-        self._repeat = Repeat(f"owner of {seat}", CHECK_SECONDS, self.check)
+        self._repeat = PeriodicThread(f"owner of {seat}", CHECK_SECONDS, self.check)
 
     def prepare(self) -> None:
         """Apply the rules before the seat goes live, so that a paused seat starts paused. It may take

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from gridq.config.settings import Settings
 from gridq.execution.session import Session
-from gridq.process.periodic import Repeat
+from gridq.process.periodic import PeriodicThread
 from gridq.profiles.profile import Profile
 from gridq.protocol.models import Advertisement, Json
 from gridq.seats import registry
@@ -59,9 +59,9 @@ class Heartbeat:
         self._state = ""
         self._sample: tuple[dict[str, float], str] = ({}, "")
         self._keys = Keys(config.prefix)
-        self._repeats = [Repeat("heartbeat", config.heartbeat, self.beat)]
+        self._repeats = [PeriodicThread("heartbeat", config.heartbeat, self.beat)]
         if profile is not None:
-            self._repeats.append(Repeat("sample", config.heartbeat / 2, self._look))
+            self._repeats.append(PeriodicThread("sample", config.heartbeat / 2, self._look))
 
     def start(self) -> None:
         """Advertise at once, then with each beat."""

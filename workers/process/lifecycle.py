@@ -19,12 +19,12 @@ from gridq.config.machine_id import host_id, machine_id
 from gridq.config.settings import Settings, settings
 from gridq.errors import ConfigError, SeatInUse
 from gridq.execution.session import Session
-from gridq.execution.shutdown import Ending
+from gridq.execution.shutdown import Shutdown
 from gridq.execution.tasks import run_stage
 from gridq.messaging import answers, wake_ups
 from gridq.messaging.monitor_events import Monitors
-from gridq.messaging.router_request import revoke_cancels
-from gridq.messaging.transport import hang_up
+from gridq.messaging.router_request import make_revoke_cancel
+from gridq.messaging.transport import reconnect_consumer
 from gridq.process import parent_watch, startup_errors
 from gridq.process.watchdog import Watchdog
 from gridq.profiles.profile import Profile, StageContext
@@ -34,13 +34,13 @@ from gridq.store.capacity import check_kept
 from gridq.store.connection import connect
 from gridq.store.readiness import AWAY, await_server
 from gridq.store.scripts import Scripts
-from workers.machine.probing import find_for
+from workers.machine.probing import probe_for_seat
 from workers.machine.seats import Seat
 from workers.owner.rules import make_rules
 from workers.owner.watch import Watch
 from workers.process import memory_arenas, timeouts
 from workers.process.heartbeat import Heartbeat
-from workers.process.subscriptions import choose
+from workers.process.subscriptions import choose_seat
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Worker:
         self, app: Celery, config: Settings, seat: Seat, serves: Sequence[str], concurrency: int
     ) -> None:
         client = connect(name=f"gridq-{seat.name}")
-        await_server(client, away=AWAY if parent_watch.supervised() else 0.0)
+        await_server(client, away=AWAY if parent_watch.is_supervised() else 0.0)
         if shortcoming := check_kept(client):
             log.warning(shortcoming)
         scripts = Scripts(client, config)
@@ -91,7 +91,7 @@ class Worker:
             monitors=Monitors(app, scripts, worker),
             warm=seat.profile.warm if seat.profile is not None else None,
             terms=_terms(seat),
-            on_end=partial(answers.write, app, scripts),
+            on_end=partial(answers.publish_answer, app, scripts),
             on_gone=self._gone,
             on_change=self._changed,
             on_renewed=self._check_celery,
@@ -112,14 +112,14 @@ class Worker:
         )
         rules = make_rules(config.home, seat.name, seat.terms.lend, seat.offer.program)
         self.owner = Watch(config.home, seat.name, self.session, rules)
-        self.ending = Ending(self.session, told=self.heartbeat.beat, leave=self._leave)
+        self.ending = Shutdown(self.session, told=self.heartbeat.beat, leave=self._leave)
         own = scripts.keys.queue(queue_names.seat_queue(self.session.seat))
         self.watchdog = Watchdog(
             concurrency,
             config.watchdog,
-            waits=lambda: client.llen(own) > 0,
+            message_waits=lambda: client.llen(own) > 0,
             work=self.session.work,
-            reconnect=hang_up,
+            reconnect=reconnect_consumer,
             give_up=self.ending.stuck,
         )
         self._client = client
@@ -129,12 +129,14 @@ class Worker:
         self.session.scripts.adopt()  # before anything is written
         if self.seat.profile is not None and self.seat.capability is not None:
             self.seat.profile.open(self.seat.capability, self.seat.offer.config)
-        wake_ups.declare(self.app, self._client, self.session.scripts.keys)
-        revoke_cancels(self.session.scripts, partial(answers.write, self.app, self.session.scripts))
+        wake_ups.write_templates(self.app, self._client, self.session.scripts.keys)
+        make_revoke_cancel(
+            self.session.scripts, partial(answers.publish_answer, self.app, self.session.scripts)
+        )
         self.heartbeat.offer()
         self.owner.prepare()
         self.session.start()
-        self.heartbeat.timeouts = timeouts.in_effect(
+        self.heartbeat.timeouts = timeouts.read_timeouts(
             self.app, self.session.scripts, self.config, self.session.seat
         )
         self.heartbeat.start()
@@ -149,11 +151,11 @@ class Worker:
 
     def answer_wake_up(self) -> None:
         """Look for stages to run."""
-        with self.watchdog.taking():
+        with self.watchdog.handling_message():
             self.session.work()
 
     def _check_celery(self) -> None:
-        self.watchdog.look()
+        self.watchdog.check()
 
     def _leave(self) -> None:
         self.owner.stop()
@@ -167,7 +169,7 @@ class Worker:
 
     def _gone(self) -> None:
         """The server had forgotten this seat (a new server, a lost file): say everything again."""
-        wake_ups.declare(self.app, self._client, self.session.scripts.keys)
+        wake_ups.write_templates(self.app, self._client, self.session.scripts.keys)
         self.heartbeat.beat()
 
 
@@ -228,13 +230,13 @@ def _before_init(options: dict[str, Any] | None = None, **_: Any) -> None:
     """Keep what the command line asked for: Celery has applied it by the time the seat is known."""
     _asked.clear()
     _asked.update(options or {})
-    memory_arenas.share()
+    memory_arenas.limit_arenas()
 
 
 def _init(sender: Any = None, **_: Any) -> None:
     """Choose the seat and give Celery its pool, its slots, its queues and its name."""
-    parent_watch.watch()  # first: the server may have to be waited for
-    with startup_errors.told():
+    parent_watch.end_with_parent()  # first: the server may have to be waited for
+    with startup_errors.exit_on_error():
         app = sender.app
         config = settings()
         wanted = _asked.get("queues") or ()
@@ -242,7 +244,7 @@ def _init(sender: Any = None, **_: Any) -> None:
             [name for name in wanted.split(",") if name] if isinstance(wanted, str) else list(wanted)
         )
         named = _asked.get("seat") or None
-        seat, serves = choose(find_for(config, named), named, queues_asked)
+        seat, serves = choose_seat(probe_for_seat(config, named), named, queues_asked)
         if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)) not in (
             "celery.concurrency.thread",
             "threads",
@@ -265,7 +267,7 @@ def _init(sender: Any = None, **_: Any) -> None:
 
 def _after_setup(**_: Any) -> None:
     if _worker:
-        with startup_errors.told():
+        with startup_errors.exit_on_error():
             _worker[0].ending.starting()
             _worker[0].start()
 

@@ -13,7 +13,7 @@ M_ARENA_MAX = -8
 """glibc's malloc.h."""
 
 
-def share() -> None:
+def limit_arenas() -> None:
     """Let the threads that are started from now on share one heap; does nothing where there is no glibc."""
     if sys.platform != "linux":
         return

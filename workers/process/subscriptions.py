@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from gridq.errors import ConfigError
 from gridq.protocol import queue_names
-from workers.machine.seats import Found, Seat
+from workers.machine.seats import ProbeResult, Seat
 
 
-def choose(found: Found, seat: str | None, asked: Sequence[str]) -> tuple[Seat, tuple[str, ...]]:
+def choose_seat(found: ProbeResult, seat: str | None, asked: Sequence[str]) -> tuple[Seat, tuple[str, ...]]:
     """(the seat, the capabilities to serve).
 
     `seat` is `--seat`'s name, `asked` the queues of `-Q`. Without `seat`, the one seat there is, or the one

@@ -19,7 +19,7 @@ from gridq.store.scripts import Scripts
 log = logging.getLogger(__name__)
 
 
-def in_effect(app: Celery, scripts: Scripts, config: Settings, seat: str) -> dict[str, float]:
+def read_timeouts(app: Celery, scripts: Scripts, config: Settings, seat: str) -> dict[str, float]:
     """The seconds of each timeout of a live seat's worker; 0: none.
 
     `command`: for an answer to a script; `message` and `result`: for an answer to Celery; `redelivery`: until

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 from gridq.errors import GridError
 from workers.supervisor import programs
 
-FIRST_PAUSE = 0.5
+FIRST_DELAY_SECONDS = 0.5
 """Seconds until a part that ended is started again, the first time; then twice as long each time."""
-MOST = 5
+MAX_EXITS = 5
 """How often a part may end by itself within WINDOW seconds before it is given up."""
-WINDOW = 60.0
+EXIT_WINDOW_SECONDS = 60.0
 
 
 class Part(Protocol):
@@ -197,14 +197,14 @@ class Supervisor:
             child.process = None
         now = self.clock()
         child.ends.append(now)
-        while child.ends[0] < now - WINDOW:
+        while child.ends[0] < now - EXIT_WINDOW_SECONDS:
             child.ends.popleft()
         name, words = child.part.name, child.part.last_words()
-        if len(child.ends) >= MOST:
-            child.given_up = f"it ended {MOST} times within {WINDOW:g} s; at last it {how}: {words}"
+        if len(child.ends) >= MAX_EXITS:
+            child.given_up = f"it ended {MAX_EXITS} times within {EXIT_WINDOW_SECONDS:g} s; at last it {how}: {words}"
             self.say(f"{name} is given up: {child.given_up}")
             return
-        pause = FIRST_PAUSE * 2 ** (len(child.ends) - 1)
+        pause = FIRST_DELAY_SECONDS * 2 ** (len(child.ends) - 1)
         child.again_at = now + pause
         self.say(f"{name} {how}: {words}; it is started again in {pause:g} s")
 

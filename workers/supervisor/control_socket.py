@@ -17,7 +17,7 @@ PATIENCE = 3.0
 """Seconds that an answer may take."""
 
 
-class Control:
+class ControlServer:
     """Answers with `answer()` on the socket `<home>/<name>.sock` until `close`."""
 
     def __init__(self, home: Path, name: str, answer: Callable[[], dict[str, Any]]) -> None:
@@ -52,7 +52,7 @@ class Control:
                 asker.sendall(json.dumps(self._answer()).encode())
 
 
-def ask(home: Path, name: str) -> dict[str, Any] | None:
+def query(home: Path, name: str) -> dict[str, Any] | None:
     """What the program `name` of this home says; None where it does not run or does not answer in time."""
     parts = []
     with socket.socket(socket.AF_UNIX) as asker:

@@ -20,15 +20,15 @@ from gridq.seats import registry
 from gridq.store.connection import connect, now_ms, safe_url
 from gridq.store.keys import Keys
 from gridq.store.scripts import Scripts
-from workers.machine.run_records import Record, birth
+from workers.machine.run_records import RunRecord, read_process_start
 from workers.machine.seats import Seat
 from workers.supervisor import programs
 from workers.supervisor.children import Part, Supervisor
-from workers.supervisor.control_socket import Control
+from workers.supervisor.control_socket import ControlServer
 from workers.supervisor.embedded_server import HOST
 from workers.supervisor.programs import Program
-from workers.supervisor.signals import Signals
-from workers.supervisor.status import look_at_grid
+from workers.supervisor.signals import SignalQueue
+from workers.supervisor.status import read_grid
 
 BEYOND_DRAIN = 10.0
 """Seconds beyond the drain until a worker that has not ended is killed."""
@@ -39,7 +39,7 @@ WITHOUT_SERVER = 3.0
 SETTLED = 60.0
 """Seconds after which a part that is not live yet is reported as such, and no longer waited for."""
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Deployment:
@@ -63,18 +63,18 @@ class Deployment:
         self.at_end: list[Callable[[], None]] = []
         self.ready = False
         self.started_at = time.time()
-        self.record = Record(config.home, name)
-        self.signals = Signals(*ENDING, signal.SIGHUP)
+        self.record = RunRecord(config.home, name)
+        self.signals = SignalQueue(*STOP_SIGNALS, signal.SIGHUP)
         self._seats: dict[str, Seat] = {}
         self._state: dict[str, Any] = {}
-        self._control: Control | None = None
+        self._control: ControlServer | None = None
         self._came: list[int] = []
 
     def __enter__(self) -> Self:
         self.signals.__enter__()
         self.note()
         try:
-            self._control = Control(self.config.home, self.name, self.status)
+            self._control = ControlServer(self.config.home, self.name, self.status)
         except OSError as exc:  # a file system without sockets
             self.say(f"gridq status will be slow: {exc}")
         return self
@@ -160,14 +160,14 @@ class Deployment:
         it all the same.
         """
         self._came += self.signals.wait(0)
-        return any(number in ENDING for number in self._came)
+        return any(number in STOP_SIGNALS for number in self._came)
 
     def waited_for(self) -> list[str]:
         """The names of the parts that run but are not live yet."""
         running = {name: child for name, child in self.supervisor.children.items() if not child.given_up}
         try:
             with self._client() as client:
-                live = {ad.seat: ad.started_at for ad in registry.seats(client, self.keys)}
+                live = {ad.seat: ad.started_at for ad in registry.read_advertisements(client, self.keys)}
                 found = client.zrangebyscore(self.keys("seats"), now_ms(client), "+inf")
                 routers = {name.decode() for name in found}
         except RedisError:
@@ -195,21 +195,21 @@ class Deployment:
         state = {name: value for name, value in self._state.items() if name != "broker_url"}
         url = self.config.broker_url.get_secret_value()
         with self._client() as client:
-            return {**state, "grid": look_at_grid(client, self.keys, url)}
+            return {**state, "grid": read_grid(client, self.keys, url)}
 
     def note(self) -> None:
         """Write down what runs now."""
         parts = []
         for name, child in self.supervisor.children.items():
             pid = child.process.pid if child.process else None
-            born = birth(pid) if pid else None
+            born = read_process_start(pid) if pid else None
             more = {"born": born, "about": self.about.get(name, ""), "log": str(child.part.log)}
             parts.append({**child.describe(), **more})
         url = self.config.broker_url.get_secret_value()
         self._state = {
             "program": self.name,
             "pid": os.getpid(),
-            "born": birth(os.getpid()),
+            "born": read_process_start(os.getpid()),
             "started_at": self.started_at,
             "ready": self.ready,
             "home": str(self.config.home),
@@ -232,12 +232,12 @@ class Deployment:
         """A part is dead: what it had leased is free at once, not only when its lease lapses."""
         how = "died" if died else "go"
         if part.name in self._seats:
-            release(self.config, f"{self.machine}.{self._seats[part.name].name}", how, host_id(self.machine))
+            release_leases(self.config, f"{self.machine}.{self._seats[part.name].name}", how, host_id(self.machine))
         elif part.place == programs.ROUTERS:
-            release(self.config, f"{self.machine}.router-{pid}", how)
+            release_leases(self.config, f"{self.machine}.router-{pid}", how)
 
     def _hurried(self, seconds: float) -> bool:
-        return any(number in ENDING for number in self.signals.wait(seconds))
+        return any(number in STOP_SIGNALS for number in self.signals.wait(seconds))
 
     @contextlib.contextmanager
     def _client(self) -> Any:
@@ -254,14 +254,14 @@ def _listens(host: str, port: int) -> bool:
     return True
 
 
-def release(config: Settings, seat: str, how: str, host: str | None = None) -> None:
+def release_leases(config: Settings, seat: str, how: str, host: str | None = None) -> None:
     """Give back what the dead worker of `seat` had leased. `how`: as for `Scripts.leave`. Where `host` is
     given, only if the seat's last worker ran there: another machine may have taken the seat over.
     """
     url = config.broker_url.get_secret_value()
     client = connect(url, name="gridq-release", timeout=1.0, retry=False)
     with client, contextlib.suppress(RedisError):  # the server is away: the leases lapse by themselves
-        last: list[Any] = client.hmget(Keys(config.prefix)("seat", seat), "inc", "host")
+        last: list[Any] = client.hmget(Keys(config.prefix)("seat", seat), "incarnation", "host")
         incarnation, where = (word.decode() if word else "" for word in last)
         if incarnation and host in (None, where):
             Scripts(client, config).leave(seat, incarnation, how)

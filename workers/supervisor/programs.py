@@ -106,7 +106,7 @@ def gateway(port: int, logs: Path, env: Mapping[str, str], stop_in: float) -> Pr
 
 
 def environment(
-    config: Settings, more: Mapping[str, str] | None = None, *, orphaned: float = parent_watch.GRACE
+    config: Settings, more: Mapping[str, str] | None = None, *, orphaned: float = parent_watch.GRACE_SECONDS
 ) -> dict[str, str]:
     """A child's environment: this process's own, the grid that `config` names, and `more`.
 
@@ -119,8 +119,8 @@ def environment(
         "GRIDQ_HOME": str(config.home),
         "GRIDQ_PROFILES": ",".join(config.profiles),
         "PYTHONWARNINGS": "ignore",
-        parent_watch.VARIABLE: str(os.getpid()),
-        parent_watch.SECONDS: f"{orphaned:g}",
+        parent_watch.PARENT_VARIABLE: str(os.getpid()),
+        parent_watch.GRACE_VARIABLE: f"{orphaned:g}",
         **(more or {}),
     }
 

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Self
 
-from gridq.cli.interrupts import SIGNALLED
+from gridq.cli.interrupts import SIGNAL_EXIT_BASE
 
 
-class Signals:
+class SignalQueue:
     """Within it, the signals `numbers` do nothing but end a `wait`, as does the end of a child.
 
     Only for the main thread.
     """
 
-    def __init__(self, *numbers: signal.Signals) -> None:
+    def __init__(self, *numbers: signal.SignalQueue) -> None:
         self.numbers = numbers
 
     def __enter__(self) -> Self:
@@ -51,11 +51,11 @@ class Signals:
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Within it SIGTERM and SIGHUP end the program as an exception, so that what was started is stopped."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(SIGNALLED + number)
+        raise SystemExit(SIGNAL_EXIT_BASE + number)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridq.cli.output import PIPED, span
+from gridq.cli.output import PIPE_COLUMNS, format_span
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gridq.store.keys import Keys
 
 
-def look_at_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
+def read_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
     """The server at `url`, the live seats and how many jobs there are, as JSON; `error` in their place where
     the server does not answer.
     """
@@ -35,7 +35,7 @@ def look_at_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
         look.zcard(keys("inbox"))
         look.zcard(keys("deadlines"))
         server, memory, persistence, queued, all_jobs = look.execute()
-        seats = registry.live_seats(client, keys, routers=False)
+        seats = registry.read_live_seats(client, keys, routers=False)
     except (RedisError, OSError) as exc:
         return {"error": str(translate(exc, url))}
     name = "valkey" if "valkey_version" in server else "redis"
@@ -61,7 +61,7 @@ def look_at_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def started(state: dict[str, Any], seconds: float, *, here: bool = True) -> str:
+def format_started(state: dict[str, Any], seconds: float, *, here: bool = True) -> str:
     """What `gridq up` and `gridq worker` show once all is live; `here`: the terminal's Ctrl-C reaches it."""
     up = state["program"] == "grid"
     head = "The grid is up" if up else "This machine serves the grid"
@@ -89,7 +89,7 @@ def now(state: dict[str, Any]) -> str:
     """What `gridq status` shows of one running program."""
     what = "gridq up" if state["program"] == "grid" else "gridq worker"
     ready = "" if state["ready"] else ", not ready yet"
-    since = span(time.time() - state["started_at"])
+    since = format_span(time.time() - state["started_at"])
     lines = [f"{what} runs as process {state['pid']} since {since}{ready}; home {state['home']}", ""]
     lines += _parts(state)
     if "gateway" in state:
@@ -108,7 +108,7 @@ def grid(state: dict[str, Any], url: str) -> str:
     limit = f" of {_size(server['memory_limit'])}" if server["memory_limit"] else ""
     memory = f"{_size(server['memory'])}{limit} in use"
     lines = [
-        f"Server  {server['name'].capitalize()} {server['version']} at {url}, up {span(server['uptime_s'])}, "
+        f"Server  {server['name'].capitalize()} {server['version']} at {url}, up {format_span(server['uptime_s'])}, "
         f"{memory}, {kept}",
         f"Jobs    {jobs['queued']} queued, {jobs['running']} running",
     ]
@@ -117,19 +117,19 @@ def grid(state: dict[str, Any], url: str) -> str:
         how = f"{seat['state']}: {seat['reason']}" if seat["reason"] else seat["state"]
         concurrency = f"{seat['busy']}/{seat['concurrency']}"
         rows.append(
-            [seat["seat"], concurrency, how, span(time.time() - seat["since"]), "  ".join(seat["queues"])]
+            [seat["seat"], concurrency, how, format_span(time.time() - seat["since"]), "  ".join(seat["queues"])]
         )
     if len(rows) > 1:
-        return "\n".join([*lines, "", *columns(rows)])
+        return "\n".join([*lines, "", *align_columns(rows)])
     return "\n".join([*lines, "Seats   none is live"])
 
 
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of text as lines with aligned columns; the last column is cut at the terminal's width, and in a
     pipe or a file not at all.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = max(20, shutil.get_terminal_size((PIPED, 24)).columns - sum(widths[:-1]) - 2 * (len(widths) - 1))
+    room = max(20, shutil.get_terminal_size((PIPE_COLUMNS, 24)).align_columns - sum(widths[:-1]) - 2 * (len(widths) - 1))
     lines = []
     for row in rows:
         last = row[-1] if len(row[-1]) <= room else row[-1][: room - 2].rsplit("  ", 1)[0] + " …"
@@ -153,11 +153,11 @@ def _that_finds(home: str) -> str:
 def _parts(state: dict[str, Any]) -> list[str]:
     rows = [["PART", "PID", "STATE", "UP", "RESTARTS", "WHERE"]]
     for part in state["parts"]:
-        up = span(time.time() - part["started_at"]) if part["started_at"] else "-"
+        up = format_span(time.time() - part["started_at"]) if part["started_at"] else "-"
         pid = str(part["pid"] or "-")
         where = part["reason"] or part["about"]
         rows.append([part["name"], pid, part["state"], up, str(part["restarts"]), where])
-    return [*columns(rows), ""]
+    return [*align_columns(rows), ""]
 
 
 def _size(count: int) -> str:

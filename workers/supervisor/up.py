@@ -24,19 +24,19 @@ from gridq.profiles import profile
 from gridq.store.capacity import check_kept
 from gridq.store.connection import connect, safe_url, translated
 from gridq.store.readiness import await_server
-from workers.machine.probing import find
-from workers.machine.run_records import already
+from workers.machine.probing import probe_machine
+from workers.machine.run_records import make_already_running_error
 from workers.supervisor import programs
-from workers.supervisor.control_socket import ask
+from workers.supervisor.control_socket import query
 from workers.supervisor.deployment import BEYOND_DRAIN, Deployment
-from workers.supervisor.embedded_server import EmbeddedServer, free_port, is_free, remember, remembered
+from workers.supervisor.embedded_server import EmbeddedServer, free_port, is_free, save_access, load_server
 
 STARTING = 120.0
 """Seconds within which the server answers; while it reads its data it answers so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UpOptions:
     """What `gridq up` is asked for: some seats only (empty: all), how many routers, Flower and a gateway or
     not.
     """
@@ -66,7 +66,7 @@ class ServerPart:
     def start(self) -> subprocess.Popen[bytes]:
         """Start it, or start it again with the same address and its data."""
         self.server.start(STARTING, self.ending, self.say)
-        remember(self.server)
+        save_access(self.server)
         assert self.server.process is not None
         return self.server.process
 
@@ -77,7 +77,7 @@ class ServerPart:
 
 def run(
     config: Settings,
-    wanted: Wanted,
+    wanted: UpOptions,
     *,
     say: Callable[[str], None],
     ready: Callable[[dict[str, Any]], None],
@@ -95,7 +95,7 @@ def run(
         for number in range(wanted.routers):
             part = programs.router(grid.config, f"router{number}", grid.logs, grid.environment())
             grid.add(part, "admits jobs, runs pure stages")
-        found = find(grid.config, profile.load(grid.config.profiles))
+        found = probe_machine(grid.config, profile.load(grid.config.profiles))
         for seat in found.chosen(wanted.seats):
             grid.add_seat(seat)
         grid.missing = found.missing
@@ -120,7 +120,7 @@ def _start_server(grid: Deployment) -> None:
             check_kept(look)
         grid.more["broker_url"] = config.broker_url.get_secret_value()
     else:
-        server = remembered(config.home / SERVER)
+        server = load_server(config.home / SERVER)
         grid.at_end.append(server.stop)
         try:
             server.start(STARTING, grid.ending, grid.say)
@@ -171,13 +171,13 @@ def _start_flower(grid: Deployment) -> None:
     grid.add(programs.flower(port, grid.logs, grid.environment()), url)
 
 
-def detached(config: Settings, wanted: Wanted) -> dict[str, Any]:
+def start_detached(config: Settings, wanted: UpOptions) -> dict[str, Any]:
     """Start `gridq up` as a process of its own, wait until it is ready; what runs.
 
     ConfigError: it ended instead; what it said stands in the error. AlreadyRunning: as `run`.
     """
     if held(config.home, GRID):
-        raise already(config.home, GRID)
+        raise make_already_running_error(config.home, GRID)
     log = config.home / "logs" / "up.log"
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def detached(config: Settings, wanted: Wanted) -> dict[str, Any]:
         noted = running(config.home, GRID)
         if noted is not None and noted["pid"] == child.pid and noted["ready"]:
             noted.pop("broker_url")  # it holds the password, and what is returned is shown
-            return ask(config.home, GRID) or noted
+            return query(config.home, GRID) or noted
         if child.poll() is not None:
             lines = log.read_text("utf-8", "replace").strip().splitlines()
             raise ConfigError(

@@ -25,83 +25,83 @@ from gridq.views.queues import QueueView
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from gridq.gateway.grid.connection import Door
+    from gridq.gateway.grid.connection import GridConnection
 
 T = TypeVar("T")
 
-KEPT = 1.0
+CACHE_SECONDS = 1.0
 """Seconds for which a look is good: however many ask, the server is asked once."""
 
-WATCHED = 0.25
+JOB_CACHE_SECONDS = 0.25
 """The same of a job that is watched."""
 
 
-class Kept(Generic[T]):
+class Cached(Generic[T]):
     """What `ask` gives, asked again where it is older than `seconds`; of many who wait one asks."""
 
-    def __init__(self, ask: Callable[[], Awaitable[T]], seconds: float = KEPT) -> None:
-        self._ask = ask
+    def __init__(self, read: Callable[[], Awaitable[T]], seconds: float = CACHE_SECONDS) -> None:
+        self._read = read
         self._seconds = seconds
         self._until = 0.0
-        self._asking: asyncio.Future[T] | None = None
+        self._reading: asyncio.Future[T] | None = None
 
     async def get(self) -> T:
         """The value; raises what `ask` raised, to all who waited for it."""
-        if self._asking is None or (self._asking.done() and time.monotonic() >= self._until):
+        if self._reading is None or (self._reading.done() and time.monotonic() >= self._until):
             self._until = time.monotonic() + self._seconds
-            self._asking = asyncio.ensure_future(self._ask())
-            self._asking.add_done_callback(self._done)
-        return await asyncio.shield(self._asking)
+            self._reading = asyncio.ensure_future(self._read())
+            self._reading.add_done_callback(self._done)
+        return await asyncio.shield(self._reading)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Ask anew the next time."""
         self._until = 0.0
 
-    def _done(self, asked: asyncio.Future[T]) -> None:
-        if asked.cancelled() or asked.exception() is not None:  # the next one tries again
+    def _done(self, reading: asyncio.Future[T]) -> None:
+        if reading.cancelled() or reading.exception() is not None:  # the next one tries again
             self._until = 0.0
 
 
-class Glance:
+class GridSnapshot:
     """The live seats and the queues, the models that are offered, the origins of the keys, and the jobs that
     are watched.
     """
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
-        self.seats: Kept[list[LiveSeat]] = self._kept(registry.live_seats)
-        self.queues: Kept[list[QueueView]] = self._kept(queues.queues)
-        self.models: Kept[dict[str, dict[str, Json]]] = self._kept(models.models)
-        self.origins: Kept[frozenset[str]] = self._kept(_key_origins)
-        self._jobs: WeakValueDictionary[str, Kept[JobView]] = WeakValueDictionary()
+    def __init__(self, grid: GridConnection) -> None:
+        self.grid = grid
+        self.seats: Cached[list[LiveSeat]] = self._cache(registry.read_live_seats)
+        self.queues: Cached[list[QueueView]] = self._cache(queues.queues)
+        self.models: Cached[dict[str, dict[str, Json]]] = self._cache(models.read_models)
+        self.origins: Cached[frozenset[str]] = self._cache(_read_key_origins)
+        self._jobs: WeakValueDictionary[str, Cached[JobView]] = WeakValueDictionary()
 
-    def job(self, job: str) -> Kept[JobView]:
+    def job(self, job: str) -> Cached[JobView]:
         """Where a job stands, looked up at most once in WATCHED seconds for all who hold this."""
-        kept = self._jobs.get(job)
-        if kept is None:
-            reader = JobReader(self.door.client.redis, self.door.keys, job)
-            kept = self._jobs[job] = Kept(partial(self.door.call, reader.read), WATCHED)
-        return kept
+        cached = self._jobs.get(job)
+        if cached is None:
+            reader = JobReader(self.grid.client.redis, self.grid.keys, job)
+            cached = self._jobs[job] = Cached(partial(self.grid.call, reader.read), JOB_CACHE_SECONDS)
+        return cached
 
-    def _kept(self, look: Callable[[Redis, Keys], T]) -> Kept[T]:
-        async def ask() -> T:
-            return await self.door.call(look, self.door.client.redis, self.door.keys)
+    def _cache(self, read_grid: Callable[[Redis, Keys], T]) -> Cached[T]:
+        async def read() -> T:
+            return await self.grid.call(read_grid, self.grid.client.redis, self.grid.keys)
 
-        return Kept(ask)
+        return Cached(read)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Look anew the next time: something was changed."""
-        self.seats.forget()
-        self.queues.forget()
+        self.seats.invalidate()
+        self.queues.invalidate()
 
 
-def glance_of(app: FastAPI) -> Glance:
+def snapshot_of(app: FastAPI) -> GridSnapshot:
     """The glance of the application's door."""
-    found: Glance = app.state.glance
+    found: GridSnapshot = app.state.snapshot
     return found
 
 
-def _key_origins(client: Redis, keys: Keys) -> frozenset[str]:
+def _read_key_origins(client: Redis, keys: Keys) -> frozenset[str]:
     """The origins of all keys that stand."""
     now = now_ms(client)
     standing = [key for key in api_keys.listing(client, keys) if key.stands(now)]

@@ -12,8 +12,8 @@ from gridq.protocol.models import Limit
 from tests.chaos.bounds import Bound, Use, lines_of, overdrawn, own_lines, quotas_of, uses
 
 
-def limit(thing: str, window: str, most: int) -> Limit:
-    return Limit.model_validate({"thing": thing, "window": window, "most": most})
+def limit(resource: str, window: str, most: int) -> Limit:
+    return Limit.model_validate({"thing": resource, "window": window, "most": most})
 
 
 def test_the_quotas_file_says_what_the_bounds_say() -> None:

@@ -28,15 +28,15 @@ def test_every_file_is_right_and_says_what_binds(tmp_path: Path, machines: int) 
         home.mkdir()
         (home / "seats.toml").write_text(machine.terms)
         config = Settings(home=home, profiles=layout.profiles, stages=layout.stages)
-        seats = probing.find(config, load(layout.profiles))
+        seats = probing.probe_machine(config, load(layout.profiles))
         assert not seats.missing
         bench = next(seat for seat in seats.seats if seat.name == "bench")
         id = f"{machine.name}.bench"
         assert bench.terms.owner == layout.owners.get(id, "")
-        own = {(limit.thing, limit.window) for limit in bench.offer.limits}
+        own = {(limit.resource, limit.window) for limit in bench.offer.limits}
         things = {"dollars": "money"}
         assert own >= {
-            (things.get(bound.thing, bound.thing), bound.per)
+            (things.get(bound.resource, bound.resource), bound.per)
             for bound in layout.bounds
             if bound.who == f"seat {id}" and bound.own
         }
@@ -51,7 +51,7 @@ def test_windows_turn_and_the_last_machine_has_room_for_all() -> None:
     assert {bound.per for bound in limits} >= {"minute", "1m", "5h", "day", "month"}
     asked = sum(PLAN.spends)
     of_money = [
-        bound for bound in limits if bound.who in ("grid", "seat m3.bench") and bound.thing == "dollars"
+        bound for bound in limits if bound.who in ("grid", "seat m3.bench") and bound.resource == "dollars"
     ]
     assert all(bound.per == "1m" and bound.amount * PLAN.seconds / 60 > asked * 0.75 for bound in of_money)
     others = sum(b.amount for b in limits if b.who in ("seat m1.bench", "seat m2.bench") and b.per == "5h")

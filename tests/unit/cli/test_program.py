@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from gridq import cli
 from gridq.config.home import GRID
 from tests.conftest import GridEnv
-from workers.supervisor.control_socket import Control
+from workers.supervisor.control_socket import ControlServer
 
 OURS = (
     "run",
@@ -63,7 +63,7 @@ finally:
 def test_the_status_of_a_grid_that_runs_is_told_without_anything_heavy_or_of_other_commands(
     tmp_path: Path,
 ) -> None:
-    control = Control(tmp_path, GRID, lambda: {"grid": {}, "server": "redis://127.0.0.1:1/0"})
+    control = ControlServer(tmp_path, GRID, lambda: {"grid": {}, "server": "redis://127.0.0.1:1/0"})
     try:
         told = of_cold_start("status", "--json", home=tmp_path, watched=HEAVY + OTHERS)
         assert told.splitlines()[-1] == "loaded"

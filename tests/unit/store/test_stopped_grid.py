@@ -13,8 +13,8 @@ from gridq.config.home import GRID, SERVER
 from gridq.config.settings import LOOPBACK, settings
 from gridq.errors import BrokerError, BrokerUnreachable
 from gridq.store.connection import check_server, connect, translate
-from workers.machine.run_records import Record
-from workers.supervisor.embedded_server import EmbeddedServer, remember
+from workers.machine.run_records import RunRecord
+from workers.supervisor.embedded_server import EmbeddedServer, save_access
 
 REFUSED = redis.ConnectionError("Connection refused")
 
@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def url(home: Path) -> str:
     """The address that the server of the home's grid had: it ran there, and is stopped."""
     with EmbeddedServer(home / SERVER, appendonly=True) as server:
-        remember(server)
+        save_access(server)
     return server.url
 
 
@@ -67,7 +67,7 @@ def test_an_address_that_was_named_is_told_of(home: Path, url: str, monkeypatch:
 
 
 def test_a_grid_that_runs_or_starts_is_not_stopped(home: Path, url: str) -> None:
-    record = Record(home, GRID)
+    record = RunRecord(home, GRID)
     try:
         assert "Nothing answers" in said(LOOPBACK)
     finally:

@@ -8,12 +8,12 @@ from gridq.errors import ConfigError
 from gridq.protocol.models import Row
 from workers.demo import grid
 from workers.demo.show import rows_table
-from workers.model_apis.models import Model
+from workers.model_apis.model_catalogue import Model
 from workers.profiles.gpu import engines
 
 
 def test_without_an_engine_pip_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(engines.VARIABLE, raising=False)
+    monkeypatch.delenv(engines.ENGINE_VARIABLE, raising=False)
     monkeypatch.setattr(engines, "installed", lambda name: False)
     with pytest.raises(ConfigError) as caught:
         grid.chosen_engine(None)
@@ -24,7 +24,7 @@ def test_without_an_engine_pip_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_engine_asked_for_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(engines.VARIABLE, "xllamacpp")
+    monkeypatch.setenv(engines.ENGINE_VARIABLE, "xllamacpp")
     monkeypatch.setattr(engines, "installed", lambda name: True)
     assert grid.chosen_engine(None)[0] == "xllamacpp"
     assert grid.chosen_engine("llama_cpp")[0] == "llama_cpp"

@@ -28,9 +28,9 @@ def test_a_token_holds_the_login_and_no_address(grid_env: GridEnv) -> None:
     assert (token.user, token.password, token.prefix) == ("me", "pass/word", grid_env.prefix)
     assert "example.com" not in str(JoinToken.decode(token.encode()).__getstate__())
     assert token.secret not in repr(token)
-    assert joining.with_login("redis://other:1/0", token) == "redis://me:pass%2Fword@other:1/0"
-    assert joining.with_login("redis://:own@other:1/0", token) == "redis://:own@other:1/0"
-    assert joining.with_login("unix:///run/s.sock", token) == "unix://me:pass%2Fword@/run/s.sock"
+    assert joining.add_login("redis://other:1/0", token) == "redis://me:pass%2Fword@other:1/0"
+    assert joining.add_login("redis://:own@other:1/0", token) == "redis://:own@other:1/0"
+    assert joining.add_login("unix:///run/s.sock", token) == "unix://me:pass%2Fword@/run/s.sock"
 
 
 def test_the_server_keeps_a_hash_that_expires(grid_env: GridEnv) -> None:
@@ -60,7 +60,7 @@ def test_of_many_machines_that_spend_at_once_as_many_as_allowed_get_in(grid_env:
         assert sum(pool.map(spend, range(12))) == 3
     with pytest.raises(JoinTokenInvalid, match="it is used up"):
         join_tokens.check(grid_env.client, keys, token)
-    assert [record.left for record in join_tokens.listed(grid_env.client, keys)] == [0]
+    assert [record.left for record in join_tokens.list_tokens(grid_env.client, keys)] == [0]
 
 
 def test_a_wrong_secret_an_expired_and_a_revoked_token_are_refused(grid_env: GridEnv) -> None:
@@ -75,7 +75,7 @@ def test_a_wrong_secret_an_expired_and_a_revoked_token_are_refused(grid_env: Gri
     with pytest.raises(JoinTokenInvalid, match="was revoked"):
         join_tokens.spend(client, keys, token)
     assert not client.exists(keys("token", token.id)), "a spent try makes no key without a life"
-    assert join_tokens.listed(client, keys) == []
+    assert join_tokens.list_tokens(client, keys) == []
 
 
 @pytest.mark.parametrize("text", ["", "gqjoin_", "gqjoin_AAAA", "gqjoin_e30", "gqjoin_ä", "secret"])

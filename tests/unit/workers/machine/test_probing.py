@@ -15,7 +15,7 @@ from gridq.profiles.profile import Profile
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
 from tests.fakes.bench_profile import BenchProfile
 from workers.machine import probing
-from workers.machine.probing import find, find_for
+from workers.machine.probing import probe_machine, probe_for_seat
 
 
 class Raising(BenchProfile):
@@ -57,7 +57,7 @@ class Hanging(BenchProfile):
 
 def _missing(profile: Profile, home: Path) -> str:
     profiles: Mapping[str, Profile] = {profile.kind: profile, "bench": BenchProfile()}
-    found = find(Settings(home=home, profiles=(), stages=()), profiles)
+    found = probe_machine(Settings(home=home, profiles=(), stages=()), profiles)
     assert [seat.name for seat in found.seats] == ["local", "bench"]
     (why,) = found.missing
     return why
@@ -80,7 +80,7 @@ def test_a_probe_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_seats_file_reaches_the_probe(tmp_path: Path) -> None:
     (tmp_path / "seats.toml").write_text("[bench]\nconcurrency = 7\n")
-    found = find(Settings(home=tmp_path, profiles=(), stages=()), {"bench": BenchProfile()})
+    found = probe_machine(Settings(home=tmp_path, profiles=(), stages=()), {"bench": BenchProfile()})
     seat: Json = found.seats[1].offer
     assert seat.concurrency == 7
 
@@ -114,7 +114,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def _for(home: Path, seats: str, name: str | None) -> list[str]:
     (home / "seats.toml").write_text(seats)
-    found = find_for(Settings(home=home, profiles=("bench", "other"), stages=()), name)
+    found = probe_for_seat(Settings(home=home, profiles=("bench", "other"), stages=()), name)
     return [seat.name for seat in found.seats]
 
 

@@ -11,8 +11,8 @@ from gridq.config.settings import Settings
 from gridq.errors import ConfigError
 from gridq.protocol.models import Limit, SeatOffer
 from tests.fakes.bench_profile import BENCH, BenchProfile
-from workers.machine.probing import find
-from workers.machine.seats import Found
+from workers.machine.probing import probe_machine
+from workers.machine.seats import ProbeResult
 from workers.owner.lend import Lend, Owners, Terms
 
 SEATS = """
@@ -34,9 +34,9 @@ only_when_idle = 90
 """
 
 
-def found(home: Path, text: str) -> Found:
+def found(home: Path, text: str) -> ProbeResult:
     (home / "seats.toml").write_text(text)
-    return find(Settings(home=home, profiles=(BENCH,)), {"bench": BenchProfile()})
+    return probe_machine(Settings(home=home, profiles=(BENCH,)), {"bench": BenchProfile()})
 
 
 def test_each_seat_has_its_own_terms_and_the_profile_sees_none_of_them(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_a_seat_lends_no_more_than_its_terms_say() -> None:
 def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> None:
     def lent(share: float, most: int) -> list[tuple[str, int]]:
         limits = [
-            Limit(thing="money", window="month", most=most),
-            Limit(thing="requests", window="5h", most=9),
+            Limit(resource="money", window="month", most=most),
+            Limit(resource="requests", window="5h", most=9),
         ]
-        return [(one.thing, one.most) for one in terms(share=share).apply_to(offer(limits=limits)).limits]
+        return [(one.resource, one.most) for one in terms(share=share).apply_to(offer(limits=limits)).limits]
 
     assert lent(0.6, 50_000_001) == [("money", 30_000_000), ("requests", 5)]
     assert lent(0.07, 100) == [("money", 7), ("requests", 0)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gridq.execution.session import Session
-from gridq.seats.registry import live_seats
+from gridq.seats.registry import read_live_seats
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
 from tests.local_grid import BenchRunner
@@ -29,14 +29,14 @@ def test_a_state_has_a_beginning_a_reason_and_where_it_is_known_an_end(grid_env:
     ready = beat.advertisement()
     assert (ready.state, ready.until) == ("ready", None)
     assert ready.since >= began
-    session.resting.fall_ill(60, "the key was refused")
+    session.open_breaker(60, "the key was refused")
     beat.beat()
     first, second = beat.advertisement(), beat.advertisement()
     assert (first.state, first.reason) == ("degraded", "the key was refused")
     assert ready.since <= first.since == second.since
     assert first.until is not None
     assert first.since < first.until <= time.time() + 60
-    [seat] = live_seats(grid_env.client, scripts.keys)
+    [seat] = read_live_seats(grid_env.client, scripts.keys)
     assert (seat.state, seat.reason, seat.until is None) == ("degraded", "the key was refused", False)
     session.drain()
     assert (beat.advertisement().state, beat.advertisement().until) == ("draining", None)

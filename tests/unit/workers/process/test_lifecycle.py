@@ -11,7 +11,7 @@ from gridq.app import app
 from gridq.config.settings import settings
 from gridq.seats import registry
 from tests.conftest import GridEnv
-from workers.machine.probing import find
+from workers.machine.probing import probe_machine
 from workers.machine.seats import Seat
 from workers.process.lifecycle import Worker
 from workers.profiles.gpu import GpuProfile
@@ -34,7 +34,7 @@ def test_a_seats_stages_are_known_as_soon_as_it_is_live(
     monkeypatch.setenv("GRIDQ_STAGES", "offered_stages")
     settings.cache_clear()
     config = settings()
-    seat = find(config, {}).chosen(["local"])[0]
+    seat = probe_machine(config, {}).chosen(["local"])[0]
     worker = Worker(app, config, seat, ["gridq:local"], 1)
     scripts = worker.session.scripts
     register = scripts.register
@@ -42,7 +42,7 @@ def test_a_seats_stages_are_known_as_soon_as_it_is_live(
 
     def registered(*args: Any, **more: Any) -> str | None:
         other = register(*args, **more)
-        known.append([str(spec["name"]) for spec in registry.published_stages(scripts.client, scripts.keys)])
+        known.append([str(spec["name"]) for spec in registry.read_published_stages(scripts.client, scripts.keys)])
         return other
 
     monkeypatch.setattr(scripts, "register", registered)
@@ -64,7 +64,7 @@ def test_what_an_hour_of_a_seat_costs_reaches_the_server(grid_env: GridEnv) -> N
     scripts = worker.session.scripts
     worker.start()
     try:
-        [seat] = registry.live_seats(scripts.client, scripts.keys)
+        [seat] = registry.read_live_seats(scripts.client, scripts.keys)
         assert (seat.hourly, seat.rates.timeout_ms) == (1_500_000, 90_000)
     finally:
         worker.stop()

@@ -10,13 +10,13 @@ from gridq.app import app
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
 from tests.unit.store.plans import Grid
-from workers.process.timeouts import in_effect
+from workers.process.timeouts import read_timeouts
 
 
 def test_they_are_those_of_the_open_connections_and_of_the_server(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     grid.seat()
-    found = in_effect(app, grid.scripts, grid_env.settings, "m.a")
+    found = read_timeouts(app, grid.scripts, grid_env.settings, "m.a")
     assert found["message"] == app.conf.broker_transport_options["socket_timeout"]
     assert found["command"] == 10
     assert found["result"] == app.conf.redis_socket_timeout
@@ -32,7 +32,7 @@ def test_one_that_is_not_what_was_set_is_told(
     Grid(grid_env.client, other).seat()
     monkeypatch.setitem(app.conf.broker_transport_options, "socket_timeout", None)
     with caplog.at_level(logging.WARNING):
-        found = in_effect(app, Scripts(grid_env.client, other), grid_env.settings, "m.a")
+        found = read_timeouts(app, Scripts(grid_env.client, other), grid_env.settings, "m.a")
     assert found["lease"] > 50
     assert found["message"] == 0
     assert "the lease in effect is " in caplog.text

@@ -13,7 +13,7 @@ import pytest
 
 from tests.waiting import wait_for
 from workers.supervisor import programs
-from workers.supervisor.children import MOST, WINDOW, Supervisor
+from workers.supervisor.children import MAX_EXITS, EXIT_WINDOW_SECONDS, Supervisor
 from workers.supervisor.programs import Program
 
 SLEEP = "import time; time.sleep(600)"
@@ -100,13 +100,13 @@ def test_what_dies_too_often_is_given_up_and_the_rest_goes_on(world: World) -> N
     world.supervisor.add(world.program("bad", "print('no such model'); raise SystemExit(2)"))
     world.supervisor.add(world.program("good"))
     good = world.process("good").pid
-    for _ in range(MOST - 1):
+    for _ in range(MAX_EXITS - 1):
         world.until_noticed()
         world.clock.now += 10
         world.supervisor.look()
     world.until_noticed()
     child = world.supervisor.children["bad"]
-    assert (child.state, child.restarts) == ("given up", MOST - 1)
+    assert (child.state, child.restarts) == ("given up", MAX_EXITS - 1)
     assert "ended with code 2: no such model" in child.given_up
     world.clock.now += 1000
     assert not world.supervisor.look()
@@ -115,9 +115,9 @@ def test_what_dies_too_often_is_given_up_and_the_rest_goes_on(world: World) -> N
 
 def test_deaths_far_apart_never_add_up(world: World) -> None:
     world.supervisor.add(world.program("a", "raise SystemExit(1)"))
-    for _ in range(MOST + 3):
+    for _ in range(MAX_EXITS + 3):
         world.until_noticed()
-        world.clock.now += WINDOW + 1
+        world.clock.now += EXIT_WINDOW_SECONDS + 1
         world.supervisor.look()
     assert not world.supervisor.children["a"].given_up
 

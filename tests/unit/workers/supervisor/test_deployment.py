@@ -16,8 +16,8 @@ from gridq.store.scripts import Scripts
 from tests.acceptance.homes import processes
 from tests.conftest import GridEnv
 from workers.supervisor import embedded_server, up
-from workers.supervisor.control_socket import ask
-from workers.supervisor.deployment import Deployment, release
+from workers.supervisor.control_socket import query
+from workers.supervisor.deployment import Deployment, release_leases
 
 
 def _live(env: GridEnv, seat: str) -> bool:
@@ -32,20 +32,20 @@ def _register(env: GridEnv, seat: str, host: str) -> None:
 
 def test_a_seat_whose_worker_died_is_released(grid_env: GridEnv) -> None:
     _register(grid_env, "m.local", "here")
-    release(grid_env.settings, "m.local", "died", "here")
+    release_leases(grid_env.settings, "m.local", "died", "here")
     assert not _live(grid_env, "m.local")
 
 
 def test_a_seat_that_another_machine_has_taken_over_is_left_alone(grid_env: GridEnv) -> None:
     _register(grid_env, "m.local", "elsewhere")
-    release(grid_env.settings, "m.local", "go", "here")
+    release_leases(grid_env.settings, "m.local", "go", "here")
     assert _live(grid_env, "m.local")
-    release(grid_env.settings, "m.unknown", "go", "here")
+    release_leases(grid_env.settings, "m.unknown", "go", "here")
 
 
 def test_a_router_is_known_by_its_name_alone(grid_env: GridEnv) -> None:
     _register(grid_env, "m.router-7", "host:7")
-    release(grid_env.settings, "m.router-7", "died")
+    release_leases(grid_env.settings, "m.router-7", "died")
     assert not _live(grid_env, "m.router-7")
 
 
@@ -63,7 +63,7 @@ def test_whatever_fails_at_the_end_the_rest_is_given_back(tmp_path: Path) -> Non
         grid.at_end += [broken, lambda: said.append("the second too")]
     assert said == ["the second too"]
     assert not held(tmp_path, GRID)
-    assert ask(tmp_path, GRID) is None
+    assert query(tmp_path, GRID) is None
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -73,14 +73,14 @@ def test_a_signal_ends_gridq_up_while_its_server_reads_its_data(
     slow = tmp_path / "slow-server"
     slow.write_text("#!/bin/sh\nexec sleep 100\n")
     slow.chmod(0o755)
-    monkeypatch.setattr(embedded_server, "find_server", lambda: slow)
+    monkeypatch.setattr(embedded_server, "find_server_program", lambda: slow)
     said: list[str] = []
 
     def say(line: str) -> None:
         said.append(line)
         threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGTERM]).start()
 
-    up.run(Settings(home=tmp_path / "home"), up.Wanted(), say=say, ready=lambda state: pytest.fail("ready"))
+    up.run(Settings(home=tmp_path / "home"), up.UpOptions(), say=say, ready=lambda state: pytest.fail("ready"))
     assert said == [f"Starting the grid of {tmp_path / 'home'}"]
     assert not held(tmp_path / "home", GRID)
     assert not [line for line in processes(tmp_path) if "sleep" in line]

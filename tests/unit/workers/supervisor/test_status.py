@@ -12,7 +12,7 @@ import pytest
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
 from workers.supervisor.embedded_server import free_port
-from workers.supervisor.status import columns, look_at_grid, started
+from workers.supervisor.status import align_columns, read_grid, format_started
 
 
 def state(program: str, home: Path) -> dict[str, Any]:
@@ -23,8 +23,8 @@ def state(program: str, home: Path) -> dict[str, Any]:
 
 
 def test_another_shell_is_told_the_home_unless_it_has_it_anyway(tmp_path: Path) -> None:
-    assert "in any other shell of this user" in started(state("grid", Path.home() / ".gridq"), 1.0)
-    text = started(state("grid", tmp_path / "a home"), 1.0)
+    assert "in any other shell of this user" in format_started(state("grid", Path.home() / ".gridq"), 1.0)
+    text = format_started(state("grid", tmp_path / "a home"), 1.0)
     assert f"in any other shell with GRIDQ_HOME='{tmp_path}/a home'" in text
 
 
@@ -32,26 +32,26 @@ def test_only_a_terminal_cuts_the_last_column(monkeypatch: pytest.MonkeyPatch) -
     rows = [["PART", "WHERE"], ["server", "a folder  " * 40 + "the end"]]
     monkeypatch.setattr(sys, "__stdout__", io.StringIO())  # no terminal, whoever runs the tests
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert columns(rows)[1].endswith("the end")
+    assert align_columns(rows)[1].endswith("the end")
     monkeypatch.setenv("COLUMNS", "60")
-    assert columns(rows)[1].endswith(" …")
-    assert len(columns(rows)[1]) <= 60
+    assert align_columns(rows)[1].endswith(" …")
+    assert len(align_columns(rows)[1]) <= 60
 
 
 def test_gridq_worker_does_not_repeat_what_was_not_found(tmp_path: Path) -> None:
-    assert "Not found  gpu: No NVIDIA GPU" in started(state("grid", tmp_path), 1.0)
-    assert "Not found" not in started(state("worker", tmp_path), 1.0)
+    assert "Not found  gpu: No NVIDIA GPU" in format_started(state("grid", tmp_path), 1.0)
+    assert "Not found" not in format_started(state("worker", tmp_path), 1.0)
 
 
 def test_a_server_that_is_away_is_named_by_its_own_address() -> None:
     port = free_port()
     url = f"redis://:hidden@127.0.0.1:{port}/0"
     with connect(url, retry=False) as client:
-        error = look_at_grid(client, Keys("t:"), url)["error"]
+        error = read_grid(client, Keys("t:"), url)["error"]
     assert f"redis://127.0.0.1:{port}/0" in error
     assert "hidden" not in error
 
 
 def test_what_runs_apart_from_the_terminal_is_not_ended_by_ctrl_c(tmp_path: Path) -> None:
-    assert started(state("grid", tmp_path), 1.0).endswith("Stop       Ctrl-C here, or gridq down")
-    assert started(state("grid", tmp_path), 1.0, here=False).endswith("Stop       gridq down")
+    assert format_started(state("grid", tmp_path), 1.0).endswith("Stop       Ctrl-C here, or gridq down")
+    assert format_started(state("grid", tmp_path), 1.0, here=False).endswith("Stop       gridq down")
