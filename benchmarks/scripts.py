@@ -101,7 +101,7 @@ class State:
         self.keys = self.scripts.keys
         self._jobs = count()
         self._nonces = count()
-        wake_ups.declare(app, self.store, self.keys)
+        wake_ups.write_templates(app, self.store, self.keys)
         for script in self.scripts.sources.values():
             self.store.script_load(script)
 

@@ -14,7 +14,7 @@ from gridq.config.settings import Settings
 from gridq.errors import ConfigError, GridError, error_from_record, first_fault
 from gridq.graph.plan import Plan, dump_step
 from gridq.protocol.calendar import text_time
-from gridq.protocol.meters import clock
+from gridq.protocol.meters import format_local_time
 from gridq.protocol.models import Json, ProtocolModel
 from gridq.protocol.states import JobState
 from gridq.store import values
@@ -22,14 +22,14 @@ from gridq.store import values
 if TYPE_CHECKING:
     from gridq.graph.nodes import Graph
 
-LADDER = (0, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
+COST_STEPS_MICRO_DOLLARS = (0, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 """The steps, in micro-dollars, that an estimate is rounded up to, so that stages of like cost share a class.
 """
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
-Seat = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,128}$")]
+SeatId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,128}$")]
 """A seat's name, such as `desk.gpu0`."""
 
 
@@ -64,13 +64,13 @@ class JobOptions(ProtocolModel):
         pattern=r"^[A-Za-z0-9_.:@-]{1,64}$",
         description="an agent's jobs of one session go to the seat that served the last, where it is free",
     )
-    prefer: Seat | None = Field(
+    prefer: SeatId | None = Field(
         None, description="the seat that is woken first for its stages, where it is idle and serves them"
     )
-    avoid: Annotated[tuple[Seat, ...], Field(max_length=16)] = Field(
+    avoid: Annotated[tuple[SeatId, ...], Field(max_length=16)] = Field(
         (), description="seats that may take none of its stages"
     )
-    pin: Seat | None = Field(
+    pin: SeatId | None = Field(
         None, description="the only seat that may take those of its stages which it serves"
     )
     stream: Literal[False, True, "end"] = Field(
@@ -93,7 +93,7 @@ class JobOptions(ProtocolModel):
         return 0 if self.priority == "interactive" else 1
 
 
-def options_of(given: dict[str, Json]) -> JobOptions:
+def parse_options(given: dict[str, Json]) -> JobOptions:
     """The options as a model; ConfigError names the one at fault."""
     unknown = set(given) - set(JobOptions.model_fields)
     if unknown:
@@ -108,7 +108,7 @@ def options_of(given: dict[str, Json]) -> JobOptions:
         raise ConfigError(f"The option {name!r} is not usable", {"path": name, "reason": reason}) from None
 
 
-def name_of(graph: Graph, plan: Plan) -> str:
+def choose_job_name(graph: Graph, plan: Plan) -> str:
     """What a job of this graph is called where its submitter does not say: the graph's `name`, else that of
     its only stage, else `graph`.
     """
@@ -119,28 +119,28 @@ def name_of(graph: Graph, plan: Plan) -> str:
     return re.sub(r"[^\w .:/@+-]", "_", name)[:64]
 
 
-def deadline_ms(about: JobOptions, config: Settings) -> int:
+def get_deadline_ms(about: JobOptions, config: Settings) -> int:
     """The job's time to its deadline, never more than the operator allows."""
     return int(min(about.deadline or config.deadline, config.max_deadline) * 1000)
 
 
-def queue_timeout_ms(about: JobOptions, config: Settings) -> int | None:
+def get_queue_timeout_ms(about: JobOptions, config: Settings) -> int | None:
     """How long a stage may stand ready; None: without a limit of its own."""
     seconds = about.queue_timeout
     return None if seconds is None else max(int(min(seconds, config.max_deadline) * 1000), 1)
 
 
-def budget_micro(about: JobOptions) -> int | None:
+def get_budget_micro_dollars(about: JobOptions) -> int | None:
     """What the job may cost, in micro-dollars; None: without a limit of its own."""
     return None if about.budget_cents is None else round(about.budget_cents * 10_000)
 
 
-def new_id() -> str:
+def make_job_id() -> str:
     """An id that no other job has."""
     return str(uuid.uuid4())
 
 
-def check_id(job: str) -> str:
+def check_job_id(job: str) -> str:
     """`job` itself; ConfigError where it cannot be a job's id (the id is part of key names)."""
     if not isinstance(job, str) or not _ID.fullmatch(job):
         raise ConfigError(
@@ -149,12 +149,12 @@ def check_id(job: str) -> str:
     return job
 
 
-def rung(micro_dollars: int) -> int:
+def round_up_cost(micro_dollars: int) -> int:
     """The step of the ladder that an estimate stands on."""
-    return next((step for step in LADDER if step >= micro_dollars), micro_dollars)
+    return next((step for step in COST_STEPS_MICRO_DOLLARS if step >= micro_dollars), micro_dollars)
 
 
-def plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
+def build_plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
     """(fields and values of the job's hash, the steps ready at once, the queues needed: of those with |
     between them one). store/lua says what each field is.
     """
@@ -168,7 +168,7 @@ def plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
         header = " ".join(
             (
                 step.queue,
-                str(rung(step.micro_dollars)),
+                str(round_up_cost(step.micro_dollars)),
                 "-" if step.scope is None else str(step.scope),
                 ",".join(map(str, dependents[index])) or "-",
                 ",".join(map(str, step.refs)) or "-",
@@ -176,11 +176,11 @@ def plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
                 step.path,
             )
         )
-        fields += (f"h:{index}", header, f"s:{index}", dump_step(step))
+        fields += (f"header:{index}", header, f"spec:{index}", dump_step(step))
         if step.fallbacks:
-            fields += (f"fb:{index}", chain_field(step.links, [""] * len(step.links)))
+            fields += (f"chain:{index}", format_chain(step.links, [""] * len(step.links)))
         if step.after:
-            fields += (f"p:{index}", len(step.after))
+            fields += (f"dependencies:{index}", len(step.after))
         else:
             ready.append(index)
     for arms in plan.arms:
@@ -196,18 +196,18 @@ def plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
         steps = " ".join(f"{step}={count}" for step, count in scope.steps)
         parent = "-" if scope.parent is None else scope.parent
         nested = " ".join(map(str, inner[number]))
-        fields += (f"sc:{number}", f"{parent} {scope.max_attempts} {scope.delay_ms} {steps};{nested}")
+        fields += (f"scope:{number}", f"{parent} {scope.max_attempts} {scope.delay_ms} {steps};{nested}")
     return fields, ready, sorted({"|".join(step.links) for step in plan.steps})
 
 
-def chain_field(links: Sequence[str], unfit: Sequence[str]) -> str:
+def format_chain(links: Sequence[str], unfit: Sequence[str]) -> str:
     """The field fb:<step> of a step with fall-backs that has not become ready yet. `unfit`: for each of its
     queues the seats that may not take it from there, with commas between (store/lua/lib/chain.lua).
     """
     return " ".join(["1", *(f"{queue}|{names}" for queue, names in zip(links, unfit, strict=True))])
 
 
-def chain_of(field: str) -> tuple[int, list[str]]:
+def parse_chain(field: str) -> tuple[int, list[str]]:
     """(which of its queues a step stands or stood in last, its queues) of a field fb:<step>."""
     at, *links = field.split(" ")
     return int(at) - 1, [link.partition("|")[0] for link in links]

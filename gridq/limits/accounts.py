@@ -25,8 +25,8 @@ from gridq.errors import (
 from gridq.protocol import queue_names
 from gridq.protocol.budget_syntax import ALWAYS, CALENDAR, MINUTE
 from gridq.protocol.calendar import text_time
-from gridq.protocol.meters import GRID, KINDS, OWN, WHOLE, Meter, sharer_name, sheet, span
-from gridq.protocol.models import Thing
+from gridq.protocol.meters import GRID, ACCOUNT_KINDS, OWN, WHOLE_GRID, Meter, account_name, parse_budget, rolling_window_ms
+from gridq.protocol.models import Resource
 from gridq.protocol.money import dollars
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
@@ -37,7 +37,7 @@ ORPHANED_MS = 15_000
 """A router that has the quotas file says so every seven seconds at the latest (`gridq.limits.enforcement`).
 """
 
-MONTHLY: tuple[Thing, Thing] = ("money", "jobs")
+MONTHLY: tuple[Resource, Resource] = ("money", "jobs")
 """What agents and teams use that is counted by the month, whether it has a limit or not."""
 
 _CODES: dict[str, type[QuotaExceeded]] = {
@@ -69,7 +69,7 @@ class Window:
     @property
     def seconds(self) -> int | None:
         """How long it is; None: one of the calendar, of which nobody knows."""
-        length = span(self.per)
+        length = rolling_window_ms(self.per)
         if length is None and self.since is not None and self.until is not None:
             length = self.until - self.since
         return None if length is None else length // 1000
@@ -93,13 +93,13 @@ class Account:
     team: str | None = None
     parked: bool = False
     by: Literal["seats file", "quotas file"] = "quotas file"
-    thing: Thing | Literal["pending"] = field(kw_only=True)
+    resource: Resource | Literal["pending"] = field(kw_only=True)
     window: Window | None = None
 
     @property
     def money(self) -> bool:
         """Whether it is counted in micro-dollars."""
-        return self.thing == "money"
+        return self.resource == "money"
 
     @property
     def until(self) -> int | None:
@@ -113,7 +113,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
+class ActiveLimits:
     """The limits in force: where they came from and when (ms), and why a newer file was refused. `holder`,
     `seen`: where and when (ms) a router last had their file; None: not known. `orphaned`: none has it now.
     """
@@ -128,11 +128,11 @@ class InForce:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class AccountsReport:
     """Everything that `gridq quota` shows. `in_force` None: no limits; `keys`: the grid asks for API keys."""
 
     zone: str
-    in_force: InForce | None
+    in_force: ActiveLimits | None
     keys: bool
     accounts: tuple[Account, ...]
 
@@ -142,7 +142,7 @@ class Ledger:
         return self.in_force is None and not self.keys
 
 
-def read(client: Redis, keys: Keys, zone: str) -> Ledger:
+def read(client: Redis, keys: Keys, zone: str) -> AccountsReport:
     """The accounts now; `zone` where no router has said which one counts."""
     now = now_ms(client)
     look = client.pipeline(transaction=True)
@@ -164,23 +164,23 @@ def read(client: Redis, keys: Keys, zone: str) -> Ledger:
     accounts += _shared(meters, turns, now)
     accounts += _queues(client, keys, limits, [name.decode() for name in found[6]])
     in_force = None
-    if "v" in limits:
+    if "digest" in limits:
         about = json.loads(limits.get("about") or "{}")
         source, at = str(about.get("source", "")), int(about.get("at", 0))
-        seen = int(limits["seen"]) if "seen" in limits else None
-        in_force = InForce(
+        seen = int(limits["seen_at"]) if "seen_at" in limits else None
+        in_force = ActiveLimits(
             source,
             at,
-            limits["v"],
+            limits["digest"],
             limits.get("error", ""),
             limits.get("holder", source),
             seen,
             seen is not None and now - seen > ORPHANED_MS,
         )
-    return Ledger(turns.get("zone", zone), in_force, bool(found[4]), tuple(accounts))
+    return AccountsReport(turns.get("zone", zone), in_force, bool(found[4]), tuple(accounts))
 
 
-def zone_of(client: Redis, keys: Keys, zone: str) -> str:
+def read_zone(client: Redis, keys: Keys, zone: str) -> str:
     """The time zone in which windows turn; `zone` where no router has said so."""
     told: Any = client.hget(keys("calendar"), "zone")
     return zone if told is None else str(told.decode())
@@ -195,7 +195,7 @@ def window(turns: str, now: int) -> tuple[int, int | None]:
     return past[-1] if past else 0, next((at for at in instants if at > now), None)
 
 
-def exceeded(reply: Sequence[str], zone: str) -> QuotaExceeded:
+def build_quota_error(reply: Sequence[str], zone: str) -> QuotaExceeded:
     """The refusal that a script's reply stands for: `quota`, which limit, whose, used, held, the limit,
     needed, the window's end or '', the window.
     """
@@ -203,9 +203,9 @@ def exceeded(reply: Sequence[str], zone: str) -> QuotaExceeded:
     used, held, limit, needed = map(int, reply[3:7])
     until = int(reply[7]) if reply[7] else None
     window = reply[8]
-    kind, _, thing = what.partition("_")
-    money = thing == "money"
-    monthly = window == "month" and thing != "tokens"
+    kind, _, resource = what.partition("_")
+    money = resource == "money"
+    monthly = window == "month" and resource != "tokens"
     key = f"{kind}s.{name}." + (f"monthly_{'dollars' if money else 'jobs'}" if monthly else "budgets")
 
     def told(amount: int) -> str:
@@ -221,9 +221,9 @@ def exceeded(reply: Sequence[str], zone: str) -> QuotaExceeded:
         fix = f"raise {key} in the quotas file" + (f", or submit again after {retry_at}" if retry_at else "")
     reason = f"of {told(limit)} a {window} {told(used)} is used and {told(held)} held by jobs that run"
     if not money:
-        reason = f"of {limit} {thing} a {window} {used} are used"
+        reason = f"of {limit} {resource} a {window} {used} are used"
     this = "today" if window == "day" else f"this {window}"
-    lacks = "too little money left for this job" if money else f"no {thing} left {this}"
+    lacks = "too little money left for this job" if money else f"no {resource} left {this}"
     return _CODES[what](
         f"The {kind} {name!r} has {lacks}",
         {
@@ -268,7 +268,7 @@ def _people(
                     held=int(promised.get(who, 0)) if what == "money" else 0,
                     team=team,
                     parked=agent and name in parked,
-                    thing=what,
+                    resource=what,
                     window=month,
                 )
             )
@@ -285,12 +285,12 @@ def _queues(client: Redis, keys: Keys, limits: dict[str, str], used: list[str]) 
     for queue in bounded:
         look.hvals(keys("classes", queue))
     return [
-        Account("queue", queue, "pending", int(bounds[queue]), sum(map(int, counts)), thing="pending")
+        Account("queue", queue, "pending", int(bounds[queue]), sum(map(int, counts)), resource="pending")
         for queue, counts in zip(bounded, look.execute() if bounded else (), strict=True)
     ]
 
 
-_SEAT = [OWN, GRID, "rpm", "grpm"]
+_SEAT = [OWN, GRID, "requests_per_minute", "quota_requests_per_minute"]
 
 
 def _seats(client: Redis, keys: Keys, names: list[str], turns: dict[str, str], now: int) -> list[Account]:
@@ -304,7 +304,7 @@ def _seats(client: Redis, keys: Keys, names: list[str], turns: dict[str, str], n
     for at, name in enumerate(names):
         (own, grid, rpm, grpm), times = replies[at * 2 : at * 2 + 2]
         for bearer, raw in ((OWN, own), (GRID, grid)):
-            found += [_metered("seat", name, meter, turns, now) for meter in sheet(raw, bearer, now)]
+            found += [_metered("seat", name, meter, turns, now) for meter in parse_budget(raw, bearer, now)]
         rates = [int(rate) for rate in (rpm, grpm) if rate is not None]
         if rates:
             recent = sum(now - MINUTE_MS < int(when) <= now for when in times)
@@ -316,7 +316,7 @@ def _seats(client: Redis, keys: Keys, names: list[str], turns: dict[str, str], n
                     min(rates),
                     recent,
                     by="seats file" if rpm is not None and int(rpm) == min(rates) else "quotas file",
-                    thing="requests",
+                    resource="requests",
                     window=Window(MINUTE, "sliding"),
                 )
             )
@@ -327,11 +327,11 @@ def _shared(meters: dict[str, str], turns: dict[str, str], now: int) -> list[Acc
     """The accounts of the whole grid, of owners and model families, and of agents and teams beside those of
     their month.
     """
-    kinds = KINDS | {WHOLE: "grid"}
+    kinds = ACCOUNT_KINDS | {WHOLE_GRID: "grid"}
     return [
-        _metered(kinds[bearer[0]], sharer_name(bearer) or "all of it", meter, turns, now)
+        _metered(kinds[bearer[0]], account_name(bearer) or "all of it", meter, turns, now)
         for bearer in sorted(meters, key=lambda name: (list(kinds).index(name[0]), name))
-        for meter in sheet(meters[bearer], bearer, now)
+        for meter in parse_budget(meters[bearer], bearer, now)
     ]
 
 
@@ -340,12 +340,12 @@ def _metered(kind: str, name: str, meter: Meter, turns: dict[str, str], now: int
     return Account(
         kind,
         name,
-        ("grid " if meter.bearer == GRID else "") + meter.title,
+        ("grid " if meter.account == GRID else "") + meter.title,
         meter.limit,
         meter.used,
-        meter.held,
-        by="seats file" if meter.bearer == OWN else "quotas file",
-        thing=meter.thing,
+        meter.reserved,
+        by="seats file" if meter.account == OWN else "quotas file",
+        resource=meter.resource,
         window=_window_of(meter, turns, now),
     )
 
@@ -354,9 +354,9 @@ def _window_of(meter: Meter, turns: dict[str, str], now: int) -> Window | None:
     if meter.window == ALWAYS:
         return None
     if meter.window in CALENDAR:
-        return _of_calendar(meter.window, meter.turn, turns, now)
-    since = None if meter.turn is None else meter.turn - (span(meter.window) or 0)
-    return Window(meter.window, "first-use", since, meter.turn)
+        return _of_calendar(meter.window, meter.resets_at, turns, now)
+    since = None if meter.resets_at is None else meter.resets_at - (rolling_window_ms(meter.window) or 0)
+    return Window(meter.window, "first-use", since, meter.resets_at)
 
 
 def _of_calendar(period: str, turn: int | None, turns: dict[str, str], now: int) -> Window:

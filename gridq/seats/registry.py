@@ -19,14 +19,14 @@ from gridq.protocol.meters import (
     FREE,
     GRID,
     OWN,
-    UNKNOWN,
-    Expects,
+    NO_ESTIMATE,
+    UsageEstimate,
     Meter,
-    Rates,
-    lacking,
-    shared_names,
-    sheet,
-    tightest,
+    SeatRates,
+    find_shortage,
+    parse_shared_budgets,
+    parse_budget,
+    find_tightest,
 )
 from gridq.protocol.models import Advertisement, Json
 from gridq.store.connection import now_ms
@@ -35,7 +35,7 @@ from gridq.store.reliability import reliability
 
 log = logging.getLogger(__name__)
 
-BEATS = 3
+TTL_HEARTBEATS = 3
 
 CLOSE = 0.6
 """How alike the names of two capabilities of one kind must be, at least, to be called close."""
@@ -72,7 +72,7 @@ class LiveSeat(Advertisement):
     budget_until: float | None = Field(None, description="when that turns")
     prices: tuple[int, int] = Field((0, 0), description="micro-dollars a million tokens, in and out")
     hourly: int = Field(0, description="micro-dollars for an hour of a slot")
-    rates: Rates = Field(FREE, exclude=True)
+    rates: SeatRates = Field(FREE, exclude=True)
     per_minute: int | None = Field(None, description="requests in any minute; None: no limit")
     rate_until: float | None = Field(None, description="until when these are used up; None: they are not")
     reliability: float = Field(
@@ -81,9 +81,9 @@ class LiveSeat(Advertisement):
     stale: bool = False
     obeys: bool = Field(True, description="False: it has yet to heed that an operator drains it, or no more")
 
-    def lacking(self, queue: str, cost: int, expects: Expects = UNKNOWN) -> Meter | None:
+    def find_shortage(self, queue: str, cost: int, expects: UsageEstimate = NO_ESTIMATE) -> Meter | None:
         """The meter in which a stage of a queue has no room that is said to cost so many micro-dollars."""
-        return lacking(self.meters, queue, cost, expects, self.rates)
+        return find_shortage(self.meters, queue, cost, expects, self.rates)
 
     @property
     def free(self) -> int:
@@ -93,7 +93,7 @@ class LiveSeat(Advertisement):
 
 def advertise(client: Redis, keys: Keys, ad: Advertisement, heartbeat: float) -> None:
     """Say what a seat is, for three heartbeats."""
-    client.set(keys("advertisement", ad.seat), ad.model_dump_json(), px=int(BEATS * heartbeat * 1000))
+    client.set(keys("advertisement", ad.seat), ad.model_dump_json(), px=int(TTL_HEARTBEATS * heartbeat * 1000))
 
 
 def withdraw(client: Redis, keys: Keys, seat: str) -> None:
@@ -101,14 +101,14 @@ def withdraw(client: Redis, keys: Keys, seat: str) -> None:
     client.unlink(keys("advertisement", seat))
 
 
-def seats(client: Redis, keys: Keys) -> list[Advertisement]:
+def read_advertisements(client: Redis, keys: Keys) -> list[Advertisement]:
     """Every live seat that advertises itself, by name."""
     names = [keys("advertisement", seat) for seat in _live(client, keys)]
     texts = client.mget(names) if names else []
     return sorted(filter(None, map(_read, texts)), key=lambda ad: ad.seat)
 
 
-def live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveSeat]:
+def read_live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveSeat]:
     """Every live seat, by name, also one whose advertisement is stale; the routers' unless told not to."""
     names = sorted(_live(client, keys))
     if not names:
@@ -126,7 +126,7 @@ def live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveS
     clock, *replies = look.execute()
     now = clock[0] + clock[1] / 1e6
     shared: Any = {}
-    if any(replies[at * 7].get(b"shared") for at in range(len(names))):
+    if any(replies[at * 7].get(b"shared_budgets") for at in range(len(names))):
         shared = client.hgetall(keys("meters"))
     found = [_seat(seat, now, replies[at * 7 : at * 7 + 7], shared) for at, seat in enumerate(names)]
     return [seat for seat in found if seat is not None and (routers or seat.kind != ROUTER_KIND)]
@@ -135,7 +135,7 @@ def live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveS
 def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes]) -> LiveSeat | None:
     record, busy, wake_ups, text, drain, claims, oldest = replies
     record = {name.decode(): value.decode() for name, value in record.items()}
-    if "inc" not in record or "concurrency" not in record:  # it has gone since
+    if "incarnation" not in record or "concurrency" not in record:  # it has gone since
         return None
     said = _read(text)
     machine, _, name = seat.partition(".")
@@ -145,7 +145,7 @@ def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes])
             seat=seat,
             machine=machine,
             worker=f"{name}@{machine}",
-            incarnation=record["inc"],
+            incarnation=record["incarnation"],
             kind=ROUTER_KIND if serves == [queue_names.PURE] else "",
             concurrency=int(record["concurrency"]),
             queues=serves,
@@ -154,10 +154,10 @@ def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes])
     fields |= {"concurrency": int(record["concurrency"]), "busy": busy, "wake_ups": wake_ups}
     fields |= {"warm": record.get("warm", "").split(), "stale": text is None and said.kind != ROUTER_KIND}
     fields["meters"] = _meters(record, now, shared)
-    rates = Rates.read(record)
+    rates = SeatRates.read(record)
     fields |= {"prices": rates.prices, "hourly": rates.hourly, "rates": rates}
     fields |= _limits(record, fields["meters"], now, claims, oldest)
-    fields["reliability"] = round(reliability(record.get("rel"), now * 1000), 3)
+    fields["reliability"] = round(reliability(record.get("reliability"), now * 1000), 3)
     draining = record.get("draining")
     fields |= {"obeys": (drain is None) == (draining != "op") or draining == "1"}
     if drain is not None:
@@ -170,9 +170,9 @@ def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes])
 
 def _meters(record: dict[str, str], now: float, shared: dict[bytes, bytes]) -> list[Meter]:
     """All meters that bind a seat, each with the queues in which it does."""
-    found = [meter for which in (OWN, GRID) for meter in sheet(record.get(which), which, now * 1000)]
-    for name, queues_of_it in shared_names(record.get("shared")).items():
-        found += sheet(shared.get(name.encode()), name, now * 1000, queues_of_it)
+    found = [meter for which in (OWN, GRID) for meter in parse_budget(record.get(which), which, now * 1000)]
+    for name, queues_of_it in parse_shared_budgets(record.get("shared_budgets")).items():
+        found += parse_budget(shared.get(name.encode()), name, now * 1000, queues_of_it)
     return found
 
 
@@ -183,11 +183,11 @@ def _limits(
     queue; the least of the requests a minute of its machine and the quotas file.
     """
     found: dict[str, Json] = {}
-    least = tightest((meter for meter in meters if not meter.queues), "money")
+    least = find_tightest((meter for meter in meters if not meter.queues), "money")
     if least is not None:
         found |= {"budget": least.limit, "budget_left": least.remaining}
-        found["budget_until"] = least.turn / 1000 if least.turn else None
-    rates = [int(record[name]) for name in ("rpm", "grpm") if record.get(name)]
+        found["budget_until"] = least.resets_at / 1000 if least.resets_at else None
+    rates = [int(record[name]) for name in ("requests_per_minute", "quota_requests_per_minute") if record.get(name)]
     if rates:
         found["per_minute"] = min(rates)
         again = now if oldest is None else float(oldest) / 1000 + 60
@@ -221,10 +221,10 @@ def publish_stages(
 ) -> None:
     """Offer the user's stages of a machine to whoever splits graphs, for three heartbeats."""
     if specs:
-        client.set(keys("stages", machine), json.dumps(specs), px=int(BEATS * heartbeat * 1000))
+        client.set(keys("stages", machine), json.dumps(specs), px=int(TTL_HEARTBEATS * heartbeat * 1000))
 
 
-def published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
+def read_published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
     """The stages that live machines offer, each once."""
     machines = {seat.partition(".")[0] for seat in _live(client, keys)}
     names = [keys("stages", machine) for machine in sorted(machines)]
@@ -235,7 +235,7 @@ def published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
     return list(found.values())
 
 
-def offers_of(seats: list[LiveSeat]) -> list[dict[str, Json]]:
+def list_offers(seats: list[LiveSeat]) -> list[dict[str, Json]]:
     """Each capability of `seats`: its queue, who serves it, who has its model loaded, whether any of them
     loads models at all, and the slots, all and free.
     """
@@ -270,10 +270,10 @@ def nearest(client: Redis, keys: Keys, queue: str) -> str:
     """In words, why nobody serves `queue`: the seat that serves it but takes nothing, else the live seat
     that comes close, else what its kind, or whoever is live, serves instead.
     """
-    return why_nobody(queue, live_seats(client, keys, routers=False))
+    return explain_no_seat(queue, read_live_seats(client, keys, routers=False))
 
 
-def why_nobody(queue: str, live: list[LiveSeat]) -> str:
+def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
     """`nearest` among the seats `live`."""
     if not live:
         return "no seat is live at all"

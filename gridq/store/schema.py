@@ -18,12 +18,12 @@ from redis.exceptions import ResponseError
 from gridq.errors import GridError, SchemaMismatch
 from gridq.store.capacity import full
 
-SCHEMA = 4
+SCHEMA = 5
 """The form of the data that this version's scripts read and write.
 
 Raise it where a script of this version could misread what one of the version before wrote, or the other way
 round: a field's or a reply's form, the grammar of a key, of a lease or of a class. A new key or field that
-the older may overlook does not need it. What outlives a job must still be read: `fin:`, `about:` and `rows:`
+the older may overlook does not need it. What outlives a job must still be read: `result:`, `summary:` and `rows:`
 of jobs that have ended, `keys`, `limits`, `calendar`, the records of seats.
 """
 

@@ -169,7 +169,7 @@ class Scripts:
             incarnation,
             host,
             concurrency,
-            meters.text(limits),
+            meters.format_limits(limits),
             " ".join(queues),
             ttl_ms,
             worker or seat,

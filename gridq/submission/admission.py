@@ -1,12 +1,19 @@
-"""Admission: from a graph as it was sent to a plan in Redis, or to one error and nothing written.
+"""Admission: one path from a submission to a plan in Redis, or to one error with nothing written.
 
-Parsing, resolving, splitting and placing are pure and come first; then one script writes all or nothing.
-Router, client and gateway admit by the same `Admission`, each in its own process.
+A submission passes these steps, whatever way it came in:
+
+1. its API key is verified, its graph and input are encoded (`gridq.submission.request`; the gateway does both
+   as it reads the HTTP request, the inbox when the job is submitted through Celery)
+2. an earlier submission with the same idempotency key is looked up
+3. the graph is compiled to a plan, and a large input is stored
+4. the seats that may not take a stage are found, and the deadline is checked
+5. one script checks queues, quotas and the key again, and writes the job
+
+The router, the broker client and the gateway share `Admission.admit`, each in its own process.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -21,18 +28,18 @@ from gridq.graph.plan import Plan
 from gridq.jobs import idempotency
 from gridq.jobs.idempotency import Fingerprint
 from gridq.jobs.record import (
-    JobOptions,
-    get_budget_micro_dollars,
-    format_chain,
-    parse_chain,
-    get_deadline_ms,
-    choose_job_name,
     build_plan_fields,
+    choose_job_name,
+    format_chain,
+    get_budget_micro_dollars,
+    get_deadline_ms,
     get_queue_timeout_ms,
+    parse_chain,
 )
 from gridq.limits import accounts, api_keys
 from gridq.profiles.profile import Profile
-from gridq.protocol.meters import UNKNOWN, Expects
+from gridq.protocol import queue_names
+from gridq.protocol.meters import NO_ESTIMATE, UsageEstimate
 from gridq.protocol.models import Advertisement
 from gridq.protocol.money import dollars
 from gridq.seats import access, registry
@@ -40,24 +47,35 @@ from gridq.store import values
 from gridq.store.admitting import Word
 from gridq.store.admitting import arguments as arguments_of
 from gridq.store.scripts import Scripts
-from gridq.submission.deadline_check import REFUSALS, Foresight, LeftOut, Start, starts
-from gridq.submission.estimates import Guess, expected, guesses, told
-from gridq.submission.matching import Wanted, unfit, wanted
-from gridq.submission.planning import compile_text, local_catalogue
-from gridq.submission.seat_filters import kept_apart
+from gridq.store.ttl_cache import TtlCache
+from gridq.submission.estimates import TokenEstimate, estimate_tokens, expect_usage, format_expected
+from gridq.submission.live_forecast import (
+    EXPLAINED,
+    ExcludedSeats,
+    FirstStage,
+    LiveForecast,
+    find_first_stages,
+)
+from gridq.submission.matching import StepDemand, find_demands, find_unfit_seats
+from gridq.submission.planning import compile_text, load_local_catalogue
+from gridq.submission.request import JobRequest, store_large_input
+from gridq.submission.seat_filters import find_excluded_seats
 from gridq.telemetry import narration
 
-PLANS_KEPT = 256
-REFRESH = 2.0
-LOOK = 1.0
-"""Seconds for which what the live seats say of themselves is not read again. A seat that joins within them is
-to a job what one is that joins just after its admission: its runner refuses what it cannot do.
+MAX_COMPILED = 256
+"""Compiled graphs that are kept; those that were used last stay."""
+
+CATALOGUE_TTL_SECONDS = 2.0
+
+ADVERTISEMENTS_TTL_SECONDS = 1.0
+"""A seat that joins within this time is to a job what one is that joins just after its admission: its runner
+refuses what it cannot do.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """A plan as `admit` writes it."""
+class CompiledGraph:
+    """A plan as admit.lua writes it, and what admission must check of it."""
 
     answer: int
     steps: int
@@ -65,261 +83,300 @@ class Split:
     fields: list[str | int]
     ready: list[int]
     needs: list[str]
-    wanted: tuple[Wanted, ...]
+    demands: tuple[StepDemand, ...]
     name: str = "graph"
     micro_dollars: int = 0
-    starts: tuple[Start, ...] = ()
-    guesses: tuple[Guess, ...] = ()
+    first_stages: tuple[FirstStage, ...] = ()
+    estimates: tuple[TokenEstimate, ...] = ()
+
+    def find_queues(self) -> dict[int, list[str]]:
+        """Return for each step its queue and its fall-back queues."""
+        found: dict[int, list[str]] = {}
+        for name, text in zip(self.fields[::2], self.fields[1::2], strict=True):
+            sort, _, step = str(name).partition(":")
+            if sort == "h":
+                found[int(step)] = [str(text).partition(" ")[0]]
+            elif sort == "fb":  # it comes behind its header
+                found[int(step)] = parse_chain(str(text))[1]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The job that a submission became. `compiled` is None for an earlier job with its idempotency key."""
+
+    job: str
+    compiled: CompiledGraph | None = None
+
+    @property
+    def needs_router(self) -> bool:
+        """Whether the job has pure stages, which the routers run."""
+        return self.compiled is not None and queue_names.PURE in self.compiled.needs
 
 
 class Admission:
-    """Splits graphs and admits them. One object a process; threads may share it."""
+    """Compiles graphs and admits them. One object for each process; threads may share it."""
 
     def __init__(self, scripts: Scripts, config: Settings, profiles: Mapping[str, Profile]) -> None:
         self.scripts = scripts
         self.config = config
         self.profiles = profiles
-        self._local = local_catalogue(config, profiles)
-        self._grid = self._local
-        self._read_at = 0.0
-        self._plans: OrderedDict[bytes, Split] = OrderedDict()
-        self._seats: tuple[float, Sequence[Advertisement]] = (-math.inf, ())
-        self.foresight = Foresight(scripts, config)
+        self.forecast = LiveForecast(scripts.client, scripts.keys, config.batch_age)
+        self._local_catalogue = load_local_catalogue(config, profiles)
+        self._catalogue = self._local_catalogue
+        self._catalogue_read_at = 0.0
+        self._compiled: OrderedDict[bytes, CompiledGraph] = OrderedDict()
+        self._advertisements = TtlCache[Sequence[Advertisement]](ADVERTISEMENTS_TTL_SECONDS)
 
-    def split(self, graph: bytes) -> Split:
-        """The plan of a graph's JSON text; GraphError where it is wrong. Equal texts are split once."""
-        known = self._known(graph)
-        if known is not None:
-            return known
+    # -- the way in
+
+    def admit(self, request: JobRequest) -> Admitted:
+        """Write the job of a submission, or find the job that has its idempotency key already.
+
+        Nothing is written if it raises. NoLiveSeat, QueueFull, DeadlineUnreachable, QuotaExceeded (including
+        JobBudgetExceeded) and GridFull have the details of `gridq.submission.refusal_details`. It also raises
+        GraphError, AuthError and IdempotencyConflict.
+        """
+        client, keys = self.scripts.client, self.scripts.keys
+        fingerprint = Fingerprint() if request.is_unique else request.make_fingerprint()
+        verified = bool(request.key_id)
+        existing = idempotency.find_existing_job(client, keys, fingerprint, verified=verified)
+        if existing is not None:
+            return Admitted(existing)
+        compiled = self.compile(request.graph)
+        value = store_large_input(self.scripts, request.job, request.value, request.options)
+        return self._admit(replace(request, value=value), compiled, fingerprint)
+
+    def build_fast_arguments(self, request: JobRequest) -> tuple[Word, ...] | None:
+        """Return the arguments of admit.lua for a job for which nothing must be looked up first; else None.
+
+        These are new jobs whose graph is compiled and which ask for no seat, deadline or budget of their own. If
+        the script replies `ok`, call `narrate_fast_admission`. If it refuses, it has written nothing: `admit`
+        gives the reason.
+        """
+        compiled, options = self._find_compiled(request.graph), request.options
+        own_limits = (options.pin, options.deadline, options.queue_timeout, options.budget_cents)
+        if compiled is None or compiled.demands or options.avoid or any(x is not None for x in own_limits):
+            return None
+        if not request.is_unique or len(request.value) > self.config.inline_value:
+            return None
+        expected = self._expect_usage(compiled, request.value)
+        return self._build_arguments(request, compiled, Fingerprint(), {}, expected)
+
+    def narrate_fast_admission(self, request: JobRequest, reply: Sequence[str]) -> None:
+        """Narrate a job that was written with the arguments of `build_fast_arguments`."""
+        compiled = self._find_compiled(request.graph)
+        if compiled is not None:
+            _narrate(request, compiled, reply)
+
+    # -- compiling
+
+    def compile(self, graph: bytes) -> CompiledGraph:
+        """Return the plan of a graph's JSON text; equal texts are compiled once. Raises GraphError."""
+        found = self._find_compiled(graph)
+        if found is not None:
+            return found
         try:
-            compiled = self._compile(graph, self._grid)
-        except UnknownStage:  # perhaps a machine that joined since offers it
-            if time.monotonic() - self._read_at < REFRESH:
+            source, plan = self._compile_text(graph, self._catalogue)
+        except UnknownStage:  # a machine that joined since may offer it
+            if time.monotonic() - self._catalogue_read_at < CATALOGUE_TTL_SECONDS:
                 raise
-            self._refresh()
-            compiled = self._compile(graph, self._grid)
-        source, plan = compiled
+            self._refresh_catalogue()
+            source, plan = self._compile_text(graph, self._catalogue)
         fields, ready, needs = build_plan_fields(plan)
-        split = Split(
+        compiled = CompiledGraph(
             plan.answer,
             len(plan.steps),
             sum(len(step.ops) for step in plan.steps),
             fields,
             ready,
             needs,
-            wanted(plan, self.profiles),
+            find_demands(plan, self.profiles),
             choose_job_name(source, plan),
             sum(step.micro_dollars for step in plan.steps),
-            starts(plan, ready),
-            guesses(plan, self.profiles),
+            find_first_stages(plan, ready),
+            estimate_tokens(plan, self.profiles),
         )
-        self._plans[graph] = split
-        while len(self._plans) > PLANS_KEPT:
-            self._plans.popitem(last=False)
-        return split
+        self._compiled[graph] = compiled
+        while len(self._compiled) > MAX_COMPILED:
+            self._compiled.popitem(last=False)
+        return compiled
 
-    def _known(self, graph: bytes) -> Split | None:
-        """The split of a text that was split before, one of the last PLANS_KEPT that were asked for."""
-        split = self._plans.get(graph)
-        if split is not None:
-            with suppress(KeyError):  # another thread has put it out meanwhile
-                self._plans.move_to_end(graph)
-        return split
+    def _find_compiled(self, graph: bytes) -> CompiledGraph | None:
+        compiled = self._compiled.get(graph)
+        if compiled is not None:
+            with suppress(KeyError):  # another thread has removed it meanwhile
+                self._compiled.move_to_end(graph)
+        return compiled
 
-    def _refresh(self) -> None:
-        offered = registry.published_stages(self.scripts.client, self.scripts.keys)
-        self._grid = self._local.extended(map(StageSpec.from_json, offered))
-        self._plans.clear()
-        self._read_at = time.monotonic()
+    def _refresh_catalogue(self) -> None:
+        offered = registry.read_published_stages(self.scripts.client, self.scripts.keys)
+        self._catalogue = self._local_catalogue.extended(map(StageSpec.from_json, offered))
+        self._compiled.clear()
+        self._catalogue_read_at = time.monotonic()
 
-    def _compile(self, text: bytes, catalogue: Catalogue) -> tuple[Graph, Plan]:
+    def _compile_text(self, text: bytes, catalogue: Catalogue) -> tuple[Graph, Plan]:
         graph, _, plan = compile_text(text, catalogue, self.config, self.profiles)
         return graph, plan
 
-    def admit(
-        self,
-        job: str,
-        split: Split,
-        value: bytes,
-        options: JobOptions,
-        *,
-        celery: bool = False,
-        deadline: bool = True,
-        key: str = "",
-        body: Fingerprint | None = None,
-    ) -> str:
-        """Write the job; its id, or that of the job which has its idempotency key already.
+    # -- checking and writing
 
-        `deadline` False keeps the one that the inbox holds. `key` is the id of a key that was verified.
-        NoLiveSeat, QueueFull, DeadlineUnreachable, QuotaExceeded (JobBudgetExceeded too), AuthError,
-        IdempotencyConflict: nothing was written. What the first four and GridFull say of the wait:
-        `gridq.submission.live_forecast`.
-        """
-        left_out: LeftOut = {}
-        expects = self._expects(split, value)
-        begin = [replace(start, expects=expects.get(start.step, UNKNOWN)) for start in split.starts]
+    def _admit(self, request: JobRequest, compiled: CompiledGraph, fingerprint: Fingerprint) -> Admitted:
+        """Admit a job whose input is stored."""
+        options = request.options
+        excluded_seats: ExcludedSeats = {}
+        expected = self._expect_usage(compiled, request.value)
+        stages = [replace(one, expects=expected.get(one.step, NO_ESTIMATE)) for one in compiled.first_stages]
         try:
-            if split.wanted or options.pin is not None or options.avoid:
-                left_out = self._left_out(job, split, options, key)
-            self.foresight.check(job, begin, options, left_out, queued=not deadline)
-            return self._write(
-                job, split, value, options, left_out,
-                expects=expects, celery=celery, deadline=deadline, key=key, body=body or Fingerprint(),
-            )  # fmt: skip
-        except REFUSALS as exc:
-            if values.is_link(value):
-                self.scripts.client.unlink(self.scripts.keys("value", value[1:].decode()))
-            raise self.foresight.told(exc, begin, options, left_out) from None
+            if compiled.demands or options.pin is not None or options.avoid:
+                excluded_seats = self._find_excluded_seats(request, compiled)
+            self.forecast.check(request.job, stages, options, excluded_seats, queued=request.queued)
+            arguments = self._build_arguments(request, compiled, fingerprint, excluded_seats, expected)
+            reply = self.scripts.admit(arguments)
+            return Admitted(self._read_reply(request, compiled, reply), compiled)
+        except EXPLAINED as exc:
+            if values.is_link(request.value):
+                self.scripts.client.unlink(self.scripts.keys("value", request.value[1:].decode()))
+            raise self.forecast.explain(exc, stages, options, excluded_seats) from None
 
-    def _write(
-        self, job: str, split: Split, value: bytes, options: JobOptions, left_out: LeftOut, *,
-        expects: Mapping[int, Expects], celery: bool, deadline: bool, key: str, body: Fingerprint,
-    ) -> str:  # fmt: skip
-        """`admit`, where there is nothing more to find out."""
-        arguments = self._arguments(
-            job, split, value, options, left_out,
-            expects=expects, celery=celery, deadline=deadline, key=key, body=body,
-        )  # fmt: skip
-        reply = self.scripts.admit(arguments)
-        if reply[0] == "noseat":
-            raise self._no_seat(reply[1].split("|"))
-        if reply[0] == "barred":
-            raise access.barred(reply, options.agent)
-        if reply[0] == "key":
-            raise api_keys.refused(reply[1], key)
-        if reply[0] == "queue":
-            raise _queue_full(reply)
-        if reply[0] == "quota":
-            raise accounts.exceeded(reply, self._zone())
-        if reply[0] == "conflict":
-            raise idempotency.build_conflict_error(reply[1], keyed=reply[1] != job)
-        if reply[0] == "same":
-            return reply[1]
-        if reply[0] == "ok":
-            _tell(job, split, options, reply)
-        return job
+    def _read_reply(self, request: JobRequest, compiled: CompiledGraph, reply: list[str]) -> str:
+        """Return the job's id by the reply of admit.lua, or raise the refusal that it stands for."""
+        match reply[0]:
+            case "noseat":
+                raise self._build_no_seat_error(reply[1].split("|"))
+            case "barred":
+                raise access.build_not_lent_error(reply, request.options.agent)
+            case "key":
+                raise api_keys.build_key_error(reply[1], request.key_id)
+            case "queue":
+                raise _build_queue_full_error(reply)
+            case "quota":
+                zone = accounts.read_zone(self.scripts.client, self.scripts.keys, self.config.timezone)
+                raise accounts.build_quota_error(reply, zone)
+            case "conflict":
+                raise idempotency.build_conflict_error(reply[1], keyed=reply[1] != request.job)
+            case "same":
+                return reply[1]
+            case "ok":
+                _narrate(request, compiled, reply)
+        return request.job
 
-    def at_once(
-        self, job: str, graph: bytes, value: bytes, options: JobOptions, key: str
-    ) -> tuple[Word, ...] | None:
-        """The arguments of `admit.lua` for a new job of which nothing is to be found out first: its graph is
-        split already, and it asks for no seats and no time of its own. Else None.
-
-        Who has the script reply `ok` calls `written`; whatever else it says, nothing was written that `admit`
-        would not find.
-        """
-        split = self._known(graph)
-        asks = (options.pin, options.deadline, options.queue_timeout, options.budget_cents)
-        if split is None or split.wanted or options.avoid or any(each is not None for each in asks):
-            return None
-        if options.idempotency_key is not None or len(value) > self.config.inline_value:
-            return None
-        expects = self._expects(split, value)
-        return self._arguments(
-            job, split, value, options, {}, expects=expects, celery=False, deadline=True, key=key, body=Fingerprint()
-        )
-
-    def written(self, job: str, graph: bytes, options: JobOptions, reply: Sequence[str]) -> None:
-        """Tell of a job that was written by the arguments of `at_once`."""
-        split = self._known(graph)
-        if split is not None:
-            _tell(job, split, options, reply)
-
-    def _arguments(
-        self, job: str, split: Split, value: bytes, options: JobOptions, left_out: LeftOut, *,
-        expects: Mapping[int, Expects], celery: bool, deadline: bool, key: str, body: Fingerprint,
-    ) -> tuple[Word, ...]:  # fmt: skip
-        """What `admit.lua` is called with."""
-        fields = [*split.fields, *told(expects)]
-        if left_out:
-            links = _links_of(split)
-            apart = [_apart(step, links[step], names) for step, names in left_out.items()]
-            fields = [*fields, *(word for words in apart for word in words)]
+    def _build_arguments(
+        self,
+        request: JobRequest,
+        compiled: CompiledGraph,
+        fingerprint: Fingerprint,
+        excluded_seats: ExcludedSeats,
+        expected: Mapping[int, UsageEstimate],
+    ) -> tuple[Word, ...]:
+        """Return the arguments of admit.lua. Raises JobBudgetExceeded."""
+        options = request.options
+        fields = [*compiled.fields, *format_expected(expected)]
+        if excluded_seats:
+            queues = compiled.find_queues()
+            for step, names in excluded_seats.items():
+                fields += _format_excluded_seats(step, queues[step], names)
         if options.prefer is not None:
-            fields = [*fields, "prefer", options.prefer]
+            fields += ["prefer", options.prefer]
         budget = get_budget_micro_dollars(options)
         if budget is not None:
-            if split.micro_dollars > budget:
-                raise _over_budget(budget, split.micro_dollars)
-            fields = [*fields, "bud", budget]
+            if compiled.micro_dollars > budget:
+                raise _build_job_budget_error(budget, compiled.micro_dollars)
+            fields += ["bud", budget]
         return arguments_of(
-            job,
+            request.job,
             agent=options.agent,
             prio=options.prio,
-            get_deadline_ms=get_deadline_ms(options, self.config) if deadline else None,
+            deadline_ms=None if request.queued else get_deadline_ms(options, self.config),
             ttl_ms=int(self.config.result_ttl * 1000),
-            celery=celery,
+            celery=request.celery,
             stream=options.stream,
             wait=options.wait_for_seat,
-            value=value,
-            answer=split.answer,
-            steps=split.steps,
-            needs=split.needs,
-            ready=split.ready,
+            value=request.value,
+            answer=compiled.answer,
+            steps=compiled.steps,
+            needs=compiled.needs,
+            ready=compiled.ready,
             fields=fields,
-            name=options.name or split.name,
+            name=options.name or compiled.name,
             session=options.session or "",
-            key=key,
-            micro_dollars=split.micro_dollars,
-            stages=split.stages,
-            idempotency=body.key,
-            body=body.digest,
-            get_queue_timeout_ms=get_queue_timeout_ms(options, self.config),
+            key=request.key_id,
+            micro_dollars=compiled.micro_dollars,
+            stages=compiled.stages,
+            idempotency=fingerprint.key,
+            body=fingerprint.digest,
+            queue_timeout_ms=get_queue_timeout_ms(options, self.config),
         )
 
-    def _left_out(self, job: str, split: Split, options: JobOptions, key: str) -> LeftOut:
-        """Step → the seats that do not meet its demand or that its submitter does not want. NoLiveSeat."""
-        read_at, seats = self._seats
-        known = time.monotonic() - read_at < LOOK
-        if not known:
-            read_at = time.monotonic()
-            seats = registry.seats(self.scripts.client, self.scripts.keys)
-            self._seats = read_at, seats
+    def _find_excluded_seats(self, request: JobRequest, compiled: CompiledGraph) -> ExcludedSeats:
+        """Return for each step the seats that do not meet its demand, or that its submitter excludes.
+
+        Raises NoLiveSeat if no seat is left and the submitter does not want to wait.
+        """
+        options = request.options
+        is_cached = self._advertisements.is_fresh()
+        seats = self._advertisements.get(
+            lambda: registry.read_advertisements(self.scripts.client, self.scripts.keys)
+        )
         try:
-            seats = access.lent(self.scripts, job, seats, options, key)
-            found = kept_apart(_links_of(split), seats, options)
-            for want in split.wanted:
-                lacking = unfit(want, seats, self.profiles, wait=options.wait_for_seat)
-                apart = found.get(want.step) or [[] for _ in lacking]
-                both = zip(apart, lacking, strict=True)
-                found[want.step] = [list(dict.fromkeys([*names, *more])) for names, more in both]
+            seats = access.filter_lent_seats(self.scripts, request.job, seats, options, request.key_id)
+            excluded = find_excluded_seats(compiled.find_queues(), seats, options)
+            for demand in compiled.demands:
+                unfit = find_unfit_seats(demand, seats, self.profiles, wait=options.wait_for_seat)
+                filtered = excluded.get(demand.step) or [[] for _ in unfit]
+                both = zip(filtered, unfit, strict=True)
+                excluded[demand.step] = [list(dict.fromkeys([*names, *more])) for names, more in both]
         except NoLiveSeat:
-            if not known:
+            if not is_cached:
                 raise
-            self._seats = (-math.inf, ())  # perhaps one has joined since
-            return self._left_out(job, split, options, key)
-        return {step: tuple(map(",".join, apart)) for step, apart in found.items() if any(apart)}
+            self._advertisements.forget()  # a seat may have joined since
+            return self._find_excluded_seats(request, compiled)
+        return {step: tuple(map(",".join, names)) for step, names in excluded.items() if any(names)}
 
-    def _expects(self, split: Split, value: bytes) -> dict[int, Expects]:
-        """What its steps are estimated to use, of an input that may be a link to it."""
+    def _expect_usage(self, compiled: CompiledGraph, value: bytes) -> dict[int, UsageEstimate]:
+        """Estimate what each step will use with an input, which may be a link to a stored one."""
         length = len(value)
-        if split.guesses and values.is_link(value):
+        if compiled.estimates and values.is_link(value):
             length = int(self.scripts.client.strlen(self.scripts.keys("value", value[1:].decode())))
-        return expected(split.guesses, value, length)
+        return expect_usage(compiled.estimates, value, length)
 
-    def _zone(self) -> str:
-        """The time zone of the routers' calendar, in which a refusal says when the window turns."""
-        zone = self.scripts.client.hget(self.scripts.keys("calendar"), "zone")
-        return zone.decode() if isinstance(zone, bytes) else self.config.timezone
-
-    def _no_seat(self, links: Sequence[str]) -> NoLiveSeat:
-        near = [registry.nearest(self.scripts.client, self.scripts.keys, queue) for queue in links]
+    def _build_no_seat_error(self, queues: Sequence[str]) -> NoLiveSeat:
+        live = registry.read_live_seats(self.scripts.client, self.scripts.keys, routers=False)
+        reasons = [registry.explain_no_seat(queue, live) for queue in queues]
         return NoLiveSeat(
-            f"No live seat serves {' or '.join(links)}",
+            f"No live seat serves {' or '.join(queues)}",
             {
-                "path": links[0],
-                "queue": links[0],
-                **({"queues": list(links)} if len(links) > 1 else {}),
-                "reason": "; ".join(dict.fromkeys(near)),
+                "path": queues[0],
+                "queue": queues[0],
+                **({"queues": list(queues)} if len(queues) > 1 else {}),
+                "reason": "; ".join(dict.fromkeys(reasons)),
                 "fix": "start a worker that serves it, or submit with wait_for_seat",
             },
         )
 
 
-def _over_budget(budget: int, needed: int) -> JobBudgetExceeded:
-    """A job is estimated at more micro-dollars than its submitter allows."""
+def _narrate(request: JobRequest, compiled: CompiledGraph, reply: Sequence[str]) -> None:
+    options = request.options
+    narration.narrate(
+        "job admitted",
+        job=request.job,
+        name=options.name or compiled.name,
+        agent=options.agent,
+        stages=compiled.stages,
+    )
+    for dropped in reply[1:]:
+        narration.narrate("job gave way", job=dropped, by=request.job)
+
+
+def _format_excluded_seats(step: int, queues: Sequence[str], excluded: Sequence[str]) -> list[str]:
+    """Return the job's fields that keep seats from a step, now and whenever it starts again, by each queue."""
+    chain = [f"fb:{step}", format_chain(queues, excluded)] if len(queues) > 1 else []
+    return [*chain, f"x:{step}", excluded[0], f"u:{step}", excluded[0]] if excluded[0] else chain
+
+
+def _build_job_budget_error(budget: int, needed: int) -> JobBudgetExceeded:
     return JobBudgetExceeded(
-        f"The job is estimated at {dollars(needed)}, and may cost {dollars(budget)}",
+        f"The job is estimated at {dollars(needed)}, but its budget is {dollars(budget)}",
         {
             "path": "budget_cents",
             "limit": budget,
@@ -329,37 +386,12 @@ def _over_budget(budget: int, needed: int) -> JobBudgetExceeded:
     )
 
 
-def _tell(job: str, split: Split, options: JobOptions, reply: Sequence[str]) -> None:
-    name = options.name or split.name
-    narration.tell("job admitted", job=job, name=name, agent=options.agent, stages=split.stages)
-    for other in reply[1:]:
-        narration.tell("job gave way", job=other, by=job)
-
-
-def _links_of(split: Split) -> dict[int, list[str]]:
-    """Step → its queue and its fall-backs."""
-    found: dict[int, list[str]] = {}
-    for name, text in zip(split.fields[::2], split.fields[1::2], strict=True):
-        sort, _, step = str(name).partition(":")
-        if sort == "h":
-            found[int(step)] = [str(text).partition(" ")[0]]
-        elif sort == "fb":  # it comes behind its header
-            found[int(step)] = parse_chain(str(text))[1]
-    return found
-
-
-def _apart(step: int, links: Sequence[str], unfit: Sequence[str]) -> list[str]:
-    """The fields that keep seats from a step, now and whenever it starts again: by each of its queues."""
-    chain = [f"fb:{step}", format_chain(links, unfit)] if len(links) > 1 else []
-    return [*chain, f"x:{step}", unfit[0], f"u:{step}", unfit[0]] if unfit[0] else chain
-
-
-def _queue_full(reply: Sequence[str]) -> QueueFull:
-    """The refusal that a script's reply stands for: queue, its name, pending, limit, needed."""
+def _build_queue_full_error(reply: Sequence[str]) -> QueueFull:
+    """Return the refusal for the reply (`queue`, its name, pending, limit, needed)."""
     queue = reply[1]
     pending, limit, needed = map(int, reply[2:5])
-    what = "a stage" if needed == 1 else f"the {needed} stages that are ready at once"
+    stages = "a stage" if needed == 1 else f"the {needed} stages that are ready at once"
     return QueueFull(
-        f"The queue {queue} has no room for {what}: {pending} stand in it, at most {limit} may",
+        f"The queue {queue} has no room for {stages}: {pending} of {limit} places are taken",
         {"path": queue, "queue": queue, "pending": pending, "limit": limit, "needed": needed},
     )

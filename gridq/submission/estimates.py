@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gridq.graph.plan import Plan, Step
 from gridq.profiles.profile import Profile
 from gridq.protocol import queue_names
-from gridq.protocol.meters import Expects
+from gridq.protocol.meters import UsageEstimate
 from gridq.protocol.models import MOST_USED, StageCall
 
 BYTES_A_TOKEN = 4
@@ -25,7 +25,7 @@ _SAID = re.compile(rb'"max(?:_completion|_output)?_tokens"\s*:\s*([1-9]\d{0,7})\
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class TokenEstimate:
     """What a step will use beside the job's input, where it `reads_input`; `timeout_ms`: of its own."""
 
     step: int
@@ -35,11 +35,11 @@ class Guess:
     timeout_ms: int | None = None
 
 
-def guesses(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[Guess, ...]:
+def estimate_tokens(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[TokenEstimate, ...]:
     """Of each step of which something is known: its texts as its profile counts them, the longest answers of
     those before it that it reads, and its own; its time-out.
     """
-    found: dict[int, Guess] = {}
+    found: dict[int, TokenEstimate] = {}
     for index, step in enumerate(plan.steps):
         profile = profiles.get(queue_names.kind_of(step.queue))
         tokens_in, tokens_out = _of(step, profile) if profile is not None else (0, 0)
@@ -47,18 +47,18 @@ def guesses(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[Guess, ...]:
         if tokens_in or tokens_out:
             tokens_in += sum(found[before].tokens_out for before in step.refs if before in found)
         if tokens_in or tokens_out or timeout:
-            found[index] = Guess(index, tokens_in, tokens_out, step.reads_input, timeout)
+            found[index] = TokenEstimate(index, tokens_in, tokens_out, step.reads_input, timeout)
     return tuple(found.values())
 
 
-def told(expected: Mapping[int, Expects]) -> list[str]:
+def format_expected(expect_usage: Mapping[int, UsageEstimate]) -> list[str]:
     """The job's fields that say so to the scripts: `tk:<step>` → "in out", or "in out timeout" where it has a
     time-out of its own.
     """
-    return [word for step, expects in expected.items() for word in (f"tk:{step}", expects.text())]
+    return [word for step, expects in expect_usage.items() for word in (f"tokens:{step}", expects.text())]
 
 
-def expected(found: Sequence[Guess], value: bytes, length: int) -> dict[int, Expects]:
+def expect_usage(found: Sequence[TokenEstimate], value: bytes, length: int) -> dict[int, UsageEstimate]:
     """What each step will use in a job with an input of that `length`; `value` may only be a link to it."""
     if not found:
         return {}
@@ -70,7 +70,7 @@ def expected(found: Sequence[Guess], value: bytes, length: int) -> dict[int, Exp
         if guess.reads_input and (tokens_in or tokens_out):
             tokens_in += length // BYTES_A_TOKEN
             tokens_out = said or tokens_out
-        steps[guess.step] = Expects(tokens_in, tokens_out, guess.timeout_ms)
+        steps[guess.step] = UsageEstimate(tokens_in, tokens_out, guess.timeout_ms)
     return steps
 
 

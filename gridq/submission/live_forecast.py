@@ -1,383 +1,233 @@
-"""What is known of the near future of queues, read from the server at most twice a second, and how a refusal
-tells it.
+"""Admission's look ahead: could a job start in the time its submitter allows, and what is a refused one told?
 
-Every error by which an admission refuses a job, and every 429 and 503 of a gateway, carries in its `details`:
-`capability` (the queue; None where it is no queue that binds), `bottleneck` (which limit does), `position`
-among the work that can be served (None: there is no line to stand in, or nobody who could take it),
-`starts_in` (`low`, `p50`, `high`, seconds; None there too, and where nobody has measured how long stages
-take), `retry_after` (seconds; None: no waiting helps) and `fix`, the smallest change that would help.
+The queues and seats are read at most twice a second for each process.
 """
 
 from __future__ import annotations
 
-import math
-import threading
-import time
-from collections.abc import Iterable
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any
+from typing import TypeVar
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from gridq.errors import (
-    AttemptsExhausted,
-    BrokerError,
     DeadlineUnreachable,
     GridError,
     GridFull,
-    JobBudgetExceeded,
     NoLiveSeat,
-    QueueDropped,
     QueueFull,
     QuotaExceeded,
-    SeatRateLimited,
 )
-from gridq.protocol.meters import UNKNOWN
+from gridq.graph.plan import Plan
+from gridq.jobs.record import JobOptions, round_up_cost
+from gridq.protocol import queue_names
+from gridq.protocol.meters import GRID, NO_ESTIMATE, OWN, UsageEstimate
 from gridq.protocol.models import Json
-from gridq.protocol.queue_names import kind_of
-from gridq.seats import registry
 from gridq.store.keys import Keys
-from gridq.submission.queue_snapshot import Ask, Board, Line, Room, Seat
-from gridq.submission.start_forecast import Forecast, elsewhere, forecast
+from gridq.store.ttl_cache import TtlCache
+from gridq.submission.queue_snapshot import BudgetRoom, QueueSnapshot, StageRequest, read_snapshot
+from gridq.submission.refusal_details import explain_refusal
+from gridq.submission.start_forecast import StartForecast, forecast_with_alternatives
 
-FRESH = 0.5
-"""Seconds for which what was read counts."""
+EXPLAINED = (DeadlineUnreachable, GridFull, NoLiveSeat, QueueFull, QuotaExceeded)
+"""Refusals that waiting, or a small change, would avoid."""
 
-SETS = 1000
-"""Sets of what one agent has standing in one class of a queue that are looked at; of more some."""
+SNAPSHOT_TTL_SECONDS = 0.5
 
-ASKS = 100
-"""Different stages that are looked ahead for in what was read once. For an agent beyond these it is foretold
-as for one that has nothing standing there.
+MAX_FORECASTS = 100
+"""Different stages that one snapshot is asked about. Agents beyond are treated as agents without pending work.
 """
 
-LEASES = 512
-"""Running stages whose beginning is looked at; of more it is taken that they are half done."""
+MAX_FIRST_STAGES = 8
+"""Different stages of one job that are forecast."""
 
-ANYBODY = "*"
-"""No agent's name."""
+OTHER_AGENT = "*"
+"""Stands for an agent without pending work; it is no agent's name."""
 
-AGAIN = 5.0
-"""Seconds until a refused submitter may try again where nothing better is known."""
+ExcludedSeats = Mapping[int, Sequence[str]]
+"""Step → for each of its queues the seats that may not take it from there, separated by commas."""
 
+ForecastKey = tuple[StageRequest, tuple[BudgetRoom | None, ...]]
+"""A stage without its estimate, and when the budgets of each seat have room for it: all that matters of it."""
 
-Found = tuple[Ask, tuple[Room | None, ...]]
-"""What was asked for, but for its estimate, and when the budgets of each seat have room for it."""
+E = TypeVar("E", bound=GridError)
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What was found for one stage: its forecast, the queue that would run it now, and whether it would start
-    sooner as interactive work.
+class FirstStage:
+    """A stage that is ready as soon as its job is admitted: its step, queue, rounded cost, fall-back queues, and
+    what it is estimated to use.
     """
 
-    forecast: Forecast
-    elsewhere: str | None = None
-    interactive: Forecast | None = None
+    step: int
+    queue: str
+    cost: int = 0
+    fallbacks: tuple[str, ...] = ()
+    expects: UsageEstimate = NO_ESTIMATE
 
 
-class Lookout:
-    """Looks at the queues, and keeps what it saw for a moment. Threads may share it."""
+def find_first_stages(plan: Plan, ready: Sequence[int]) -> tuple[FirstStage, ...]:
+    """Return the stages that are ready at once, one of each sort. Pure stages wait for nothing."""
+    found: dict[tuple[tuple[str, ...], int], FirstStage] = {}
+    for number in ready:
+        step = plan.steps[number]
+        cost = round_up_cost(step.micro_dollars)
+        if step.queue != queue_names.PURE and len(found) < MAX_FIRST_STAGES:
+            found.setdefault((step.links, cost), FirstStage(number, step.queue, cost, step.fallbacks))
+    return tuple(found.values())
+
+
+class LiveForecast:
+    """Forecasts for the admissions of one process. Threads may share it."""
 
     def __init__(self, client: Redis, keys: Keys, batch_age: float) -> None:
         self._client = client
         self._keys = keys
         self._batch_age = batch_age
-        self._begun = -math.inf
-        self._seen: Future[tuple[Board, dict[Found, Outlook]]] = Future()
-        self._lock = threading.Lock()
+        self._cache = TtlCache[tuple[QueueSnapshot, dict[ForecastKey, StartForecast]]](SNAPSHOT_TTL_SECONDS)
 
-    def _look(self) -> tuple[Board, dict[Found, Outlook]]:
-        """The queues and seats by a look that began at most FRESH seconds ago, and what was found on them
-        before. Where it fails, it has failed for all who waited for it: none of them tries after the other.
-        """
-        with self._lock:
-            mine = time.monotonic() - self._begun >= FRESH
-            if mine:
-                self._begun, self._seen = time.monotonic(), Future()
-            seen = self._seen
-        if mine:
-            try:
-                seen.set_result((read(self._client, self._keys, self._batch_age), {}))
-            except BaseException as exc:
-                with self._lock:
-                    if self._seen is seen:
-                        self._begun = -math.inf
-                seen.set_exception(exc)
-        return seen.result()
+    def _read(self) -> tuple[QueueSnapshot, dict[ForecastKey, StartForecast]]:
+        return read_snapshot(self._client, self._keys, self._batch_age), {}
 
-    def outlook(self, ask: Ask) -> Outlook:
-        """When such a stage would start, and where it would now."""
-        board, known = self._look()
-        others = {seat.seat for seat in board.seats if not seat.may_be_lent(ask.agent)}
-        if others:
-            ask = replace(ask, excluded=ask.excluded | others)
-        rooms = board.rooms(ask)  # all that its estimate decides
-        seen = replace(ask, expects=UNKNOWN), rooms
-        if seen not in known and len(known) >= ASKS:
-            ask = replace(ask, agent=ANYBODY)
-            seen = replace(ask, expects=UNKNOWN), rooms
-        found = known.get(seen)
+    def forecast(self, request: StageRequest) -> StartForecast:
+        """Estimate when a stage would start, and how it would start sooner."""
+        snapshot, known = self._cache.get(self._read)
+        not_lent = {seat.seat for seat in snapshot.seats if not seat.may_be_lent(request.agent)}
+        if not_lent:
+            request = replace(request, excluded=request.excluded | not_lent)
+        rooms = snapshot.find_rooms(request)
+        key = replace(request, expects=NO_ESTIMATE), rooms
+        if key not in known and len(known) >= MAX_FORECASTS:
+            request = replace(request, agent=OTHER_AGENT)
+            key = replace(request, expects=NO_ESTIMATE), rooms
+        found = known.get(key)
         if found is None:
-            foretold = forecast(board, ask)
-            if foretold.now:
-                found = Outlook(foretold)
-            else:
-                sooner = forecast(board, replace(ask, prio=0)) if ask.prio else None
-                found = Outlook(foretold, elsewhere(board, ask), sooner)
-            known[seen] = found
+            found = known[key] = forecast_with_alternatives(snapshot, request)
         return found
 
-    def forecast(self, ask: Ask) -> Forecast:
-        """When such a stage would start."""
-        return self.outlook(ask).forecast
+    def check(
+        self,
+        job: str,
+        stages: Sequence[FirstStage],
+        options: JobOptions,
+        excluded_seats: ExcludedSeats,
+        *,
+        queued: bool = False,
+    ) -> None:
+        """Check that a job's first stages could start within its own deadline and queue timeout.
 
+        It costs no round trip if the job has neither, and two if nothing waits in its queues and no budget
+        applies. `queued`: the job comes from the inbox. Raises DeadlineUnreachable.
+        """
+        if not stages or (options.deadline is None and options.queue_timeout is None):
+            return
+        keys = self._keys
+        pipe = self._client.pipeline(transaction=False)
+        pipe.exists(keys("job", job), keys("result", job), *([] if queued else [keys("submitted", job)]))
+        pipe.time()
+        pipe.hget(keys("submitted", job), "deadline")
+        for stage in stages:
+            pipe.exists(keys("classes", stage.queue))
+            pipe.zrange(keys("idle", stage.queue), 0, 0)
+        known, clock, deadline_ms, *found = pipe.execute()
+        if known:  # admit.lua will say so
+            return
+        allowed = {"deadline": options.deadline, "queue_timeout": options.queue_timeout}
+        if options.deadline is not None and queued and deadline_ms is not None:
+            allowed["deadline"] = float(deadline_ms) / 1000 - clock[0] - clock[1] / 1e6
+        limited = self._find_limited({seat for idle in found[1::2] for seat in idle})
+        for stage, has_pending, idle in zip(stages, found[::2], found[1::2], strict=True):
+            if has_pending or not idle or stage.fallbacks or idle[0] in limited:
+                self._check_stage(stage, options, excluded_seats, allowed)
 
-def explain(error: GridError, outlook: Outlook | None = None) -> dict[str, Json]:
-    """What a refused submitter is told, as the module says, whatever the error; what it says itself goes
-    before.
-    """
-    told = outlook.forecast if outlook is not None else None
-    queue = error.details.get("queue") or (told.queue if told is not None else None)
-    found: dict[str, Json] = {
-        "capability": queue,
-        "bottleneck": _bottleneck(error, told),
-        "position": told.position if told is not None else None,
-        "starts_in": None,
-    }
-    if told is not None and None not in (told.low, told.p50, told.high):
-        found["starts_in"] = {
-            name: round(float(seconds or 0.0), 3)
-            for name, seconds in (("low", told.low), ("p50", told.p50), ("high", told.high))
+    def _find_limited(self, seats: set[bytes]) -> set[bytes]:
+        """Return the seats with budgets: one may be idle because these have no room."""
+        pipe = self._client.pipeline(transaction=False)
+        for seat in seats:
+            pipe.hmget(self._keys("seat", seat.decode()), OWN, GRID, "shared_budgets")
+        found = pipe.execute() if seats else []
+        return {seat for seat, fields in zip(seats, found, strict=True) if any(fields)}
+
+    def _check_stage(
+        self,
+        stage: FirstStage,
+        options: JobOptions,
+        excluded_seats: ExcludedSeats,
+        allowed: Mapping[str, float | None],
+    ) -> None:
+        forecast = self._forecast_first(stage, options, excluded_seats)
+        seconds, option = min((s, name) for name, s in allowed.items() if s is not None)
+        if seconds <= 0:  # the deadline has passed: the sweep ends the job
+            return
+        details: dict[str, Json] = {
+            "path": option,
+            "option": option,
+            "queue": forecast.queue,
+            "seconds": seconds,
         }
-    after = _retry_after(error, told)
-    return found | error.details | {"retry_after": after, "fix": _fix(error, outlook, after)}
+        if forecast.resets_in > seconds:
+            when = f"could not start in less than {forecast.resets_in:.3g} s"
+            details["reason"] = forecast.bottleneck
+        elif forecast.low is not None and forecast.low > seconds:
+            when = f"would start in {forecast.p50:.3g} s ({forecast.low:.3g} to {forecast.high:.3g})"
+        else:
+            return
+        message = (
+            f"The job could not start within its {option} of {seconds:.3g} s: "
+            f"a stage of {forecast.queue} {when}"
+        )
+        raise _with_details(DeadlineUnreachable(message, details), forecast)
+
+    def explain(
+        self,
+        error: E,
+        stages: Sequence[FirstStage],
+        options: JobOptions,
+        excluded_seats: ExcludedSeats,
+    ) -> E:
+        """Return a refusal with the details that tell its submitter what would help."""
+        if "starts_in" in error.details:
+            return error
+        queue = error.details.get("queue")
+        concerned = [stage for stage in stages if queue in (stage.queue, *stage.fallbacks)]
+        stage = next(iter(concerned or stages), None)
+        if queue and stage is not None and not concerned:  # the queue of a later step
+            stage = FirstStage(-1, queue)
+        if isinstance(error, NoLiveSeat) and error.path != queue:
+            stage = None  # seats serve the queue, but none may take the stage: there is no line to stand in
+        forecast = None
+        if stage is not None:
+            with suppress(RedisError, OSError):  # the refusal matters more
+                forecast = self._forecast_first(stage, options, excluded_seats)
+        return _with_details(error, forecast)
+
+    def _forecast_first(
+        self, stage: FirstStage, options: JobOptions, excluded_seats: ExcludedSeats
+    ) -> StartForecast:
+        """Forecast a stage at the first of its queues where a seat takes it.
+
+        No faster queue is named if a pin or a demand excludes seats: whether the seats of another queue may take
+        the stage is not known here.
+        """
+        by_queue = excluded_seats.get(stage.step, ())
+        found = None
+        for number, queue in enumerate((stage.queue, *stage.fallbacks)):
+            names = by_queue[number] if by_queue else ""
+            excluded = frozenset(names.split(",")) if names else frozenset[str]()
+            forecast = self.forecast(
+                StageRequest(queue, options.agent, options.prio, stage.cost, excluded, stage.expects)
+            )
+            is_open = forecast.concurrency and not forecast.resets_in
+            if found is None or is_open or (forecast.concurrency and not found.concurrency):
+                found = replace(forecast, faster_queue=None) if excluded - set(options.avoid) else forecast
+            if is_open:
+                break
+        assert found is not None
+        return found
 
 
-def _bottleneck(error: GridError, told: Forecast | None) -> str:
-    """Which limit binds, of errors that do not say so themselves."""
-    details = error.details
-    match error:
-        case QueueFull() | QueueDropped():
-            return f"max_pending of {details.get('queue')} ({details.get('limit')})"
-        case QuotaExceeded():
-            return error.path or "a quota"
-        case GridFull():
-            return "the server's memory"
-        case BrokerError():
-            return "the grid's server"
-        case SeatRateLimited() | AttemptsExhausted():
-            return f"the rate limit of {error.worker or 'its provider'}"
-    if told is not None and told.bottleneck:
-        return told.bottleneck
-    return error.message[:1].lower() + error.message[1:]
-
-
-def _retry_after(error: GridError, told: Forecast | None) -> float | None:
-    """Seconds after which another try may do; None: no waiting helps."""
-    said = _seconds(error.details.get("retry_after"))
-    if said is not None:
-        return said
-    rate = told.rate if told is not None else None
-    low = None
-    if told is not None:
-        low = (told.turns_in or None) if told.low is None else told.low
-    match error:
-        case QuotaExceeded():
-            return _again(error)
-        case QueueFull():
-            pending, limit, needed = (_number(error, name) for name in ("pending", "limit", "needed"))
-            if needed > limit:
-                return None
-            return max(round((pending + needed - limit) / rate, 1), 1.0) if rate else AGAIN
-        case DeadlineUnreachable() if low is not None:
-            return max(round(low - _number(error, "seconds"), 1), 1.0)
-        case NoLiveSeat() if low:  # until one that pauses is back
-            return max(round(low, 1), 1.0)
-    return AGAIN
-
-
-def _again(error: QuotaExceeded) -> float | None:
-    """When a job that a quota refused may do: once running ones have given back what they hold, or the
-    window turns.
-    """
-    used, needed, limit = (_number(error, name) for name in ("used", "needed", "limit"))
-    if isinstance(error, JobBudgetExceeded) or needed > limit:
-        return None
-    if 0 < used + needed <= limit:
-        return AGAIN
-    until = _until(error.details.get("retry_at"))
-    return AGAIN if until is None else until
-
-
-def _until(instant: object) -> float | None:
-    """Seconds until an instant in ISO 8601; None where it is none."""
-    try:
-        at = datetime.fromisoformat(instant) if isinstance(instant, str) else None
-    except ValueError:
-        return None
-    if at is None:
-        return None
-    left = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
-    return max(round(left, 3), 1.0)
-
-
-def _seconds(told: object) -> float | None:
-    """A time that an error says; None where it is none."""
-    if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
-        return None
-    return float(told)
-
-
-def _number(error: GridError, name: str) -> float:
-    return _seconds(error.details.get(name)) or 0.0
-
-
-def _fix(error: GridError, outlook: Outlook | None, retry_after: float | None) -> str | None:
-    changes = []
-    if outlook is not None and outlook.elsewhere and not isinstance(error, QuotaExceeded | GridFull):
-        changes.append(f"use {outlook.elsewhere}, which would run it now")
-    if isinstance(error, DeadlineUnreachable):
-        changes += _sooner(error, outlook)
-    elif isinstance(error, QueueFull) and not changes:
-        if retry_after is not None:
-            changes.append(f"submit it again in {math.ceil(retry_after)} s")
-        changes.append(f"raise max_pending of {error.details.get('queue')} in the quotas file")
-    elif error.fix:
-        changes.append(error.fix)
-    if not changes and retry_after is not None:
-        changes.append(f"ask again in {max(math.ceil(retry_after), 1)} s")
-    return ", or ".join(changes) or None
-
-
-def _sooner(error: DeadlineUnreachable, outlook: Outlook | None) -> list[str]:
-    changes = []
-    if outlook is not None:
-        if outlook.forecast.turns_in:
-            changes.append("raise a budget of its seats")
-        sooner = outlook.interactive
-        if sooner is not None and sooner.high is not None and sooner.high <= _number(error, "seconds"):
-            changes.append("submit it as interactive")
-        if outlook.forecast.high is not None or outlook.forecast.turns_in:
-            late = max(outlook.forecast.high or 0.0, outlook.forecast.turns_in)
-            option = error.details.get("option")
-            changes.append(f"raise the {option} to {math.ceil(late)} s")
-    return changes
-
-
-# -- reading
-
-
-def read(client: Redis, keys: Keys, batch_age: float) -> Board:
-    """The seats and queues now, in six round trips. `batch_age`: GRIDQ_BATCH_AGE."""
-    live = registry.live_seats(client, keys)
-    look = client.pipeline(transaction=False)
-    look.time()
-    look.smembers(keys("queues"))
-    for seat in live:
-        look.hvals(keys("slots", seat.seat))
-    clock, busy, *held = look.execute()
-    now = clock[0] * 1000 + clock[1] / 1000
-    lines, turns, clocks = _lines(client, keys, sorted(queue.decode() for queue in busy), now, batch_age)
-    running = _running(client, keys, [lease for leases in held for lease in leases][:LEASES], now)
-    seats = tuple(
-        _seat(seat, [running.get(lease, ("", None)) for lease in leases], now / 1000)
-        for seat, leases in zip(live, held, strict=True)
-    )
-    return Board(seats, lines, turns, clocks, now)
-
-
-def _seat(seat: registry.LiveSeat, running: Iterable[tuple[str, float | None]], now: float) -> Seat:
-    back_in: float | None = 0.0
-    if seat.state != "ready":
-        back_in = None if seat.until is None else max(seat.until - now, 0.001)
-    usual = {queue: service.mean / 2 for queue, service in seat.service.items()}
-    return Seat(
-        seat.seat,
-        frozenset(seat.queues),
-        seat.concurrency,
-        tuple((queue, usual.get(queue, 0.0) if since is None else since) for queue, since in running),
-        seat.service,
-        back_in,
-        seat.per_minute,
-        max(seat.rate_until - now, 0.0) if seat.rate_until is not None else 0.0,
-        tuple(seat.lends_to),
-        tuple(seat.meters),
-        seat.rates,
-    )
-
-
-def _running(
-    client: Redis, keys: Keys, leases: list[bytes], now: float
-) -> dict[bytes, tuple[str, float | None]]:
-    """Of each lease its stage's queue and for how many seconds it has run."""
-    look = client.pipeline(transaction=False)
-    for lease in leases:
-        job, step, _ = lease.decode().split(":", 2)
-        look.hmget(keys("job", job), f"h:{step}", f"st:{step}")
-    found: dict[bytes, tuple[str, float | None]] = {}
-    for lease, (head, since) in zip(leases, look.execute() if leases else (), strict=True):
-        if head is not None:
-            elapsed = None if since is None else max(now - float(since), 0.0) / 1000
-            found[lease] = head.split(b" ", 1)[0].decode(), elapsed
-    return found
-
-
-def _lines(
-    client: Redis, keys: Keys, queues: list[str], now: float, batch_age: float
-) -> tuple[tuple[Line, ...], dict[tuple[str, str], float], dict[str, float]]:
-    """What waits, by queue, class and agent, with the virtual times. Agents whose stages stand aside for want
-    of money are not among them: nobody can serve those.
-    """
-    look = client.pipeline(transaction=False)
-    for queue in queues:
-        look.hkeys(keys("classes", queue))
-    classes = [
-        (queue, cls.decode())
-        for queue, names in zip(queues, look.execute() if queues else (), strict=True)
-        for cls in names
-    ]
-    look = client.pipeline(transaction=False)
-    for queue, cls in classes:
-        look.zrange(keys("ready", queue, cls), 0, max(SETS // len(classes), 1) - 1)
-    waiting = [
-        (queue, cls, agent.decode())
-        for (queue, cls), agents in zip(classes, look.execute() if classes else (), strict=True)
-        for agent in agents
-    ]
-    kinds = sorted({kind_of(queue) for queue, _, _ in waiting} | {kind_of(queue) for queue in queues})
-    look = client.pipeline(transaction=False)
-    for queue, cls, agent in waiting:
-        look.zcard(keys("waiting", queue, cls, agent))
-        look.zcount(keys("waiting", queue, cls, agent), "-inf", now - batch_age * 1000)
-    asked = {kind: _fields(kind, queues, waiting) for kind in kinds}
-    for kind, fields in asked.items():
-        look.hmget(keys("virtual_time", kind), fields)
-    replies: list[Any] = look.execute() if waiting or kinds else []
-    turns: dict[tuple[str, str], float] = {}
-    clocks: dict[str, float] = {}
-    for (kind, fields), times in zip(asked.items(), replies[2 * len(waiting) :], strict=True):
-        for name, at in zip(fields, times, strict=True):
-            if at is None:
-                continue
-            if name.startswith("*"):
-                clocks[name[1:] or kind] = float(at)
-            else:
-                turns[kind, name] = float(at)
-    lines = []
-    for number, (queue, cls, agent) in enumerate(waiting):
-        count, aged = replies[2 * number], replies[2 * number + 1]
-        prio, _, rest = cls.partition("/")
-        cost, _, excluded = rest.partition("|")
-        if count:
-            names = frozenset(excluded.split(",")) if excluded and excluded != "*" else frozenset[str]()
-            lines.append(Line(queue, agent, count, int(prio), aged, int(cost), names))
-    return tuple(lines), turns, clocks
-
-
-def _fields(kind: str, queues: list[str], waiting: list[tuple[str, str, str]]) -> list[str]:
-    """The fields of a kind's virtual times: its own, those of its queues, those of the agents that wait."""
-    agents = {agent for queue, _, agent in waiting if kind_of(queue) == kind}
-    return ["*", *(f"*{queue}" for queue in queues if kind_of(queue) == kind), *sorted(agents)]
+def _with_details(error: E, forecast: StartForecast | None) -> E:
+    return type(error)(error.message, explain_refusal(error, forecast))

@@ -18,11 +18,13 @@ from gridq.profiles.profile import Profile, demand_of
 from gridq.protocol import queue_names
 from gridq.protocol.models import Effect
 
-MOST_CENTS = 10_000_000
+MAX_COST_CENTS = 10_000_000
 """What one stage may be said to cost: its agent waits in proportion, and numbers stay exact."""
 
 
-def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]) -> Placement:
+def place_stage(
+    spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[str, Profile]
+) -> Placement:
     """Which queue a stage goes to, and what it may cost.
 
     Built-in pure stages: `gridq:pure`; other built-ins: `gridq:local`; Python stages: the queue of their
@@ -59,15 +61,15 @@ def place(spec: StageSpec, effects: list[Effect], path: str, profiles: Mapping[s
 def _cents(effect: Effect, path: str) -> float:
     """What a Cost effect says. InvalidField: no number, or more than one stage may be said to cost."""
     cents = effect.fields.get("cents", 0)
-    if isinstance(cents, bool) or not isinstance(cents, int | float) or not 0 <= cents <= MOST_CENTS:
+    if isinstance(cents, bool) or not isinstance(cents, int | float) or not 0 <= cents <= MAX_COST_CENTS:
         raise InvalidField(
             "The cents of a Cost effect are no amount",
-            {"path": path, "expected": f"a number from 0 to {MOST_CENTS}"},
+            {"path": path, "expected": f"a number from 0 to {MAX_COST_CENTS}"},
         )
     return float(cents)
 
 
-def local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> Catalogue:
+def load_local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> Catalogue:
     """The built-in stages, those that the profiles bring, those of GRIDQ_STAGES_DIR and those of the modules
     in GRIDQ_STAGES.
     """
@@ -86,5 +88,5 @@ def compile_text(
     """(the graph, the type of its answer, its plan) of a graph's JSON text; GraphError where it is wrong."""
     graph = parse(text, max_depth=config.max_depth)
     answer = validate(graph, catalogue)
-    placed = partial(place, profiles=profiles)
+    placed = partial(place_stage, profiles=profiles)
     return graph, answer, compile_plan(graph, catalogue, placed, max_steps=config.max_steps)

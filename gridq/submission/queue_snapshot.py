@@ -3,7 +3,7 @@
 The scripts hand stages out in this order: interactive work before batch work, where batch work that has waited
 for GRIDQ_BATCH_AGE counts as interactive; among equals the agent with the lowest virtual time. The order is
 written twice, here and in store/lua; `test_position_matches_the_order_of_the_scripts` (tests/unit/submission/
-test_live_forecast.py) holds the two together. Whether a budget has room is `gridq.protocol.meters.needs`, whose
+test_live_forecast.py) holds the two together. Whether a budget has room is `gridq.protocol.meters.list_needs`, whose
 cases tests/unit/store/test_meters.py runs through both.
 """
 
@@ -18,7 +18,16 @@ from typing import Any, NamedTuple
 
 from redis import Redis
 
-from gridq.protocol.meters import FREE, UNKNOWN, Expects, Meter, Rates, lacking, needs, short
+from gridq.protocol.meters import (
+    FREE,
+    NO_ESTIMATE,
+    Meter,
+    SeatRates,
+    UsageEstimate,
+    describe_shortage,
+    find_shortage,
+    list_needs,
+)
 from gridq.protocol.models import Service
 from gridq.protocol.queue_names import kind_of
 from gridq.seats import registry
@@ -65,7 +74,7 @@ class StageRequest:
     prio: int = 0
     cost: int = 0
     excluded: frozenset[str] = frozenset()
-    expects: Expects = UNKNOWN
+    expects: UsageEstimate = NO_ESTIMATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,7 @@ class SeatLoad:
     rate_in: float = 0.0
     lends_to: tuple[str, ...] = ()
     meters: tuple[Meter, ...] = ()
-    rates: Rates = FREE
+    rates: SeatRates = FREE
     is_reserved: bool = False
 
     @property
@@ -108,15 +117,15 @@ class SeatLoad:
         if self.back_in is None or request.queue not in self.queues or self.seat in request.excluded:
             return None
         wait, is_reserved = 0.0, False
-        for meter, need in needs(self.meters, request.queue, request.cost, request.expects, self.rates):
+        for meter, need in list_needs(self.meters, request.queue, request.cost, request.expects, self.rates):
             if meter.remaining >= need:
                 continue
-            if meter.used + need + (meter.held if meter.thing == "requests" else 0) <= meter.limit:
+            if meter.used + need + (meter.reserved if meter.resource == "requests" else 0) <= meter.limit:
                 is_reserved = True
-            elif need > meter.limit or meter.turn is None:
+            elif need > meter.limit or meter.resets_at is None:
                 return None
             else:
-                wait = max(wait, (meter.turn - now_ms) / 1000, 0.001)
+                wait = max(wait, (meter.resets_at - now_ms) / 1000, 0.001)
         return BudgetRoom(wait, is_reserved)
 
     def limited_to(self, room: BudgetRoom) -> SeatLoad:
@@ -127,8 +136,8 @@ class SeatLoad:
 
     def describe_shortage(self, request: StageRequest) -> str:
         """Return a text that names the budget without room for a stage; empty if there is none."""
-        meter = lacking(self.meters, request.queue, request.cost, request.expects, self.rates)
-        return short(meter, self.seat) if meter is not None else ""
+        meter = find_shortage(self.meters, request.queue, request.cost, request.expects, self.rates)
+        return describe_shortage(meter, self.seat) if meter is not None else ""
 
     def may_be_lent(self, agent: str) -> bool:
         """Return whether it may be lent to an agent whose team is not known."""
@@ -282,9 +291,7 @@ class SeatGroup:
     `after_reset`: their budgets have no room before a window resets.
     """
 
-    def __init__(
-        self, snapshot: QueueSnapshot, seats: Sequence[SeatLoad], after_reset: bool = False
-    ) -> None:
+    def __init__(self, snapshot: QueueSnapshot, seats: Sequence[SeatLoad], after_reset: bool = False) -> None:
         self.snapshot = snapshot
         self.after_reset = after_reset
         self.seats = tuple(seats)
@@ -384,7 +391,7 @@ def combine_services(services: Sequence[Service]) -> Service:
 
 def read_snapshot(client: Redis, keys: Keys, batch_age: float) -> QueueSnapshot:
     """Read the seats and queues in six round trips. `batch_age`: GRIDQ_BATCH_AGE, in seconds."""
-    live = registry.live_seats(client, keys)
+    live = registry.read_live_seats(client, keys)
     pipe = client.pipeline(transaction=False)
     pipe.time()
     pipe.smembers(keys("queues"))
@@ -430,7 +437,7 @@ def _read_running(
     pipe = client.pipeline(transaction=False)
     for lease in leases:
         job, step, _ = lease.decode().split(":", 2)
-        pipe.hmget(keys("job", job), f"h:{step}", f"st:{step}")
+        pipe.hmget(keys("job", job), f"header:{step}", f"started_at:{step}")
     found: dict[bytes, tuple[str, float | None]] = {}
     for lease, (header, started) in zip(leases, pipe.execute() if leases else (), strict=True):
         if header is not None:

@@ -261,10 +261,10 @@ class _State:
         """A step with fall-backs stands at the one of its queues that it says, and is looked at again."""
         wrong = []
         for name, text in fields.items():
-            if name.startswith("fb:"):
-                n = name[3:]
+            if name.startswith("chain:"):
+                n = name[6:]
                 at, links = parse_chain(text)
-                stands = fields.get(f"at:{n}", "").partition(" ")[0]
+                stands = fields.get(f"pending:{n}", "").partition(" ")[0]
                 if stands and stands != links[at]:
                     wrong.append(f"step {n} of {job} stands in {stands}, by its chain in {links[at]}")
                 if bool(stands) != (f"{job}:{n}" in chained):
@@ -277,13 +277,13 @@ class _State:
         wrong = []
         unfinished = 0
         delayed = self._delayed(job, fields)
-        for number in range(int(fields["n"])):
+        for number in range(int(fields["steps"])):
             n = str(number)
-            cur = fields.get(f"cur:{n}")
+            cur = fields.get(f"lease:{n}")
             places = {
-                "done": f"o:{n}" in fields,
-                "skipped": f"k:{n}" in fields,
-                "waiting": int(fields.get(f"p:{n}", 0)) > 0 and f"k:{n}" not in fields,
+                "done": f"output:{n}" in fields,
+                "skipped": f"skipped:{n}" in fields,
+                "waiting": int(fields.get(f"dependencies:{n}", 0)) > 0 and f"skipped:{n}" not in fields,
                 "pending": self.waiting[f"{job}:{n}"] > 0,
                 "leased": cur is not None and f"{job}:{n}:{cur}" in self.open,
                 "delayed": n in delayed,
@@ -292,22 +292,22 @@ class _State:
             found = [place for place, is_there in places.items() if is_there]
             if len(found) != 1 and (found or not self._overdue(job, n, fields)):
                 wrong.append(f"step {n} of {job} is {' and '.join(found) or 'nowhere'}")
-            if places["pending"] != (f"at:{n}" in fields) or self.waiting[f"{job}:{n}"] > 1:
+            if places["pending"] != (f"pending:{n}" in fields) or self.waiting[f"{job}:{n}"] > 1:
                 wrong.append(
-                    f"step {n} of {job}: at {fields.get(f'at:{n}')}, in {self.waiting[f'{job}:{n}']}"
+                    f"step {n} of {job}: at {fields.get(f'pending:{n}')}, in {self.waiting[f'{job}:{n}']}"
                 )
-            if places["quarantined"] != (f"q:{n}" in fields):
+            if places["quarantined"] != (f"quarantine:{n}" in fields):
                 wrong.append(f"step {n} of {job}: in quarantine by one word of two")
             unfinished += not (places["done"] or places["skipped"])
-        if unfinished != int(fields["left"]):
-            wrong.append(f"{job}: left {fields['left']}, unfinished {unfinished}")
+        if unfinished != int(fields["unfinished"]):
+            wrong.append(f"{job}: left {fields['unfinished']}, unfinished {unfinished}")
         return wrong
 
     def _overdue(self, job: str, step: str, fields: dict[str, str]) -> bool:
         """Whether the next sweep ends the job for its deadline or for this step's queue timeout. A claim that
         comes upon such a step first takes it out of its pending set, and leaves the rest to the sweep.
         """
-        waited = f"q:{job}:{step}:{fields.get(f'ep:{step}', '0')}.{fields.get(f'a:{step}', '0')}"
+        waited = f"queue_timeout:{job}:{step}:{fields.get(f'epoch:{step}', '0')}.{fields.get(f'attempts:{step}', '0')}"
         due = min(self.deadlines.get(job, math.inf), self.delays.get(waited, math.inf))
         return due <= self.found.now
 
@@ -316,10 +316,10 @@ class _State:
         found = set()
         for member in self.delays:
             kind, name, number, what = member.split(":", 3)
-            if kind == "r" and name == job and fields.get(f"se:{number}", "0") == what:
-                steps = fields[f"sc:{number}"].split(" ", 3)[3].partition(";")[0]
+            if kind == "retry" and name == job and fields.get(f"scope_epoch:{number}", "0") == what:
+                steps = fields[f"scope:{number}"].split(" ", 3)[3].partition(";")[0]
                 found |= {pair.split("=")[0] for pair in steps.split() if pair.endswith("=0")}
-        return {n for n in found if f"k:{n}" not in fields}
+        return {n for n in found if f"skipped:{n}" not in fields}
 
     def left(self) -> list[str]:
         """What a grid at rest has none of."""

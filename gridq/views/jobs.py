@@ -17,7 +17,7 @@ from redis import Redis
 
 from gridq.graph.plan import Step, load_step
 from gridq.jobs.record import End, parse_chain
-from gridq.protocol.meters import UNKNOWN, Expects
+from gridq.protocol.meters import NO_ESTIMATE, UsageEstimate
 from gridq.protocol.models import Json, Row
 from gridq.protocol.states import JobState, StageState
 from gridq.store.keys import Keys
@@ -60,7 +60,7 @@ class StageView:
     micro_dollars: int | None = 0
     excluded: tuple[str, ...] = ()
     cost: int = 0
-    expects: Expects = UNKNOWN
+    expects: UsageEstimate = NO_ESTIMATE
     links: tuple[str, ...] = ()
 
 
@@ -140,8 +140,8 @@ class JobReader:
         # At one instant: between two looks a job may move from one place to the next.
         look = client.pipeline(transaction=True)
         look.hmget(keys("job", job), HEAD)
-        look.hmget(keys("submitted", job), ["name", "agent", "at", "dl", "options"])
-        look.hmget(keys("summary", job), [*HEAD, "state", "ended"])
+        look.hmget(keys("submitted", job), ["name", "agent", "submitted_at", "deadline", "options"])
+        look.hmget(keys("summary", job), [*HEAD, "state", "ended_at"])
         look.lindex(keys("result", job), 0)
         look.time()
         if rows:
@@ -188,7 +188,7 @@ class JobReader:
         names = [f"{name}:{index}" for name in _FIELDS for index in range(count)]
         # The rows once more, of the same instant as the fields: a stage that is done has its row.
         look = self._client.pipeline(transaction=True)
-        look.hmget(self._keys("job", self.job), ["n", *names])
+        look.hmget(self._keys("job", self.job), ["steps", *names])
         if rows:
             look.lrange(self._keys("rows", self.job), -MAX_STEPS, -1)
         found, *texts = look.execute()
@@ -201,7 +201,7 @@ class JobReader:
             return
         columns = (found[1 + at : 1 + at + count] for at in range(0, len(_FIELDS) * count, count))
         fields = dict(zip(_FIELDS, columns, strict=True))
-        holds = self._holds(fields["cur"])
+        holds = self._holds(fields["lease"])
         recorded = {stage.path: stage for stage in _recorded(view.rows)}
         for index, step in enumerate(self._steps):
             one = {name: column[index] for name, column in fields.items()}
@@ -217,7 +217,7 @@ class JobReader:
 
     def _read_plan(self, count: int) -> None:
         if 0 < count <= MAX_STEPS:
-            fields = [f"s:{index}" for index in range(count)]
+            fields = [f"spec:{index}" for index in range(count)]
             texts: list[Any] = self._client.hmget(self._keys("job", self.job), fields)
             if None in texts:  # it ended in between
                 return
@@ -233,9 +233,12 @@ class JobReader:
         return {i: worker_of(text) for i, text in zip(leases, found, strict=True) if text is not None}
 
 
-HEAD = ["name", "agent", "n", "left", "at", "prio", "dl"]
-_FIELDS = ("dn", "k", "cur", "at", "t", "st", "a", "x", "q", "f", "l", "d", "fb", "tk")
-_COUNTS = {"attempts": "a", "failures": "f", "losses": "l", "deaths": "d"}
+HEAD = ["name", "agent", "steps", "unfinished", "submitted_at", "priority", "deadline"]
+_FIELDS = (
+    "done", "skipped", "lease", "pending", "ready_at", "started_at", "attempts", "excluded", "quarantine",
+    "failures", "losses", "deaths", "chain", "tokens",
+)  # fmt: skip
+_COUNTS = ("attempts", "failures", "losses", "deaths")
 
 
 def _fill(view: JobView, head: list[bytes | None]) -> None:
@@ -245,15 +248,15 @@ def _fill(view: JobView, head: list[bytes | None]) -> None:
 
 
 def _state(one: dict[str, bytes | None], hold: str | None) -> StageState:
-    if one["k"] is not None:
+    if one["skipped"] is not None:
         return StageState.SKIPPED
-    if one["dn"] is not None:
+    if one["done"] is not None:
         return StageState.DONE
-    if one["q"] is not None:
+    if one["quarantine"] is not None:
         return StageState.QUARANTINED
     if hold is not None:
         return StageState.RUNNING
-    return StageState.WAITING if one["at"] is None else StageState.READY
+    return StageState.WAITING if one["pending"] is None else StageState.READY
 
 
 def _then(stage: StageView, recorded: StageView | None) -> None:
@@ -265,26 +268,26 @@ def _then(stage: StageView, recorded: StageView | None) -> None:
 
 def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: float) -> None:
     """What the job's own fields say of it."""
-    for name, field_ in _COUNTS.items():
-        setattr(stage, name, int(one[field_] or 0))
-    if one["fb"] is not None:
-        at, links = parse_chain(_text(one["fb"]))
+    for name in _COUNTS:
+        setattr(stage, name, int(one[name] or 0))
+    if one["chain"] is not None:
+        at, links = parse_chain(_text(one["chain"]))
         stage.queue, stage.links = links[at], tuple(links)
-    ready, started = _seconds(one["t"]), _seconds(one["st"])
+    ready, started = _seconds(one["ready_at"]), _seconds(one["started_at"])
     if stage.state is StageState.RUNNING:
         stage.seat, stage.started = hold or "", started
         stage.run_ms = None if started is None else max(now - started, 0) * 1000
         if ready is not None and started is not None:
             stage.wait_ms = max(started - ready, 0) * 1000
-    elif one["q"] is not None:
-        _quarantined(stage, one["q"])
+    elif one["quarantine"] is not None:
+        _quarantined(stage, one["quarantine"])
     elif stage.state is StageState.READY:
         stage.started = stage.run_ms = None
         stage.wait_ms = None if ready is None else max(now - ready, 0) * 1000
-        names = _text(one["x"]).split(",")  # "=seat", all but that one, stands beside the names of the others
+        names = _text(one["excluded"]).split(",")  # "=seat", all but that one, stands beside the names of the others
         stage.excluded = tuple(name for name in names if name and not name.startswith("="))
-        stage.expects = Expects.read(_text(one["tk"] or b"0 0"))
-        stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _text(one["at"])))
+        stage.expects = UsageEstimate.read(_text(one["tokens"] or b"0 0"))
+        stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _text(one["pending"])))
 
 
 def _quarantined(stage: StageView, told: bytes) -> None:

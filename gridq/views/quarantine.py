@@ -56,7 +56,7 @@ def listing(client: Redis, keys: Keys) -> list[Quarantined]:
         page = [(*member.decode().rsplit(":", 1), until) for member, until in members[at : at + PAGE]]
         look = client.pipeline(transaction=False)
         for job, step, _ in page:
-            fields = ["name", "agent", *(f"{field}:{step}" for field in ("s", "q", "a", "d"))]
+            fields = ["name", "agent", *(f"{field}:{step}" for field in ("spec", "quarantine", "attempts", "deaths"))]
             look.hmget(keys("job", job), fields)
         for (job, step, until), reply in zip(page, look.execute(), strict=True):
             if None not in (reply[2], reply[3]):  # else it has left it since
@@ -131,7 +131,7 @@ def _of(client: Redis, keys: Keys, job: str) -> list[int]:
 
 
 def _paths(client: Redis, keys: Keys, job: str, step: int) -> list[str]:
-    spec: Any = client.hget(keys("job", job), f"s:{step}")
+    spec: Any = client.hget(keys("job", job), f"spec:{step}")
     plan: Step | None = None if spec is None else load_step(spec)
     return [] if plan is None else [plan.path, *(op.path for op in plan.ops)]
 

@@ -11,11 +11,11 @@ from redis import Redis
 
 from gridq.limits import accounts
 from gridq.protocol import queue_names as names
-from gridq.protocol.meters import clock, short
+from gridq.protocol.meters import format_local_time, describe_shortage
 from gridq.protocol.models import Json
 from gridq.protocol.money import dollars
 from gridq.protocol.states import JobState, StageState
-from gridq.seats.registry import LiveSeat, live_seats, why_nobody
+from gridq.seats.registry import LiveSeat, read_live_seats, explain_no_seat
 from gridq.store.keys import Keys
 from gridq.views.jobs import JobView, StageView, by_step
 
@@ -49,15 +49,15 @@ class QueueView:
 
 def queues(client: Redis, keys: Keys) -> list[QueueView]:
     """Every queue that has something in it or a live seat that serves it, by name, the routers' first."""
-    seats = live_seats(client, keys)
+    seats = read_live_seats(client, keys)
     look = client.pipeline(transaction=False)
     look.time()
     look.smembers(keys("queues"))
     look.hgetall(keys("concurrency"))
     look.zcard(keys("inbox"))
     look.zrange(keys("leases"), 0, -1)
-    clock, busy, concurrency, inbox, leases = look.execute()
-    now = clock[0] * 1000 + clock[1] / 1000
+    format_local_time, busy, concurrency, inbox, leases = look.execute()
+    now = format_local_time[0] * 1000 + format_local_time[1] / 1000
     concurrency = {queue.decode(): int(count) for queue, count in concurrency.items()}
     found = (
         {queue.decode() for queue in busy} | concurrency.keys() | {q for seat in seats for q in seat.queues}
@@ -118,7 +118,7 @@ def _running(client: Redis, keys: Keys, leases: list[bytes]) -> Counter[str]:
     look = client.pipeline(transaction=False)
     for lease in leases:
         job, step, _ = lease.decode().split(":", 2)
-        look.hget(keys("job", job), f"h:{step}")
+        look.hget(keys("job", job), f"header:{step}")
     heads: list[bytes | None] = look.execute() if leases else []
     return Counter(head.split(b" ", 1)[0].decode() for head in heads if head is not None)
 
@@ -128,7 +128,7 @@ def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
     ended or is not known. It completes "it waits for …".
     """
     if view.state is JobState.QUEUED:
-        if any(names.PURE in seat.queues for seat in live_seats(client, keys)):
+        if any(names.PURE in seat.queues for seat in read_live_seats(client, keys)):
             return "a router to admit it"
         return "a router to admit it: none is live, start one with celery -A gridq.app worker -Q gridq:router"
     if view.state is not JobState.RUNNING:
@@ -148,18 +148,18 @@ def waits_for(client: Redis, keys: Keys, view: JobView) -> str:
         return "the delay of a Retry, or the next stage to become ready"
     first = max(ready, key=lambda stage: stage.wait_ms or 0.0)
     if client.exists(keys("parked", view.agent)):
-        own: Any = client.hget(keys("job", view.job), "team")
+        own: Any = client.hget(keys("job", view.job), "charged_team")
         return _used_up(accounts.read(client, keys, "UTC"), view.agent, (own or b"").decode())
-    live = live_seats(client, keys)
+    live = read_live_seats(client, keys)
     team = ""
     if any(seat.lends_to for seat in live):
-        found: list[Any] = client.hmget(keys("job", view.job), "team", "of")
+        found: list[Any] = client.hmget(keys("job", view.job), "charged_team", "team")
         team = next((name.decode() for name in found if name), "")
     queue = " or ".join(first.links) or first.queue
     return f"a seat of {queue} to run {first.stage}: {why(first, live, view.agent, team)}"
 
 
-def _used_up(books: accounts.Ledger, agent: str, team: str) -> str:
+def _used_up(books: accounts.AccountsReport, agent: str, team: str) -> str:
     """Of what an agent or its team has used more than it may."""
     told = []
     for one in books.accounts:
@@ -183,7 +183,7 @@ def why(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "")
     """In words, why a ready stage of an agent is not running, given the live seats."""
     serving = [seat for seat in live if stage.queue in seat.queues]
     if not serving:
-        return f"no live seat serves it; {why_nobody(stage.queue, live)}"
+        return f"no live seat serves it; {explain_no_seat(stage.queue, live)}"
     others = [seat for seat in serving if not seat.lent_to(agent, team)]
     if len(others) == len(serving):
         return "; ".join(f"{seat.seat} is lent to {', '.join(seat.lends_to)} alone" for seat in others[:3])
@@ -211,7 +211,7 @@ def why(stage: StageView, live: list[LiveSeat], agent: str = "", team: str = "")
     found = [(seat, seat.lacking(stage.queue, stage.cost, stage.expects)) for seat in ready]
     poor = [(seat, meter) for seat, meter in found if meter is not None]
     if len(poor) == len(ready):
-        told = dict.fromkeys(short(meter, seat.seat) for seat, meter in poor)  # what seats share: once
+        told = dict.fromkeys(describe_shortage(meter, seat.seat) for seat, meter in poor)  # what seats share: once
         return "a budget does not suffice: " + "; ".join(list(told)[:3])
     return f"{ready[0].seat} has a free slot and is about to look"
 

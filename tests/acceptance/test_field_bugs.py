@@ -87,7 +87,7 @@ def incarnation(grid: WholeGrid, name: str) -> Any:
     names = [
         seat for seat in client.redis.zrange(client.keys("seats"), 0, -1) if seat.endswith(name.encode())
     ]
-    return client.redis.hget(client.keys("seat", names[0].decode()), "inc") if names else None
+    return client.redis.hget(client.keys("seat", names[0].decode()), "incarnation") if names else None
 
 
 def again(grid: WholeGrid, name: str) -> None:

@@ -129,10 +129,10 @@ def test_a_seat_of_another_version_stands_in_nobodys_way(router: Router) -> None
         capability={"slugs": ["any"], "new": {}},
     )  # fmt: skip
     registry.advertise(scripts.client, scripts.keys, newer, 10)
-    assert [ad.seat for ad in registry.seats(scripts.client, scripts.keys)] == ["m.a"]
+    assert [ad.seat for ad in registry.read_advertisements(scripts.client, scripts.keys)] == ["m.a"]
     Inbox(scripts, scripts.config).enqueue("j1", ECHO)
     router.admit("j1")
-    assert scripts.client.hget(scripts.keys("job", "j1"), "x:0") is None
+    assert scripts.client.hget(scripts.keys("job", "j1"), "excluded:0") is None
     assert scripts.client.exists(scripts.keys("job", "j1"))
 
 

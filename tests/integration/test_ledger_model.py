@@ -41,7 +41,7 @@ class Ledgers(RuleBasedStateMachine):
         # Nobody renews here, and on a busy machine the calls of one run may take longer than a lease lasts.
         config = env.settings.model_copy(update={"prefix": f"{env.prefix}{number}.", "lease_ms": 600_000})
         self.grid = Grid(env.client, config)
-        wake_ups.declare(app, self.grid.client, self.grid.keys)
+        wake_ups.write_templates(app, self.grid.client, self.grid.keys)
         self.numbers = itertools.count(1)
         self.jobs: dict[str, tuple[str, int]] = {}  # job → agent, what it still holds
         self.spent: Counter[str] = Counter()
@@ -168,8 +168,8 @@ class Ledgers(RuleBasedStateMachine):
         accounts = read(self.grid.client, self.grid.keys, "UTC").accounts
         found = {(account.name, account.what): account for account in accounts}
         for who in (*AGENTS, "t"):
-            money = found.get((who, "money"), Account("agent", who, "money", None, 0, thing="money"))
-            assert (money.spent, money.held) == (self.spent[who], self.held(who)), who
+            money = found.get((who, "money"), Account("agent", who, "money", None, 0, resource="money"))
+            assert (money.spent, money.reserved) == (self.spent[who], self.held(who)), who
             if (who, "jobs") in found:
                 assert found[who, "jobs"].spent == self.count[who]
         if ("m.a", "budget") in found:

@@ -156,7 +156,7 @@ def test_a_free_queue_is_asked_for_in_two_questions_and_without_a_deadline_in_no
 
 def test_a_budget_that_is_used_up_refuses_at_once_though_the_seat_is_idle(client: Client) -> None:
     """Also where nobody ever measured how long stages take: that the window turns later is known."""
-    once = Limit(thing="requests", window="5h", most=1)
+    once = Limit(resource="requests", window="5h", most=1)
     join(client.scripts, "m.a", ANY, WIDE, took=None, limits=(once,))
     first = client.submit(ECHO, 1, deadline=60)
     claim = client.scripts.claim("m.a", "i", "0", "n0")
@@ -205,7 +205,7 @@ def test_a_job_whose_time_is_over_before_its_admission_has_expired(client: Clien
     Inbox(client.scripts, grid_env.settings).enqueue("over", ECHO, 1, deadline=5)
     # No router was there in its time.
     over = now_ms(client.redis) - 1000
-    client.redis.hset(client.keys("submitted", "over"), "dl", over)
+    client.redis.hset(client.keys("submitted", "over"), "deadline", over)
     client.redis.zadd(client.keys("deadlines"), {"over": over})
     router.admit("over")
     client.scripts.sweep()

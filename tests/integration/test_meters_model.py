@@ -14,8 +14,8 @@ from gridq.app import app
 from gridq.graph.plan import Scope
 from gridq.limits.verification import verify
 from gridq.messaging import wake_ups
-from gridq.protocol.meters import Meter, shared_names, sheet
-from gridq.protocol.models import Limit, Thing
+from gridq.protocol.meters import Meter, parse_shared_budgets, parse_budget
+from gridq.protocol.models import Limit, Resource
 from gridq.store.replies import Claim
 from tests.conftest import GridEnv
 from tests.invariants import broken
@@ -41,7 +41,7 @@ FAMILIES: tuple[dict[str, list[str]], ...] = (
 WINDOWS = ("month", "week", "day", "5h", "1m", "3d")
 CALENDAR = ("month", "week", "day")
 AGENTS = ("ann", "bob", "cleo", "dora")
-THINGS: tuple[Thing, ...] = ("money", "tokens", "requests")
+THINGS: tuple[Resource, ...] = ("money", "tokens", "requests")
 AMOUNTS = {"money": (0, 900, 3_000, 20_000), "tokens": (0, 50, 700, 9_000), "requests": (0, 1, 4, 30)}
 KEYS = {"money": "dollars", "tokens": "tokens", "requests": "requests", "jobs": "jobs"}
 COSTS = (0, 0, 400, 1_000, 3_000)
@@ -55,7 +55,7 @@ class Books:
         self.env = env
         config = env.settings.model_copy(update={"prefix": f"{env.prefix}{seed}."})
         self.grid = Grid(env.client, config)
-        wake_ups.declare(app, self.grid.client, self.grid.keys)
+        wake_ups.write_templates(app, self.grid.client, self.grid.keys)
         self.leases: dict[str, Claim] = {}
         self.closed: list[str] = []
         self.jobs: list[str] = []
@@ -72,13 +72,13 @@ class Books:
             self.register(seat)
 
     def limits(self, some: int) -> list[Limit]:
-        found: dict[tuple[Thing, str], Limit] = {}
+        found: dict[tuple[Resource, str], Limit] = {}
         for _ in range(self.random.randrange(some)):
-            thing: Thing = self.random.choice(THINGS)
+            resource: Resource = self.random.choice(THINGS)
             window = self.random.choice(WINDOWS)
-            found[thing, window] = Limit(thing=thing, window=window, most=self.random.choice(AMOUNTS[thing]))
+            found[resource, window] = Limit(resource=resource, window=window, most=self.random.choice(AMOUNTS[resource]))
         if self.random.random() < 0.2:
-            found["parallel", "-"] = Limit(thing="parallel", window="-", most=self.random.randrange(4))
+            found["parallel", "-"] = Limit(resource="parallel", window="-", most=self.random.randrange(4))
         return list(found.values())
 
     def register(self, seat: str = "", *, anew: bool = False) -> None:
@@ -94,11 +94,11 @@ class Books:
     def table(self, name: str, some: int, *, people: bool = False) -> str:
         lines, budgets = [f"[{name}]"], []
         for one_of in self.limits(some):
-            if one_of.thing == "parallel":
+            if one_of.resource == "parallel":
                 lines += [] if people else [f"parallel = {one_of.most}"]
             elif not (people and one_of.window not in CALENDAR):
-                thing = "jobs" if people and one_of.thing == "requests" else one_of.thing
-                amount = one_of.most / 1_000_000 if thing == "money" else one_of.most
+                resource = "jobs" if people and one_of.resource == "requests" else one_of.resource
+                amount = one_of.most / 1_000_000 if resource == "money" else one_of.most
                 budgets.append(f'{{{KEYS[thing]} = {amount}, per = "{one_of.window}"}}')
         return "\n".join([*lines, f"budgets = [{', '.join(budgets)}]", ""])
 
@@ -146,7 +146,7 @@ class Books:
         for number in range(len(made.steps)):
             if draw((True, False)):
                 told = f"{draw((0, 10, 300))} {draw((0, 20, 500, 10_000))}{draw(('', ' 900', ' 40000'))}"
-                self.grid.client.hset(self.grid.keys("job", job), f"tk:{number}", told)
+                self.grid.client.hset(self.grid.keys("job", job), f"tokens:{number}", told)
 
     def claim(self) -> None:
         seat = self.random.choice(list(SEATS))
@@ -251,9 +251,9 @@ class Books:
         """All meters that bind a seat now."""
         keys, client, now = self.grid.keys, self.grid.client, self.grid.now()
         record: Any = client.hgetall(keys("seat", seat))
-        found = [m for which in ("own", "grid") for m in sheet(record.get(which.encode()), which, now)]
-        for name, only in shared_names(record.get(b"shared")).items():
-            found += sheet(client.hget(keys("meters"), name), name, now, only)
+        found = [m for which in ("own", "grid") for m in parse_budget(record.get(which.encode()), which, now)]
+        for name, only in parse_shared_budgets(record.get(b"shared_budgets")).items():
+            found += parse_budget(client.hget(keys("meters"), name), name, now, only)
         return found
 
     def holds(self, text: str) -> None:
@@ -286,10 +286,10 @@ class Books:
         if claim.queue.startswith("gridq:"):
             return  # what costs nothing goes on
         for meter in before:
-            if meter.binds_in(claim.queue):
-                need = holds[meter.thing]
-                if meter.thing in ("money", "tokens"):
-                    need = max(min(need, meter.limit), meter.thing == "tokens")
+            if meter.applies_to(claim.queue):
+                need = holds[meter.resource]
+                if meter.resource in ("money", "tokens"):
+                    need = max(min(need, meter.limit), meter.resource == "tokens")
                 assert meter.remaining >= need, (seat, meter, holds)
 
     def run(self, steps: int) -> None:

@@ -41,7 +41,7 @@ def _seat(client: Client, name: str) -> float:
 def _told(grid: LocalGrid, seat: str) -> int:
     """How many recorded stages the server knows of."""
     client: Any = grid.scripts.client
-    return int(client.hget(grid.scripts.keys("seat", seat), "oks") or 0)
+    return int(client.hget(grid.scripts.keys("seat", seat), "recorded_stages") or 0)
 
 
 def test_failures_count_against_a_seat_and_records_for_it(grid_env: GridEnv) -> None:

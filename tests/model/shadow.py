@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any
 
-from gridq.protocol.meters import sheet
+from gridq.protocol.meters import parse_budget
 from gridq.store.replies import Claim, read_claim
 from tests.unit.store.plans import Grid
 
@@ -92,8 +92,8 @@ class Shadow:
         for lease, used in self.charged.items():
             paid[self.seats[lease]] += used
         for (seat, budget), found in zip(budgets.items(), left, strict=True):
-            meters = sheet(found, "own", 0)
-            if budget is not None and (meters[0].held, meters[0].used) != (held[seat], paid[seat]):
+            meters = parse_budget(found, "own", 0)
+            if budget is not None and (meters[0].reserved, meters[0].used) != (held[seat], paid[seat]):
                 wrong.append(f"{seat}: {meters[0]}, and should hold {held[seat]} and have used {paid[seat]}")
         found = {job.decode(): int(hold.split()[2]) for job, hold in holds.items()}
         if found != self.holds:

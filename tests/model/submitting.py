@@ -60,7 +60,7 @@ class Submitting(RuleBasedStateMachine):
             update={"prefix": f"{env.prefix}{number}.", "max_losses": 3, "lease_ms": HOUR}
         )
         self.grid = Grid(env.client, config)
-        wake_ups.declare(app, self.grid.client, self.grid.keys)
+        wake_ups.write_templates(app, self.grid.client, self.grid.keys)
         self.watcher, self.shadow = Watcher(self.grid), Shadow(self.grid)
         self.calls: list[tuple[str, tuple[Any, ...], Any]] = []
         self._call, self.grid.scripts.call = self.grid.scripts.call, self.call  # type: ignore[method-assign]

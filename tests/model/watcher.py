@@ -95,7 +95,7 @@ class Watcher:
                 now = outcome[1]
             elif lease in opened:
                 now = AttemptState.RUNNING
-            elif fields.get(job, {}).get(f"cur:{step}") == rest:
+            elif fields.get(job, {}).get(f"lease:{step}") == rest:
                 now = AttemptState.LAPSED
             self._move("attempt", was, now, script)
             self.attempts[lease] = now
@@ -105,7 +105,7 @@ class Watcher:
         failed: set[tuple[str, str]], args: tuple[Any, ...],
     ) -> None:  # fmt: skip
         if state is JobState.RUNNING:
-            for number in range(int(fields["n"])):
+            for number in range(int(fields["steps"])):
                 n = str(number)
                 now = _stage(job, n, fields, opened)
                 self._move("stage", self.stages.get((job, n)), now, script)
@@ -139,15 +139,15 @@ def _job(fields: Any, inbox: int, end: list[bytes]) -> JobState | None:
 
 
 def _stage(job: str, n: str, fields: dict[str, str], opened: set[str]) -> StageState:
-    if f"k:{n}" in fields:
+    if f"skipped:{n}" in fields:
         return StageState.SKIPPED
-    if f"dn:{n}" in fields:
+    if f"done:{n}" in fields:
         return StageState.DONE
-    if f"q:{n}" in fields:
+    if f"quarantine:{n}" in fields:
         return StageState.QUARANTINED
-    if f"cur:{n}" in fields and f"{job}:{n}:{fields[f'cur:{n}']}" in opened:
+    if f"lease:{n}" in fields and f"{job}:{n}:{fields[f'lease:{n}']}" in opened:
         return StageState.RUNNING
-    return StageState.READY if f"at:{n}" in fields else StageState.WAITING
+    return StageState.READY if f"pending:{n}" in fields else StageState.WAITING
 
 
 def _outcome(script: str, args: tuple[Any, ...], reply: Any) -> tuple[str, AttemptState] | None:

@@ -3,13 +3,13 @@
 | implementation | input | output |
 |---|---|---|
 | `llm:complete` | a prompt, or `{"prompt", "system"?, "raw"?, …}` | the text |
-| `llm:chat` | messages, a text, or `{"messages", "system"?, …}` | `{"role", "content", "finish_reason", …}` |
-| `llm:embed` | a text, or `{"input": text or texts, …}` | a list of numbers, or a list of such lists |
+| `llm:chat` | messages, a string, or `{"messages", "system"?, …}` | `{"role", "content", "finish_reason", …}` |
+| `llm:embed` | a string, or `{"input": string or strings, …}` | a list of numbers, or a list of such lists |
 
-`model` is read by `choose`; every other field (`max_tokens`, `temperature`, `stop`, `tools` …) goes to the
-model as it is; a null field counts as not given. A bare input may also stand under one of the names that the
-graph's `config` rule wraps it in (`items`, `text` …). `llm:complete` asks through the model's chat template;
-`"raw": true` gives it the bare prompt to go on with.
+`choose_model` reads `model`. Every other field (`max_tokens`, `temperature`, `stop`, `tools` …) goes to the
+model unchanged; a null field counts as absent. A bare input may also stand under one of the names in which
+the graph's `config` wraps it (`items`, `text` …). `llm:complete` applies the model's chat template;
+`"raw": true` sends the bare prompt.
 """
 
 from __future__ import annotations
@@ -22,29 +22,24 @@ from typing import Any, Protocol, TypeVar
 from gridq.errors import SeatUnavailable, StageError
 from gridq.graph.plan import WRAP_KEYS
 from gridq.protocol.models import Estimate, Json, StageCall, Usage
-from workers.model_apis.demand import parse_llm_demand, find_models, names_link, filter_models
+from workers.model_apis.demand import filter_models, find_models, names_link, parse_llm_demand
 from workers.model_apis.model_catalogue import ModelOffer
-from workers.model_apis.usage import parse_count, complete_usage, parse_openai_usage
+from workers.model_apis.token_estimates import estimate_tokens
+from workers.model_apis.usage import complete_usage, parse_count, parse_openai_usage
 
 IMPLEMENTATIONS = ("llm:complete", "llm:chat", "llm:embed")
 API_REQUEST = "llm:api_request"
-"""The fourth, whose request and answer are those of a model API; see `workers.model_apis.api_request`."""
+"""The fourth stage. It takes a request of a model API; see `workers.model_apis.api_request`."""
 
 DEFAULT_ANSWER_TOKENS = 1024
-"""What an answer without `max_tokens` is estimated at."""
-
-CHARACTERS_PER_TOKEN = 4
-"""A rule of thumb for estimates only; OpenAI and Anthropic both state it for English text."""
+"""The estimate for an answer without `max_tokens`."""
 
 MAX_TOOL_CALLS = 1000
-"""Calls of tools in one answer at most."""
-
-MAX_IMAGE_CHARACTERS = 1600 * CHARACTERS_PER_TOKEN
-"""What a picture counts at most: Anthropic states 1,600 tokens for the largest."""
+"""Tool calls in one answer."""
 
 
 class Endpoint(StrEnum):
-    """The three calls of the OpenAI-shaped API format; the values are its paths."""
+    """The three calls of the OpenAI API format, by path."""
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
@@ -53,9 +48,7 @@ class Endpoint(StrEnum):
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """One call of a model: which endpoint, the request's body (without model and stream), how to read the
-    answer.
-    """
+    """One request to a model: the endpoint, the body without `model` and `stream`, and the stage it is for."""
 
     implementation: str
     endpoint: Endpoint
@@ -63,19 +56,19 @@ class ModelRequest:
     model: Json = None
 
     @property
-    def embeddings(self) -> bool:
+    def wants_embeddings(self) -> bool:
         return self.endpoint is Endpoint.EMBEDDINGS
 
 
 def parse_request(stage: StageCall, value: Json) -> ModelRequest:
-    """The call that `stage` makes for input `value`; StageError names the field that is wrong."""
+    """Return the request that `stage` makes for the input `value`. Raises StageError naming a wrong field."""
     match stage.implementation:
         case "llm:complete":
-            return _complete(stage, _record(stage, value, "prompt", str))
+            return _parse_complete(stage, _normalize_input(stage, value, "prompt", str))
         case "llm:chat":
-            return _chat(stage, _record(stage, value, "messages", (str, list)))
+            return _parse_chat(stage, _normalize_input(stage, value, "messages", (str, list)))
         case "llm:embed":
-            return _embed(stage, _record(stage, value, "input", (str, list)))
+            return _parse_embed(stage, _normalize_input(stage, value, "input", (str, list)))
     raise StageError(
         f"No model runs {stage.implementation!r}",
         {
@@ -86,80 +79,83 @@ def parse_request(stage: StageCall, value: Json) -> ModelRequest:
     )
 
 
-def _complete(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
-    body = _body(value)
+def _parse_complete(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
+    body = _select_body(value)
     prompt, system, raw = body.pop("prompt", None), body.pop("system", None), body.pop("raw", False)
     if not isinstance(prompt, str):
-        raise _wrong(stage, "prompt", "a string")
+        raise _make_input_error(stage, "prompt", "a string")
     if system is not None and not isinstance(system, str):
-        raise _wrong(stage, "system", "a string")
+        raise _make_input_error(stage, "system", "a string")
     if raw:
         if system:
-            raise _wrong(stage, "system", "nothing beside raw: a bare prompt has no system message")
-        return ModelRequest("llm:complete", Endpoint.COMPLETIONS, {**body, "prompt": prompt}, value.get("model"))
-    messages = _with_system(system, [{"role": "user", "content": prompt}])
+            raise _make_input_error(stage, "system", "absent: a raw prompt has no system message")
+        body = {**body, "prompt": prompt}
+        return ModelRequest("llm:complete", Endpoint.COMPLETIONS, body, value.get("model"))
+    messages = _prepend_system(system, [{"role": "user", "content": prompt}])
     return ModelRequest("llm:complete", Endpoint.CHAT, {**body, "messages": messages}, value.get("model"))
 
 
-def _with_system(system: str | None, messages: list[Json]) -> list[Json]:
+def _prepend_system(system: str | None, messages: list[Json]) -> list[Json]:
     return [{"role": "system", "content": system}, *messages] if system else messages
 
 
-def _chat(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
-    body = _body(value)
+def _parse_chat(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
+    body = _select_body(value)
     messages, system = body.pop("messages", None), body.pop("system", None)
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     if system is not None and not isinstance(system, str):
-        raise _wrong(stage, "system", "a string")
+        raise _make_input_error(stage, "system", "a string")
     if not isinstance(messages, list) or not messages:
-        raise _wrong(stage, "messages", "a list of at least one message")
+        raise _make_input_error(stage, "messages", "a list of at least one message")
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise _wrong(stage, f"messages[{index}]", "an object with a role")
-    body["messages"] = _with_system(system, messages)
+            raise _make_input_error(stage, f"messages[{index}]", "an object with a role")
+    body["messages"] = _prepend_system(system, messages)
     return ModelRequest("llm:chat", Endpoint.CHAT, body, value.get("model"))
 
 
-def _embed(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
-    body = _body(value)
+def _parse_embed(stage: StageCall, value: dict[str, Json]) -> ModelRequest:
+    body = _select_body(value)
     texts = body.get("input")
     if not (isinstance(texts, str) or (isinstance(texts, list) and all(isinstance(t, str) for t in texts))):
-        raise _wrong(stage, "input", "a string or a list of strings")
+        raise _make_input_error(stage, "input", "a string or a list of strings")
     if not texts or (isinstance(texts, list) and not all(texts)):
-        raise _wrong(stage, "input", "no empty text and no empty list")
+        raise _make_input_error(stage, "input", "no empty string and no empty list")
     return ModelRequest("llm:embed", Endpoint.EMBEDDINGS, body, value.get("model"))
 
 
-def _record(stage: StageCall, value: Json, subject: str, bare: type | tuple[type, ...]) -> dict[str, Json]:
-    """The input as a record whose `subject` is in its place, be it bare, wrapped or named."""
-    if isinstance(value, bare):
+def _normalize_input(
+    stage: StageCall, value: Json, subject: str, bare_type: type | tuple[type, ...]
+) -> dict[str, Json]:
+    """Return the input as an object with `subject`, whether it came bare, wrapped or by name."""
+    if isinstance(value, bare_type):
         return {subject: value}
     if not isinstance(value, dict):
         raise StageError(
-            f"The input of {stage.implementation} is not a record",
-            {"path": stage.path, "expected": f"a record with {subject!r}"},
+            f"The input of {stage.implementation} is not an object",
+            {"path": stage.path, "expected": f"an object with {subject!r}"},
         )
-    record = {key: field for key, field in value.items() if field is not None}
-    if subject not in record:
-        wrapped = next((key for key in WRAP_KEYS if isinstance(record.get(key), bare)), None)
+    fields = {key: field for key, field in value.items() if field is not None}
+    if subject not in fields:
+        wrapped = next((key for key in WRAP_KEYS if isinstance(fields.get(key), bare_type)), None)
         if wrapped is not None:
-            record[subject] = record.pop(wrapped)
-    if record.get("n", 1) != 1:
-        raise _wrong(stage, "n", "1: a stage has one answer")
-    return record
+            fields[subject] = fields.pop(wrapped)
+    if fields.get("n", 1) != 1:
+        raise _make_input_error(stage, "n", "1: a stage has one answer")
+    return fields
 
 
-def _body(record: dict[str, Json]) -> dict[str, Json]:
-    return {key: field for key, field in record.items() if key not in _SET_BY_THE_API}
+def _select_body(fields: dict[str, Json]) -> dict[str, Json]:
+    return {key: field for key, field in fields.items() if key not in _SET_BY_GRIDQ}
 
 
-_SET_BY_THE_API = frozenset({"model", "stream", "stream_options", "n"})
+_SET_BY_GRIDQ = frozenset({"model", "stream", "stream_options", "n"})
 
 
-def _wrong(stage: StageCall, field: str, expected: str) -> StageError:
+def _make_input_error(stage: StageCall, field: str, expected: str) -> StageError:
     return StageError(
-        f"The input of {stage.implementation} has no usable {field!r}",
+        f"The input of {stage.implementation} has no valid {field!r}",
         {"path": f"{stage.path}.input.{field}", "expected": expected},
     )
 
@@ -168,29 +164,29 @@ M = TypeVar("M", bound=ModelOffer)
 
 
 class ModelQuery(Protocol):
-    """What a request says of its model: the name, null or `any`, and whether it must embed."""
+    """A request, as far as it chooses a model: a name, a list of names, null or `any`."""
 
     @property
     def model(self) -> Json: ...
     @property
-    def embeddings(self) -> bool: ...
+    def wants_embeddings(self) -> bool: ...
 
 
-def choose_model(stage: StageCall, asked: ModelQuery, models: Sequence[M]) -> M:
-    """The model of this seat that runs the stage: the first that both the effect and the input's `model`
-    allow. Of an effect with several models the one counts from whose queue the seat took the stage, whichever
-    of them the input names.
+def choose_model(stage: StageCall, query: ModelQuery, models: Sequence[M]) -> M:
+    """Return the seat's model that runs the stage: the first that both the effect and the input's `model` allow.
 
-    SeatUnavailable: this seat has no model that the effect allows. StageError: the input names a model that
-    the effect does not ask for, so that the grid had no reason to bring the stage to a seat that has it.
+    If the effect names several models, the queue from which the seat took the stage decides, whichever of
+    them the input names. Raises SeatUnavailable if the seat has no model that the effect allows, and
+    StageError if the input names a model that the effect does not: the grid then had no reason to route the
+    stage to a seat that has it.
     """
     allowed: Sequence[ModelOffer] = models
-    asks = asked.model
+    name = query.model
     for effect in stage.effects:
         demand = parse_llm_demand(effect)
         if demand is not None:
             allowed = filter_models(demand.link(stage.queue), allowed)
-            asks = None if names_link(asks, demand) else asks
+            name = None if names_link(name, demand) else name
     if not allowed:
         raise SeatUnavailable(
             "No model of this seat meets the stage's effects",
@@ -199,38 +195,39 @@ def choose_model(stage: StageCall, asked: ModelQuery, models: Sequence[M]) -> M:
                 "expected": "one of " + (", ".join(model.name for model in models) or "none"),
             },
         )
-    wanted = find_models(asks, allowed)
-    if asked.embeddings:
-        wanted = sorted(wanted, key=lambda model: not model.embeddings)
-    if not wanted:
+    found = find_models(name, allowed)
+    if query.wants_embeddings:
+        found = sorted(found, key=lambda model: not model.embeddings)
+    if not found:
         raise StageError(
-            f"The input asks for the model {asked.model!r}, which the stage's effects do not bring",
+            f"The input names the model {query.model!r}, but the stage's effects do not",
             {
                 "path": f"{stage.path}.input.model",
                 "expected": "'any', or one of " + ", ".join(model.name for model in allowed),
-                "fix": f'declare the effect {{"effect": "Llm", "model": "{asked.model}"}}',
+                "fix": f'declare the effect {{"effect": "Llm", "model": "{query.model}"}}',
             },
         )
-    name = wanted[0].name
-    return next(model for model in models if model.name == name)
+    chosen = found[0].name
+    return next(model for model in models if model.name == chosen)
 
 
 class AnswerBuilder:
-    """An answer as it comes in, chunk by chunk (`chat.completion.chunk`, `text_completion`) or whole, to the
-    request `body`.
+    """Builds a stage's output from an answer in the OpenAI API format, complete or chunk by chunk.
+
+    `body` is the body of the request, from which missing usage is estimated.
     """
 
     def __init__(self, body: dict[str, Json]) -> None:
         self._body = body
         self.message: dict[str, Any] = {"role": "assistant", "content": ""}
         self.finish_reason: str | None = None
-        self._usage: Json = None
-        self._tier: Json = None
+        self._stated_usage: Json = None
+        self._service_tier: Json = None
         self.pieces = 0
 
-    def add(self, chunk: dict[str, Json], *, whole: bool = False) -> str:
-        """Take one chunk in, or the whole answer; returns the text it adds, "" where it adds none."""
-        self._count(chunk)
+    def add(self, chunk: dict[str, Json], *, is_complete: bool = False) -> str:
+        """Take one chunk, or the complete answer. Return the text that it adds."""
+        self._add_usage(chunk)
         choices = chunk.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             return ""
@@ -244,28 +241,28 @@ class AnswerBuilder:
             if key == "role":
                 self.message["role"] = part or self.message["role"]
             elif key == "tool_calls" and isinstance(part, list):
-                self._tool_calls(part)
+                self._add_tool_calls(part)
             elif isinstance(part, str):
                 self.message[key] = (self.message.get(key) or "") + part
                 text += part if key == "content" else ""
             elif part is not None:
                 self.message[key] = part
-        says = {key: part for key, part in delta.items() if part and key != "role"}
-        if says:  # calls of tools and thoughts are paid for as well
-            self.pieces += estimate_tokens(says) if whole else 1
+        output = {key: part for key, part in delta.items() if part and key != "role"}
+        if output:  # tool calls and reasoning are billed as well
+            self.pieces += estimate_tokens(output) if is_complete else 1
         return text
 
-    def _count(self, chunk: dict[str, Json]) -> None:
+    def _add_usage(self, chunk: dict[str, Json]) -> None:
         usage = chunk.get("usage")
         if isinstance(usage, dict):
-            self._usage, self._tier = usage, chunk.get("service_tier")
+            self._stated_usage, self._service_tier = usage, chunk.get("service_tier")
 
-    def _tool_calls(self, parts: list[Json]) -> None:
+    def _add_tool_calls(self, parts: list[Json]) -> None:
         calls = self.message.setdefault("tool_calls", [])
         for position, part in enumerate(parts):
             index = position if part.get("index") is None else part["index"]
             if not isinstance(index, int) or not 0 <= index < MAX_TOOL_CALLS:
-                raise ValueError("a call of a tool has no place")
+                raise ValueError("a tool call has no valid index")
             while len(calls) <= index:
                 calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
             call = calls[index]
@@ -273,64 +270,51 @@ class AnswerBuilder:
             for key, text in (part.get("function") or {}).items():
                 call["function"][key] = call["function"].get(key, "") + (text or "")
 
-    def output(self, implementation: str) -> Json:
-        """What the stage returns."""
+    def build_output(self, implementation: str) -> Json:
+        """Return the output of the stage `implementation`."""
         if implementation == "llm:complete":
             return self.message["content"]
         return {**self.message, "finish_reason": self.finish_reason}
 
-    def spent(self) -> Usage:
-        """The usage the model stated; until it does, and what it leaves out, by rule of thumb: the request's
-        characters, and the pieces seen so far as tokens.
+    def compute_usage(self) -> Usage:
+        """Return the usage that the endpoint stated.
+
+        What it did not state is estimated: from the request's characters, and one token for each piece.
         """
-        told = complete_usage(self._usage, lambda: estimate_tokens(self._body) if self.pieces else 0, self.pieces)
-        return parse_openai_usage(told, self._tier)
+        usage = complete_usage(
+            self._stated_usage, lambda: estimate_tokens(self._body) if self.pieces else 0, self.pieces
+        )
+        return parse_openai_usage(usage, self._service_tier)
 
 
-def extract_vectors(response: dict[str, Json], one: bool) -> Json:
-    """The embeddings of a response in the order of the input; one list of numbers for `one` text."""
+def extract_vectors(response: dict[str, Json], is_single: bool) -> Json:
+    """Return the vectors of a response in the order of the input, or the one vector if `is_single`."""
     data = sorted(response["data"], key=lambda item: item.get("index", 0))
-    found = [item["embedding"] for item in data]
-    return found[0] if one else found
+    vectors = [item["embedding"] for item in data]
+    return vectors[0] if is_single else vectors
 
 
 def complete_embedding_usage(stated: Json, body: dict[str, Json]) -> dict[str, Json]:
-    """The `usage` of an answer to the request `body` for embeddings, by rule of thumb where it states none.
-    No endpoint charges for the numbers that come out.
+    """Return the `usage` of an answer to the embeddings request `body`, estimated if it states none.
+
+    It has no completion tokens: no endpoint charges for the vectors.
     """
-    told = complete_usage(stated, lambda: estimate_tokens(body), 0)
-    return {name: told[name] for name in told if name != "completion_tokens"}
+    usage = complete_usage(stated, lambda: estimate_tokens(body), 0)
+    return {name: usage[name] for name in usage if name != "completion_tokens"}
 
 
 def estimate_usage(stage: StageCall, value: Json) -> Estimate:
-    """Tokens a stage will use: its text at four characters a token, and as many for the answer as it may
-    take.
-    """
+    """Estimate the tokens of a stage: those of its text, and as many for the answer as it may take."""
     if stage.implementation not in (*IMPLEMENTATIONS, API_REQUEST):
         return Estimate()
-    told = value if isinstance(value, dict) else {}
-    embeds = stage.implementation == "llm:embed"
+    fields = value if isinstance(value, dict) else {}
+    is_embedding = stage.implementation == "llm:embed"
     if stage.implementation == API_REQUEST:
-        embeds = told.get("path") == Endpoint.EMBEDDINGS
-        value = told = told["body"] if isinstance(told.get("body"), dict) else {}
+        is_embedding = fields.get("path") == Endpoint.EMBEDDINGS
+        value = fields = fields["body"] if isinstance(fields.get("body"), dict) else {}
     answer = 0
-    if not embeds:
-        answer = parse_count(told.get("max_tokens") or told.get("max_completion_tokens")) or DEFAULT_ANSWER_TOKENS
-        answer *= parse_count(told.get("n")) or 1
+    if not is_embedding:
+        limit = fields.get("max_tokens") or fields.get("max_completion_tokens")
+        answer = parse_count(limit) or DEFAULT_ANSWER_TOKENS
+        answer *= parse_count(fields.get("n")) or 1
     return Estimate(tokens_in=estimate_tokens(value), tokens_out=answer)
-
-
-def estimate_tokens(value: Json) -> int:
-    """The tokens that all texts in `value` are, by rule of thumb."""
-    return count_characters(value) // CHARACTERS_PER_TOKEN + 1
-
-
-def count_characters(value: Json) -> int:
-    """The characters of all texts in `value`; a picture or a file written into it counts as one picture."""
-    if isinstance(value, str):
-        return len(value) if not value.startswith("data:") else min(len(value), MAX_IMAGE_CHARACTERS)
-    if isinstance(value, dict):
-        return sum(count_characters(item) for item in value.values())
-    if isinstance(value, list):
-        return sum(count_characters(item) for item in value)
-    return 0

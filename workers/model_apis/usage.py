@@ -1,17 +1,17 @@
-"""What an endpoint says that a call used, read from each API format's own names.
+"""Parse and format the usage that an endpoint states, in the names of each API format.
 
 | | `chat/completions` | Messages |
 |---|---|---|
-| tokens in | `prompt_tokens` | `input_tokens`, and both kinds of the cache |
+| tokens in | `prompt_tokens` | `input_tokens` plus cache reads and cache writes |
 | of them read from a cache | `prompt_tokens_details.cached_tokens` | `cache_read_input_tokens` |
 | of them written to one | `prompt_tokens_details.cache_write_tokens` | `cache_creation_input_tokens` |
 | of these for an hour | | `cache_creation.ephemeral_1h_input_tokens` |
 | tokens out | `completion_tokens` | `output_tokens` |
 | of them reasoning | `completion_tokens_details.reasoning_tokens` | `output_tokens_details.thinking_tokens` |
-| audio, of either | `audio_tokens` of the details | |
+| audio, in or out | `audio_tokens` of the details | |
 
-A part is never more than the whole it is of, whatever an endpoint says. What is no number of tokens (`null`,
-a text, less than nothing, more than any call can use) is as if it were not stated.
+A part is never larger than its whole, whatever an endpoint states. A value that is no plausible number of
+tokens (`null`, a string, a negative or absurdly large number) counts as not stated.
 """
 
 from __future__ import annotations
@@ -21,178 +21,180 @@ from collections.abc import Callable
 
 from gridq.protocol.models import Json, Usage
 
-MICRO = 1_000_000
+MICRO_DOLLARS = 1_000_000
 SERVICES = frozenset({"priority", "flex", "fast"})
-"""The kinds of service that endpoints charge otherwise than what they call default or standard."""
+"""The service tiers with prices of their own, other than default and standard."""
 
 
-MOST_TOKENS = 10**9
-"""More than any call can use: an endpoint that states as many is mistaken, and nobody is to pay for that."""
+MAX_TOKENS = 10**9
+"""More than any call can use. An endpoint that states as many is mistaken, and nobody should pay for that."""
 
 
-def count(number: Json) -> int:
-    """A number of tokens, written as `12` or `12.0`; 0 for what is none."""
-    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 < number < MOST_TOKENS:
+def parse_count(number: Json) -> int:
+    """Return a number of tokens, written as `12` or `12.0`. Return 0 for anything else."""
+    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 < number < MAX_TOKENS:
         return 0
     return int(number)
 
 
-def filled(stated: Json, prompt: Callable[[], int], said: int) -> dict[str, Json]:
-    """A `usage` of the OpenAI API format as the endpoint stated it, and what it left out by rule of thumb: `prompt`
-    counts the request's tokens, `said` are the answer's. Some state only the total, for embeddings above all.
+def complete_usage(stated: Json, count_prompt: Callable[[], int], answer_tokens: int) -> dict[str, Json]:
+    """Return a `usage` of the OpenAI API format with estimates for what the endpoint left out.
+
+    `count_prompt` estimates the request's tokens and `answer_tokens` is the estimate for the answer. Some
+    endpoints state only the total, above all for embeddings.
     """
-    told = dict(stated) if isinstance(stated, dict) else {}
+    usage = dict(stated) if isinstance(stated, dict) else {}
     total, tokens_in, tokens_out = (
-        count(told.get(name)) for name in ("total_tokens", "prompt_tokens", "completion_tokens")
+        parse_count(usage.get(name)) for name in ("total_tokens", "prompt_tokens", "completion_tokens")
     )
-    if tokens_in and (tokens_out or not said):
-        return told
-    tokens_out = tokens_out or (max(total - tokens_in, 0) if tokens_in else 0) or said
-    tokens_in = tokens_in or max(total - tokens_out, 0) or prompt()
+    if tokens_in and (tokens_out or not answer_tokens):
+        return usage
+    tokens_out = tokens_out or (max(total - tokens_in, 0) if tokens_in else 0) or answer_tokens
+    tokens_in = tokens_in or max(total - tokens_out, 0) or count_prompt()
     numbers = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out}
-    return {**told, **numbers, "total_tokens": tokens_in + tokens_out}
+    return {**usage, **numbers, "total_tokens": tokens_in + tokens_out}
 
 
-def openai_usage(stated: Json, service: Json = None) -> Usage:
-    """The `usage` of a chat completion, a completion or embeddings; `service`: the answer's `service_tier`.
+def parse_openai_usage(stated: Json, service: Json = None) -> Usage:
+    """Parse the `usage` of a chat completion, a completion or embeddings. `service` is its `service_tier`.
 
-    Where reasoning is not part of `completion_tokens` but of `total_tokens` (xAI's way) it is added.
-    `micro_dollars` is what the endpoint says the call cost, in dollars in `cost` (OpenRouter's way), else 0.
+    Adds reasoning tokens to the output if they are part of `total_tokens` but not of `completion_tokens`, as
+    at xAI. `micro_dollars` is the cost that the endpoint states in `cost`, as OpenRouter does, else 0.
     """
-    told = stated if isinstance(stated, dict) else {}
-    prompt = _record(told.get("prompt_tokens_details"))
-    answer = _record(told.get("completion_tokens_details"))
-    tokens_in, tokens_out = count(told.get("prompt_tokens")), count(told.get("completion_tokens"))
-    reasoning = count(answer.get("reasoning_tokens"))
-    if reasoning and count(told.get("total_tokens")) == tokens_in + tokens_out + reasoning:
+    usage = _as_object(stated)
+    prompt = _as_object(usage.get("prompt_tokens_details"))
+    answer = _as_object(usage.get("completion_tokens_details"))
+    tokens_in, tokens_out = parse_count(usage.get("prompt_tokens")), parse_count(usage.get("completion_tokens"))
+    reasoning = parse_count(answer.get("reasoning_tokens"))
+    if reasoning and parse_count(usage.get("total_tokens")) == tokens_in + tokens_out + reasoning:
         tokens_out += reasoning
-    # DeepSeek's name for what the others call cached_tokens
-    cached = count(prompt.get("cached_tokens")) or count(told.get("prompt_cache_hit_tokens"))
-    hour = count(_record(prompt.get("cache_creation")).get("ephemeral_1h_input_tokens"))
-    return _parts(
+    # DeepSeek's name for cached_tokens is prompt_cache_hit_tokens
+    cached = parse_count(prompt.get("cached_tokens")) or parse_count(usage.get("prompt_cache_hit_tokens"))
+    cache_creation = _as_object(prompt.get("cache_creation"))
+    return _make_usage(
         tokens_in,
         tokens_out,
         cached=cached,
-        written=count(prompt.get("cache_write_tokens")),
-        hour=hour,
+        cache_written=parse_count(prompt.get("cache_write_tokens")),
+        cache_hour=parse_count(cache_creation.get("ephemeral_1h_input_tokens")),
         reasoning=reasoning,
-        audio_in=count(prompt.get("audio_tokens")),
-        audio_out=count(answer.get("audio_tokens")),
-        micro=_micro(told.get("cost")),
+        audio_in=parse_count(prompt.get("audio_tokens")),
+        audio_out=parse_count(answer.get("audio_tokens")),
+        micro_dollars=_to_micro_dollars(usage.get("cost")),
         service=service,
     )
 
 
-def anthropic_usage(stated: Json) -> Usage:
-    """The `usage` of a message. All input counts, cached or not: the API format states the three apart."""
-    told = stated if isinstance(stated, dict) else {}
-    cached = count(told.get("cache_read_input_tokens"))
-    kept = _record(told.get("cache_creation"))
-    hour = count(kept.get("ephemeral_1h_input_tokens"))
-    written = count(told.get("cache_creation_input_tokens"))
-    written = written or hour + count(kept.get("ephemeral_5m_input_tokens"))
-    return _parts(
-        count(told.get("input_tokens")) + cached + written,
-        count(told.get("output_tokens")),
+def parse_anthropic_usage(stated: Json) -> Usage:
+    """Parse the `usage` of a message, which states uncached input, cache reads and cache writes apart."""
+    usage = _as_object(stated)
+    cached = parse_count(usage.get("cache_read_input_tokens"))
+    cache_creation = _as_object(usage.get("cache_creation"))
+    hour = parse_count(cache_creation.get("ephemeral_1h_input_tokens"))
+    written = parse_count(usage.get("cache_creation_input_tokens"))
+    written = written or hour + parse_count(cache_creation.get("ephemeral_5m_input_tokens"))
+    return _make_usage(
+        parse_count(usage.get("input_tokens")) + cached + written,
+        parse_count(usage.get("output_tokens")),
         cached=cached,
-        written=written,
-        hour=hour,
-        reasoning=count(_record(told.get("output_tokens_details")).get("thinking_tokens")),
-        service=told.get("speed"),
+        cache_written=written,
+        cache_hour=hour,
+        reasoning=parse_count(_as_object(usage.get("output_tokens_details")).get("thinking_tokens")),
+        service=usage.get("speed"),
     )
 
 
-def google_usage(stated: Json) -> Usage:
-    """The `usageMetadata` of generateContent: `promptTokenCount` has what came from a cache, not the results
-    of the endpoint's own tools; `candidatesTokenCount` has no thoughts.
+def parse_google_usage(stated: Json) -> Usage:
+    """Parse the `usageMetadata` of generateContent.
+
+    `promptTokenCount` includes cache reads, but not the results of the endpoint's own tools.
+    `candidatesTokenCount` does not include thoughts.
     """
-    told = _record(stated)
-    thoughts = count(told.get("thoughtsTokenCount"))
-    return _parts(
-        count(told.get("promptTokenCount")) + count(told.get("toolUsePromptTokenCount")),
-        count(told.get("candidatesTokenCount")) + thoughts,
-        cached=count(told.get("cachedContentTokenCount")),
+    usage = _as_object(stated)
+    thoughts = parse_count(usage.get("thoughtsTokenCount"))
+    return _make_usage(
+        parse_count(usage.get("promptTokenCount")) + parse_count(usage.get("toolUsePromptTokenCount")),
+        parse_count(usage.get("candidatesTokenCount")) + thoughts,
+        cached=parse_count(usage.get("cachedContentTokenCount")),
         reasoning=thoughts,
-        audio_in=_heard(told.get("promptTokensDetails")),
-        audio_out=_heard(told.get("candidatesTokensDetails")),
+        audio_in=_count_audio_tokens(usage.get("promptTokensDetails")),
+        audio_out=_count_audio_tokens(usage.get("candidatesTokensDetails")),
     )
 
 
-def _heard(details: Json) -> int:
-    """The tokens of the modality AUDIO."""
-    told = details if isinstance(details, list) else []
-    return sum(
-        count(_record(each).get("tokenCount")) for each in told if _record(each).get("modality") == "AUDIO"
-    )
+def _count_audio_tokens(details: Json) -> int:
+    items = map(_as_object, details if isinstance(details, list) else [])
+    return sum(parse_count(item.get("tokenCount")) for item in items if item.get("modality") == "AUDIO")
 
 
-def as_openai(used: Usage) -> dict[str, Json]:
-    """`used` in the OpenAI API format's names; what its vendor has no name for under Anthropic's."""
-    prompt: dict[str, Json] = {"cached_tokens": used.tokens_cached}
-    if used.tokens_cache_written:
-        prompt["cache_write_tokens"] = used.tokens_cache_written
-    if used.tokens_cache_hour:
-        prompt["cache_creation"] = _creation(used)
-    if used.tokens_audio_in:
-        prompt["audio_tokens"] = used.tokens_audio_in
+def format_openai_usage(usage: Usage) -> dict[str, Json]:
+    """Format `usage` in the names of the OpenAI API format, with Anthropic's for what OpenAI has no name for."""
+    prompt: dict[str, Json] = {"cached_tokens": usage.tokens_cached}
+    if usage.tokens_cache_written:
+        prompt["cache_write_tokens"] = usage.tokens_cache_written
+    if usage.tokens_cache_hour:
+        prompt["cache_creation"] = _format_cache_creation(usage)
+    if usage.tokens_audio_in:
+        prompt["audio_tokens"] = usage.tokens_audio_in
     answer: dict[str, Json] = {}
-    if used.tokens_reasoning:
-        answer["reasoning_tokens"] = used.tokens_reasoning
-    if used.tokens_audio_out:
-        answer["audio_tokens"] = used.tokens_audio_out
-    told: dict[str, Json] = {
-        "prompt_tokens": used.tokens_in,
-        "completion_tokens": used.tokens_out,
-        "total_tokens": used.tokens_in + used.tokens_out,
+    if usage.tokens_reasoning:
+        answer["reasoning_tokens"] = usage.tokens_reasoning
+    if usage.tokens_audio_out:
+        answer["audio_tokens"] = usage.tokens_audio_out
+    formatted: dict[str, Json] = {
+        "prompt_tokens": usage.tokens_in,
+        "completion_tokens": usage.tokens_out,
+        "total_tokens": usage.tokens_in + usage.tokens_out,
         "prompt_tokens_details": prompt,
     }
-    return told | ({"completion_tokens_details": answer} if answer else {})
+    return formatted | ({"completion_tokens_details": answer} if answer else {})
 
 
-def as_anthropic(used: Usage) -> dict[str, Json]:
-    """`used` in Messages' names, where input that came from the cache is counted apart."""
-    told: dict[str, Json] = {
-        "input_tokens": used.tokens_in - used.tokens_cached - used.tokens_cache_written,
-        "cache_creation_input_tokens": used.tokens_cache_written,
-        "cache_read_input_tokens": used.tokens_cached,
-        "output_tokens": used.tokens_out,
+def format_anthropic_usage(usage: Usage) -> dict[str, Json]:
+    """Format `usage` in the names of Messages, which count input from and to the cache apart."""
+    formatted: dict[str, Json] = {
+        "input_tokens": usage.tokens_in - usage.tokens_cached - usage.tokens_cache_written,
+        "cache_creation_input_tokens": usage.tokens_cache_written,
+        "cache_read_input_tokens": usage.tokens_cached,
+        "output_tokens": usage.tokens_out,
     }
-    if used.tokens_cache_hour:
-        told["cache_creation"] = _creation(used)
-    if used.tokens_reasoning:
-        told["output_tokens_details"] = {"thinking_tokens": used.tokens_reasoning}
-    return told
+    if usage.tokens_cache_hour:
+        formatted["cache_creation"] = _format_cache_creation(usage)
+    if usage.tokens_reasoning:
+        formatted["output_tokens_details"] = {"thinking_tokens": usage.tokens_reasoning}
+    return formatted
 
 
-def _creation(used: Usage) -> dict[str, Json]:
+def _format_cache_creation(usage: Usage) -> dict[str, Json]:
     return {
-        "ephemeral_5m_input_tokens": used.tokens_cache_written - used.tokens_cache_hour,
-        "ephemeral_1h_input_tokens": used.tokens_cache_hour,
+        "ephemeral_5m_input_tokens": usage.tokens_cache_written - usage.tokens_cache_hour,
+        "ephemeral_1h_input_tokens": usage.tokens_cache_hour,
     }
 
 
-def _parts(
+def _make_usage(
     tokens_in: int,
     tokens_out: int,
     *,
     cached: int = 0,
-    written: int = 0,
-    hour: int = 0,
+    cache_written: int = 0,
+    cache_hour: int = 0,
     reasoning: int = 0,
     audio_in: int = 0,
     audio_out: int = 0,
-    micro: int = 0,
+    micro_dollars: int = 0,
     service: Json = None,
 ) -> Usage:
+    """Return a `Usage` whose parts are no larger than their whole."""
     cached = min(cached, tokens_in)
-    written = min(written, tokens_in - cached)
+    cache_written = min(cache_written, tokens_in - cached)
     return Usage(
-        micro_dollars=micro,
+        micro_dollars=micro_dollars,
         tokens_in=tokens_in,
         tokens_out=tokens_out,
         tokens_cached=cached,
-        tokens_cache_written=written,
-        tokens_cache_hour=min(hour, written),
+        tokens_cache_written=cache_written,
+        tokens_cache_hour=min(cache_hour, cache_written),
         tokens_reasoning=min(reasoning, tokens_out),
         tokens_audio_in=min(audio_in, tokens_in),
         tokens_audio_out=min(audio_out, tokens_out),
@@ -200,12 +202,12 @@ def _parts(
     )
 
 
-def _record(value: Json) -> dict[str, Json]:
+def _as_object(value: Json) -> dict[str, Json]:
     return value if isinstance(value, dict) else {}
 
 
-def _micro(dollars: Json) -> int:
-    """Dollars as micro-dollars, rounded up; 0 for what is no amount."""
+def _to_micro_dollars(dollars: Json) -> int:
+    """Convert dollars to micro-dollars, rounded up. Return 0 for a value that is no amount."""
     if not isinstance(dollars, int | float) or isinstance(dollars, bool) or not 0 < dollars < 1e9:
         return 0
-    return math.ceil(round(dollars * MICRO, 3))
+    return math.ceil(round(dollars * MICRO_DOLLARS, 3))

@@ -13,48 +13,48 @@ from gridq.protocol.models import Advertisement, Json
 from gridq.seats import registry
 from gridq.store.keys import Keys
 
-KIND = "llm:"
-ANY = "any"
+LLM_PREFIX = "llm:"
+ANY_MODEL = "any"
 
-CLOSE = 3
+MAX_SUGGESTIONS = 3
 """Names that are told where one is wrong."""
 
 
-def models(client: Redis, keys: Keys) -> dict[str, dict[str, Json]]:
+def read_models(client: Redis, keys: Keys) -> dict[str, dict[str, Json]]:
     """Each model, family and `any` that a live seat offers, by its name, in one record for both APIs. Workers
     that came over HTTP run no request of a model API.
     """
-    return offered([ad for ad in registry.seats(client, keys) if ad.machine != registry.HTTP_MACHINE])
+    return list_models([ad for ad in registry.read_advertisements(client, keys) if ad.machine != registry.HTTP_MACHINE])
 
 
-def near(name: str, names: Iterable[str]) -> list[str]:
+def find_closest(name: str, names: Iterable[str]) -> list[str]:
     """Those of `names` that come close to one that nobody offers, or some that there are."""
     lowered = {other.lower(): other for other in names}
-    close = difflib.get_close_matches(name.lower(), list(lowered), CLOSE, 0.5)
-    return [lowered[other] for other in close] or sorted(lowered.values())[:CLOSE]
+    close = difflib.get_close_matches(name.lower(), list(lowered), MAX_SUGGESTIONS, 0.5)
+    return [lowered[other] for other in close] or sorted(lowered.values())[:MAX_SUGGESTIONS]
 
 
-def offered(ads: Sequence[Advertisement]) -> dict[str, dict[str, Json]]:
+def list_models(ads: Sequence[Advertisement]) -> dict[str, dict[str, Json]]:
     """The same of advertisements: names as the seats write them, else by their queues."""
     found: dict[str, dict[str, Json]] = {}
     for ad in sorted(ads, key=lambda ad: ad.started_at):
-        slugs = {unquote(queue.removeprefix(KIND)) for queue in ad.queues if queue.startswith(KIND)}
+        slugs = {unquote(queue.removeprefix(LLM_PREFIX)) for queue in ad.queues if queue.startswith(LLM_PREFIX)}
         host = ad.capability.get("host")
         owner = host if isinstance(host, str) else "gridq"
-        for name in [*(_names(ad.capability) if slugs else ()), *sorted(slugs)]:
+        for name in [*(_model_names(ad.capability) if slugs else ()), *sorted(slugs)]:
             # Queues are in lower case: one that is a model's is listed once, as the model is written.
-            found.setdefault(name.lower(), _record(name, ad.started_at, "gridq" if name == ANY else owner))
+            found.setdefault(name.lower(), _model_record(name, ad.started_at, "gridq" if name == ANY_MODEL else owner))
     return {record["id"]: record for _, record in sorted(found.items())}
 
 
-def _names(capability: dict[str, Json]) -> list[str]:
+def _model_names(capability: dict[str, Json]) -> list[str]:
     listed = capability.get("models")
     models = listed if isinstance(listed, list) else []
     names = [model.get("name") for model in models if isinstance(model, dict)]
     return [name for name in names if isinstance(name, str) and name]
 
 
-def _record(name: str, since: float, owner: str) -> dict[str, Json]:
+def _model_record(name: str, since: float, owner: str) -> dict[str, Json]:
     """What OpenAI's and Anthropic's clients read of a model: each passes over the other's fields."""
     return {
         "id": name,

@@ -11,10 +11,10 @@ from gridq.gateway.http.request_body import parse_body
 from gridq.jobs.record import JobOptions
 from gridq.protocol.models import Json
 
-SEED_NAMES = {"deadline_secs": "deadline", "queue_timeout_secs": "queue_timeout"}
+NOETHER_NAMES = {"deadline_secs": "deadline", "queue_timeout_secs": "queue_timeout"}
 """noether-grid's names of options."""
 
-GRAPH: dict[str, Any] = {
+EXAMPLE_GRAPH: dict[str, Any] = {
     "root": {"op": "Stage", "id": "text_template", "config": {"template": "Hello, {name}"}}
 }
 """The graph of the examples."""
@@ -32,8 +32,8 @@ class JobSpec(JobOptions):
         strict=True,
         json_schema_extra={
             "examples": [
-                {"graph": GRAPH, "input": {"name": "Ann"}},
-                {"graph": GRAPH, "input": {"name": "Ann"}, "queue_timeout_secs": 30, "budget_cents": 5},
+                {"graph": EXAMPLE_GRAPH, "input": {"name": "Ann"}},
+                {"graph": EXAMPLE_GRAPH, "input": {"name": "Ann"}, "queue_timeout_secs": 30, "budget_cents": 5},
             ]
         },
     )
@@ -66,7 +66,7 @@ class JobSpec(JobOptions):
 
     @model_validator(mode="after")
     def _one_of_two(self) -> JobSpec:
-        for name in SEED_NAMES.values():
+        for name in NOETHER_NAMES.values():
             ours, theirs = getattr(self, name), getattr(self, f"{name}_secs")
             if ours is not None and theirs is not None and ours != theirs:
                 raise ValueError(f"{name} and {name}_secs are two names of one thing and differ")
@@ -77,7 +77,7 @@ class JobSpec(JobOptions):
         is kept in any case, so that it can be waited for.
         """
         said = {name: getattr(self, name) for name in self.model_fields_set & JobOptions.model_fields.keys()}
-        for theirs, ours in SEED_NAMES.items():
+        for theirs, ours in NOETHER_NAMES.items():
             if getattr(self, theirs) is not None:
                 said[ours] = getattr(self, theirs)
         said["stream"] = True if self.stream is True else "end"

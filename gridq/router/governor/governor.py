@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from gridq.limits.accounts import window
-from gridq.process.periodic import Repeat
-from gridq.protocol.meters import GRID, OWN, WHOLE, Meter, shared_names, sheet
+from gridq.process.periodic import PeriodicThread
+from gridq.protocol.meters import GRID, OWN, WHOLE_GRID, Meter, parse_budget, parse_shared_budgets
 from gridq.router.governor.ranking import Calendar, Seat, rank
 from gridq.store.reliability import reliability
 from gridq.store.scripts import Scripts
@@ -32,7 +32,7 @@ class Governor:
     def __init__(self, scripts: Scripts) -> None:
         self.scripts = scripts
         self._ranked: set[str] = set()
-        self._repeat = Repeat("governor", EVERY, self.once)
+        self._repeat = PeriodicThread("governor", EVERY, self.once)
 
     def start(self) -> None:
         self._repeat.start()
@@ -57,7 +57,7 @@ class Governor:
         pipe.time()
         pipe.hmget(keys("calendar"), *PERIODS)
         for name in names:
-            pipe.hmget(keys("seat", name), "queues", "rel", OWN, GRID, "shared", "prices")
+            pipe.hmget(keys("seat", name), "queues", "reliability", OWN, GRID, "shared_budgets", "prices")
         (seconds, micros), turns, *replies = pipe.execute()
         now = seconds * 1000 + micros / 1000
         calendar = {
@@ -74,19 +74,19 @@ class Governor:
         names = sorted({name for name, _ in each})
         texts: Any = self.scripts.client.hmget(self.scripts.keys("meters"), names) if names else []
         told = dict(zip(names, texts, strict=True))
-        return {(name, queues): sheet(told[name], name, now_ms, queues) for name, queues in each}
+        return {(name, queues): parse_budget(told[name], name, now_ms, queues) for name, queues in each}
 
 
 def _binding(raw: bytes | None) -> Binding:
     """The shared sheets that bind a seat, and in which queues; not the whole grid's, which binds all seats
     alike and would only hide how they differ.
     """
-    return [(name, queues) for name, queues in shared_names(raw).items() if name != WHOLE]
+    return [(name, queues) for name, queues in parse_shared_budgets(raw).items() if name != WHOLE_GRID]
 
 
 def _seat(name: str, fields: list[Any], now_ms: float, shared: Shared) -> Seat:
     queues, rel, own, grid, bound, prices = fields
-    meters = [*sheet(own, OWN, now_ms), *sheet(grid, GRID, now_ms)]
+    meters = [*parse_budget(own, OWN, now_ms), *parse_budget(grid, GRID, now_ms)]
     for binding in _binding(bound):
         meters += shared[binding]
     cost_in, _, cost_out = (prices or b"").decode().partition(" ")

@@ -20,13 +20,13 @@ local sub = K .. 'submitted:' .. job
 local input, idem, body = ARGV[9], ARGV[19], ARGV[20]
 if C('EXISTS', K .. 'result:' .. job, j) > 0 then
   C('ZREM', K .. 'inbox', job)
-  if C('HGET', j, 'in') ~= input then unlink(input) end
+  if C('HGET', j, 'input') ~= input then unlink(input) end
   if other_body(job, body) then return {'conflict', job} end
   return {'known'}
 end
 local deadline = tonumber(ARGV[4])
 if deadline then deadline = NOW + deadline end
-local known = C('HMGET', sub, 'dl', 'in', 'celery', 'key', 'idem', 'body', 'qt', 'at')
+local known = C('HMGET', sub, 'deadline', 'input', 'celery', 'api_key', 'idempotency_key', 'body_digest', 'queue_timeout', 'submitted_at')
 if known[1] then
   if ARGV[4] ~= '' then  -- it came by the other door before: a router admits it, with the graph and the input it came with
     if known[2] ~= input then unlink(input) end
@@ -76,21 +76,21 @@ if guarded and C('EXISTS', K .. 'limits') == 1 then
   if refusal then return refuse(refusal) end
   team, refusal = promise(job, agent, team, tonumber(ARGV[17]), 22)
   if not team then return refuse(refusal) end
-  C('HSET', j, 'team', team)
+  C('HSET', j, 'charged_team', team)
   gave_way = make_room(drops)
   --]
 end
-local fields = {'agent', agent, 'prio', ARGV[3], 'dl', deadline, 'ttl', ARGV[5], 'in', input, 'ans', ARGV[10], 'n', ARGV[11],
-  'left', ARGV[11], 'at', NOW, 'name', ARGV[14]}
+local fields = {'agent', agent, 'priority', ARGV[3], 'deadline', deadline, 'result_ttl', ARGV[5], 'input', input, 'answer', ARGV[10], 'steps', ARGV[11],
+  'unfinished', ARGV[11], 'submitted_at', NOW, 'name', ARGV[14]}
 local function note(field, value) fields[#fields + 1], fields[#fields + 2] = field, value end
 if ARGV[6] == '1' or known[3] then note('celery', 1) end
 if ARGV[7] ~= '' then note('stream', ARGV[7]) end
 if ARGV[15] ~= '' then note('session', ARGV[15]) end
-if ARGV[21] ~= '' then note('qt', ARGV[21]) end
-if body ~= '' then note('body', body) end
-if team ~= '-' then note('of', team) end
+if ARGV[21] ~= '' then note('queue_timeout', ARGV[21]) end
+if body ~= '' then note('body_digest', body) end
+if team ~= '-' then note('team', team) end
 if idem ~= '' then
-  note('idem', idem)
+  note('idempotency_key', idem)
   C('SET', K .. 'idempotency:' .. idem, job .. ' ' .. body, 'PX', deadline - NOW + 3600000)
 end
 C('HSET', j, unpack(fields))
@@ -101,7 +101,7 @@ C('ZADD', K .. 'jobs', 'NX', NOW, job)
 if known[1] then
   C('UNLINK', sub)
   C('ZREM', K .. 'inbox', job)
-  if known[7] then C('ZREM', K .. 'delays', 'i:' .. job .. ':0:0') end
+  if known[7] then C('ZREM', K .. 'delays', 'inbox_timeout:' .. job .. ':0:0') end
 end
 if string.sub(input, 1, 1) == '@' then C('SADD', K .. 'values:' .. job, string.sub(input, 2)); C('PEXPIRE', K .. 'values:' .. job, deadline - NOW + 3600000) end
 if watched() then publish(cjson.encode(beginning(job, ARGV[14], agent, ARGV[18]))) end

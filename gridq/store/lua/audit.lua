@@ -15,9 +15,9 @@ local function job(key)  -- its plan (h, s) and its values are long
   local kept, fields = {}, C('HGETALL', key)
   for i = 1, #fields, 2 do
     local sort = string.match(fields[i], '^(%a+):')
-    if fields[i] ~= 'in' and sort ~= 's' and sort ~= 'h' then
+    if fields[i] ~= 'input' and sort ~= 'spec' and sort ~= 'header' then
       kept[#kept + 1] = fields[i]
-      kept[#kept + 1] = sort == 'o' and '' or fields[i + 1]
+      kept[#kept + 1] = sort == 'output' and '' or fields[i + 1]
     end
   end
   return kept
@@ -34,7 +34,7 @@ repeat
       looked = looked + 9
       local items
       if kind == 'job' then items = job(key)
-      elseif kind == 'submitted' then items = C('HMGET', key, 'agent', 'at')
+      elseif kind == 'submitted' then items = C('HMGET', key, 'agent', 'submitted_at')
       elseif kind == 'result' then items = {C('LLEN', key), string.match(C('LINDEX', key, 0), '^[^\n]*')}
       elseif SCORED[kind] then items = C('ZRANGE', key, 0, -1, 'WITHSCORES')
       elseif WHOLE[kind] then

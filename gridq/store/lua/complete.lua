@@ -7,8 +7,8 @@
 local lease, output, used, rows, seat, inc, slot, nonce, goon, told = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)
-local f = C('HMGET', j, 'cur:' .. step, 'dn:' .. step, 'ans', 'n', 'h:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0',
-  'team', 'agent', 'left', 'bud', 'st:' .. step)
+local f = C('HMGET', j, 'lease:' .. step, 'done:' .. step, 'answer', 'steps', 'header:' .. step, 'arm:' .. step .. ':1', 'arm:' .. step .. ':0',
+  'charged_team', 'agent', 'unfinished', 'budget', 'started_at:' .. step)
 local micro, tokens_in, tokens_out = usage(used)
 local result, ended, pure, later = 1, '', {}, {}
 if f[1] ~= rest then
@@ -37,7 +37,7 @@ else
     if all then park_all(f[8]) end
   end
   local left = tonumber(f[10]) - 1
-  local rest_of_budget = f[11] and micro > 0 and C('HINCRBY', j, 'bud', whole(-micro)) or 0
+  local rest_of_budget = f[11] and micro > 0 and C('HINCRBY', j, 'budget', whole(-micro)) or 0
   local first = C('RPUSH', K .. 'rows:' .. job, rows) == 1
   if string.sub(output, 1, 1) == '@' then
     C('SADD', K .. 'values:' .. job, string.sub(output, 2))
@@ -48,13 +48,13 @@ else
     ended = finish(job, 'failed', over_budget(header(job, step, f[5]).path, -rest_of_budget), left)
   elseif left > 0 then  -- with the last step the job's own keys go, so nothing is noted in them
     if first then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end
-    C('HSET', j, 'o:' .. step, output, 'dn:' .. step, rest, 'left', left)
-    C('HDEL', j, 'cur:' .. step)
+    C('HSET', j, 'output:' .. step, output, 'done:' .. step, rest, 'unfinished', left)
+    C('HDEL', j, 'lease:' .. step)
     if f[6] then left = left - skip(job, output == 'true' and f[7] or f[6], pure, later) end
     release(job, header(job, step, f[5]).dependents, pure, later)
   end
   if left <= 0 then
-    ended = finish(job, 'done', step == f[3] and output or C('HGET', j, 'o:' .. f[3]), 0)
+    ended = finish(job, 'done', step == f[3] and output or C('HGET', j, 'output:' .. f[3]), 0)
     pure = {}
   end
 end
@@ -68,7 +68,7 @@ for _, to in ipairs(later) do
   if to[1] == taken then taken = nil else ring(unpack(to, 1, 7)) end
 end
 if goon == '1' then return {result, ended, after} end
-local S = C('HMGET', K .. 'seat:' .. seat, 'queues', 'draining', 'inc')
+local S = C('HMGET', K .. 'seat:' .. seat, 'queues', 'draining', 'incarnation')
 if S[3] == inc and not S[2] and C('ZSCORE', K .. 'seats', seat) then idle(seat, S[1]) end  -- a late caller's may be gone
 for q in words(S[1]) do if C('EXISTS', K .. 'classes:' .. q) == 1 then ring(q) end end
 return {result, ended, {'none'}}

@@ -7,11 +7,11 @@
 local lease, path = ARGV[1], ARGV[2]
 local job, step, rest = parse(lease)
 local j = jobkey(job)
-if C('HGET', j, 'cur:' .. step) ~= rest or not C('ZSCORE', K .. 'leases', lease) then return 0 end
+if C('HGET', j, 'lease:' .. step) ~= rest or not C('ZSCORE', K .. 'leases', lease) then return 0 end
 local key = K .. 'stream:' .. job
-local had = tonumber(C('HGET', j, 'em:' .. step) or 0)
+local had = tonumber(C('HGET', j, 'pieces:' .. step) or 0)
 local before = tonumber(ARGV[3])
 for i = 4 + math.max(had - before, 0), #ARGV do C('XADD', key, 'MAXLEN', '~', 10000, '*', 'path', path, 'piece', ARGV[i]) end
-C('HSET', j, 'em:' .. step, math.max(had, before + #ARGV - 3))
+C('HSET', j, 'pieces:' .. step, math.max(had, before + #ARGV - 3))
 C('PEXPIRE', key, C('PTTL', j))
 return 1

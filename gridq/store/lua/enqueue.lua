@@ -23,7 +23,7 @@ end
 
 if C('EXISTS', K .. 'result:' .. job, sub, jobkey(job)) > 0 then
   -- The caller has just written a value that nobody will read, but where the first call's reply was lost.
-  if C('HGET', sub, 'in') ~= value and C('HGET', jobkey(job), 'in') ~= value then unlink(value) end
+  if C('HGET', sub, 'input') ~= value and C('HGET', jobkey(job), 'input') ~= value then unlink(value) end
   if other_body(job, body) then return {'conflict', job} end
   await(job)
   return 0
@@ -44,18 +44,18 @@ if full then
   unlink(value)
   return full
 end
-C('HSET', sub, 'agent', ARGV[2], 'dl', NOW + ARGV[3], 'ttl', ARGV[4], 'graph', ARGV[7], 'in', ARGV[8], 'options', ARGV[9],
-  'at', NOW)
+C('HSET', sub, 'agent', ARGV[2], 'deadline', NOW + ARGV[3], 'result_ttl', ARGV[4], 'graph', ARGV[7], 'input', ARGV[8], 'options', ARGV[9],
+  'submitted_at', NOW)
 if celery then C('HSET', sub, 'celery', 1) end
-if ARGV[10] ~= '' then C('HSET', sub, 'key', ARGV[10]) end
+if ARGV[10] ~= '' then C('HSET', sub, 'api_key', ARGV[10]) end
 if ARGV[6] ~= '' then C('HSET', sub, 'stream', ARGV[6]) end
-if body ~= '' then C('HSET', sub, 'body', body) end
+if body ~= '' then C('HSET', sub, 'body_digest', body) end
 if ARGV[13] ~= '' then
-  C('HSET', sub, 'qt', ARGV[13])
-  C('ZADD', K .. 'delays', NOW + ARGV[13], 'i:' .. job .. ':0:0')
+  C('HSET', sub, 'queue_timeout', ARGV[13])
+  C('ZADD', K .. 'delays', NOW + ARGV[13], 'inbox_timeout:' .. job .. ':0:0')
 end
 if idem ~= '' then
-  C('HSET', sub, 'idem', idem)
+  C('HSET', sub, 'idempotency_key', idem)
   C('SET', K .. 'idempotency:' .. idem, job .. ' ' .. body, 'PX', ARGV[3] + 3600000)
 end
 C('PEXPIRE', sub, ARGV[3] + 3600000)

@@ -7,14 +7,14 @@ local lease, kind, pause, used, err, row, seat, told, uuid, why = unpack(ARGV)
 local job, step, rest = parse(lease)
 local j = jobkey(job)
 local by, names = free(lease)
-local f = C('HMGET', j, 'cur:' .. step, 'agent', 'h:' .. step, 'st:' .. step)
+local f = C('HMGET', j, 'lease:' .. step, 'agent', 'header:' .. step, 'started_at:' .. step)
 local of = attempt_of(f[2], f[3], by and f[4])
 local _, first = settle(lease, by, used, by and (kind == 'stage' and 'failed' or kind) or 'late', of, names)
 if by then remember(lease, by, used, of, names) end
 if told ~= '' and first then publish(told) end
 if f[1] ~= rest then return 'fenced' end
 if not by then recall(job, step, rest) elseif kind == 'seat' or kind == 'died' then tally(by, 0, 1) end
-C('HDEL', j, 'cur:' .. step)
+C('HDEL', j, 'lease:' .. step)
 if row ~= '' and C('RPUSH', K .. 'rows:' .. job, row) == 1 then C('PEXPIRE', K .. 'rows:' .. job, C('PTTL', j)) end
 local after
 if kind == 'stage' then after = failed(job, step, err)

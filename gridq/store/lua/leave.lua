@@ -4,7 +4,7 @@
 -- gives 1 | 0 where the incarnation is not the live one
 local seat, inc, how = unpack(ARGV)
 local key = K .. 'seat:' .. seat
-local f = C('HMGET', key, 'inc', 'queues', 'concurrency', 'draining')
+local f = C('HMGET', key, 'incarnation', 'queues', 'concurrency', 'draining')
 if f[1] ~= inc then return 0 end
 if how == 'go' then
   gone(seat, 'the worker stopped')

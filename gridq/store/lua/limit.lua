@@ -9,7 +9,7 @@ local other = other_schema(C('GET', K .. 'schema'))
 if other then return other end
 C('DEL', K .. 'limits')
 if ARGV[1] ~= '' then
-  C('HSET', K .. 'limits', 'v', ARGV[1], 'about', ARGV[2], 'seen', NOW)
+  C('HSET', K .. 'limits', 'digest', ARGV[1], 'about', ARGV[2], 'seen_at', NOW)
   for i = 3, #ARGV, 2000 do C('HSET', K .. 'limits', unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
 end
 set_shared()

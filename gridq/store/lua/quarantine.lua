@@ -6,16 +6,16 @@ local other = other_schema(C('GET', K .. 'schema'))
 if other then return other end
 local verb, job, step, by = unpack(ARGV)
 local j = jobkey(job)
-local f = C('HMGET', j, 'q:' .. step, 'rl:' .. step, 'x:' .. step, 'u:' .. step, 'n')
+local f = C('HMGET', j, 'quarantine:' .. step, 'released_by:' .. step, 'excluded:' .. step, 'unfit:' .. step, 'steps')
 if not f[5] then return C('EXISTS', K .. 'result:' .. job) == 1 and 'over' or 'unknown' end
 if not f[1] then return verb == 'release' and f[2] and 'before' or 'not' end
 if verb == 'drop' then return drop(job, step, by) end
 C('ZREM', K .. 'quarantine', job .. ':' .. step)
-C('HDEL', j, 'q:' .. step, 'd:' .. step, 'x:' .. step)
-C('HSET', j, 'rl:' .. step, by)
-if f[4] then C('HSET', j, 'x:' .. step, f[4]) end
+C('HDEL', j, 'quarantine:' .. step, 'deaths:' .. step, 'excluded:' .. step)
+C('HSET', j, 'released_by:' .. step, by)
+if f[4] then C('HSET', j, 'excluded:' .. step, f[4]) end
 for s in string.gmatch(f[3] or '', '[^,]+') do
-  C('ZREM', K .. 'delays', 'x:' .. job .. ':' .. step .. ':' .. s, 'l:' .. job .. ':' .. step .. ':' .. s)
+  C('ZREM', K .. 'delays', 'backoff:' .. job .. ':' .. step .. ':' .. s, 'loss:' .. job .. ':' .. step .. ':' .. s)
 end
 push(job, step)
 return 'released'

@@ -11,7 +11,7 @@ local other = other_schema(C('GET', K .. 'schema'))
 if other then return other end
 local seat, inc, host, concurrency, limits, queues, ttl, worker, rpm, rests, only, owner, families, prices, hourly = unpack(ARGV)
 local key = K .. 'seat:' .. seat
-local f = C('HMGET', key, 'inc', 'host', 'concurrency', 'queues', 'draining')
+local f = C('HMGET', key, 'incarnation', 'host', 'concurrency', 'queues', 'draining')
 local alive_to = C('ZSCORE', K .. 'seats', seat)
 local live = alive_to and (f[1] == inc or tonumber(alive_to) > NOW)  -- late, yet not swept: it may go on as it is
 if live and f[1] ~= inc and f[2] ~= host then return {0, f[2]} end
@@ -25,14 +25,14 @@ elseif f[3] ~= concurrency or f[4] ~= queues then
   unlist(seat, f[3], f[4])
   enlist(seat, concurrency, queues)
 end
-C('HSET', key, 'inc', inc, 'host', host, 'concurrency', concurrency, 'queues', queues, 'ttl', ttl, 'worker', worker)
+C('HSET', key, 'incarnation', inc, 'host', host, 'concurrency', concurrency, 'queues', queues, 'record_ttl', ttl, 'worker', worker)
 C('HDEL', key, 'draining')
 if only ~= '' then
-  C('HSET', key, 'only', only)
+  C('HSET', key, 'lent_to', only)
   C('HSET', K .. 'lent_seats', seat, only)
-elseif C('HDEL', key, 'only') == 1 then C('HDEL', K .. 'lent_seats', seat) end
-if f[1] ~= inc then C('HDEL', key, 'oks') end
-for field, told in pairs({rpm = rpm, owner = owner, families = families, prices = prices, hourly = hourly}) do
+elseif C('HDEL', key, 'lent_to') == 1 then C('HDEL', K .. 'lent_seats', seat) end
+if f[1] ~= inc then C('HDEL', key, 'recorded_stages') end
+for field, told in pairs({requests_per_minute = rpm, owner = owner, families = families, prices = prices, hourly_price = hourly}) do
   if told == '' then C('HDEL', key, field) else C('HSET', key, field, told) end
 end
 set_sheet(seat, 'own', limits)

@@ -5,7 +5,7 @@
 --       before, or its time has no price), lease …
 -- gives {gone} | the leases that are no longer ours
 local seat, inc = ARGV[1], ARGV[2]
-local f = C('HMGET', K .. 'seat:' .. seat, 'inc', 'concurrency', 'queues', 'draining', 'ttl', 'warm', 'rpm', 'grpm', 'oks', 'takes')
+local f = C('HMGET', K .. 'seat:' .. seat, 'incarnation', 'concurrency', 'queues', 'draining', 'record_ttl', 'warm', 'requests_per_minute', 'quota_requests_per_minute', 'recorded_stages', 'stage_ms')
 if f[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
 C('ZADD', K .. 'seats', NOW + LEASE, seat)
 C('PEXPIRE', K .. 'seat:' .. seat, f[5])
@@ -13,9 +13,9 @@ if ARGV[3] ~= (f[6] or '') then warmed(seat, f[6], ARGV[3]) end
 f[4] = obey(seat, f[4], f[2], f[3], f[5])
 if ARGV[4] ~= '' and tonumber(ARGV[4]) > tonumber(f[9] or 0) then
   tally(seat, ARGV[4] - (f[9] or 0), 0)
-  C('HSET', K .. 'seat:' .. seat, 'oks', ARGV[4])
+  C('HSET', K .. 'seat:' .. seat, 'recorded_stages', ARGV[4])
 end
-if ARGV[5] ~= '' then C('HSET', K .. 'seat:' .. seat, 'takes', remembered(f[10], ARGV[5], f[3])) end
+if ARGV[5] ~= '' then C('HSET', K .. 'seat:' .. seat, 'stage_ms', remembered(f[10], ARGV[5], f[3])) end
 local lost = {}
 for i = 6, #ARGV do
   local lease = ARGV[i]

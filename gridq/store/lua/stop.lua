@@ -7,7 +7,7 @@ if other then return other end
 if C('EXISTS', K .. 'result:' .. job) == 1 then return 'over' end
 if C('EXISTS', jobkey(job), K .. 'submitted:' .. job) == 0 then return 'unknown' end
 if ARGV[4] == '1' and C('EXISTS', jobkey(job)) == 1 then return 'over' end
-local idem = ARGV[4] == '1' and C('HGET', K .. 'submitted:' .. job, 'idem')
+local idem = ARGV[4] == '1' and C('HGET', K .. 'submitted:' .. job, 'idempotency_key')
 local ended = finish(job, ARGV[2], ARGV[3])
 if idem then C('DEL', K .. 'idempotency:' .. idem) end  -- what was refused may come again
 return ended

@@ -11,23 +11,23 @@ local most = tonumber(ARGV[1])
 -- Keep only those excluded seats of a stage for which `keep` holds; true where that let one in.
 local function readmit(job, step, keep)
   local j = jobkey(job)
-  local x, kept, all = C('HGET', j, 'x:' .. step), {}, 0
+  local x, kept, all = C('HGET', j, 'excluded:' .. step), {}, 0
   for s in string.gmatch(x or '', '[^,]+') do
     all = all + 1
     if keep(s) then kept[#kept + 1] = s end
   end
   if #kept == all then return false end
-  if kept[1] then C('HSET', j, 'x:' .. step, table.concat(kept, ',')) else C('HDEL', j, 'x:' .. step) end
+  if kept[1] then C('HSET', j, 'excluded:' .. step, table.concat(kept, ',')) else C('HDEL', j, 'excluded:' .. step) end
   if unpend(job, step) then push(job, step) end
   return true
 end
 
 local function unfit(job, step, seat)  -- it could never run it: no time lets it in
-  return has(C('HGET', jobkey(job), 'u:' .. step) or '', seat)
+  return has(C('HGET', jobkey(job), 'unfit:' .. step) or '', seat)
 end
 
 local function backing_off(job, step, seat)
-  return C('ZSCORE', K .. 'delays', 'x:' .. job .. ':' .. step .. ':' .. seat) ~= false
+  return C('ZSCORE', K .. 'delays', 'backoff:' .. job .. ':' .. step .. ':' .. seat) ~= false
 end
 
 -- Where every seat that could take the stages of a class is excluded, they would wait for nobody: those seats are let in
@@ -36,7 +36,7 @@ local function void(q, cls, look)
   local cost, x = string.match(cls, '^[^/]*/([^|]*)|(.*)$')
   local able = {}
   for _, s in ipairs(C('SMEMBERS', K .. 'serving:' .. q)) do
-    local f = C('HMGET', K .. 'seat:' .. s, 'own', 'grid', 'shared')
+    local f = C('HMGET', K .. 'seat:' .. s, 'own', 'grid', 'shared_budgets')
     if not lacking(bound_by(s, f[1], f[2], f[3]), q, tonumber(cost)) then able[#able + 1] = s end
   end
   local function covers(list)
@@ -49,7 +49,7 @@ local function void(q, cls, look)
     for _, m in ipairs(C('ZRANGE', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, 0, look - seen - 1)) do
       local job, step = string.match(m, '^([^:]+):(.+)$')
       seen = seen + 1
-      if covers(C('HGET', jobkey(job), 'x:' .. step) or '')
+      if covers(C('HGET', jobkey(job), 'excluded:' .. step) or '')
         and readmit(job, step, function(s) return unfit(job, step, s) or backing_off(job, step, s) end) then voided = voided + 1 end
     end
     if seen >= look then break end
@@ -160,23 +160,23 @@ end
 each('delays', most, function(m)
   C('ZREM', K .. 'delays', m)
   r[4] = r[4] + 1
-  local kind, job, n, what = string.match(m, '^(%a):([^:]+):(%d+):(.+)$')
+  local kind, job, n, what = string.match(m, '^([%a_]+):([^:]+):(%d+):(.+)$')
   local j = jobkey(job)
-  if kind == 'r' and C('HGET', j, 'se:' .. n) == what then  -- a Retry's delay is over
-    for s, count in string.gmatch(string.match(C('HGET', j, 'sc:' .. n), '^%S+ %S+ %S+ ([^;]*);'), '(%d+)=(%d+)') do
+  if kind == 'retry' and C('HGET', j, 'scope_epoch:' .. n) == what then  -- a Retry's delay is over
+    for s, count in string.gmatch(string.match(C('HGET', j, 'scope:' .. n), '^%S+ %S+ %S+ ([^;]*);'), '(%d+)=(%d+)') do
       if count == '0' then push(job, s); walked = walked + 1 end
     end
-  elseif kind == 'x' or (kind == 'l' and not backing_off(job, n, what)) then  -- the seat may try again
+  elseif kind == 'backoff' or (kind == 'loss' and not backing_off(job, n, what)) then  -- the seat may try again
     readmit(job, n, function(s) return s ~= what end)
-  elseif kind == 'q' then  -- a stage stood ready for too long, where nobody has claimed it since
-    local f = C('HMGET', j, 'h:' .. n, 'ep:' .. n, 'a:' .. n, 'dn:' .. n, 'x:' .. n, 'qt', 'agent', 'of', 'tk:' .. n)
+  elseif kind == 'queue_timeout' then  -- a stage stood ready for too long, where nobody has claimed it since
+    local f = C('HMGET', j, 'header:' .. n, 'epoch:' .. n, 'attempts:' .. n, 'done:' .. n, 'excluded:' .. n, 'queue_timeout', 'agent', 'team', 'tokens:' .. n)
     if f[1] and not f[4] and what == (f[2] or '0') .. '.' .. (f[3] or '0') then
       local h = header(nil, nil, f[1])
       finish(job, 'expired', queue_timeout(h.path, h.q, f[6], unclaimed(h.q, f[5] or '', h.cost, f[7], f[8], f[9])))
       r[5] = r[5] + 1
     end
-  elseif kind == 'i' and C('EXISTS', K .. 'submitted:' .. job) == 1 then  -- no router admitted it in time
-    finish(job, 'expired', queue_timeout('', 'gridq:router', C('HGET', K .. 'submitted:' .. job, 'qt'), 'no router came to it',
+  elseif kind == 'inbox_timeout' and C('EXISTS', K .. 'submitted:' .. job) == 1 then  -- no router admitted it in time
+    finish(job, 'expired', queue_timeout('', 'gridq:router', C('HGET', K .. 'submitted:' .. job, 'queue_timeout'), 'no router came to it',
       'start a router: celery -A gridq.app worker -Q gridq:router'))
     r[5] = r[5] + 1
   end
@@ -184,7 +184,7 @@ end)
 local dropped = {}
 each('quarantine', most, function(m)
   local job, step = string.match(m, '^([^:]+):(.+)$')
-  local name, path = unpack(C('HMGET', jobkey(job), 'name', 'h:' .. step))
+  local name, path = unpack(C('HMGET', jobkey(job), 'name', 'header:' .. step))
   path = path and header(job, step, path).path
   if drop(job, step, 'nobody: its time was over') then
     for _, word in ipairs({job, name or '', path}) do dropped[#dropped + 1] = word end

@@ -11,8 +11,8 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.errors import QuotasFileError
-from gridq.limits.accounts import ORPHANED_MS, InForce, read
-from gridq.limits.enforcement import Limiting, lift
+from gridq.limits.accounts import ORPHANED_MS, ActiveLimits, read
+from gridq.limits.enforcement import QuotasEnforcer, lift
 from gridq.store.connection import now_ms
 from gridq.store.scripts import Scripts
 from tests.conftest import GridEnv
@@ -27,9 +27,9 @@ def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]
         yield caplog
 
 
-def router(env: GridEnv, file: Path | None = None, zone: str = "UTC") -> Limiting:
+def router(env: GridEnv, file: Path | None = None, zone: str = "UTC") -> QuotasEnforcer:
     config: Settings = env.settings.model_copy(update={"quotas": file, "timezone": zone})
-    limiting = Limiting(Scripts(env.client, config), config)
+    limiting = QuotasEnforcer(Scripts(env.client, config), config)
     limiting.start()
     limiting.stop()  # a test looks by hand
     return limiting
@@ -123,7 +123,7 @@ def test_two_files_that_differ_do_not_fight_and_are_told(
     assert told.text.count("another router's quotas file differs") == 1
 
 
-def in_force(env: GridEnv) -> InForce:
+def in_force(env: GridEnv) -> ActiveLimits:
     found = read(env.client, Scripts(env.client, env.settings).keys, "UTC").in_force
     assert found is not None
     return found
@@ -133,7 +133,7 @@ def set_back(env: GridEnv, ms: int) -> None:
     """The limits in force were last upheld so long ago."""
     key = Scripts(env.client, env.settings).keys("limits")
     seen = now_ms(env.client) - ms
-    env.client.hset(key, "seen", seen)
+    env.client.hset(key, "seen_at", seen)
 
 
 def test_limits_whose_file_nobody_has_are_told(grid_env: GridEnv, tmp_path: Path) -> None:

@@ -17,6 +17,6 @@ from tests.unit.store.plans import Grid
 def grid(grid_env: GridEnv) -> Iterator[Grid]:
     """Scripts and wake-ups in a corner of their own."""
     made = Grid(grid_env.client, grid_env.settings)
-    wake_ups.declare(app, made.client, made.keys)
+    wake_ups.write_templates(app, made.client, made.keys)
     yield made
     assert not broken(made.client, made.keys)

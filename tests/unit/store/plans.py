@@ -11,7 +11,7 @@ import redis
 from gridq.config.settings import Settings
 from gridq.graph.plan import Arms, Op, Plan, Scope, Step
 from gridq.jobs.record import End, build_plan_fields
-from gridq.protocol.meters import Meter, sheet
+from gridq.protocol.meters import Meter, parse_budget
 from gridq.protocol.models import Limit, Usage
 from gridq.store.admitting import arguments
 from gridq.store.replies import Claim, Swept
@@ -92,7 +92,7 @@ class Grid:
         hourly: tuple[int, int] | None = None,
     ) -> str | None:  # fmt: skip
         """Register a seat; the other host where it is refused."""
-        own = [] if budget is None else [Limit(thing="money", window=period, most=budget)]
+        own = [] if budget is None else [Limit(resource="money", window=period, most=budget)]
         other = self.scripts.register(
             seat,
             inc,
@@ -254,11 +254,11 @@ class Grid:
 
     def meters(self, seat: str = "m.a", which: str = "own") -> list[Meter]:
         """A seat's sheet, `own` or `grid`."""
-        return sheet(self.client.hget(self.keys("seat", seat), which), which, self.now())
+        return parse_budget(self.client.hget(self.keys("seat", seat), which), which, self.now())
 
     def shared(self, name: str) -> list[Meter]:
         """A shared sheet."""
-        return sheet(self.client.hget(self.keys("meters"), name), name, self.now())
+        return parse_budget(self.client.hget(self.keys("meters"), name), name, self.now())
 
     def held(self, seat: str = "m.a") -> dict[str, str]:
         """The seat's slots that hold a lease."""

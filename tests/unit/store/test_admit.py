@@ -13,8 +13,8 @@ def test_only_the_first_steps_are_ready(grid: Grid) -> None:
     grid.seat()
     grid.job(plan(step(), step(), step(0), step(1, 2)), "j1")
     assert grid.pending() == ["j1:0", "j1:1"]
-    assert grid.field("j1", "left") == "4"
-    assert grid.field("j1", "p:3") == "2"
+    assert grid.field("j1", "unfinished") == "4"
+    assert grid.field("j1", "dependencies:3") == "2"
 
 
 def test_a_repeated_call_changes_nothing(grid: Grid) -> None:
@@ -81,7 +81,7 @@ def test_a_plan_of_20_000_steps_is_written_whole(grid: Grid) -> None:
     grid.seat()
     grid.job(chain(20_000), "j1")
     assert grid.client.hlen(grid.keys("job", "j1")) > 59_000
-    assert grid.field("j1", "p:19999") == "1"
+    assert grid.field("j1", "dependencies:19999") == "1"
     assert grid.take().job == "j1"
     grid.scripts.stop("j1", "cancelled", "{}")
 

@@ -73,7 +73,7 @@ def test_it_refills_once(grid: Grid) -> None:
     grid.scripts.renew("m.a", "i1", [])
     grid.seat(budget=1_000)
     assert grid.left() == 400
-    assert (grid.meters()[0].turn or 0) > grid.now()
+    assert (grid.meters()[0].resets_at or 0) > grid.now()
 
 
 def test_a_seat_that_was_away_over_the_turn_finds_it_refilled(grid: Grid) -> None:
@@ -109,16 +109,16 @@ def test_without_a_calendar_nothing_refills_and_the_first_one_only_sets_the_turn
     grid.job(one())
     grid.done(grid.take(), used=100)
     assert grid.left() == 200
-    assert (grid.meters()[0].turn or 0) > grid.now()
+    assert (grid.meters()[0].resets_at or 0) > grid.now()
 
 
 def test_a_day_s_budget_turns_with_the_day(grid: Grid) -> None:
     turn_at(grid, 20 * DAY)
     turn_at(grid, HOUR, period="day")
     grid.seat(budget=1_000, period="day")
-    assert (grid.meters()[0].turn or 0) <= grid.now() + HOUR
+    assert (grid.meters()[0].resets_at or 0) <= grid.now() + HOUR
     grid.seat(budget=1_000, period="month")
-    assert (grid.meters()[0].turn or 0) > grid.now() + DAY
+    assert (grid.meters()[0].resets_at or 0) > grid.now() + DAY
 
 
 # -- the grid's own limits

@@ -34,8 +34,8 @@ def where(grid: Grid, *queues: str) -> list[str]:
 
 def links(grid: Grid, job: str, number: int = 0) -> str:
     """Which link a step stands at by its chain, and by its header."""
-    at, names = parse_chain(str(grid.field(job, f"fb:{number}")))
-    assert str(grid.field(job, f"h:{number}")).split(" ")[0] == names[at]
+    at, names = parse_chain(str(grid.field(job, f"chain:{number}")))
+    assert str(grid.field(job, f"header:{number}")).split(" ")[0] == names[at]
     return names[at]
 
 
@@ -100,13 +100,13 @@ def test_the_sweep_takes_it_on_and_back(grid: Grid) -> None:
     grid.seat("m.a", A)
     grid.seat("m.b", B)
     job = grid.job(chained(A, B))
-    ready = grid.field(job, "t:0")
+    ready = grid.field(job, "ready_at:0")
     grid.scripts.leave("m.a", "i1", "drain")
     grid.clear("seat:m.b")
     grid.sweep()
     assert where(grid) == [B]
     assert grid.wake_ups("seat:m.b") == 1
-    assert grid.field(job, "t:0") == ready  # it keeps its place
+    assert grid.field(job, "ready_at:0") == ready  # it keeps its place
     grid.seat("m.a", A)
     grid.sweep()
     assert where(grid) == [A]
@@ -126,7 +126,7 @@ def test_the_sweep_finds_a_budget_that_is_used_up(grid: Grid) -> None:
 
 
 def test_a_window_of_requests_makes_it_fall_back_and_stages_at_once_do_not(grid: Grid) -> None:
-    calm = [Limit(thing="parallel", window="-", most=1), Limit(thing="requests", window="1m", most=1)]
+    calm = [Limit(resource="parallel", window="-", most=1), Limit(resource="requests", window="1m", most=1)]
     grid.seat("m.a", A, concurrency=3, limits=calm)
     grid.seat("m.b", B)
     grid.job(chained(A, B))
@@ -135,18 +135,18 @@ def test_a_window_of_requests_makes_it_fall_back_and_stages_at_once_do_not(grid:
     grid.sweep()
     assert where(grid) == [A]
     grid.done(first)
-    grid.seat("m.a", A, concurrency=3, limits=[Limit(thing="requests", window="5h", most=1)])
+    grid.seat("m.a", A, concurrency=3, limits=[Limit(resource="requests", window="5h", most=1)])
     grid.done(grid.take("m.a"))
     grid.job(chained(A, B))
     assert where(grid) == [B]
 
 
 def test_what_it_is_estimated_at_counts(grid: Grid) -> None:
-    grid.seat("m.a", A, limits=[Limit(thing="tokens", window="day", most=1000)])
+    grid.seat("m.a", A, limits=[Limit(resource="tokens", window="day", most=1000)])
     grid.seat("m.b", B)
     grid.done(job_take(grid, one(queue=A)), tokens=(300, 300))
     for told, queue in (("200 100", A), ("200 400", B)):
-        job = wished(grid, chained(A, B), {"tk:0": told}, job=f"told-{queue[-1]}")
+        job = wished(grid, chained(A, B), {"tokens:0": told}, job=f"told-{queue[-1]}")
         assert links(grid, job) == queue
 
 
@@ -268,20 +268,20 @@ def test_a_lost_lease_goes_on_and_its_late_use_is_its_own_queue(grid: Grid) -> N
 def test_seats_that_do_not_fit_are_those_of_each_link(grid: Grid) -> None:
     grid.seat("m.a", A, B)
     grid.seat("m.b", B)
-    fields = {"x:0": "m.a", "u:0": "m.a", "fb:0": format_chain([A, B], ["m.a", "m.b"])}
+    fields = {"excluded:0": "m.a", "unfit:0": "m.a", "chain:0": format_chain([A, B], ["m.a", "m.b"])}
     job = wished(grid, chained(A, B), fields)
     assert links(grid, job) == B  # m.a lacks what A asks for, and has what B does
-    assert (grid.field(job, "x:0"), grid.field(job, "u:0")) == ("m.b", "m.b")
+    assert (grid.field(job, "excluded:0"), grid.field(job, "unfit:0")) == ("m.b", "m.b")
     assert grid.claim("m.b") == "none"
     claim = grid.take("m.a")
     assert claim.queue == B
     grid.fail(claim, pause_ms=60_000)
     assert links(grid, job) == B
-    assert grid.field(job, "x:0") == "m.b,m.a"
+    assert grid.field(job, "excluded:0") == "m.b,m.a"
     grid.seat("m.c", A)
     grid.sweep()
     assert links(grid, job) == A
-    assert grid.field(job, "x:0") == "m.a"  # which backs off, beside that it does not fit
+    assert grid.field(job, "excluded:0") == "m.a"  # which backs off, beside that it does not fit
     assert grid.take("m.c").queue == A
 
 
@@ -306,7 +306,7 @@ def test_a_retry_begins_with_the_first_link(grid: Grid) -> None:
     claim = grid.take("m.b")
     assert grid.fail(claim, "stage") == "again"
     assert links(grid, job) == A
-    assert grid.field(job, "fn:0") is None
+    assert grid.field(job, "chain_failures:0") is None
     grid.done(grid.take("m.a"))
 
 
@@ -349,6 +349,6 @@ def test_what_is_left_of_a_job_that_expired_unseen_is_dropped(grid: Grid) -> Non
 def test_without_a_chain_nothing_is_written(grid: Grid) -> None:
     grid.seat()
     job = grid.job(one())
-    assert grid.field(job, "fb:0") is None
+    assert grid.field(job, "chain:0") is None
     assert not grid.client.exists(grid.keys("chained"))
     assert where(grid, ANY) == [ANY]

@@ -52,7 +52,7 @@ def test_a_slot_that_holds_a_lease_gets_the_same_again(grid: Grid) -> None:
     first = grid.take()
     again = grid.take()
     assert (again.lease, again.spec, again.input) == (first.lease, first.spec, first.input)
-    assert grid.field("j1", "a:0") == "1"
+    assert grid.field("j1", "attempts:0") == "1"
     assert grid.take(slot="1").lease != first.lease
 
 
@@ -79,7 +79,7 @@ def test_slots_are_never_promised_twice(grid: Grid) -> None:
 def test_a_stage_past_its_deadline_is_not_given(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1")
-    grid.client.hset(grid.keys("job", "j1"), "dl", 1)
+    grid.client.hset(grid.keys("job", "j1"), "deadline", 1)
     assert grid.claim() == "none"
     grid.age("deadlines", "j1")
     assert grid.sweep()[0]["expired"] == 1
@@ -166,12 +166,12 @@ def test_a_stage_that_comes_back_keeps_its_place(grid: Grid) -> None:
     grid.seat()
     grid.job(one(), "j1")
     claim = grid.take()
-    ready = grid.field("j1", "t:0")
+    ready = grid.field("j1", "ready_at:0")
     while grid.now() <= int(ready or 0):
         pass
     grid.job(wide(5), "j2")
     grid.fail(claim, "back")
-    assert grid.field("j1", "t:0") == ready
+    assert grid.field("j1", "ready_at:0") == ready
     assert grid.take().job == "j1"
 
 
@@ -337,7 +337,7 @@ def test_in_the_shared_class_an_agent_does_not_hide_the_others(grid: Grid) -> No
     own = grid.job(one(queue="bench:own"), agent="aaa")
     claim = grid.take("m.last")
     grid.client.hset(
-        grid.keys("job", own), "h:0", f"{ANY} 0 - - - 1 root"
+        grid.keys("job", own), "header:0", f"{ANY} 0 - - - 1 root"
     )  # it comes back into the full queue
     grid.fail(claim, "seat", pause_ms=3_000_000)
     grid.seat("m.last")

@@ -75,7 +75,7 @@ def test_a_seat_that_cannot_pay_for_it_is_not_rung(grid: Grid) -> None:
 @pytest.mark.parametrize(
     ("terms", "told"),
     [
-        ({"limits": [Limit(thing="tokens", window="day", most=1_000)]}, "600 500"),
+        ({"limits": [Limit(resource="tokens", window="day", most=1_000)]}, "600 500"),
         ({"budget": 6_000, "prices": (1_000_000, 5_000_000)}, "600 1100"),
         ({"budget": 60_000, "hourly": (3_600_000, 70_000)}, "6 11"),
     ],
@@ -87,23 +87,23 @@ def test_nor_is_one_whose_budget_has_no_room_for_what_it_will_use(
     grid.client.zadd(grid.keys("rank", ANY), {"m.b": 2, "m.a": 1})
     grid.client.pexpire(grid.keys("rank", ANY), 60_000)
     grid.seat("m.a", **terms)
-    grid.job(one(), more={"tk:0": "1 1 1"})
+    grid.job(one(), more={"tokens:0": "1 1 1"})
     assert _rung(grid, "m.a") == [1]
     grid.done(grid.take("m.a"), used=1, tokens=(1, 0))  # now its windows are not empty any more
     grid.clear("seat:m.a", ANY)
     grid.seat("m.b")
     grid.seat("m.c", "bench:first")
     assert grid.claim("m.a") == grid.claim("m.b") == "none"
-    job = grid.job(one(), more={"tk:0": told})
+    job = grid.job(one(), more={"tokens:0": told})
     assert _rung(grid, "m.a", "m.b") == [0, 1]
     grid.scripts.stop(job, "cancelled", "{}")
     grid.clear("seat:m.b")
     assert grid.claim("m.b") == "none"
-    job = grid.job(plan(step(queue="bench:first"), step(0)), more={"tk:1": told})
+    job = grid.job(plan(step(queue="bench:first"), step(0)), more={"tokens:1": told})
     grid.complete(grid.take("m.c"))
     assert _rung(grid, "m.a", "m.b") == [0, 1]
     grid.scripts.stop(job, "cancelled", "{}")
-    grid.job(one(), more={"tk:0": "1 1 1"})
+    grid.job(one(), more={"tokens:0": "1 1 1"})
     assert _rung(grid, "m.a", "m.b") == [1, 1], "a small one may go there"
 
 

@@ -34,7 +34,7 @@ def test_the_last_output_is_the_answer(grid: Grid) -> None:
     grid.seat()
     grid.job(chain(2), "j1")
     assert grid.done(grid.take(), b"1") == ""
-    assert grid.field("j1", "left") == "1"
+    assert grid.field("j1", "unfinished") == "1"
     assert grid.done(grid.take(), b'{"a":2}') == "plain"
     end = grid.ended("j1")
     assert (end.state, end.payload) == (JobState.DONE, b'{"a":2}')
@@ -59,7 +59,7 @@ def test_a_repeated_call_is_0_and_gives_the_same_stage(grid: Grid, go_on: bool) 
         assert isinstance(first[2], Claim)
         assert isinstance(second[2], Claim)
         assert first[2].lease == second[2].lease
-    assert grid.field("j1", "o:0") == '"kept"'
+    assert grid.field("j1", "output:0") == '"kept"'
     assert grid.left() == 50_000 - 70 - (1_000 if go_on else 0)
     assert grid.client.llen(grid.keys("rows", "j1")) == 1
 
@@ -111,7 +111,7 @@ def test_a_lapsed_lease_counts_while_nobody_else_has_claimed(grid: Grid) -> None
     assert grid.complete(claim, b'"late"', used=70)[0] == 0
     assert grid.pending() == ["j1:1"]
     assert grid.left() == 49_930
-    assert grid.field("j1", "o:0") == '"late"'
+    assert grid.field("j1", "output:0") == '"late"'
 
 
 def test_after_somebody_has_it_is_refused_and_charged_to_its_seat(grid: Grid) -> None:
@@ -261,7 +261,7 @@ def test_arms_within_arms(grid: Grid) -> None:
     assert _run(grid, given, {0: b"true", 1: b"false"})[1] == [0, 1, 3, 4, 6]
     job = grid.job(given)
     grid.done(grid.take(), b"false")
-    assert grid.field(job, "left") == "2"
+    assert grid.field(job, "unfinished") == "2"
     assert grid.pending() == [f"{job}:5"]
     grid.done(grid.take())
     assert grid.done(grid.take()) == "plain"

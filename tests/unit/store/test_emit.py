@@ -82,7 +82,7 @@ def test_a_retry_of_the_graph_is_another_try(grid: Grid) -> None:
     grid.scripts.emit(claim.lease, "root", ['"a"'], 0)
     assert grid.fail(claim, "back") == "again"
     assert grid.fail(grid.take(), "back") == "again"  # nothing came out of this one
-    assert grid.field("j1", "try:0") == "1"
+    assert grid.field("j1", "tries:0") == "1"
 
 
 def test_a_long_stream_keeps_its_end(grid: Grid) -> None:

@@ -22,7 +22,7 @@ def test_a_job_stands_in_the_inbox_with_its_deadline(grid: Grid) -> None:
 def test_the_same_id_is_no_second_job(grid: Grid) -> None:
     assert grid.enqueue("j1", value=b"1")
     assert not grid.enqueue("j1", value=b"2")
-    assert grid.client.hget(grid.keys("submitted", "j1"), "in") == b"1"
+    assert grid.client.hget(grid.keys("submitted", "j1"), "input") == b"1"
 
 
 def test_neither_while_it_runs_nor_after_its_end(grid: Grid) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gridq.app import app
 from gridq.graph.plan import load_step
-from gridq.messaging.monitor_events import begun, succeeded, text, uuid_of
+from gridq.messaging.monitor_events import started_events, success_events, encode_events, stage_task_id
 from gridq.protocol.models import Usage
 from gridq.store.replies import Claim
 from tests.monitor import Monitor
@@ -32,9 +32,9 @@ def monitor(grid: Grid) -> Iterator[Monitor]:
 
 def told(claim: Claim, **row: object) -> str:
     """What an attempt of `claim` publishes."""
-    events = begun(claim, load_step(claim.spec), "a@m")
+    events = started_events(claim, load_step(claim.spec), "a@m")
     rows = [{"state": "done", "run_ms": 12.5, "tokens_in": 0, "tokens_out": 0, **row}] if row else []
-    return text([*events, *succeeded(claim, rows, "a@m", time.time())])
+    return encode_events([*events, *success_events(claim, rows, "a@m", time.time())])
 
 
 def complete(grid: Grid, claim: Claim, **row: object) -> None:
@@ -48,7 +48,7 @@ def complete(grid: Grid, claim: Claim, **row: object) -> None:
 def fail(grid: Grid, claim: Claim, kind: str, error: str = '{"code":"stage.failed"}') -> str:
     return grid.scripts.fail(
         claim.lease, kind, pause_ms=0, used=Usage(), error=error, row="", seat="m.a", told=told(claim),
-        uuid=uuid_of(claim, 0), why="stage.failed",
+        uuid=stage_task_id(claim, 0), why="stage.failed",
     )  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def test_a_cancelled_job_and_its_running_stages_are_revoked(grid: Grid, monitor:
     assert fail(grid, claims[0], "back") == "fenced"
     assert fail(grid, claims[1], "back") == "fenced"
     for claim in claims:
-        assert monitor.task(uuid_of(claim, 0), "REVOKED").name == "graph/s"
+        assert monitor.task(stage_task_id(claim, 0), "REVOKED").name == "graph/s"
     assert "j1.2" not in monitor.state.tasks  # it never ran
 
 
@@ -178,7 +178,7 @@ def test_each_stage_of_a_fused_step_is_a_task(grid: Grid, monitor: Monitor) -> N
     claim = grid.take()
     two = step()
     fused = load_step(claim.spec)
-    events = begun(claim, type(fused)("root", "q", (*two.ops, *two.ops), ["op", 1]), "a@m")
+    events = started_events(claim, type(fused)("root", "q", (*two.ops, *two.ops), ["op", 1]), "a@m")
     assert [event["uuid"] for event in events] == ["j1.0", "j1.0", "j1.0.1", "j1.0.1"]
 
 

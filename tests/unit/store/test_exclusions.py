@@ -20,7 +20,7 @@ def _both_excluded(grid: Grid) -> str:
 
 def test_exclusions_of_all_live_seats_are_void(grid: Grid) -> None:
     job = _both_excluded(grid)
-    assert grid.field(job, "x:0") is None  # the sweep that found the lapsed lease saw that too
+    assert grid.field(job, "excluded:0") is None  # the sweep that found the lapsed lease saw that too
     assert grid.classes() == {"0/0|": 1}
     grid.take("m.a")
 
@@ -55,7 +55,7 @@ def test_of_the_excluded_only_those_that_do_not_back_off_are_let_in(grid: Grid) 
     grid.fail(grid.take("m.a"), "seat", pause_ms=60_000)
     grid.fail(grid.take("m.b"), "died")
     assert grid.sweep()[0]["voided"] == 1
-    assert grid.field(job, "x:0") == "m.a"
+    assert grid.field(job, "excluded:0") == "m.a"
     assert grid.claim("m.a") == "none"
     assert grid.take("m.b").job == job
 

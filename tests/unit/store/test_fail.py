@@ -86,8 +86,8 @@ def test_a_shorter_wait_does_not_cut_a_back_off_short(grid: Grid) -> None:
     grid.seat("m.b")
     job = grid.job(one())
     grid.fail(grid.take("m.a"), "seat", pause_ms=60_000)
-    assert grid.client.zscore(grid.keys("delays"), f"x:{job}:0:m.a") is not None
-    grid.client.zadd(grid.keys("delays"), {f"l:{job}:0:m.a": 1})
+    assert grid.client.zscore(grid.keys("delays"), f"backoff:{job}:0:m.a") is not None
+    grid.client.zadd(grid.keys("delays"), {f"loss:{job}:0:m.a": 1})
     grid.sweep()
     assert grid.claim("m.a") == "none"
 
@@ -132,7 +132,7 @@ def test_ten_lost_leases_and_no_more(grid: Grid) -> None:
     for lost in range(1, 11):
         assert _state(grid, job) is None
         grid.lapse(grid.take())
-        assert grid.field(job, "l:0") == (str(lost) if lost < 10 else None)
+        assert grid.field(job, "losses:0") == (str(lost) if lost < 10 else None)
         grid.sweep()
     end = grid.ended(job)
     assert end.state is JobState.FAILED
@@ -159,7 +159,7 @@ def test_a_repeated_call_counts_and_charges_once(grid: Grid) -> None:
     claim = grid.take()
     assert grid.fail(claim, used=40, row="[]") == "again"
     assert grid.fail(claim, used=40, row="[]") == "fenced"
-    assert grid.field(job, "f:0") == "1"
+    assert grid.field(job, "failures:0") == "1"
     assert grid.left() == 49_960
     assert grid.client.llen(grid.keys("rows", job)) == 1
 
@@ -240,11 +240,11 @@ def test_a_retry_starts_all_its_steps_again(grid: Grid) -> None:
     grid.done(grid.take())
     one_, two = grid.take(slot="0"), grid.take(slot="1")
     grid.done(one_)
-    assert grid.field(job, "left") == "3"
+    assert grid.field(job, "unfinished") == "3"
     assert grid.fail(two, "stage") == "again"
-    assert grid.field(job, "left") == "4"
-    assert grid.field(job, "o:1") is None
-    assert (grid.field(job, "p:1"), grid.field(job, "p:3")) == ("0", "2")
+    assert grid.field(job, "unfinished") == "4"
+    assert grid.field(job, "output:1") is None
+    assert (grid.field(job, "dependencies:1"), grid.field(job, "dependencies:3")) == ("0", "2")
     assert grid.pending() == [f"{job}:1", f"{job}:2"]
     for _ in range(4):
         grid.done(grid.take())
@@ -281,9 +281,9 @@ def test_each_try_has_its_attempts(grid: Grid) -> None:
         assert _state(grid, job) is None
         for attempt in range(1, 4):
             grid.fail(grid.take(), "seat")
-            assert grid.field(job, "f:0") == (str(attempt) if attempt < 3 else None)
+            assert grid.field(job, "failures:0") == (str(attempt) if attempt < 3 else None)
             grid.sweep()
-        assert grid.field(job, "try:0") == (str(tried) if tried < 2 else None)
+        assert grid.field(job, "tries:0") == (str(tried) if tried < 2 else None)
     assert _state(grid, job) is JobState.FAILED
 
 
@@ -312,10 +312,10 @@ def test_nested_retries(grid: Grid) -> None:
     grid.done(grid.take())
     assert grid.fail(grid.take(), "stage") == "again"
     assert grid.pending() == [f"{job}:1"]
-    assert grid.field(job, "o:0") == "1"  # the inner one starts alone
+    assert grid.field(job, "output:0") == "1"  # the inner one starts alone
     assert grid.fail(grid.take(), "stage") == "again"
     assert grid.pending() == [f"{job}:0"]
-    assert (grid.field(job, "try:0"), grid.field(job, "try:1")) == ("1", None)
+    assert (grid.field(job, "tries:0"), grid.field(job, "tries:1")) == ("1", None)
     grid.done(grid.take())
     assert grid.fail(grid.take(), "stage") == "again"  # the inner one has its tries again
     assert grid.fail(grid.take(), "stage") == "plain"
@@ -349,9 +349,9 @@ def test_a_branch_in_a_retry_decides_anew(grid: Grid) -> None:
         plan(*steps, step(*last.after, refs=last.refs, scope=0), arms=given.arms, scopes=[_scope(2, *counts)])
     )
     grid.done(grid.take(), b"false")
-    assert grid.field(job, "left") == "2"
+    assert grid.field(job, "unfinished") == "2"
     assert grid.fail(grid.take(), "stage") == "again"
-    assert grid.field(job, "left") == "5"
+    assert grid.field(job, "unfinished") == "5"
     ran = []
     while _state(grid, job) is None:
         claim = grid.take()

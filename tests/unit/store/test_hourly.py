@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.protocol.meters import Expects
+from gridq.protocol.meters import UsageEstimate
 from gridq.protocol.models import Limit
-from gridq.seats.registry import live_seats
+from gridq.seats.registry import read_live_seats
 from gridq.store.replies import Claim
 from tests.unit.store.entered import agrees
 from tests.unit.store.limits import limit
@@ -20,12 +20,12 @@ HOUR = (3_600_000, 10 * MINUTE)
 
 
 def day(amount: int) -> Limit:
-    return Limit(thing="money", window="day", most=amount)
+    return Limit(resource="money", window="day", most=amount)
 
 
 def held(grid: Grid, seat: str = "m.a") -> tuple[int, int]:
     """(used, held) of the seat's own money."""
-    return grid.meters(seat)[0].used, grid.meters(seat)[0].held
+    return grid.meters(seat)[0].used, grid.meters(seat)[0].reserved
 
 
 def test_the_time_of_those_before_is_held_and_settled(grid: Grid) -> None:
@@ -58,14 +58,14 @@ def test_where_nothing_is_known_it_is_the_time_out(grid: Grid) -> None:
 def test_a_time_out_of_its_own_is_the_most_that_a_stage_takes(grid: Grid) -> None:
     grid.seat(concurrency=3, limits=[day(1_000_000)], hourly=HOUR)
     for number, told in enumerate(("0 0 5000", "70 30 5000", "70 30")):
-        grid.job(one(), f"j{number}", more={"tk:0": told})
+        grid.job(one(), f"j{number}", more={"tokens:0": told})
     grid.take(slot="0")
     grid.take(slot="1")
     assert held(grid) == (0, 10_000)
     grid.scripts.renew("m.a", "i1", [], takes={"bench:any": 9_000})
     grid.take(slot="2")
     assert held(grid) == (0, 19_000)
-    grid.job(one(), "j3", more={"tk:0": "0 0 5000"})
+    grid.job(one(), "j3", more={"tokens:0": "0 0 5000"})
     grid.done(grid.held()["0"], used=0)
     grid.take(slot="0")
     assert held(grid) == (0, 19_000)  # not the nine seconds of the others
@@ -86,7 +86,7 @@ def test_what_was_measured_outlives_the_worker_in_the_queues_that_the_seat_still
     grid.scripts.leave("m.a", "i1", "go")
     grid.seat("m.a", "bench:any", "bench:two", inc="i2", limits=[day(100_000)], hourly=HOUR)
     grid.scripts.renew("m.a", "i2", [], takes={"bench:two": 80})
-    assert live_seats(grid.client, grid.keys)[0].rates.takes == {"bench:any": 500, "bench:two": 80}
+    assert read_live_seats(grid.client, grid.keys)[0].rates.takes == {"bench:any": 500, "bench:two": 80}
     grid.job(one())
     grid.take(inc="i2")
     assert held(grid) == (0, 500)
@@ -115,11 +115,11 @@ def test_what_seats_share_is_held_as_well_and_free_stages_cost_no_time(grid: Gri
     claim = grid.take("m.a")
     assert grid.claim("m.b") == "none"
     [meter] = grid.shared("g")
-    assert (meter.used, meter.held) == (0, 6_000)
+    assert (meter.used, meter.reserved) == (0, 6_000)
     grid.job(one(queue="gridq:local"))
     free = grid.take("m.b")
     assert free.queue == "gridq:local"
-    assert grid.shared("g")[0].held == 6_000
+    assert grid.shared("g")[0].reserved == 6_000
     grid.done(free)
     grid.done(claim, used=10)
     assert isinstance(grid.claim("m.b"), Claim)
@@ -141,7 +141,7 @@ def test_programs_reckon_as_the_claim_does(grid: Grid, takes: dict[str, int], to
         hourly=(1_999_999, 61_001),
     )
     grid.scripts.renew("m.a", "i1", [], takes=takes)
-    grid.job(one(), more={"tk:0": told})
-    [seat] = live_seats(grid.client, grid.keys)
+    grid.job(one(), more={"tokens:0": told})
+    [seat] = read_live_seats(grid.client, grid.keys)
     grid.take()
-    assert seat.rates.guess("bench:any", Expects.read(told)) == held(grid)[1] > 0
+    assert seat.rates.guess("bench:any", UsageEstimate.read(told)) == held(grid)[1] > 0

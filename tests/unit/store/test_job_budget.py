@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def budget(grid: Grid, job: str, micro: int) -> None:
-    grid.client.hset(grid.keys("job", job), "bud", micro)
+    grid.client.hset(grid.keys("job", job), "budget", micro)
 
 
 def test_the_stage_that_goes_over_ends_the_job(grid: Grid) -> None:

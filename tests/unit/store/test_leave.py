@@ -54,7 +54,7 @@ def test_going_ends_its_leases_and_its_wake_ups_at_once(grid: Grid) -> None:
     assert grid.client.hget(grid.keys("concurrency"), ANY) == b"1"
     assert grid.client.smembers(grid.keys("serving", ANY)) == {b"m.b"}
     assert {grid.take("m.b").lease.split(":")[1]} <= {"0", "1"}
-    assert grid.field(job, "l:0") == "1"
+    assert grid.field(job, "losses:0") == "1"
 
 
 def test_only_the_live_incarnation_may(grid: Grid) -> None:

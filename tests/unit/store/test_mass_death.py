@@ -118,7 +118,7 @@ def test_no_sort_waits_for_another(grid: Grid) -> None:
         grid.scripts.stop(f"out{job}", "cancelled", "{}")
     for job in range(number):
         grid.client.zadd(grid.keys("deadlines"), {f"late{job}": 1})
-        grid.client.zadd(grid.keys("delays"), {f"l:out{job}:0:m.s0": 1})
+        grid.client.zadd(grid.keys("delays"), {f"loss:out{job}:0:m.s0": 1})
     die(grid, "leases", "inbox", "answers", "ended_jobs")
     answered: Counter[str] = Counter()
     sweeper = Watched(grid, lambda job: answered.update([job]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from gridq.protocol.meters import Meter
-from gridq.protocol.models import Limit, Thing
+from gridq.protocol.models import Limit, Resource
 from tests.unit.store.entered import agrees, entered
 from tests.unit.store.limits import DAY, HOUR, account, limit, over, turn, turn_at
 from tests.unit.store.plans import Grid, chain, one, wide
@@ -15,13 +15,13 @@ from tests.unit.store.plans import Grid, chain, one, wide
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
-def most(thing: Thing, window: str, amount: int) -> Limit:
-    return Limit(thing=thing, window=window, most=amount)
+def most(resource: Resource, window: str, amount: int) -> Limit:
+    return Limit(resource=resource, window=window, most=amount)
 
 
 def numbers(meters: list[Meter]) -> dict[str, tuple[int, int]]:
     """(used, held) of each meter by its name."""
-    return {meter.name: (meter.used, meter.held) for meter in meters}
+    return {meter.name: (meter.used, meter.reserved) for meter in meters}
 
 
 # -- windows
@@ -47,17 +47,17 @@ def test_every_window_of_a_seat_binds(grid: Grid) -> None:
 
 def test_five_hours_begin_with_their_first_use(grid: Grid) -> None:
     grid.seat(limits=[most("requests", "5h", 2)])
-    assert grid.meters()[0].turn is None
+    assert grid.meters()[0].resets_at is None
     grid.job(wide(4))
     grid.done(grid.take())
-    began = grid.meters()[0].turn
+    began = grid.meters()[0].resets_at
     assert began is not None
     assert abs(began - grid.now() - 5 * HOUR) < HOUR
     grid.done(grid.take())
-    assert grid.meters()[0].turn == began
+    assert grid.meters()[0].resets_at == began
     assert grid.claim() == "none"
     over(grid, "5h")
-    assert grid.meters()[0].turn is None
+    assert grid.meters()[0].resets_at is None
     assert grid.meters()[0].remaining == 2
     grid.done(grid.take())
     assert numbers(grid.meters()) == {"requests/5h": (1, 0)}
@@ -71,7 +71,7 @@ def test_a_clock_set_back_does_not_lengthen_a_window(grid: Grid) -> None:
     far = grid.now() + 400 * DAY
     grid.client.hset(grid.keys("seat", "m.a"), "own", f"requests/1h/2/1/0/{far}")
     grid.done(grid.take())
-    assert (grid.meters()[0].turn or 0) <= grid.now() + HOUR
+    assert (grid.meters()[0].resets_at or 0) <= grid.now() + HOUR
     agrees(grid)
 
 
@@ -241,7 +241,7 @@ def test_limits_that_come_change_and_go(grid: Grid) -> None:
     assert numbers(grid.shared("g")) == {"money/day": (0, 1_000)}
     limit(grid, SHARED.replace("0.01", "0.02"))
     grid.done(during, used=300)
-    assert [(m.limit, m.used, m.held) for m in grid.shared("g")] == [(20_000, 300, 0)]
+    assert [(m.limit, m.used, m.reserved) for m in grid.shared("g")] == [(20_000, 300, 0)]
     agrees(grid)
     last = grid.take(slot="2")
     limit(grid, "")
@@ -264,18 +264,6 @@ def test_a_seat_that_dies_gives_back_what_it_held(grid: Grid) -> None:
     agrees(grid)
 
 
-def test_what_was_used_before_the_schema_rose_is_carried_over(grid: Grid) -> None:
-    turn_at(grid, DAY)
-    until = grid.now() + HOUR
-    old = {"budget": 10_000, "left": 4_000, "period": "month", "turn": until}
-    grid.client.hset(grid.keys("seat", "m.a"), mapping=old | {"gbudget": 500, "gleft": 500, "gturn": ""})
-    grid.client.pexpire(grid.keys("seat", "m.a"), DAY)
-    limit(grid, '[seats."m.a"]\nbudget_cents = 0.05')
-    grid.seat(budget=10_000)
-    assert [(m.used, m.remaining, m.turn) for m in grid.meters()] == [(6_000, 4_000, until)]
-    assert [(m.used, m.remaining) for m in grid.meters(which="grid")] == [(0, 500)]
-
-
 def test_what_is_entered_names_what_it_was_charged_to(grid: Grid) -> None:
     limit(grid, SHARED)
     grid.seat("m.a", "llm:opus", owner="alice", families={"llm:opus": ["opus"]})
@@ -291,7 +279,7 @@ def test_what_is_entered_names_what_it_was_charged_to(grid: Grid) -> None:
 def said(grid: Grid, job: str, tokens_in: int, tokens_out: int, **options: object) -> None:
     """A job of one stage that will use so many tokens."""
     grid.job(one(**options), job)
-    grid.client.hset(grid.keys("job", job), "tk:0", f"{tokens_in} {tokens_out}")
+    grid.client.hset(grid.keys("job", job), "tokens:0", f"{tokens_in} {tokens_out}")
 
 
 def test_what_a_stage_will_use_is_held_until_it_is_settled(grid: Grid) -> None:
@@ -370,11 +358,11 @@ def test_a_clock_that_is_set_back_stretches_no_window(grid: Grid) -> None:
         text = grid.client.hget(key, field).decode()
         ahead = [word.rpartition("/") for word in text.split()]
         grid.client.hset(key, field, " ".join(f"{rest}/{int(end) + year}" for rest, _, end in ahead))
-    assert all((meter.turn or 0) > grid.now() + year / 2 for meter in sheets().values())
+    assert all((meter.resets_at or 0) > grid.now() + year / 2 for meter in sheets().values())
     grid.client.set(grid.keys("last_sweep"), grid.now() + year, px=HOUR)
     grid.scripts.sweep()
     now = grid.now()
-    ends = {name: (meter.used, round(((meter.turn or 0) - now) / HOUR)) for name, meter in sheets().items()}
+    ends = {name: (meter.used, round(((meter.resets_at or 0) - now) / HOUR)) for name, meter in sheets().items()}
     assert ends == {
         "requests/5h": (1, 5), "requests/month": (1, 20), "tokens/week": (7, 20), "jobs/day": (1, 20),
     }  # fmt: skip
@@ -390,4 +378,4 @@ def test_the_end_of_a_window_is_no_further_than_that_can_be(grid: Grid) -> None:
     grid.job(one())
     grid.done(grid.take())
     assert numbers(grid.meters()) == {"tokens/day": (3, 0), "requests/day": (3, 0)}
-    assert {round(((meter.turn or 0) - grid.now()) / HOUR) for meter in grid.meters()} == {20}
+    assert {round(((meter.resets_at or 0) - grid.now()) / HOUR) for meter in grid.meters()} == {20}

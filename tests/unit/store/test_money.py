@@ -8,7 +8,7 @@ import pytest
 
 from gridq.errors import AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
 from gridq.limits import api_keys
-from gridq.limits.accounts import exceeded, read
+from gridq.limits.accounts import build_quota_error, read
 from gridq.limits.enforcement import lift, put_in_force
 from gridq.limits.quotas_file import Limits
 from gridq.protocol.states import JobState
@@ -34,11 +34,11 @@ def test_a_job_holds_its_estimate_until_it_is_spent(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     grid.job(plan(step(cost=2_000), step(0, cost=3_000)))
-    assert (account(grid, "ann").held, account(grid, "ann").spent) == (5_000, 0)
+    assert (account(grid, "ann").reserved, account(grid, "ann").spent) == (5_000, 0)
     grid.done(grid.take(), used=1_500)
-    assert (account(grid, "ann").held, account(grid, "ann").spent) == (3_500, 1_500)
+    assert (account(grid, "ann").reserved, account(grid, "ann").spent) == (3_500, 1_500)
     grid.done(grid.take(), used=6_000)  # dearer than it said
-    assert (account(grid, "ann").held, account(grid, "ann").spent) == (0, 7_500)
+    assert (account(grid, "ann").reserved, account(grid, "ann").spent) == (0, 7_500)
     assert account(grid, "ann").remaining == 2_500
     assert account(grid, "ann", "jobs").spent == 1
 
@@ -55,7 +55,7 @@ def test_what_is_over_is_refused_and_nothing_is_written(grid: Grid) -> None:
     assert grid.own() == before
     assert account(grid, "ann", "jobs").spent == 1
     assert ask(grid, 4_000) == ["ok"]
-    error = exceeded(refusal, "UTC")
+    error = build_quota_error(refusal, "UTC")
     assert isinstance(error, AgentMoneyExceeded)
     assert error.path == "agents.ann.monthly_dollars"
     assert "$0.01 a month" in str(error)
@@ -75,7 +75,7 @@ def test_a_job_that_never_fits_is_told_so(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     turn_at(grid, DAY)
-    error = exceeded(ask(grid, 10_001), "UTC")
+    error = build_quota_error(ask(grid, 10_001), "UTC")
     assert error.details["retry_at"] is None
     assert "to 0.010001 or more" in (error.fix or "")
 
@@ -106,13 +106,13 @@ def test_all_limits_bind_and_all_are_charged_or_none(grid: Grid) -> None:
     limit(grid, TEAM + "monthly_jobs = 1\n")  # bob's
     assert ask(grid, 6_000) == ["ok"]
     refusal = ask(grid, 4_001, "bob")
-    assert isinstance(exceeded(refusal, "UTC"), TeamMoneyExceeded)
+    assert isinstance(build_quota_error(refusal, "UTC"), TeamMoneyExceeded)
     assert account(grid, "bob", "jobs").spent == 0
-    assert (account(grid, "t").held, account(grid, "t", "jobs").spent) == (6_000, 1)
+    assert (account(grid, "t").reserved, account(grid, "t", "jobs").spent) == (6_000, 1)
     assert ask(grid, 4_000, "bob") == ["ok"]
     assert account(grid, "t").remaining == 0
     limit(grid, TEAM.replace("monthly_dollars = 0.01", "monthly_jobs = 2"))
-    assert isinstance(exceeded(ask(grid, 0), "UTC"), TeamJobsExceeded)
+    assert isinstance(build_quota_error(ask(grid, 0), "UTC"), TeamJobsExceeded)
 
 
 def test_the_same_job_again_holds_nothing_more(grid: Grid) -> None:
@@ -120,7 +120,7 @@ def test_the_same_job_again_holds_nothing_more(grid: Grid) -> None:
     limit(grid, ANN)
     grid.job(one(cost=6_000), "j1")
     assert grid.admit(one(cost=6_000), "j1") == ["known"]
-    assert account(grid, "ann").held == 6_000
+    assert account(grid, "ann").reserved == 6_000
     assert account(grid, "ann", "jobs").spent == 1
 
 
@@ -152,7 +152,7 @@ def test_a_hold_comes_back_however_a_job_ends(grid: Grid, end: str) -> None:
         grid.complete(claim)
     spent = 3_000 if end == "done" else 1_000
     for name in ("ann", "t"):
-        assert (account(grid, name).held, account(grid, name).spent) == (0, spent)
+        assert (account(grid, name).reserved, account(grid, name).spent) == (0, spent)
     assert "reservations" not in grid.own()
 
 
@@ -181,11 +181,11 @@ def test_a_month_that_turns_gives_new_money_but_not_what_runs_holds(grid: Grid) 
     grid.job(one(cost=5_000))
     assert ask(grid, 2_000)[0] == "quota"
     turn(grid)
-    assert (account(grid, "ann").spent, account(grid, "ann").held) == (0, 5_000)
+    assert (account(grid, "ann").spent, account(grid, "ann").reserved) == (0, 5_000)
     assert ask(grid, 5_001)[0] == "quota"  # what runs now will be spent in this month
     assert ask(grid, 5_000) == ["ok"]
     grid.done(grid.take(), used=5_000)
-    assert (account(grid, "ann").spent, account(grid, "ann").held) == (5_000, 5_000)
+    assert (account(grid, "ann").spent, account(grid, "ann").reserved) == (5_000, 5_000)
 
 
 def test_a_refusal_says_when_the_month_turns(grid: Grid) -> None:
@@ -195,7 +195,7 @@ def test_a_refusal_says_when_the_month_turns(grid: Grid) -> None:
     grid.client.hset(grid.keys("calendar"), "month", f"{now - DAY} {now + DAY}")
     grid.job(one(cost=4_000))
     grid.done(grid.take(), used=9_000)
-    error = exceeded(ask(grid, 2_000), "Europe/Berlin")
+    error = build_quota_error(ask(grid, 2_000), "Europe/Berlin")
     assert account(grid, "ann").until == now + DAY
     assert error.details["retry_at"][-6:] in ("+01:00", "+02:00")
     assert error.details["retry_at"] in (error.fix or "")
@@ -268,7 +268,7 @@ def test_a_lowered_limit_parks_what_waits_and_lets_run_what_runs(grid: Grid) -> 
     running = grid.take()
     limit(grid, ANN.replace("0.01", "0.0005"))
     assert parked(grid) == {"ann"}
-    assert account(grid, "ann").remaining == 500 - 1_000 - account(grid, "ann").held
+    assert account(grid, "ann").remaining == 500 - 1_000 - account(grid, "ann").reserved
     assert ask(grid, 0)[0] == "quota"
     assert grid.done(running, used=200) in ("", "plain")
     assert grid.claim() == "none"  # what became ready stands aside too

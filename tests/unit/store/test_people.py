@@ -52,7 +52,7 @@ def test_tokens_are_held_until_a_job_ends(grid: Grid) -> None:
 
     def admit(job: str, *tokens: int) -> str:
         given = chain(len(tokens))
-        arguments = {f"tk:{step}": f"{number} 0" for step, number in enumerate(tokens)}
+        arguments = {f"tokens:{step}": f"{number} 0" for step, number in enumerate(tokens)}
         return grid.admit(given, job, more=arguments)[0]
 
     assert admit("j1", 300, 200) == "ok"
@@ -154,7 +154,7 @@ def test_a_look_tells_what_an_admission_would_and_writes_nothing(grid: Grid) -> 
         before = everything(grid)
         _, look = grid.scripts.afford(agent, "-", cost, tokens)
         assert everything(grid) == before
-        asked = ask(grid, cost, agent, more={"tk:0": f"{tokens} 0"})
+        asked = ask(grid, cost, agent, more={"tokens:0": f"{tokens} 0"})
         assert (look or ["ok"]) == asked
         told.add(asked[1] if asked[0] == "quota" else "ok")
     assert told == {"ok", "agent_money", "agent_jobs", "team_tokens"}

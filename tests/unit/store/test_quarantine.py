@@ -64,7 +64,7 @@ def test_a_released_stage_is_run_again_by_anybody(grid: Grid) -> None:
     _poison(grid, job)
     assert grid.scripts.quarantine("release", job, 0, "ann") == "released"
     assert _in_quarantine(grid) == []
-    assert (grid.field(job, "d:0"), grid.field(job, "x:0")) == (None, None)
+    assert (grid.field(job, "deaths:0"), grid.field(job, "excluded:0")) == (None, None)
     assert grid.client.zcard(grid.keys("delays")) == 0
     assert grid.classes() == {"0/0|": 1}
     assert grid.done(grid.take("m.a")) == "plain"
@@ -81,10 +81,10 @@ def test_a_released_stage_has_its_two_deaths_again(grid: Grid) -> None:
 
 def test_a_seat_that_lacks_something_stays_left_out(grid: Grid) -> None:
     job = grid.job(one())
-    grid.client.hset(grid.keys("job", job), "u:0", "m.small")
+    grid.client.hset(grid.keys("job", job), "unfit:0", "m.small")
     _poison(grid, job)
     grid.scripts.quarantine("release", job, 0, "ann")
-    assert grid.field(job, "x:0") == "m.small"
+    assert grid.field(job, "excluded:0") == "m.small"
     assert grid.classes() == {"0/0|m.small": 1}
 
 
@@ -203,7 +203,7 @@ def test_a_queue_timeout_is_none_of_a_quarantine_s_business(grid: Grid) -> None:
     grid.wait_over()
     assert grid.end(job) is None
     grid.scripts.quarantine("release", job, 0, "ann")
-    assert [m for m in grid.client.zrange(grid.keys("delays"), 0, -1) if m.startswith(b"q:")]
+    assert [m for m in grid.client.zrange(grid.keys("delays"), 0, -1) if m.startswith(b"queue_timeout:")]
 
 
 def test_a_retry_that_starts_again_takes_it_out(grid: Grid) -> None:
@@ -261,8 +261,8 @@ def test_of_several_or_of_a_worker_that_was_ended_none_is(grid: Grid, stages: in
         assert all(isinstance(claim, Claim) for claim in claims)
         assert grid.scripts.leave(seat, "i1", how)
     assert _in_quarantine(grid) == []
-    assert grid.field(job, "d:0") is None
-    assert grid.field(job, "l:0") == "3"
+    assert grid.field(job, "deaths:0") is None
+    assert grid.field(job, "losses:0") == "3"
 
 
 def test_a_stage_whose_first_token_is_out_is_not_saved(grid: Grid) -> None:

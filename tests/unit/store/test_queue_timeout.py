@@ -9,7 +9,7 @@ import pytest
 
 from gridq.errors import GridError
 from gridq.graph.plan import Scope
-from gridq.protocol.meters import clock, short
+from gridq.protocol.meters import format_local_time, describe_shortage
 from gridq.protocol.models import Limit
 from gridq.protocol.states import JobState
 from tests.unit.store.limits import limit
@@ -44,12 +44,12 @@ def error(grid: Grid, job: str) -> GridError:
 def test_it_counts_from_when_the_stage_became_ready(grid: Grid) -> None:
     grid.seat()
     grid.job(chain(2), "j1", queue_timeout_ms=MINUTE)
-    due: float = grid.client.zscore(grid.keys("delays"), "q:j1:0:0.0")
+    due: float = grid.client.zscore(grid.keys("delays"), "queue_timeout:j1:0:0.0")
     assert 0 < due - grid.now() <= MINUTE
     first = grid.take()
     assert timers(grid) == []  # it was taken
     grid.done(first)
-    assert timers(grid) == ["q:j1:1:0.0"]
+    assert timers(grid) == ["queue_timeout:j1:1:0.0"]
     over(grid)
     assert error(grid, "j1").code == "job.queue_timeout"
     assert grid.pending() == []
@@ -98,17 +98,17 @@ def test_why_the_budget_is_used_up(grid: Grid) -> None:
 
 
 def test_when_the_budget_turns(grid: Grid) -> None:
-    grid.seat(limits=[Limit(thing="tokens", window="5h", most=7)])
+    grid.seat(limits=[Limit(resource="tokens", window="5h", most=7)])
     grid.job(one(), "j1")
     grid.done(grid.take(), tokens=(3, 4))
     shown = reason(grid)
     (meter,) = grid.meters("m.a")
-    assert meter.turn is not None
-    assert shown.endswith(f": m.a has 0 tokens left of 7 tokens in 5h, until {clock(meter.turn)}")
-    assert shown.endswith(short(meter, "m.a"))  # as explain and whoever waits tell it
+    assert meter.resets_at is not None
+    assert shown.endswith(f": m.a has 0 tokens left of 7 tokens in 5h, until {clock(meter.resets_at)}")
+    assert shown.endswith(describe_shortage(meter, "m.a"))  # as explain and whoever waits tell it
     details = error(grid, "late").details
     assert "turns_at" not in details
-    assert datetime.fromisoformat(details["retry_at"]).timestamp() == meter.turn // 1000
+    assert datetime.fromisoformat(details["retry_at"]).timestamp() == meter.resets_at // 1000
 
 
 def test_why_the_rate_is_used_up(grid: Grid) -> None:
@@ -137,15 +137,15 @@ def test_a_stage_that_comes_back_counts_anew(grid: Grid) -> None:
     grid.job(one(), "j1", queue_timeout_ms=MINUTE)
     claim = grid.take()
     grid.lapse(claim)
-    assert timers(grid) == ["q:j1:0:0.1"]
-    due: float = grid.client.zscore(grid.keys("delays"), "q:j1:0:0.1")
+    assert timers(grid) == ["queue_timeout:j1:0:0.1"]
+    due: float = grid.client.zscore(grid.keys("delays"), "queue_timeout:j1:0:0.1")
     assert due > grid.now()
     grid.wait_over()
     assert error(grid, "j1").code == "job.queue_timeout"
 
 
 @pytest.mark.parametrize(
-    ("said", "left"), [("done", ["q:j1:1:0.0"]), ("stage", []), ("back", ["q:j1:0:0.1"])]
+    ("said", "left"), [("done", ["queue_timeout:j1:1:0.0"]), ("stage", []), ("back", ["queue_timeout:j1:0:0.1"])]
 )
 def test_what_a_lapsed_attempt_says_stops_its_timer(grid: Grid, said: str, left: list[str]) -> None:
     """The stage stands ready no more, or again; nothing of a job that has ended is left behind."""
@@ -174,11 +174,11 @@ def test_a_change_of_class_is_no_new_beginning(grid: Grid) -> None:
     grid.seat("m.b", inc="i2")
     grid.job(one(), "j1", queue_timeout_ms=MINUTE)
     grid.fail(grid.take("m.a"), "seat", pause_ms=MINUTE)
-    before: float = grid.client.zscore(grid.keys("delays"), "q:j1:0:0.1")
-    grid.age("delays", "x:j1:0:m.a")
+    before: float = grid.client.zscore(grid.keys("delays"), "queue_timeout:j1:0:0.1")
+    grid.age("delays", "backoff:j1:0:m.a")
     grid.sweep()
     assert list(grid.classes()) == ["0/0|"]
-    assert grid.client.zscore(grid.keys("delays"), "q:j1:0:0.1") == before
+    assert grid.client.zscore(grid.keys("delays"), "queue_timeout:j1:0:0.1") == before
 
 
 def test_a_retry_that_starts_again_counts_anew(grid: Grid) -> None:
@@ -188,7 +188,7 @@ def test_a_retry_that_starts_again_counts_anew(grid: Grid) -> None:
     assert grid.fail(grid.take(), "stage") == "again"
     assert timers(grid) == []  # it waits for the delay of the Retry, and is not ready
     grid.wait_over()
-    assert timers(grid) == ["q:j1:0:1.1"]
+    assert timers(grid) == ["queue_timeout:j1:0:1.1"]
 
 
 def test_a_running_stage_is_not_meant(grid: Grid) -> None:
@@ -196,11 +196,11 @@ def test_a_running_stage_is_not_meant(grid: Grid) -> None:
     grid.job(wide(2), "j1", queue_timeout_ms=MINUTE)
     claim = grid.take()
     # As if the timer had been left behind.
-    grid.client.zadd(grid.keys("delays"), {"q:j1:0:0.0": 1})
+    grid.client.zadd(grid.keys("delays"), {"queue_timeout:j1:0:0.0": 1})
     grid.sweep()
     assert grid.end("j1") is None
     assert grid.complete(claim)[0] == 1
-    grid.client.zadd(grid.keys("delays"), {"q:j1:0:0.1": 1})
+    grid.client.zadd(grid.keys("delays"), {"queue_timeout:j1:0:0.1": 1})
     grid.sweep()
     assert grid.end("j1") is None
 
@@ -209,7 +209,7 @@ def test_what_was_ready_for_too_long_is_not_begun_any_more(grid: Grid) -> None:
     """No router sweeps for a while: the stage must not begin long after its time."""
     grid.seat()
     grid.job(one(), "j1", queue_timeout_ms=MINUTE)
-    grid.age("delays", "q:j1:0:0.0")
+    grid.age("delays", "queue_timeout:j1:0:0.0")
     assert grid.claim() == "none"
     grid.sweep()
     assert error(grid, "j1").code == "job.queue_timeout"
@@ -217,7 +217,7 @@ def test_what_was_ready_for_too_long_is_not_begun_any_more(grid: Grid) -> None:
 
 def test_a_job_that_no_router_admits_expires(grid: Grid) -> None:
     assert grid.enqueue("j1", queue_timeout_ms=1000)
-    assert timers(grid) == ["i:j1:0:0"]
+    assert timers(grid) == ["inbox_timeout:j1:0:0"]
     over(grid)
     found = error(grid, "j1")
     assert (found.code, found.details["queue"], found.path) == ("job.queue_timeout", "gridq:router", "")
@@ -227,7 +227,7 @@ def test_a_job_that_no_router_admits_expires(grid: Grid) -> None:
 def test_a_router_that_comes_too_late_leaves_it_to_the_sweep(grid: Grid) -> None:
     grid.seat()
     grid.enqueue("j1", queue_timeout_ms=1000)
-    grid.client.hset(grid.keys("submitted", "j1"), "at", 1)
+    grid.client.hset(grid.keys("submitted", "j1"), "submitted_at", 1)
     assert grid.admit(one(), "j1", deadline_ms=None, queue_timeout_ms=1000) == ["known"]
     over(grid)
     assert error(grid, "j1").code == "job.queue_timeout"

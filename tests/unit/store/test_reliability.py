@@ -14,21 +14,21 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 def _counted(grid: Grid, seat: str = "m.a") -> tuple[float, float]:
     """Successes and failures as they stand in the seat's record."""
-    told = grid.client.hget(grid.keys("seat", seat), "rel")
+    told = grid.client.hget(grid.keys("seat", seat), "reliability")
     good, bad, _ = (told or b"0 0 0").split()
     return float(good), float(bad)
 
 
 def _reliability(grid: Grid, seat: str = "m.a") -> float:
-    [found] = [each for each in registry.live_seats(grid.client, grid.keys) if each.seat == seat]
+    [found] = [each for each in registry.read_live_seats(grid.client, grid.keys) if each.seat == seat]
     return found.reliability
 
 
 def _later(grid: Grid, half_lives: float, seat: str = "m.a") -> None:
     """Let what was counted be so much older."""
-    good, bad, at = grid.client.hget(grid.keys("seat", seat), "rel").split()
+    good, bad, at = grid.client.hget(grid.keys("seat", seat), "reliability").split()
     was = int(at) - int(half_lives * HALF_LIFE_MS)
-    grid.client.hset(grid.keys("seat", seat), "rel", b" ".join((good, bad, b"%d" % was)))
+    grid.client.hset(grid.keys("seat", seat), "reliability", b" ".join((good, bad, b"%d" % was)))
 
 
 def _fail(grid: Grid, seat: str, times: int) -> None:
@@ -96,7 +96,7 @@ def test_successes_are_counted_as_the_total_of_an_incarnation(grid: Grid) -> Non
 def test_a_renewal_without_news_writes_nothing(grid: Grid) -> None:
     grid.seat()
     grid.scripts.renew("m.a", "i1", [])
-    assert grid.client.hmget(grid.keys("seat", "m.a"), "rel", "oks") == [None, None]
+    assert grid.client.hmget(grid.keys("seat", "m.a"), "reliability", "recorded_stages") == [None, None]
 
 
 def test_old_outcomes_fade(grid: Grid) -> None:

@@ -151,10 +151,10 @@ def test_what_gives_way_gives_its_money_back_and_its_running_stage_up(grid: Grid
     grid.seat(concurrency=2, budget=10_000_000)
     grid.job(plan(step(cost=300_000), step(cost=300_000), step(0, 1)), "b1", prio=1)
     running = grid.take()
-    assert account(grid, "ann").held == 600_000
+    assert account(grid, "ann").reserved == 600_000
     ask(grid, agent="bob")
     assert grid.admit(one(), "i1", agent="eve") == ["ok", "b1"]
-    assert account(grid, "ann").held == 0
+    assert account(grid, "ann").reserved == 0
     assert grid.held() == {}
     assert grid.left() == 10_000_000
     assert grid.complete(running, used=250_000)[0] == -1

@@ -248,7 +248,7 @@ def test_the_list_of_jobs_holds_each_until_its_result_expires(grid: Grid) -> Non
     assert grid.client.zscore(jobs, "j1") == submitted  # admitted later, submitted when it was
     grid.done(grid.take())
     about = grid.client.hgetall(grid.keys("summary", "j1"))
-    assert (about[b"name"], about[b"agent"], about[b"state"], about[b"n"]) == (
+    assert (about[b"name"], about[b"agent"], about[b"state"], about[b"steps"]) == (
         b"briefing",
         b"ann",
         b"done",
@@ -331,7 +331,7 @@ def test_what_cannot_be_dealt_with_keeps_nobody_from_the_rest(grid: Grid) -> Non
     """Entries as no script leaves them: without their keys, with half of them, with keys of another sort."""
     client, keys = grid.client, grid.keys
     grid.seat()
-    half = {"name": "half", "agent": "ann", "n": 1, "left": 1, "at": 1, "dl": 2}
+    half = {"name": "half", "agent": "ann", "steps": 1, "unfinished": 1, "submitted_at": 1, "deadline": 2}
     client.hset(keys("job", "half"), mapping=half)
     client.set(keys("seat", "m.none"), "text")
     client.set(keys("classes", "zz:none"), "text")
@@ -365,7 +365,7 @@ def test_a_job_that_is_long_over_is_left_to_the_sweep(grid: Grid) -> None:
     """Its keys would have expired before its stages could be made ready."""
     grid.seat()
     grid.enqueue("j1")
-    grid.client.hset(grid.keys("submitted", "j1"), "dl", 1)
+    grid.client.hset(grid.keys("submitted", "j1"), "deadline", 1)
     grid.age("deadlines", "j1")
     assert grid.admit(one(), "j1", deadline_ms=None) == ["known"]
     assert grid.sweep().found["expired"] == 1

@@ -44,7 +44,7 @@ def test_a_pinned_stage_that_failed_there_waits_for_the_same_seat(grid: Grid) ->
     grid.scripts.sweep()  # its back-off is over
     assert grid.claim("m.a") == "none"
     assert grid.take("m.b").job == "j1"
-    assert grid.field("j1", "x:0") == "=m.b"
+    assert grid.field("j1", "excluded:0") == "=m.b"
 
 
 def test_a_preferred_seat_that_is_idle_is_woken_first(grid: Grid) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gridq.graph.plan import Plan
-from gridq.submission.estimates import LONGEST, expected, guesses, told
+from gridq.submission.estimates import LONGEST, expect_usage, estimate_tokens, format_expected
 from tests.fakes.bench_profile import BenchProfile
 from tests.unit.store.plans import plan, step
 
@@ -25,12 +25,12 @@ def timed(*timeouts: float | None, queue: str = "bench:any") -> Plan:
 
 @pytest.mark.parametrize(("seconds", "ms"), [(2.5, 2_500), (7, 7_000), (10**400, LONGEST * 1_000)])
 def test_a_time_out_of_its_own_is_told(seconds: float, ms: int) -> None:
-    found = guesses(timed(None, seconds), {"bench": BenchProfile()})
-    assert told(expected(found, b'{"max_tokens": 900}', 4_000)) == [
-        "tk:1",
+    found = estimate_tokens(timed(None, seconds), {"bench": BenchProfile()})
+    assert format_expected(expect_usage(found, b'{"max_tokens": 900}', 4_000)) == [
+        "tokens:1",
         f"0 0 {ms}",
     ]  # and no tokens that it never uses
 
 
 def test_free_stages_are_told_nothing_of() -> None:
-    assert guesses(timed(3.0, queue="gridq:local"), {"bench": BenchProfile()}) == ()
+    assert estimate_tokens(timed(3.0, queue="gridq:local"), {"bench": BenchProfile()}) == ()

@@ -22,7 +22,7 @@ from tests.unit.store.plans import Grid, chain, wide
 def grid(grid_env: GridEnv) -> Grid:
     """Two seats; one job runs, with a stage leased and one pending; one waits in the inbox; one has ended."""
     made = Grid(grid_env.client, grid_env.settings)
-    wake_ups.declare(app, made.client, made.keys)
+    wake_ups.write_templates(app, made.client, made.keys)
     made.seat("m.a", concurrency=2)
     made.seat("m.b", budget=1_000_000)
     made.job(chain(1), "ended")
@@ -63,9 +63,9 @@ def test_a_grid_at_rest_has_nothing_left(grid: Grid) -> None:
 @pytest.mark.parametrize("timer", ["queue timeout", "deadline"])
 def test_a_step_that_a_claim_found_too_late_awaits_the_sweep(grid: Grid, timer: str) -> None:
     grid.job(chain(1), "late", queue_timeout_ms=60_000)
-    grid.age(*(("delays", "q:late:0:0.0") if timer == "queue timeout" else ("deadlines", "late")))
+    grid.age(*(("delays", "queue_timeout:late:0:0.0") if timer == "queue timeout" else ("deadlines", "late")))
     if timer == "deadline":
-        grid.client.hset(grid.keys("job", "late"), "dl", 1)
+        grid.client.hset(grid.keys("job", "late"), "deadline", 1)
     grid.take(slot="1")  # the older stage, of the job that runs
     grid.scripts.stop("runs", "cancelled", "{}")
     assert grid.claim() == "none"
@@ -93,9 +93,9 @@ SPOILT: dict[str, Callable[[Grid], object]] = {
     "has a turn": lambda grid: grid.client.zadd(grid.keys("ready", "bench:any", "0/0|"), {"nobody": 1}),
     "and no turn": lambda grid: grid.client.delete(grid.keys("ready", "bench:any", "0/0|")),
     "no sweep looks": lambda grid: grid.client.delete(grid.keys("queues")),
-    "is nowhere": lambda grid: grid.client.hdel(grid.keys("job", "runs"), "p:2"),
-    "done and": lambda grid: grid.client.hset(grid.keys("job", "runs"), "o:1", "1"),
-    "left 7": lambda grid: grid.client.hset(grid.keys("job", "runs"), "left", 7),
+    "is nowhere": lambda grid: grid.client.hdel(grid.keys("job", "runs"), "dependencies:2"),
+    "done and": lambda grid: grid.client.hset(grid.keys("job", "runs"), "output:1", "1"),
+    "left 7": lambda grid: grid.client.hset(grid.keys("job", "runs"), "unfinished", 7),
     "of a job that is no more": lambda grid: grid.client.unlink(grid.keys("job", "runs")),
     "runs has no deadline": lambda grid: grid.client.zrem(grid.keys("deadlines"), "runs"),
     "queued has no deadline": lambda grid: grid.client.zrem(grid.keys("deadlines"), "queued"),
@@ -146,7 +146,7 @@ def test_the_command_says_each_rule_and_exits_by_it(grid: Grid) -> None:
     good = CliRunner().invoke(cli.app, ["audit"])
     assert good.exit_code == 0, good.output
     assert all(line.startswith("ok ") for line in good.stdout.splitlines())
-    grid.client.hset(grid.keys("job", "runs"), "left", 7)
+    grid.client.hset(grid.keys("job", "runs"), "unfinished", 7)
     bad = CliRunner().invoke(cli.app, ["audit", "--json"])
     assert bad.exit_code == 1
     checks = json.loads(bad.stdout)["checks"]

@@ -17,7 +17,7 @@ from gridq.limits.quotas_file import parse
 from gridq.messaging import wake_ups
 from gridq.protocol.models import Advertisement, Limit, Usage
 from gridq.seats import registry
-from gridq.seats.registry import why_nobody
+from gridq.seats.registry import explain_no_seat
 from gridq.views.queues import why
 from tests.builders import parallel, stage
 from tests.conftest import GridEnv
@@ -32,7 +32,7 @@ FUTURE = 4_102_444_800_000
 def client(grid_env: GridEnv) -> Iterator[Client]:
     config = grid_env.settings.model_copy(update={"profiles": (BENCH,)})
     with Client(config=config) as started:
-        wake_ups.declare(app, started.redis, started.keys)
+        wake_ups.write_templates(app, started.redis, started.keys)
         yield started
 
 
@@ -40,7 +40,7 @@ def live(
     client: Client, seat: str, *queues: str, concurrency: int = 1, budget: int | None = None, **said: Any
 ) -> None:
     """Make a seat live; where something is said of it, it advertises."""
-    limits = [] if budget is None else [Limit(thing="money", window="month", most=budget)]
+    limits = [] if budget is None else [Limit(resource="money", window="month", most=budget)]
     kwargs: dict[str, Any] = {
         "concurrency": concurrency,
         "limits": limits,
@@ -115,7 +115,7 @@ def test_a_seat_whose_worker_is_silent_is_live_all_the_same(client: Client) -> N
 def test_only_what_is_close_is_called_close(client: Client, served: list[str], says: str) -> None:
     if served:
         live(client, "m.a", *served, state="ready")
-    assert why_nobody("llm:opus-4-7", list(client.workers())) == says
+    assert explain_no_seat("llm:opus-4-7", list(client.workers())) == says
 
 
 def test_nobody_serves_it(client: Client) -> None:
@@ -179,11 +179,11 @@ def test_without_a_router_a_queued_job_says_so(client: Client) -> None:
 
 def test_the_limits_that_bind_are_those_with_less_left(client: Client) -> None:
     live(client, "m.a", "bench:any", concurrency=4, budget=500, state="ready")
-    record = {"grid": f"money/day/90/95/0/{FUTURE} tokens/5h/7/0/0/", "rpm": 1, "grpm": 9}
+    record = {"grid": f"money/day/90/95/0/{FUTURE} tokens/5h/7/0/0/", "requests_per_minute": 1, "quota_requests_per_minute": 9}
     client.redis.hset(client.keys("seat", "m.a"), mapping=record)
     [seat] = client.workers()
     assert (seat.budget, seat.budget_left, seat.budget_until) == (90, -5, FUTURE / 1000)
-    assert [(m.bearer, m.name, m.remaining) for m in seat.meters] == [
+    assert [(m.account, m.name, m.remaining) for m in seat.meters] == [
         ("own", "money/month", 500),
         ("grid", "money/day", -5),
         ("grid", "tokens/5h", 7),
@@ -196,7 +196,7 @@ def test_the_limits_that_bind_are_those_with_less_left(client: Client) -> None:
 
 def test_a_seat_has_made_its_requests_of_the_minute(client: Client) -> None:
     live(client, "m.a", "bench:any", concurrency=4, state="ready")
-    client.redis.hset(client.keys("seat", "m.a"), "rpm", 1)
+    client.redis.hset(client.keys("seat", "m.a"), "requests_per_minute", 1)
     client.submit(echo(), 1)
     assert not isinstance(client.scripts.claim("m.a", "i-m.a", "one", "nonce"), str)
     said = waits(client)

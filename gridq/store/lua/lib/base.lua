@@ -35,7 +35,7 @@ end
 -- header = queue cost scope dependents refs input path ('-' where empty); written by admission; the queue of a step with a
 -- chain is the one where it stands or stood last (lib/chain.lua). `h` is the field's text where the caller has read it.
 local function header(job, step, h)
-  h = h or C('HGET', jobkey(job), 'h:' .. step)
+  h = h or C('HGET', jobkey(job), 'header:' .. step)
   if not h then return nil end
   local q, cost, scope, dependents, refs, input, path = string.match(h, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
   return {q = q, cost = cost, scope = scope ~= '-' and scope or nil, dependents = dependents, refs = refs,

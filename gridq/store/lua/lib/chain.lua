@@ -20,7 +20,7 @@ local function affords(seat, q, cost, told)
   if told == '' then told = nil end
   local id = seat .. ' ' .. q .. ' ' .. cost .. ' ' .. (told or '')
   if purses[id] == nil then
-    local f, calm = C('HMGET', K .. 'seat:' .. seat, 'own', 'grid', 'shared', 'prices', 'hourly', 'takes'), {}
+    local f, calm = C('HMGET', K .. 'seat:' .. seat, 'own', 'grid', 'shared_budgets', 'prices', 'hourly_price', 'stage_ms'), {}
     for i, s in ipairs(bound_by(seat, f[1], f[2], f[3]) or {}) do
       calm[i] = {name = s.name, only = s.only, list = {}}
       for _, m in ipairs(s.list) do
@@ -59,7 +59,7 @@ local function choose(links, x, fails, cost, agent, team, told)
       first = first or i
       local function fits(seat)
         if has(link.unfit, seat) then return false end
-        if whom[seat] == nil then whom[seat] = C('HGET', K .. 'seat:' .. seat, 'only') end
+        if whom[seat] == nil then whom[seat] = C('HGET', K .. 'seat:' .. seat, 'lent_to') end
         if not lent(whom[seat], agent, team) then return false end
         later = later or i
         return not has(x, seat) and affords(seat, link.q, cost, told)
@@ -77,7 +77,7 @@ local function kept_out(job, step, x, unfit, failed)
   local kept = {}
   for seat in string.gmatch(x or '', '[^,]+') do
     local named = string.find(',' .. unfit .. ',', ',' .. seat .. ',', 1, true)
-    if not named or failed and C('ZSCORE', K .. 'delays', 'x:' .. job .. ':' .. step .. ':' .. seat) then kept[#kept + 1] = seat end
+    if not named or failed and C('ZSCORE', K .. 'delays', 'backoff:' .. job .. ':' .. step .. ':' .. seat) then kept[#kept + 1] = seat end
   end
   return table.concat(kept, ',')
 end
@@ -99,15 +99,15 @@ end
 -- kept from it there, false where there are none.
 local function stand(job, step, chain, header, x, agent, team)
   local j = jobkey(job)
-  local f = C('HMGET', j, 'u:' .. step, 'fn:' .. step, 'tk:' .. step)
+  local f = C('HMGET', j, 'unfit:' .. step, 'chain_failures:' .. step, 'tokens:' .. step)
   local p = placed(job, step, chain, string.match(header, '^%S+ (%S+)'), x, agent, team, f)
   if p.n ~= p.at then
     local link = p.links[p.n]
     header = link.q .. string.sub(header, #p.links[p.at].q + 1)
-    C('HSET', j, 'fb:' .. step, p.n .. ' ' .. p.rest, 'h:' .. step, header)
-    if link.unfit ~= '' then C('HSET', j, 'u:' .. step, link.unfit) else C('HDEL', j, 'u:' .. step) end
+    C('HSET', j, 'chain:' .. step, p.n .. ' ' .. p.rest, 'header:' .. step, header)
+    if link.unfit ~= '' then C('HSET', j, 'unfit:' .. step, link.unfit) else C('HDEL', j, 'unfit:' .. step) end
   end
-  if p.out == '' then C('HDEL', j, 'x:' .. step) elseif p.out ~= x then C('HSET', j, 'x:' .. step, p.out) end
+  if p.out == '' then C('HDEL', j, 'excluded:' .. step) elseif p.out ~= x then C('HSET', j, 'excluded:' .. step, p.out) end
   C('ZADD', K .. 'chained', NOW, job .. ':' .. step)
   C('PEXPIRE', K .. 'chained', KEEP)
   return header, p.out ~= '' and p.out
@@ -117,8 +117,8 @@ end
 -- script.
 local moves = {}
 local function misplaced(job, step)
-  local f = C('HMGET', jobkey(job), 'at:' .. step, 'fb:' .. step, 'x:' .. step, 'agent', 'team', 'of', 'u:' .. step, 'fn:' .. step,
-    'tk:' .. step)
+  local f = C('HMGET', jobkey(job), 'pending:' .. step, 'chain:' .. step, 'excluded:' .. step, 'agent', 'charged_team', 'team', 'unfit:' .. step, 'chain_failures:' .. step,
+    'tokens:' .. step)
   if not f[1] or not f[2] then return nil end
   local cost, team = string.match(f[1], '/(%d+)|'), f[5] or f[6]
   local like = table.concat({f[2], f[3] or '', f[4], team or '', f[7] or '', f[8] or '', f[9] or '', cost}, '\n')
@@ -136,9 +136,9 @@ local function try_again(job, step, chain, fails, header)
   local counts = {}
   for n in string.gmatch(fails or '', '%d+') do counts[#counts + 1] = tonumber(n) end
   for i = 1, #links do counts[i] = (counts[i] or 0) + (i == at and 1 or 0) end
-  C('HSET', jobkey(job), 'fn:' .. step, table.concat(counts, ','))
+  C('HSET', jobkey(job), 'chain_failures:' .. step, table.concat(counts, ','))
   if counts[at] < MAXATT then return true end
-  local f = C('HMGET', jobkey(job), 'agent', 'team', 'of')
+  local f = C('HMGET', jobkey(job), 'agent', 'charged_team', 'team')
   local _, anyone = choose(links, '', table.concat(counts, ','), string.match(header, '^%S+ (%S+)'), f[1], f[2] or f[3])
   return anyone
 end

@@ -8,7 +8,7 @@
 local function other_body(job, digest)
   if digest == '' then return false end
   for _, key in ipairs({jobkey(job), K .. 'submitted:' .. job, K .. 'summary:' .. job}) do
-    local known = C('HGET', key, 'body')
+    local known = C('HGET', key, 'body_digest')
     if known then return known ~= digest end
   end
   return true

@@ -83,11 +83,11 @@ end
 
 local function withdraw(job, step)  -- whatever the step is doing, it stops
   local waited = unpend(job, step)
-  local f = C('HMGET', jobkey(job), 'cur:' .. step, 'q:' .. step, 'qt', 'ep:' .. step, 'a:' .. step, 'agent', 'h:' .. step,
-    'st:' .. step)
+  local f = C('HMGET', jobkey(job), 'lease:' .. step, 'quarantine:' .. step, 'queue_timeout', 'epoch:' .. step, 'attempts:' .. step, 'agent', 'header:' .. step,
+    'started_at:' .. step)
   if waited and f[3] then C('ZREM', K .. 'delays', timer(job, step, f[4], f[5])) end
   if f[2] then
-    C('HDEL', jobkey(job), 'q:' .. step)
+    C('HDEL', jobkey(job), 'quarantine:' .. step)
     C('ZREM', K .. 'quarantine', job .. ':' .. step)
   end
   local lease = f[1] and job .. ':' .. step .. ':' .. f[1]
@@ -112,9 +112,9 @@ end
 -- What is kept of an ended job, for as long as its result.
 local function chronicle(job, f, state, left, ttl, body)
   local key = K .. 'summary:' .. job
-  C('HSET', key, 'name', f[1] or '', 'agent', f[2] or '', 'n', f[3] or 0, 'at', f[4] or NOW, 'prio', f[5] or 0, 'dl', f[6] or 0,
-    'ended', NOW, 'state', state, 'left', left)
-  if body then C('HSET', key, 'body', body) end
+  C('HSET', key, 'name', f[1] or '', 'agent', f[2] or '', 'steps', f[3] or 0, 'submitted_at', f[4] or NOW, 'priority', f[5] or 0, 'deadline', f[6] or 0,
+    'ended_at', NOW, 'state', state, 'unfinished', left)
+  if body then C('HSET', key, 'body_digest', body) end
   C('PEXPIRE', key, ttl)
   C('ZADD', K .. 'ended_jobs', NOW + ttl, job)
 end
@@ -126,8 +126,8 @@ local walked = 0
 -- its steps have not ended, where the caller has not noted that in the job.
 local function finish(job, state, payload, left)
   local j, sub = jobkey(job), K .. 'submitted:' .. job
-  local fields = {'name', 'agent', 'n', 'at', 'prio', 'dl', 'celery', 'ttl', 'stream', 'body', 'idem', 'qt', 'delays'}
-  local f = C('HMGET', j, 'left', 'team', unpack(fields))
+  local fields = {'name', 'agent', 'steps', 'submitted_at', 'priority', 'deadline', 'celery', 'result_ttl', 'stream', 'body_digest', 'idempotency_key', 'queue_timeout', 'delays'}
+  local f = C('HMGET', j, 'unfinished', 'charged_team', unpack(fields))
   local admitted = f[5]
   left = left or tonumber(f[1] or 0)
   if f[2] then unhold(job) end
@@ -136,9 +136,9 @@ local function finish(job, state, payload, left)
     for step = 0, tonumber(admitted) - 1 do withdraw(job, step) end
   end
   if not admitted then  -- it never left the inbox
-    f = C('HMGET', sub, 'in', 'team', unpack(fields))
+    f = C('HMGET', sub, 'input', 'charged_team', unpack(fields))
     if f[1] then unlink(f[1]) end
-    if f[14] then C('ZREM', K .. 'delays', 'i:' .. job .. ':0:0') end
+    if f[14] then C('ZREM', K .. 'delays', 'inbox_timeout:' .. job .. ':0:0') end
     C('ZREM', K .. 'inbox', job)
   end
   for entry in words(f[15]) do C('ZREM', K .. 'delays', entry) end
@@ -170,7 +170,7 @@ local function release(job, dependents, pure, later)
   if dependents == '-' then return end
   local j = jobkey(job)
   for d in string.gmatch(dependents, '[^,]+') do
-    if C('HINCRBY', j, 'p:' .. d, -1) == 0 and C('HEXISTS', j, 'k:' .. d) == 0 then
+    if C('HINCRBY', j, 'dependencies:' .. d, -1) == 0 and C('HEXISTS', j, 'skipped:' .. d) == 0 then
       if pure and header(job, d).q == 'gridq:pure' then pure[#pure + 1] = d else push(job, d, later) end
     end
   end
@@ -180,8 +180,8 @@ end
 local function skip(job, list, pure, later)
   local j = jobkey(job)
   local steps = {}
-  for s in words(list) do steps[#steps + 1] = s; C('HSET', j, 'k:' .. s, 1) end
-  if #steps > 0 then C('HINCRBY', j, 'left', -#steps) end
+  for s in words(list) do steps[#steps + 1] = s; C('HSET', j, 'skipped:' .. s, 1) end
+  if #steps > 0 then C('HINCRBY', j, 'unfinished', -#steps) end
   for _, s in ipairs(steps) do release(job, header(job, s).dependents, pure, later) end
   return #steps
 end
@@ -189,24 +189,24 @@ end
 -- A scope starts again: every step in it is withdrawn, its epoch raised, its counters set back.
 local function reset(job, r, pushed)
   local j = jobkey(job)
-  local list, inner = string.match(C('HGET', j, 'sc:' .. r), '^%S+ %S+ %S+ ([^;]*);(.*)$')
+  local list, inner = string.match(C('HGET', j, 'scope:' .. r), '^%S+ %S+ %S+ ([^;]*);(.*)$')
   local again = 0
   for s, count in string.gmatch(list, '(%d+)=(%d+)') do
     walked = walked + 1
     withdraw(job, s)
-    local f = C('HMGET', j, 'o:' .. s, 'k:' .. s)
+    local f = C('HMGET', j, 'output:' .. s, 'skipped:' .. s)
     if f[1] or f[2] then again = again + 1 end
-    C('HDEL', j, 'o:' .. s, 'k:' .. s, 'dn:' .. s, 'cur:' .. s, 'f:' .. s, 'l:' .. s, 'd:' .. s, 'x:' .. s, 't:' .. s, 'em:' .. s,
-      'rl:' .. s, 'fn:' .. s)
-    local unfit = C('HGET', j, 'u:' .. s)
-    if unfit then C('HSET', j, 'x:' .. s, unfit) end
-    C('HSET', j, 'p:' .. s, count)
-    C('HINCRBY', j, 'ep:' .. s, 1)
+    C('HDEL', j, 'output:' .. s, 'skipped:' .. s, 'done:' .. s, 'lease:' .. s, 'failures:' .. s, 'losses:' .. s, 'deaths:' .. s, 'excluded:' .. s, 'ready_at:' .. s, 'pieces:' .. s,
+      'released_by:' .. s, 'chain_failures:' .. s)
+    local unfit = C('HGET', j, 'unfit:' .. s)
+    if unfit then C('HSET', j, 'excluded:' .. s, unfit) end
+    C('HSET', j, 'dependencies:' .. s, count)
+    C('HINCRBY', j, 'epoch:' .. s, 1)
     if count == '0' then pushed[#pushed + 1] = s end
   end
-  if again > 0 then C('HINCRBY', j, 'left', again) end
-  for r2 in words(inner) do C('HDEL', j, 'try:' .. r2); C('HINCRBY', j, 'se:' .. r2, 1) end
-  return C('HINCRBY', j, 'se:' .. r, 1)
+  if again > 0 then C('HINCRBY', j, 'unfinished', again) end
+  for r2 in words(inner) do C('HDEL', j, 'tries:' .. r2); C('HINCRBY', j, 'scope_epoch:' .. r2, 1) end
+  return C('HINCRBY', j, 'scope_epoch:' .. r, 1)
 end
 
 -- A step has failed for good: the innermost Retry with a try left starts again, else the job fails.
@@ -214,12 +214,12 @@ local function failed(job, step, err)
   local j = jobkey(job)
   local r = header(job, step).scope
   while r do
-    local parent, max, wait = string.match(C('HGET', j, 'sc:' .. r), '^(%S+) (%S+) (%S+) ')
-    if C('HINCRBY', j, 'try:' .. r, 1) < tonumber(max) then
+    local parent, max, wait = string.match(C('HGET', j, 'scope:' .. r), '^(%S+) (%S+) (%S+) ')
+    if C('HINCRBY', j, 'tries:' .. r, 1) < tonumber(max) then
       local entries = {}
       local se = reset(job, r, entries)
       if wait ~= '0' then
-        delay(job, NOW + tonumber(wait), 'r:' .. job .. ':' .. r .. ':' .. se)
+        delay(job, NOW + tonumber(wait), 'retry:' .. job .. ':' .. r .. ':' .. se)
       else
         for _, s in ipairs(entries) do push(job, s) end
       end
@@ -239,7 +239,7 @@ end
 
 -- The same with how often its step was claimed, and how that went, as far as it went wrong.
 local function counted(job, step, err)
-  local f, more = C('HMGET', jobkey(job), 'a:' .. step, 'f:' .. step, 'l:' .. step, 'd:' .. step), {}
+  local f, more = C('HMGET', jobkey(job), 'attempts:' .. step, 'failures:' .. step, 'losses:' .. step, 'deaths:' .. step), {}
   for i, name in ipairs({'attempts', 'failures', 'losses', 'deaths'}) do
     if f[i] then more[#more + 1] = '"' .. name .. '":' .. f[i] end
   end
@@ -250,14 +250,14 @@ end
 -- is over. No Retry starts it again: its next try would kill the next worker.
 local function isolate(job, step, err)
   if QUARANTINE == 0 then return finish(job, 'failed', counted(job, step, err)) end
-  C('HSET', jobkey(job), 'q:' .. step, NOW + QUARANTINE .. ' ' .. err)
+  C('HSET', jobkey(job), 'quarantine:' .. step, NOW + QUARANTINE .. ' ' .. err)
   C('ZADD', K .. 'quarantine', NOW + QUARANTINE, job .. ':' .. step)
   return 'quarantined'
 end
 
 -- A stage in quarantine is given up, and its job fails. `by`: who said so. Gives what finish gives, nil where it stands in none.
 local function drop(job, step, by)
-  local err = string.match(C('HGET', jobkey(job), 'q:' .. step) or '', '^%S+ (.*)$')
+  local err = string.match(C('HGET', jobkey(job), 'quarantine:' .. step) or '', '^%S+ (.*)$')
   if not err then return nil end
   tell_stop('failed', job .. '.' .. step, watched(), 'stage.quarantined')
   return finish(job, 'failed', detailed(counted(job, step, err), '"step":' .. step .. ',"dropped_by":' .. cjson.encode(by)))
@@ -267,22 +267,22 @@ end
 -- links; the seat excluded for `pause` ms), lost (its lease lapsed: counts to MAXLOSS), died (the process that ran it died: twice is quarantine), back
 -- (handed back: nothing counts). A seat that lost it or whose child died is excluded for a while. Returns again | quarantined |
 -- celery | plain.
-local LIMITS = {seat = {'f:', MAXATT}, lost = {'l:', MAXLOSS}, died = {'d:', 2}}
+local LIMITS = {seat = {'failures:', MAXATT}, lost = {'losses:', MAXLOSS}, died = {'deaths:', 2}}
 local function attempt_failed(job, step, seat, kind, pause, err)
   local j = jobkey(job)
   local limit = LIMITS[kind]
   local last = limit and C('HINCRBY', j, limit[1] .. step, 1) >= limit[2]
-  local f = C('HMGET', j, 'em:' .. step, 'fb:' .. step, 'fn:' .. step, 'h:' .. step)
+  local f = C('HMGET', j, 'pieces:' .. step, 'chain:' .. step, 'chain_failures:' .. step, 'header:' .. step)
   local out = f[1]  -- its first token is out: no second try
   if kind == 'seat' and f[2] then last = not try_again(job, step, f[2], f[3], f[4]) end
   if last and kind == 'died' and not out then return isolate(job, step, err) end
   if last or out then return failed(job, step, counted(job, step, err)) end
   if limit and seat then
-    local x = C('HGET', j, 'x:' .. step) or ''
-    if not has(x, seat) then C('HSET', j, 'x:' .. step, x == '' and seat or x .. ',' .. seat) end
+    local x = C('HGET', j, 'excluded:' .. step) or ''
+    if not has(x, seat) then C('HSET', j, 'excluded:' .. step, x == '' and seat or x .. ',' .. seat) end
     -- x: the seat asked for this time, and gets it. l: others first for one lease, unless there are none (the sweep looks).
     local member = job .. ':' .. step .. ':' .. seat
-    if pause > 0 then delay(job, NOW + pause, 'x:' .. member) else delay(job, NOW + LEASE, 'l:' .. member) end
+    if pause > 0 then delay(job, NOW + pause, 'backoff:' .. member) else delay(job, NOW + LEASE, 'loss:' .. member) end
   end
   push(job, step)
   return 'again'

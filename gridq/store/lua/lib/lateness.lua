@@ -6,8 +6,8 @@ local function seats_of(q)
   if not serving[q] then
     local list = {}
     for _, seat in ipairs(C('SRANDMEMBER', K .. 'serving:' .. q, 64)) do
-      local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'own', 'grid', 'rpm', 'grpm', 'only', 'shared', 'prices',
-        'hourly', 'takes')
+      local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'own', 'grid', 'requests_per_minute', 'quota_requests_per_minute', 'lent_to', 'shared_budgets', 'prices',
+        'hourly_price', 'stage_ms')
       local rate = least(f[4], f[5])
       list[#list + 1] = {seat = seat, concurrency = tonumber(f[1] or 0), busy = C('HLEN', K .. 'slots:' .. seat),
         bill = bound_by(seat, f[2], f[3], f[7]), hasty = rate ~= nil and spent_rate(seat, rate), only = f[6], prices = f[8],
@@ -72,12 +72,12 @@ end
 
 -- The error of a job whose deadline has passed, with the first of its stages that runs or stands ready, of very many some.
 local function past_deadline(job)
-  local f = C('HMGET', jobkey(job), 'at', 'dl', 'n', 'agent', 'of')
-  if not f[3] then f = C('HMGET', K .. 'submitted:' .. job, 'at', 'dl') end
+  local f = C('HMGET', jobkey(job), 'submitted_at', 'deadline', 'steps', 'agent', 'team')
+  if not f[3] then f = C('HMGET', K .. 'submitted:' .. job, 'submitted_at', 'deadline') end
   local details = {path = '', seconds = (f[2] - f[1]) / 1000, reason = not f[3] and 'no router had admitted it' or nil}
   for step = 0, math.min(tonumber(f[3] or 0), 100) - 1 do
-    local s = C('HMGET', jobkey(job), 'h:' .. step, 'at:' .. step, 'cur:' .. step, 'x:' .. step, 'q:' .. step,
-      'tk:' .. step)
+    local s = C('HMGET', jobkey(job), 'header:' .. step, 'pending:' .. step, 'lease:' .. step, 'excluded:' .. step, 'quarantine:' .. step,
+      'tokens:' .. step)
     local h = header(nil, nil, s[1])
     local who = s[3] and string.match(C('HGET', K .. 'lease_info', job .. ':' .. step .. ':' .. s[3]) or '', '^%S+')
     if who then

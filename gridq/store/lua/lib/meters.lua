@@ -242,20 +242,11 @@ local function promised_to(who)
   return function(thing) return field[thing] and tonumber(C('HGET', K .. 'reserved', field[thing]) or 0) or 0 end
 end
 
--- What a seat's record of schema 2 says of its only budget (g: of that by the quotas file); no job ran when the schema rose.
-local function carried(key, g)
-  local f = C('HMGET', key, g .. 'budget', g .. 'left', g .. 'period', g .. 'turn')
-  if not (f[1] and f[2]) then return false end
-  C('HDEL', key, g .. 'budget', g .. 'left', g .. 'period', g .. 'turn')  -- once
-  return 'money/' .. (f[3] or 'month') .. '/' .. f[1] .. '/' .. whole(math.max(f[1] - f[2], 0)) .. '/0/' .. (f[4] or '')
-end
-
 -- Set one of a seat's own two sheets.
 local function set_sheet(seat, name, limits)
   local key = K .. 'seat:' .. seat
   local before = C('HGET', key, name)
   if limits == '' and not before then return end
-  before = before or carried(key, name == 'own' and '' or 'g')
   local function holding(thing)
     local leases, held = {}, C('HVALS', K .. 'slots:' .. seat)
     for i, lease in ipairs(held) do leases[i] = C('HGET', K .. 'lease_info', lease) or '' end
@@ -271,7 +262,7 @@ local function set_limits(seat)
   local key = K .. 'seat:' .. seat
   local rpm, owner, limits = string.match(C('HGET', K .. 'limits', 's:' .. seat) or '- -', '^(%S+) (%S+) ?(.*)$')
   set_sheet(seat, 'grid', limits)
-  if rpm == '-' then C('HDEL', key, 'grpm') else C('HSET', key, 'grpm', rpm) end
+  if rpm == '-' then C('HDEL', key, 'quota_requests_per_minute') else C('HSET', key, 'quota_requests_per_minute', rpm) end
   local f = C('HMGET', key, 'owner', 'families')
   if owner == '-' then owner = f[1] or '' end
   local shared = {}
@@ -284,7 +275,7 @@ local function set_limits(seat)
     end
     if names[1] then shared[#shared + 1] = q .. '=' .. table.concat(names, ',') end
   end
-  if shared[1] then C('HSET', key, 'shared', table.concat(shared, ' ')) else C('HDEL', key, 'shared') end
+  if shared[1] then C('HSET', key, 'shared_budgets', table.concat(shared, ' ')) else C('HDEL', key, 'shared_budgets') end
 end
 
 -- The shared sheets, as the limits in force have them. Those of agents that have no table of their own come with their first job.

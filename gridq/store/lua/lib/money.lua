@@ -80,7 +80,7 @@ local function expected(list, from)
     for _, m in ipairs(l.meters) do counts = counts or m.thing == 'tokens' end
   end
   for i = from, counts and #ARGV or 0, 2 do
-    if string.sub(ARGV[i], 1, 3) == 'tk:' then
+    if string.sub(ARGV[i], 1, 7) == 'tokens:' then
       local a, b = string.match(ARGV[i + 1], '^(%d+) (%d+)')
       sum = sum + a + b
     end
@@ -179,7 +179,7 @@ local marked
 local function mark()
   if not marked then
     local month, day = window('month'), window('day')
-    marked = month .. ' ' .. day .. ' ' .. (C('HGET', K .. 'limits', 'v') or '')
+    marked = month .. ' ' .. day .. ' ' .. (C('HGET', K .. 'limits', 'digest') or '')
   end
   return marked
 end

@@ -18,7 +18,7 @@ local function park_all(only)
       local rdy = K .. 'ready:' .. q .. ':' .. cls
       for _, agent in ipairs(C('ZRANGE', rdy, 0, -1)) do
         local first = C('ZRANGE', K .. 'waiting:' .. q .. ':' .. cls .. ':' .. agent, 0, 0)[1] or ''
-        local team = C('HGET', jobkey(string.match(first, '^[^:]*')), 'team')
+        local team = C('HGET', jobkey(string.match(first, '^[^:]*')), 'charged_team')
         if team and (only == team or not only and over(agent, team)) then
           C('ZREM', rdy, agent)
           aside(q, cls, agent, team)

@@ -39,7 +39,7 @@ local function ring(q, excluded, cost, session, agent, team, told)
   for _, seat in ipairs(C('ZRANGE', set, 0, 15)) do seats[#seats + 1] = seat end
   local spare
   for _, seat in ipairs(seats) do
-    local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'own', 'grid', 'only', 'shared', 'prices', 'hourly', 'takes')
+    local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'own', 'grid', 'lent_to', 'shared_budgets', 'prices', 'hourly_price', 'stage_ms')
     local bill = cost and bound_by(seat, f[2], f[3], f[5])
     local poor = bill and lacking(bill, q, tonumber(cost), estimate(told, q, f[6], f[7], f[8]))
     if not poor and not (excluded and has(excluded, seat)) and (not agent or lent(f[4], agent, team)) then
@@ -66,14 +66,14 @@ end
 
 -- What ends a job whose stage stands ready for longer than its queue timeout: an entry of `delays`, of this epoch and this many
 -- claims, so a stage that is ready again counts anew, and one that only changes its class does not.
-local function timer(job, step, epoch, claims) return 'q:' .. job .. ':' .. step .. ':' .. (epoch or '0') .. '.' .. (claims or '0') end
+local function timer(job, step, epoch, claims) return 'queue_timeout:' .. job .. ':' .. step .. ':' .. (epoch or '0') .. '.' .. (claims or '0') end
 
 -- Make a stage ready. It keeps its first ready time, so one that comes back is not put behind the backlog. Rings for it, or
 -- where `later` is given notes in it what is to be rung for.
 local function push(job, step, later)
   local j = jobkey(job)
-  local f = C('HMGET', j, 'agent', 'prio', 'x:' .. step, 't:' .. step, 'at:' .. step, 'session', 'team', 'h:' .. step, 'qt',
-    'ep:' .. step, 'a:' .. step, 'prefer', 'of', 'fb:' .. step, 'tk:' .. step)
+  local f = C('HMGET', j, 'agent', 'priority', 'excluded:' .. step, 'ready_at:' .. step, 'pending:' .. step, 'session', 'charged_team', 'header:' .. step, 'queue_timeout',
+    'epoch:' .. step, 'attempts:' .. step, 'preferred_seat', 'team', 'chain:' .. step, 'tokens:' .. step)
   if f[5] then return end
   if f[14] then f[8], f[3] = stand(job, step, f[14], f[8], f[3], f[1], f[7] or f[13]) end
   if f[9] then C('ZADD', K .. 'delays', 'NX', NOW + f[9], timer(job, step, f[10], f[11])) end
@@ -99,7 +99,7 @@ local function push(job, step, later)
   local rdy = K .. 'ready:' .. q .. ':' .. cls
   local apart = f[7] and not costless(q) and over(agent, f[7])  -- its agent has used more than it may
   if apart then aside(q, cls, agent, f[7]) else C('ZADD', rdy, v, agent) end
-  C('HSET', j, 'at:' .. step, q .. ' ' .. cls, 't:' .. step, f[4])
+  C('HSET', j, 'pending:' .. step, q .. ' ' .. cls, 'ready_at:' .. step, f[4])
   for _, key in ipairs({w, rdy, K .. 'classes:' .. q, vt}) do C('PEXPIRE', key, KEEP) end
   if apart then return end
   local session = f[12] or f[6] and C('HGET', K .. 'sessions:' .. agent, f[6]) or nil
@@ -112,10 +112,10 @@ end
 -- caller has read them.
 local function unpend(job, step, f)
   local j = jobkey(job)
-  f = f or C('HMGET', j, 'at:' .. step, 'agent', 'fb:' .. step)
+  f = f or C('HMGET', j, 'pending:' .. step, 'agent', 'chain:' .. step)
   if not f[1] then return false end
   if f[3] then C('ZREM', K .. 'chained', job .. ':' .. step) end
-  C('HDEL', j, 'at:' .. step)
+  C('HDEL', j, 'pending:' .. step)
   local q, cls = string.match(f[1], '^(%S+) (.*)$')
   local w = K .. 'waiting:' .. q .. ':' .. cls .. ':' .. f[2]
   if C('ZREM', w, job .. ':' .. step) == 0 then return false end

@@ -49,7 +49,7 @@ local function givers(q, short)
   for _, stage in ipairs(stages) do
     local job, step = string.match(stage[1], '^([^:]+):(.+)$')
     if seen[job] == nil then
-      local n = tonumber(C('HGET', jobkey(job), 'n') or FOREVER)
+      local n = tonumber(C('HGET', jobkey(job), 'steps') or FOREVER)
       seen[job] = steps + n <= 5000
       if seen[job] then
         steps = steps + n
@@ -68,15 +68,15 @@ end
 local function refused_for_room(ready, at, prio, agent, team)
   if C('HEXISTS', K .. 'limits', 'q') == 0 then return nil, {} end
   local told, needed, drops = {}, {}, {}
-  for s in words(ready) do told['h:' .. s], told['fb:' .. s], told['tk:' .. s] = '', '', '' end
+  for s in words(ready) do told['header:' .. s], told['chain:' .. s], told['tokens:' .. s] = '', '', '' end
   for i = at, #ARGV, 2 do
     if told[ARGV[i]] then told[ARGV[i]] = ARGV[i + 1] end
   end
   for s in words(ready) do
-    local q, cost = string.match(told['h:' .. s], '^(%S+) (%S+)')
-    if told['fb:' .. s] ~= '' then
-      local links = links_of(told['fb:' .. s])
-      q = links[choose(links, '', nil, cost, agent, team_of(agent, team), told['tk:' .. s])].q
+    local q, cost = string.match(told['header:' .. s], '^(%S+) (%S+)')
+    if told['chain:' .. s] ~= '' then
+      local links = links_of(told['chain:' .. s])
+      q = links[choose(links, '', nil, cost, agent, team_of(agent, team), told['tokens:' .. s])].q
     end
     needed[q] = (needed[q] or 0) + 1
   end

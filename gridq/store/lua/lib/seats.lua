@@ -8,7 +8,7 @@ local function lost(lease, why, kind)
   local seat, names = free(lease)
   if not seat then return 0 end
   local job, step = parse(lease)
-  local f = C('HMGET', jobkey(job), 'name', 'agent', 'h:' .. step, 'st:' .. step, 'em:' .. step)
+  local f = C('HMGET', jobkey(job), 'name', 'agent', 'header:' .. step, 'started_at:' .. step, 'pieces:' .. step)
   local name, h, cut = f[1], f[3], f[5]
   local of = attempt_of(f[2], h, f[4])
   remember(lease, seat, '-', of, names)
@@ -21,7 +21,7 @@ local function lost(lease, why, kind)
   local record = cut and '{"error":"StreamCut","code":"stage.stream_cut","message":"The answer broke off after it had begun"'
     or kind == 'died' and '{"error":"StageQuarantined","code":"stage.quarantined","message":"The stage killed the process that ran it, twice"'
     or '{"error":"AttemptsExhausted","code":"stage.attempts_exhausted","message":"The stage lost every seat that ran it"'
-  if kind == 'died' then C('HDEL', jobkey(job), 'cur:' .. step) end  -- nothing will come of it any more
+  if kind == 'died' then C('HDEL', jobkey(job), 'lease:' .. step) end  -- nothing will come of it any more
   local worker = C('HGET', K .. 'seat:' .. seat, 'worker') or seat
   local details = {reason = why, worker = worker, path = header(job, step, h).path}
   local after = attempt_failed(job, step, seat, kind or 'lost', 0, record .. ',"details":' .. cjson.encode(details) .. '}')
@@ -95,7 +95,7 @@ end
 -- The seat is no longer live: its leases are lost now, its slots are listened to by nobody. `died`: its process ended by
 -- itself, and a stage that ran there alone is held to have killed it; of several it cannot be told which.
 local function gone(seat, why, died)
-  local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'queues', 'draining', 'warm', 'only')
+  local f = C('HMGET', K .. 'seat:' .. seat, 'concurrency', 'queues', 'draining', 'warm', 'lent_to')
   if f[5] then C('HDEL', K .. 'lent_seats', seat) end
   if f[4] and f[4] ~= '' then warmed(seat, f[4], '') end
   if C('ZREM', K .. 'seats', seat) == 1 and not f[3] then unlist(seat, f[1], f[2]) end

@@ -8,9 +8,9 @@ local function give(lease, wait, s)
   local h = header(nil, nil, s.header)
   local meta = wait .. ' ' .. (s.stream or '0') .. ' ' .. (s.dl - NOW) .. ' ' .. s.prio .. ' ' .. h.q .. ' ' .. s.agent .. ' ' .. NOW .. ' ' .. s.fails .. ' '
     .. s.losses .. ' ' .. s.deaths .. ' ' .. (s.name or '')
-  local fields = h.input and {'in'} or {}
+  local fields = h.input and {'input'} or {}
   if h.refs ~= '-' then
-    for ref in string.gmatch(h.refs, '[^,]+') do fields[#fields + 1] = 'o:' .. ref end
+    for ref in string.gmatch(h.refs, '[^,]+') do fields[#fields + 1] = 'output:' .. ref end
   end
   local reply = {lease, s.spec, meta, h.refs}
   if not h.input then reply[5] = '' end
@@ -22,9 +22,9 @@ end
 
 -- All that a claim reads of a step and its job, but the values it takes; nil where the job's keys expired.
 local function look(job, step)
-  local f = C('HMGET', jobkey(job), 'h:' .. step, 's:' .. step, 'ep:' .. step, 'a:' .. step, 't:' .. step, 'at:' .. step, 'dl',
-    'prio', 'agent', 'name', 'stream', 'session', 'f:' .. step, 'l:' .. step, 'd:' .. step, 'qt', 'tk:' .. step,
-    'fb:' .. step)
+  local f = C('HMGET', jobkey(job), 'header:' .. step, 'spec:' .. step, 'epoch:' .. step, 'attempts:' .. step, 'ready_at:' .. step, 'pending:' .. step, 'deadline',
+    'priority', 'agent', 'name', 'stream', 'session', 'failures:' .. step, 'losses:' .. step, 'deaths:' .. step, 'queue_timeout', 'tokens:' .. step,
+    'chain:' .. step)
   if not f[1] then return nil end
   return {header = f[1], spec = f[2], epoch = f[3] or '0', attempts = tonumber(f[4] or 0), ready = f[5], at = f[6], dl = f[7],
     prio = f[8], agent = f[9], name = f[10], stream = f[11], session = f[12], fails = f[13] or '0', losses = f[14] or '0', deaths = f[15] or '0', timeout = f[16], tokens = f[17],
@@ -35,7 +35,7 @@ local function open(job, step, seat, slot, nonce, hold, s)
   local attempt = whole(s.attempts + 1)
   local rest = s.epoch .. ':' .. attempt .. ':' .. nonce
   local lease = job .. ':' .. step .. ':' .. rest
-  C('HSET', jobkey(job), 'cur:' .. step, rest, 'st:' .. step, NOW, 'a:' .. step, attempt)
+  C('HSET', jobkey(job), 'lease:' .. step, rest, 'started_at:' .. step, NOW, 'attempts:' .. step, attempt)
   C('ZADD', K .. 'leases', NOW + LEASE, lease)
   C('HSET', K .. 'lease_info', lease, seat .. ' ' .. slot .. ' ' .. hold)
   if C('HSET', K .. 'slots:' .. seat, slot, lease) == 1 then C('PEXPIRE', K .. 'slots:' .. seat, KEEP) end
@@ -60,7 +60,7 @@ local function head(c, seat)  -- the first stage of a candidate's agent that thi
     else
       for _, m in ipairs(some(w)) do
         local job, step = string.match(m, '^([^:]+):(.+)$')
-        local f = C('HMGET', jobkey(job), 'x:' .. step, 'team', 'of', 'tk:' .. step)
+        local f = C('HMGET', jobkey(job), 'excluded:' .. step, 'charged_team', 'team', 'tokens:' .. step)
         if not has(f[1] or '', seat) and lent(c.only, c.agent, f[2] or f[3]) and not c.lacks(f[4]) then
           c.step, c.score = m, tonumber(C('ZSCORE', w, m))
           break
@@ -183,8 +183,8 @@ end
 
 -- The best pending stage that this seat may run. Returns give's reply, or {why}: none, full, gone, draining, limited, again.
 local function take(seat, inc, slot, nonce)
-  local S = C('HMGET', K .. 'seat:' .. seat, 'inc', 'concurrency', 'own', 'queues', 'draining', 'warm', 'grid', 'rpm', 'grpm', 'shared', 'prices',
-    'only', 'hourly', 'takes')
+  local S = C('HMGET', K .. 'seat:' .. seat, 'incarnation', 'concurrency', 'own', 'queues', 'draining', 'warm', 'grid', 'requests_per_minute', 'quota_requests_per_minute', 'shared_budgets', 'prices',
+    'lent_to', 'hourly_price', 'stage_ms')
   if S[1] ~= inc or not C('ZSCORE', K .. 'seats', seat) then return {'gone'} end
   local mine = C('HGET', K .. 'slots:' .. seat, slot)
   if mine then  -- our last reply was lost: the same stage again, so that a repeated claim never takes a second one
@@ -258,7 +258,7 @@ end
 
 -- Whether the slot may open a lease outside of `take`: a late caller's seat may have passed on to another incarnation.
 local function may(seat, inc, slot)
-  local S, held = C('HMGET', K .. 'seat:' .. seat, 'inc', 'concurrency', 'draining'), K .. 'slots:' .. seat
+  local S, held = C('HMGET', K .. 'seat:' .. seat, 'incarnation', 'concurrency', 'draining'), K .. 'slots:' .. seat
   return S[1] == inc and not S[3] and C('ZSCORE', K .. 'seats', seat) and C('HEXISTS', held, slot) == 0
     and C('HLEN', held) < tonumber(S[2])
 end

@@ -107,14 +107,14 @@ def test_programs_are_told_units_and_windows_in_fields(grid_env: GridEnv) -> Non
     assert (turns - starts).total_seconds() == used["window"]["seconds"] == 18_000
     assert starts <= datetime.now(UTC) < turns
 
-    for key, thing, unit, by in (
+    for key, resource, unit, by in (
         (("ann", "money"), "money", "micro-dollars", "quotas file"),
         (("ann", "tokens a week"), "tokens", "tokens", "quotas file"),
         (("alice", "money a day"), "money", "micro-dollars", "quotas file"),
         (("m.a", "money a month"), "money", "micro-dollars", "seats file"),
     ):
         each = found[key]
-        assert (each["thing"], each["unit"], each["set_by"]) == (thing, unit, by), key
+        assert (each["thing"], each["unit"], each["set_by"]) == (resource, unit, by), key
         window = each["window"]
         assert (window["kind"], window["seconds"]) == ("calendar", 2 * DAY / 1000), key
         assert window["turns_at"] == each["until"], key
@@ -172,7 +172,7 @@ def test_limits_whose_file_no_router_has_are_told_with_the_fix(grid_env: GridEnv
     told = json.loads(run("--json")[0])["limits"]
     assert (told["orphaned"], told["fix"], told["last_had_by"]) == (False, None, "a test")
     seen = grid.now() - ORPHANED_MS - 1000
-    grid.client.hset(grid.keys("limits"), mapping={"seen": seen, "holder": "vm:q.toml"})
+    grid.client.hset(grid.keys("limits"), mapping={"seen_at": seen, "holder": "vm:q.toml"})
     told = json.loads(run("--json")[0])["limits"]
     assert (told["orphaned"], told["last_had_by"]) == (True, "vm:q.toml")
     assert datetime.fromisoformat(told["last_had_at"]).timestamp() == seen // 1000
