@@ -113,7 +113,7 @@ class Side(State):
 
 
 def _money(windows: Sequence[str]) -> tuple[Limit, ...]:
-    return tuple(Limit(thing="money", window=window, most=PLENTY) for window in windows)
+    return tuple(Limit(resource="money", window=window, amount=PLENTY) for window in windows)
 
 
 def run(

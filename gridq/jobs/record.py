@@ -237,6 +237,6 @@ class End:
         details = record.get("details") if isinstance(record, dict) else None
         if isinstance(details, dict) and isinstance(details.get("turns_at"), int):
             turn = details.pop("turns_at")
-            details["reason"] = f"{details.get('reason')}, until {clock(turn)}"
+            details["reason"] = f"{details.get('reason')}, until {format_local_time(turn)}"
             details["retry_at"] = text_time(turn, "UTC")
         return record

@@ -80,7 +80,7 @@ class Account:
     """What one agent, team, seat, owner, model family or the whole grid may use of one thing, in
     micro-dollars, tokens, jobs, requests or stages at once, or a queue may hold of stages that stand ready.
 
-    `limit` None: none. `held` is promised to what runs now. `window` None: it counts what is there now.
+    `limit` None: none. `reserved` is set aside for running work. `window` None: it counts what is there now.
     `team`, `parked` (its pending work stands aside): of agents alone. `by`: the file that sets the limit.
     """
 
@@ -89,7 +89,7 @@ class Account:
     what: str
     limit: int | None
     spent: int
-    held: int = 0
+    reserved: int = 0
     team: str | None = None
     parked: bool = False
     by: Literal["seats file", "quotas file"] = "quotas file"
@@ -109,7 +109,7 @@ class Account:
     @property
     def remaining(self) -> int | None:
         """What may still be promised; below nothing where actual use went over. None: no limit."""
-        return None if self.limit is None else self.limit - self.spent - self.held
+        return None if self.limit is None else self.limit - self.spent - self.reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ def build_quota_error(reply: Sequence[str], zone: str) -> QuotaExceeded:
             "retry_at": retry_at,
             "limit": limit,
             "used": used,
-            "held": held,
+            "reserved": held,
             "needed": needed,
             "window": window,
         },
@@ -265,7 +265,7 @@ def _people(
                     what=what,
                     limit=None if limit == "-" else int(limit),
                     spent=int(spent.get(f"{what} {who}", 0)),
-                    held=int(promised.get(who, 0)) if what == "money" else 0,
+                    reserved=int(promised.get(who, 0)) if what == "money" else 0,
                     team=team,
                     parked=agent and name in parked,
                     resource=what,

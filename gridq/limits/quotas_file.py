@@ -21,7 +21,7 @@ from gridq.protocol import budget_syntax, meters
 from gridq.protocol import queue_names as names
 from gridq.protocol.budget_syntax import AGENT_UNITS, ALWAYS, MINUTE, SEAT_UNITS, BudgetError, Unit
 from gridq.protocol.calendar import AHEAD, Period
-from gridq.protocol.models import Limit, Thing
+from gridq.protocol.models import Limit, Resource
 
 Policy = Literal["reject", "drop-oldest-batch"]
 
@@ -52,7 +52,7 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 SHARED = ("budgets", "requests_per_minute", "tokens_per_minute", "parallel")
 """What a seat, an owner, a model family and the whole grid may have."""
 
-PLAIN: tuple[tuple[str, Thing, str], ...] = (
+PLAIN: tuple[tuple[str, Resource, str], ...] = (
     ("requests_per_minute", "requests", MINUTE),
     ("tokens_per_minute", "tokens", MINUTE),
     ("parallel", "parallel", ALWAYS),
@@ -128,15 +128,15 @@ class Limits:
         found = {f"a:{name}": _words(one.team, one.money, one.jobs) for name, one in self.agents.items()}
         found |= {f"t:{name}": _words(one.money, one.jobs) for name, one in self.teams.items()}
         found |= {
-            f"s:{name}": f"{_words(one.per_minute, one.owner)} {meters.text(one.budgets)}".rstrip()
+            f"s:{name}": f"{_words(one.per_minute, one.owner)} {meters.format_limits(one.budgets)}".rstrip()
             for name, one in self.seats.items()
         }
         shared = {f"a:{name}": one.budgets for name, one in self.agents.items()}
         shared |= {f"t:{name}": one.budgets for name, one in self.teams.items()}
         shared |= {f"o:{name}": limits for name, limits in self.owners.items()}
         shared |= {f"f:{names.slug_of(name)}": limits for name, limits in self.families.items()}
-        shared[meters.WHOLE] = self.grid
-        found |= {f"m:{bearer}": meters.text(limits) for bearer, limits in shared.items() if limits}
+        shared[meters.WHOLE_GRID] = self.grid
+        found |= {f"m:{bearer}": meters.format_limits(limits) for bearer, limits in shared.items() if limits}
         found |= {f"q:{name}": _words(one.most, one.policy) for name, one in self.queues.items()}
         return found | ({"q": str(len(self.queues))} if self.queues else {})
 
@@ -294,7 +294,7 @@ class _Reader(Text):
     def of_seat(self, table: dict[str, Any], at: tuple[str, ...]) -> tuple[Limit, ...]:
         """The budgets of a seat: its requests a minute are none, for they are exact in any minute."""
         budget, period = self.money(table, at, "budget"), self.period(table, at)
-        found = [] if budget is None else [Limit(thing="money", window=period, most=budget)]
+        found = [] if budget is None else [Limit(resource="money", window=period, amount=budget)]
         return self.all_of({**table, "requests_per_minute": None}, at, found)
 
     def all_of(
@@ -302,10 +302,10 @@ class _Reader(Text):
     ) -> tuple[Limit, ...]:
         """What the keys SHARED state, behind `others`."""
         found = [*others, *self.budgets(table, at, SEAT_UNITS)]
-        for key, thing, window in PLAIN:
+        for key, resource, window in PLAIN:
             most = self.count(table, at, key)
             if most is not None:
-                found.append(Limit(thing=thing, window=window, most=most))
+                found.append(Limit(resource=resource, window=window, amount=most))
         try:
             return budget_syntax.distinct(found)
         except BudgetError as exc:

@@ -15,7 +15,7 @@ from redis import Redis
 from gridq.limits import ledger
 from gridq.limits.accounts import window
 from gridq.limits.ledger import Entry
-from gridq.protocol.meters import GRID, OWN, Meter, sharer, sheet
+from gridq.protocol.meters import GRID, OWN, Meter, describe_account, parse_budget
 from gridq.store.keys import Keys
 
 Sheet = tuple[str, str]
@@ -142,9 +142,9 @@ def _cut(client: Redis, keys: Keys, seats: set[str]) -> _Kept:
     found: dict[Sheet, list[Meter]] = {}
     for name, pair in zip(names, records, strict=True):
         for which, raw in zip((OWN, GRID), pair, strict=True):
-            found[name, which] = sheet(raw, which, 0)
+            found[name, which] = parse_budget(raw, which, 0)
     for raw_name, raw in shared.items():
-        found["", raw_name.decode()] = sheet(raw, raw_name.decode(), 0)
+        found["", raw_name.decode()] = parse_budget(raw, raw_name.decode(), 0)
     held = _held([by.decode() for by in who])
     for raw_name, amount in promised.items():
         tokens, _, name = raw_name.decode().rpartition(" ")
@@ -191,16 +191,16 @@ def _compare(rebuilt: Rebuilt, kept: _Kept) -> Verified:
     for name in counters:
         if kept.spent.get(name, 0) != entered[name]:
             what, _, who = name.partition(" ")
-            words = f"{sharer(who)}: {what} of the month"
+            words = f"{describe_account(who)}: {what} of the month"
             found.append(Difference(words, kept.spent.get(name, 0), entered[name]))
     compared = len(counters)
     for which, meters in sorted(kept.meters.items()):
         for meter in meters:
             counter = f"{_whose(*which)}: {meter.title}"
-            held = kept.held[which][meter.thing] if which in kept.held else 0
-            if meter.held != held:
-                found.append(Difference(f"{counter}, held", meter.held, held))
-            if meter.thing == "parallel":
+            held = kept.held[which][meter.resource] if which in kept.held else 0
+            if meter.reserved != held:
+                found.append(Difference(f"{counter}, held", meter.reserved, held))
+            if meter.resource == "parallel":
                 compared += 1
                 continue
             if meter.name not in rebuilt.meters.get(which, {}):
@@ -216,5 +216,5 @@ def _compare(rebuilt: Rebuilt, kept: _Kept) -> Verified:
 def _whose(seat: str, which: str) -> str:
     """A sheet in words."""
     if not seat:
-        return sharer(which)
+        return describe_account(which)
     return f"seat {seat}" + (" by the quotas file" if which == GRID else "")

@@ -68,7 +68,7 @@ class StageContext:
             self._emit(piece)
 
     def report(self, usage: Usage) -> None:
-        """Replace what this attempt has used so far; of no thing more than `protocol.MOST_USED` counts."""
+        """Replace what this attempt has used so far; of no thing more than `protocol.MAX_USAGE` counts."""
         self.usage = usage.bounded()
 
     def on_cancel(self, act: Callable[[], None]) -> None:

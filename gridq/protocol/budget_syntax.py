@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any, Literal
 
-from gridq.protocol.models import Limit, Thing
+from gridq.protocol.models import Limit, Resource
 
 Unit = Literal["dollars", "cents", "tokens", "requests", "jobs"]
 
-UNITS: dict[Unit, tuple[Thing, int]] = {
+UNITS: dict[Unit, tuple[Resource, int]] = {
     "dollars": ("money", 1_000_000),
     "cents": ("money", 10_000),
     "tokens": ("tokens", 1),
@@ -68,11 +68,11 @@ def stated(table: Any, units: Sequence[Unit], *, spans: bool = True) -> Limit:
     if len(given) != 1:
         what = "states nothing" if not given else f"states both {given[0]} and {given[1]}"
         raise BudgetError(given[1] if given else "", f"A budget {what}", "one of " + ", ".join(units))
-    thing, _ = UNITS[given[0]]
+    resource, _ = UNITS[given[0]]
     most = amount(table[given[0]], given[0])
     if "per" not in table:
         raise BudgetError("", "A budget does not say for how long it is", f"per = {_windows(spans)}")
-    return Limit(thing=thing, window=window(table["per"], spans=spans), most=most)
+    return Limit(resource=resource, window=window(table["per"], spans=spans), amount=most)
 
 
 def amount(value: Any, unit: Unit, key: str = "") -> int:
@@ -115,9 +115,9 @@ def distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     """The limits, of which no two may be of one thing and one window. BudgetError."""
     found: dict[tuple[str, str], Limit] = {}
     for limit in limits:
-        if (limit.thing, limit.window) in found:
-            raise BudgetError("", f"Two budgets are of {limit.thing} per {limit.window}", "one of them")
-        found[limit.thing, limit.window] = limit
+        if (limit.resource, limit.window) in found:
+            raise BudgetError("", f"Two budgets are of {limit.resource} per {limit.window}", "one of them")
+        found[limit.resource, limit.window] = limit
     return tuple(found.values())
 
 

@@ -1,7 +1,7 @@
-"""Meters: how much of a thing may be used in a window, how much has been, how much what runs now holds of it.
+"""Meters: how much of a resource an account may use in a window, has used, and has reserved for running work.
 
-The scripts alone move them (store/lua/lib/meters.lua, where their texts are described); this module writes
-limits as the scripts read them, and reads sheets.
+Only the scripts change meters (store/lua/lib/meters.lua, which describes their text form). This module writes
+limits as the scripts read them, reads budgets, and repeats the arithmetic of a claim.
 """
 
 from __future__ import annotations
@@ -15,236 +15,248 @@ from urllib.parse import unquote
 
 from pydantic import Field
 
-from gridq.protocol.models import MOST_USED, Limit, ProtocolModel, Thing
+from gridq.protocol.models import MAX_USAGE, Limit, ProtocolModel, Resource
 from gridq.protocol.money import dollars
 from gridq.protocol.queue_names import OWN_KIND, kind_of
 
 OWN, GRID = "own", "grid"
-"""The two sheets of a seat: by its machine, and by the grid's quotas file."""
+"""The two accounts of a seat: limits that its machine sets, and limits from the grid's quotas file."""
 
-WHOLE = "g"
-"""The sheet of the whole grid, among the shared ones."""
+WHOLE_GRID = "g"
+"""The shared account of the whole grid."""
 
-KINDS = {"a": "agent", "t": "team", "o": "owner", "f": "family"}
-"""Whose a shared sheet is, by the first letter of its name."""
+ACCOUNT_KINDS = {"a": "agent", "t": "team", "o": "owner", "f": "family"}
+"""The kinds of shared accounts, by the first letter of their names."""
 
 _METER = re.compile(r"(\w+)/([^/]+)/(\d+)/(\d+)/(\d+)/(\d*)")
-_UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNIT_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-class Expects(NamedTuple):
-    """What a stage is estimated to use: tokens in and out; its own time-out, where it has one."""
+class UsageEstimate(NamedTuple):
+    """The tokens that a stage is expected to use, and its own timeout if it has one."""
 
     tokens_in: int = 0
     tokens_out: int = 0
     timeout_ms: int | None = None
 
     @classmethod
-    def read(cls, text: str) -> Expects:
-        """As the scripts are told it: `in out`, or `in out timeout`."""
+    def parse(cls, text: str) -> UsageEstimate:
+        """Read the text form that the scripts use: `in out`, or `in out timeout_ms`."""
         return cls(*map(int, text.split()))
 
-    def text(self) -> str:
-        """As the scripts are told it."""
+    def to_text(self) -> str:
+        """Return the text form that the scripts use."""
         return " ".join(str(number) for number in self if number is not None)
 
     @property
     def tokens(self) -> int:
-        """In and out."""
         return self.tokens_in + self.tokens_out
 
 
-UNKNOWN = Expects()
+NO_ESTIMATE = UsageEstimate()
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """What a seat asks for, by its record: micro-dollars a million tokens in and out (`prices`), and for an
-    hour of a slot (`hourly`); `timeout_ms`: of a stage that has none of its own; `takes`: by queue for how
-    many ms a stage is expected to hold a slot, as far as that was measured.
+class SeatRates:
+    """What a seat charges, from its record in Redis.
+
+    `prices`: micro-dollars per million tokens, in and out. `hourly`: micro-dollars per slot and hour.
+    `timeout_ms`: the time limit of stages that have none of their own. `run_times`: how many ms a stage is
+    expected to occupy a slot, by queue, as far as it was measured.
     """
 
     prices: tuple[int, int] = (0, 0)
     hourly: int = 0
     timeout_ms: int = 0
-    takes: Mapping[str, int] = field(default_factory=dict)
+    run_times: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, record: Mapping[str, str]) -> Rates:
-        """Of a seat's record."""
-        cost_in, cost_out = (record.get("prices") or "0 0").split()
+    def from_record(cls, record: Mapping[str, str]) -> SeatRates:
+        """Read the rates from a seat's record."""
+        price_in, price_out = (record.get("prices") or "0 0").split()
         hourly, timeout = (record.get("hourly") or "0 0").split()
-        takes = dict(each.split("=") for each in record.get("takes", "").split())
-        times = {queue: int(ms) for queue, ms in takes.items()}
-        return cls((int(cost_in), int(cost_out)), int(hourly), int(timeout), times)
+        pairs = dict(each.split("=") for each in record.get("takes", "").split())
+        run_times = {queue: int(ms) for queue, ms in pairs.items()}
+        return cls((int(price_in), int(price_out)), int(hourly), int(timeout), run_times)
 
-    def guess(self, queue: str, expects: Expects) -> int:
-        """What a stage of a queue is estimated to cost, in micro-dollars (lib/meters.lua: estimate)."""
-        cost_in, cost_out = self.prices
-        guess = -(-(expects.tokens_in * cost_in + expects.tokens_out * cost_out) // 1_000_000)
+    def estimate_cost(self, queue: str, estimate: UsageEstimate) -> int:
+        """Return the expected cost of a stage from `queue` in micro-dollars (lib/meters.lua: estimate)."""
+        price_in, price_out = self.prices
+        cost = -(-(estimate.tokens_in * price_in + estimate.tokens_out * price_out) // 1_000_000)
         if self.hourly and kind_of(queue) != OWN_KIND:
-            timeout = self.timeout_ms if expects.timeout_ms is None else expects.timeout_ms
-            lasts = self.takes.get(queue, max(self.takes.values(), default=timeout))
-            guess += min(-(-self.hourly * min(lasts, timeout) // 3_600_000), MOST_USED)
-        return guess
+            timeout = self.timeout_ms if estimate.timeout_ms is None else estimate.timeout_ms
+            run_time = self.run_times.get(queue, max(self.run_times.values(), default=timeout))
+            cost += min(-(-self.hourly * min(run_time, timeout) // 3_600_000), MAX_USAGE)
+        return cost
 
 
-FREE = Rates()
+FREE = SeatRates()
 
 
 class Meter(ProtocolModel):
-    """One meter of a bearer: `own` or `grid` of a seat; of those that several share `g` (the whole grid),
-    `o:<owner>`, `f:<family>`, `a:<agent>`, `t:<team>`. Amounts are micro-dollars, tokens, requests, jobs, or
-    stages at once; `turn` is in ms since 1970, None where the window has not begun, or nobody knows.
+    """One limit of an account, and what of it is used and reserved.
+
+    A seat has the accounts `own` and `grid`. Shared accounts are `g` (the whole grid), `o:<owner>`,
+    `f:<family>`, `a:<agent>` and `t:<team>`. Amounts are micro-dollars, tokens, requests, jobs or parallel
+    stages.
     """
 
-    bearer: str
-    thing: Thing
+    account: str
+    resource: Resource
     window: str
     limit: int
     used: int = 0
-    held: int = 0
-    turn: int | None = None
-    queues: tuple[str, ...] = Field((), description="those alone in which it binds; empty: all")
+    reserved: int = Field(0, description="for stages or jobs that run now")
+    resets_at: int | None = Field(
+        None, description="ms since 1970; null if the window has not begun, or its end is not known"
+    )
+    queues: tuple[str, ...] = Field((), description="the queues that the limit applies to; empty: all")
 
     @property
     def name(self) -> str:
-        """`money/day`: what it is among those of its bearer."""
-        return f"{self.thing}/{self.window}"
+        """Its name within its account, such as `money/day`."""
+        return f"{self.resource}/{self.window}"
 
     @property
     def remaining(self) -> int:
-        """What may still be held; below nothing where actual use went over."""
-        return self.limit - self.used - self.held
+        """The amount that can still be reserved; negative if actual use exceeded the limit."""
+        return self.limit - self.used - self.reserved
 
     @property
-    def share(self) -> float:
+    def remaining_fraction(self) -> float:
         """The part of the limit that is left, 0 to 1."""
         return min(1.0, max(0.0, self.remaining / self.limit)) if self.limit else 0.0
 
-    def binds_in(self, queue: str) -> bool:
+    def applies_to(self, queue: str) -> bool:
         return not self.queues or queue in self.queues
 
     @property
     def title(self) -> str:
-        """`money a day`: the same in words."""
-        return f"{_called(self.thing)}{per(self.window)}"
+        """The same as `name` in words, such as `money a day`."""
+        return f"{_unit_of(self.resource)}{describe_window(self.window)}"
 
-    def told(self, amount: int) -> str:
-        """An amount of its thing in words: `$0.02`, `12 requests`."""
-        return dollars(amount) if self.thing == "money" else f"{amount} {_called(self.thing)}"
+    def format_amount(self, amount: int) -> str:
+        """Return an amount with its unit: `$0.02`, `12 requests`."""
+        return dollars(amount) if self.resource == "money" else f"{amount} {_unit_of(self.resource)}"
 
-    def words(self) -> str:
-        """`$0.02 left of $5.00 a day`."""
-        return f"{self.told(max(self.remaining, 0))} left of {self.told(self.limit)}{per(self.window)}"
-
-
-def sharer(name: str) -> str:
-    """Whose a shared sheet is, in words."""
-    return "the whole grid" if name == WHOLE else f"{KINDS[name[0]]} {sharer_name(name)}"
+    def describe(self) -> str:
+        """Return what is left, such as `$0.02 left of $5.00 a day`."""
+        left, limit = self.format_amount(max(self.remaining, 0)), self.format_amount(self.limit)
+        return f"{left} left of {limit}{describe_window(self.window)}"
 
 
-def sharer_name(name: str) -> str:
-    """The name of whose a shared sheet is: of a family, which is known by its slug, as people write it."""
-    return unquote(name[2:]) if name[:2] == "f:" else name[2:]
+def describe_account(name: str) -> str:
+    """Return a shared account in words: `agent ann`, `the whole grid`."""
+    return "the whole grid" if name == WHOLE_GRID else f"{ACCOUNT_KINDS[name[0]]} {account_name(name)}"
 
 
-def whose(meter: Meter, seat: str) -> str:
-    """Who has a meter that binds a seat."""
-    return seat if meter.bearer in (OWN, GRID) else sharer(meter.bearer)
+def account_name(account: str) -> str:
+    """Return the name of an account's holder; a family's slug is decoded to the name that people write."""
+    return unquote(account[2:]) if account[:2] == "f:" else account[2:]
 
 
-def short(meter: Meter, seat: str) -> str:
-    """In words, that a meter has too little left for a stage on a seat, and until when."""
-    turn = f", until {clock(meter.turn)}" if meter.turn is not None else ""
-    return f"{whose(meter, seat)} has {meter.words()}{turn}"
+def describe_holder(meter: Meter, seat: str) -> str:
+    """Return who holds a meter that applies to `seat`: the seat itself, or a shared account in words."""
+    return seat if meter.account in (OWN, GRID) else describe_account(meter.account)
 
 
-def clock(ms: int) -> str:
-    """An instant in the reader's own time, with its day where that is not today."""
+def describe_shortage(meter: Meter, seat: str) -> str:
+    """Return a sentence part saying that a meter has too little left for a stage on `seat`, and until when."""
+    until = f", until {format_local_time(meter.resets_at)}" if meter.resets_at is not None else ""
+    return f"{describe_holder(meter, seat)} has {meter.describe()}{until}"
+
+
+def format_local_time(ms: int) -> str:
+    """Return an instant (ms since 1970) in local time, with its date unless that is today."""
     then, today = time.localtime(ms / 1000), time.localtime()
     return time.strftime("%H:%M" if then[:3] == today[:3] else "%Y-%m-%d %H:%M", then)
 
 
-def _called(thing: Thing) -> str:
-    return "stages" if thing == "parallel" else thing
+def _unit_of(resource: Resource) -> str:
+    return "stages" if resource == "parallel" else resource
 
 
-def per(window: str) -> str:
-    """` a day`, ` in 5h`, ` at once`."""
+def describe_window(window: str) -> str:
+    """Return a window in words that follow an amount: ` a day`, ` in 5h`, ` at once`."""
     return " at once" if window == "-" else f" in {window}" if window[0].isdigit() else f" a {window}"
 
 
-def span(window: str) -> int | None:
-    """How long a window lasts that begins with its first use, in ms; None: one of the calendar's, or none."""
-    return int(window[:-1]) * _UNITS[window[-1]] if window[0].isdigit() else None
+def rolling_window_ms(window: str) -> int | None:
+    """Return the length in ms of a window that begins with its first use; None for any other window."""
+    return int(window[:-1]) * _UNIT_MS[window[-1]] if window[0].isdigit() else None
 
 
-def text(limits: Iterable[Limit]) -> str:
-    """Limits as the scripts read them."""
-    return " ".join(f"{limit.thing}/{limit.window}/{limit.most}" for limit in limits)
+def format_limits(limits: Iterable[Limit]) -> str:
+    """Return limits in the text form that the scripts read."""
+    return " ".join(f"{limit.resource}/{limit.window}/{limit.amount}" for limit in limits)
 
 
-def sheet(raw: bytes | str | None, bearer: str, now_ms: float, queues: tuple[str, ...] = ()) -> list[Meter]:
-    """The meters of one sheet as they are at `now_ms`: what has turned is empty again."""
+def parse_budget(
+    raw: bytes | str | None, account: str, now_ms: float, queues: tuple[str, ...] = ()
+) -> list[Meter]:
+    """Read the meters of `account` as they stand at `now_ms`; a window that has ended counts as unused."""
     if not raw:
         return []
-    found = []
-    for thing, window, limit, used, held, turn in _METER.findall(
-        raw if isinstance(raw, str) else raw.decode()
-    ):
-        over = turn != "" and int(turn) <= now_ms
-        found.append(
+    meters = []
+    text = raw if isinstance(raw, str) else raw.decode()
+    for resource, window, limit, used, reserved, resets_at in _METER.findall(text):
+        ended = resets_at != "" and int(resets_at) <= now_ms
+        meters.append(
             Meter(
-                bearer=bearer,
-                thing=thing,
+                account=account,
+                resource=resource,
                 window=window,
                 limit=int(limit),
-                used=0 if over else int(used),
-                held=int(held),
-                turn=None if over or turn == "" else int(turn),
+                used=0 if ended else int(used),
+                reserved=int(reserved),
+                resets_at=None if ended or resets_at == "" else int(resets_at),
                 queues=queues,
             )
         )
-    return found
+    return meters
 
 
-def shared_names(raw: bytes | str | None) -> dict[str, tuple[str, ...]]:
-    """The shared sheets that bind a seat, by its record's `shared`: name → the queues in which it does;
-    empty: in all.
+def parse_shared_accounts(raw: bytes | str | None) -> dict[str, tuple[str, ...]]:
+    """Read the field `shared` of a seat's record: the shared accounts that apply to it, each with its queues
+    (empty: all).
     """
-    found: dict[str, tuple[str, ...]] = {}
+    accounts: dict[str, tuple[str, ...]] = {}
     for word in ((raw if isinstance(raw, str) else raw.decode()) if raw else "").split():
-        queue, binds, names = word.rpartition("=")
+        queue, separator, names = word.rpartition("=")
         for name in names.split(","):
-            found[name] = (*found.get(name, ()), queue) if binds else ()
-    return found
+            accounts[name] = (*accounts.get(name, ()), queue) if separator else ()
+    return accounts
 
 
-def lacking(meters: Iterable[Meter], queue: str, cost: int, expects: Expects, rates: Rates) -> Meter | None:
-    """Of the meters that bind a seat the first that has no room for a stage of a queue which is said to cost
-    so many micro-dollars; None where all have. As a claim looks at them (lib/meters.lua: lacking).
+def find_shortage(
+    meters: Iterable[Meter], queue: str, cost: int, estimate: UsageEstimate, rates: SeatRates
+) -> Meter | None:
+    """Return the first meter with no room for a stage from `queue` of declared `cost` (micro-dollars), or None.
+
+    It decides as a claim does (lib/meters.lua: lacking).
     """
-    found = needs(meters, queue, cost, expects, rates)
-    return next((meter for meter, need in found if meter.remaining < need), None)
+    needs = list_needs(meters, queue, cost, estimate, rates)
+    return next((meter for meter, need in needs if meter.remaining < need), None)
 
 
-def needs(
-    meters: Iterable[Meter], queue: str, cost: int, expects: Expects, rates: Rates
+def list_needs(
+    meters: Iterable[Meter], queue: str, cost: int, estimate: UsageEstimate, rates: SeatRates
 ) -> Iterator[tuple[Meter, int]]:
-    """Each meter that binds in a queue, and how much of it a claim of such a stage asks for."""
-    guess = rates.guess(queue, expects)
-    free = kind_of(queue) == OWN_KIND
-    if free and not cost:
+    """Yield each meter that applies to `queue`, with the amount that a claim of such a stage reserves."""
+    expected_cost = rates.estimate_cost(queue, estimate)
+    is_grid_queue = kind_of(queue) == OWN_KIND
+    if is_grid_queue and not cost:
         return
     for meter in meters:
-        if meter.binds_in(queue) and not (free and meter.thing != "money"):
-            if meter.thing == "money":
-                yield meter, max(cost, min(guess, max(meter.limit, 1)))
+        if meter.applies_to(queue) and not (is_grid_queue and meter.resource != "money"):
+            if meter.resource == "money":
+                yield meter, max(cost, min(expected_cost, max(meter.limit, 1)))
             else:
-                yield meter, max(1, min(expects.tokens, meter.limit)) if meter.thing == "tokens" else 1
+                yield meter, max(1, min(estimate.tokens, meter.limit)) if meter.resource == "tokens" else 1
 
 
-def tightest(meters: Iterable[Meter], thing: Thing) -> Meter | None:
-    """The meter of a thing with least left of it; None where there is none."""
-    return min((meter for meter in meters if meter.thing == thing), key=lambda m: m.remaining, default=None)
+def find_tightest(meters: Iterable[Meter], resource: Resource) -> Meter | None:
+    """Return the meter of `resource` with the least left, or None if there is none."""
+    return min(
+        (meter for meter in meters if meter.resource == resource), key=lambda m: m.remaining, default=None
+    )

@@ -61,7 +61,7 @@ class Estimate(ProtocolModel):
         return self.tokens_in + self.tokens_out
 
 
-MOST_USED = 10**12
+MAX_USAGE = 10**12
 """What one attempt may have used of a thing at most, in micro-dollars or tokens: a profile that says more is
 mistaken, and sums that scripts keep in 53 bits must stay whole.
 """
@@ -85,8 +85,8 @@ class Usage(ProtocolModel):
     seconds: float = Field(0.0, ge=0)
 
     def bounded(self) -> Usage:
-        """The same, and of nothing more than MOST_USED."""
-        over = {name: MOST_USED for name in _COUNTS if (getattr(self, name) or 0) > MOST_USED}
+        """The same, and of nothing more than MAX_USAGE."""
+        over = {name: MAX_USAGE for name in _COUNTS if (getattr(self, name) or 0) > MAX_USAGE}
         return self.model_copy(update=over) if over else self
 
     def tokens(self) -> dict[str, int]:
@@ -107,7 +107,7 @@ _NUMBERS = [name for name in Usage.model_fields if name not in ("micro_dollars",
 _COUNTS = ["micro_dollars", *(name for name in _NUMBERS if name != "seconds")]
 
 
-Thing = Literal["money", "tokens", "requests", "jobs", "parallel"]
+Resource = Literal["money", "tokens", "requests", "jobs", "parallel"]
 
 
 class Limit(ProtocolModel):
@@ -118,9 +118,9 @@ class Limit(ProtocolModel):
     first use on.
     """
 
-    thing: Thing
+    resource: Resource
     window: str = Field(pattern=r"^(month|week|day|-|[1-9][0-9]{0,5}[mhd])$")
-    most: int = Field(ge=0, le=10**15)
+    amount: int = Field(ge=0, le=10**15)
 
 
 class SeatOffer(ProtocolModel):

@@ -1,6 +1,6 @@
-"""docs/states.md as text, made from the tables of `gridq.protocol.states`.
+"""docs/reference/states.md as text, made from the tables of `gridq.protocol.states`.
 
-`python -m gridq.protocol.state_diagram > docs/states.md`, or `make states`.
+`python -m gridq.protocol.state_diagram > docs/reference/states.md`, or `make states`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def section(title: str, about: str, states: Mapping[Any, str], moves: Moves) -> 
 
 
 def document() -> str:
-    """The whole of docs/states.md."""
+    """The whole of docs/reference/states.md."""
     return (
         HEAD
         + section("Jobs", ABOUT_JOBS, JOBS, JOB_MOVES)

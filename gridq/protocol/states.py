@@ -1,6 +1,6 @@
 """The states of jobs, stages and attempts, what each means, and which script moves each: as data.
 
-docs/states.md shows the same as diagrams (`gridq.protocol.state_diagram`), and the tests of the protocol hold
+docs/reference/states.md shows the same as diagrams (`gridq.protocol.state_diagram`), and the tests of the protocol hold
 every move that they see to these tables. A script is one step that nobody can look into, so a move is from
 what stood there before a call to what stands there after it.
 """

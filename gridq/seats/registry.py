@@ -24,7 +24,7 @@ from gridq.protocol.meters import (
     Meter,
     SeatRates,
     find_shortage,
-    parse_shared_budgets,
+    parse_shared_accounts,
     parse_budget,
     find_tightest,
 )
@@ -154,7 +154,7 @@ def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes])
     fields |= {"concurrency": int(record["concurrency"]), "busy": busy, "wake_ups": wake_ups}
     fields |= {"warm": record.get("warm", "").split(), "stale": text is None and said.kind != ROUTER_KIND}
     fields["meters"] = _meters(record, now, shared)
-    rates = SeatRates.read(record)
+    rates = SeatRates.from_record(record)
     fields |= {"prices": rates.prices, "hourly": rates.hourly, "rates": rates}
     fields |= _limits(record, fields["meters"], now, claims, oldest)
     fields["reliability"] = round(reliability(record.get("reliability"), now * 1000), 3)
@@ -171,7 +171,7 @@ def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes])
 def _meters(record: dict[str, str], now: float, shared: dict[bytes, bytes]) -> list[Meter]:
     """All meters that bind a seat, each with the queues in which it does."""
     found = [meter for which in (OWN, GRID) for meter in parse_budget(record.get(which), which, now * 1000)]
-    for name, queues_of_it in parse_shared_budgets(record.get("shared_budgets")).items():
+    for name, queues_of_it in parse_shared_accounts(record.get("shared_budgets")).items():
         found += parse_budget(shared.get(name.encode()), name, now * 1000, queues_of_it)
     return found
 

@@ -12,7 +12,7 @@ from gridq.graph.plan import Plan, Step
 from gridq.profiles.profile import Profile
 from gridq.protocol import queue_names
 from gridq.protocol.meters import UsageEstimate
-from gridq.protocol.models import MOST_USED, StageCall
+from gridq.protocol.models import MAX_USAGE, StageCall
 
 BYTES_A_TOKEN = 4
 """Of JSON: English prose has somewhat more, code and other languages somewhat less."""
@@ -55,7 +55,7 @@ def format_expected(expect_usage: Mapping[int, UsageEstimate]) -> list[str]:
     """The job's fields that say so to the scripts: `tk:<step>` → "in out", or "in out timeout" where it has a
     time-out of its own.
     """
-    return [word for step, expects in expect_usage.items() for word in (f"tokens:{step}", expects.text())]
+    return [word for step, expects in expect_usage.items() for word in (f"tokens:{step}", expects.to_text())]
 
 
 def expect_usage(found: Sequence[TokenEstimate], value: bytes, length: int) -> dict[int, UsageEstimate]:
@@ -85,6 +85,6 @@ def _of(step: Step, profile: Profile) -> tuple[int, int]:
     for op in step.ops:
         call = StageCall(id=op.id, name=op.name, path=op.path, implementation=op.implementation)
         estimate = profile.estimate(call, op.input[2] if op.input[0] == "cfg" else {})
-        tokens_in += min(estimate.tokens_in, MOST_USED)
-        tokens_out += min(estimate.tokens_out, MOST_USED)
+        tokens_in += min(estimate.tokens_in, MAX_USAGE)
+        tokens_out += min(estimate.tokens_out, MAX_USAGE)
     return tokens_in, tokens_out

@@ -1,7 +1,7 @@
-"""When a stage that is submitted now would start: a function of what stands in queues and who serves them.
+"""Estimate when a stage would start if it were submitted now: a function of a queue snapshot.
 
-What comes later is not foreseen, so work that others may overtake can start later than is said here, and what
-a seat prefers for its loaded model is not looked at. Times are in seconds.
+Work that comes later is not foreseen, so a stage that others may overtake can start later than estimated. A
+seat's preference for its loaded model is ignored. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -15,32 +15,39 @@ from dataclasses import dataclass, replace
 from gridq.protocol.models import Service
 from gridq.protocol.queue_names import kind_of
 from gridq.protocol.running_times import MEMORY, NINETY
-from gridq.submission.queue_snapshot import Ask, Board, Group, Seat, together
+from gridq.submission.queue_snapshot import (
+    QueueSnapshot,
+    SeatGroup,
+    SeatLoad,
+    StageRequest,
+    combine_services,
+)
 
-ROUNDS = 4
-"""Stages of each slot that are gone through one by one; those behind them by the slots' rates."""
+STAGES_PER_SLOT = 4
+"""Stages of each slot that are simulated one by one; the others count by the slots' rates."""
 
-ORDER = 0.15
-"""How far off the order of those who go first may be, as a part of the wait: whose turn it is on seats of
-several queues is only known on the average.
+ORDER_ERROR = 0.15
+"""The error of the order, as a part of the wait: on seats of several queues, whose turn it is is only known on
+average.
 """
 
-SPARE = 1.2
-"""By how much more than reckoned the waits were seen to spread (`python -m benchmarks forecast`)."""
+SPREAD_FACTOR = 1.2
+"""By how much more than computed the waits were seen to spread (`python -m benchmarks forecast`)."""
 
-SHORTEST = 1e-6
-"""Seconds that a stage takes at least."""
+MIN_STAGE_SECONDS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """When the stage would start, from now.
+class StartForecast:
+    """When a stage would start, in seconds from now.
 
-    `position` 1 is the next of the stages that its `concurrency` slots can serve; None where nobody takes such a
-    stage. Eight times of ten it starts between `low` and `high`; all three are None there, and where nobody
-    has measured how long stages take here. `rate`: stages that its slots begin in a second. `bottleneck` says
-    what it waits for, empty where it would start at once. `turns_in`: until a window turns before which none
-    of its seats' budgets has room for the stage, whatever ends meanwhile; 0: some may have before.
+    `position`: its place among the stages that its `concurrency` slots can serve, from 1; None if no seat takes
+    it. In eight of ten cases it starts between `low` and `high`. `p50`, `low` and `high` are None if no seat
+    takes it, or nobody has measured how long stages take. `rate`: stages that its slots start in a second.
+    `bottleneck`: what it waits for, empty if it would start at once. `resets_in`: seconds until a window resets,
+    before which none of its seats' budgets has room for it, whatever ends meanwhile; 0 if one may have.
+    `faster_queue`: another queue that would run it now. `as_interactive`: the forecast of a batch stage, were it
+    interactive.
     """
 
     queue: str
@@ -51,208 +58,240 @@ class Forecast:
     high: float | None
     bottleneck: str = ""
     rate: float | None = None
-    turns_in: float = 0.0
+    resets_in: float = 0.0
+    faster_queue: str | None = None
+    as_interactive: StartForecast | None = None
 
     @property
-    def now(self) -> bool:
+    def is_now(self) -> bool:
         """Whether it would start at once."""
         return self.p50 == 0.0
 
 
-def forecast(board: Board, ask: Ask) -> Forecast:
-    """When a stage would start that is admitted now: on the seats that come to it first."""
-    groups = board.groups(ask)
+def forecast_start(snapshot: QueueSnapshot, request: StageRequest) -> StartForecast:
+    """Estimate when a stage would start, on the seats that come to it first, without alternatives."""
+    groups = snapshot.group_seats(request)
     concurrency = sum(group.concurrency for group in groups)
     if not concurrency:
-        return Forecast(ask.queue, None, 0, None, None, None, _nobody(board, ask))
-    found = [_on(group, ask) for group in groups]
-    best = min(found, key=lambda one: (one.p50 is None, one.p50 or 0.0, one.position or 0))
-    rates = [one.rate for one in found if one.rate]
-    bottleneck = "" if best.now else _bottleneck(ask, groups, concurrency)
-    turns = 0.0
-    if all(group.later for group in groups):
-        turns = min(room[0] for room in board.rooms(ask) if room is not None)
+        bottleneck = _explain_no_seat(snapshot, request)
+        return StartForecast(request.queue, None, 0, None, None, None, bottleneck)
+    forecasts = [_forecast_group(group, request) for group in groups]
+    best = min(forecasts, key=lambda one: (one.p50 is None, one.p50 or 0.0, one.position or 0))
+    rates = [one.rate for one in forecasts if one.rate]
+    bottleneck = "" if best.is_now else _find_bottleneck(request, groups, concurrency)
+    resets_in = 0.0
+    if all(group.after_reset for group in groups):
+        resets_in = min(room.wait for room in snapshot.find_rooms(request) if room is not None)
     return replace(
-        best, concurrency=concurrency, rate=sum(rates) or None, bottleneck=bottleneck, turns_in=turns
+        best, concurrency=concurrency, rate=sum(rates) or None, bottleneck=bottleneck, resets_in=resets_in
     )
 
 
-def _on(group: Group, ask: Ask) -> Forecast:
-    """When it would start on the seats of one group."""
-    position = math.floor(group.ahead(ask) + 0.5) + 1
-    pace = _pace(group, ask)
-    if position <= group.free:
-        return Forecast(ask.queue, position, group.concurrency, 0.0, 0.0, 0.0, "", pace.rate)
-    if pace.rate is None or not pace.whole:
-        return Forecast(ask.queue, position, group.concurrency, None, None, None, "", pace.rate)
-    start = _start(pace, position)
-    off = SPARE * NINETY * _spread(start, position, position - group.free, pace)
-    least = min(seat.back_in or 0.0 for seat in group.seats) if group.later else 0.0
-    low = max(start - off, least)
-    if any(seat.held_up and not seat.running for seat in group.seats):
-        low = least  # what is held elsewhere may be given back at any moment
-    return Forecast(ask.queue, position, group.concurrency, start, low, start + off, "", pace.rate)
+def forecast_with_alternatives(snapshot: QueueSnapshot, request: StageRequest) -> StartForecast:
+    """Estimate when a stage would start; if not at once, also where, or how, it would start sooner."""
+    forecast = forecast_start(snapshot, request)
+    if forecast.is_now:
+        return forecast
+    return replace(
+        forecast,
+        faster_queue=find_faster_queue(snapshot, request),
+        as_interactive=forecast_start(snapshot, replace(request, prio=0)) if request.prio else None,
+    )
 
 
-def elsewhere(board: Board, ask: Ask) -> str | None:
-    """The queue of the same kind that would run such a stage now: a family that its queue belongs to, or the
-    kind's `any`; None where there is none.
-    """
-    serving = {seat.seat for seat in board.seats if ask.queue in seat.queues}
-    kind = kind_of(ask.queue)
-    by_queue: dict[str, set[str]] = defaultdict(set)
-    for seat in board.seats:
+def find_faster_queue(snapshot: QueueSnapshot, request: StageRequest) -> str | None:
+    """Return a queue of the same kind that would run a stage now: a family, or the kind's `any`; else None."""
+    serving = {seat.seat for seat in snapshot.seats if request.queue in seat.queues}
+    kind = kind_of(request.queue)
+    seats_of: dict[str, set[str]] = defaultdict(set)
+    for seat in snapshot.seats:
         for queue in seat.queues:
-            by_queue[queue].add(seat.seat)
-    free = {seat.seat: seat.free for seat in board.seats}
+            seats_of[queue].add(seat.seat)
+    free = {seat.seat: seat.free for seat in snapshot.seats}
     wider = [
         queue
-        for queue, seats in by_queue.items()
-        if queue != ask.queue
+        for queue, seats in seats_of.items()
+        if queue != request.queue
         and kind_of(queue) == kind
         and (queue == f"{kind}:any" or (serving and seats > serving))
         and any(free[seat] for seat in seats)
-        and forecast(board, replace(ask, queue=queue)).now
+        and forecast_start(snapshot, replace(request, queue=queue)).is_now
     ]
-    return min(wider, key=lambda queue: (len(by_queue[queue]), queue.endswith(":any"), queue), default=None)
+    return min(wider, key=lambda queue: (len(seats_of[queue]), queue.endswith(":any"), queue), default=None)
 
 
-def _nobody(board: Board, ask: Ask) -> str:
-    serving = [seat for seat in board.seats if ask.queue in seat.queues]
-    if not serving:
-        return f"no live seat serves {ask.queue}"
-    if any(seat.back_in is not None and seat.seat not in ask.excluded for seat in serving):
-        return _budgets(ask, [seat for seat in serving if seat.seat not in ask.excluded])
-    if all(seat.seat in ask.excluded for seat in serving):
-        return f"no seat of {ask.queue} has what the stage needs"
-    return f"no seat of {ask.queue} takes work now"
-
-
-def _budgets(ask: Ask, seats: Sequence[Seat]) -> str:
-    told = dict.fromkeys(filter(None, (seat.short_of(ask) for seat in seats)))
-    return f"the budgets of the seats of {ask.queue}" + (": " + "; ".join([*told][:3]) if told else "")
-
-
-# -- how long that takes
-
-
-def _service(board: Board, seat: Seat, mix: Mapping[str, float]) -> Service | None:
-    """How long a stage of the `mix` (queue → how many) holds a slot of the seat; None: never measured."""
-    found = []
-    for queue, count in mix.items():
-        service = seat.service.get(queue) or board.measured.get(queue)
-        if service is None and seat.service:
-            service = together(list(seat.service.values()))
-        if service is None:
-            return None
-        found.append((service, count))
-    whole = sum(count for _, count in found)
-    return Service(
-        n=sum(service.n for service, _ in found),
-        mean=sum(service.mean * count for service, count in found) / whole,
-        p50=sum(service.p50 * count for service, count in found) / whole,
-        p90=sum(service.p90 * count for service, count in found) / whole,
+def _forecast_group(group: SeatGroup, request: StageRequest) -> StartForecast:
+    """Estimate when a stage would start on the seats of one group."""
+    position = math.floor(group.count_ahead(request) + 0.5) + 1
+    pace = _find_pace(group, request)
+    if position <= group.free:
+        return StartForecast(request.queue, position, group.concurrency, 0.0, 0.0, 0.0, "", pace.rate)
+    if pace.rate is None or not pace.is_complete:
+        return StartForecast(request.queue, position, group.concurrency, None, None, None, "", pace.rate)
+    start = _estimate_start(pace, position)
+    margin = SPREAD_FACTOR * NINETY * _estimate_deviation(start, position, position - group.free, pace)
+    earliest = min(seat.back_in or 0.0 for seat in group.seats) if group.after_reset else 0.0
+    low = max(start - margin, earliest)
+    if any(seat.is_reserved and not seat.running for seat in group.seats):
+        low = earliest  # a reservation of another seat may be released at any moment
+    return StartForecast(
+        request.queue, position, group.concurrency, start, low, start + margin, "", pace.rate
     )
 
 
-def _period(seat: Seat, service: Service) -> float:
-    """Seconds from one stage of a slot to its next: as long as one takes, or as the seat's rate allows."""
-    hasty = seat.concurrency * 60 / seat.per_minute if seat.per_minute else 0.0
-    return max(service.mean, hasty, SHORTEST)
+# -- what binds
+
+
+def _explain_no_seat(snapshot: QueueSnapshot, request: StageRequest) -> str:
+    queue = request.queue
+    serving = [seat for seat in snapshot.seats if queue in seat.queues]
+    allowed = [seat for seat in serving if seat.seat not in request.excluded]
+    if not serving:
+        return f"no live seat serves {queue}"
+    if any(seat.back_in is not None for seat in allowed):
+        return _describe_budgets(request, allowed)
+    if not allowed:
+        return f"no seat of {queue} has what the stage needs"
+    return f"no seat of {queue} takes work now"
+
+
+def _find_bottleneck(request: StageRequest, groups: Sequence[SeatGroup], concurrency: int) -> str:
+    seats = [seat for group in groups for seat in group.seats]
+    rate_limited = [seat for group in groups for seat in _find_pace(group, request).rate_limited]
+    if len(rate_limited) == len(seats):
+        return f"requests_per_minute of {' and '.join(rate_limited[:3])}"
+    if all(seat.back_in or seat.is_reserved for seat in seats):
+        if all(seat.describe_shortage(request) for seat in seats):
+            return _describe_budgets(request, seats)
+        return f"every seat of {request.queue} pauses"
+    if concurrency == 1:
+        return f"the only slot of {request.queue}"
+    return f"the {concurrency} slots of {request.queue}"
+
+
+def _describe_budgets(request: StageRequest, seats: Sequence[SeatLoad]) -> str:
+    shortages = dict.fromkeys(filter(None, (seat.describe_shortage(request) for seat in seats)))
+    text = f"the budgets of the seats of {request.queue}"
+    return text + (": " + "; ".join([*shortages][:3]) if shortages else "")
+
+
+# -- how long stages take
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast seats go through what stands before a stage. `whole`: of each of them it was measured.
-    `concurrency`: when each is free, and the seconds of each stage after that, the first to be free first.
-    `varies`: standard deviation by mean of one stage; `measured`: of how many that is known. `rate`: stages a
-    second. `hasty`: the seats whose requests a minute are what holds them up.
+    """How fast seats work through what stands before a stage.
+
+    `is_complete`: all of them were measured. `slots`: for each slot when it is free, and the seconds from one
+    stage to the next after that, the first to be free first. `rate`: stages a second. `variation`: standard
+    deviation of a stage's time by its mean; `measured`: the number of stages it comes from. `rate_limited`: the
+    seats that their requests per minute slow down.
     """
 
-    whole: bool
-    concurrency: tuple[tuple[float, float], ...]
+    is_complete: bool
+    slots: tuple[tuple[float, float], ...]
     rate: float | None
-    varies: float
+    variation: float
     measured: int
-    hasty: tuple[str, ...]
+    rate_limited: tuple[str, ...]
 
 
-def _pace(group: Group, ask: Ask) -> Pace:
-    """The pace of a group; worked out once for each priority."""
-    found: Pace | None = group.known.get((ask.prio, ask.queue))
-    if found is None:
-        mix = group.mix(ask.prio, ask.queue)
-        services = [(seat, _service(group.board, seat, mix)) for seat in group.seats]
+def _find_pace(group: SeatGroup, request: StageRequest) -> Pace:
+    """Return the pace of a group, computed once for each priority and queue."""
+    pace: Pace | None = group.paces.get((request.prio, request.queue))
+    if pace is None:
+        mix = group.find_mix(request.prio, request.queue)
+        services = [(seat, _estimate_service(group.snapshot, seat, mix)) for seat in group.seats]
         known = [(seat, service) for seat, service in services if service is not None]
-        concurrency = _free_at(group.board, known)
+        slots = _find_free_times(group.snapshot, known)
         n = sum(service.n for _, service in known)
-        found = group.known[ask.prio, ask.queue] = Pace(
-            whole=len(known) == len(group.seats),
-            concurrency=tuple(sorted(concurrency)),
-            rate=sum(1 / period for _, period in concurrency) or None,
-            varies=sum(_variation(service) * service.n for _, service in known) / n if n else 0.0,
+        pace = group.paces[request.prio, request.queue] = Pace(
+            is_complete=len(known) == len(group.seats),
+            slots=tuple(sorted(slots)),
+            rate=sum(1 / period for _, period in slots) or None,
+            variation=sum(_find_variation(service) * service.n for _, service in known) / n if n else 0.0,
             measured=n,
-            hasty=tuple(seat.seat for seat, one in known if _period(seat, one) > max(one.mean, SHORTEST)),
+            rate_limited=tuple(
+                seat.seat for seat, one in known if _find_period(seat, one) > max(one.mean, MIN_STAGE_SECONDS)
+            ),
         )
-    return found
+    return pace
 
 
-def _free_at(board: Board, pool: Sequence[tuple[Seat, Service]]) -> list[tuple[float, float]]:
-    """(when it is free, seconds of each stage after that) of every slot; where a budget has no room for more
-    than what runs, of as many as run.
+def _estimate_service(snapshot: QueueSnapshot, seat: SeatLoad, mix: Mapping[str, float]) -> Service | None:
+    """Estimate how long a stage of the `mix` (queue → count) takes a slot of the seat; None: not measured."""
+    parts = []
+    for queue, count in mix.items():
+        service = seat.service.get(queue) or snapshot.measured.get(queue)
+        if service is None and seat.service:
+            service = combine_services(list(seat.service.values()))
+        if service is None:
+            return None
+        parts.append((service, count))
+    total = sum(count for _, count in parts)
+    return Service(
+        n=sum(service.n for service, _ in parts),
+        mean=sum(service.mean * count for service, count in parts) / total,
+        p50=sum(service.p50 * count for service, count in parts) / total,
+        p90=sum(service.p90 * count for service, count in parts) / total,
+    )
+
+
+def _find_period(seat: SeatLoad, service: Service) -> float:
+    """Return the seconds from one stage of a slot to its next: its run time, or what the rate limit allows."""
+    by_rate = seat.concurrency * 60 / seat.per_minute if seat.per_minute else 0.0
+    return max(service.mean, by_rate, MIN_STAGE_SECONDS)
+
+
+def _find_free_times(
+    snapshot: QueueSnapshot, known: Sequence[tuple[SeatLoad, Service]]
+) -> list[tuple[float, float]]:
+    """Return for each slot (when it is free, seconds from one stage to the next after that).
+
+    A seat whose budgets have no room for more than what runs has only as many slots as run.
     """
-    found = []
-    for seat, service in pool:
-        period = _period(seat, service)
+    slots = []
+    for seat, service in known:
+        period = _find_period(seat, service)
         earliest = max(seat.back_in or 0.0, seat.rate_in)
         for queue, elapsed in seat.running[: seat.concurrency]:
-            usual = (seat.service.get(queue) or board.measured.get(queue) or service).mean
-            found.append((max(usual - elapsed, usual / 10, earliest), period))
-        if not seat.held_up:
-            found += [(earliest, period)] * (seat.concurrency - len(seat.running))
+            usual = (seat.service.get(queue) or snapshot.measured.get(queue) or service).mean
+            slots.append((max(usual - elapsed, usual / 10, earliest), period))
+        if not seat.is_reserved:
+            slots += [(earliest, period)] * (seat.concurrency - len(seat.running))
         elif not seat.running:
-            found.append((max(service.mean, earliest), period))
-    return found
+            slots.append((max(service.mean, earliest), period))
+    return slots
 
 
-def _start(pace: Pace, position: int) -> float:
-    """When the stage that is the `position`th to start does."""
+def _estimate_start(pace: Pace, position: int) -> float:
+    """Estimate when the stage at `position` starts."""
     if position <= 1:
-        return pace.concurrency[0][0]
-    concurrency = list(pace.concurrency)  # sorted is a heap
-    one_by_one = min(position, ROUNDS * len(concurrency))
-    for _ in range(one_by_one - 1):
-        at, period = concurrency[0]
-        heapq.heapreplace(concurrency, (at + period, period))
-    return concurrency[0][0] + (position - one_by_one) / (pace.rate or 1.0)
+        return pace.slots[0][0]
+    slots = list(pace.slots)  # sorted, so it is a heap
+    simulated = min(position, STAGES_PER_SLOT * len(slots))
+    for _ in range(simulated - 1):
+        at, period = slots[0]
+        heapq.heapreplace(slots, (at + period, period))
+    return slots[0][0] + (position - simulated) / (pace.rate or 1.0)
 
 
-def _spread(start: float, position: int, ends: int, pace: Pace) -> float:
-    """The standard deviation of the wait: of the `ends` stages that must end first, of the mean itself, which
-    is known from so many stages only, and of who goes first. What was measured seldom is taken to vary more
-    than it did.
+def _estimate_deviation(start: float, position: int, ends: int, pace: Pace) -> float:
+    """Estimate the standard deviation of the wait.
+
+    It has three parts: the `ends` stages that must end first; the mean, which comes from so many stages only;
+    and the order. Times that were measured seldom are taken to vary more than they did.
     """
     measured, rate = min(pace.measured, MEMORY), pace.rate or 1.0
-    varies = max(pace.varies, 1 / math.sqrt(measured))
-    waiting = varies * math.sqrt(max(ends, 1)) / rate
-    order = math.hypot(start * ORDER, 0.5 / rate) if position > 1 else 0.0
-    return math.hypot(waiting, start * varies / math.sqrt(measured), order)
+    variation = max(pace.variation, 1 / math.sqrt(measured))
+    of_stages = variation * math.sqrt(max(ends, 1)) / rate
+    of_order = math.hypot(start * ORDER_ERROR, 0.5 / rate) if position > 1 else 0.0
+    return math.hypot(of_stages, start * variation / math.sqrt(measured), of_order)
 
 
-def _variation(service: Service) -> float:
-    """Standard deviation by mean, of log-normal run times."""
+def _find_variation(service: Service) -> float:
+    """Return standard deviation by mean, of log-normal run times."""
     if service.p50 <= 0:
         return 0.0
     sigma = math.log(max(service.p90 / service.p50, 1.0)) / NINETY
     return math.sqrt(math.expm1(min(sigma * sigma, 20.0)))
-
-
-def _bottleneck(ask: Ask, groups: Sequence[Group], concurrency: int) -> str:
-    hasty = [seat for group in groups for seat in _pace(group, ask).hasty]
-    if len(hasty) == sum(len(group.seats) for group in groups):
-        return f"requests_per_minute of {' and '.join(hasty[:3])}"
-    seats = [seat for group in groups for seat in group.seats]
-    if all(seat.back_in or seat.held_up for seat in seats):
-        poor = all(seat.short_of(ask) for seat in seats)
-        return _budgets(ask, seats) if poor else f"every seat of {ask.queue} pauses"
-    return f"the {concurrency} slots of {ask.queue}" if concurrency > 1 else f"the only slot of {ask.queue}"

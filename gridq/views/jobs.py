@@ -286,7 +286,7 @@ def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: 
         stage.wait_ms = None if ready is None else max(now - ready, 0) * 1000
         names = _text(one["excluded"]).split(",")  # "=seat", all but that one, stands beside the names of the others
         stage.excluded = tuple(name for name in names if name and not name.startswith("="))
-        stage.expects = UsageEstimate.read(_text(one["tokens"] or b"0 0"))
+        stage.expects = UsageEstimate.parse(_text(one["tokens"] or b"0 0"))
         stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _text(one["pending"])))
 
 

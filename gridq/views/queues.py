@@ -56,8 +56,8 @@ def queues(client: Redis, keys: Keys) -> list[QueueView]:
     look.hgetall(keys("concurrency"))
     look.zcard(keys("inbox"))
     look.zrange(keys("leases"), 0, -1)
-    format_local_time, busy, concurrency, inbox, leases = look.execute()
-    now = format_local_time[0] * 1000 + format_local_time[1] / 1000
+    server_time, busy, concurrency, inbox, leases = look.execute()
+    now = server_time[0] * 1000 + server_time[1] / 1000
     concurrency = {queue.decode(): int(count) for queue, count in concurrency.items()}
     found = (
         {queue.decode() for queue in busy} | concurrency.keys() | {q for seat in seats for q in seat.queues}
@@ -166,7 +166,7 @@ def _used_up(books: accounts.AccountsReport, agent: str, team: str) -> str:
         mine = (one.kind, one.name) in (("agent", agent), ("team", team)) and not one.what.startswith("jobs")
         if mine and one.limit is not None and (one.limit == 0 or one.spent > one.limit):
             used, limit = (dollars(n) if one.money else str(n) for n in (one.spent, one.limit))
-            until = f", until {clock(one.until)}" if one.until is not None else ""
+            until = f", until {format_local_time(one.until)}" if one.until is not None else ""
             told.append(f"{one.kind} {one.name} has used {used} of {limit} of its {one.what}{until}")
     return f"what the agent {agent!r} or its team may use is used up" + "".join(f"; {each}" for each in told)
 

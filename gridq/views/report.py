@@ -17,7 +17,7 @@ from redis import Redis
 from gridq.limits import ledger
 from gridq.limits.ledger import LATE, RECORDED, Entry
 from gridq.limits.quotas_file import SeatLimit
-from gridq.protocol.meters import OWN, Meter, sheet, span
+from gridq.protocol.meters import OWN, Meter, parse_budget, rolling_window_ms
 from gridq.protocol.models import Advertisement, Json, Limit
 from gridq.seats import registry
 from gridq.store.keys import Keys
@@ -135,12 +135,12 @@ class Told:
 def report(client: Redis, keys: Keys, month: tuple[int, int], now: int, told: Told) -> Report:
     """The report of the month that begins and ends at `month`, in ms; `now` by the server's clock."""
     start, end = month
-    ads = {ad.seat: ad for ad in registry.seats(client, keys)}
+    ads = {ad.seat: ad for ad in registry.read_advertisements(client, keys)}
     found: dict[str, SeatReport] = {}
 
     def of(seat: str) -> SeatReport:
         if seat not in found:
-            own = sheet(client.hget(keys("seat", seat), OWN), OWN, now)
+            own = parse_budget(client.hget(keys("seat", seat), OWN), OWN, now)
             limit = told.limits.get(seat, SeatLimit())
             found[seat] = _seat(seat, limit, own, ads.get(seat), end - start)
             found[seat].cost = told.seat_cost if limit.cost is None else limit.cost
@@ -161,10 +161,10 @@ def report(client: Redis, keys: Keys, month: tuple[int, int], now: int, told: To
 def _bounds(limits: Iterable[Meter | Limit], month: int, whole: float = 1.0) -> list[int]:
     """What each budget of money comes to in a month of so many ms, where `whole` of it is lent."""
     return [
-        int(most / Fraction(str(whole))) * month // (span(each.window) or CALENDAR_MS.get(each.window, month))
+        int(most / Fraction(str(whole))) * month // (rolling_window_ms(each.window) or CALENDAR_MS.get(each.window, month))
         for each in limits
-        if each.thing == "money"
-        for most in [each.limit if isinstance(each, Meter) else each.most]
+        if each.resource == "money"
+        for most in [each.limit if isinstance(each, Meter) else each.amount]
     ]
 
 

@@ -22,16 +22,16 @@ from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
 from gridq.limits.verification import verify
 from gridq.profiles.profile import StageContext
-from gridq.protocol.meters import Expects, Meter
+from gridq.protocol.meters import UsageEstimate, Meter
 from gridq.protocol.models import Json, Limit, SeatTerms, StageCall
-from gridq.seats.registry import LiveSeat, live_seats
+from gridq.seats.registry import LiveSeat, read_live_seats
 from gridq.submission.admission import Admission
 from gridq.submission.live_forecast import Lookout
 from gridq.submission.queue_snapshot import Ask
 from gridq.submission.start_forecast import Forecast
 from tests.builders import stage
 from tests.conftest import GridEnv
-from tests.fakes.model_server import OpenAIServer
+from tests.fakes.openai_server import OpenAIServer
 from tests.local_grid import LocalGrid
 from tests.waiting import wait_for
 from workers.profiles.llm import LlmProfile
@@ -82,11 +82,11 @@ class Desk:
 
     @property
     def seat(self) -> LiveSeat:
-        (seat,) = live_seats(self.grid.scripts.client, self.grid.scripts.keys)
+        (seat,) = read_live_seats(self.grid.scripts.client, self.grid.scripts.keys)
         return seat
 
     def meter(self, bearer: str, name: str) -> Meter:
-        return next(each for each in self.seat.meters if (each.bearer, each.name) == (bearer, name))
+        return next(each for each in self.seat.meters if (each.account, each.name) == (bearer, name))
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def explained(desk: Desk) -> list[dict[str, Any]]:
 
 def test_slots_side_by_side_never_overdraw(desk: Desk) -> None:
     """Each is held at a hundred tokens of answer, $0.001 and its prompt; the budget is of three."""
-    desk.may(Limit(thing="money", window="day", most=3_100))
+    desk.may(Limit(resource="money", window="day", amount=3_100))
     jobs = desk.ask(8)
     wait_for(lambda: desk.seat.busy == 3)
     [step] = explained(desk)
@@ -126,7 +126,7 @@ def test_slots_side_by_side_never_overdraw(desk: Desk) -> None:
     assert desk.seat.busy == 3
     held = desk.meter("own", "money/day")
     assert held.used == 0
-    assert 3_000 < held.held <= 3_100
+    assert 3_000 < held.reserved <= 3_100
     waits = desk.grid.client.waits_for(jobs[-1])
     assert "a budget does not suffice: m.llm has $0.00" in waits
     assert "left of $0.0031 a day" in waits
@@ -174,12 +174,12 @@ def test_what_seats_share_is_named_to_who_waits_for_it(desk: Desk, bearer: str, 
 
 
 def test_tokens_a_minute_are_held_before_they_are_used(desk: Desk) -> None:
-    desk.may(Limit(thing="tokens", window="1m", most=250))
+    desk.may(Limit(resource="tokens", window="1m", amount=250))
     desk.ask(8)
     wait_for(lambda: desk.seat.busy == 2)  # a hundred of answer each, and the prompt
     desk.api.go_on.set()
     wait_for(lambda: not desk.seat.busy)
-    assert desk.meter("own", "tokens/1m").held == 0
+    assert desk.meter("own", "tokens/1m").reserved == 0
 
 
 def test_what_is_foretold_is_what_the_claim_finds(desk: Desk) -> None:
@@ -187,11 +187,11 @@ def test_what_is_foretold_is_what_the_claim_finds(desk: Desk) -> None:
     look = desk.grid.client.admission.foresight.lookout
 
     def foretold(tokens: int) -> Forecast:
-        expects = Expects(4, tokens)
+        expects = UsageEstimate(4, tokens)
         wait_for(lambda: look.forecast(Ask("llm:any", "ann", expects=expects)).position is not None)
         return look.forecast(Ask("llm:any", "ann", expects=expects))
 
-    desk.may(Limit(thing="money", window="5h", most=3_100))
+    desk.may(Limit(resource="money", window="5h", amount=3_100))
     jobs = desk.ask(2)
     wait_for(lambda: desk.seat.busy == 2)
     sleep_over(look)

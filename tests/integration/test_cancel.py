@@ -17,7 +17,7 @@ from gridq.limits.accounts import read
 from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
 from gridq.profiles.profile import StageContext
-from gridq.protocol.meters import sheet
+from gridq.protocol.meters import parse_budget
 from gridq.protocol.models import Json, StageCall, Usage
 from gridq.protocol.states import JobState
 from gridq.store.connection import connect
@@ -27,7 +27,7 @@ from gridq.tasks import run_graph
 from tests.builders import retry, seq, stage
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BenchProfile
-from tests.fakes.model_server import OpenAIServer
+from tests.fakes.openai_server import OpenAIServer
 from tests.local_grid import BenchRunner, LocalGrid
 from tests.waiting import wait_for
 from workers.profiles.llm import LlmProfile
@@ -142,7 +142,7 @@ def test_while_it_waits_for_a_slot(slot: OneSlot) -> None:
 def test_between_two_stages_and_in_the_delay_of_a_retry(slot: OneSlot) -> None:
     graph = {"root": seq(stage("bench_echo"), retry(stage("bench_fail"), 3, delay_ms=60_000))}
     job = slot.client.submit(graph, {})
-    wait_for(lambda: any(entry.startswith(b"r:") for entry in slot.redis.zrange(slot.keys("delays"), 0, -1)))
+    wait_for(lambda: any(entry.startswith(b"retry:") for entry in slot.redis.zrange(slot.keys("delays"), 0, -1)))
     assert slot.client.cancel(job)
     cancelled(slot, job)
     assert not slot.redis.exists(slot.keys("job", job))
@@ -225,7 +225,7 @@ def test_a_stage_over_its_time_that_does_not_stop_fails_and_is_left_behind(slot:
     assert slot.client.run(ECHO, 2, timeout=20) == 2
 
     def left() -> int:
-        return sheet(slot.redis.hget(slot.keys("seat", "m.a"), "own"), "own", 0)[0].remaining
+        return parse_budget(slot.redis.hget(slot.keys("seat", "m.a"), "own"), "own", 0)[0].remaining
 
     assert left() == 10_000 - 300  # as far as it was known
     release.set()
@@ -304,14 +304,14 @@ def test_a_models_answer_is_broken_off_and_what_it_cost_is_the_seats_waste(serve
             assert api.disconnected.wait(20)
 
             def left() -> int:
-                return sheet(client.hget(keys("seat", "m.llm"), "own"), "own", 0)[0].remaining
+                return parse_budget(client.hget(keys("seat", "m.llm"), "own"), "own", 0)[0].remaining
 
             wait_for(lambda: left() < 1_000_000)
             spent = 1_000_000 - left()
             assert spent >= 100 + 10  # a hundred tokens in, and one out
             assert spent % 10 == 0
             accounts = {(one.name, one.what): one for one in read(client, keys, "UTC").accounts}
-            assert accounts["ann", "money"].spent == accounts["ann", "money"].held == 0
+            assert accounts["ann", "money"].spent == accounts["ann", "money"].reserved == 0
         runner.profile.close()
     for key in client.scan_iter("cancelwire:*", count=1000):
         client.unlink(key)

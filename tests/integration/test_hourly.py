@@ -18,7 +18,7 @@ from gridq.limits.verification import verify
 from gridq.profiles.profile import StageContext
 from gridq.protocol.meters import Meter
 from gridq.protocol.models import Json, Limit, SeatTerms, StageCall
-from gridq.seats.registry import LiveSeat, live_seats
+from gridq.seats.registry import LiveSeat, read_live_seats
 from gridq.submission.admission import Admission
 from tests.builders import stage
 from tests.conftest import GridEnv
@@ -44,7 +44,7 @@ class Desk:
 
     @property
     def seat(self) -> LiveSeat:
-        (seat,) = live_seats(self.grid.scripts.client, self.grid.scripts.keys)
+        (seat,) = read_live_seats(self.grid.scripts.client, self.grid.scripts.keys)
         return seat
 
     @property
@@ -80,7 +80,7 @@ def desk(grid_env: GridEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with closing(profile), LocalGrid(grid_env.client, config, seats, concurrency=4, runner=run) as grid:
         session = grid.sessions["m.cpu"]
         session.terms = SeatTerms(
-            limits=(Limit(thing="money", window="day", most=1_300_000),),
+            limits=(Limit(resource="money", window="day", amount=1_300_000),),
             hourly=profile.hourly(capability, offer.config),
         )
         session.register()
@@ -96,14 +96,14 @@ def test_what_runs_side_by_side_never_overdraws_the_budget(desk: Desk) -> None:
     wait_for(lambda: desk.seat.busy == 2)  # sixty cents each: nobody knows more of them than their time-out
     (waits,) = [told for job in jobs if "budget" in (told := desk.grid.client.waits_for(job))][:1]
     assert "m.cpu has $0.10 left of $1.30 a day" in waits
-    assert (desk.money.used, desk.money.held) == (0, 1_200_000)
+    assert (desk.money.used, desk.money.reserved) == (0, 1_200_000)
     desk.cancel(jobs)
     for job in desk.ask(SHORT, 2):
         assert desk.grid.client.result(job, 30)
-    wait_for(lambda: desk.seat.rates.takes)
-    assert desk.money.held == 0
+    wait_for(lambda: desk.seat.rates.run_times)
+    assert desk.money.reserved == 0
     assert 0 < desk.money.used < 100_000
     jobs = desk.ask(LONG, 4)
     wait_for(lambda: desk.seat.busy == 4)  # as long as the two before them
-    assert desk.money.held == 4 * -(-desk.seat.hourly * desk.seat.rates.takes["llm:any"] // 3_600_000)
+    assert desk.money.reserved == 4 * -(-desk.seat.hourly * desk.seat.rates.run_times["llm:any"] // 3_600_000)
     desk.cancel(jobs)

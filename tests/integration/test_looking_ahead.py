@@ -156,7 +156,7 @@ def test_a_free_queue_is_asked_for_in_two_questions_and_without_a_deadline_in_no
 
 def test_a_budget_that_is_used_up_refuses_at_once_though_the_seat_is_idle(client: Client) -> None:
     """Also where nobody ever measured how long stages take: that the window turns later is known."""
-    once = Limit(resource="requests", window="5h", most=1)
+    once = Limit(resource="requests", window="5h", amount=1)
     join(client.scripts, "m.a", ANY, WIDE, took=None, limits=(once,))
     first = client.submit(ECHO, 1, deadline=60)
     claim = client.scripts.claim("m.a", "i", "0", "n0")

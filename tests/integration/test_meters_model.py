@@ -14,7 +14,7 @@ from gridq.app import app
 from gridq.graph.plan import Scope
 from gridq.limits.verification import verify
 from gridq.messaging import wake_ups
-from gridq.protocol.meters import Meter, parse_shared_budgets, parse_budget
+from gridq.protocol.meters import Meter, parse_shared_accounts, parse_budget
 from gridq.protocol.models import Limit, Resource
 from gridq.store.replies import Claim
 from tests.conftest import GridEnv
@@ -76,9 +76,9 @@ class Books:
         for _ in range(self.random.randrange(some)):
             resource: Resource = self.random.choice(THINGS)
             window = self.random.choice(WINDOWS)
-            found[resource, window] = Limit(resource=resource, window=window, most=self.random.choice(AMOUNTS[resource]))
+            found[resource, window] = Limit(resource=resource, window=window, amount=self.random.choice(AMOUNTS[resource]))
         if self.random.random() < 0.2:
-            found["parallel", "-"] = Limit(resource="parallel", window="-", most=self.random.randrange(4))
+            found["parallel", "-"] = Limit(resource="parallel", window="-", amount=self.random.randrange(4))
         return list(found.values())
 
     def register(self, seat: str = "", *, anew: bool = False) -> None:
@@ -95,10 +95,10 @@ class Books:
         lines, budgets = [f"[{name}]"], []
         for one_of in self.limits(some):
             if one_of.resource == "parallel":
-                lines += [] if people else [f"parallel = {one_of.most}"]
+                lines += [] if people else [f"parallel = {one_of.amount}"]
             elif not (people and one_of.window not in CALENDAR):
                 resource = "jobs" if people and one_of.resource == "requests" else one_of.resource
-                amount = one_of.most / 1_000_000 if resource == "money" else one_of.most
+                amount = one_of.amount / 1_000_000 if resource == "money" else one_of.amount
                 budgets.append(f'{{{KEYS[thing]} = {amount}, per = "{one_of.window}"}}')
         return "\n".join([*lines, f"budgets = [{', '.join(budgets)}]", ""])
 
@@ -252,7 +252,7 @@ class Books:
         keys, client, now = self.grid.keys, self.grid.client, self.grid.now()
         record: Any = client.hgetall(keys("seat", seat))
         found = [m for which in ("own", "grid") for m in parse_budget(record.get(which.encode()), which, now)]
-        for name, only in parse_shared_budgets(record.get(b"shared_budgets")).items():
+        for name, only in parse_shared_accounts(record.get(b"shared_budgets")).items():
             found += parse_budget(client.hget(keys("meters"), name), name, now, only)
         return found
 

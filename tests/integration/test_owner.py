@@ -92,7 +92,7 @@ def owned(grid_env: GridEnv, tmp_path: Path) -> Iterator[Owned]:
 
 def test_what_runs_is_handed_back_unspent_and_what_it_used_is_the_seats_waste(owned: Owned) -> None:
     session = owned.session
-    session.terms = SeatTerms(limits=(Limit(resource="money", window="month", most=10_000),))
+    session.terms = SeatTerms(limits=(Limit(resource="money", window="month", amount=10_000),))
     session.register()
     job = owned.start()
     switch.pause(owned.home, None, reason="a talk")

@@ -128,11 +128,11 @@ def test_a_cent_is_promised_once(grid_env: GridEnv, tmp_path: object) -> None:
     assert said["ok"] == 50
     assert said.total() == 160
     accounts = {(one.name, one.what): one for one in read(grid.client, grid.keys, "UTC").accounts}
-    assert accounts["t", "money"].held == 50 * 30_000
+    assert accounts["t", "money"].reserved == 50 * 30_000
     assert accounts["ann", "jobs"].spent + accounts["bob", "jobs"].spent == 50 == accounts["t", "jobs"].spent
     assert accounts["ann", "jobs"].spent <= 30
-    assert accounts["bob", "money"].held <= 1_200_000
-    assert accounts["ann", "money"].held + accounts["bob", "money"].held == 50 * 30_000
+    assert accounts["bob", "money"].reserved <= 1_200_000
+    assert accounts["ann", "money"].reserved + accounts["bob", "money"].reserved == 50 * 30_000
     jobs = [key.decode().rpartition(":")[2] for key in grid.client.scan_iter(grid.keys("job", "*"))]
     assert len(jobs) == 50
     for job in jobs:
@@ -165,7 +165,7 @@ def test_seats_of_one_owner_draw_on_one_budget(grid_env: GridEnv) -> None:
     said = together(grid_env, SHARED, seats)
     assert said["ok"] == 31
     assert said["over"] == 0
-    found = {meter.name: (meter.used, meter.held) for meter in grid.shared("o:alice")}
+    found = {meter.name: (meter.used, meter.reserved) for meter in grid.shared("o:alice")}
     assert found == {"money/day": (310_000, 0), "requests/5h": (31, 0), "parallel/-": (0, 0)}
-    assert [(meter.used, meter.held) for meter in grid.shared("g")] == [(310_000, 0)]
+    assert [(meter.used, meter.reserved) for meter in grid.shared("g")] == [(310_000, 0)]
     agrees(grid)

@@ -10,7 +10,7 @@ import pytest
 from gridq.limits.enforcement import put_in_force, write_calendar
 from gridq.limits.quotas_file import parse
 from gridq.limits.verification import verify
-from gridq.protocol.models import MOST_USED
+from gridq.protocol.models import MAX_USAGE
 from tests.builders import stage
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
@@ -45,7 +45,7 @@ def test_what_was_used(grid: LocalGrid, said: int) -> None:
     job = grid.client.submit({"root": root}, {}, agent="ann")
     grid.client.result(job, 20)
     (row,) = grid.client.rows(job)
-    assert (row.micro_dollars, row.tokens_in, row.tokens_out) == (MOST_USED, MOST_USED, MOST_USED)
+    assert (row.micro_dollars, row.tokens_in, row.tokens_out) == (MAX_USAGE, MAX_USAGE, MAX_USAGE)
     assert verify(grid.scripts.client, grid.scripts.keys).differences == ()
     grid.client.result(grid.client.submit({"root": stage("bench_echo")}, "on", agent="ann"), 20)
 

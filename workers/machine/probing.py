@@ -1,4 +1,4 @@
-"""Probing: every enabled profile looks at this machine, all at once, none longer than it may."""
+"""Probe this machine: every enabled profile looks for its seats, all of them in parallel."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from workers.machine.seats import ProbeResult, Seat, check_distinct, local_seat,
 from workers.owner.idle import select_source
 from workers.owner.lend import Owners, Terms
 
-SECONDS = 5.0
-"""A probe should take two seconds; one that takes longer than this is left behind, with a word."""
+PROBE_TIMEOUT_SECONDS = 5.0
+"""Time after which a probe is abandoned and reported. A probe should take two seconds at most."""
 
 
 def probe_for_seat(config: Settings, seat: str | None) -> ProbeResult:
@@ -86,11 +86,11 @@ def _on_terms(seat: Seat, terms: Terms) -> Seat:
     """What its owner lends of a seat. ValueError: nothing, and why."""
     if terms.lend.share is not None and not seat.offer.limits:
         raise ValueError("lend.share is a share of its budgets, and it has none")
-    whole = next((limit.most for limit in seat.offer.limits if limit.resource == "money"), None)
+    whole = next((limit.amount for limit in seat.offer.limits if limit.resource == "money"), None)
     offer = terms.apply_to(seat.offer)
     for all_of_it, lent in zip(seat.offer.limits, offer.limits, strict=True):
-        if all_of_it.most > 0 and lent.most == 0:
-            budget = Meter(account=OWN, resource=all_of_it.resource, window=all_of_it.window, limit=all_of_it.most)
+        if all_of_it.amount > 0 and lent.amount == 0:
+            budget = Meter(account=OWN, resource=all_of_it.resource, window=all_of_it.window, limit=all_of_it.amount)
             raise ValueError(f"lend.share lends nothing of its {budget.title}: {budget.format_amount(budget.limit)}")
     if offer is not seat.offer and seat.profile is not None:
         seat = _seat(seat.profile, offer)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug, one_line
-from gridq.cli.grid import client_of
-from gridq.cli.inputs import GraphFile, StagesFolder, of_file, read_graph, with_stages
-from gridq.cli.output import amount, console, echo_json, plain_table
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption, to_one_line
+from gridq.cli.grid import open_broker_client
+from gridq.cli.inputs import GraphArgument, StagesOption, apply_stages_option, locate_graph_errors, read_graph
+from gridq.cli.output import format_money, make_console, make_table, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gridq.config.settings import Settings
     from gridq.graph.plan import Plan, Step
     from gridq.profiles.profile import Profile
-    from gridq.protocol.meters import Expects, Meter
+    from gridq.protocol.meters import Meter, UsageEstimate
     from gridq.seats.registry import LiveSeat
     from gridq.submission.allowance import Allowance
 
@@ -30,16 +30,16 @@ SEATS = 3
 """Seats named in one cell."""
 
 
-@app.command(epilog=EXITS, short_help="Show a graph's plan, and who could run each step now.")
+@app.command(epilog=EPILOG, short_help="Show a graph's plan, and who could run each step now.")
 def explain(
-    graph: GraphFile,
-    stages: StagesFolder = None,
+    graph: GraphArgument,
+    stages: StagesOption = None,
     agent: Annotated[
         str | None,
         typer.Option("--agent", metavar="NAME", help="Whose quota to look at; else your key's agent."),
     ] = None,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Show how a graph would run: each step with its place in the graph, the steps it waits for, the queue it
     needs, what it is estimated to cost, and which live seats could run it now, or why nobody could; and
@@ -50,13 +50,13 @@ def explain(
     from gridq.config.settings import settings
 
     text = read_graph(graph)
-    config = with_stages(settings(), stages)
-    with client_of(config) as client, of_file(graph):
+    config = apply_stages_option(settings(), stages)
+    with open_broker_client(config) as client, locate_graph_errors(graph):
         report = examine(client, text, config, agent)
     if json:
-        echo_json(report)
+        print_json(report)
         return
-    table = plain_table("#", "stage", "after", "queue", "estimate", "who could", gap=1)
+    table = make_table("#", "stage", "after", "queue", "estimate", "who could", gap=1)
     for step in report["steps"]:
         table.add_row(
             str(step["step"]),
@@ -66,7 +66,7 @@ def explain(
             _estimate(step),
             _who(step),
         )
-    console().print(table)
+    make_console().print(table)
     told = set()
     for step in report["steps"]:
         if step["nobody"] and (step["queue"], step["nobody"]) not in told:
@@ -74,7 +74,7 @@ def explain(
             typer.echo(f"Nobody could run {step['queue']} now (step {step['step']}): {step['nobody']}")
     if report["refusal"]:
         whose = f"A job of the agent {report['agent']!r}" if report["agent"] else "The job"
-        typer.echo(f"{whose} would be refused now: {one_line(report['refusal']['told'])}")
+        typer.echo(f"{whose} would be refused now: {to_one_line(report['refusal']['told'])}")
     elif agent is not None:
         typer.echo(f"The quota of the agent {agent!r} allows it now.")
     typer.echo(f"The answer is that of step {report['answer']}.")
@@ -89,24 +89,24 @@ def examine(client: BrokerClient, text: str, config: Settings, agent: str | None
     from gridq.graph.canonical import composition_id
     from gridq.graph.catalogue import StageSpec
     from gridq.profiles.profile import load
-    from gridq.protocol.meters import UNKNOWN
+    from gridq.protocol.meters import NO_ESTIMATE
     from gridq.seats import registry
     from gridq.store.connection import translated
     from gridq.submission.allowance import allowance
-    from gridq.submission.estimates import expected, guesses
-    from gridq.submission.inbox import graph_text
-    from gridq.submission.matching import wanted
-    from gridq.submission.planning import compile_text, local_catalogue
+    from gridq.submission.estimates import estimate_tokens, expect_usage
+    from gridq.submission.matching import find_demands
+    from gridq.submission.planning import compile_text, load_local_catalogue
+    from gridq.submission.request import encode_graph
 
     profiles = load(config.profiles)
-    graph_text(text, config)
+    encode_graph(text, config)
     with translated(client.url):
-        published = registry.published_stages(client.redis, client.keys)
-    catalogue = local_catalogue(config, profiles).extended(map(StageSpec.from_json, published))
+        published = registry.read_published_stages(client.redis, client.keys)
+    catalogue = load_local_catalogue(config, profiles).extended(map(StageSpec.from_json, published))
     graph, output, plan = compile_text(text, catalogue, config, profiles)
     seats = client.seats()
-    demands = {want.step: want.demand for want in wanted(plan, profiles)}
-    guessed = expected(guesses(plan, profiles), b"", 0)
+    demands = {want.step: want.demand for want in find_demands(plan, profiles)}
+    guessed = expect_usage(estimate_tokens(plan, profiles), b"", 0)
     money = sum(step.micro_dollars for step in plan.steps)
     tokens = sum(each.tokens for each in guessed.values())
     with translated(client.url):
@@ -114,7 +114,7 @@ def examine(client: BrokerClient, text: str, config: Settings, agent: str | None
     kept = _kept_from(allowed, seats)
     steps = []
     for index, made in enumerate(plan.steps):
-        expects = guessed.get(index, UNKNOWN)
+        expects = guessed.get(index, NO_ESTIMATE)
         links = [
             _link(replace(made, queue=queue), demands.get(index), expects, seats, profiles, kept=kept)
             for queue in made.links
@@ -170,7 +170,7 @@ def _refusal(allowed: Allowance) -> dict[str, Any] | None:
 def _link(
     step: Step,
     demand: Any,
-    expects: Expects,
+    expects: UsageEstimate,
     seats: Sequence[LiveSeat],
     profiles: Mapping[str, Profile],
     *,
@@ -179,8 +179,8 @@ def _link(
     """(the step at one of its queues, which seats of it lack what, who could run it now). `kept`: seats that
     the agent may not use → why.
     """
-    wanted = None if demand is None else demand.link(step.queue)
-    lacking = _lacking(step, wanted, seats, profiles)
+    find_demands = None if demand is None else demand.link(step.queue)
+    lacking = _lacking(step, find_demands, seats, profiles)
     lacking |= {
         seat.seat: kept[seat.seat] for seat in seats if step.queue in seat.queues and seat.seat in kept
     }
@@ -210,20 +210,20 @@ def _lacking(
     return found
 
 
-def _dry(seat: LiveSeat, step: Step, expects: Expects) -> Meter | None:
+def _dry(seat: LiveSeat, step: Step, expects: UsageEstimate) -> Meter | None:
     """The budget in which a seat has no room for the step."""
-    from gridq.jobs.record import rung
+    from gridq.jobs.record import round_up_cost
 
-    return seat.lacking(step.queue, rung(step.micro_dollars), expects)
+    return seat.lacking(step.queue, round_up_cost(step.micro_dollars), expects)
 
 
-def _nobody(step: Step, expects: Expects, seats: Sequence[LiveSeat], lacking: dict[str, str]) -> str:
-    from gridq.protocol.meters import short
-    from gridq.seats.registry import why_nobody
+def _nobody(step: Step, expects: UsageEstimate, seats: Sequence[LiveSeat], lacking: dict[str, str]) -> str:
+    from gridq.protocol.meters import describe_shortage
+    from gridq.seats.registry import explain_no_seat
 
     serving = [seat for seat in seats if step.queue in seat.queues]
     if not serving:
-        return why_nobody(step.queue, [seat for seat in seats if seat.kind != "router"])
+        return explain_no_seat(step.queue, [seat for seat in seats if seat.kind != "router"])
     reasons = []
     for seat in serving:
         if seat.seat in lacking:
@@ -232,7 +232,7 @@ def _nobody(step: Step, expects: Expects, seats: Sequence[LiveSeat], lacking: di
             reasons.append(f"{seat.seat} is {seat.state}" + (f": {seat.reason}" if seat.reason else ""))
         else:
             meter = _dry(seat, step, expects)
-            reasons.append(short(meter, seat.seat) if meter else f"{seat.seat} is excluded")
+            reasons.append(describe_shortage(meter, seat.seat) if meter else f"{seat.seat} is excluded")
     return "; ".join(list(dict.fromkeys(reasons))[:SEATS])  # what seats share is told once
 
 
@@ -244,10 +244,10 @@ def _retries(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _names(step: dict[str, Any]) -> str:
-    from gridq.telemetry.narration import place_of
+    from gridq.telemetry.narration import enclosing_name
 
     names = " + ".join(stage["name"] for stage in step["stages"]) or "(only a value)"
-    place = place_of(step["path"])
+    place = enclosing_name(step["path"])
     arm = step["arm"]
     only = "" if arm is None else f" (if step {arm['of']} is {'true' if arm['where'] else 'not true'})"
     return (f"{place}/{names}" if place else names) + only
@@ -267,5 +267,5 @@ def _who(step: dict[str, Any]) -> str:
 def _estimate(step: dict[str, Any]) -> str:
     parts = [f"{step['tokens']} tokens"] if step["tokens"] else []
     if step["micro_dollars"]:
-        parts.append(amount(step["micro_dollars"]))
+        parts.append(format_money(step["micro_dollars"]))
     return ", ".join(parts) or "-"

@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.completion import job_ids, states
-from gridq.cli.exit_codes import EXITS, AsJson, Debug, code_of, complain, one_line
-from gridq.cli.grid import GridUrl, grid_of, place_of_grid, settings_for
-from gridq.cli.output import amount, clock, console, echo_json, plain_table, span, took
+from gridq.cli.completion import complete_job_ids, complete_states
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption, get_exit_code, print_error, to_one_line
+from gridq.cli.grid import GridOption, describe_grid, load_settings, open_client
+from gridq.cli.output import (
+    format_duration,
+    format_local_time,
+    format_money,
+    format_span,
+    make_console,
+    make_table,
+    print_json,
+)
 from gridq.protocol.money import total
 
 if TYPE_CHECKING:
@@ -24,7 +32,7 @@ TABLE = 200
 """Stages of one job shown at most; `--json` has all."""
 
 
-@app.command(epilog=EXITS, short_help="List the jobs that are known.")
+@app.command(epilog=EPILOG, short_help="List the jobs that are known.")
 def jobs(
     *,
     state: Annotated[
@@ -33,76 +41,76 @@ def jobs(
             "--state",
             metavar="STATE",
             help="Only those in it: queued, running, done, failed, cancelled or expired.",
-            autocompletion=states,
+            autocompletion=complete_states,
             show_default=False,
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 20,
-    grid: GridUrl = None,
-    json: AsJson = False,
-    debug: Debug = False,
+    grid: GridOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """List the jobs, the latest first: those that wait or run, and those whose result is still kept."""
-    config = settings_for(grid)
-    with grid_of(config) as client:
+    config = load_settings(grid)
+    with open_client(config) as client:
         found = client.jobs(limit, state)
     if json:
-        echo_json([summary.to_json() for summary in found])
+        print_json([summary.to_json() for summary in found])
         return
     if not found:
         which = f" {state}" if state else ""
-        typer.echo(f"No{which} job is known at {place_of_grid(config)}", err=True)
+        typer.echo(f"No{which} job is known at {describe_grid(config)}", err=True)
         return
-    console().print(jobs_table(found))
+    make_console().print(jobs_table(found))
 
 
 def jobs_table(found: list[JobSummary]) -> Table:
     """One row for each job; its agent only where one of them has another than the default."""
     agents = any(one.agent != "default" or one.priority != "interactive" for one in found)
     columns = ("job", "name", "state", "steps", *(("agent",) if agents else ()), "ago", "took")
-    table = plain_table(*columns, numbers=("steps", "ago", "took"), named=True, gap=1)
+    table = make_table(*columns, numbers=("steps", "ago", "took"), keep_first=True, gap=1)
     now = time.time()
     for one in found:
         steps = f"{one.steps - one.left}/{one.steps}" if one.steps else "-"
-        taken = took(max((one.ended or now) - one.submitted, 0) * 1000)
+        taken = format_duration(max((one.ended or now) - one.submitted, 0) * 1000)
         agent = one.agent if one.priority == "interactive" else f"{one.agent} ({one.priority})"
         who = (agent,) if agents else ()
-        table.add_row(one.job, one.name, str(one.state), steps, *who, span(now - one.submitted), taken)
+        table.add_row(one.job, one.name, str(one.state), steps, *who, format_span(now - one.submitted), taken)
     return table
 
 
-@app.command(epilog=EXITS, short_help="Show one job: its stages and where their time went.")
+@app.command(epilog=EPILOG, short_help="Show one job: its stages and where their time went.")
 def job(
     id: Annotated[
         str,
         typer.Argument(
             metavar="ID",
             help="The job's id, or the beginning of it.",
-            autocompletion=job_ids,
+            autocompletion=complete_job_ids,
             show_default=False,
         ),
     ],
-    grid: GridUrl = None,
-    json: AsJson = False,
-    debug: Debug = False,
+    grid: GridOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Show one job: when it came and how it stands, its stages with who ran them and how long they waited and
     ran, the same drawn on one time axis, and the error where it ended with one.
     """
     from gridq.cli.waterfall import waterfall
 
-    with grid_of(settings_for(grid)) as client:
+    with open_client(load_settings(grid)) as client:
         id = client.find(id)
         view = client.view(id)
         waits_for = client.waits_for(id)
     if json:
-        echo_json({**view.to_json(), "waits_for": waits_for})
+        print_json({**view.to_json(), "waits_for": waits_for})
         return
-    out = console()
+    out = make_console()
     for line in header(view):
         typer.echo(line)
     if waits_for:
-        typer.echo(f"waits for {one_line(waits_for)}")
+        typer.echo(f"waits for {to_one_line(waits_for)}")
     if view.stages:
         typer.echo()
         out.print(stages_table(view))
@@ -123,24 +131,24 @@ def header(view: JobView) -> list[str]:
     """What is to be said of a job as a whole, in lines."""
     counted = "stages" if view.ended is None or view.state == "done" else "steps"
     end = view.ended or view.now
-    ended = f", ended {clock(view.ended)}" if view.ended else ""
+    ended = f", ended {format_local_time(view.ended)}" if view.ended else ""
     lines = [
         f"job       {view.job}",
-        f"name      {one_line(view.name) or '-'}",
+        f"name      {to_one_line(view.name) or '-'}",
         f"agent     {view.agent or '-'}, {view.priority}",
         f"state     {view.state}, {view.done} of {view.of} {counted}",
     ]
     if view.submitted:
-        after = took(max(end - view.submitted, 0) * 1000)
+        after = format_duration(max(end - view.submitted, 0) * 1000)
         lines.append(
-            f"submitted {clock(view.submitted)}{ended}, {after} {'in all' if view.ended else 'so far'}"
+            f"submitted {format_local_time(view.submitted)}{ended}, {after} {'in all' if view.ended else 'so far'}"
         )
     if view.deadline and not view.ended:
-        lines.append(f"deadline  {clock(view.deadline)}, in {span(view.deadline - view.now)}")
+        lines.append(f"deadline  {format_local_time(view.deadline)}, in {format_span(view.deadline - view.now)}")
     tokens_in, tokens_out = (sum(getattr(row, n) for row in view.rows) for n in ("tokens_in", "tokens_out"))
     spent = total(row.micro_dollars for row in view.rows)
     if tokens_in or tokens_out or spent:
-        cost = "no price known" if spent is None else amount(spent)
+        cost = "no price known" if spent is None else format_money(spent)
         lines.append(f"used      {tokens_in} tokens in, {tokens_out} out, {cost}")
     return lines
 
@@ -149,7 +157,7 @@ def stages_table(view: JobView) -> Table:
     """One row for each stage: where it stands, who has it, how long it waited and ran, how often it was
     tried.
     """
-    table = plain_table(
+    table = make_table(
         "#",
         "stage",
         "state",
@@ -167,8 +175,8 @@ def stages_table(view: JobView) -> Table:
             named(stage),
             str(stage.state),
             stage.seat or place(stage),
-            took(stage.wait_ms) if stage.wait_ms is not None else "",
-            took(stage.run_ms) if stage.run_ms is not None else "",
+            format_duration(stage.wait_ms) if stage.wait_ms is not None else "",
+            format_duration(stage.run_ms) if stage.run_ms is not None else "",
             f"{stage.tokens_in}+{stage.tokens_out}" if stage.tokens_in or stage.tokens_out else "",
             tries(stage),
         )
@@ -197,16 +205,16 @@ _NUMBERS = ("wait", "run", "tokens")
 
 def named(stage: StageView) -> str:
     """A stage's name after the branch or binding it stands in: `summary/llm_chat`."""
-    from gridq.telemetry.narration import place_of
+    from gridq.telemetry.narration import enclosing_name
 
-    place = place_of(stage.path)
+    place = enclosing_name(stage.path)
     return f"{place}/{stage.stage}" if place else stage.stage
 
 
 def error_lines(record: dict[str, Any]) -> list[str]:
     """An error's record in lines: what, where, why, and what helps."""
     details = record.get("details") or {}
-    lines = [f"error     {record.get('code')}: {one_line(str(record.get('message', '')))}"]
+    lines = [f"error     {record.get('code')}: {to_one_line(str(record.get('message', '')))}"]
     for key, label in (
         ("path", "at"),
         ("worker", "on"),
@@ -216,7 +224,7 @@ def error_lines(record: dict[str, Any]) -> list[str]:
         ("fix", "fix"),
     ):
         if details.get(key):
-            lines.append(f"{label:9} {one_line(str(details[key]))}")
+            lines.append(f"{label:9} {to_one_line(str(details[key]))}")
     known = {name: details[name] for name in COUNTED if isinstance(details.get(name), int)}
     counts = [f"{count} {COUNTED[name] if count == 1 else name}" for name, count in known.items()]
     if counts:
@@ -224,20 +232,20 @@ def error_lines(record: dict[str, Any]) -> list[str]:
     return lines
 
 
-@app.command(epilog=EXITS, short_help="Cancel jobs, wherever they stand.")
+@app.command(epilog=EPILOG, short_help="Cancel jobs, wherever they stand.")
 def cancel(
     ids: Annotated[
         list[str],
         typer.Argument(
             metavar="ID…",
             help="The jobs' ids, or the beginnings of them.",
-            autocompletion=job_ids,
+            autocompletion=complete_job_ids,
             show_default=False,
         ),
     ],
-    grid: GridUrl = None,
-    json: AsJson = False,
-    debug: Debug = False,
+    grid: GridOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Cancel jobs: what runs of them is stopped, what waits is dropped. One that has ended stays as it is.
 
@@ -247,7 +255,7 @@ def cancel(
 
     told: dict[str, str] = {}
     unknown: list[JobNotFound | AmbiguousJob] = []
-    with grid_of(settings_for(grid)) as client:
+    with open_client(load_settings(grid)) as client:
         for given in ids:
             id = given
             try:
@@ -259,11 +267,11 @@ def cancel(
             if told[id] == "ended before":
                 told[id] = f"ended before: {client.status(id) or 'gone'}"
     if json:
-        echo_json([{"job": id, "outcome": outcome} for id, outcome in told.items()])
+        print_json([{"job": id, "outcome": outcome} for id, outcome in told.items()])
     else:
         for id, outcome in told.items():
             typer.echo(f"{id}  {outcome}")
     for error in unknown:
-        complain(error)
+        print_error(error)
     if unknown:
-        raise typer.Exit(max(map(code_of, unknown)))
+        raise typer.Exit(max(map(get_exit_code, unknown)))

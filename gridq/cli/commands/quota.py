@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.output import console, echo_json, minute, plain_table
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.output import format_zone_time, make_console, make_table, print_json
 from gridq.protocol.money import dollars
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gridq.limits.accounts import Account, Ledger, Window
+    from gridq.limits.accounts import Account, AccountsReport, Window
 
 app = typer.Typer()
 
@@ -30,7 +30,7 @@ UNITS = {
 """A thing that is counted → what its numbers are in JSON."""
 
 
-@app.command(epilog=EXITS, short_help="Show who may use what, and has.")
+@app.command(epilog=EPILOG, short_help="Show who may use what, and has.")
 def quota(
     check: Annotated[
         str | None,
@@ -39,8 +39,8 @@ def quota(
     lift: Annotated[
         bool, typer.Option("--lift", help="Lift all limits; a router that has a quotas file sets them again.")
     ] = False,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Show what agents, teams and seats may use, have used, hold and have left, and until when, and how full
     the queues are that have a bound.
@@ -53,26 +53,26 @@ def quota(
     if check is not None:
         _check(check, json)
         return
-    from gridq.cli.grid import client_of
+    from gridq.cli.grid import open_broker_client
     from gridq.limits import accounts, enforcement
     from gridq.store.connection import translated
 
     config = settings()
-    with client_of(config) as client, translated(client.url):
+    with open_broker_client(config) as client, translated(client.url):
         if lift:
             lifted = enforcement.lift(client.scripts)
             typer.echo("All limits are lifted." if lifted else "There were no limits.", err=True)
         found = accounts.read(client.redis, client.keys, config.timezone)
     if json:
-        echo_json(as_json(found))
+        print_json(as_json(found))
         return
     for line in headline(found):
         typer.echo(line, err=True)
     if found.accounts:
-        console().print(accounts_table(found))
+        make_console().print(accounts_table(found))
 
 
-def headline(found: Ledger) -> list[str]:
+def headline(found: AccountsReport) -> list[str]:
     """In words, where the limits come from and whether keys are asked for."""
     from gridq.config.time_zones import known
     from gridq.protocol.calendar import text_time
@@ -100,12 +100,12 @@ def headline(found: Ledger) -> list[str]:
     return lines
 
 
-def accounts_table(found: Ledger) -> Table:
+def accounts_table(found: AccountsReport) -> Table:
     """One row for each thing that somebody may use, or has used."""
     numbers = ("limit", "used", "held", "left")
-    table = plain_table("who", "what", *numbers, "until", "", numbers=numbers)
+    table = make_table("who", "what", *numbers, "until", "", numbers=numbers)
     for account in found.accounts:
-        if account.limit is None and not account.spent and not account.held:
+        if account.limit is None and not account.spent and not account.reserved:
             continue
         remaining = "-" if account.remaining is None else amount(account, account.remaining)
         sliding = account.window is not None and account.window.kind == "sliding"
@@ -114,9 +114,9 @@ def accounts_table(found: Ledger) -> Table:
             account.what,
             "none" if account.limit is None else amount(account, account.limit),
             amount(account, account.spent),
-            amount(account, account.held),
+            amount(account, account.reserved),
             remaining,
-            "any minute" if sliding else minute(account.until, found.zone) or "-",
+            "any minute" if sliding else format_zone_time(account.until, found.zone) or "-",
             "parked" if account.parked and account.what == "money" else "",
         )
     return table
@@ -127,7 +127,7 @@ def amount(account: Account, number: int) -> str:
     return dollars(number) if account.money else str(number)
 
 
-def as_json(found: Ledger) -> dict[str, Any]:
+def as_json(found: AccountsReport) -> dict[str, Any]:
     """All of it for programs: money in micro-dollars, times as ISO 8601 in the grid's time zone."""
     from gridq.protocol.calendar import text_time
 
@@ -155,13 +155,13 @@ def as_json(found: Ledger) -> dict[str, Any]:
                 "what": account.what,
                 "limit": account.limit,
                 "used": account.spent,
-                "held": account.held,
+                "held": account.reserved,
                 "left": account.remaining,
                 "until": text_time(account.until, found.zone),
                 "team": account.team,
                 "parked": account.parked,
-                "thing": account.thing,
-                "unit": UNITS[account.thing],
+                "resource": account.resource,
+                "unit": UNITS[account.resource],
                 "window": None if account.window is None else _window(account.window, found.zone),
                 "set_by": None if account.limit is None else account.by,
             }
@@ -190,7 +190,7 @@ def _check(name: str, json: bool) -> None:
     limits = load(Path(name))
     counts = {kind: len(getattr(limits, kind)) for kind in TABLES}
     if json:
-        echo_json(counts | {"digest": limits.digest})
+        print_json(counts | {"digest": limits.digest})
         return
     whole = counts.pop("grid")
     tables = ", ".join(f"{what}: {count}" for what, count in counts.items())

@@ -179,16 +179,16 @@ def openai_error(error: GridError, request_id: str) -> dict[str, Json]:
         kind = "insufficient_quota"
     details = told["details"]
     param = details.get("param") or details.get("path")  # the client's own field, where the seat names it
-    log_fields = {"message": _full_message(told), "type": kind, "param": param}
-    return {"error": {**log_fields, "code": told["code"], **_extra_details(told, log_fields), "request_id": request_id}}
+    base = {"message": _full_message(told), "type": kind, "param": param}
+    return {"error": {**base, "code": told["code"], **_extra_details(told, base), "request_id": request_id}}
 
 
 def anthropic_error(error: GridError, request_id: str) -> dict[str, Json]:
     """`{"type": "error", "error": {"type", "message", "code", …the details}, "request_id"}`."""
     told = _public_record(error)
     kind = ANTHROPIC_TYPES.get(status_of(error), "invalid_request_error")
-    log_fields = {"type": kind, "message": _full_message(told), "code": told["code"]}
-    return {"type": "error", "error": {**log_fields, **_extra_details(told, log_fields)}, "request_id": request_id}
+    base = {"type": kind, "message": _full_message(told), "code": told["code"]}
+    return {"type": "error", "error": {**base, **_extra_details(told, base)}, "request_id": request_id}
 
 
 def grid_error(error: GridError, request_id: str) -> dict[str, Json]:
@@ -196,11 +196,11 @@ def grid_error(error: GridError, request_id: str) -> dict[str, Json]:
     noether's `remaining_cents` and `requested_cents` beside it.
     """
     told = _public_record(error)
-    log_fields = {"code": told["code"], "message": told["message"]}
-    body: dict[str, Json] = {"error": {**log_fields, **_extra_details(told, log_fields), "request_id": request_id}}
+    base = {"code": told["code"], "message": told["message"]}
+    body: dict[str, Json] = {"error": {**base, **_extra_details(told, base), "request_id": request_id}}
     if error.code in ("quota.agent_money", "quota.team_money"):
         limit, used, held, needed = (
-            _number(error.details.get(n)) for n in ("limit", "used", "held", "needed")
+            _number(error.details.get(n)) for n in ("limit", "used", "reserved", "needed")
         )
         body["remaining_cents"] = max(0, math.floor((limit - used - held) / 10_000))
         body["requested_cents"] = math.ceil(needed / 10_000)
@@ -373,9 +373,9 @@ def _wait_details(error: GridError) -> dict[str, Any]:
     return error.details if "starts_in" in error.details else explain(error)
 
 
-def _extra_details(told: dict[str, Any], log_fields: Mapping[str, object]) -> dict[str, Json]:
+def _extra_details(told: dict[str, Any], base: Mapping[str, object]) -> dict[str, Json]:
     """The details, but those whose names the API format has taken for its own."""
-    taken = {*log_fields, "type", "code", "message", "param", "request_id"}
+    taken = {*base, "type", "code", "message", "param", "request_id"}
     return {name: value for name, value in told["details"].items() if name not in taken}
 
 

@@ -24,13 +24,13 @@ from gridq.store.keys import Keys
 
 log = logging.getLogger(__name__)
 
-BEATS = 3
+MAX_MISSED_HEARTBEATS = 3
 """Heartbeats after which a silent worker is forgotten."""
 
-LEAST_MS = 5_000
+MIN_LEASE_MS = 5_000
 """For how long a worker is kept at least, however often it means to tell that it lives."""
 
-MOST = 64
+MAX_WORKERS = 64
 """Workers that may be enrolled at once. One gateway may come to serve them all, each with four threads and as
 many connections to the server, which has a bound of its own for these.
 """
@@ -54,7 +54,7 @@ EXAMPLE: dict[str, Any] = {
 }
 
 
-class Offered(BaseModel):
+class OfferedModel(BaseModel):
     """A model that a worker offers. A budget of 0 a month is none set: it is what its programs say where
     nobody set one.
     """
@@ -81,7 +81,7 @@ class WorkerAdvertisement(BaseModel):
         max_length=500,
         description="its own address, as the gateway reaches it; graphs are posted to /execute there",
     )
-    capabilities: list[Offered] = Field(default_factory=list, max_length=100)
+    capabilities: list[OfferedModel] = Field(default_factory=list, max_length=100)
     noether_version: str = Field("", max_length=64)
     heartbeat_interval_secs: int = Field(10, ge=1, le=3600)
 
@@ -96,11 +96,11 @@ class Heartbeat(BaseModel):
     )
 
     worker_id: str | None = Field(None, max_length=128, description="the path's id counts")
-    capabilities: list[Offered] = Field(default_factory=list, max_length=100)
+    capabilities: list[OfferedModel] = Field(default_factory=list, max_length=100)
     in_flight_jobs: int = Field(0, ge=0, le=1_000_000)
 
 
-class Enrolled(BaseModel):
+class EnrolmentResult(BaseModel):
     """A worker that was taken."""
 
     worker_id: str
@@ -108,7 +108,7 @@ class Enrolled(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class EnrolledWorker:
     """One enrolled worker, with the text by which a change of what it offers is seen."""
 
     about: WorkerAdvertisement
@@ -132,7 +132,7 @@ class Known:
     def limits(self) -> tuple[Limit, ...]:
         """What it may spend in a month, where a budget is set."""
         cents = sum(offered.budget_monthly_cents for offered in self.about.capabilities)
-        return (Limit(thing="money", window="month", most=cents * 10_000),) if cents else ()
+        return (Limit(resource="money", window="month", amount=cents * 10_000),) if cents else ()
 
     @property
     def per_minute(self) -> int | None:
@@ -151,32 +151,32 @@ def enrol(client: Redis, keys: Keys, about: WorkerAdvertisement) -> None:
 
     def once(pipe: Pipeline) -> None:
         others: Any = pipe.zrangebyscore(keys("workers"), f"({now}", "+inf")
-        if len(set(others) - {about.worker_id.encode()}) >= MOST:
+        if len(set(others) - {about.worker_id.encode()}) >= MAX_WORKERS:
             raise WorkersFull(
                 "As many workers are enrolled as a grid takes",
                 {
                     "path": "worker_id",
-                    "limit": MOST,
-                    "bottleneck": f"the {MOST} workers that a grid takes over HTTP",
+                    "limit": MAX_WORKERS,
+                    "bottleneck": f"the {MAX_WORKERS} workers that a grid takes over HTTP",
                     "fix": "let one go, or run a gridq worker beside the models",
                 },
             )
         pipe.multi()
-        _keep(pipe, keys, about, now)
+        _store(pipe, keys, about, now)
 
     now = now_ms(client)
     client.transaction(once, keys("workers"))
 
 
-def _keep(pipe: Pipeline, keys: Keys, about: WorkerAdvertisement, now: int) -> None:
-    life = max(about.heartbeat_interval_secs * BEATS * 1000, LEAST_MS)
+def _store(pipe: Pipeline, keys: Keys, about: WorkerAdvertisement, now: int) -> None:
+    life = max(about.heartbeat_interval_secs * MAX_MISSED_HEARTBEATS * 1000, MIN_LEASE_MS)
     pipe.set(keys("worker", about.worker_id), about.model_dump_json(), px=life)
     pipe.zadd(keys("workers"), {about.worker_id: now + life})
     pipe.pexpire(keys("workers"), life, gt=True)
     pipe.pexpire(keys("workers"), life, nx=True)
 
 
-def beat(client: Redis, keys: Keys, worker_id: str, heartbeat: Heartbeat) -> bool:
+def record_heartbeat(client: Redis, keys: Keys, worker_id: str, heartbeat: Heartbeat) -> bool:
     """Keep a worker for longer; False where it is not known (any more)."""
 
     def once(pipe: Pipeline) -> None:
@@ -187,7 +187,7 @@ def beat(client: Redis, keys: Keys, worker_id: str, heartbeat: Heartbeat) -> boo
         about = WorkerAdvertisement.model_validate_json(text)
         if heartbeat.capabilities:
             about = about.model_copy(update={"capabilities": heartbeat.capabilities})
-        _keep(pipe, keys, about, now)
+        _store(pipe, keys, about, now)
 
     now = now_ms(client)
     # Again where it enrolled anew in between: an old word must not take the place of a new one.
@@ -195,7 +195,7 @@ def beat(client: Redis, keys: Keys, worker_id: str, heartbeat: Heartbeat) -> boo
     return bool(done)
 
 
-def leave(client: Redis, keys: Keys, worker_id: str) -> bool:
+def remove(client: Redis, keys: Keys, worker_id: str) -> bool:
     """Forget a worker; False where it was not known."""
     both = client.pipeline(transaction=True)
     both.delete(keys("worker", worker_id))
@@ -203,7 +203,7 @@ def leave(client: Redis, keys: Keys, worker_id: str) -> bool:
     return bool(both.execute()[0])
 
 
-def known(client: Redis, keys: Keys) -> dict[str, Known]:
+def read_workers(client: Redis, keys: Keys) -> dict[str, EnrolledWorker]:
     """Every enrolled worker, by its id. What is over is taken out of the list."""
     client.zremrangebyscore(keys("workers"), "-inf", now_ms(client))
     ids: Any = client.zrange(keys("workers"), 0, -1)
@@ -214,13 +214,13 @@ def known(client: Redis, keys: Keys) -> dict[str, Known]:
         if text is None:
             continue
         try:
-            found[name] = Known(WorkerAdvertisement.model_validate_json(text), text.decode())
+            found[name] = EnrolledWorker(WorkerAdvertisement.model_validate_json(text), text.decode())
         except ValidationError:  # of a gateway of another version
             log.warning("the worker %s was enrolled by another version", name)
     return found
 
 
-def capability_of(about: WorkerAdvertisement) -> dict[str, Any]:
+def describe_capability(about: WorkerAdvertisement) -> dict[str, Any]:
     """What the seat of a worker advertises."""
     host = about.url.partition("://")[2].partition("/")[0]
     offered = [json.loads(each.model_dump_json()) for each in about.capabilities]

@@ -52,12 +52,12 @@ class GridReading:
 class MetricsCollector:
     """The metrics of one gateway: a collector, asked by a registry of its own."""
 
-    def __init__(self, door: GridConnection, tally: RequestMetrics) -> None:
-        self.door = door
-        self.tally = tally
-        self.harvest = JobMetrics(int(door.config.result_ttl * 1000))
-        self._plain = Cached(partial(door.call, self._text, ""), CACHE_SECONDS)
-        self._openmetrics = Cached(partial(door.call, self._text, f"{OPENMETRICS}; version=1.0.0"), CACHE_SECONDS)
+    def __init__(self, grid: GridConnection, request_metrics: RequestMetrics) -> None:
+        self.grid = grid
+        self.request_metrics = request_metrics
+        self.job_metrics = JobMetrics(int(grid.config.result_ttl * 1000))
+        self._plain = Cached(partial(grid.call, self._text, ""), CACHE_SECONDS)
+        self._openmetrics = Cached(partial(grid.call, self._text, f"{OPENMETRICS}; version=1.0.0"), CACHE_SECONDS)
 
     async def text(self, accept: str) -> tuple[bytes, str]:
         """(the metrics in the format that `accept` asks for, its content type), at most KEPT seconds old."""
@@ -74,57 +74,57 @@ class MetricsCollector:
         return encode(own), content_type
 
     def _look(self) -> GridReading:
-        client, keys = self.door.client.redis, self.door.keys
-        self.harvest.take(client, keys)
+        client, keys = self.grid.client.redis, self.grid.keys
+        self.job_metrics.update(client, keys)
         look = client.pipeline(transaction=True)
         look.zcard(keys("inbox"))
         look.zcard(keys("deadlines"))
         look.hget(keys("attempts_lost"), "count")
         inbox, open_jobs, losses = look.execute()
         return GridReading(
-            registry.live_seats(client, keys),
+            registry.read_live_seats(client, keys),
             backlog.queues(client, keys),
-            ledger.read(client, keys, self.door.config.timezone).accounts,
+            ledger.read(client, keys, self.grid.config.timezone).accounts,
             inbox,
             max(open_jobs - inbox, 0),
             int(losses or 0),
         )
 
     def _families(self, looked: GridReading) -> Iterator[Metric]:
-        harvest, tally = self.harvest, self.tally
+        job_metrics, request_metrics = self.job_metrics, self.request_metrics
         yield _build_family("gridq_jobs", {("queued",): looked.queued, ("running",): looked.running})
-        yield _build_family("gridq_jobs_submitted", {(): harvest.submitted})
-        ends = {state: harvest.ended.get(state, 0) for state in ("done", "failed", "cancelled", "expired")}
+        yield _build_family("gridq_jobs_submitted", {(): job_metrics.submitted})
+        ends = {state: job_metrics.ended.get(state, 0) for state in ("done", "failed", "cancelled", "expired")}
         yield _build_family("gridq_jobs_ended", {(state,): count for state, count in ends.items()})
         yield from _queue_families(looked.queues)
         yield from _seat_families([seat for seat in looked.seats if seat.kind != registry.ROUTER_KIND])
         yield from _account_families(looked.accounts)
-        yield _build_family("gridq_stages", harvest.stages)
-        yield _build_histogram("gridq_stage_wait_seconds", harvest.waits)
-        yield _build_histogram("gridq_stage_run_seconds", harvest.runs)
-        yield _build_family("gridq_stage_retries", {(queue,): n for queue, n in harvest.retries.items()})
-        yield _build_family("gridq_stage_tokens", harvest.tokens)
+        yield _build_family("gridq_stages", job_metrics.stages)
+        yield _build_histogram("gridq_stage_wait_seconds", job_metrics.waits)
+        yield _build_histogram("gridq_stage_run_seconds", job_metrics.runs)
+        yield _build_family("gridq_stage_retries", {(queue,): n for queue, n in job_metrics.retries.items()})
+        yield _build_family("gridq_stage_tokens", job_metrics.tokens)
         yield _build_family("gridq_losses", {(): looked.losses})
-        for name, spent in (("agent", harvest.agents), ("seat", harvest.seats)):
+        for name, spent in (("agent", job_metrics.agents), ("seat", job_metrics.seats)):
             dollars = {(who,): micro / MICRO_PER_DOLLAR for who, micro in spent.items()}
             yield _build_family(f"gridq_{name}_spent_dollars", dollars)
-        requests = {(way, route, str(status)): n for (way, route, status), n in tally.requests.items()}
+        requests = {(way, route, str(status)): n for (way, route, status), n in request_metrics.requests.items()}
         yield _build_family("gridq_http_requests", requests)
-        yield _build_histogram("gridq_http_request_seconds", tally.seconds)
-        yield _build_family("gridq_http_open_requests", {(): tally.open})
-        yield _build_family("gridq_http_open_streams", {(): tally.streams})
-        yield _build_family("gridq_relay_followers", {(): len(self.door.relay)})
-        yield _build_family("gridq_metrics_behind", {(): int(harvest.behind)})
+        yield _build_histogram("gridq_http_request_seconds", request_metrics.seconds)
+        yield _build_family("gridq_http_open_requests", {(): request_metrics.open})
+        yield _build_family("gridq_http_open_streams", {(): request_metrics.streams})
+        yield _build_family("gridq_relay_followers", {(): len(self.grid.relay)})
+        yield _build_family("gridq_metrics_behind", {(): int(job_metrics.lagging)})
         workers = [seat for seat in looked.seats if seat.kind != registry.ROUTER_KIND]
         healthy = sum(seat.state == "ready" and not seat.stale for seat in workers)
         seed = {
             "workers_total": len(workers),
             "workers_healthy": healthy,
-            "jobs_submitted": harvest.submitted,
+            "jobs_submitted": job_metrics.submitted,
             "jobs_succeeded": ends["done"],
             "jobs_failed": ends["failed"] + ends["cancelled"],
             "jobs_abandoned": ends["expired"],
-            "cents_spent": harvest.micro_dollars / 10_000,
+            "cents_spent": job_metrics.micro_dollars / 10_000,
         }
         for name, value in seed.items():
             yield _build_family(f"noether_grid_{name}", {(): value})
@@ -158,7 +158,7 @@ def _build_histogram(name: str, found: Mapping[str, Histogram]) -> Metric:
     about = METRICS[name]
     family = HistogramMetricFamily(name, about.help, labels=about.labels)
     for of, distribution in sorted(found.items()):
-        family.add_metric([of], distribution.cumulated(), distribution.sum)
+        family.add_metric([of], distribution.cumulative_buckets(), distribution.sum)
     return family
 
 
@@ -192,7 +192,7 @@ def _account_families(accounts: Iterable[Account]) -> Iterator[Metric]:
     for account in group_agents(accounts):
         unit = MICRO_PER_DOLLAR if account.money else 1
         until = None if account.until is None else account.until / 1000
-        amounts = (account.limit, account.spent, account.held, account.remaining)
+        amounts = (account.limit, account.spent, account.reserved, account.remaining)
         told = (*(None if amount is None else amount / unit for amount in amounts), until)
         for name, value in zip(names, told, strict=True):
             if value is not None:
@@ -218,12 +218,12 @@ def group_agents(accounts: Iterable[Account]) -> list[Account]:
         for account in agents[name]:
             others[account.what].append(account)
     for some in others.values():
-        spent, held = sum(each.spent for each in some), sum(each.held for each in some)
-        kept.append(replace(some[0], name=OTHER_AGENTS, limit=None, spent=spent, held=held))
+        spent, held = sum(each.spent for each in some), sum(each.reserved for each in some)
+        kept.append(replace(some[0], name=OTHER_AGENTS, limit=None, spent=spent, reserved=held))
     return [*kept, *(account for name in first for account in agents[name])]
 
 
 def _usage_of(account: Account) -> tuple[float, int]:
     """How much of its limit is used or held, and how much that is."""
-    used = account.spent + account.held
+    used = account.spent + account.reserved
     return (0.0 if account.limit is None else used / max(account.limit, 1)), used

@@ -8,7 +8,7 @@ from typing import Any
 
 from gridq.limits.accounts import window
 from gridq.process.periodic import PeriodicThread
-from gridq.protocol.meters import GRID, OWN, WHOLE_GRID, Meter, parse_budget, parse_shared_budgets
+from gridq.protocol.meters import GRID, OWN, WHOLE_GRID, Meter, parse_budget, parse_shared_accounts
 from gridq.router.governor.ranking import Calendar, Seat, rank
 from gridq.store.reliability import reliability
 from gridq.store.scripts import Scripts
@@ -81,7 +81,7 @@ def _binding(raw: bytes | None) -> Binding:
     """The shared sheets that bind a seat, and in which queues; not the whole grid's, which binds all seats
     alike and would only hide how they differ.
     """
-    return [(name, queues) for name, queues in parse_shared_budgets(raw).items() if name != WHOLE_GRID]
+    return [(name, queues) for name, queues in parse_shared_accounts(raw).items() if name != WHOLE_GRID]
 
 
 def _seat(name: str, fields: list[Any], now_ms: float, shared: Shared) -> Seat:

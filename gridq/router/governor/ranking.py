@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gridq.protocol.meters import Meter, span
+from gridq.protocol.meters import Meter, rolling_window_ms
 
 WORST = 900
 """The last rank. A rank is the idle set's leading digits: it must stay under 10^3 for the time behind it to
@@ -99,10 +99,10 @@ def worths(seat: Seat, now_ms: float, calendar: Calendar) -> dict[str, float]:
 
 def pace(meter: Meter, now_ms: float, calendar: Calendar) -> float | None:
     """How a window stands, 0 (dry) to 1; None where it says nothing: a rate, or stages at once, with room."""
-    left = meter.share
+    left = meter.remaining_fraction
     if left == 0.0:
         return 0.0
-    if meter.thing == "parallel":
+    if meter.resource == "parallel":
         return None
     length = _length(meter.window)
     if length is None:  # the meter's own turn may be past: an idle seat's sheet is not written
@@ -110,14 +110,14 @@ def pace(meter: Meter, now_ms: float, calendar: Calendar) -> float | None:
         time = (end - now_ms) / (end - start) if start and end else 1.0
     elif length < RATE_MS:
         return None
-    elif meter.turn is None:
+    elif meter.resets_at is None:
         return 1.0
     else:
-        time = (meter.turn - now_ms) / length
+        time = (meter.resets_at - now_ms) / length
     return left / (left + min(1.0, max(0.0, time)))
 
 
-_length = lru_cache(256)(span)
+_length = lru_cache(256)(rolling_window_ms)
 
 
 def _cost(prices: tuple[int, int] | None) -> float:

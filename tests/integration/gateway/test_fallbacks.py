@@ -131,7 +131,7 @@ def test_where_it_rests_the_next_does_and_is_named(fresh: Two) -> None:
 
 def test_where_its_budget_is_used_up_the_next_does(fresh: Two) -> None:
     session = fresh.grid.sessions["m.opus"]
-    five = Limit(thing="money", window="month", most=5)  # micro-dollars: less than one answer costs
+    five = Limit(resource="money", window="month", amount=5)  # micro-dollars: less than one answer costs
     session.terms = SeatTerms(limits=(five,))
     session.register()
     with openai.OpenAI(base_url=f"{fresh.gateway.url}/v1", api_key="none", max_retries=0) as client:

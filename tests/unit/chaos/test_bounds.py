@@ -13,7 +13,7 @@ from tests.chaos.bounds import Bound, Use, lines_of, overdrawn, own_lines, quota
 
 
 def limit(resource: str, window: str, most: int) -> Limit:
-    return Limit.model_validate({"thing": resource, "window": window, "most": most})
+    return Limit.model_validate({"resource": resource, "window": window, "amount": most})
 
 
 def test_the_quotas_file_says_what_the_bounds_say() -> None:

@@ -14,15 +14,15 @@ from rich.console import Console
 
 from gridq.cli.commands.workers import full_table, seats_table, shared_table, state_of
 from gridq.cli.output import (
-    amount,
-    clock,
-    console,
-    echo_answer,
-    echo_json,
-    plain_table,
-    shortened,
-    span,
-    took,
+    format_duration,
+    format_local_time,
+    format_money,
+    format_span,
+    make_console,
+    make_table,
+    print_answer,
+    print_json,
+    shorten_numbers,
 )
 from gridq.protocol.meters import Meter
 from gridq.seats.registry import LiveSeat
@@ -37,14 +37,14 @@ from gridq.seats.registry import LiveSeat
     ],
 )
 def test_a_text_as_it_is_anything_else_as_json(value: Any, printed: str, capsys: Any) -> None:
-    echo_answer(value)
+    print_answer(value)
     assert capsys.readouterr().out == printed
 
 
 def test_half_a_surrogate_pair_can_be_printed(capsys: Any) -> None:
-    echo_answer(["\ud800"])
+    print_answer(["\ud800"])
     assert json.loads(capsys.readouterr().out) == ["\ud800"]
-    echo_json({"a": "\ud800ü"})
+    print_json({"a": "\ud800ü"})
     printed = capsys.readouterr().out
     assert printed.isascii()
     assert json.loads(printed) == {"a": "\ud800ü"}
@@ -59,7 +59,7 @@ def test_a_terminal_gets_no_control_characters(monkeypatch: pytest.MonkeyPatch) 
 
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
-    echo_answer("a\x1b]0;title\x07b\n\tc")
+    print_answer("a\x1b]0;title\x07b\n\tc")
     assert screen.getvalue() == "a]0;titleb\n\tc\n"
 
 
@@ -75,7 +75,7 @@ def test_seats_fit_a_narrow_terminal() -> None:
         state="degraded",
         reason="the engine does not answer [2]",
         busy=2,
-        meters=[Meter(bearer="own", thing="money", window="month", limit=2_000_000, used=500_000)],
+        meters=[Meter(account="own", resource="money", window="month", limit=2_000_000, used=500_000)],
         metrics={"free_mb": 512.0},
         started_at=time.time() - 7300,
     )
@@ -99,15 +99,15 @@ def test_seats_fit_a_narrow_terminal() -> None:
     assert state_of(seat) == "degraded: the engine does not answer [2]"
     since = seat.model_copy(update={"since": seat.started_at, "until": time.time() + 60})
     assert state_of(since).startswith(
-        f"degraded since {clock(since.since)} until {clock(since.until or 0)}: "
+        f"degraded since {format_local_time(since.since)} until {format_local_time(since.until or 0)}: "
     )
 
 
 def test_what_seats_share_is_told_once() -> None:
-    whole = Meter(bearer="g", thing="money", window="day", limit=9_000_000, used=500_000)
-    owner = Meter(bearer="o:alice", thing="parallel", window="-", limit=3, held=1)
-    family = Meter(bearer="f:meta%2Fllama", thing="requests", window="5h", limit=9, queues=("llm:any",))
-    own = Meter(bearer="own", thing="tokens", window="week", limit=70)
+    whole = Meter(account="g", resource="money", window="day", limit=9_000_000, used=500_000)
+    owner = Meter(account="o:alice", resource="parallel", window="-", limit=3, reserved=1)
+    family = Meter(account="f:meta%2Fllama", resource="requests", window="5h", limit=9, queues=("llm:any",))
+    own = Meter(account="own", resource="tokens", window="week", limit=70)
 
     def seat(name: str, *meters: Meter) -> LiveSeat:
         return LiveSeat(
@@ -133,7 +133,7 @@ def test_what_seats_share_is_told_once() -> None:
 
 
 def test_a_terminal_gets_long_lists_of_numbers_in_short() -> None:
-    short = shortened({"one": [0.5] * 384, "two": [[1, 2], ["a"] * 30]})
+    short = shorten_numbers({"one": [0.5] * 384, "two": [[1, 2], ["a"] * 30]})
     assert short == {"one": "0.5, 0.5, 0.5, 0.5, … 384 numbers in all", "two": [[1, 2], ["a"] * 30]}
 
 
@@ -141,7 +141,7 @@ def test_a_terminal_gets_long_lists_of_numbers_in_short() -> None:
     ("ms", "text"), [(None, "-"), (0.04, "0.0 ms"), (12, "12 ms"), (1500, "1.5 s"), (125_000, "2 min")]
 )
 def test_durations(ms: float | None, text: str) -> None:
-    assert took(ms) == text
+    assert format_duration(ms) == text
 
 
 @pytest.mark.parametrize(
@@ -149,14 +149,14 @@ def test_durations(ms: float | None, text: str) -> None:
     [(None, "-"), (0, "$0.00"), (1_500_000, "$1.50"), (12, "$0.000012"), (-5, "-$0.000005")],
 )
 def test_money(micro: int | None, text: str) -> None:
-    assert amount(micro) == text
+    assert format_money(micro) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-1, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "1 h"), (90_000, "1 d")]
 )
 def test_spans(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert format_span(seconds) == text
 
 
 def test_a_pipe_has_each_row_in_one_line_unless_its_width_is_said(
@@ -167,9 +167,9 @@ def test_a_pipe_has_each_row_in_one_line_unless_its_width_is_said(
         monkeypatch.delenv("COLUMNS", raising=False)
         if columns is not None:
             monkeypatch.setenv("COLUMNS", columns)
-        table = plain_table("queue", "concurrency", "because", numbers=("concurrency",), named=True)
+        table = make_table("queue", "concurrency", "because", numbers=("concurrency",), keep_first=True)
         table.add_row(name, "4", why.strip())
-        console().print(table)
+        make_console().print(table)
         lines = capsys.readouterr().out.splitlines()
         assert (len(lines) == 3) is whole
         assert lines[2].startswith(f"{name}      4  its owner")

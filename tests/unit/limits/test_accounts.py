@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, TeamMoneyExceeded
-from gridq.limits.accounts import Account, exceeded, window
+from gridq.limits.accounts import Account, build_quota_error, window
 from gridq.protocol.money import dollars
 
 TURN = "1796083200000"  # 2026-12-01T00:00:00Z
@@ -27,7 +27,7 @@ def test_dollars_are_exact(micro: int, text: str) -> None:
 
 def test_used_up_until_the_month_turns() -> None:
     reply = ["quota", "agent_money", "ann", "9000000", "500000", "10000000", "2000000", TURN, "month"]
-    error = exceeded(reply, "Europe/Berlin")
+    error = build_quota_error(reply, "Europe/Berlin")
     assert type(error) is AgentMoneyExceeded
     assert error.details["retry_at"] == "2026-12-01T01:00:00+01:00"
     assert str(error) == (
@@ -40,19 +40,19 @@ def test_used_up_until_the_month_turns() -> None:
 
 def test_who_does_not_have_the_grids_time_zone_is_refused_as_well() -> None:
     reply = ["quota", "agent_money", "ann", "9000000", "500000", "10000000", "2000000", TURN, "month"]
-    error = exceeded(reply, "Mars/Gale")
+    error = build_quota_error(reply, "Mars/Gale")
     assert type(error) is AgentMoneyExceeded
     assert error.details["retry_at"] == "2026-12-01T00:00:00+00:00"
 
 
 def test_only_held_may_come_back_sooner() -> None:
-    error = exceeded(["quota", "team_money", "t", "1", "9999999", "10000000", "5", TURN, "month"], "UTC")
+    error = build_quota_error(["quota", "team_money", "t", "1", "9999999", "10000000", "5", TURN, "month"], "UTC")
     assert type(error) is TeamMoneyExceeded
     assert "when jobs that run have ended" in (error.fix or "")
 
 
 def test_jobs_and_no_calendar() -> None:
-    error = exceeded(["quota", "agent_jobs", "ann", "3", "0", "3", "1", "", "month"], "UTC")
+    error = build_quota_error(["quota", "agent_jobs", "ann", "3", "0", "3", "1", "", "month"], "UTC")
     assert type(error) is AgentJobsExceeded
     assert error.message == "The agent 'ann' has no jobs left this month"
     assert error.reason == "of 3 jobs a month 3 are used"
@@ -60,14 +60,14 @@ def test_jobs_and_no_calendar() -> None:
 
 
 def test_a_limit_of_nothing_has_no_later() -> None:
-    error = exceeded(["quota", "agent_jobs", "ann", "0", "0", "0", "1", TURN, "month"], "UTC")
+    error = build_quota_error(["quota", "agent_jobs", "ann", "0", "0", "0", "1", TURN, "month"], "UTC")
     assert error.details["retry_at"] is None
     assert "to 1 or more" in (error.fix or "")
 
 
 def test_no_limit_has_no_remainder() -> None:
-    assert Account("agent", "ann", "money", None, 5, 3, thing="money").remaining is None
-    assert Account("agent", "ann", "money", 6, 5, 3, thing="money").remaining == -2
+    assert Account("agent", "ann", "money", None, 5, 3, resource="money").remaining is None
+    assert Account("agent", "ann", "money", 6, 5, 3, resource="money").remaining == -2
 
 
 def test_the_window_as_scripts_find_it() -> None:

@@ -51,7 +51,7 @@ def test_money_is_integer_micro_dollars() -> None:
         "bob": AgentLimit(None, None, 0),
     }
     assert limits.teams == {"research": TeamLimit(0, None)}
-    budget = Limit(thing="money", window="week", most=20_000_000)
+    budget = Limit(resource="money", window="week", amount=20_000_000)
     assert limits.seats == {"alice-3f2a.openai": SeatLimit((budget,), 60)}
     assert limits.fields()["a:ann"] == "research 12500000 100"
     assert limits.fields()["a:bob"] == "- - 0"

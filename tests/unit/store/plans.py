@@ -92,7 +92,7 @@ class Grid:
         hourly: tuple[int, int] | None = None,
     ) -> str | None:  # fmt: skip
         """Register a seat; the other host where it is refused."""
-        own = [] if budget is None else [Limit(resource="money", window=period, most=budget)]
+        own = [] if budget is None else [Limit(resource="money", window=period, amount=budget)]
         other = self.scripts.register(
             seat,
             inc,

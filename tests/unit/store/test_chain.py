@@ -126,7 +126,7 @@ def test_the_sweep_finds_a_budget_that_is_used_up(grid: Grid) -> None:
 
 
 def test_a_window_of_requests_makes_it_fall_back_and_stages_at_once_do_not(grid: Grid) -> None:
-    calm = [Limit(resource="parallel", window="-", most=1), Limit(resource="requests", window="1m", most=1)]
+    calm = [Limit(resource="parallel", window="-", amount=1), Limit(resource="requests", window="1m", amount=1)]
     grid.seat("m.a", A, concurrency=3, limits=calm)
     grid.seat("m.b", B)
     grid.job(chained(A, B))
@@ -135,14 +135,14 @@ def test_a_window_of_requests_makes_it_fall_back_and_stages_at_once_do_not(grid:
     grid.sweep()
     assert where(grid) == [A]
     grid.done(first)
-    grid.seat("m.a", A, concurrency=3, limits=[Limit(resource="requests", window="5h", most=1)])
+    grid.seat("m.a", A, concurrency=3, limits=[Limit(resource="requests", window="5h", amount=1)])
     grid.done(grid.take("m.a"))
     grid.job(chained(A, B))
     assert where(grid) == [B]
 
 
 def test_what_it_is_estimated_at_counts(grid: Grid) -> None:
-    grid.seat("m.a", A, limits=[Limit(resource="tokens", window="day", most=1000)])
+    grid.seat("m.a", A, limits=[Limit(resource="tokens", window="day", amount=1000)])
     grid.seat("m.b", B)
     grid.done(job_take(grid, one(queue=A)), tokens=(300, 300))
     for told, queue in (("200 100", A), ("200 400", B)):

@@ -20,7 +20,7 @@ HOUR = (3_600_000, 10 * MINUTE)
 
 
 def day(amount: int) -> Limit:
-    return Limit(resource="money", window="day", most=amount)
+    return Limit(resource="money", window="day", amount=amount)
 
 
 def held(grid: Grid, seat: str = "m.a") -> tuple[int, int]:
@@ -86,7 +86,7 @@ def test_what_was_measured_outlives_the_worker_in_the_queues_that_the_seat_still
     grid.scripts.leave("m.a", "i1", "go")
     grid.seat("m.a", "bench:any", "bench:two", inc="i2", limits=[day(100_000)], hourly=HOUR)
     grid.scripts.renew("m.a", "i2", [], takes={"bench:two": 80})
-    assert read_live_seats(grid.client, grid.keys)[0].rates.takes == {"bench:any": 500, "bench:two": 80}
+    assert read_live_seats(grid.client, grid.keys)[0].rates.run_times == {"bench:any": 500, "bench:two": 80}
     grid.job(one())
     grid.take(inc="i2")
     assert held(grid) == (0, 500)
@@ -144,4 +144,4 @@ def test_programs_reckon_as_the_claim_does(grid: Grid, takes: dict[str, int], to
     grid.job(one(), more={"tokens:0": told})
     [seat] = read_live_seats(grid.client, grid.keys)
     grid.take()
-    assert seat.rates.guess("bench:any", UsageEstimate.read(told)) == held(grid)[1] > 0
+    assert seat.rates.estimate_cost("bench:any", UsageEstimate.parse(told)) == held(grid)[1] > 0

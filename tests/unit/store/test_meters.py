@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("key_hygiene")
 
 
 def most(resource: Resource, window: str, amount: int) -> Limit:
-    return Limit(resource=resource, window=window, most=amount)
+    return Limit(resource=resource, window=window, amount=amount)
 
 
 def numbers(meters: list[Meter]) -> dict[str, tuple[int, int]]:

@@ -59,7 +59,7 @@ def test_what_is_over_is_refused_and_nothing_is_written(grid: Grid) -> None:
     assert isinstance(error, AgentMoneyExceeded)
     assert error.path == "agents.ann.monthly_dollars"
     assert "$0.01 a month" in str(error)
-    assert error.details["held"] == 6_000
+    assert error.details["reserved"] == 6_000
     assert "given back what they hold" in (error.fix or "")
 
 

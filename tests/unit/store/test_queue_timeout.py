@@ -98,13 +98,13 @@ def test_why_the_budget_is_used_up(grid: Grid) -> None:
 
 
 def test_when_the_budget_turns(grid: Grid) -> None:
-    grid.seat(limits=[Limit(resource="tokens", window="5h", most=7)])
+    grid.seat(limits=[Limit(resource="tokens", window="5h", amount=7)])
     grid.job(one(), "j1")
     grid.done(grid.take(), tokens=(3, 4))
     shown = reason(grid)
     (meter,) = grid.meters("m.a")
     assert meter.resets_at is not None
-    assert shown.endswith(f": m.a has 0 tokens left of 7 tokens in 5h, until {clock(meter.resets_at)}")
+    assert shown.endswith(f": m.a has 0 tokens left of 7 tokens in 5h, until {format_local_time(meter.resets_at)}")
     assert shown.endswith(describe_shortage(meter, "m.a"))  # as explain and whoever waits tell it
     details = error(grid, "late").details
     assert "turns_at" not in details

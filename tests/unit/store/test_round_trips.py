@@ -55,7 +55,7 @@ def trips(grid: Grid, grid_env: GridEnv) -> Iterator[Counted]:
     limits = Limits(
         {"ann": AgentLimit("lab", 20 * DOLLAR, 100)},
         {"lab": TeamLimit(30 * DOLLAR, 200)},
-        {"m.a": SeatLimit((Limit(resource="money", window="day", most=40 * DOLLAR),), 60)},
+        {"m.a": SeatLimit((Limit(resource="money", window="day", amount=40 * DOLLAR),), 60)},
         digest="all",
     )
     grid.scripts.limit(limits.digest, "{}", limits.fields())

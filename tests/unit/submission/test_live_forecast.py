@@ -40,7 +40,7 @@ AGE = 600.0
 @pytest.fixture
 def grid(grid_env: GridEnv) -> Iterator[Grid]:
     made = Grid(grid_env.client, grid_env.settings)
-    wake_ups.declare(app, made.client, made.keys)
+    wake_ups.write_templates(app, made.client, made.keys)
     yield made
     assert not broken(made.client, made.keys)
 
@@ -227,7 +227,7 @@ def test_a_seat_that_pauses_says_when_it_is_back() -> None:
 
 
 def test_what_running_jobs_hold_comes_back_before_the_month_turns() -> None:
-    about = {"retry_at": "2999-01-01T00:00:00+00:00", "limit": 10, "used": 4, "held": 5, "needed": 3}
+    about = {"retry_at": "2999-01-01T00:00:00+00:00", "limit": 10, "used": 4, "reserved": 5, "needed": 3}
     assert explain(AgentMoneyExceeded("no", about))["retry_after"] == AGAIN
     assert explain(AgentMoneyExceeded("no", {**about, "used": 8}))["retry_after"] > 1e9
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gridq.protocol.meters import Expects, Meter, Rates
+from gridq.protocol.meters import UsageEstimate, Meter, SeatRates
 from gridq.protocol.models import Service
 from gridq.submission.queue_snapshot import Ask, Board, Line, Seat
 from gridq.submission.start_forecast import Forecast, elsewhere, forecast
@@ -32,7 +32,7 @@ def seat(name: str = "m.a", *queues: str, concurrency: int = 1, busy: int | None
 
 
 def money(**fields: Any) -> Meter:
-    return Meter(bearer="own", thing="money", window="day", **fields)
+    return Meter(account="own", resource="money", window="day", **fields)
 
 
 def look(*seats: Seat, lines: tuple[Line, ...] = (), ask: Ask | None = None, **more: Any) -> Forecast:
@@ -126,8 +126,8 @@ def test_what_no_seat_here_may_take_stands_in_nobodys_way() -> None:
 
 
 def test_a_budget_that_binds_is_named() -> None:
-    family = Meter(bearer="f:opus", thing="tokens", window="week", limit=9, used=9, queues=("llm:opus",))
-    owner = Meter(bearer="o:alice", thing="requests", window="day", limit=2, used=1, held=1)
+    family = Meter(account="f:opus", resource="tokens", window="week", limit=9, used=9, queues=("llm:opus",))
+    owner = Meter(account="o:alice", resource="requests", window="day", limit=2, used=1, reserved=1)
     both = seat("m.a", "llm:opus", ANY, meters=(family,))
     told = look(both, ask=Ask("llm:opus"))
     assert (told.position, told.bottleneck) == (
@@ -146,9 +146,9 @@ HOUR = 3_600_000
 
 def test_a_budget_whose_estimate_does_not_fit_has_no_room_until_its_window_turns() -> None:
     """As the claim looks at it: of three hundredths one is left, and a stage is expected to cost two."""
-    meters = (money(limit=30_000, used=20_001, turn=HOUR),)
-    rates = Rates(prices=(1_000_000, 1_000_000))
-    small, large = (Ask(ANY, expects=Expects(tokens, tokens)) for tokens in (4_000, 10_000))
+    meters = (money(limit=30_000, used=20_001, resets_at=HOUR),)
+    rates = SeatRates(prices=(1_000_000, 1_000_000))
+    small, large = (Ask(ANY, expects=UsageEstimate(tokens, tokens)) for tokens in (4_000, 10_000))
     poor = seat(busy=0, meters=meters, rates=rates)
     assert look(poor, ask=small).now
     told = look(poor, ask=large)
@@ -156,14 +156,14 @@ def test_a_budget_whose_estimate_does_not_fit_has_no_room_until_its_window_turns
     assert told.bottleneck.startswith("the budgets of the seats of llm:any: m.a has $0.009999 left of $0.03")
     assert look(poor, seat("m.b", busy=0), ask=large).now
     huge = Ask(
-        ANY, expects=Expects(1_000_000, 1_000_000)
+        ANY, expects=UsageEstimate(1_000_000, 1_000_000)
     )  # more than a whole window: it may run in an empty one
     assert look(poor, ask=huge).turns_in == 3600.0
     assert look(poor, ask=Ask(ANY, cost=30_001)).position is None, "but no stage that says so itself"
 
 
 def test_what_waits_for_the_turn_as_well_stands_before_it() -> None:
-    poor = seat(busy=0, meters=(money(limit=2_000, used=1_500, turn=HOUR),))
+    poor = seat(busy=0, meters=(money(limit=2_000, used=1_500, resets_at=HOUR),))
     lines = (Line(ANY, "ann", 5, cost=1000),)
     assert look(poor, lines=lines).now
     assert look(poor, lines=lines, ask=Ask(ANY, "ann", cost=1000)).position == 6
@@ -171,23 +171,23 @@ def test_what_waits_for_the_turn_as_well_stands_before_it() -> None:
 
 def test_what_is_held_may_come_back_sooner() -> None:
     """Two of four slots run, and their estimates fill the budget: the third waits for one of them."""
-    meters = (money(limit=30_000, used=0, held=20_000, turn=HOUR),)
-    asks = Ask(ANY, expects=Expects(15_000, 0))
-    rates = Rates(prices=(1_000_000, 0))
+    meters = (money(limit=30_000, used=0, reserved=20_000, resets_at=HOUR),)
+    asks = Ask(ANY, expects=UsageEstimate(15_000, 0))
+    rates = SeatRates(prices=(1_000_000, 0))
     told = look(seat(concurrency=4, busy=2, elapsed=4.0, meters=meters, rates=rates), ask=asks)
     assert (told.p50, told.turns_in) == (pytest.approx(6.0), 0.0)
     assert told.bottleneck.startswith("the budgets of the seats of llm:any: m.a has $0.01 left")
     other = look(seat(concurrency=4, busy=0, meters=meters, rates=rates), ask=asks)  # another seat holds it
     assert (other.now, other.low, other.turns_in) == (False, 0.0, 0.0)
-    once = Meter(bearer="own", thing="requests", window="day", limit=1, used=1, turn=2 * HOUR)
+    once = Meter(account="own", resource="requests", window="day", limit=1, used=1, resets_at=2 * HOUR)
     turns = look(seat(concurrency=4, busy=0, meters=(*meters, once), rates=rates), ask=asks)
     assert (turns.low, turns.turns_in) == (7200.0, 7200.0)  # but not before the other's window turns
 
 
 def test_a_slot_whose_hour_has_a_price_is_forecast_by_what_it_takes() -> None:
-    meters = (money(limit=30_000, used=20_001, turn=HOUR),)
+    meters = (money(limit=30_000, used=20_001, resets_at=HOUR),)
     for ms, now in ((9_999, True), (10_001, False)):
-        rates = Rates(hourly=3_600_000, timeout_ms=60_000, takes={ANY: ms})
+        rates = SeatRates(hourly=3_600_000, timeout_ms=60_000, run_times={ANY: ms})
         assert look(seat(busy=0, meters=meters, rates=rates)).now is now
 
 

@@ -40,7 +40,7 @@ def live(
     client: Client, seat: str, *queues: str, concurrency: int = 1, budget: int | None = None, **said: Any
 ) -> None:
     """Make a seat live; where something is said of it, it advertises."""
-    limits = [] if budget is None else [Limit(resource="money", window="month", most=budget)]
+    limits = [] if budget is None else [Limit(resource="money", window="month", amount=budget)]
     kwargs: dict[str, Any] = {
         "concurrency": concurrency,
         "limits": limits,

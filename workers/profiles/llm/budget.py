@@ -11,7 +11,7 @@ from gridq.protocol.budget_syntax import MINUTE, MOST, SEAT_UNITS, BudgetError, 
 from gridq.protocol.models import Limit
 
 
-class Budgeted(BaseModel):
+class SeatBudgets(BaseModel):
     """`budget` is in dollars a `period`; None: no budget set; 0: nothing may be spent. `budgets` are further
     ones, of dollars, tokens or requests in windows of their own; all of them bind.
     """
@@ -47,9 +47,9 @@ class Budgeted(BaseModel):
                 key = f"budgets.{index}" + (f".{exc.key}" if exc.key else "")
                 raise BudgetError(key, exc.message, exc.expected) from None
         if self.budget is not None:
-            found.insert(0, Limit(thing="money", window=self.period, most=round(self.budget * 1_000_000)))
+            found.insert(0, Limit(resource="money", window=self.period, amount=round(self.budget * 1_000_000)))
         if self.tokens_per_minute is not None:
-            found.append(Limit(thing="tokens", window=MINUTE, most=self.tokens_per_minute))
+            found.append(Limit(resource="tokens", window=MINUTE, amount=self.tokens_per_minute))
         try:
             return distinct(found)
         except BudgetError as exc:
@@ -58,10 +58,10 @@ class Budgeted(BaseModel):
     @property
     def in_dollars(self) -> bool:
         """Whether any of its budgets is of money: then each of its models needs a price."""
-        return any(limit.thing == "money" for limit in self.limits())
+        return any(limit.resource == "money" for limit in self.limits())
 
 
-def fault(exc: ValidationError, expected: str) -> tuple[str, str, str]:
+def describe_validation_error(exc: ValidationError, expected: str) -> tuple[str, str, str]:
     """(the key at fault, why, what is expected there) of a table that is wrong; `expected` of the whole."""
     wrong = exc.errors()[0].get("ctx", {}).get("error")
     if isinstance(wrong, BudgetError):

@@ -89,7 +89,7 @@ def test_every_429_and_503_says_when_to_ask_again(cls: type[GridError], after: A
     header = faults.headers_of(error, "r").get("retry-after")
     if faults.status_of(error) in (429, 503):
         assert header is not None
-        assert 1 <= int(header) <= faults.LONGEST_RETRY
+        assert 1 <= int(header) <= faults.MAX_RETRY_AFTER_SECONDS
         if after == 2.1:
             assert header == "3"
     else:
@@ -112,7 +112,7 @@ def test_every_429_and_503_says_the_same_fields_in_every_shape(cls: type[GridErr
         return
     fix = explain(error)["fix"]
     for path in ("/v1/messages", "/v1/models", "/jobs"):
-        told: Any = faults.shape(path, error, "r1")
+        told: Any = faults.format_error(path, error, "r1")
         assert told["error"].keys() >= SAYS
         assert told["error"]["bottleneck"]
         # What may be said of the server's faults is the same of all.
@@ -183,7 +183,7 @@ def test_the_grids_own_shape_and_noethers_money() -> None:
     assert body["error"]["code"] == "grid.full"
     assert body["error"]["message"] == "The server is full"
     assert body["error"]["fix"] == "wait"
-    told = {"limit": 1_000_000, "used": 700_000, "held": 50_000, "needed": 255_000}
+    told = {"limit": 1_000_000, "used": 700_000, "reserved": 50_000, "needed": 255_000}
     body = faults.grid_error(AgentMoneyExceeded("so", told), "r1")
     assert (body["remaining_cents"], body["requested_cents"]) == (25, 26)
 
@@ -192,7 +192,7 @@ def test_where_an_endpoint_stands_is_logged_and_told_to_nobody(caplog: pytest.Lo
     error = AttemptsExhausted("so", {"endpoint": "http://10.0.0.7:8000/v1", "reason": "why"})
     request = Request({"type": "http", "path": "/jobs", "headers": [], "query_string": b"", "state": {}})
     with caplog.at_level(logging.INFO):
-        body = bytes(faults.answer(request, error).body)
+        body = bytes(faults.error_response(request, error).body)
     for told in (body, faults.openai_error(error, "r"), faults.anthropic_error(error, "r")):
         assert "why" in str(told)
         assert "10.0.0.7" not in str(told)
@@ -218,7 +218,7 @@ def test_where_the_server_stands_is_told_to_nobody() -> None:
         "Nothing answers at redis://10.1.2.3:6379", {"reason": "10.1.2.3", "fix": "start it"}
     )
     for path in ("/v1/messages", "/v1/models", "/jobs"):
-        text = json.dumps(faults.shape(path, error, "r1"))
+        text = json.dumps(faults.format_error(path, error, "r1"))
         assert "10.1.2.3" not in text
         assert "broker.unreachable" in text
 
@@ -228,7 +228,7 @@ def test_where_the_server_stands_is_told_to_nobody() -> None:
 )
 def test_whatever_an_error_says_it_is_json_and_not_too_long(details: Any) -> None:
     for path in ("/v1/messages", "/v1/models", "/jobs"):
-        text = json.dumps(faults.shape(path, StageError("so", details), "r1"), allow_nan=False)
+        text = json.dumps(faults.format_error(path, StageError("so", details), "r1"), allow_nan=False)
         assert len(text) < 200_000
 
 

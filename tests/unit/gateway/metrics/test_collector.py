@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from gridq.gateway.metrics.collector import told_apart
-from gridq.gateway.metrics.job_metrics import AGENTS, OTHERS
+from gridq.gateway.metrics.collector import group_agents
+from gridq.gateway.metrics.job_metrics import MAX_AGENTS, OTHER_AGENTS
 from gridq.limits.accounts import Account
 
 
 def account(name: str, spent: int, limit: int | None = None, what: str = "money") -> Account:
-    return Account("agent", name, what, limit, spent, held=1, thing="money" if what == "money" else "jobs")
+    return Account("agent", name, what, limit, spent, reserved=1, resource="money" if what == "money" else "jobs")
 
 
 def test_a_few_agents_are_told_apart_and_all_that_are_no_agents() -> None:
-    accounts = [account(f"a{number}", number) for number in range(AGENTS)]
+    accounts = [account(f"a{number}", number) for number in range(MAX_AGENTS)]
     accounts += [
-        Account("owner", f"o{number}", "tokens a day", 9, 1, thing="tokens") for number in range(2 * AGENTS)
+        Account("owner", f"o{number}", "tokens a day", 9, 1, resource="tokens") for number in range(2 * MAX_AGENTS)
     ]
-    assert sorted(told_apart(accounts), key=str) == sorted(accounts, key=str)
+    assert sorted(group_agents(accounts), key=str) == sorted(accounts, key=str)
 
 
 def test_of_many_agents_those_nearest_to_a_limit_are_and_the_others_are_one() -> None:
     strangers = [
         account(f"s{number}", 100 + number, what=what)
-        for number in range(AGENTS + 10)
+        for number in range(MAX_AGENTS + 10)
         for what in ("money", "jobs")
     ]
     near, far = account("near", 50, 60), account("far", 0, 10**6)
     near_jobs = account("near", 0, what="jobs")
-    told = told_apart([*strangers, far, near, near_jobs])
+    told = group_agents([*strangers, far, near, near_jobs])
     names = {each.name for each in told}
-    assert len(names) == AGENTS + 1
-    assert names >= {"near", "far", OTHERS}
+    assert len(names) == MAX_AGENTS + 1
+    assert names >= {"near", "far", OTHER_AGENTS}
     assert near_jobs in told
     # Of the strangers those that used least are together: ten, and the two in whose place the others stand.
-    others = {each.what: each for each in told if each.name == OTHERS}
+    others = {each.what: each for each in told if each.name == OTHER_AGENTS}
     least = sum(100 + number for number in range(12))
-    assert {what: (each.spent, each.held, each.limit) for what, each in others.items()} == {
+    assert {what: (each.spent, each.reserved, each.limit) for what, each in others.items()} == {
         "money": (least, 12, None),
         "jobs": (least, 12, None),
     }

@@ -21,14 +21,14 @@ CLAUDE = {ANY: ["claude"], HAIKU: ["claude"]}
 @pytest.fixture
 def grid(grid_env: GridEnv) -> Grid:
     made = Grid(grid_env.client, grid_env.settings)
-    wake_ups.declare(app, made.client, made.keys)
+    wake_ups.write_templates(app, made.client, made.keys)
     return made
 
 
-def window(grid: Grid, seat: str, kind: str, left: int, ends_in: float, thing: str = "requests") -> None:
+def window(grid: Grid, seat: str, kind: str, left: int, ends_in: float, resource: str = "requests") -> None:
     """A seat's own sheet: of a hundred `left` are left, until so many hours from now."""
     turn = grid.now() + int(ends_in * HOUR)
-    grid.client.hset(grid.keys("seat", seat), "own", f"{thing}/{kind}/100/{100 - left}/0/{turn}")
+    grid.client.hset(grid.keys("seat", seat), "own", f"{resource}/{kind}/100/{100 - left}/0/{turn}")
 
 
 def ranked(grid: Grid, queue: str = ANY) -> list[str]:
@@ -112,7 +112,7 @@ def test_a_seat_that_remembers_a_session_goes_before_all_ranks(grid: Grid) -> No
 
 def test_windows_of_the_calendar_end_by_the_calendar(grid: Grid) -> None:
     turn_at(grid, HOUR, period="day")  # it began a day ago
-    grid.seat("m.day", limits=[Limit(thing="requests", window="day", most=100)])
+    grid.seat("m.day", limits=[Limit(resource="requests", window="day", amount=100)])
     grid.seat("m.free")
     window(
         grid, "m.day", "day", 50, -1
@@ -126,7 +126,7 @@ def test_what_costs_money_with_each_call_comes_last(grid: Grid) -> None:
     grid.seat("m.dear", prices=(15_000_000, 75_000_000))
     grid.seat("m.key", prices=(3_000_000, 15_000_000))
     grid.seat("m.own")
-    grid.seat("m.dry", limits=[Limit(thing="requests", window="day", most=0)])
+    grid.seat("m.dry", limits=[Limit(resource="requests", window="day", amount=0)])
     assert ranked(grid) == ["m.own", "m.key", "m.dear", "m.dry"]
 
 
@@ -158,7 +158,7 @@ def test_owners_and_families_budgets_count_where_they_bind_and_the_grids_tells_n
 def test_how_often_the_server_is_asked_does_not_grow_with_the_seats(grid: Grid) -> None:
     def trips(seats: int) -> int:
         for number in range(seats):
-            grid.seat(f"m.s{number}", owner="ann", limits=[Limit(thing="requests", window="day", most=100)])
+            grid.seat(f"m.s{number}", owner="ann", limits=[Limit(resource="requests", window="day", amount=100)])
         connection = grid.client.connection_pool.get_connection()
         try:
             sent: list[object] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridq.protocol.meters import Meter
-from gridq.protocol.models import Thing
+from gridq.protocol.models import Resource
 from gridq.router.governor.ranking import EVEN, PAID, WORST, Seat, pace, rank, worths
 
 HOUR = 3_600_000
@@ -19,11 +19,11 @@ CALENDAR = {
 
 
 def meter(
-    window: str, left: int, turn: int | None = None, thing: Thing = "requests", queues: tuple[str, ...] = ()
+    window: str, left: int, turn: int | None = None, resource: Resource = "requests", queues: tuple[str, ...] = ()
 ) -> Meter:
     """One of a limit of 100; `turn` in hours from now."""
     at = None if turn is None else NOW + turn * HOUR
-    return Meter(bearer="own", thing=thing, window=window, limit=100, used=100 - left, turn=at, queues=queues)
+    return Meter(account="own", resource=resource, window=window, limit=100, used=100 - left, resets_at=at, queues=queues)
 
 
 def worth(*meters: Meter, reliability: float = 1.0, prices: tuple[int, int] | None = None) -> float:
@@ -46,8 +46,8 @@ def worth(*meters: Meter, reliability: float = 1.0, prices: tuple[int, int] | No
         (meter("7d", 50, 84), EVEN),
         (meter("5m", 1, 0), None),
         (meter("5m", 0, 0), 0.0),
-        (meter("-", 1, thing="parallel"), None),
-        (meter("-", 0, thing="parallel"), 0.0),
+        (meter("-", 1, resource="parallel"), None),
+        (meter("-", 0, resource="parallel"), 0.0),
         (meter("5h", 50, 50), 1 / 3),  # the server's clock was set back
     ],
 )
@@ -88,15 +88,15 @@ def test_what_costs_money_with_each_call_goes_after_what_is_paid_for() -> None:
     assert worth(prices=prices) < PAID * EVEN
     # As long as a fifth of what even use would have left is left, and though the key's own money is behind:
     assert worth(meter("day", 5)) >= PAID * EVEN > worth(meter("day", 4))
-    assert worth(meter("month", 100, thing="money"), prices=prices) < worth(meter("day", 25))
+    assert worth(meter("month", 100, resource="money"), prices=prices) < worth(meter("day", 25))
     assert worth(prices=(0, 0)) == worth()
 
 
 def test_of_two_keys_the_cheaper_goes_first_unless_its_money_runs_dry() -> None:
     cheap, dear = (100_000, 400_000), (15_000_000, 75_000_000)
     assert worth(prices=cheap) > worth(prices=dear)
-    assert worth(meter("month", 25, thing="money"), prices=cheap) < worth(
-        meter("month", 50, thing="money"), prices=dear
+    assert worth(meter("month", 25, resource="money"), prices=cheap) < worth(
+        meter("month", 50, resource="money"), prices=dear
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gridq.protocol.meters import Meter, span
+from gridq.protocol.meters import Meter, rolling_window_ms
 from gridq.router.governor.ranking import Calendar, Seat, rank
 
 HOUR = 3_600_000
@@ -35,17 +35,17 @@ class Window:
             self.lapsed += self.limit - self.used
             self.offered += self.limit
             self.used, self.turn = 0, None
-        if self.turn is None and span(self.kind) is None:
+        if self.turn is None and rolling_window_ms(self.kind) is None:
             self.turn = calendar(now)[self.kind][1]
 
     def use(self, now: int) -> None:
-        self.turn = self.turn or now + (span(self.kind) or 0)
+        self.turn = self.turn or now + (rolling_window_ms(self.kind) or 0)
         self.used += 1
 
     @property
     def meter(self) -> Meter:
         return Meter(
-            bearer="own", thing="requests", window=self.kind, limit=self.limit, used=self.used, turn=self.turn
+            account="own", resource="requests", window=self.kind, limit=self.limit, used=self.used, resets_at=self.turn
         )
 
 

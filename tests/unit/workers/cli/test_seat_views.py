@@ -39,10 +39,10 @@ def grid(grid_env: GridEnv, tmp_path: Path) -> Iterator[Grid]:
     (tmp_path / "machine").write_text("m")
     (tmp_path / "seats").mkdir()
     limit(grid, SHARED)
-    requests = Limit(resource="requests", window="5h", most=27)
+    requests = Limit(resource="requests", window="5h", amount=27)
     money = [
-        Limit(resource="money", window="month", most=12_000_000),
-        Limit(resource="money", window="day", most=300_000),
+        Limit(resource="money", window="month", amount=12_000_000),
+        Limit(resource="money", window="day", amount=300_000),
     ]
     grid.seat("m.claude", owner="alice", limits=[requests])
     grid.seat("m.mistral", owner="alice", limits=money)
@@ -107,7 +107,7 @@ def test_of_several_budgets_of_money_that_with_least_left_is_shown_with_its_wind
     shown = next(line for line in gridq("seat", "status").splitlines() if line.startswith("mistral"))
     assert shown.split("  ", 1)[0] == "mistral"
     assert "$0.30  $0.30 a day  $0.50 a day  $12.00 left of $12.00 a month" in shown
-    grid.seat("m.mistral", owner="alice", limits=[Limit(resource="money", window="month", most=12_000_000)])
+    grid.seat("m.mistral", owner="alice", limits=[Limit(resource="money", window="month", amount=12_000_000)])
     row = status("mistral")
     assert (row["budget_left"], row["budget"], row["whole_budget"]) == (12_000_000, 12_000_000, 20_000_000)
     assert "$12.00  $12.00     $20.00" in gridq("seat", "status", "mistral")
@@ -115,7 +115,7 @@ def test_of_several_budgets_of_money_that_with_least_left_is_shown_with_its_wind
 
 def test_a_share_is_of_the_one_budget_of_money_or_of_all(grid: Grid) -> None:
     assert gridq("seats").count("lends 60% of its budgets") == 2
-    grid.seat("m.mistral", owner="alice", limits=[Limit(resource="money", window="month", most=12_000_000)])
+    grid.seat("m.mistral", owner="alice", limits=[Limit(resource="money", window="month", amount=12_000_000)])
     shown = gridq("seats")
     assert [line.split("lends ")[1].strip() for line in shown.splitlines() if "lends " in line] == [
         "60% of its budgets",

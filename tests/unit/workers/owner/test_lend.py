@@ -122,16 +122,16 @@ def test_a_seat_lends_no_more_than_its_terms_say() -> None:
 def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> None:
     def lent(share: float, most: int) -> list[tuple[str, int]]:
         limits = [
-            Limit(resource="money", window="month", most=most),
-            Limit(resource="requests", window="5h", most=9),
+            Limit(resource="money", window="month", amount=most),
+            Limit(resource="requests", window="5h", amount=9),
         ]
-        return [(one.resource, one.most) for one in terms(share=share).apply_to(offer(limits=limits)).limits]
+        return [(one.resource, one.amount) for one in terms(share=share).apply_to(offer(limits=limits)).limits]
 
     assert lent(0.6, 50_000_001) == [("money", 30_000_000), ("requests", 5)]
     assert lent(0.07, 100) == [("money", 7), ("requests", 0)]
     assert lent(1, 7) == [("money", 7), ("requests", 9)]
     seats = found(tmp_path, "[bench]\nbudget = 5\nlend = { share = 0.6 }\n[local]\nlend = { share = 0.5 }\n")
-    assert [(s.offer.limits[0].most, s.whole_budget) for s in seats.seats] == [(3_000_000, 5_000_000)]
+    assert [(s.offer.limits[0].amount, s.whole_budget) for s in seats.seats] == [(3_000_000, 5_000_000)]
     assert seats.missing == [
         "local: local is not lent: lend.share is a share of its budgets, and it has none"
     ]

@@ -14,11 +14,11 @@ import pytest
 from gridq.errors import ConfigError, SeatDegraded
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, Limit, StageCall, Usage
-from tests.fakes.model_server import KEY, OpenAIServer
+from tests.fakes.openai_server import KEY, OpenAIServer
 from workers.profiles.llm import LlmProfile
-from workers.profiles.llm.accounting import priced
+from workers.profiles.llm.costs import price_usage
 from workers.profiles.llm.capability import LlmCapability, RemoteModel
-from workers.profiles.llm.locality import on_this_machine
+from workers.profiles.llm.locality import is_local_url
 from workers.profiles.llm.probe import probe
 
 REMOTE = "https://llm.example.com/v1"
@@ -42,7 +42,7 @@ def test_a_declared_seat_is_offered_without_asking_anybody():
     report = probe([seat(key_env="MY_KEY", budget=1.5, concurrency=7)], {"MY_KEY": KEY})
     (offer,) = report.found
     assert (offer.name, offer.kind, offer.concurrency) == ("main", "llm", 7)
-    assert offer.limits == (Limit(thing="money", window="month", most=1_500_000),)
+    assert offer.limits == (Limit(resource="money", window="month", amount=1_500_000),)
     capability = LlmCapability.model_validate(offer.capability)
     assert LlmProfile().queues(capability) == ["llm:echo", "llm:talk", "llm:any"]
     assert capability.host == "llm.example.com"
@@ -53,7 +53,7 @@ def test_a_declared_seat_is_offered_without_asking_anybody():
 def test_no_budget_and_a_budget_of_nothing_differ():
     none, nothing = probe([seat(), seat(name="zero", url=REMOTE + "/2", budget=0)], {}).found
     assert none.limits == ()
-    assert nothing.limits == (Limit(thing="money", window="month", most=0),)
+    assert nothing.limits == (Limit(resource="money", window="month", amount=0),)
 
 
 @pytest.mark.parametrize(
@@ -162,14 +162,14 @@ def test_a_key_that_a_table_uses_makes_no_seat_of_the_environment():
     ],
 )
 def test_this_machine(url: str):
-    assert on_this_machine(url)
+    assert is_local_url(url)
 
 
 @pytest.mark.parametrize(
     "url", [REMOTE, "http://192.0.2.7/v1", "http://[2001:db8::1]/v1", "http://localhost.com"]
 )
 def test_another_machine(url: str):
-    assert not on_this_machine(url)
+    assert not is_local_url(url)
 
 
 def test_the_environments_seat():
@@ -212,9 +212,9 @@ def test_endpoints_that_refuse_or_hang_cost_no_more_than_the_probes_time(server:
 
 def test_prices_are_a_micro_dollar_a_token_for_a_dollar_a_million():
     model = RemoteModel(name="m", price_in=2.5, price_out=10)
-    assert priced(Usage(tokens_in=1000, tokens_out=100), model).micro_dollars == 3500
-    assert priced(Usage(tokens_in=1), model).micro_dollars == 3, "rounded up"
-    assert priced(Usage(tokens_in=1), RemoteModel(name="m")).micro_dollars is None
+    assert price_usage(Usage(tokens_in=1000, tokens_out=100), model).micro_dollars == 3500
+    assert price_usage(Usage(tokens_in=1), model).micro_dollars == 3, "rounded up"
+    assert price_usage(Usage(tokens_in=1), RemoteModel(name="m")).micro_dollars is None
 
 
 def opened(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, key: str = KEY) -> LlmProfile:
