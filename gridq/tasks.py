@@ -55,7 +55,9 @@ class GraphTask(Task):  # type: ignore[misc]
                 )
         graph, value, job_options = self.make_graph(*(args or ()), **(kwargs or {}))
         job = check_job_id(task_id or make_job_id())
-        known = inbox.default().enqueue(job, graph, value, celery=True, fresh=task_id is None, **job_options)
+        known = inbox.default().enqueue(
+            job, graph, value, celery=True, is_new_id=task_id is None, **job_options
+        )
         if known != job:
             if options.get("group_id"):  # Celery would wait for the id that it has given to this one
                 raise ConfigError(

@@ -31,7 +31,7 @@ class FlowerProcess:
     def __init__(self, environ: dict[str, str], *arguments: str) -> None:
         self.arguments = arguments
         self.environ = {
-            **os.environ, "PYTHONWARNINGS": "ignore", **environ, parent_watch.VARIABLE: str(os.getpid()),
+            **os.environ, "PYTHONWARNINGS": "ignore", **environ, parent_watch.PARENT_VARIABLE: str(os.getpid()),
         }  # fmt: skip
 
     def __enter__(self) -> Self:

@@ -3,7 +3,7 @@
 from click import Option
 
 from gridq.app import app
-from workers.process.lifecycle import connect_signals
+from workers.process.worker import WorkerProcess
 
 app.user_options["worker"].add(
     Option(
@@ -12,6 +12,6 @@ app.user_options["worker"].add(
         help="The seat of this machine to serve; `gridq probe` lists them.",
     )
 )
-connect_signals()
+WorkerProcess().connect_signals()
 
 __all__ = ["app"]

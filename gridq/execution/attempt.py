@@ -127,7 +127,7 @@ class Attempt:
 
         for number, op in enumerate(self.step.ops):
             self.operation, self.path = number, op.path
-            narration.now_about(stage=op.path, runs=op.name)
+            narration.update_log_context(stage=op.path, runs=op.name)
             value = evaluate(op.input, read_job_input, read_output, done)
             done.append(self._run_operation(op, value))
         output = evaluate(self.step.value, read_job_input, read_output, done)

@@ -125,14 +125,14 @@ class Recorder:
                 row=json.dumps(rows, separators=(",", ":")) if rows else "",
                 seat=self._seat,
                 told=events,
-                uuid=monitor_events.uuid_of(attempt.claim, attempt.operation) if events else "",
+                uuid=monitor_events.stage_task_id(attempt.claim, attempt.operation) if events else "",
                 why=code,
             )
         except BaseException:
             attempt.reported_usage = None
             raise
         if not again:
-            narration.unrecorded(failed.kind, code, ended)
+            narration.narrate_failure(failed.kind, code, ended)
         return ended if ended in ("celery", "plain") else ""
 
     def retry(self, attempt: Attempt, act: Callable[[], T]) -> T:
@@ -156,13 +156,15 @@ class Recorder:
         for attempt in attempts:
             if not attempt.announced:
                 attempt.announced = True
-                events += monitor_events.begun(attempt.claim, attempt.step, attempt.worker)
+                events += monitor_events.started_events(attempt.claim, attempt.step, attempt.worker)
         self._monitors.beat(events)
 
     def _completion_events(self, attempt: Attempt) -> str:
         """Return the events that the recording script publishes; empty where no monitor listens."""
         if not attempt.step.ops or self._monitors is None or not self._monitors.listen:
             return ""
-        events = monitor_events.begun(attempt.claim, attempt.step, attempt.worker)
-        events += monitor_events.succeeded(attempt.claim, attempt.rows, attempt.worker, attempt.server_time())
-        return monitor_events.text(events)
+        events = monitor_events.started_events(attempt.claim, attempt.step, attempt.worker)
+        events += monitor_events.success_events(
+            attempt.claim, attempt.rows, attempt.worker, attempt.server_time()
+        )
+        return monitor_events.encode_events(events)

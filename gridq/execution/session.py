@@ -26,7 +26,7 @@ from gridq.execution.circuit_breaker import CircuitBreaker
 from gridq.execution.outcome import Completed, Failed
 from gridq.execution.recorder import Recorder
 from gridq.messaging.monitor_events import Monitors
-from gridq.process.periodic import Repeat
+from gridq.process.periodic import PeriodicThread
 from gridq.protocol.models import SeatTerms
 from gridq.protocol.queue_names import PURE
 from gridq.protocol.running_times import Durations
@@ -105,8 +105,8 @@ class Session:
         self._reported_times: dict[str, int] = {}  # expected running times, as the server knows them
         self._lock = threading.Lock()
         self._abandoned: set[str] = set()  # slots whose thread is held by code that does not stop
-        self._renewer = Repeat(f"renew {seat}", config.renew_ms / 1000, self.renew)
-        self._checker = Repeat(
+        self._renewer = PeriodicThread(f"renew {seat}", config.renew_ms / 1000, self.renew)
+        self._checker = PeriodicThread(
             f"watch {seat}", config.renew_ms / 1000 / CHECKS_PER_RENEWAL, self.check_running
         )
         self._recorder = Recorder(
@@ -123,7 +123,7 @@ class Session:
     def start(self) -> None:
         """Go live and begin to renew. SeatInUse: another live worker, on another host, serves the seat."""
         self.register()
-        narration.tell(
+        narration.narrate(
             "seat live", worker=self.worker, concurrency=self.concurrency, queues=list(self.queues)
         )
         self._renewer.start()
@@ -161,7 +161,7 @@ class Session:
     def drain(self) -> bool:
         """Take no more stages; what runs goes on. Return whether the server could be told."""
         if not self.draining:
-            narration.tell("seat draining", worker=self.worker)
+            narration.narrate("seat draining", worker=self.worker)
         self.draining = True
         try:
             self.scripts.leave(self.seat, self.incarnation, "drain")
@@ -179,7 +179,7 @@ class Session:
             time.sleep(0.02)
         self.hand_back(self.running().values())
         if not self.stopped:
-            narration.tell("seat gone", worker=self.worker)
+            narration.narrate("seat left", worker=self.worker)
         self._checker.stop()
         self._renewer.stop()
         try:
@@ -295,7 +295,7 @@ class Session:
                 attempt.cancel("back")
             with self._log_context(attempt):
                 if attempt.step.ops:  # else it only puts together what other stages made
-                    narration.tell("stage taken", wait_ms=claim.wait_ms)
+                    narration.narrate("stage claimed", wait_ms=claim.wait_ms)
                 outcome = attempt.run()
                 if isinstance(outcome, Completed):
                     return self._record_completion(attempt, outcome, until)
@@ -325,7 +325,7 @@ class Session:
             return self._record_failure(attempt, attempt.fail(SeatError("The output could not be written")))
         else:
             self._note_success(attempt)
-            narration.recorded(attempt.rows, ended)
+            narration.narrate_completion(attempt.rows, ended)
         return ended, following
 
     def _record_failure(self, attempt: Attempt, failed: Failed) -> tuple[str, str]:
@@ -349,7 +349,7 @@ class Session:
     def _log_context(self, attempt: Attempt) -> AbstractContextManager[None]:
         """Add to what is logged within it which attempt it is about."""
         claim, step = attempt.claim, attempt.step
-        return narration.about(
+        return narration.log_context(
             job=claim.job,
             name=claim.name,
             stage=step.path,
@@ -465,7 +465,7 @@ class Session:
         cooldown = self.breaker.record_failure(error)
         if cooldown is not None:
             self._announce_unavailable()
-            narration.tell("seat paused", code=error.code, seconds=cooldown)
+            narration.narrate("seat cooldown", code=error.code, seconds=cooldown)
 
     def open_breaker(self, seconds: float, reason: str, state: str = DEGRADED) -> None:
         """Take no more stages for `seconds`. What runs goes on."""
@@ -481,7 +481,7 @@ class Session:
         stopped, for `announce_pause`. Calling it again does no harm.
         """
         if self.paused is None:
-            narration.tell("seat kept", worker=self.worker)
+            narration.narrate("seat paused", worker=self.worker)
         self.paused = why
         running = [attempt for attempt in self.running().values() if not attempt.has_output]
         for attempt in running:
@@ -510,5 +510,5 @@ class Session:
 
     def _announce_available(self) -> None:
         self.register()
-        narration.tell("seat back", worker=self.worker)
+        narration.narrate("seat available", worker=self.worker)
         self.on_change()

@@ -1,4 +1,4 @@
-"""How a worker or a router ends: on a first signal it lets what runs finish, on a second one at once."""
+"""Shutdown of a worker or a router: the first signal lets what runs finish, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -16,75 +16,79 @@ from gridq.store.connection import hurry
 
 log = logging.getLogger(__name__)
 
-LAST_WORD = 5.0
-"""Seconds after the drain's end until a process whose stage does not stop ends all the same."""
+EXIT_GRACE_SECONDS = 5.0
+"""After the drain, how long until a process whose stage does not stop ends all the same."""
 
-AT_ONCE = 1.0
-"""The same after a second signal, and how long the server may then take to hear of it."""
+SECOND_SIGNAL_GRACE_SECONDS = 1.0
+"""The same after a second signal; also how long the server may then take to answer."""
 
-HEARS = 2.0
-"""Seconds that the server may take to hear that the process drains."""
+SERVER_SECONDS = 2.0
+"""How long the server may take to hear that the process drains."""
 
-STUCK = os.EX_TEMPFAIL
+STUCK_EXIT_CODE = os.EX_TEMPFAIL
 """The exit code of a process whose Celery hangs."""
 
 
-class Ending:
-    """The end of the process that runs `session`. `told()` is called when the server knows that it drains,
-    `leave()` before a process that cannot end in Celery's own way is ended without it.
+class Shutdown:
+    """The shutdown of the process that runs `session`.
+
+    `on_draining()` is called once the server knows that the seat drains, `leave()` before a process is ended
+    whose Celery hangs.
     """
 
     def __init__(
         self,
         session: Session,
         *,
-        told: Callable[[], None] = lambda: None,
+        on_draining: Callable[[], None] = lambda: None,
         leave: Callable[[], None] = lambda: None,
     ) -> None:
         self.session = session
-        self._told = told
+        self._on_draining = on_draining
         self._leave = leave
         self._signals = 0
 
-    def starting(self) -> None:
-        """The session goes live before Celery heeds signals: until then, SIGTERM leaves and ends."""
+    def catch_early_signals(self) -> None:
+        """Let SIGTERM leave the grid and end the process, until Celery handles signals: the session goes live
+        before that.
+        """
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._early)
+            signal.signal(signal.SIGTERM, self._leave_early)
 
-    def heed(self) -> None:
-        """Let SIGQUIT end the process at once. Celery's own waits for what runs, and for nothing else."""
+    def catch_quit(self) -> None:
+        """Let SIGQUIT end the process at once. Celery's own handler waits for what runs."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGQUIT, self._quit)
 
-    def signalled(self, *_: Any) -> None:
-        """A signal came: drain; at the second one hand everything back and end. Returns at once."""
+    def handle_signal(self, *_: Any) -> None:
+        """Drain at the first signal; at the second, hand everything back and end. Returns at once."""
         self._signals += 1
         if self._signals == 1:
-            self._catch()
-            # Each word that a server is to hear which hangs takes its time: all of them together have an end.
-            self._after(self.session.config.drain + 2 * HEARS + LAST_WORD)
+            self._catch_further_signals()
+            # A server that hangs delays every command: together they have an end.
+            self._exit_after(self.session.config.drain + 2 * SERVER_SECONDS + EXIT_GRACE_SECONDS)
             threading.Thread(target=self._drain, name="drain", daemon=True).start()
         elif self._signals == 2:
-            self._after(LAST_WORD)
-            threading.Thread(target=self._at_once, name="end", daemon=True).start()
+            self._exit_after(EXIT_GRACE_SECONDS)
+            threading.Thread(target=self._end, name="end", daemon=True).start()
 
-    def stuck(self) -> None:
-        """Celery hangs: finish, hand back and leave as in any drain, then end without it. Returns at once."""
-        threading.Thread(target=self._without_celery, name="stuck", daemon=True).start()
+    def end_without_celery(self) -> None:
+        """Drain and leave as usual, then end a process whose Celery hangs. Returns at once."""
+        threading.Thread(target=self._end_without_celery, name="stuck", daemon=True).start()
 
-    def _catch(self) -> None:
-        # Celery takes a second SIGTERM for the first one again, and within the second SIGINT it waits for as
-        # long as anything runs.
+    def _catch_further_signals(self) -> None:
+        # Celery takes a second SIGTERM for the first one, and at the second SIGINT it waits for as long as
+        # anything runs.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-                signal.signal(number, self.signalled)
+                signal.signal(number, self.handle_signal)
 
-    def _early(self, *_: Any) -> None:
-        threading.Thread(target=self._unstarted, name="end", daemon=True).start()
+    def _leave_early(self, *_: Any) -> None:
+        threading.Thread(target=self._stop_early, name="end", daemon=True).start()
 
-    def _unstarted(self) -> None:
+    def _stop_early(self) -> None:
         try:
-            hurry(self.session.scripts.client, AT_ONCE)
+            hurry(self.session.scripts.client, SECOND_SIGNAL_GRACE_SECONDS)
             self.session.stop(0)
         finally:
             os._exit(os.EX_OK)
@@ -93,42 +97,42 @@ class Ending:
         from celery.worker import state
 
         state.should_stop = os.EX_OK
-        self.signalled()
-        self.signalled()
+        self.handle_signal()
+        self.handle_signal()
 
     def _drain(self) -> None:
         client = self.session.scripts.client
-        hurry(client, HEARS)
+        hurry(client, SERVER_SECONDS)
         heard = self.session.drain()
         if heard:
             try:
-                self._told()
+                self._on_draining()
             except RedisError as exc:
-                log.warning("that the seat drains could not be shown: %s", exc)
+                log.warning("the draining seat could not be advertised: %s", exc)
         if not self.session.busy:
-            hurry(client, AT_ONCE)
+            hurry(client, SECOND_SIGNAL_GRACE_SECONDS)
         self.session.stop()
-        # Where the server is away Celery may wait for it, and has nothing to lose.
-        self._after(LAST_WORD if heard or self.session.busy else AT_ONCE)
+        # Where the server is away, Celery may wait for it, and there is nothing to lose.
+        self._exit_after(EXIT_GRACE_SECONDS if heard or self.session.busy else SECOND_SIGNAL_GRACE_SECONDS)
 
-    def _at_once(self) -> None:
-        hurry(self.session.scripts.client, AT_ONCE)
+    def _end(self) -> None:
+        hurry(self.session.scripts.client, SECOND_SIGNAL_GRACE_SECONDS)
         self.session.stop(0)
-        self._after(AT_ONCE)
+        self._exit_after(SECOND_SIGNAL_GRACE_SECONDS)
 
-    def _after(self, seconds: float) -> None:
-        last = threading.Timer(seconds, self._end_now)
-        last.daemon = True
-        last.start()
+    def _exit_after(self, seconds: float) -> None:
+        timer = threading.Timer(seconds, self._exit)
+        timer.daemon = True
+        timer.start()
 
-    def _end_now(self) -> None:  # a thread that never stops would keep the process for ever
+    def _exit(self) -> None:  # a thread that never stops would keep the process alive for ever
         what = "a stage" if self.session.busy else "Celery"  # which waits for a server that is away
         log.error("%s did not stop: the worker ends without it", what)
         os._exit(1)
 
-    def _without_celery(self) -> None:
+    def _end_without_celery(self) -> None:
         try:
             self.session.stop()
             self._leave()
         finally:
-            os._exit(STUCK)
+            os._exit(STUCK_EXIT_CODE)

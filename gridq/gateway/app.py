@@ -19,7 +19,7 @@ from fastapi import FastAPI
 
 from gridq.config.settings import Settings
 from gridq.errors import StartTimeout
-from gridq.execution.shutdown import LAST_WORD_SECONDS, SECOND_SIGNAL_SECONDS
+from gridq.execution.shutdown import EXIT_GRACE_SECONDS, SECOND_SIGNAL_GRACE_SECONDS
 from gridq.gateway.auth.caller import Authenticator
 from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.grid.snapshot import GridSnapshot
@@ -97,10 +97,10 @@ class _Server(uvicorn.Server):
             os._exit(os.EX_OK)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal ends it in order, at the latest LAST_WORD seconds after the drain even where the
-        server is away; the second one cuts off what is open, within AT_ONCE.
+        """The first signal ends it in order, at the latest EXIT_GRACE_SECONDS seconds after the drain even where the
+        server is away; the second one cuts off what is open, within SECOND_SIGNAL_GRACE_SECONDS.
         """
-        seconds = SECOND_SIGNAL_SECONDS if self.should_exit else self._drain + LAST_WORD_SECONDS
+        seconds = SECOND_SIGNAL_GRACE_SECONDS if self.should_exit else self._drain + EXIT_GRACE_SECONDS
         self.force_exit, self.should_exit = self.should_exit, True
         last = threading.Timer(seconds, _end_now)
         last.daemon = True

@@ -1,4 +1,4 @@
-"""A child that must not outlive the program that started it, also where that one was killed."""
+"""End this process when the program that started it is gone, even if that was killed."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ import signal
 import threading
 import time
 
-VARIABLE = "GRIDQ_PARENT"
-SECONDS = "GRIDQ_PARENT_SECONDS"
-LOOK = 0.5
-GRACE = 30.0
+PARENT_VARIABLE = "GRIDQ_PARENT"
+"""The id of the process that supervises this one."""
+
+GRACE_VARIABLE = "GRIDQ_PARENT_SECONDS"
+GRACE_SECONDS = 30.0
+"""How long this process may take to end in an orderly way, unless GRIDQ_PARENT_SECONDS says otherwise."""
+
+CHECK_SECONDS = 0.5
 
 
-def supervised() -> bool:
-    """Whether a program of the grid has started this one, and lives: it starts it again where it ends."""
-    return os.environ.get(VARIABLE, "") == str(os.getppid())
+def is_supervised() -> bool:
+    """Return whether a live program of the grid supervises this process, and so restarts it when it ends."""
+    return os.environ.get(PARENT_VARIABLE, "") == str(os.getppid())
 
 
-def watch() -> None:
-    """Where GRIDQ_PARENT names the process that started this one: end when it has gone, orderly if that takes
-    no longer than GRIDQ_PARENT_SECONDS (GRACE without it).
-    """
-    text = os.environ.get(VARIABLE, "")
+def end_with_parent() -> None:
+    """End this process when the one that GRIDQ_PARENT names is gone: first by SIGTERM, then for good."""
+    text = os.environ.get(PARENT_VARIABLE, "")
     if text.isdecimal():
-        grace = float(os.environ.get(SECONDS) or GRACE)
+        grace = float(os.environ.get(GRACE_VARIABLE) or GRACE_SECONDS)
         threading.Thread(target=_watch, args=(int(text), grace), name="parent", daemon=True).start()
 
 
 def _watch(parent: int, grace: float) -> None:
     while os.getppid() == parent:
-        time.sleep(LOOK)
+        time.sleep(CHECK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(grace)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""One small act again and again, on a thread of its own."""
+"""Threads that do one small thing again and again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gridq.errors import GridError
 
 log = logging.getLogger(__name__)
 
-_JITTER = random.SystemRandom()  # its own: a program's seeded `random` is left alone
+_JITTER = random.SystemRandom()  # its own, so that a program's seeded `random` is left alone
 
 
-class Repeat:
-    """Does `act` each `seconds`, give or take a tenth so that many programs do not keep step, until `stop`.
+class PeriodicThread:
+    """Calls `act` every `seconds` until `stop`. The pause varies by a tenth so that programs do not keep step.
 
-    What `act` raises is logged, and it is done again: a server that is away is a warning, a fault of our own
-    shows its traceback in the log.
+    What `act` raises is logged, and the thread goes on: an error of gridq, the server or the system as a
+    warning, any other exception with its traceback.
     """
 
     def __init__(self, name: str, seconds: float, act: Callable[[], object]) -> None:
@@ -34,7 +34,7 @@ class Repeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the act that is under way, if one is, has ended (or after five seconds)."""
+        """Stop, and wait up to five seconds for a call that is under way."""
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(5)
@@ -50,4 +50,4 @@ class Repeat:
             except (RedisError, GridError, OSError) as exc:
                 log.warning("%s: %s", self.name, exc)
             except Exception:
-                log.exception("%s: a fault of its own", self.name)
+                log.exception("%s failed", self.name)

@@ -1,4 +1,4 @@
-"""How a Celery program that cannot start says so: one line, exit code 2."""
+"""Report why a Celery program cannot start: one line, exit code 2."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gridq.store.connection import translate
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Within it an error of gridq or of the server is one line on stderr and ends the program."""
+def exit_on_error() -> Iterator[None]:
+    """Print an error of gridq or of the server as one line on stderr, and end the program."""
     try:
         yield
     except (GridError, RedisError) as exc:

@@ -1,10 +1,9 @@
-"""A watchdog on progress, not on the process: does what Celery is to bring still come?
+"""A watchdog on Celery's consumer.
 
-A seat renews its lease by gridq's own connection. Where Celery's consumer hangs, on a connection that is dead
-without a word or by a fault of its own, the seat would look alive and take nothing. It shows where a message
-stands in a queue of this process's own while it has slots free: then the work is done without Celery, its
-consumer is made to connect anew, and where that does not help the process ends, for a supervisor to start it
-anew.
+A seat renews its lease on gridq's own connection. If Celery's consumer hangs, on a dead connection or by a
+fault of its own, the seat looks alive and takes no work. The sign is a message that waits in this process's
+own queue while it has free slots. Then the watchdog does the work without Celery and makes its consumer
+reconnect. If that does not help, it ends the process, so that a supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -17,115 +16,109 @@ from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
 
-ASK = 1.0
-"""Seconds after the last message from which it is asked whether another one waits."""
+QUIET_SECONDS = 1.0
+"""After the last message, how long until the watchdog asks whether another one waits."""
 
-QUIET = 3.0
-"""Seconds for which a message may wait before the work is done without Celery. To do so without need costs
-nothing: who finds no work is as after any wake-up."""
+STALLED_SECONDS = 3.0
+"""How long a message may wait before the work is done without Celery. Doing so without need costs nothing: a
+thread that finds no work is as after any wake-up.
+"""
 
-BLIND = 5.0
-"""Seconds between two looks beyond which nothing counts that was seen before: the process stood still, or the
-server was away."""
-
-
-def _nothing() -> None:
-    """Where there is nothing to do."""
+GAP_SECONDS = 5.0
+"""A longer gap between two checks voids what was seen: the process stood still, or the server was away."""
 
 
 class Watchdog:
-    """Watches over the consumer of a process with `concurrency` threads for its messages.
+    """Watches the consumer of a process with `concurrency` threads for its messages.
 
-    `waits()` asks the server whether a message for this process stands in its queue; `work()` does on a
-    thread what such messages ask for; `reconnect()` makes the consumer connect anew, and `give_up()`, after
-    `patience` seconds (0: never), ends the process. Without these it only counts.
+    `message_waits()` asks the server whether a message for this process is in its queue. `work()` does on a
+    thread what such messages ask for. `reconnect()` makes the consumer connect again. `give_up()` ends the
+    process, `patience` seconds after the first sign (0: never).
     """
 
     def __init__(
         self,
         concurrency: int,
-        patience: float = 0.0,
+        patience: float,
         *,
-        waits: Callable[[], bool] = lambda: False,
-        work: Callable[[], None] = _nothing,
-        reconnect: Callable[[], None] = _nothing,
-        give_up: Callable[[], None] = _nothing,
+        message_waits: Callable[[], bool],
+        work: Callable[[], None],
+        reconnect: Callable[[], None],
+        give_up: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.concurrency = concurrency
         self.patience = patience
-        self._waits = waits
+        self.bypasses_celery = False
+        """Whether the work is done without Celery now."""
+        self._message_waits = message_waits
         self._work = work
         self._reconnect = reconnect
         self._give_up = give_up
         self._clock = clock
         self._lock = threading.Lock()
-        self._taking = 0
-        self._taken_at = self._looked_at = clock()
-        self._since: float | None = None  # a message has waited since then
+        self._handling = 0  # messages, now
+        self._last_message = self._last_check = clock()
+        self._waiting_since: float | None = None
         self._helpers = 0
-        self.helps = False
-        """Whether the work is done without Celery now."""
 
     @contextmanager
-    def taking(self) -> Iterator[None]:
-        """Around what a message of Celery's asks for."""
+    def handling_message(self) -> Iterator[None]:
+        """Enclose what a message of Celery's asks for."""
         with self._lock:
-            self._taking += 1
-            self._taken_at = self._clock()
+            self._handling += 1
+            self._last_message = self._clock()
         try:
             yield
         finally:
             with self._lock:
-                self._taking -= 1
+                self._handling -= 1
 
-    def look(self) -> None:
-        """Look whether messages come; called with each renewal that has succeeded."""
+    def check(self) -> None:
+        """Check whether messages arrive. Call it after each renewal that succeeded."""
         now = self._clock()
-        blind = now - self._looked_at > BLIND
-        self._looked_at = now
+        gap = now - self._last_check
+        self._last_check = now
         with self._lock:
-            could = self._taking < self.concurrency and now - self._taken_at > ASK
-            last = self._taken_at
-        if blind:
-            self._since = None
-        if not could or not self._waits():
-            if self.helps:
-                log.warning("Celery brings messages again")
-            self._since, self.helps = None, False
+            last = self._last_message
+            could_take = self._handling < self.concurrency and now - last > QUIET_SECONDS
+        if gap > GAP_SECONDS:
+            self._waiting_since = None
+        if not could_take or not self._message_waits():
+            if self.bypasses_celery:
+                log.warning("Celery delivers messages again")
+            self._waiting_since, self.bypasses_celery = None, False
             return
-        self._since = now if self._since is None else max(self._since, last)
-        waited = now - self._since
-        if waited < QUIET:
+        self._waiting_since = now if self._waiting_since is None else max(self._waiting_since, last)
+        waited = now - self._waiting_since
+        if waited < STALLED_SECONDS:
             return
-        if not self.helps:
-            self.helps = True
+        if not self.bypasses_celery:
+            self.bypasses_celery = True
             log.warning(
                 "Celery has taken no message for %.0f s though one waits: the work is done without it, and "
-                "its consumer connects anew",
+                "its consumer reconnects",
                 waited,
             )
             self._reconnect()
         if self.patience and waited > self.patience:
             self.patience = 0.0
-            log.error(
-                "Celery still takes no message after %.0f s: this process ends, to be started anew", waited
-            )
+            log.error("Celery still takes no message after %.0f s: this process ends", waited)
             self._give_up()
-        self._help()
+        self._start_helpers()
+
+    def _start_helpers(self) -> None:
+        """Start as many threads as Celery would have."""
+        with self._lock:
+            missing = self.concurrency - self._handling - self._helpers
+            self._helpers += max(missing, 0)
+        for _ in range(missing):
+            threading.Thread(target=self._help, name="without Celery", daemon=True).start()
 
     def _help(self) -> None:
-        """As many threads as Celery would have."""
-        with self._lock:
-            more = self.concurrency - self._taking - self._helpers
-            self._helpers += max(more, 0)
-        for _ in range(more):
-            threading.Thread(target=self._one, name="without Celery", daemon=True).start()
-
-    def _one(self) -> None:
         try:
             self._work()
-        except Exception as exc:  # the next look starts another
+        except Exception as exc:  # the next check starts another
             log.warning("work without Celery: %s", exc)
         finally:
             with self._lock:

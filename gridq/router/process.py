@@ -35,8 +35,8 @@ class RouterProcess:
         # Only here: every worker of the app imports this module, and few are routers.
         from gridq.router.router import Router
 
-        parent_watch.watch()
-        with startup_errors.told():
+        parent_watch.end_with_parent()
+        with startup_errors.exit_on_error():
             router = Router(app, instance.concurrency, instance.hostname)
             router.start()
         self.router = router
@@ -45,11 +45,11 @@ class RouterProcess:
 
     def _handle_signals(self, **_: Any) -> None:
         if self.router is not None:
-            self.router.ending.heed()
+            self.router.shutdown.catch_quit()
 
     def _begin_shutdown(self, **_: Any) -> None:
         if self.router is not None:
-            self.router.ending.signalled()
+            self.router.shutdown.handle_signal()
 
     def _stop(self, **_: Any) -> None:
         if self.router is not None:

@@ -21,14 +21,14 @@ from gridq.config.machine_id import machine_id
 from gridq.config.settings import settings
 from gridq.errors import GridError, GridFull, NotAdmitted, SchemaMismatch
 from gridq.execution.session import Session
-from gridq.execution.shutdown import Ending
+from gridq.execution.shutdown import Shutdown
 from gridq.execution.tasks import run_stage
 from gridq.jobs.record import parse_options
-from gridq.limits.enforcement import Limiting
+from gridq.limits.enforcement import QuotasEnforcer
 from gridq.messaging import answers, wake_ups
 from gridq.messaging.monitor_events import Monitors
-from gridq.messaging.router_request import revoke_cancels
-from gridq.messaging.transport import hang_up
+from gridq.messaging.router_request import install_revoke
+from gridq.messaging.transport import reconnect_consumer
 from gridq.process import parent_watch
 from gridq.process.watchdog import Watchdog
 from gridq.profiles.profile import load
@@ -41,6 +41,7 @@ from gridq.store.connection import connect
 from gridq.store.readiness import AWAY, await_server
 from gridq.store.scripts import Scripts
 from gridq.submission.admission import Admission
+from gridq.submission.request import JobRequest
 from gridq.tasks import run_graph
 from gridq.telemetry import narration
 
@@ -62,12 +63,12 @@ class Router:
     def __init__(self, app: Celery, concurrency: int, hostname: str = "") -> None:
         config = settings()
         client = connect(name="gridq-router")
-        await_server(client, away=AWAY if parent_watch.supervised() else 0.0)
+        await_server(client, away=AWAY if parent_watch.is_supervised() else 0.0)
         if shortcoming := check_kept(client):
             log.warning(shortcoming)
         self.app = app
         self.scripts = Scripts(client, config)
-        publish_answer = partial(answers.write, app, self.scripts)
+        publish_answer = partial(answers.publish_answer, app, self.scripts)
         name = f"{machine_id(config.home)}.router-{os.getpid()}"
         worker = hostname or f"router@{name.partition('.')[0]}"
         self.session = Session(
@@ -88,27 +89,27 @@ class Router:
         self.admission = Admission(self.scripts, config, load(config.profiles))
         self.sweeper = Sweeper(self.scripts, config, publish_answer)
         self.governor = Governor(self.scripts)
-        self.limiting = Limiting(self.scripts, config)
-        self.ending = Ending(self.session)
+        self.limiting = QuotasEnforcer(self.scripts, config)
+        self.shutdown = Shutdown(self.session)
         own = [self.scripts.keys.queue(queue) for queue in (queue_names.seat_queue(name), queue_names.ROUTER)]
         self.watchdog = Watchdog(
             concurrency,
             config.watchdog,
-            waits=lambda: any(client.llen(queue) for queue in own),
+            message_waits=lambda: any(client.llen(queue) for queue in own),
             work=self.work,
-            reconnect=hang_up,
-            give_up=self.ending.stuck,
+            reconnect=reconnect_consumer,
+            give_up=self.shutdown.end_without_celery,
         )
         self._publish_answer = publish_answer
         self._admits = threading.Lock()
 
     def start(self) -> None:
         """Go live: enforce the quotas, write the wake-up templates, sweep, rank, answer Celery's tasks."""
-        self.ending.starting()
+        self.shutdown.catch_early_signals()
         self.scripts.adopt()  # before anything is written
         self.limiting.start()  # first: with a wrong quotas file it is no router
         self._write_templates()
-        revoke_cancels(self.scripts, self._publish_answer)
+        install_revoke(self.scripts, self._publish_answer)
         self.session.start()
         self.sweeper.start()
         self.governor.start()
@@ -124,22 +125,22 @@ class Router:
         self.session.stop()
 
     def _write_templates(self) -> None:
-        wake_ups.declare(self.app, self.scripts.client, self.scripts.keys)
+        wake_ups.write_templates(self.app, self.scripts.client, self.scripts.keys)
 
     def _check_celery(self) -> None:
-        self.watchdog.look()
+        self.watchdog.check()
 
     # -- Celery's messages
 
     def answer_submission(self, job: str) -> None:
         """Admit a job, and run a pure stage that it makes ready at once."""
-        with self.watchdog.taking():
+        with self.watchdog.handling_message():
             if self.admit(job):
                 self.session.work()
 
     def answer_wake_up(self) -> None:
         """Look for pure stages to run."""
-        with self.watchdog.taking():
+        with self.watchdog.handling_message():
             self.session.work()
 
     # -- admission
@@ -149,17 +150,21 @@ class Router:
         is ready at once.
         """
         keys = self.scripts.keys
-        sub: list[Any] = self.scripts.client.hmget(keys("submitted", job), "graph", "in", "options", "celery")
+        sub: list[Any] = self.scripts.client.hmget(
+            keys("submitted", job), "graph", "input", "options", "celery"
+        )
         if sub[0] is None:  # admitted, cancelled or ended before: one wake-up too many
             return False
-        with narration.about(job=job):
+        with narration.log_context(job=job):
             return self._admit(job, sub[0], sub[2] or b"{}", celery=sub[3] is not None)
 
     def _admit(self, job: str, graph: bytes, about: bytes, *, celery: bool) -> bool:
         try:
             options = parse_options(json.loads(about))
-            split = self.admission.split(values.read(self.scripts.client, self.scripts.keys, graph))
-            self.admission.admit(job, split, b"", options, celery=celery, deadline=False)
+            text = values.read(self.scripts.client, self.scripts.keys, graph)
+            # The inbox holds the input.
+            request = JobRequest(job, text, b"", options, celery=celery, queued=True)
+            return self.admission.admit(request).needs_router
         except (GridFull, SchemaMismatch):
             return False  # it was accepted when there was room, and waits in the inbox
         except GridError as exc:
@@ -169,8 +174,7 @@ class Router:
         except Exception as exc:  # it would be tried again and again, and fail each time
             log.exception("the job cannot be admitted")
             reason = f"{type(exc).__name__}: {exc}"[:200]
-            return self._refuse(job, NotAdmitted("gridq could not split this graph", {"reason": reason}))
-        return queue_names.PURE in split.needs
+            return self._refuse(job, NotAdmitted("gridq could not compile this graph", {"reason": reason}))
 
     def work(self) -> None:
         """Do without Celery what its messages ask for: admit what is in the inbox, then run pure stages."""
@@ -188,7 +192,7 @@ class Router:
         """End a job that is in the inbox. One that another router has admitted meanwhile goes on."""
         ended = self.scripts.stop(job, "failed", error.to_json(), inbox_only=True)
         if ended in ("plain", "celery"):
-            narration.tell("job refused", code=error.code)
+            narration.narrate("job refused", code=error.code)
         if ended == "celery":
-            answers.write(self.app, self.scripts, job)
+            answers.publish_answer(self.app, self.scripts, job)
         return False

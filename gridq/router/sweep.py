@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 from gridq.config.settings import Settings
 from gridq.errors import StageQuarantined
-from gridq.process.periodic import Repeat
+from gridq.process.periodic import PeriodicThread
 from gridq.store.capacity import Gate
 from gridq.store.replies import Swept
 from gridq.store.scripts import Scripts
@@ -36,7 +36,7 @@ class Sweeper:
         self.scripts = scripts
         self.answer = answer
         self._gate = Gate(scripts.client, scripts.keys)
-        self._repeat = Repeat("sweep", config.sweep_ms / 1000, self.once)
+        self._repeat = PeriodicThread("sweep", config.sweep_ms / 1000, self.once)
         self._writing: set[str] = set()
         self._due: SimpleQueue[str] = SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="answers", daemon=True)
@@ -80,13 +80,13 @@ class Sweeper:
 
 def _tell(swept: Swept) -> None:
     if swept.found["seats"]:
-        narration.tell("workers dead", workers=swept.found["seats"])
+        narration.narrate("workers died", workers=swept.found["seats"])
     for loss in swept.losses:
         job, _, _, attempt, _ = loss.lease.split(":")
         about = {"job": job, "name": loss.name, "stage": loss.path, "worker": loss.worker}
-        narration.tell("stage lost", **about, attempt=int(attempt), after=loss.after)
+        narration.narrate("stage lost", **about, attempt=int(attempt), after=loss.after)
     for entry in swept.broken:
         log.error("the sweep cannot deal with %s in %s: %s", entry.entry, entry.kind, entry.fault)
     for drop in swept.dropped:
         about = {"job": drop.job, "name": drop.name, "stage": drop.path}
-        narration.tell("stage dropped", **about, code=StageQuarantined.code)
+        narration.narrate("stage dropped", **about, code=StageQuarantined.code)

@@ -1,11 +1,10 @@
-"""The logs of the grid's own programs: routers, workers, Flower. An agent's program keeps its own logging.
+"""Logging of the grid's own programs: routers, workers, Flower. An agent's program keeps its own logging.
 
-Each line has its time (UTC), level, event and, where they are known, job, stage, attempt and worker. The
-format is text, or JSON by GRIDQ_LOG=json; the level is Celery's `-l`, else GRIDQ_LOG_LEVEL; with
-GRIDQ_NARRATE=1 what happens to jobs and seats is told in sentences whatever the level.
+Each line has its time (UTC), level and event and, where they are known, job, stage, attempt and worker. The
+format is text, or JSON with GRIDQ_LOG=json. The level is Celery's `-l`, else GRIDQ_LOG_LEVEL. With
+GRIDQ_NARRATE=1 events about jobs and seats are logged as sentences, whatever the level.
 
-No line holds a prompt, an answer, a key or a token: what a line is made of passes
-`gridq.telemetry.redaction` last.
+No line contains a prompt, an answer, a key or a token: every line passes `gridq.telemetry.redaction` last.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from structlog.typing import Processor
 
 NOISY = {"httpx": logging.WARNING, "httpcore": logging.WARNING, "celery.pool": logging.INFO}
-"""Loggers that below these levels show URLs, headers or a task's arguments."""
+"""Loggers that show URLs, headers or a task's arguments below these levels."""
 
 APP = "gridq"
 
@@ -37,8 +36,8 @@ def setup(
 ) -> None:
     """Make this process's root logger write the grid's lines to stderr, or to `file`.
 
-    `level` is Celery's name or number for one (None: GRIDQ_LOG_LEVEL), `colors` None: where stderr is a
-    terminal. Called again it replaces what it set up before.
+    `level`: a level's name or number; None: GRIDQ_LOG_LEVEL. `colors`: None: where stderr is a terminal. A
+    second call replaces what the first has set up.
     """
     config = config or settings()
     handler = logging.FileHandler(file) if file else logging.StreamHandler()
@@ -56,7 +55,7 @@ def setup(
         logging.getLogger(name).setLevel(max(least, root.level))
     narration.log.setLevel(min(logging.INFO, root.level) if config.narrate else logging.NOTSET)
     logging.captureWarnings(True)
-    # A line that cannot be written would else be shown on stderr with its arguments.
+    # Otherwise a line that cannot be written is shown on stderr with its arguments.
     logging.raiseExceptions = False
 
 
@@ -78,9 +77,9 @@ def _formatter(config: Settings, colors: bool) -> logging.Formatter:
 
 
 def _bound(logger: Any, method: str, line: Any) -> Any:
-    """Add what the line is about, and who says it."""
+    """Add the fields that are bound, and the logger."""
     record: logging.LogRecord = line["_record"]
-    line.update(narration.known())
+    line.update(narration.bound_fields())
     line.update(getattr(record, "gridq", {}))
     if record.name != narration.log.name:
         line["logger"] = record.name
@@ -91,7 +90,7 @@ def _exception(logger: Any, method: str, line: Any) -> Any:
     fault = line.pop("exc_info", None)
     line.pop("stack_info", None)
     if fault and fault[1] is not None:
-        line["exception"] = redaction.traceback_of(fault[1])
+        line["exception"] = redaction.format_traceback(fault[1])
     return line
 
 
@@ -113,23 +112,23 @@ def _plain(colors: bool) -> Processor:
 
 
 def _with_sentence(logger: Any, method: str, line: Any) -> Any:
-    told = narration.sentence(line["event"], line)
-    return line if told is None else {**line, "sentence": told}
+    sentence = narration.to_sentence(line["event"], line)
+    return line if sentence is None else {**line, "sentence": sentence}
 
 
 class _Narrator:
-    """Writes an event as its sentence and any other line as `plain` does."""
+    """Renders an event as its sentence, and any other line as `plain` does."""
 
     def __init__(self, plain: Processor) -> None:
         self.plain = plain
 
     def __call__(self, logger: Any, method: str, line: Any) -> Any:
-        told = None if "logger" in line else narration.sentence(line["event"], line)
-        return self.plain(logger, method, line) if told is None else f"{line['at']} {told}"
+        sentence = None if "logger" in line else narration.to_sentence(line["event"], line)
+        return self.plain(logger, method, line) if sentence is None else f"{line['at']} {sentence}"
 
 
 def connect() -> None:
-    """Have the `celery` command of gridq's app log this way. Any other program that runs a worker keeps its
+    """Make the `celery` command of gridq's app log this way. Any other program that runs a worker keeps its
     own logging.
     """
     from celery import signals
@@ -147,10 +146,10 @@ def _take_over(instance: Any = None, **_: Any) -> None:
 def _celery(
     loglevel: int | str | None = None, logfile: str | None = None, colorize: bool | None = None, **_: Any
 ) -> None:
-    """Celery's own answer to its `-l` and `-f`; its default for `-l` is not somebody's wish."""
+    """Set up logging by Celery's `-l` and `-f`. Celery's default for `-l` does not count."""
     context = click.get_current_context(silent=True)
-    told = context is not None and context.get_parameter_source("loglevel") in (
+    given = context is not None and context.get_parameter_source("loglevel") in (
         click.core.ParameterSource.COMMANDLINE,
         click.core.ParameterSource.ENVIRONMENT,
     )
-    setup(loglevel if told else None, file=logfile, colors=False if colorize is False else None)
+    setup(loglevel if given else None, file=logfile, colors=False if colorize is False else None)

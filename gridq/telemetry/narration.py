@@ -1,10 +1,10 @@
-"""What happens to jobs and seats, told as events with fields and as sentences.
+"""Events about jobs and seats, logged with fields and readable as sentences.
 
-`about` binds the fields (job, stage, attempt, worker) that every line written within it carries, `tell` tells
-one event. Both cost next to nothing where nobody listens, and load nothing: agents' programs import this too.
-`gridq.telemetry.logs` dresses the lines in the grid's own programs.
+`log_context` binds the fields (job, stage, attempt, worker) that every log line within it carries; `narrate`
+logs one event. Both cost next to nothing where nobody listens, and load nothing: agents' programs import this
+module too. `gridq.telemetry.logs` formats the lines in the grid's own programs.
 
-No field is ever a prompt, an answer, a key or an error's message: of an error its code is told.
+No field is ever a prompt, an answer, a key or an error's message. Of an error, the code is logged.
 """
 
 from __future__ import annotations
@@ -19,65 +19,65 @@ from gridq.protocol.models import Json
 
 log = logging.getLogger(__name__)
 
-_about: ContextVar[Mapping[str, Json]] = ContextVar("gridq_about")
+_bound: ContextVar[Mapping[str, Json]] = ContextVar("gridq_bound")
 
-_NOTHING: Mapping[str, Json] = {}
+_NO_FIELDS: Mapping[str, Json] = {}
 
 
 @contextmanager
-def about(**fields: Json) -> Iterator[None]:
-    """Give every line that this thread or task logs within it these fields, beside those around it."""
-    token = _about.set({**_about.get(_NOTHING), **fields})
+def log_context(**fields: Json) -> Iterator[None]:
+    """Add fields to every line that this thread or task logs within it."""
+    token = _bound.set({**_bound.get(_NO_FIELDS), **fields})
     try:
         yield
     finally:
-        _about.reset(token)
+        _bound.reset(token)
 
 
-def now_about(**fields: Json) -> None:
-    """Change fields within the innermost `about`: the next stage of an attempt that runs several."""
-    _about.set({**_about.get(_NOTHING), **fields})
+def update_log_context(**fields: Json) -> None:
+    """Change fields of the innermost `log_context`, for the next stage of an attempt that runs several."""
+    _bound.set({**_bound.get(_NO_FIELDS), **fields})
 
 
-def known() -> Mapping[str, Json]:
-    """The fields that are bound here and now."""
-    return _about.get(_NOTHING)
+def bound_fields() -> Mapping[str, Json]:
+    """Return the fields that are bound here and now."""
+    return _bound.get(_NO_FIELDS)
 
 
-def tell(event: str, **fields: Json) -> None:
-    """Tell one of the EVENTS, with its fields and the bound ones, at the level INFO."""
+def narrate(event: str, **fields: Json) -> None:
+    """Log one of the EVENTS with its fields and the bound ones, at level INFO."""
     if log.isEnabledFor(logging.INFO):
         log.info(event, extra={"gridq": fields})
 
 
-def recorded(rows: Iterable[Mapping[str, Json]], ended: str) -> None:
-    """Tell of an attempt whose output was recorded: each of its stages, and the job where it `ended`."""
+def narrate_completion(rows: Iterable[Mapping[str, Json]], ended: str) -> None:
+    """Log an attempt whose output was recorded: each of its stages, and the job if that has `ended`."""
     if log.isEnabledFor(logging.INFO):
         for row in rows:
-            told = {name: row[name] for name in ("run_ms", "tokens_in", "tokens_out", "micro_dollars")}
-            tell("stage done", stage=row["path"], runs=row["stage"], **told)
+            usage = {name: row[name] for name in ("run_ms", "tokens_in", "tokens_out", "micro_dollars")}
+            narrate("stage done", stage=row["path"], runs=row["stage"], **usage)
         if ended:
-            tell("job done")
+            narrate("job done")
 
 
-def unrecorded(kind: str, code: str, ended: str) -> None:
-    """Tell of an attempt without an output: what sort of failure, its error's code, and what `fail` said."""
+def narrate_failure(kind: str, code: str, ended: str) -> None:
+    """Log an attempt without an output: its kind of failure, its error's code, the reply of `fail.lua`."""
     if ended == "fenced":
-        tell("stage stopped")
+        narrate("stage stopped")
     elif kind == "back":
-        tell("stage handed back")
+        narrate("stage handed back")
     elif ended == "quarantined":
-        tell("stage quarantined", code=code)
+        narrate("stage quarantined", code=code)
     elif kind != "stage" and ended == "again":
-        tell("stage tried again", code=code)
+        narrate("stage retried", code=code)
     else:
-        tell("stage failed", code=code)
+        narrate("stage failed", code=code)
         if ended in ("plain", "celery"):
-            tell("job failed", code=code)
+            narrate("job failed", code=code)
 
 
-def place_of(path: str) -> str:
-    """The name nearest to a stage: of the binding or branch it stands in, empty where there is none.
+def enclosing_name(path: str) -> str:
+    """Return the name of the innermost binding or branch around a stage; empty where there is none.
 
     >>> place_of("root.body.branches.summary.stages[1].stage")
     'summary'
@@ -89,11 +89,11 @@ def place_of(path: str) -> str:
     return found
 
 
-def sentence(event: str, fields: Mapping[str, Json]) -> str | None:
-    """An event as a sentence; None where it is not one of the EVENTS, or lacks what its sentence needs."""
-    told = EVENTS.get(event)
+def to_sentence(event: str, fields: Mapping[str, Json]) -> str | None:
+    """Return an event as a sentence; None where it is not one of the EVENTS or lacks a field."""
+    describe = EVENTS.get(event)
     try:
-        return None if told is None else told(fields)
+        return None if describe is None else describe(fields)
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -101,15 +101,15 @@ def sentence(event: str, fields: Mapping[str, Json]) -> str | None:
 Fields = Mapping[str, Json]
 
 
-def _job(about: Fields) -> str:
-    name = about.get("name")
-    return f"Job {about['job'][:8]}" + (f" ({name})" if name else "")
+def _job(fields: Fields) -> str:
+    name = fields.get("name")
+    return f"Job {fields['job'][:8]}" + (f" ({name})" if name else "")
 
 
-def _stage(about: Fields) -> str:
-    """The job's name, the binding or branch that the stage stands in, and what it runs."""
-    place = place_of(about["stage"])
-    return f"{about.get('name') or about['job'][:8]}/{f'{place}/' if place else ''}{about['runs']}"
+def _stage(fields: Fields) -> str:
+    """Return the job's name, the binding or branch around the stage, and what it runs."""
+    place = enclosing_name(fields["stage"])
+    return f"{fields.get('name') or fields['job'][:8]}/{f'{place}/' if place else ''}{fields['runs']}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -120,81 +120,82 @@ def _ms(value: float) -> str:
     return f"{value / 1000:.1f} s" if value >= 10_000 else f"{value:.0f} ms"
 
 
-def _admitted(about: Fields) -> str:
-    return f"{_job(about)} was admitted for agent {about['agent']}: {_count(about['stages'], 'stage')}."
+def _admitted(fields: Fields) -> str:
+    return f"{_job(fields)} was admitted for agent {fields['agent']}: {_count(fields['stages'], 'stage')}."
 
 
-def _taken(about: Fields) -> str:
-    wait = _ms(about["wait_ms"])
-    return f"{about['worker']} took {_stage(about)} (attempt {about['attempt']}) after {wait}."
+def _taken(fields: Fields) -> str:
+    wait = _ms(fields["wait_ms"])
+    return f"{fields['worker']} took {_stage(fields)} (attempt {fields['attempt']}) after {wait}."
 
 
-def _done(about: Fields) -> str:
-    tokens = about.get("tokens_out") or 0
+def _done(fields: Fields) -> str:
+    tokens = fields.get("tokens_out") or 0
     spoken = f", {_count(tokens, 'token')}" if tokens else ""
-    return f"{_stage(about)} answered in {_ms(about['run_ms'])}{spoken}."
+    return f"{_stage(fields)} answered in {_ms(fields['run_ms'])}{spoken}."
 
 
-def _quarantined(about: Fields) -> str:
+def _quarantined(fields: Fields) -> str:
     return (
-        f"{_stage(about)} killed the process that ran it again, on {about['worker']}, and stands in "
-        "quarantine: see gridq quarantine."
+        f"{_stage(fields)} killed the process that ran it again, on {fields['worker']}, and is in "
+        "quarantine. See gridq quarantine."
     )
 
 
-def _dropped(about: Fields) -> str:
-    place = place_of(about["stage"]) or about["stage"]
-    return f"{_job(about)} failed at {place}, whose quarantine was over: {about['code']}."
+def _dropped(fields: Fields) -> str:
+    place = enclosing_name(fields["stage"]) or fields["stage"]
+    return f"{_job(fields)} failed at {place}, whose quarantine ended: {fields['code']}."
 
 
-def _again(about: Fields) -> str:
-    return f"{_stage(about)} met a fault of {about['worker']} ({about['code']}), and waits for another seat."
+def _again(fields: Fields) -> str:
+    return f"{_stage(fields)} failed on {fields['worker']} ({fields['code']}) and waits for another seat."
 
 
-THEN = {"again": "waits for another seat", "quarantined": "stands in quarantine: see gridq quarantine"}
-"""What becomes of a stage whose attempt was lost."""
+THEN = {"again": "it waits for another seat", "quarantined": "it is in quarantine: see gridq quarantine"}
+"""What happens to a stage whose attempt was lost."""
 
 
-def _lost(about: Fields) -> str:
-    what = f"{about.get('name') or about['job'][:8]}/{place_of(about['stage']) or about['stage']}"
-    then = THEN.get(about["after"], "is not tried again: its job failed")
-    return f"{what} (attempt {about['attempt']}) was lost with {about['worker']}, and {then}."
+def _lost(fields: Fields) -> str:
+    what = f"{fields.get('name') or fields['job'][:8]}/{enclosing_name(fields['stage']) or fields['stage']}"
+    then = THEN.get(fields["after"], "its job failed")
+    return f"{what} (attempt {fields['attempt']}) was lost with {fields['worker']}; {then}."
 
 
-def _dead(about: Fields) -> str:
-    count = about["workers"]
-    return "A worker is dead." if count == 1 else f"{count} workers are dead."
+def _dead(fields: Fields) -> str:
+    count = fields["workers"]
+    return "A worker died." if count == 1 else f"{count} workers died."
 
 
-def _live(about: Fields) -> str:
-    return f"{about['worker']} is live with {_count(about['concurrency'], 'slot')}: {', '.join(about['queues'])}."
+def _live(fields: Fields) -> str:
+    slots = _count(fields["concurrency"], "slot")
+    return f"{fields['worker']} is live with {slots}: {', '.join(fields['queues'])}."
 
 
-def _paused(about: Fields) -> str:
-    return f"{about['worker']} takes nothing for {about['seconds']:.0f} s ({about['code']})."
+def _paused(fields: Fields) -> str:
+    return f"{fields['worker']} takes no work for {fields['seconds']:.0f} s ({fields['code']})."
 
 
 EVENTS: dict[str, Callable[[Fields], str]] = {
     "job admitted": _admitted,
-    "job refused": lambda about: f"{_job(about)} was refused: {about['code']}.",
-    "job gave way": lambda about: f"{_job(about)} gave way to an interactive job: its queue was full.",
-    "job done": lambda about: f"{_job(about)} is done.",
-    "job failed": lambda about: f"{_job(about)} failed at {about['runs']}: {about['code']}.",
-    "stage taken": _taken,
+    "job refused": lambda fields: f"{_job(fields)} was refused: {fields['code']}.",
+    "job preempted": lambda fields: f"{_job(fields)} was dropped for an interactive job: its queue was full.",
+    "job done": lambda fields: f"{_job(fields)} is done.",
+    "job failed": lambda fields: f"{_job(fields)} failed at {fields['runs']}: {fields['code']}.",
+    "stage claimed": _taken,
     "stage done": _done,
-    "stage failed": lambda about: f"{_stage(about)} failed on {about['worker']}: {about['code']}.",
-    "stage tried again": _again,
+    "stage failed": lambda fields: f"{_stage(fields)} failed on {fields['worker']}: {fields['code']}.",
+    "stage retried": _again,
     "stage quarantined": _quarantined,
     "stage dropped": _dropped,
-    "stage handed back": lambda about: f"{about['worker']} handed {_stage(about)} back.",
-    "stage stopped": lambda about: f"{_stage(about)} was stopped: its job ended, or another seat has it.",
+    "stage handed back": lambda fields: f"{fields['worker']} handed back {_stage(fields)}.",
+    "stage stopped": lambda fields: f"{_stage(fields)} was stopped: its job ended, or another seat has it.",
     "stage lost": _lost,
-    "workers dead": _dead,
+    "workers died": _dead,
     "seat live": _live,
-    "seat draining": lambda about: f"{about['worker']} takes nothing more.",
-    "seat gone": lambda about: f"{about['worker']} has left.",
-    "seat paused": _paused,
-    "seat kept": lambda about: f"The owner of {about['worker']} keeps it: what it ran is handed back.",
-    "seat back": lambda about: f"{about['worker']} takes stages again.",
+    "seat draining": lambda fields: f"{fields['worker']} takes no more work.",
+    "seat left": lambda fields: f"{fields['worker']} left the grid.",
+    "seat cooldown": _paused,
+    "seat paused": lambda fields: f"The owner of {fields['worker']} paused it; its stages were handed back.",
+    "seat available": lambda fields: f"{fields['worker']} takes work again.",
 }
-"""Every event there is, with its sentence. docs/logs.md lists them."""
+"""Every event, with its sentence. The documentation lists them."""

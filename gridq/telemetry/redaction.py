@@ -1,7 +1,8 @@
-"""What may stand in a log line, and what is hidden in it: keys, tokens, logins, prompts, answers.
+"""Redaction of log lines: keys, tokens, logins, prompts and answers are hidden.
 
-The rule is that no such thing is handed to a logger. This is the second lock: fields by their names, secrets
-by their looks or because this process knows them, and no exception's message, which may quote anything.
+The rule is that none of these is ever passed to a logger. This is the second line of defence: it hides fields
+by their names, secrets by their shape or because this process knows them, and every exception's message,
+which may quote anything.
 """
 
 from __future__ import annotations
@@ -19,55 +20,55 @@ from gridq.protocol.models import Json
 HIDDEN = "[hidden]"
 
 FIELDS = frozenset(
-    (  # what was asked and answered
+    (  # requests and answers
         *("prompt", "prompts", "system", "message", "messages", "content", "text", "body", "graph"),
         *("input", "inputs", "output", "outputs", "answer", "result", "value", "values", "piece", "pieces"),
         *("args", "kwargs", "argsrepr", "kwargsrepr"),
-        # who one is
+        # credentials
         *("key", "keys", "apikey", "token", "secret", "password", "passwd", "login", "credentials"),
         *("authorization", "auth", "header", "headers", "cookie", "cookies", "url"),
     )
 )
-"""Names of fields that are never shown."""
+"""Names of fields whose values are never shown."""
 
-_ENDINGS = ("_key", "_token", "_secret", "_password", "_prompt", "_text", "_url")
+_SUFFIXES = ("_key", "_token", "_secret", "_password", "_prompt", "_text", "_url")
 
 _VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD)$")
 
-LEAST = 8
-"""Characters from which a value is taken for a secret: shorter ones would blank out plain words."""
+SECRET_MIN_CHARACTERS = 8
+"""Shorter values are not taken for secrets: they would hide plain words."""
 
-LONGEST = 2000
-"""Characters of a text that a line shows at most."""
+TEXT_MAX_CHARACTERS = 2000
+"""How much of a text a line shows."""
 
-_LOOKS = (
+_PATTERNS = (
     (re.compile(r"(\w+://)[^/\s@'\"]*@"), r"\1***@"),  # a login in a URL
     (re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]+"), r"\1?***"),  # a URL's query
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), r"\1 ***"),
     (
         re.compile(r"\b(?:sk|pk|rk|gq|ghp|xox[bp])[-_][A-Za-z0-9_-]{8,}"),
         HIDDEN,
-    ),  # keys as their makers mark them
-    # Celery shows the whole of a message that it cannot use.
+    ),  # keys with a vendor's prefix
+    # Celery logs a message that it cannot use as a whole.
     (
         re.compile(r"(?is)((?:contents of the message|message) (?:body|headers)\s*(?:was:?|:)).*"),
         rf"\1 {HIDDEN}",
     ),
 )
-_NO_LINE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]|[\t\n]+")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]|[\t\n]+")
 
 
 class Secrets:
-    """Hides what must not stand in a line, `known` secrets wherever they turn up."""
+    """Hides secrets in log lines: `known` ones wherever they turn up, others by their shape."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
-        words = sorted({word for word in known if len(word) >= LEAST}, key=len, reverse=True)
+        words = sorted({word for word in known if len(word) >= SECRET_MIN_CHARACTERS}, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, words))) if words else None
 
     @classmethod
     def of(cls, config: Settings) -> Secrets:
-        """Those of this process: the server's password and what stands in variables named `…_KEY` and the
-        like.
+        """Return the secrets of this process: the server's password, and what variables named `…_KEY` and the
+        like hold.
         """
         try:
             raw = urlsplit(config.broker_url.get_secret_value()).password or ""
@@ -77,25 +78,25 @@ class Secrets:
         return cls([raw, unquote(raw), *given])
 
     def hide(self, line: Mapping[str, Json]) -> dict[str, Json]:
-        """A line without secrets. What is no JSON is told by its type."""
+        """Return a line without secrets. A value that is not JSON is shown as its type."""
         return {
             name: value if name in ("at", "level") else self._field(name, value)
             for name, value in line.items()
         }
 
     def text(self, text: str, *, lines: bool = False) -> str:
-        """A text without secrets, on one line unless `lines`: a line of the log must not be forged."""
+        """Return a text without secrets, on one line unless `lines`: nobody may forge a line of the log."""
         if self._known is not None:
             text = self._known.sub(HIDDEN, text)
-        for look, shown in _LOOKS:
-            text = look.sub(shown, text)
+        for pattern, replacement in _PATTERNS:
+            text = pattern.sub(replacement, text)
         if not lines:
-            text = _NO_LINE.sub(" ", text)
-        return text if len(text) <= LONGEST or lines else text[:LONGEST] + "…"
+            text = _CONTROL_CHARACTERS.sub(" ", text)
+        return text if len(text) <= TEXT_MAX_CHARACTERS or lines else text[:TEXT_MAX_CHARACTERS] + "…"
 
     def _field(self, name: str, value: Json) -> Json:
         plain = name.lower().replace("-", "_")
-        if plain in FIELDS or plain.endswith(_ENDINGS):
+        if plain in FIELDS or plain.endswith(_SUFFIXES):
             return HIDDEN
         if value is None or isinstance(value, (bool, int, float)):
             return value
@@ -108,10 +109,10 @@ class Secrets:
         return f"<{type(value).__name__}>"
 
 
-def traceback_of(fault: BaseException) -> str:
-    """Where an exception came from, the cause first: files, lines and functions, and the types of the faults.
+def format_traceback(fault: BaseException) -> str:
+    """Return where an exception came from, the cause first: files, lines, functions and exception types.
 
-    Neither their messages nor the lines of code are shown: both may hold what a user wrote.
+    Messages and lines of code are left out: both may contain what a user wrote.
     """
     parts = []
     seen: set[int] = set()
@@ -128,7 +129,7 @@ def traceback_of(fault: BaseException) -> str:
 
 
 def strip_arguments(record: logging.LogRecord) -> bool:
-    """A filter that keeps every record, but of a task that Celery saw fail only the type of its exception."""
+    """Keep every record, but hide a failed task's arguments and its exception's message. A logging filter."""
     args = record.args
     if isinstance(args, Mapping) and "exc" in args:
         name = str(args["exc"]).partition("(")[0]

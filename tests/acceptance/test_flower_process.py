@@ -139,7 +139,7 @@ def test_it_ends_with_its_parent(environ: dict[str, str]) -> None:
     """As a child of a program that is killed, it is gone."""
     program = (
         "import os, subprocess, sys\n"
-        f"env = {{**os.environ, '{parent_watch.VARIABLE}': str(os.getpid())}}\n"
+        f"env = {{**os.environ, '{parent_watch.PARENT_VARIABLE}': str(os.getpid())}}\n"
         f"command = [sys.executable, '-c', {RUN!r}, 'flower', '--port', '0', '--json']\n"
         "child = subprocess.Popen(command, env=env)\n"
         "print(child.pid, flush=True); child.wait()\n"

@@ -15,14 +15,13 @@ from redis.exceptions import RedisError
 from gridq.client.broker_client import BrokerClient
 from gridq.config.settings import Settings
 from gridq.errors import BrokerError, ValueGone
-from gridq.execution.shutdown import HEARS
-from gridq.gateway.grid.admission_wait import Holding
-from gridq.gateway.grid.orphaned_jobs import Unwanted
+from gridq.execution.shutdown import SERVER_SECONDS
+from gridq.gateway.grid.admission_wait import AdmissionWait
+from gridq.gateway.grid.orphaned_jobs import OrphanedJobs
 from gridq.gateway.options import GatewayOptions
 from gridq.gateway.streaming.follower import Follower
 from gridq.gateway.streaming.pipe import Pipe
-from gridq.gateway.streaming.relay import CALM, Relay
-from gridq.jobs.idempotency import find_existing_job, make_fingerprint
+from gridq.gateway.streaming.relay import ADMITTED_SILENCE_SECONDS, Relay
 from gridq.jobs.record import End, JobOptions, check_job_id, make_job_id
 from gridq.jobs.waiting import BLOCK_SECONDS, build_not_found_error
 from gridq.protocol.models import Row
@@ -30,10 +29,10 @@ from gridq.protocol.money import total
 from gridq.store import values
 from gridq.store.connection import CONNECT_TIMEOUT, connect_async, hurry, translated
 from gridq.submission.admission import Admission
-from gridq.submission.inbox import keep_long
+from gridq.submission.request import JobRequest
 from gridq.views.jobs import read_rows
 
-CONNECTIONS = 32
+MAX_CONNECTIONS = 32
 """Connections of one gateway's loop, the reader's among them: a thousand jobs that end at once share them."""
 
 P = ParamSpec("P")
@@ -41,14 +40,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EndedJob:
     """How a job ended, with its stored answer or error, and the rows of its stages."""
 
     end: End
     rows: list[Row]
 
 
-class Door:
+class GridConnection:
     """One gateway's way into the grid. Made on the loop that uses it, by `Door.open`, and closed there."""
 
     def __init__(self, config: Settings, options: GatewayOptions) -> None:
@@ -57,36 +56,36 @@ class Door:
         self.client = BrokerClient(config=config)
         self.keys = self.client.keys
         self.redis: redis.asyncio.Redis = connect_async(
-            self.client.url, name="gridq-gateway", timeout=BLOCK_SECONDS * 2, most=CONNECTIONS
+            self.client.url, name="gridq-gateway", timeout=BLOCK_SECONDS * 2, most=MAX_CONNECTIONS
         )
         self.pipe = Pipe(
             connect_async(self.client.url, name="gridq-gateway", timeout=CONNECT_TIMEOUT, retry=False)
         )
         self.relay = Relay(self.redis, self.keys, self.pipe, buffer=options.buffer)
-        self.holding = Holding(self.redis, self.keys, options.hold)
-        self.unwanted = Unwanted(self.cancel)
+        self.admission_wait = AdmissionWait(self.redis, self.keys, options.hold)
+        self.orphaned_jobs = OrphanedJobs(self.cancel)
         self._admission: Admission | None = None
         self.closing = False
         """Whether the gateway stops: who is cut off then comes back at another one."""
         self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix="gridq-gateway")
 
     @classmethod
-    async def open(cls, config: Settings, options: GatewayOptions) -> Door:
+    async def open(cls, config: Settings, options: GatewayOptions) -> GridConnection:
         """A door that reads. A server that is away is waited for."""
-        door = cls(config, options)
-        door.relay.start()
-        door.holding.start()
-        return door
+        grid = cls(config, options)
+        grid.relay.start()
+        grid.admission_wait.start()
+        return grid
 
     async def close(self) -> None:
         """End all reading and every connection."""
         self.closing = True
         for client in (self.client.redis, self.client.scripts.client):
-            hurry(client, HEARS)
-        await self.holding.close()
+            hurry(client, SERVER_SECONDS)
+        await self.admission_wait.close()
         await self.relay.close()
         await self.pipe.close()
-        await self.unwanted.close()
+        await self.orphaned_jobs.close()
         await self.redis.aclose()
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
         self.client.close()
@@ -122,16 +121,15 @@ class Door:
         told that the server is away, what was admitted all the same is cancelled, unless it is `detached`.
         """
         given = check_job_id(job) if job is not None else make_job_id()
-        fresh = job is None or follower is not None
+        is_new_id = job is None or follower is not None
+        request = JobRequest(given, graph, value, about, key, is_new_id=is_new_id)
 
-        if follower is not None and await self._admit_at_once(
-            given, graph, value, about, key, detached=detached
-        ):
-            follower.watch(CALM)
+        if follower is not None and await self._admit_fast(request, detached=detached):
+            follower.check_if_silent(ADMITTED_SILENCE_SECONDS)
             return given
 
         async def attempt() -> str:
-            admitting = self._call(partial(self._admit, graph, value, about, key, given, fresh=fresh))
+            admitting = self._call(partial(self._admit, request))
             try:
                 return await asyncio.shield(admitting)
             except asyncio.CancelledError:
@@ -141,55 +139,45 @@ class Door:
 
         limits = [limit for limit in (about.queue_timeout, about.deadline) if limit is not None]
         try:
-            admitted = await self.holding.admit(attempt, min(limits, default=None))
+            admitted = await self.admission_wait.admit(attempt, min(limits, default=None))
         except BrokerError:
             if not detached:
-                self.unwanted.add(given)
+                self.orphaned_jobs.add(given)
             raise
         if follower is not None and admitted == follower.job:
-            follower.watch(CALM)
+            follower.check_if_silent(ADMITTED_SILENCE_SECONDS)
         return admitted
 
-    async def _admit_at_once(
-        self, job: str, graph: bytes, value: bytes, about: JobOptions, key: str, *, detached: bool
-    ) -> bool:
-        """Admit a new job by one question of the loop's own, where nothing is to be found out first; False
-        where it must go the whole way, which says why where it is refused.
+    async def _admit_fast(self, request: JobRequest, *, detached: bool) -> bool:
+        """Admit a new job by one command on the loop's own connection, if nothing must be looked up first.
+
+        False: the job must be admitted by a thread, which gives the reason if it is refused.
         """
         admission = self._admission
-        arguments = None if admission is None else admission.at_once(job, graph, value, about, key)
+        arguments = None if admission is None else admission.build_fast_arguments(request)
         if admission is None or arguments is None:
             return False
         try:
-            asked = self.pipe.send(("EVALSHA", self.client.scripts.shas["admit"], 0, *arguments))
+            pending = self.pipe.send(("EVALSHA", self.client.scripts.shas["admit"], 0, *arguments))
         except RedisError:  # the gateway stops
             return False
         try:
-            await asyncio.shield(asked.answered)
+            await asyncio.shield(pending.future)
         except RedisError:  # perhaps it was done all the same: the whole way finds it then
             return False
         except asyncio.CancelledError:
             if not detached:
-                asked.answered.add_done_callback(partial(self._undo, job))
+                pending.future.add_done_callback(partial(self._undo, request.job))
             raise
-        reply = asked.replies[0]
+        reply = pending.replies[0]
         if isinstance(reply, RedisError) or reply[0] != b"ok":
             return False
-        admission.written(job, graph, about, [word.decode() for word in reply])
+        admission.narrate_fast_admission(request, [word.decode() for word in reply])
         return True
 
-    def _admit(
-        self, graph: bytes, value: bytes, about: JobOptions, key: str, job: str, *, fresh: bool
-    ) -> str:
-        admission = self._admission = self.client.admission
-        body = make_fingerprint(graph, value, about, fresh=fresh)
-        scripts = self.client.scripts
-        known = find_existing_job(scripts.client, self.keys, body, verified=bool(key)) if body.key else None
-        if known is not None:
-            return known
-        split = admission.split(graph)
-        value = keep_long(scripts, job, value, about)
-        return admission.admit(job, split, value, about, key=key, body=body)
+    def _admit(self, request: JobRequest) -> str:
+        self._admission = self.client.admission
+        return self._admission.admit(request).job
 
     def _undo(self, job: str, admitting: asyncio.Future[Any]) -> None:
         """Cancel a job whose client went away while it was being admitted. After a lost reply it may have
@@ -199,13 +187,13 @@ class Door:
             return
         fault = admitting.exception()
         if fault is None or isinstance(fault, RedisError | BrokerError):
-            self.unwanted.add(job)
+            self.orphaned_jobs.add(job)
 
-    async def outcome(self, job: str) -> Outcome:
+    async def read_ended(self, job: str) -> EndedJob:
         """How a job that has ended did so. JobNotFound: its result has expired."""
         commands = ("LINDEX", self.keys("result", job), 0), ("LRANGE", self.keys("rows", job), 0, -1)
         try:
-            end, rows = await self.pipe.ask(*commands)
+            end, rows = await self.pipe.execute(*commands)
         except RedisError:
             with translated(self.client.url):
                 both = self.redis.pipeline(transaction=False)
@@ -214,9 +202,9 @@ class Door:
                 end, rows = await both.execute()
         if end is None:
             raise build_not_found_error(job)
-        return Outcome(End.read(end), read_rows(rows))
+        return EndedJob(End.read(end), read_rows(rows))
 
-    async def answer(self, job: str, end: End) -> bytes:
+    async def read_answer(self, job: str, end: End) -> bytes:
         """The answer's JSON text; raises the error that ended the job, ValueGone."""
         error = end.error()
         if error is not None:
@@ -231,7 +219,7 @@ class Door:
             )
         return bytes(found)
 
-    async def agent_of(self, job: str) -> str:
+    async def read_agent(self, job: str) -> str:
         """Whose job it is, for `Caller.may_see`. JobNotFound."""
         with translated(self.client.url):
             three = self.redis.pipeline(transaction=False)

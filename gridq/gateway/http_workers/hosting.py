@@ -27,9 +27,9 @@ from gridq.errors import (
     StageError,
 )
 from gridq.execution.session import Session
-from gridq.execution.shutdown import HEARS
+from gridq.execution.shutdown import SERVER_SECONDS
 from gridq.gateway.http_workers import enrolment
-from gridq.gateway.http_workers.enrolment import Known, capability_of
+from gridq.gateway.http_workers.enrolment import EnrolledWorker, describe_capability
 from gridq.profiles.profile import StageContext
 from gridq.protocol import queue_names
 from gridq.protocol.models import Advertisement, Json, SeatTerms, StageCall, Usage
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two looks at who is enrolled, and between two looks of an idle slot that heard no wake-up."""
 
 CONCURRENCY = 4
 """Stages that one worker is given at once: its protocol has no word for it."""
 
-CONNECT = 5.0
+CONNECT_TIMEOUT_SECONDS = 5.0
 """Seconds within which a worker must take the connection."""
 
-REASON = 500
+MAX_REASON_CHARS = 500
 """Characters that are kept of what a worker says went wrong."""
 
 
-class Hosting:
+class WorkerHost:
     """The workers that this gateway serves, between `start` and `stop`."""
 
     def __init__(self, config: Settings) -> None:
@@ -65,94 +65,94 @@ class Hosting:
         self.host = f"gateway-{secrets.token_hex(6)}"
         self.client = connect(config.broker_url.get_secret_value(), name="gridq-gateway-seats")
         self.scripts = Scripts(self.client, config)
-        self._served: dict[str, Served] = {}
-        self._leaving: dict[str, threading.Thread] = {}
-        self._ends = threading.Event()
-        self._soon = threading.Event()
+        self._seats: dict[str, HostedSeat] = {}
+        self._retiring: dict[str, threading.Thread] = {}
+        self._stopping = threading.Event()
+        self._reconcile_now = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="hosting", daemon=True)
 
     def start(self) -> None:
         """Begin to look."""
         self._thread.start()
 
-    def look_soon(self) -> None:
+    def reconcile_soon(self) -> None:
         """Look at once: somebody came or went."""
-        self._soon.set()
+        self._reconcile_now.set()
 
-    def leave(self) -> None:
+    def begin_stop(self) -> None:
         """Begin to stop, as `stop` does. Returns at once."""
-        self._ends.set()
-        self._soon.set()
+        self._stopping.set()
+        self._reconcile_now.set()
 
     def stop(self) -> None:
         """Serve nobody any more: what runs may finish within GRIDQ_DRAIN, another gateway takes over."""
-        self.leave()
+        self.begin_stop()
         self._thread.join()
         self.client.close()
 
     def _loop(self) -> None:
         away = False
-        while not self._ends.is_set():
+        while not self._stopping.is_set():
             try:
-                self._look()
+                self._reconcile()
                 away = False
             except (RedisError, GridError) as exc:
                 if not away:
                     log.warning("who is enrolled cannot be read: %s", exc)
                 away = True
-            self._soon.wait(LOOK)
-            self._soon.clear()
-        hurry(self.client, HEARS)
-        for name, served in self._served.items():
-            self._leaving[name] = served.retire()
-        for thread in self._leaving.values():
+            self._reconcile_now.wait(POLL_SECONDS)
+            self._reconcile_now.clear()
+        hurry(self.client, SERVER_SECONDS)
+        for name, seat in self._seats.items():
+            self._retiring[name] = seat.retire()
+        for thread in self._retiring.values():
             thread.join()
 
-    def _look(self) -> None:
-        known = enrolment.known(self.client, self.scripts.keys)
-        for name, served in list(self._served.items()):
-            now = known.get(name)
-            if now is None or now.text != served.known.text or served.lost:
-                del self._served[name]
-                self._leaving[name] = served.retire()
-        for name, thread in list(self._leaving.items()):
+    def _reconcile(self) -> None:
+        worker = enrolment.read_workers(self.client, self.scripts.keys)
+        for name, seat in list(self._seats.items()):
+            now = worker.get(name)
+            if now is None or now.text != seat.worker.text or seat.lost:
+                del self._seats[name]
+                self._retiring[name] = seat.retire()
+        for name, thread in list(self._retiring.items()):
             if not thread.is_alive():
-                del self._leaving[name]
-        for name, now in known.items():
+                del self._retiring[name]
+        for name, now in worker.items():
             # One that offers something else goes on when what it runs has ended: else that would be lost.
-            if name not in self._served and name not in self._leaving and now.queues:
-                served = Served(self, now)
+            if name not in self._seats and name not in self._retiring and now.queues:
+                seat = HostedSeat(self, now)
                 try:
-                    served.start()
+                    seat.start()
                 except SeatInUse:  # another gateway serves it
                     continue
-                self._served[name] = served
-        for served in self._served.values():
-            served.advertise()
+                self._seats[name] = seat
+        for seat in self._seats.values():
+            seat.advertise()
 
 
-class Served:
+class HostedSeat:
     """One worker's seat, served by this gateway."""
 
-    def __init__(self, hosting: Hosting, known: Known) -> None:
-        self.known = known
+    def __init__(self, hosting: WorkerHost, worker: EnrolledWorker) -> None:
+        self.worker = worker
         self.scripts, self.config, self.client = hosting.scripts, hosting.config, hosting.client
         self.session = Session(
             hosting.scripts,
             hosting.config,
-            seat=known.seat,
+            seat=worker.seat,
             host=hosting.host,
             concurrency=CONCURRENCY,
-            queues=known.queues,
+            queues=worker.queues,
             runner=self.run,
-            worker=f"{known.about.worker_id}@{registry.HTTP_MACHINE}",
-            terms=SeatTerms(limits=known.limits, per_minute=known.per_minute),
+            worker=f"{worker.about.worker_id}@{registry.HTTP_MACHINE}",
+            terms=SeatTerms(limits=worker.limits, per_minute=worker.per_minute),
         )
         self._since = time.time()
         self._advertised = 0.0
-        self._ends = threading.Event()
+        self._stopping = threading.Event()
         self._concurrency = [
-            threading.Thread(target=self._slot, name=known.seat, daemon=True) for _ in range(CONCURRENCY)
+            threading.Thread(target=self._slot, name=worker.seat, daemon=True) for _ in range(CONCURRENCY)
         ]
 
     @property
@@ -172,55 +172,55 @@ class Served:
         """Say what the seat is, once a heartbeat."""
         if time.monotonic() - self._advertised < self.config.heartbeat:
             return
-        about = self.known.about
-        said = Advertisement(
-            seat=self.known.seat,
+        about = self.worker.about
+        reply = Advertisement(
+            seat=self.worker.seat,
             machine=registry.HTTP_MACHINE,
             worker=self.session.worker,
             incarnation=self.session.incarnation,
             kind="llm",
             concurrency=CONCURRENCY,
-            queues=self.known.queues,
-            capability=capability_of(about),
+            queues=self.worker.queues,
+            capability=describe_capability(about),
             version=about.noether_version,
             started_at=self._since,
         )
-        registry.advertise(self.client, self.scripts.keys, said, self.config.heartbeat)
+        registry.advertise(self.client, self.scripts.keys, reply, self.config.heartbeat)
         self._advertised = time.monotonic()
 
     def retire(self) -> threading.Thread:
         """Stop, on a thread of its own: what runs keeps nobody else waiting."""
-        self._ends.set()
-        thread = threading.Thread(target=self.stop, name=f"retire {self.known.seat}", daemon=True)
+        self._stopping.set()
+        thread = threading.Thread(target=self.stop, name=f"retire {self.worker.seat}", daemon=True)
         thread.start()
         return thread
 
     def stop(self) -> None:
         """Take nothing more, let what runs finish within GRIDQ_DRAIN, and leave."""
-        self._ends.set()
+        self._stopping.set()
         lost = self.lost  # then the advertisement is another gateway's
         self.session.stop()
         try:
             if not lost:
-                registry.withdraw(self.client, self.scripts.keys, self.known.seat)
+                registry.withdraw(self.client, self.scripts.keys, self.worker.seat)
         except RedisError as exc:  # it lapses
-            log.warning("the advertisement of %s could not be taken back: %s", self.known.seat, exc)
+            log.warning("the advertisement of %s could not be taken back: %s", self.worker.seat, exc)
 
     def _slot(self) -> None:
         """Work, and wait for a wake-up on the seat's own queue; what is rung elsewhere is found by looking."""
-        wake_ups = self.scripts.keys.queue(queue_names.seat_queue(self.known.seat))
-        while not self._ends.is_set():
+        wake_ups = self.scripts.keys.queue(queue_names.seat_queue(self.worker.seat))
+        while not self._stopping.is_set():
             try:
                 self.session.work()
-                self.client.blpop([wake_ups], timeout=LOOK)
+                self.client.blpop([wake_ups], timeout=POLL_SECONDS)
             except RedisError:  # the renewal says so
-                self._ends.wait(LOOK)
+                self._stopping.wait(POLL_SECONDS)
             except (
                 Exception
             ) as exc:  # a seat that is advertised keeps its slots; what it says may hold a prompt
                 told = exc if isinstance(exc, GridError) else type(exc).__name__
-                log.warning("a slot of %s could not go on: %s", self.known.seat, told)
-                self._ends.wait(LOOK)
+                log.warning("a slot of %s could not go on: %s", self.worker.seat, told)
+                self._stopping.wait(POLL_SECONDS)
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         """Have the worker run one stage: a graph of that stage alone is posted to its `/execute`.
@@ -231,35 +231,35 @@ class Served:
             return stages.run_builtin(stage, value, context)
         if stage.implementation == "llm:api_request":
             raise SeatUnavailable(
-                f"The worker {self.known.about.worker_id} runs stages of graphs, no request of a model API",
+                f"The worker {self.worker.about.worker_id} runs stages of graphs, no request of a model API",
                 {"reason": "it came by POST /workers"},
             )
         graph = {"description": stage.name, "version": "0.1.0", "root": {"op": "Stage", "id": stage.id}}
-        asked = {"job_id": context.job, "graph": graph, "input": _of_one_model(value, stage.queue)}
+        request_body = {"job_id": context.job, "graph": graph, "input": _with_one_model(value, stage.queue)}
         try:
-            said = drive(self._post(json.dumps(asked, separators=(",", ":")).encode()), context)
+            reply = drive(self._post(json.dumps(request_body, separators=(",", ":")).encode()), context)
         except StageError as exc:
             exc.details.setdefault("path", stage.path)
             exc.details.setdefault("stage", stage.name)
             raise
-        context.report(Usage(micro_dollars=_count(said.get("spent_cents")) * 10_000))
-        reason = str(said.get("error") or "")[:REASON]
-        if said.get("status") == "ok":
-            return said.get("output")
-        if said.get("status") == "failed":
+        context.report(Usage(micro_dollars=_parse_cents(reply.get("spent_cents")) * 10_000))
+        reason = str(reply.get("error") or "")[:MAX_REASON_CHARS]
+        if reply.get("status") == "ok":
+            return reply.get("output")
+        if reply.get("status") == "failed":
             raise StageError(
                 f"The stage {stage.name} failed: {reason}",
                 {"path": stage.path, "stage": stage.name, "reason": reason},
             )
-        raise self._fault(reason or f"it answered with the status {said.get('status')!r:.40}")
+        raise self._unavailable(reason or f"it answered with the status {reply.get('status')!r:.40}")
 
     async def _post(self, body: bytes) -> dict[str, Json]:
         """What the worker answers to an ExecuteRequest."""
         import httpx
 
-        timeout = httpx.Timeout(None, connect=CONNECT)  # the stage's own time is looked at elsewhere
+        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS)  # the stage's own time is looked at elsewhere
         headers = {"content-type": "application/json", "accept": "application/json"}
-        url = self.known.about.url.rstrip("/") + "/execute"
+        url = self.worker.about.url.rstrip("/") + "/execute"
         try:
             async with (
                 httpx.AsyncClient(timeout=timeout, trust_env=False, follow_redirects=False) as client,
@@ -267,25 +267,25 @@ class Served:
             ):
                 text = await self._read(answer)
         except (httpx.HTTPError, OSError) as exc:
-            raise self._fault(f"{type(exc).__name__}: {exc}"[:REASON]) from None
+            raise self._unavailable(f"{type(exc).__name__}: {exc}"[:MAX_REASON_CHARS]) from None
         if answer.status_code == 429:
             wait = retry_after(answer.headers.get("retry-after", ""))
             raise SeatRateLimited(
-                f"The worker {self.known.about.worker_id} is asked too often",
+                f"The worker {self.worker.about.worker_id} is asked too often",
                 {} if wait is None else {"retry_after": wait},
             )
         if answer.status_code in (400, 413, 422):
-            reason = text[:REASON].decode("utf-8", "replace")
+            reason = text[:MAX_REASON_CHARS].decode("utf-8", "replace")
             raise StageError("The worker refused the stage", {"reason": reason, "status": answer.status_code})
         if answer.status_code != 200:
-            raise self._fault(f"HTTP {answer.status_code}")
+            raise self._unavailable(f"HTTP {answer.status_code}")
         try:
-            said = json.loads(text)
+            reply = json.loads(text)
         except (ValueError, RecursionError):
-            said = None
-        if not isinstance(said, dict) or "status" not in said:
-            raise self._fault("its answer is none of a worker")
-        return said
+            reply = None
+        if not isinstance(reply, dict) or "status" not in reply:
+            raise self._unavailable("its answer is none of a worker")
+        return reply
 
     async def _read(self, answer: httpx.Response) -> bytes:
         parts, size = [], 0
@@ -299,14 +299,14 @@ class Served:
             await asyncio.sleep(0)
         return b"".join(parts)
 
-    def _fault(self, reason: str) -> SeatUnavailable:
+    def _unavailable(self, reason: str) -> SeatUnavailable:
         return SeatUnavailable(
-            f"The worker {self.known.about.worker_id} cannot be asked",
-            {"reason": reason, "endpoint": self.known.about.url},
+            f"The worker {self.worker.about.worker_id} cannot be asked",
+            {"reason": reason, "endpoint": self.worker.about.url},
         )
 
 
-def _of_one_model(value: Json, queue: str) -> Json:
+def _with_one_model(value: Json, queue: str) -> Json:
     """A stage's input, where it names several models with the one from whose queue the stage was taken."""
     models = value.get("model") if isinstance(value, dict) else None
     if not isinstance(models, list):
@@ -321,6 +321,6 @@ def _of_one_model(value: Json, queue: str) -> Json:
     return {**value, "model": taken[0]} if taken else value
 
 
-def _count(cents: Any) -> int:
+def _parse_cents(cents: Any) -> int:
     """The cents that a worker says it spent; 0 where it says nothing that counts."""
     return cents if isinstance(cents, int) and not isinstance(cents, bool) and 0 <= cents <= 10**11 else 0

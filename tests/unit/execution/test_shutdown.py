@@ -11,20 +11,20 @@ HANGS = """
 import sys, threading, time
 from types import SimpleNamespace
 from gridq.execution import shutdown
-from gridq.execution.shutdown import Ending
+from gridq.execution.shutdown import Shutdown
 from gridq.store.connection import connect
-shutdown.HEARS = 0.1
-shutdown.LAST_WORD = 0.3
+shutdown.SERVER_SECONDS = 0.1
+shutdown.EXIT_GRACE_SECONDS = 0.3
 hang = threading.Event().wait
 session = SimpleNamespace(
     busy=1, drain=hang, stop=lambda within=None: hang(),
     config=SimpleNamespace(drain=0 if sys.argv[1] == "first" else 300),
     scripts=SimpleNamespace(client=connect("redis://127.0.0.1:1/0")),
 )
-end = Ending(session)
-end.signalled()
+end = Shutdown(session)
+end.handle_signal()
 if sys.argv[1] != "first":
-    end.signalled()
+    end.handle_signal()
 time.sleep(60)
 print("it lives", flush=True)
 """

@@ -8,7 +8,7 @@ import threading
 import pytest
 from redis.exceptions import ConnectionError as Away
 
-from gridq.process.periodic import Repeat
+from gridq.process.periodic import PeriodicThread
 
 
 def test_it_goes_on_after_a_fault_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -21,7 +21,7 @@ def test_it_goes_on_after_a_fault_and_says_so(caplog: pytest.LogCaptureFixture) 
             raise fault
         done.set()
 
-    repeat = Repeat("a test", 0.01, act)
+    repeat = PeriodicThread("a test", 0.01, act)
     with caplog.at_level(logging.WARNING):
         repeat.start()
         assert done.wait(10)
@@ -32,13 +32,13 @@ def test_it_goes_on_after_a_fault_and_says_so(caplog: pytest.LogCaptureFixture) 
 
 
 def test_it_can_be_stopped_from_within_and_before_it_started() -> None:
-    Repeat("never", 60, lambda: None).stop()
+    PeriodicThread("never", 60, lambda: None).stop()
     ended = threading.Event()
 
     def act() -> None:
         repeat.stop()
         ended.set()
 
-    repeat = Repeat("once", 0.01, act)
+    repeat = PeriodicThread("once", 0.01, act)
     repeat.start()
     assert ended.wait(10)

@@ -10,7 +10,7 @@ from gridq.store.connection import connect
 
 
 def test_an_error_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended, startup_errors.told():
+    with pytest.raises(SystemExit) as ended, startup_errors.exit_on_error():
         raise ConfigError("It is wrong", {"fix": "put it right"})
     assert ended.value.code == 2
     assert capsys.readouterr() == ("", "config.invalid: It is wrong. Fix: put it right\n")
@@ -19,7 +19,7 @@ def test_an_error_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]
 def test_a_fault_of_the_server_is_told_as_gridqs_error(capsys: pytest.CaptureFixture[str]) -> None:
     with (
         pytest.raises(SystemExit),
-        startup_errors.told(),
+        startup_errors.exit_on_error(),
         connect("redis://127.0.0.1:1/0", retry=False) as client,
     ):
         client.ping()
@@ -29,5 +29,5 @@ def test_a_fault_of_the_server_is_told_as_gridqs_error(capsys: pytest.CaptureFix
 
 
 def test_a_fault_of_our_own_keeps_its_traceback() -> None:
-    with pytest.raises(ZeroDivisionError), startup_errors.told():
+    with pytest.raises(ZeroDivisionError), startup_errors.exit_on_error():
         raise ZeroDivisionError

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from gridq.process.watchdog import BLIND, Watchdog
+from gridq.process.watchdog import GAP_SECONDS, Watchdog
 
 
 class Bench:
@@ -21,7 +21,7 @@ class Bench:
         self.dog = Watchdog(
             concurrency,
             patience,
-            waits=lambda: self.waits,
+            message_waits=lambda: self.waits,
             work=self.work,
             reconnect=lambda: self.did.append("reconnect"),
             give_up=lambda: self.did.append("give up"),
@@ -32,10 +32,10 @@ class Bench:
         self.did.append("work")
         self.go.wait(10)
 
-    def looks(self, seconds: int) -> Bench:
+    def check_for(self, seconds: int) -> Bench:
         for _ in range(seconds):
             self.now += 1
-            self.dog.look()
+            self.dog.check()
         return self
 
 
@@ -45,57 +45,59 @@ def bench() -> Bench:
 
 
 def test_a_message_that_waits_while_slots_are_free_is_worked_for_without_celery(bench: Bench) -> None:
-    assert bench.looks(3).did == []
-    assert bench.looks(2).did == ["reconnect", "work", "work"]
-    assert bench.looks(3).did == ["reconnect", "work", "work"], "as many threads as slots, and one new start"
+    assert bench.check_for(3).did == []
+    assert bench.check_for(2).did == ["reconnect", "work", "work"]
+    assert bench.check_for(3).did == ["reconnect", "work", "work"], (
+        "as many threads as slots, and one new start"
+    )
     bench.go.set()
 
 
 def test_messages_that_come_again_end_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    bench.looks(6)
-    assert bench.dog.helps
-    with bench.dog.taking():
+    bench.check_for(6)
+    assert bench.dog.bypasses_celery
+    with bench.dog.handling_message():
         pass
-    bench.looks(1)
+    bench.check_for(1)
     bench.go.set()
-    assert not bench.dog.helps
+    assert not bench.dog.bypasses_celery
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
-    assert said[-1] == "Celery brings messages again"
+    assert said[-1] == "Celery delivers messages again"
 
 
 def test_nothing_that_waits_is_no_fault(bench: Bench) -> None:
     bench.waits = False
-    assert bench.looks(100).did == []
+    assert bench.check_for(100).did == []
 
 
 def test_a_message_that_waits_for_a_busy_slot_is_no_fault() -> None:
     bench = Bench(concurrency=2)
     with ExitStack() as stack:
         for _ in range(2):
-            stack.enter_context(bench.dog.taking())
-        assert bench.looks(100).did == []
+            stack.enter_context(bench.dog.handling_message())
+        assert bench.check_for(100).did == []
 
 
 def test_a_stream_of_messages_is_no_fault(bench: Bench) -> None:
     for _ in range(30):
-        with bench.dog.taking():
+        with bench.dog.handling_message():
             pass
-        bench.looks(2)
+        bench.check_for(2)
     assert bench.did == []
 
 
 def test_a_process_that_stood_still_or_had_no_server_looks_anew(bench: Bench) -> None:
-    bench.looks(3)
-    bench.now += BLIND + 60
-    assert bench.looks(3).did == []
+    bench.check_for(3)
+    bench.now += GAP_SECONDS + 60
+    assert bench.check_for(3).did == []
 
 
 def test_it_gives_up_once() -> None:
     bench = Bench(concurrency=1, patience=10)
-    bench.looks(12)
+    bench.check_for(12)
     assert bench.did == ["reconnect", "work"]
-    bench.looks(20)
+    bench.check_for(20)
     bench.go.set()
     assert bench.did == ["reconnect", "work", "give up"]
 
@@ -109,8 +111,8 @@ def test_work_that_fails_is_begun_again(caplog: pytest.LogCaptureFixture) -> Non
         raise ValueError("no")
 
     bench.dog._work = fail
-    bench.looks(5)
+    bench.check_for(5)
     begun[0].join(10)
-    bench.looks(1)
+    bench.check_for(1)
     begun[1].join(10)
     assert "work without Celery: no" in caplog.text

@@ -15,7 +15,7 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.telemetry import logs, narration
-from gridq.telemetry.narration import about, tell
+from gridq.telemetry.narration import log_context, narrate
 
 ADMITTED = {"job": "3f2a9c01-77", "name": "briefing", "agent": "default", "stages": 7}
 TOLD = "Job 3f2a9c01 (briefing) was admitted for agent default: 7 stages."
@@ -44,12 +44,12 @@ def lines(folder: Path, level: int | str | None = None, **settings: object) -> l
     """What is written of a few lines, at `level` and by these settings."""
     path = folder / "a.log"
     logs.setup(level, file=str(path), config=Settings(**settings))
-    with about(job="3f2a9c01-77", stage="draft", attempt=2, worker="cpu@mac"):
+    with log_context(job="3f2a9c01-77", stage="draft", attempt=2, worker="cpu@mac"):
         logging.getLogger("gridq.execution.attempt").debug("a detail")
         logging.getLogger("gridq.execution.attempt").warning(
             "the pieces wait for the server: %s", "it is away"
         )
-        tell("job admitted", **ADMITTED)
+        narrate("job admitted", **ADMITTED)
     try:
         raise ValueError("canary")
     except ValueError:
@@ -122,7 +122,7 @@ from celery import Celery, signals
 assert "structlog" not in sys.modules
 signals.celeryd_init.send(sender="me", instance=type("W", (), {"app": Celery("agent")})())
 assert not signals.setup_logging.receivers
-gridq.telemetry.narration.tell("job admitted", job="j")
+gridq.telemetry.narration.narrate("job admitted", job="j")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "own job admitted\n"), done.stderr

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from gridq.telemetry import narration
-from gridq.telemetry.narration import EVENTS, about, known, now_about, sentence, tell
+from gridq.telemetry.narration import (
+    EVENTS,
+    bound_fields,
+    log_context,
+    narrate,
+    to_sentence,
+    update_log_context,
+)
 
 ROOT = Path(__file__).parents[3]
 JOB = {"job": "3f2a9c01-7777", "name": "briefing"}
@@ -23,13 +30,13 @@ FULL = {
 
 
 @pytest.mark.parametrize(
-    ("event", "changed", "told"),
+    ("event", "changed", "sentence"),
     [
         ("job admitted", {}, "Job 3f2a9c01 (briefing) was admitted for agent default: 7 stages."),
         ("job admitted", {"stages": 1, "name": ""}, "Job 3f2a9c01 was admitted for agent default: 1 stage."),
-        ("stage taken", {}, "cpu@mac took briefing/draft/llm_chat (attempt 1) after 12 ms."),
+        ("stage claimed", {}, "cpu@mac took briefing/draft/llm_chat (attempt 1) after 12 ms."),
         (
-            "stage taken",
+            "stage claimed",
             {"wait_ms": 61_000.0},
             "cpu@mac took briefing/draft/llm_chat (attempt 1) after 61.0 s.",
         ),
@@ -44,50 +51,49 @@ FULL = {
             {"stage": "root.branches.a.stages[1]"},
             "briefing/a/llm_chat answered in 812 ms, 40 tokens.",
         ),
-        ("workers dead", {}, "A worker is dead."),
-        ("workers dead", {"workers": 2}, "2 workers are dead."),
+        ("workers died", {}, "A worker died."),
+        ("workers died", {"workers": 2}, "2 workers died."),
         (
             "stage lost",
             {"stage": "root.branches.a.stages[1]", "after": "again"},
-            "briefing/a (attempt 1) was lost with cpu@mac, and waits for another seat.",
+            "briefing/a (attempt 1) was lost with cpu@mac; it waits for another seat.",
         ),
         (
             "stage lost",
             {"stage": "root", "after": "plain"},
-            "briefing/root (attempt 1) was lost with cpu@mac, and is not tried again: its job failed.",
+            "briefing/root (attempt 1) was lost with cpu@mac; its job failed.",
         ),
         (
             "stage lost",
             {"stage": "root", "after": "quarantined"},
-            "briefing/root (attempt 1) was lost with cpu@mac, "
-            "and stands in quarantine: see gridq quarantine.",
+            "briefing/root (attempt 1) was lost with cpu@mac; it is in quarantine: see gridq quarantine.",
         ),
         ("seat live", {}, "cpu@mac is live with 2 slots: llm:any, gpu:cpu."),
     ],
 )
-def test_sentences(event: str, changed: dict[str, object], told: str) -> None:
-    assert sentence(event, {**FULL, **changed}) == told
+def test_sentences(event: str, changed: dict[str, object], sentence: str) -> None:
+    assert to_sentence(event, {**FULL, **changed}) == sentence
 
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_every_event_is_a_whole_sentence(event: str) -> None:
-    told = sentence(event, FULL)
+    told = to_sentence(event, FULL)
     assert told is not None
     assert told.endswith(".")
     assert "None" not in told
-    assert sentence(event, {}) is None, "what lacks its fields is a plain line"
+    assert to_sentence(event, {}) is None, "what lacks its fields is a plain line"
 
 
 def test_what_is_no_event_has_no_sentence() -> None:
-    assert sentence("the answer is not written yet", FULL) is None
+    assert to_sentence("the answer is not written yet", FULL) is None
 
 
-def _told() -> dict[str, str]:
-    """Every event that the code tells, with the file that does."""
+def _narrated() -> dict[str, str]:
+    """Return every event that the code narrates, with the file that does."""
     found = {}
     for package in ("gridq", "workers"):
         for path in (ROOT / package).rglob("*.py"):
-            spelled = ("tell",) if path.name == "narration.py" else ("narration.tell",)
+            spelled = ("narrate",) if path.name == "narration.py" else ("narration.narrate",)
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) in spelled:
                     assert isinstance(node.args[0], ast.Constant), path
@@ -95,8 +101,8 @@ def _told() -> dict[str, str]:
     return found
 
 
-def test_only_events_are_told_and_each_is() -> None:
-    assert _told().keys() == EVENTS.keys()
+def test_every_event_is_narrated_and_no_other() -> None:
+    assert _narrated().keys() == EVENTS.keys()
 
 
 def test_every_event_is_documented() -> None:
@@ -106,18 +112,18 @@ def test_every_event_is_documented() -> None:
 
 
 def test_bound_fields_nest_and_end() -> None:
-    with about(job="j", worker="w"):
-        with about(stage="a"):
-            now_about(stage="b")
-            assert known() == {"job": "j", "worker": "w", "stage": "b"}
-        assert known() == {"job": "j", "worker": "w"}
-    assert known() == {}
+    with log_context(job="j", worker="w"):
+        with log_context(stage="a"):
+            update_log_context(stage="b")
+            assert bound_fields() == {"job": "j", "worker": "w", "stage": "b"}
+        assert bound_fields() == {"job": "j", "worker": "w"}
+    assert bound_fields() == {}
 
 
 def test_each_thread_has_its_own_fields() -> None:
     seen = []
-    with about(job="j"):
-        thread = threading.Thread(target=lambda: seen.append(dict(known())))
+    with log_context(job="j"):
+        thread = threading.Thread(target=lambda: seen.append(dict(bound_fields())))
         thread.start()
         thread.join()
     assert seen == [{}]
@@ -125,10 +131,10 @@ def test_each_thread_has_its_own_fields() -> None:
 
 def test_nothing_is_made_where_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger=narration.log.name):
-        tell("job admitted", **FULL)
+        narrate("job admitted", **FULL)
     assert caplog.records == []
     with caplog.at_level(logging.INFO, logger=narration.log.name):
-        tell("job admitted", agent="a")
+        narrate("job admitted", agent="a")
     assert [(record.getMessage(), record.gridq) for record in caplog.records] == [
         ("job admitted", {"agent": "a"})
     ]

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from gridq.config.settings import Settings
-from gridq.telemetry.redaction import HIDDEN, LONGEST, Secrets, strip_arguments, traceback_of
+from gridq.telemetry.redaction import HIDDEN, TEXT_MAX_CHARACTERS, Secrets, format_traceback, strip_arguments
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_other_fields_stay_what_they_are() -> None:
         ("contents of the message body was: ['canary'\n 'x']", f"contents of the message body was: {HIDDEN}"),
         ("Can't decode message body: DecodeError() [type:x]", f"Can't decode message body: {HIDDEN}"),
         ("one\n2026-01-01 forged\x1b[31m", "one 2026-01-01 forged [31m"),
-        ("x" * 3000, "x" * LONGEST + "…"),
+        ("x" * 3000, "x" * TEXT_MAX_CHARACTERS + "…"),
     ],
 )  # fmt: skip
 def test_a_text_is_shown_without_what_looks_secret(text: str, shown: str) -> None:
@@ -80,7 +80,7 @@ def test_a_traceback_has_neither_messages_nor_code() -> None:
         except ValueError as exc:
             raise RuntimeError("canary too") from exc
     except RuntimeError as exc:
-        text = traceback_of(exc)
+        text = format_traceback(exc)
     assert "canary" not in text
     assert "in _inner\nValueError\nwhich led to\n" in text
     assert text.endswith("RuntimeError")
@@ -89,7 +89,7 @@ def test_a_traceback_has_neither_messages_nor_code() -> None:
 def test_a_cycle_of_causes_ends() -> None:
     one, two = ValueError(), TypeError()
     one.__cause__, two.__cause__ = two, one
-    assert traceback_of(one) == "TypeError\nwhich led to\nValueError"
+    assert format_traceback(one) == "TypeError\nwhich led to\nValueError"
 
 
 def test_of_a_failed_task_only_the_type_of_its_fault_is_told() -> None:

@@ -23,7 +23,7 @@ from gridq.execution.shutdown import Shutdown
 from gridq.execution.tasks import run_stage
 from gridq.messaging import answers, wake_ups
 from gridq.messaging.monitor_events import Monitors
-from gridq.messaging.router_request import make_revoke_cancel
+from gridq.messaging.router_request import install_revoke
 from gridq.messaging.transport import reconnect_consumer
 from gridq.process import parent_watch, startup_errors
 from gridq.process.watchdog import Watchdog
@@ -112,7 +112,7 @@ class Worker:
         )
         rules = make_rules(config.home, seat.name, seat.terms.lend, seat.offer.program)
         self.owner = Watch(config.home, seat.name, self.session, rules)
-        self.ending = Shutdown(self.session, told=self.heartbeat.beat, leave=self._leave)
+        self.shutdown = Shutdown(self.session, on_draining=self.heartbeat.beat, leave=self._leave)
         own = scripts.keys.queue(queue_names.seat_queue(self.session.seat))
         self.watchdog = Watchdog(
             concurrency,
@@ -120,7 +120,7 @@ class Worker:
             message_waits=lambda: client.llen(own) > 0,
             work=self.session.work,
             reconnect=reconnect_consumer,
-            give_up=self.ending.stuck,
+            give_up=self.shutdown.end_without_celery,
         )
         self._client = client
 
@@ -130,9 +130,7 @@ class Worker:
         if self.seat.profile is not None and self.seat.capability is not None:
             self.seat.profile.open(self.seat.capability, self.seat.offer.config)
         wake_ups.write_templates(self.app, self._client, self.session.scripts.keys)
-        make_revoke_cancel(
-            self.session.scripts, partial(answers.publish_answer, self.app, self.session.scripts)
-        )
+        install_revoke(self.session.scripts, partial(answers.publish_answer, self.app, self.session.scripts))
         self.heartbeat.offer()
         self.owner.prepare()
         self.session.start()
@@ -222,76 +220,69 @@ def _taken(file: TextIO) -> bool:
     return True
 
 
-_worker: list[Worker] = []
-_asked: dict[str, Any] = {}
+class WorkerProcess:
+    """The seat that this process's Celery worker serves; Celery's signals drive its life."""
 
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+        self._options: dict[str, Any] = {}
 
-def _before_init(options: dict[str, Any] | None = None, **_: Any) -> None:
-    """Keep what the command line asked for: Celery has applied it by the time the seat is known."""
-    _asked.clear()
-    _asked.update(options or {})
-    memory_arenas.limit_arenas()
+    def connect_signals(self) -> None:
+        """Make this process's Celery worker serve a seat."""
+        signals.celeryd_init.connect(self._keep_options, weak=False)
+        signals.worker_init.connect(self._choose_seat, weak=False)
+        signals.celeryd_after_setup.connect(self._start, weak=False)
+        signals.worker_ready.connect(self._catch_quit, weak=False)
+        signals.worker_shutting_down.connect(self._begin_shutdown, weak=False)
+        signals.worker_shutdown.connect(self._stop, weak=False)
 
+    def _keep_options(self, options: dict[str, Any] | None = None, **_: Any) -> None:
+        """Keep the options of the command line: Celery has applied them by the time the seat is known."""
+        self._options = dict(options or {})
+        memory_arenas.limit_arenas()
 
-def _init(sender: Any = None, **_: Any) -> None:
-    """Choose the seat and give Celery its pool, its slots, its queues and its name."""
-    parent_watch.end_with_parent()  # first: the server may have to be waited for
-    with startup_errors.exit_on_error():
-        app = sender.app
-        config = settings()
-        wanted = _asked.get("queues") or ()
-        queues_asked = (
-            [name for name in wanted.split(",") if name] if isinstance(wanted, str) else list(wanted)
-        )
-        named = _asked.get("seat") or None
-        seat, serves = choose_seat(probe_for_seat(config, named), named, queues_asked)
-        if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)) not in (
-            "celery.concurrency.thread",
-            "threads",
-        ):
-            raise ConfigError(
-                "A seat's slots are threads", {"path": "--pool", "expected": "threads", "fix": "leave -P out"}
-            )
-        concurrency = int(_asked.get("concurrency") or seat.offer.concurrency)
-        if concurrency > seat.offer.concurrency:
-            raise ConfigError(
-                f"The seat {seat.name!r} has {seat.offer.concurrency} slots",
-                {"path": "-c", "expected": f"at most {seat.offer.concurrency}", "fix": "leave -c out"},
-            )
-        sender.concurrency = concurrency
-        worker = Worker(app, config, seat, serves, concurrency)
-        _worker[:] = [worker]
-        sender.hostname = worker.session.worker
-        app.amqp.queues.select([queue_names.seat_queue(worker.session.seat), *serves])
-
-
-def _after_setup(**_: Any) -> None:
-    if _worker:
+    def _choose_seat(self, sender: Any = None, **_: Any) -> None:
+        """Choose the seat and give Celery its pool, its slots, its queues and its name."""
+        parent_watch.end_with_parent()  # first: the server may have to be waited for
         with startup_errors.exit_on_error():
-            _worker[0].ending.starting()
-            _worker[0].start()
+            config = settings()
+            queues = self._options.get("queues") or ()
+            if isinstance(queues, str):
+                queues = [name for name in queues.split(",") if name]
+            named = self._options.get("seat") or None
+            seat, serves = choose_seat(probe_for_seat(config, named), named, list(queues))
+            pool = str(getattr(sender.pool_cls, "__module__", sender.pool_cls))
+            if pool not in ("celery.concurrency.thread", "threads"):
+                raise ConfigError(
+                    "A seat's slots are threads",
+                    {"path": "--pool", "expected": "threads", "fix": "leave -P out"},
+                )
+            concurrency = int(self._options.get("concurrency") or seat.offer.concurrency)
+            if concurrency > seat.offer.concurrency:
+                raise ConfigError(
+                    f"The seat {seat.name!r} has {seat.offer.concurrency} slots",
+                    {"path": "-c", "expected": f"at most {seat.offer.concurrency}", "fix": "leave -c out"},
+                )
+            sender.concurrency = concurrency
+            self.worker = worker = Worker(sender.app, config, seat, serves, concurrency)
+            sender.hostname = worker.session.worker
+            sender.app.amqp.queues.select([queue_names.seat_queue(worker.session.seat), *serves])
 
+    def _start(self, **_: Any) -> None:
+        if self.worker is not None:
+            with startup_errors.exit_on_error():
+                self.worker.shutdown.catch_early_signals()
+                self.worker.start()
 
-def _ready(**_: Any) -> None:
-    if _worker:
-        _worker[0].ending.heed()
+    def _catch_quit(self, **_: Any) -> None:
+        if self.worker is not None:
+            self.worker.shutdown.catch_quit()
 
+    def _begin_shutdown(self, **_: Any) -> None:
+        if self.worker is not None:
+            self.worker.shutdown.handle_signal()
 
-def _shutting_down(**_: Any) -> None:
-    if _worker:
-        _worker[0].ending.signalled()
-
-
-def _shutdown(**_: Any) -> None:
-    if _worker:
-        _worker.pop().stop()
-
-
-def connect_signals() -> None:
-    """Make this process's Celery worker serve a seat."""
-    signals.celeryd_init.connect(_before_init, weak=False)
-    signals.worker_init.connect(_init, weak=False)
-    signals.celeryd_after_setup.connect(_after_setup, weak=False)
-    signals.worker_ready.connect(_ready, weak=False)
-    signals.worker_shutting_down.connect(_shutting_down, weak=False)
-    signals.worker_shutdown.connect(_shutdown, weak=False)
+    def _stop(self, **_: Any) -> None:
+        if self.worker is not None:
+            self.worker.stop()
+            self.worker = None

@@ -13,7 +13,7 @@ from gridq.seats import registry
 from tests.conftest import GridEnv
 from workers.machine.probing import probe_machine
 from workers.machine.seats import Seat
-from workers.process.lifecycle import Worker
+from workers.process.worker import Worker
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.gpu.capability import GpuCapability
 
@@ -42,7 +42,9 @@ def test_a_seats_stages_are_known_as_soon_as_it_is_live(
 
     def registered(*args: Any, **more: Any) -> str | None:
         other = register(*args, **more)
-        known.append([str(spec["name"]) for spec in registry.read_published_stages(scripts.client, scripts.keys)])
+        known.append(
+            [str(spec["name"]) for spec in registry.read_published_stages(scripts.client, scripts.keys)]
+        )
         return other
 
     monkeypatch.setattr(scripts, "register", registered)
