@@ -38,7 +38,7 @@ from gridq.protocol.models import Json, Row
 from gridq.protocol.states import JobState
 from gridq.store import values
 from gridq.store.keys import Keys
-from gridq.submission.planning import compile_text, local_catalogue
+from gridq.submission.planning import compile_text, load_local_catalogue
 from gridq.views.jobs import read_rows
 
 BATCH = 200
@@ -146,7 +146,7 @@ class Plans:
     def __init__(self, config: Settings) -> None:
         self.config = config
         self.profiles = load(config.profiles)
-        self.catalogue = local_catalogue(config, self.profiles)
+        self.catalogue = load_local_catalogue(config, self.profiles)
 
     def steps(self, graph: Json) -> tuple[Step, ...]:
         """The steps of one graph."""

@@ -11,18 +11,18 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
-from gridq.graph.nodes import parse
-from gridq.limits.quotas_file import parse as parse_quotas
+from gridq.graph.nodes import parse_seat
+from gridq.limits.quotas_file import parse_seat as parse_quotas
 from gridq.stages import builtin_specs
-from workers.machine.seats import LocalSeat
-from workers.model_apis.models import Model
+from workers.machine.seats import LocalTable
+from workers.model_apis.model_catalogue import Model
 from workers.owner.lend import Lend, Owners
 from workers.profiles.gpu.capability import GpuConfig
 from workers.profiles.llm.capability import DeclaredModel, LlmSeat
-from workers.profiles.llm.programs.program_seats import is_cli
-from workers.profiles.llm.programs.table import CliSeat
-from workers.profiles.llm.programs.table import parse as parse_table
-from workers.profiles.llm.seats_from_table import read as read_endpoints
+from workers.profiles.llm.programs.program_seats import is_program_table
+from workers.profiles.llm.programs.seat_table import ProgramSeat
+from workers.profiles.llm.programs.seat_table import parse_seat as parse_table
+from workers.profiles.llm.seats_from_table import parse_seats as read_endpoints
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ def test_every_built_in_stage_is_documented() -> None:
 
 def test_every_key_of_the_seats_file_is_documented() -> None:
     text = (ROOT / "docs" / "seats-file.md").read_text()
-    for table in (LocalSeat, LlmSeat, CliSeat, GpuConfig, Model, DeclaredModel, Lend):
+    for table in (LocalTable, LlmSeat, ProgramSeat, GpuConfig, Model, DeclaredModel, Lend):
         for name in table.model_fields:
             assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), (table.__name__, name)
 
@@ -58,7 +58,7 @@ def test_the_seats_files_in_the_docs_are_right(page: str, programs: list[str]) -
     text = (ROOT / "docs" / page).read_text()
     examples = [tomllib.loads(example) for example in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
     tables = [table for example in examples for table in Owners().split(example).get("llm", [])]
-    seats = [parse_table(table, "llm") for table in tables if is_cli(table)]
+    seats = [parse_table(table, "llm") for table in tables if is_program_table(table)]
     assert [seat.name for seat in seats] == programs
     read_endpoints(tables, {})
 
@@ -94,7 +94,7 @@ def test_every_example_is_json_and_a_graph_or_an_input(path: Path) -> None:
     if "input" in path.name:
         assert isinstance(json.loads(path.read_text()), dict)
     else:
-        parse(path.read_text())
+        parse_seat(path.read_text())
 
 
 def test_the_tour_is_whole_and_gives_nothing_away() -> None:

@@ -9,9 +9,9 @@ from gridq.cli.command_tree import CommandTree
 
 def register(app: typer.Typer) -> None:
     """Offer this package's commands to `gridq`."""
-    CommandTree.offer("workers.cli.demo", "demo", "probe")
-    CommandTree.offer("workers.cli.chaos", "chaos")
-    CommandTree.offer("workers.cli.grid", "up", "down", "status")
-    CommandTree.offer("workers.cli.worker", "worker", "join")
-    CommandTree.offer("workers.cli.token", "token")
-    CommandTree.offer("workers.cli.seat", "seat")
+    CommandTree.register("workers.cli.demo", "demo", "probe")
+    CommandTree.register("workers.cli.chaos", "chaos")
+    CommandTree.register("workers.cli.grid", "up", "down", "status")
+    CommandTree.register("workers.cli.worker", "worker", "join")
+    CommandTree.register("workers.cli.token", "token")
+    CommandTree.register("workers.cli.seat", "seat")

@@ -106,7 +106,7 @@ def probe(json: JsonOption = False, debug: DebugOption = False) -> None:
 def seats_table(found: ProbeResult) -> Table:
     """One row for each seat."""
     columns = ("seat", "kind", "concurrency", "queues", "what it is")
-    table = make_table(*columns, numbers=("concurrency",), named=True)
+    table = make_table(*columns, numbers=("concurrency",), keep_first=True)
     for seat in found.seats:
         offer = seat.offer
         table.add_row(offer.name, offer.kind, str(offer.concurrency), "\n".join(seat.queues), offer.note)

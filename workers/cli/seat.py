@@ -136,7 +136,7 @@ def _home_of(seat: str | None) -> Path:
         from workers.machine.probing import probe_machine
 
         config = settings()
-        probe_machine(config, load(config.profiles)).chosen([seat], "SEAT")
+        probe_machine(config, load(config.profiles)).select([seat], "SEAT")
     return home
 
 
@@ -174,12 +174,12 @@ def told_of(seat: LiveSeat) -> dict[str, Any]:
     """
     from fractions import Fraction
 
-    from gridq.cli.commands.workers import other_budgets, own_money
+    from gridq.cli.commands.workers import format_other_budgets, get_own_money_meter
     from gridq.protocol.meters import OWN
     from gridq.protocol.seat_states import PAUSED
 
-    found = UNTOLD | {"budgets": other_budgets(seat)}
-    own = own_money(seat)
+    found = UNTOLD | {"budgets": format_other_budgets(seat)}
+    own = get_own_money_meter(seat)
     if own is not None:
         whole = own.limit
         if seat.share and own.account == OWN:
@@ -213,13 +213,13 @@ def _show(home: Path, rows: list[dict[str, Any]], json: bool) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    from gridq.cli.commands.workers import in_window
+    from gridq.cli.commands.workers import format_budget
     from workers.owner.watch import LENT
 
     rich = any(row.get("budget") is not None for row in rows)
     table = make_table(
         "seat", "state", "since", "until", *(("left", "lent", "of budget") if rich else ()), "because",
-        numbers=("left", "lent", "of budget"), named=True,
+        numbers=("left", "lent", "of budget"), keep_first=True,
     )  # fmt: skip
     for row in rows:
         state = row["state"] if row["served"] else f"{row['state']}, not served"
@@ -234,8 +234,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         money = (
             [
                 format_money(row["budget_left"]),
-                in_window(row["budget"], window),
-                in_window(row["whole_budget"], window),
+                format_budget(row["budget"], window),
+                format_budget(row["whole_budget"], window),
             ]
             if rich
             else []

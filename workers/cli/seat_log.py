@@ -55,7 +55,7 @@ def log(
     from gridq.config.machine_id import machine_id
     from gridq.config.settings import settings
     from gridq.limits import ledger
-    from gridq.limits.accounts import zone_of
+    from gridq.limits.accounts import read_zone
     from gridq.store.connection import now_ms, translated
     from gridq.views.report import SeatReport
 
@@ -64,7 +64,7 @@ def log(
     kept: deque[Entry] = deque(maxlen=limit)
     sums, priced = SeatReport(wanted), False
     with open_broker_client(config) as client, translated(client.url):
-        zone = zone_of(client.redis, client.keys, config.timezone)
+        zone = read_zone(client.redis, client.keys, config.timezone)
         start = parse_instant(since, "--since", zone, now_ms(client.redis))
         for entry in ledger.read(client.redis, client.keys, since=start):
             whole = entry.seat.startswith(wanted) if seat is None else entry.seat == wanted

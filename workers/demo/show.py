@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gridq.cli.commands.validate import examine
+from gridq.cli.commands.validate import validate_graph
 from gridq.cli.exit_codes import exit_on_job_error
 from gridq.cli.output import make_console, print_answer, make_table
 from gridq.cli.progress import drawn, told, wait
@@ -37,7 +37,7 @@ def show(graph: str, value: Json, *, engine: str | None, needs_model: bool, keep
     name, why = chosen_engine(engine)
     if needs_model:
         check_model()
-    needs = examine(graph, settings().model_copy(update={"profiles": PROFILES}))
+    needs = validate_graph(graph, settings().model_copy(update={"profiles": PROFILES}))
     out.print(f"Graph    {needs['stages']} stages for {' and '.join(needs['queues'])}")
     out.print(f"Engine   {why}; --engine or GRIDQ_ENGINE names another")
     out.print(f"Starting a server, a router and the workers {' and '.join(SEATS)} ...")

@@ -1,0 +1,8 @@
+"""Find the seats of this machine, and let the machine join a grid.
+
+In: the seats file, the enabled profiles, a join token.
+Out: seats ready to be served, the home folder's configuration and run records.
+Imported by: process, supervisor, cli.
+"""
+
+__all__ = ["join_tokens", "joining", "probing", "run_records", "seats"]

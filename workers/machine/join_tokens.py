@@ -1,8 +1,7 @@
-"""Join tokens: an operator makes one, a machine's owner spends it to join the grid.
+"""Join tokens: an operator creates one, and the owner of another machine uses it to join the grid.
 
-A token holds what the other machine needs to reach the server (its user and password, never its address) and
-a secret of 256 bits. The server keeps a hash of the secret, how often it may still be used, and forgets both
-when the token expires.
+A token holds the server's user and password, never its address, and a secret of 256 bits. The server keeps a
+hash of the secret and the number of uses left, and deletes both when the token expires.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from gridq.errors import JoinTokenInvalid
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 
-MARK = "gqjoin_"
-"""How every token begins, so that it is known for one where it turns up."""
+PREFIX = "gqjoin_"
+"""The start of every token, so that a leaked one can be recognised."""
 
 MAX_TTL_SECONDS = 30 * 24 * 3600.0
-"""The most seconds that a token may live."""
+"""The longest validity of a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """What a token says. `user` and `password` are the server's, empty where it asks for none."""
+    """The content of a token. `user` and `password` are the server's; empty: it asks for none."""
 
     id: str
     secret: str
@@ -47,28 +46,28 @@ class JoinToken:
         return f"JoinToken({self.id!r})"
 
     def encode(self) -> str:
-        """The token as text."""
+        """Return the token as text."""
         data = json.dumps(asdict(self), separators=(",", ":")).encode()
-        return MARK + base64.urlsafe_b64encode(data).decode().rstrip("=")
+        return PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
 
     @classmethod
     def decode(cls, text: str) -> JoinToken:
-        """The token in `text`. JoinTokenInvalid: it is none, or a part of one."""
-        body = text.strip().removeprefix(MARK)
+        """Parse a token. JoinTokenInvalid: `text` is not a token, or not a whole one."""
+        body = text.strip().removeprefix(PREFIX)
         try:
             if body == text.strip():
-                raise ValueError("the mark is missing")
+                raise ValueError("the prefix is missing")
             found = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), b"-_", validate=True))
             token = cls(**found)
             if not all(isinstance(value, str) for value in found.values()):
-                raise ValueError("a field is no text")
+                raise ValueError("a field is not a string")
         except (ValueError, TypeError, binascii.Error):
             raise JoinTokenInvalid(
                 "This is not a join token",
                 {
                     "path": "--token",
-                    "expected": f"{MARK}… as gridq token create prints it, whole",
-                    "fix": "copy it anew, or hand it over as a file: --token @FILE",
+                    "expected": f"{PREFIX}…, as gridq token create prints it",
+                    "fix": "copy the whole token, or pass it in a file: --token @FILE",
                 },
             ) from None
         return token
@@ -76,7 +75,7 @@ class JoinToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """What the server knows of a token; times in seconds since 1970 by the server's clock."""
+    """The server's record of a token. `left`: uses left. Times are seconds since 1970 by the server's clock."""
 
     id: str
     uses: int
@@ -86,9 +85,9 @@ class TokenRecord:
 
 
 def create(client: Redis, keys: Keys, url: str, *, ttl: float, uses: int) -> tuple[str, TokenRecord]:
-    """Make a token for the server at `url` that `uses` machines may use within `ttl` seconds.
+    """Create a token for the server at `url` that `uses` machines may use within `ttl` seconds.
 
-    Gives (its text, to be shown once; its record).
+    Return its text, which is shown once, and its record.
     """
     parts = urlsplit(url)
     token = JoinToken(
@@ -114,14 +113,14 @@ def create(client: Redis, keys: Keys, url: str, *, ttl: float, uses: int) -> tup
 
 
 def list_tokens(client: Redis, keys: Keys) -> list[TokenRecord]:
-    """The tokens that have not expired, also those that are used up, the next to expire first."""
+    """Return the tokens that have not expired, used up or not; the next to expire comes first."""
     index: list[tuple[bytes, float]] = client.zrangebyscore(  # type: ignore[assignment]
         keys("tokens"), f"({now_ms(client) / 1000}", "+inf", withscores=True
     )
-    with client.pipeline(transaction=False) as look:
+    with client.pipeline(transaction=False) as pipe:
         for name, _ in index:
-            look.hmget(keys("token", name.decode()), "uses", "left", "at")
-        rows = look.execute()
+            pipe.hmget(keys("token", name.decode()), "uses", "left", "at")
+        rows = pipe.execute()
     return [
         TokenRecord(name.decode(), int(uses), int(left), float(at), expires)
         for (name, expires), (uses, left, at) in zip(index, rows, strict=True)
@@ -130,7 +129,7 @@ def list_tokens(client: Redis, keys: Keys) -> list[TokenRecord]:
 
 
 def revoke(client: Redis, keys: Keys, token_id: str) -> bool:
-    """Forget a token, so that nobody joins with it any more; False where there is none of that id."""
+    """Delete a token, so that nobody can join with it. False: there is no token of that id."""
     with client.pipeline(transaction=True) as write:
         write.unlink(keys("token", token_id))
         write.zrem(keys("tokens"), token_id)
@@ -138,31 +137,31 @@ def revoke(client: Redis, keys: Keys, token_id: str) -> bool:
 
 
 def check(client: Redis, keys: Keys, token: JoinToken) -> None:
-    """JoinTokenInvalid where the token could not be spent now. Nothing is spent."""
+    """Raise JoinTokenInvalid if the token cannot be used now. It is not used."""
     _check(client.hgetall(keys("token", token.id)), token)
 
 
-def spend(client: Redis, keys: Keys, token: JoinToken) -> None:
-    """Use the token once. Of two machines that spend a token's last use, one gets JoinTokenInvalid."""
+def use(client: Redis, keys: Keys, token: JoinToken) -> None:
+    """Use the token once. If two machines claim the last use, one gets JoinTokenInvalid."""
     key = keys("token", token.id)
 
-    def once(pipe: Pipeline) -> None:
+    def count_use(pipe: Pipeline) -> None:
         _check(pipe.hgetall(key), token)
         pipe.multi()
         pipe.hincrby(key, "left", -1)
 
-    client.transaction(once, key)  # again where somebody else wrote in between, also where it expired
+    client.transaction(count_use, key)  # runs again if the key changed or expired in between
 
 
 def _check(record: Any, token: JoinToken) -> None:
-    given, kept = _hash(token.secret), record.get(b"hash", b"").decode()
-    right = hmac.compare_digest(given, kept)
+    given, stored = _hash(token.secret), record.get(b"hash", b"").decode()
+    right = hmac.compare_digest(given, stored)
     if right and int(record[b"left"]) > 0:
         return
-    reason = "it is used up" if right else "it has expired, was revoked, or is another grid's"
+    reason = "it is used up" if right else "it has expired, was revoked, or belongs to another grid"
     raise JoinTokenInvalid(
         "The join token is not valid",
-        {"reason": reason, "fix": "ask the grid's operator for another: gridq token create"},
+        {"reason": reason, "fix": "ask the grid's operator for a new one (gridq token create)"},
     )
 
 

@@ -1,4 +1,4 @@
-"""`gridq join`: what is looked at before a machine belongs to a grid, and what is written then."""
+"""`gridq join`: check that a machine can join a grid, then write its configuration."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ from workers.machine import join_tokens
 from workers.machine.join_tokens import JoinToken
 from workers.machine.run_records import make_already_running_error
 
-SKEW_WARNED = 2.0
-SKEW_REFUSED = 60.0
-"""Seconds between this machine's clock and the server's. Leases run by the server's alone, so a small one
-makes only the times wrong that people read; with a large one certificates and logs cannot be right.
+WARN_SKEW_SECONDS = 2.0
+MAX_SKEW_SECONDS = 60.0
+"""Limits on the difference between this machine's clock and the server's. Leases use only the server's clock,
+so a small difference spoils no more than the times in tables; a large one breaks certificates and logs.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """A machine that has joined: where its grid is (without the password), its id, its configuration."""
+    """A machine that has joined. `server`: the grid's URL without the password. `config`: the file written.
+    `skew`: seconds that this machine's clock is ahead of the server's.
+    """
 
     server: str
     machine: str
@@ -44,11 +46,11 @@ class JoinResult:
 
 
 def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None]) -> JoinResult:
-    """Check everything, spend the token, write `<home>/config.toml`. Where something is in the way nothing is
-    written and the token not spent.
+    """Check everything, use the token, write `<home>/config.toml`. If a check fails, nothing is written and
+    the token can be used again. `warn` gets a line for what is odd, but no obstacle.
 
-    BrokerError: the server cannot be used. JoinTokenInvalid. JoinRefused: clock, version or machine id.
-    ConfigError: the address or the home folder. AlreadyRunning: a grid or a worker runs in this home.
+    BrokerError: the server cannot be used. JoinTokenInvalid. JoinRefused: the clock, version or machine id.
+    ConfigError: the URL or the home folder. AlreadyRunning: a grid or a worker runs in this home.
     """
     check_environment()
     url = add_login(url, token)
@@ -71,7 +73,7 @@ def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None])
             seats = registry.read_advertisements(client, keys)
             check_versions([token.version, *(seat.version for seat in seats)])
             check_machine(client, keys, home, machine, [s.seat for s in seats if s.machine == machine])
-            join_tokens.spend(client, keys, token)
+            join_tokens.use(client, keys, token)
         except RedisError as exc:
             raise translate(exc, url) from exc
     path = write_config(home, {"broker_url": url, "prefix": token.prefix})
@@ -79,29 +81,29 @@ def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None])
 
 
 def check_environment() -> None:
-    """ConfigError where the environment names a grid: it would go before what is written here."""
+    """Raise ConfigError if the environment names a grid: it would override the file written here."""
     for name in ("GRIDQ_BROKER_URL", "GRIDQ_PREFIX"):
         for variable in (name, f"{name}_FILE"):
             if os.environ.get(variable):
                 raise ConfigError(
-                    f"{variable} is set, and goes before what gridq join would write",
+                    f"{variable} is set, and would override what gridq join writes",
                     {"path": variable, "fix": f"unset {variable}"},
                 )
 
 
 def add_login(url: str, token: JoinToken) -> str:
-    """`url` with the token's user and password, where it has none of its own."""
+    """Return `url` with the token's user and password, unless it has its own."""
     try:
         login = urlsplit(url).netloc.rpartition("@")[0]
     except ValueError:
-        return url  # check_url says what is wrong with it
+        return url  # check_url reports it
     if not login and token.user and "://" in url:
         url = url.replace("://", f"://{quote(token.user, safe='')}@", 1)
     return with_password(url, token.password) if token.password else url
 
 
 def check_home(home: Path) -> None:
-    """ConfigError where somebody else could write in the home folder: what stands there is trusted."""
+    """Raise ConfigError if somebody else can write in the home folder: its files are trusted."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = home.stat()
@@ -109,66 +111,66 @@ def check_home(home: Path) -> None:
         raise unusable(home, exc) from None
     if about.st_uid != os.getuid() or not os.access(home, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"The folder {home} is not yours to write",
+            f"The folder {home} does not belong to you",
             {"path": str(home), "fix": "set GRIDQ_HOME to a folder of your own"},
         )
     if about.st_mode & 0o022:
-        raise ConfigError(f"Others may write in {home}", {"path": str(home), "fix": f"chmod go-w {home}"})
+        raise ConfigError(f"Others can write in {home}", {"path": str(home), "fix": f"chmod go-w {home}"})
     configured(home)
 
 
 def check_clock(client: Redis, warn: Callable[[str], None]) -> float:
-    """Seconds that this machine's clock is ahead of the server's. JoinRefused: more than SKEW_REFUSED."""
+    """Return the seconds that this machine's clock is ahead of the server's. JoinRefused: it is too far off."""
     before = time.time()
     seconds, micro = client.time()
     skew = (before + time.time()) / 2 - (seconds + micro / 1_000_000)
-    told = f"This machine's clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} the server's"
-    fix = "turn on the time synchronisation of both (timedatectl set-ntp true)"
-    if abs(skew) > SKEW_REFUSED:
-        raise JoinRefused(told, {"expected": f"at most {SKEW_REFUSED:g} s", "fix": fix})
-    if abs(skew) > SKEW_WARNED:
-        warn(f"{told}: times in tables will not fit together. Fix: {fix}")
+    message = f"This machine's clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} the server's"
+    fix = "turn on time synchronisation on both machines (timedatectl set-ntp true)"
+    if abs(skew) > MAX_SKEW_SECONDS:
+        raise JoinRefused(message, {"expected": f"at most {MAX_SKEW_SECONDS:g} s", "fix": fix})
+    if abs(skew) > WARN_SKEW_SECONDS:
+        warn(f"{message}, so times in tables will be off. Fix: {fix}")
     return skew
 
 
 def check_versions(others: list[str]) -> None:
-    """JoinRefused where the grid runs another minor version of gridq."""
+    """Raise JoinRefused if the grid runs another minor version of gridq."""
     mine = version("gridq")
     for other in others:
         if other and other.split(".")[:2] != mine.split(".")[:2]:
             raise JoinRefused(
                 f"This machine has gridq {mine}, the grid has {other}",
-                {"expected": "the same version but for its last number", "fix": f"install gridq {other}"},
+                {"expected": "the same major and minor version", "fix": f"install gridq {other}"},
             )
 
 
 def check_machine(client: Redis, keys: Keys, home: Path, machine: str, live: list[str]) -> None:
-    """JoinRefused where this machine's id is live from elsewhere: its home folder is a copy."""
+    """Raise JoinRefused if this machine's id is in use elsewhere: the home folder is a copy."""
     for seat in live:
         host: Any = client.hget(keys("seat", seat), "host")
         here = host is not None and host.decode() == host_id(machine)
         if not here or not held(home / "seats", seat.partition(".")[2]):
             where = "another home folder of this host" if here else "another host"
             raise JoinRefused(
-                f"The machine {machine!r} is live from {where}",
+                f"The machine id {machine!r} is in use from {where}",
                 {
                     "path": str(home / "machine"),
-                    "reason": f"it serves {seat}",
-                    "fix": f"stop that worker; or, where this folder is a copy, delete {home / 'machine'}",
+                    "reason": f"a worker there serves {seat}",
+                    "fix": f"stop that worker; if this folder is a copy, delete {home / 'machine'}",
                 },
             )
 
 
 def write_config(home: Path, values: dict[str, str]) -> Path:
-    """Put `values` into `<home>/config.toml`, beside the settings that stand there; its path."""
+    """Add `values` to the settings in `<home>/config.toml` and return its path."""
     path = home / CONFIG
-    # JSON's texts, numbers and lists are TOML's too; null, which is not, no setting file holds.
+    # JSON strings, numbers and lists are valid TOML; null is not, and no settings file holds it.
     lines = [
         f"{name} = {json.dumps(value, ensure_ascii=False)}"
         for name, value in (configured(home) | values).items()
     ]
     write_private(
         path,
-        "# Settings of this machine; gridq join wrote broker_url and prefix.\n" + "\n".join(lines) + "\n",
+        "# Settings of this machine. gridq join wrote broker_url and prefix.\n" + "\n".join(lines) + "\n",
     )
     return path

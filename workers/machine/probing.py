@@ -13,7 +13,7 @@ from gridq.profiles.profile import Profile, load
 from gridq.protocol import queue_names
 from gridq.protocol.meters import OWN, Meter
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
-from workers.machine.seats import ProbeResult, Seat, check_distinct, local_seat, read_file
+from workers.machine.seats import ProbeResult, Seat, check_distinct, make_local_seat, read_seats_file
 from workers.owner.idle import select_source
 from workers.owner.lend import Owners, Terms
 
@@ -22,22 +22,21 @@ PROBE_TIMEOUT_SECONDS = 5.0
 
 
 def probe_for_seat(config: Settings, seat: str | None) -> ProbeResult:
-    """What `find` gives for the worker of `seat`: where the seats file says whose it is, that profile alone
-    is loaded and asked, for what another needs would stay in the worker's memory. Else all are, as without a
-    name. ConfigError as `find`.
+    """Probe for the worker of `seat`. If the seats file shows which profile the seat belongs to, only that
+    one is loaded: what the others import would stay in the worker's memory. ConfigError: as `probe_machine`.
     """
-    kind = _kind_of(config, seat) if seat else None
+    kind = _find_kind(config, seat) if seat else None
     if kind is None:
         return probe_machine(config, load(config.profiles))
     return probe_machine(config, load((kind,)), config.profiles)
 
 
-def _kind_of(config: Settings, seat: str) -> str | None:
-    """The kind in whose tables alone a seat is so called, if it is that of a profile of this name."""
+def _find_kind(config: Settings, seat: str) -> str | None:
+    """Return the only kind whose tables name the seat, if a profile has the same name."""
     try:
-        tables = read_file(config.home, set(config.profiles))
+        tables = read_seats_file(config.home, set(config.profiles))
     except ConfigError:
-        return None  # `find` says what is wrong
+        return None  # `probe_machine` reports it
     kinds = [
         kind
         for kind, table in tables.items()
@@ -49,15 +48,17 @@ def _kind_of(config: Settings, seat: str) -> str | None:
     return kinds[0] if len(kinds) == 1 and kinds[0] in config.profiles else None
 
 
-def probe_machine(config: Settings, profiles: Mapping[str, Profile], kinds: Iterable[str] = ()) -> ProbeResult:
-    """The seats of this machine. `kinds`: those whose tables are left alone, as their profiles are not asked.
-    ConfigError: the seats file, or a stages module, is wrong.
+def probe_machine(
+    config: Settings, profiles: Mapping[str, Profile], kinds: Iterable[str] = ()
+) -> ProbeResult:
+    """Return the seats of this machine. `kinds`: the kinds of profiles that are not probed; their tables in
+    the seats file are allowed, and ignored. ConfigError: the seats file or a stages module is invalid.
     """
     owners = Owners()
-    tables = owners.split(read_file(config.home, {*profiles, *kinds}))
+    tables = owners.split(read_seats_file(config.home, {*profiles, *kinds}))
     if config.stages:
         stages.load_modules(config.stages)
-    found = ProbeResult([local_seat(tables, config.stages)])
+    found = ProbeResult([make_local_seat(tables, config.stages)])
     for kind, report in _probe_all(profiles, tables).items():
         if isinstance(report, ConfigError):
             raise report
@@ -68,36 +69,40 @@ def probe_machine(config: Settings, profiles: Mapping[str, Profile], kinds: Iter
         found.missing += [f"{kind}: {why}" for why in report.missing]
         found.unlent += [f"{kind}: {what}" for what in report.unlent]
         try:
-            found.seats += [_seat(profile, offer) for offer in report.found]
+            found.seats += [_make_seat(profile, offer) for offer in report.found]
         except Exception as exc:
-            found.missing.append(f"{kind}: what it found is no seat: {type(exc).__name__}: {exc}")
+            found.missing.append(f"{kind}: the profile offers an invalid seat: {type(exc).__name__}: {exc}")
     check_distinct(found.seats)
     for seat in found.seats[:]:
         found.seats.remove(seat)
         try:
-            found.seats.append(_on_terms(seat, owners.terms_of(seat.offer.kind, seat.name)))
+            found.seats.append(_apply_terms(seat, owners.terms_of(seat.offer.kind, seat.name)))
         except ValueError as exc:
             found.missing.append(f"{seat.offer.kind}: {seat.name} is not lent: {exc}")
-    found.missing += _never_lent(found.seats)
+    found.missing += _explain_never_lent(found.seats)
     return found
 
 
-def _on_terms(seat: Seat, terms: Terms) -> Seat:
-    """What its owner lends of a seat. ValueError: nothing, and why."""
+def _apply_terms(seat: Seat, terms: Terms) -> Seat:
+    """Return the part of a seat that its owner lends. ValueError: nothing is lent, and why."""
     if terms.lend.share is not None and not seat.offer.limits:
-        raise ValueError("lend.share is a share of its budgets, and it has none")
-    whole = next((limit.amount for limit in seat.offer.limits if limit.resource == "money"), None)
+        raise ValueError("lend.share needs a budget, and the seat has none")
+    whole_budget = next((limit.amount for limit in seat.offer.limits if limit.resource == "money"), None)
     offer = terms.apply_to(seat.offer)
     for all_of_it, lent in zip(seat.offer.limits, offer.limits, strict=True):
         if all_of_it.amount > 0 and lent.amount == 0:
-            budget = Meter(account=OWN, resource=all_of_it.resource, window=all_of_it.window, limit=all_of_it.amount)
-            raise ValueError(f"lend.share lends nothing of its {budget.title}: {budget.format_amount(budget.limit)}")
+            budget = Meter(
+                account=OWN, resource=all_of_it.resource, window=all_of_it.window, limit=all_of_it.amount
+            )
+            raise ValueError(
+                f"lend.share lends nothing of its {budget.title}: {budget.format_amount(budget.limit)}"
+            )
     if offer is not seat.offer and seat.profile is not None:
-        seat = _seat(seat.profile, offer)
-    return replace(seat, offer=offer, terms=terms, whole_budget=whole)
+        seat = _make_seat(seat.profile, offer)
+    return replace(seat, offer=offer, terms=terms, whole_budget=whole_budget)
 
 
-def _never_lent(seats: Sequence[Seat]) -> list[str]:
+def _explain_never_lent(seats: Sequence[Seat]) -> list[str]:
     """Explain which seats will never be lent: they set `only_when_idle` on a machine without idle time."""
     idle_only = [seat for seat in seats if seat.terms.lend.only_when_idle is not None]
     idle = select_source().idle_time() if idle_only else None
@@ -107,7 +112,7 @@ def _never_lent(seats: Sequence[Seat]) -> list[str]:
     return [f"{seat.offer.kind}: {seat.name} {reason}" for seat in idle_only]
 
 
-def _seat(profile: Profile, offer: SeatOffer) -> Seat:
+def _make_seat(profile: Profile, offer: SeatOffer) -> Seat:
     capability = profile.Capability.model_validate(offer.capability)
     served = tuple(map(queue_names.check, profile.queues(capability)))
     return Seat(offer, served, profile, capability)
@@ -116,22 +121,23 @@ def _seat(profile: Profile, offer: SeatOffer) -> Seat:
 def _probe_all(
     profiles: Mapping[str, Profile], tables: Mapping[str, Json]
 ) -> dict[str, ProbeReport | ConfigError | str]:
-    """Each kind's report, the ConfigError it raised, or in words why there is none."""
+    """Probe with all profiles; return each kind's report, the ConfigError it raised, or why it has no report."""
     reports: dict[str, ProbeReport | ConfigError | str] = {}
 
-    def one(kind: str, profile: Profile) -> None:
+    def probe(kind: str, profile: Profile) -> None:
         try:
             reports[kind] = profile.probe(tables.get(kind, {}))
         except ConfigError as exc:
             reports[kind] = exc
         except GridError as exc:
             reports[kind] = str(exc)
-        except BaseException as exc:  # a profile's own fault must not take the machine's other seats with it
+        except BaseException as exc:  # a broken profile must not cost the machine its other seats
             reports[kind] = f"the probe failed: {type(exc).__name__}: {exc}"
 
-    threads = [threading.Thread(target=one, args=pair, daemon=True) for pair in profiles.items()]
+    threads = [threading.Thread(target=probe, args=pair, daemon=True) for pair in profiles.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(SECONDS)
-    return {kind: reports.get(kind, f"the probe took longer than {SECONDS:g} s") for kind in profiles}
+        thread.join(PROBE_TIMEOUT_SECONDS)
+    late = f"the probe took longer than {PROBE_TIMEOUT_SECONDS:g} s"
+    return {kind: reports.get(kind, late) for kind in profiles}

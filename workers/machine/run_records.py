@@ -1,4 +1,4 @@
-"""The record of a program that runs in a home folder, and the lock that says whether it still does."""
+"""The record of `gridq up` or `gridq worker` in a home folder, and the lock that shows whether it still runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 from gridq.config.home import running, unusable, write_private
 from gridq.errors import AlreadyRunning
 
-PATIENCE = 1.0
-"""Seconds for which a look at the lock by somebody else is waited out."""
+LOCK_WAIT_SECONDS = 1.0
+"""Time to wait for the lock: a program that only checks it holds it for a moment."""
 
 
 class RunRecord:
-    """What the program `name` says of itself in `home` while it runs; `gridq.config.home.running` reads it.
+    """The record that the program `name` keeps in `home` while it runs; `gridq.config.home.running` reads it.
 
-    AlreadyRunning: another process is that program in this home. ConfigError: the folder cannot be written.
+    AlreadyRunning: the program runs in this home already. ConfigError: the folder cannot be written.
     """
 
     def __init__(self, home: Path, name: str) -> None:
@@ -31,8 +31,8 @@ class RunRecord:
             self._lock = os.open(home / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise unusable(home, exc) from None
-        end = time.monotonic() + PATIENCE
-        while not self._taken():
+        end = time.monotonic() + LOCK_WAIT_SECONDS
+        while not self._take_lock():
             if time.monotonic() > end:
                 os.close(self._lock)
                 raise make_already_running_error(home, name)
@@ -40,15 +40,15 @@ class RunRecord:
         self.path.unlink(missing_ok=True)
 
     def write(self, values: dict[str, Any]) -> None:
-        """Say `values`, in place of what was said before."""
+        """Replace the record's content by `values`."""
         write_private(self.path, json.dumps({"pid": os.getpid(), **values}, indent=1) + "\n")
 
     def close(self) -> None:
-        """Take the record back: the program runs no more."""
+        """Remove the record: the program ends."""
         self.path.unlink(missing_ok=True)
         os.close(self._lock)
 
-    def _taken(self) -> bool:
+    def _take_lock(self) -> bool:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -57,7 +57,7 @@ class RunRecord:
 
 
 def make_already_running_error(home: Path, name: str) -> AlreadyRunning:
-    """The error that says that the program `name` runs in `home`, and where."""
+    """Return the error that the program `name` runs in `home` already."""
     from gridq.store.connection import safe_url
 
     found = running(home, name) or {}
@@ -65,15 +65,15 @@ def make_already_running_error(home: Path, name: str) -> AlreadyRunning:
     where = {"reason": f"its server is {safe_url(found['broker_url'])}"} if "broker_url" in found else {}
     stop = "gridq down" if name == "grid" else f"kill {found.get('pid', '…')}"
     return AlreadyRunning(
-        f"{program} runs already in {home}, as process {found.get('pid', 'unknown')}",
-        {**where, "fix": f"use it as it is, or end it first: {stop}"},
+        f"{program} already runs in {home}, as process {found.get('pid', 'unknown')}",
+        {**where, "fix": f"use it, or stop it first: {stop}"},
     )
 
 
 def read_process_start(pid: int) -> str | None:
-    """When the process `pid` began, in the system's own words; None where there is none (any more).
+    """Return when the process `pid` started, as the system writes it; None: there is no such process.
 
-    Two processes that have had one id differ in it.
+    It tells two processes apart that had the same id.
     """
     if sys.platform == "linux":
         try:

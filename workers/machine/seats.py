@@ -1,5 +1,4 @@
-"""The seats of this machine: what the profiles found, what the operator's `seats.toml` adds, and the built-in
-`local` seat.
+"""The seats of this machine: those that the profiles find, and the built-in `local` seat.
 
 `<home>/seats.toml` may hold a table for each kind (`[gpu]`, `[[llm]]`, …), which that profile's probe reads,
 and `[local]` with `concurrency` for the built-in seat.
@@ -24,8 +23,8 @@ FILE = "seats.toml"
 LOCAL_KIND = "local"
 
 
-class LocalSeat(BaseModel):
-    """The `[local]` table."""
+class LocalTable(BaseModel):
+    """The `[local]` table of the seats file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,8 +33,10 @@ class LocalSeat(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One seat of this machine, ready to be served: its offer, the profile that runs it (None: built-in), its
-    queues, the terms on which its owner lends it, and its whole budget, of which the offer has what is lent.
+    """One seat of this machine, ready to be served.
+
+    `profile` None: the built-in seat. `offer` is what the owner lends; `whole_budget` is the seat's whole
+    budget of money in micro-dollars, of which the offer has a share.
     """
 
     offer: SeatOffer
@@ -52,14 +53,16 @@ class Seat:
 
 @dataclass(slots=True)
 class ProbeResult:
-    """What a machine offers, and in words what was not found and why, and what could be lent and is not."""
+    """The seats of a machine. `missing`: what was not found, and why. `unlent`: what was found and is not
+    lent.
+    """
 
     seats: list[Seat] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     unlent: list[str] = field(default_factory=list)
 
-    def chosen(self, names: Sequence[str], path: str = "--seat") -> list[Seat]:
-        """The seats called `names`, or all. ConfigError, at `path`: this machine has no such seat."""
+    def select(self, names: Sequence[str], path: str = "--seat") -> list[Seat]:
+        """Return the seats called `names`; without names all. ConfigError at `path`: there is no such seat."""
         known = {seat.name for seat in self.seats}
         for name in names:
             if name not in known:
@@ -69,14 +72,17 @@ class ProbeResult:
                         "path": path,
                         "expected": "one of " + ", ".join(seat.name for seat in self.seats),
                         "reason": "; ".join(self.missing) or "nothing else was found",
-                        "fix": f"name one of these, or add a table for it to {FILE} in the home folder",
+                        "fix": f"use one of these, or add the seat to {FILE} in the home folder",
                     },
                 )
         return [seat for seat in self.seats if not names or seat.name in names]
 
 
-def read_file(home: Path, kinds: set[str]) -> dict[str, Json]:
-    """The operator's seats file, empty where there is none. ConfigError names the place at fault."""
+def read_seats_file(home: Path, kinds: set[str]) -> dict[str, Json]:
+    """Read the seats file; empty where there is none. `kinds`: those of the enabled profiles.
+
+    ConfigError: it cannot be read, or has a table of another kind.
+    """
     path = home / FILE
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
@@ -85,11 +91,11 @@ def read_file(home: Path, kinds: set[str]) -> dict[str, Json]:
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path} cannot be read", {"path": str(path), "reason": str(exc)}) from None
     except tomllib.TOMLDecodeError as exc:
-        raise ConfigError(f"{path} is not TOML", {"path": str(path), "reason": str(exc)}) from None
+        raise ConfigError(f"{path} is not valid TOML", {"path": str(path), "reason": str(exc)}) from None
     for name in tables:
         if name not in kinds | {LOCAL_KIND}:
             raise ConfigError(
-                f"{FILE} has a table {name!r} that no enabled profile owns",
+                f"{FILE} has a table {name!r}, which belongs to no enabled profile",
                 {
                     "path": f"{path}:{name}",
                     "expected": "one of " + ", ".join(sorted(kinds | {LOCAL_KIND})),
@@ -99,16 +105,17 @@ def read_file(home: Path, kinds: set[str]) -> dict[str, Json]:
     return tables
 
 
-def local_seat(tables: Mapping[str, Json], modules: tuple[str, ...]) -> Seat:
-    """The built-in seat: stages with effects on the network or the machine, and the user's Python stages in
-    `modules`.
+def make_local_seat(tables: Mapping[str, Json], modules: tuple[str, ...]) -> Seat:
+    """Return the built-in seat, for built-in stages with effects and the user's Python stages in `modules`.
+
+    ConfigError: the `[local]` table is invalid.
     """
     try:
-        local = LocalSeat.model_validate(tables.get(LOCAL_KIND, {}))
+        local = LocalTable.model_validate(tables.get(LOCAL_KIND, {}))
     except ValidationError as exc:
         field, reason = first_fault(exc)
         where = f"{LOCAL_KIND}.{field}" if field else LOCAL_KIND
-        raise ConfigError(f"{FILE}: {where} is not usable", {"path": where, "reason": reason}) from None
+        raise ConfigError(f"{FILE}: {where} is invalid", {"path": where, "reason": reason}) from None
     offer = SeatOffer(
         name=LOCAL_KIND, kind=LOCAL_KIND, capability={"modules": list(modules)}, concurrency=local.concurrency
     )
@@ -116,7 +123,7 @@ def local_seat(tables: Mapping[str, Json], modules: tuple[str, ...]) -> Seat:
 
 
 def check_distinct(seats: list[Seat]) -> None:
-    """ConfigError where two seats have one name, or share what they must not (a login, a URL, a device)."""
+    """Raise ConfigError if two seats have one name, or share a login, a URL or a device."""
     names: dict[str, Seat] = {}
     owners: dict[str, Seat] = {}
     for seat in seats:
@@ -133,8 +140,8 @@ def check_distinct(seats: list[Seat]) -> None:
                     f"The seats {owners[exclusive].name!r} and {seat.name!r} share {exclusive}",
                     {
                         "path": seat.name,
-                        "expected": "one seat for each login, URL or device",
-                        "fix": f"remove one from {FILE}",
+                        "expected": "one seat per login, URL or device",
+                        "fix": f"remove one of them from {FILE}",
                     },
                 )
             owners[exclusive] = seat

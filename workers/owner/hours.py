@@ -78,9 +78,7 @@ def parse(text: str, zone: tzinfo | None = None) -> Hours:
 def _parse_span(part: str) -> Span:
     match = _PART.fullmatch(part)
     if match is None or not part:
-        raise ValueError(
-            f"{part!r} is not a time such as 19:00-08:00, days such as Mon-Fri, or both"
-        )
+        raise ValueError(f"{part!r} is not a time such as 19:00-08:00, days such as Mon-Fri, or both")
     days = _parse_days(match[5])
     if match[1] is None:
         return Span(days, 0, DAY_MINUTES)

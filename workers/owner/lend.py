@@ -8,7 +8,7 @@ without a name, applies to every seat of that kind.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any
@@ -68,7 +68,11 @@ class Lend(BaseModel):
         match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
         if match is not None:
             value = float(match[1]) * _UNITS[match[2] or "s"]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MAX_IDLE_SECONDS:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 1 <= value <= MAX_IDLE_SECONDS
+        ):
             raise ValueError("must be a time from 1s to 24h, such as 10m")
         return value
 
@@ -101,7 +105,7 @@ class Terms:
         if lend.share is not None:
             share = Fraction(str(lend.share))
             changed["limits"] = [
-                limit.model_copy(update={"most": int(limit.most * share)}) for limit in offer.limits
+                limit.model_copy(update={"amount": int(limit.amount * share)}) for limit in offer.limits
             ]
         if lend.models:
             capability = _select_models(offer.capability, lend.models)
@@ -125,8 +129,7 @@ class Owners:
         self._terms: dict[tuple[str, str], Terms] = {}
 
     def split(self, tables: Mapping[str, Json]) -> dict[str, Json]:
-        """Keep the terms and return the tables without `owner` and `lend`. ConfigError names the wrong key.
-        """
+        """Keep the terms and return the tables without `owner` and `lend`. ConfigError names the wrong key."""
         return {kind: self._split_kind(kind, table) for kind, table in tables.items()}
 
     def terms_of(self, kind: str, seat: str) -> Terms:

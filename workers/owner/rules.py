@@ -1,5 +1,4 @@
-"""Lending rules: what keeps a seat from the grid now. Its owner's switch, its hours, the use of the machine.
-"""
+"""Lending rules: what keeps a seat from the grid now. Its owner's switch, its hours, the use of the machine."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ SAMPLE_SECONDS = 5.0
 
 
 class Rule:
-    """A reason to pause a seat. Call it with a time (seconds since 1970): None lends the seat.
-    """
+    """A reason to pause a seat. Call it with a time (seconds since 1970): None lends the seat."""
 
     def __call__(self, now: float) -> Unavailable | None:
         raise NotImplementedError

@@ -16,7 +16,7 @@ def choose_seat(found: ProbeResult, seat: str | None, asked: Sequence[str]) -> t
     seat that serves the asked queues; a queue that the seat does not serve is an error.
     """
     if seat is not None:
-        [chosen] = found.chosen([seat])
+        [chosen] = found.select([seat])
     else:
         able = [each for each in found.seats if all(name in each.queues for name in asked)]
         if asked and not able:

@@ -96,7 +96,7 @@ def run(
             part = programs.router(grid.config, f"router{number}", grid.logs, grid.environment())
             grid.add(part, "admits jobs, runs pure stages")
         found = probe_machine(grid.config, profile.load(grid.config.profiles))
-        for seat in found.chosen(wanted.seats):
+        for seat in found.select(wanted.seats):
             grid.add_seat(seat)
         grid.missing = found.missing
         if wanted.gateway:

@@ -40,7 +40,7 @@ def run(
         seats = probe_machine(config, profile.load(config.profiles))
         found(seats)
         machine.missing = seats.missing
-        for seat in seats.chosen(names):
+        for seat in seats.select(names):
             machine.add_seat(seat)
         came = machine.wait_until_live()
         if not came:
@@ -61,7 +61,7 @@ def reload(machine: Deployment, names: Sequence[str]) -> None:
     try:
         config = settings()
         found = probe_machine(config, profile.load(config.profiles))
-        wanted = {seat.name: seat for seat in found.chosen(names)}
+        wanted = {seat.name: seat for seat in found.select(names)}
     except GridError as exc:
         machine.say(f"Not reloaded, all goes on as it was: {exc}")
         return

@@ -12,7 +12,7 @@ from gridq.config.settings import Settings
 from gridq.errors import ConfigError
 from gridq.graph.nodes import parse
 from gridq.profiles.profile import load
-from gridq.submission.planning import compile_text, local_catalogue
+from gridq.submission.planning import compile_text, load_local_catalogue
 from tests.chaos import plan
 from tests.chaos.graphs import Maker, spends
 from tests.chaos.profile import PROFILE
@@ -20,7 +20,7 @@ from tests.chaos.witness import ORDERS, answer
 from tests.reference import Reference, StageFailed
 
 CONFIG = Settings(profiles=(PROFILE,), stages=("tests.chaos.stages",))
-CATALOGUE = local_catalogue(CONFIG, load(CONFIG.profiles))
+CATALOGUE = load_local_catalogue(CONFIG, load(CONFIG.profiles))
 
 
 class Calls:

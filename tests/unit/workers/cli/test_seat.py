@@ -15,7 +15,7 @@ from tests.fakes.bench_profile import BENCH
 BAD = [
     (("pause", "bensh"), "This machine has no seat 'bensh' (at SEAT); expected one of local, bench"),
     (("pause", "--for", "2h", "--until", "18:00"), "A pause ends once"),
-    (("pause", "--for", "soon"), "'soon' is no time for --for"),
+    (("pause", "--for", "soon"), "'soon' is not a valid duration for --for"),
     (("pause", "--until", "25:00"), "'25:00' is no time to come"),
 ]
 

@@ -51,7 +51,7 @@ def test_of_many_machines_that_spend_at_once_as_many_as_allowed_get_in(grid_env:
 
     def spend(_: int) -> bool:
         try:
-            join_tokens.spend(grid_env.client, keys, token)
+            join_tokens.use(grid_env.client, keys, token)
         except JoinTokenInvalid:
             return False
         return True
@@ -67,13 +67,13 @@ def test_a_wrong_secret_an_expired_and_a_revoked_token_are_refused(grid_env: Gri
     keys, client = Keys(grid_env.prefix), grid_env.client
     token = make(grid_env)
     wrong = JoinToken(token.id, "x" * 43, token.user, token.password, token.prefix, token.version)
-    with pytest.raises(JoinTokenInvalid, match="another grid's"):
-        join_tokens.spend(client, keys, wrong)
+    with pytest.raises(JoinTokenInvalid, match="another grid"):
+        join_tokens.use(client, keys, wrong)
     join_tokens.check(client, keys, token)
     assert join_tokens.revoke(client, keys, token.id)
     assert not join_tokens.revoke(client, keys, token.id)
     with pytest.raises(JoinTokenInvalid, match="was revoked"):
-        join_tokens.spend(client, keys, token)
+        join_tokens.use(client, keys, token)
     assert not client.exists(keys("token", token.id)), "a spent try makes no key without a life"
     assert join_tokens.list_tokens(client, keys) == []
 

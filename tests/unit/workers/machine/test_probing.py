@@ -69,12 +69,12 @@ def test_a_probe_that_raises(tmp_path: Path, fault: BaseException) -> None:
 
 
 def test_a_probe_that_finds_what_is_no_seat(tmp_path: Path) -> None:
-    assert "lying: what it found is no seat" in _missing(Lying(), tmp_path)
-    assert "misnaming: what it found is no seat" in _missing(Misnaming(), tmp_path)
+    assert "lying: the profile offers an invalid seat" in _missing(Lying(), tmp_path)
+    assert "misnaming: the profile offers an invalid seat" in _missing(Misnaming(), tmp_path)
 
 
 def test_a_probe_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "SECONDS", 0.3)
+    monkeypatch.setattr(probing, "PROBE_TIMEOUT_SECONDS", 0.3)
     assert "took longer" in _missing(Hanging(), tmp_path)
 
 

@@ -133,11 +133,11 @@ def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> No
     seats = found(tmp_path, "[bench]\nbudget = 5\nlend = { share = 0.6 }\n[local]\nlend = { share = 0.5 }\n")
     assert [(s.offer.limits[0].amount, s.whole_budget) for s in seats.seats] == [(3_000_000, 5_000_000)]
     assert seats.missing == [
-        "local: local is not lent: lend.share is a share of its budgets, and it has none"
+        "local: local is not lent: lend.share needs a budget, and the seat has none"
     ]
     seats = found(tmp_path, "[bench]\nbudget = 0.000001\nlend = { share = 0.6 }\n")
     assert seats.missing == [
-        "bench: bench is not lent: lend.share lends nothing of its money a month: $0.000001"
+        "bench: bench is not lent: lend.share leaves nothing of its money a month: $0.000001"
     ]
 
 
