@@ -61,23 +61,23 @@ class SeatRates:
     """What a seat charges, from its record in Redis.
 
     `prices`: micro-dollars per million tokens, in and out. `hourly`: micro-dollars per slot and hour.
-    `timeout_ms`: the time limit of stages that have none of their own. `run_times`: how many ms a stage is
+    `timeout_ms`: the time limit of stages that have none of their own. `stage_ms`: how many ms a stage is
     expected to occupy a slot, by queue, as far as it was measured.
     """
 
     prices: tuple[int, int] = (0, 0)
     hourly: int = 0
     timeout_ms: int = 0
-    run_times: Mapping[str, int] = field(default_factory=dict)
+    stage_ms: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_record(cls, record: Mapping[str, str]) -> SeatRates:
         """Read the rates from a seat's record."""
         price_in, price_out = (record.get("prices") or "0 0").split()
-        hourly, timeout = (record.get("hourly") or "0 0").split()
-        pairs = dict(each.split("=") for each in record.get("takes", "").split())
-        run_times = {queue: int(ms) for queue, ms in pairs.items()}
-        return cls((int(price_in), int(price_out)), int(hourly), int(timeout), run_times)
+        hourly, timeout = (record.get("hourly_price") or "0 0").split()
+        pairs = dict(each.split("=") for each in record.get("stage_ms", "").split())
+        stage_ms = {queue: int(ms) for queue, ms in pairs.items()}
+        return cls((int(price_in), int(price_out)), int(hourly), int(timeout), stage_ms)
 
     def estimate_cost(self, queue: str, estimate: UsageEstimate) -> int:
         """Return the expected cost of a stage from `queue` in micro-dollars (lib/meters.lua: estimate)."""
@@ -85,8 +85,8 @@ class SeatRates:
         cost = -(-(estimate.tokens_in * price_in + estimate.tokens_out * price_out) // 1_000_000)
         if self.hourly and kind_of(queue) != OWN_KIND:
             timeout = self.timeout_ms if estimate.timeout_ms is None else estimate.timeout_ms
-            run_time = self.run_times.get(queue, max(self.run_times.values(), default=timeout))
-            cost += min(-(-self.hourly * min(run_time, timeout) // 3_600_000), MAX_USAGE)
+            duration = self.stage_ms.get(queue, max(self.stage_ms.values(), default=timeout))
+            cost += min(-(-self.hourly * min(duration, timeout) // 3_600_000), MAX_USAGE)
         return cost
 
 
@@ -217,7 +217,7 @@ def parse_budget(
 
 
 def parse_shared_accounts(raw: bytes | str | None) -> dict[str, tuple[str, ...]]:
-    """Read the field `shared` of a seat's record: the shared accounts that apply to it, each with its queues
+    """Read the field `shared_budgets` of a seat's record: the shared accounts that apply to it, each with its queues
     (empty: all).
     """
     accounts: dict[str, tuple[str, ...]] = {}

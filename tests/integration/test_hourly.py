@@ -100,10 +100,10 @@ def test_what_runs_side_by_side_never_overdraws_the_budget(desk: Desk) -> None:
     desk.cancel(jobs)
     for job in desk.ask(SHORT, 2):
         assert desk.grid.client.result(job, 30)
-    wait_for(lambda: desk.seat.rates.run_times)
+    wait_for(lambda: desk.seat.rates.stage_ms)
     assert desk.money.reserved == 0
     assert 0 < desk.money.used < 100_000
     jobs = desk.ask(LONG, 4)
     wait_for(lambda: desk.seat.busy == 4)  # as long as the two before them
-    assert desk.money.reserved == 4 * -(-desk.seat.hourly * desk.seat.rates.run_times["llm:any"] // 3_600_000)
+    assert desk.money.reserved == 4 * -(-desk.seat.hourly * desk.seat.rates.stage_ms["llm:any"] // 3_600_000)
     desk.cancel(jobs)

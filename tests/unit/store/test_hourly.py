@@ -86,7 +86,7 @@ def test_what_was_measured_outlives_the_worker_in_the_queues_that_the_seat_still
     grid.scripts.leave("m.a", "i1", "go")
     grid.seat("m.a", "bench:any", "bench:two", inc="i2", limits=[day(100_000)], hourly=HOUR)
     grid.scripts.renew("m.a", "i2", [], takes={"bench:two": 80})
-    assert read_live_seats(grid.client, grid.keys)[0].rates.run_times == {"bench:any": 500, "bench:two": 80}
+    assert read_live_seats(grid.client, grid.keys)[0].rates.stage_ms == {"bench:any": 500, "bench:two": 80}
     grid.job(one())
     grid.take(inc="i2")
     assert held(grid) == (0, 500)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gridq.protocol.meters import UsageEstimate, Meter, SeatRates
+from gridq.protocol.meters import Meter, SeatRates, UsageEstimate
 from gridq.protocol.models import Service
-from gridq.submission.queue_snapshot import Ask, Board, Line, Seat
-from gridq.submission.start_forecast import Forecast, elsewhere, forecast
+from gridq.submission.queue_snapshot import PendingStages, QueueSnapshot, SeatLoad, StageRequest
+from gridq.submission.start_forecast import StartForecast, find_faster_queue, forecast_start
 
 ANY = "llm:any"
 
@@ -23,45 +23,45 @@ def varying(mean: float, p50: float, p90: float, n: int = 100) -> Service:
 
 
 def seat(name: str = "m.a", *queues: str, concurrency: int = 1, busy: int | None = None, took: float | None = 10.0,
-         elapsed: float = 0.0, **more: Any) -> Seat:  # fmt: skip
+         elapsed: float = 0.0, **more: Any) -> SeatLoad:  # fmt: skip
     """A seat whose slots are all busy, each with a stage of `took` seconds."""
     serves = queues or (ANY,)
     running = tuple((serves[0], elapsed) for _ in range(concurrency if busy is None else busy))
     service = {} if took is None else {queue: constant(took) for queue in serves}
-    return Seat(name, frozenset(serves), concurrency, running, service, **more)
+    return SeatLoad(name, frozenset(serves), concurrency, running, service, **more)
 
 
 def money(**fields: Any) -> Meter:
     return Meter(account="own", resource="money", window="day", **fields)
 
 
-def look(*seats: Seat, lines: tuple[Line, ...] = (), ask: Ask | None = None, **more: Any) -> Forecast:
-    return forecast(Board(seats, lines, **more), ask or Ask(ANY, "ann"))
+def look(*seats: SeatLoad, lines: tuple[PendingStages, ...] = (), ask: StageRequest | None = None, **more: Any) -> StartForecast:
+    return forecast_start(QueueSnapshot(seats, lines, **more), ask or StageRequest(ANY, "ann"))
 
 
 def test_a_free_slot_starts_it_at_once_though_nothing_was_ever_measured() -> None:
     found = look(seat(busy=0, took=None))
     assert (found.position, found.concurrency, found.p50, found.bottleneck) == (1, 1, 0.0, "")
-    assert found.now
+    assert found.is_now
 
 
 def test_where_nothing_was_ever_measured_nothing_is_invented() -> None:
-    found = look(seat(took=None), lines=(Line(ANY, "ann", 3),))
+    found = look(seat(took=None), lines=(PendingStages(ANY, "ann", 3),))
     assert (found.position, found.p50, found.low, found.high) == (4, None, None, None)
     assert found.bottleneck == "the only slot of llm:any"
 
 
 def test_it_waits_for_what_runs_and_what_stands_before_it() -> None:
     assert look(seat(elapsed=4.0)).p50 == pytest.approx(6.0)
-    assert look(seat(elapsed=4.0), lines=(Line(ANY, "ann", 2),)).p50 == pytest.approx(26.0)
-    assert look(seat(concurrency=2, elapsed=4.0), lines=(Line(ANY, "ann", 2),)).p50 == pytest.approx(16.0)
+    assert look(seat(elapsed=4.0), lines=(PendingStages(ANY, "ann", 2),)).p50 == pytest.approx(26.0)
+    assert look(seat(concurrency=2, elapsed=4.0), lines=(PendingStages(ANY, "ann", 2),)).p50 == pytest.approx(16.0)
 
 
 def test_free_slots_count_only_as_far_as_nobody_goes_before() -> None:
-    found = look(seat(concurrency=3, busy=1), lines=(Line(ANY, "ann", 2),))
+    found = look(seat(concurrency=3, busy=1), lines=(PendingStages(ANY, "ann", 2),))
     assert found.position == 3
     assert found.p50 == pytest.approx(10.0)
-    assert look(seat(concurrency=4, busy=1), lines=(Line(ANY, "ann", 2),)).now
+    assert look(seat(concurrency=4, busy=1), lines=(PendingStages(ANY, "ann", 2),)).is_now
 
 
 def test_what_runs_for_longer_than_usual_may_end_any_time() -> None:
@@ -69,58 +69,58 @@ def test_what_runs_for_longer_than_usual_may_end_any_time() -> None:
 
 
 def test_a_long_queue_moves_by_the_rate_of_all_slots() -> None:
-    found = look(seat(concurrency=2), seat("m.b", took=5.0), lines=(Line(ANY, "ann", 4000),))
+    found = look(seat(concurrency=2), seat("m.b", took=5.0), lines=(PendingStages(ANY, "ann", 4000),))
     assert found.rate == pytest.approx(0.4)
     assert found.p50 == pytest.approx(4000 / 0.4, rel=0.01)
 
 
 def test_the_spread_is_that_of_what_was_measured() -> None:
-    board = Seat("m.a", frozenset([ANY]), 1, ((ANY, 0.0),), {ANY: varying(10.0, 8.0, 20.0)})
-    found = look(board, lines=(Line(ANY, "ann", 3),))
+    board = SeatLoad("m.a", frozenset([ANY]), 1, ((ANY, 0.0),), {ANY: varying(10.0, 8.0, 20.0)})
+    found = look(board, lines=(PendingStages(ANY, "ann", 3),))
     assert found.low is not None
     assert found.high is not None
     assert found.low < 0.7 * 40 < 40 < 1.3 * 40 < found.high
-    steady = look(seat(), lines=(Line(ANY, "ann", 3),))
+    steady = look(seat(), lines=(PendingStages(ANY, "ann", 3),))
     assert steady.low is not None
     assert found.low < steady.low < 40
 
 
 def test_interactive_goes_before_batch_and_batch_behind_all() -> None:
-    lines = (Line(ANY, "ann", 5, prio=1), Line(ANY, "bob", 2))
-    assert look(seat(), lines=lines, ask=Ask(ANY, "bob")).position == 3
-    assert look(seat(), lines=lines, ask=Ask(ANY, "ann", prio=1)).position == 8
+    lines = (PendingStages(ANY, "ann", 5, prio=1), PendingStages(ANY, "bob", 2))
+    assert look(seat(), lines=lines, ask=StageRequest(ANY, "bob")).position == 3
+    assert look(seat(), lines=lines, ask=StageRequest(ANY, "ann", prio=1)).position == 8
 
 
 def test_batch_that_has_waited_long_enough_goes_with_the_interactive() -> None:
-    lines = (Line(ANY, "ann", 5, prio=1, aged=3),)
-    assert look(seat(), lines=lines, ask=Ask(ANY, "ann")).position == 4
+    lines = (PendingStages(ANY, "ann", 5, prio=1, aged=3),)
+    assert look(seat(), lines=lines, ask=StageRequest(ANY, "ann")).position == 4
 
 
 def test_agents_take_turns() -> None:
-    lines = (Line(ANY, "ann", 100), Line(ANY, "bob", 2))
-    assert look(seat(), lines=lines, ask=Ask(ANY, "eve")).position == 3, "one of each goes first"
-    assert look(seat(), lines=lines, ask=Ask(ANY, "bob")).position == 3 + 3
-    assert look(seat(), lines=lines, ask=Ask(ANY, "ann")).position == 103
+    lines = (PendingStages(ANY, "ann", 100), PendingStages(ANY, "bob", 2))
+    assert look(seat(), lines=lines, ask=StageRequest(ANY, "eve")).position == 3, "one of each goes first"
+    assert look(seat(), lines=lines, ask=StageRequest(ANY, "bob")).position == 3 + 3
+    assert look(seat(), lines=lines, ask=StageRequest(ANY, "ann")).position == 103
 
 
 def test_an_agent_that_has_had_its_share_waits() -> None:
     turns = {("llm", "ann"): 0.0, ("llm", "eve"): 10.0}
-    board = {"turns": turns, "clocks": {"llm": 0.0}}
-    assert look(seat(), lines=(Line(ANY, "ann", 100),), ask=Ask(ANY, "eve"), **board).position == 12
+    board = {"virtual_times": turns, "clocks": {"llm": 0.0}}
+    assert look(seat(), lines=(PendingStages(ANY, "ann", 100),), ask=StageRequest(ANY, "eve"), **board).position == 12
 
 
 def test_stages_that_cost_more_move_their_agent_further() -> None:
-    lines = (Line(ANY, "ann", 100, cost=10_000),)
+    lines = (PendingStages(ANY, "ann", 100, cost=10_000),)
     turns = {("llm", "eve"): 10.0}
-    assert look(seat(), lines=lines, ask=Ask(ANY, "eve"), turns=turns).position == 7
+    assert look(seat(), lines=lines, ask=StageRequest(ANY, "eve"), virtual_times=turns).position == 7
 
 
 def test_what_no_seat_here_may_take_stands_in_nobodys_way() -> None:
     poor = seat("m.a", meters=(money(limit=2_000, used=1_500),))
-    lines = (Line(ANY, "ann", 5, cost=1000), Line(ANY, "ann", 5, excluded=frozenset(["m.a"])))
+    lines = (PendingStages(ANY, "ann", 5, cost=1000), PendingStages(ANY, "ann", 5, excluded=frozenset(["m.a"])))
     assert look(poor, lines=lines).position == 1
     assert (
-        look(poor, lines=lines, ask=Ask(ANY, cost=1000)).bottleneck
+        look(poor, lines=lines, ask=StageRequest(ANY, cost=1000)).bottleneck
         == "the budgets of the seats of llm:any: m.a has $0.0005 left of $0.002 a day"
     )
 
@@ -129,12 +129,12 @@ def test_a_budget_that_binds_is_named() -> None:
     family = Meter(account="f:opus", resource="tokens", window="week", limit=9, used=9, queues=("llm:opus",))
     owner = Meter(account="o:alice", resource="requests", window="day", limit=2, used=1, reserved=1)
     both = seat("m.a", "llm:opus", ANY, meters=(family,))
-    told = look(both, ask=Ask("llm:opus"))
+    told = look(both, ask=StageRequest("llm:opus"))
     assert (told.position, told.bottleneck) == (
         None,
         "the budgets of the seats of llm:opus: family opus has 0 tokens left of 9 tokens a week",
     )
-    assert look(both, ask=Ask(ANY)).position == 1
+    assert look(both, ask=StageRequest(ANY)).position == 1
     resting = look(seat("m.a", back_in=60.0, meters=(owner,)))
     assert resting.bottleneck == (
         "the budgets of the seats of llm:any: owner alice has 0 requests left of 2 requests a day"
@@ -148,61 +148,61 @@ def test_a_budget_whose_estimate_does_not_fit_has_no_room_until_its_window_turns
     """As the claim looks at it: of three hundredths one is left, and a stage is expected to cost two."""
     meters = (money(limit=30_000, used=20_001, resets_at=HOUR),)
     rates = SeatRates(prices=(1_000_000, 1_000_000))
-    small, large = (Ask(ANY, expects=UsageEstimate(tokens, tokens)) for tokens in (4_000, 10_000))
+    small, large = (StageRequest(ANY, expects=UsageEstimate(tokens, tokens)) for tokens in (4_000, 10_000))
     poor = seat(busy=0, meters=meters, rates=rates)
-    assert look(poor, ask=small).now
+    assert look(poor, ask=small).is_now
     told = look(poor, ask=large)
-    assert (told.position, told.p50, told.turns_in) == (1, 3600.0, 3600.0)
+    assert (told.position, told.p50, told.resets_in) == (1, 3600.0, 3600.0)
     assert told.bottleneck.startswith("the budgets of the seats of llm:any: m.a has $0.009999 left of $0.03")
-    assert look(poor, seat("m.b", busy=0), ask=large).now
-    huge = Ask(
+    assert look(poor, seat("m.b", busy=0), ask=large).is_now
+    huge = StageRequest(
         ANY, expects=UsageEstimate(1_000_000, 1_000_000)
     )  # more than a whole window: it may run in an empty one
-    assert look(poor, ask=huge).turns_in == 3600.0
-    assert look(poor, ask=Ask(ANY, cost=30_001)).position is None, "but no stage that says so itself"
+    assert look(poor, ask=huge).resets_in == 3600.0
+    assert look(poor, ask=StageRequest(ANY, cost=30_001)).position is None, "but no stage that says so itself"
 
 
 def test_what_waits_for_the_turn_as_well_stands_before_it() -> None:
     poor = seat(busy=0, meters=(money(limit=2_000, used=1_500, resets_at=HOUR),))
-    lines = (Line(ANY, "ann", 5, cost=1000),)
-    assert look(poor, lines=lines).now
-    assert look(poor, lines=lines, ask=Ask(ANY, "ann", cost=1000)).position == 6
+    lines = (PendingStages(ANY, "ann", 5, cost=1000),)
+    assert look(poor, lines=lines).is_now
+    assert look(poor, lines=lines, ask=StageRequest(ANY, "ann", cost=1000)).position == 6
 
 
 def test_what_is_held_may_come_back_sooner() -> None:
     """Two of four slots run, and their estimates fill the budget: the third waits for one of them."""
     meters = (money(limit=30_000, used=0, reserved=20_000, resets_at=HOUR),)
-    asks = Ask(ANY, expects=UsageEstimate(15_000, 0))
+    asks = StageRequest(ANY, expects=UsageEstimate(15_000, 0))
     rates = SeatRates(prices=(1_000_000, 0))
     told = look(seat(concurrency=4, busy=2, elapsed=4.0, meters=meters, rates=rates), ask=asks)
-    assert (told.p50, told.turns_in) == (pytest.approx(6.0), 0.0)
+    assert (told.p50, told.resets_in) == (pytest.approx(6.0), 0.0)
     assert told.bottleneck.startswith("the budgets of the seats of llm:any: m.a has $0.01 left")
     other = look(seat(concurrency=4, busy=0, meters=meters, rates=rates), ask=asks)  # another seat holds it
-    assert (other.now, other.low, other.turns_in) == (False, 0.0, 0.0)
+    assert (other.is_now, other.low, other.resets_in) == (False, 0.0, 0.0)
     once = Meter(account="own", resource="requests", window="day", limit=1, used=1, resets_at=2 * HOUR)
     turns = look(seat(concurrency=4, busy=0, meters=(*meters, once), rates=rates), ask=asks)
-    assert (turns.low, turns.turns_in) == (7200.0, 7200.0)  # but not before the other's window turns
+    assert (turns.low, turns.resets_in) == (7200.0, 7200.0)  # but not before the other's window turns
 
 
 def test_a_slot_whose_hour_has_a_price_is_forecast_by_what_it_takes() -> None:
     meters = (money(limit=30_000, used=20_001, resets_at=HOUR),)
     for ms, now in ((9_999, True), (10_001, False)):
-        rates = SeatRates(hourly=3_600_000, timeout_ms=60_000, run_times={ANY: ms})
-        assert look(seat(busy=0, meters=meters, rates=rates)).now is now
+        rates = SeatRates(hourly=3_600_000, timeout_ms=60_000, stage_ms={ANY: ms})
+        assert look(seat(busy=0, meters=meters, rates=rates)).is_now is now
 
 
 def test_of_a_queue_that_others_serve_too_only_a_share_is_before_it() -> None:
     both = seat("m.a", "llm:opus", ANY)
     other = seat("m.b", ANY)
-    found = look(both, other, lines=(Line(ANY, "ann", 10),), ask=Ask("llm:opus", "ann"))
+    found = look(both, other, lines=(PendingStages(ANY, "ann", 10),), ask=StageRequest("llm:opus", "ann"))
     assert found.position == 6
     assert found.concurrency == 1
 
 
 def test_a_seat_before_which_nothing_stands_comes_to_it_first() -> None:
     busy, other = seat("m.a", "llm:opus", ANY), seat("m.b", ANY, busy=0)
-    lines = (Line("llm:opus", "ann", 10),)
-    assert look(busy, other, lines=lines).now
+    lines = (PendingStages("llm:opus", "ann", 10),)
+    assert look(busy, other, lines=lines).is_now
     assert look(busy, seat("m.b", ANY, elapsed=6.0), lines=lines).p50 == pytest.approx(4.0)
 
 
@@ -214,22 +214,22 @@ def test_seats_that_pause_come_back() -> None:
 
 
 def test_a_rate_limit_is_the_bottleneck_where_it_is() -> None:
-    found = look(seat(took=1.0, per_minute=6), lines=(Line(ANY, "ann", 3),))
+    found = look(seat(took=1.0, per_minute=6), lines=(PendingStages(ANY, "ann", 3),))
     assert found.bottleneck == "requests_per_minute of m.a"
     assert found.p50 == pytest.approx(31.0)
     assert look(seat(busy=0, took=1.0, per_minute=6, rate_in=9.0)).p50 == pytest.approx(9.0)
 
 
 def test_nobody_serves_it() -> None:
-    found = look(seat(), ask=Ask("llm:none"))
+    found = look(seat(), ask=StageRequest("llm:none"))
     assert (found.concurrency, found.p50, found.bottleneck) == (0, None, "no live seat serves llm:none")
     assert found.position is None, "there is no line to stand in"
 
 
 def test_the_family_or_any_that_would_run_it_now() -> None:
     busy, free = seat("m.a", "llm:opus", "llm:claude", ANY), seat("m.b", "llm:gpt", ANY, busy=0)
-    assert elsewhere(Board((busy, free)), Ask("llm:opus")) == ANY
+    assert find_faster_queue(QueueSnapshot((busy, free)), StageRequest("llm:opus")) == ANY
     sonnet = seat("m.c", "llm:sonnet", "llm:claude", ANY, busy=0)
-    assert elsewhere(Board((busy, free, sonnet)), Ask("llm:opus")) == "llm:claude"
-    assert elsewhere(Board((busy,)), Ask("llm:opus")) is None
-    assert elsewhere(Board((busy, seat("m.d", "gpu:any", busy=0))), Ask("llm:opus")) is None
+    assert find_faster_queue(QueueSnapshot((busy, free, sonnet)), StageRequest("llm:opus")) == "llm:claude"
+    assert find_faster_queue(QueueSnapshot((busy,)), StageRequest("llm:opus")) is None
+    assert find_faster_queue(QueueSnapshot((busy, seat("m.d", "gpu:any", busy=0))), StageRequest("llm:opus")) is None
