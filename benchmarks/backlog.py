@@ -45,15 +45,15 @@ class Corner:
         self.state.seat("m.s", concurrency=2)
         self.client = BrokerClient(sides.server.url, config=self.state.scripts.config)
         self._numbers = count()
-        self.split = self.client.admission.split(b'{"root": {"op": "Stage", "id": "bench_echo"}}')
+        self.compiled = self.client.admission.compile(b'{"root": {"op": "Stage", "id": "bench_echo"}}')
 
     def admit(self, scripts: Scripts | None = None) -> None:
         """One job, as a submit writes it."""
-        split = self.split
+        compiled = self.compiled
         asked = arguments(
             make_job_id(), agent=f"a{next(self._numbers) % 50}", prio=0, deadline_ms=3_600_000, ttl_ms=60_000,
-            celery=False, stream=False, wait=False, value=f'"{INPUT}"'.encode(), answer=split.answer,
-            steps=split.steps, stages=split.stages, needs=split.needs, ready=split.ready, fields=split.fields,
+            celery=False, stream=False, wait=False, value=f'"{INPUT}"'.encode(), answer=compiled.answer,
+            steps=compiled.steps, stages=compiled.stages, needs=compiled.needs, ready=compiled.ready, fields=compiled.fields,
         )  # fmt: skip
         (scripts or self.state.scripts).admit(asked)
 

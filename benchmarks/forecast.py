@@ -1,5 +1,5 @@
-"""How well starts are foretold: random backlogs of several agents, interactive and batch, on two seats of two
-slots; a probe is foretold and submitted, and what it then waited is compared.
+"""How well starts are forecast: random backlogs of several agents, interactive and batch, on two seats of two
+slots; a probe is forecast and submitted, and what it then waited is compared.
 
 Run times are constant, log-normal, or mostly short and sometimes long. Nothing is submitted after the probe:
 what comes later and goes before is not foreseen by design.
@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from benchmarks.grids import BenchGrid
 from benchmarks.measure import Figure, Measured, percentile, tell
 from gridq.store.keys import Keys
-from gridq.submission.live_forecast import read
-from gridq.submission.queue_snapshot import Ask, Board
-from gridq.submission.start_forecast import Forecast, forecast
+from gridq.submission.queue_snapshot import QueueSnapshot, StageRequest, read_snapshot
+from gridq.submission.start_forecast import StartForecast, forecast_start
 
 QUEUE = "bench:any"
 HEARTBEAT = "0.5"
@@ -68,26 +67,26 @@ class Trials:
         self.length = length
         self.dice = random.Random(20)
 
-    def run(self, trials: int, warm: int) -> list[tuple[Forecast, float]]:
-        """Of each probe what was foretold, and the seconds that it waited."""
+    def run(self, trials: int, warm: int) -> list[tuple[StartForecast, float]]:
+        """Of each probe what was forecast, and the seconds that it waited."""
         self._all([self._submit("warm", "interactive") for _ in range(warm)])
-        while len([seat for seat in self._board().seats if seat.service]) < len(self.grid.names):
+        while len([seat for seat in self._snapshot().seats if seat.service]) < len(self.grid.names):
             time.sleep(float(HEARTBEAT))
         return [self._trial() for _ in range(trials)]
 
-    def _trial(self) -> tuple[Forecast, float]:
+    def _trial(self) -> tuple[StartForecast, float]:
         jobs = [
             self._submit(self.dice.choice("abc"), self.dice.choice(["interactive", "batch"]))
             for _ in range(self.dice.choice([4, 10, 25, 50]))
         ]
-        ask = Ask(QUEUE, self.dice.choice("ae"), self.dice.choice([0, 1]))
-        foretold = forecast(self._board(), ask)
-        probe = self._submit(ask.agent, "batch" if ask.prio else "interactive")
+        request = StageRequest(QUEUE, self.dice.choice("ae"), self.dice.choice([0, 1]))
+        forecast = forecast_start(self._snapshot(), request)
+        probe = self._submit(request.agent, "batch" if request.prio else "interactive")
         self._all([probe, *jobs])
-        return foretold, self.grid.client.rows(probe)[0].wait_ms / 1e3
+        return forecast, self.grid.client.rows(probe)[0].wait_ms / 1e3
 
-    def _board(self) -> Board:
-        return read(self.grid.store, Keys(self.grid.config.prefix), self.grid.config.batch_age)
+    def _snapshot(self) -> QueueSnapshot:
+        return read_snapshot(self.grid.store, Keys(self.grid.config.prefix), self.grid.config.batch_age)
 
     def _submit(self, agent: str, priority: str) -> str:
         return self.grid.sleep(round(self.length(self.dice)), agent=agent, priority=priority)
@@ -97,7 +96,7 @@ class Trials:
             self.grid.client.result(job, 120)
 
 
-def _rows(name: str, trials: list[tuple[Forecast, float]]) -> list[Measured]:
+def _rows(name: str, trials: list[tuple[StartForecast, float]]) -> list[Measured]:
     """The figures of one sort of run times."""
     known = [
         (told.low, told.p50, told.high, waited)
@@ -108,7 +107,7 @@ def _rows(name: str, trials: list[tuple[Forecast, float]]) -> list[Measured]:
     outside = sum(not low - LIKE <= waited <= high + LIKE for low, _, high, waited in known)
     waits = [waited for *_, waited in known]
     tell(
-        f"{name}: {len(known)} of {len(trials)} foretold, waits to {max(waits):.2f} s, error: median "
+        f"{name}: {len(known)} of {len(trials)} forecast, waits to {max(waits):.2f} s, error: median "
         f"{percentile(off, 0.5) * 1e3:.0f} ms, p90 {percentile(off, 0.9) * 1e3:.0f} ms"
     )
     return [

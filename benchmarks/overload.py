@@ -26,8 +26,8 @@ from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
 from gridq.store.connection import connect
 from gridq.store.scripts import Scripts
-from gridq.submission.live_forecast import Lookout
-from gridq.submission.queue_snapshot import Ask
+from gridq.submission.live_forecast import LiveForecast
+from gridq.submission.queue_snapshot import StageRequest
 from gridq.views import jobs
 
 SECONDS = 120.0
@@ -171,8 +171,8 @@ async def _interactive(port: int, scripts: Scripts, tally: Tally, number: int) -
     """One interactive request; of every tenth it is foretold when it starts."""
     told = None
     if number % 10 == 0:
-        lookout = Lookout(scripts.client, scripts.keys, scripts.config.batch_age)
-        told = await asyncio.to_thread(lookout.forecast, Ask(QUEUE))
+        live_forecast = LiveForecast(scripts.client, scripts.keys, scripts.config.batch_age)
+        told = await asyncio.to_thread(live_forecast.forecast, StageRequest(QUEUE))
     answer = await ask(port)
     tally.note("interactive", answer)
     if answer.status != 200 or told is None or None in (told.low, told.p50, told.high):

@@ -32,7 +32,7 @@ from gridq.jobs.waiting import (
     read_pieces,
     wait_for_end,
 )
-from gridq.protocol.models import Json, Row
+from gridq.protocol.models import Json, HistoryRow
 from gridq.protocol.states import JobState
 from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
@@ -84,26 +84,21 @@ class BrokerClient(BaseClient):
         return self._admission
 
     def submit(self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
-        from gridq.jobs import idempotency
-        from gridq.limits import api_keys
-        from gridq.submission.inbox import graph_text, keep_long
+        from gridq.submission.request import build_request
 
         with translated(self.url):
-            job_options, key = api_keys.identify(
-                self.scripts.client, self.keys, self.config, parse_options(options)
+            request = build_request(
+                self.scripts,
+                self.config,
+                parse_options(options),
+                job=check_job_id(job or make_job_id()),
+                graph=graph,
+                value=input,
+                is_new_id=job is None,
             )
-        value = values.encode(input, limit=self.config.max_value, what="input", path="input")
-        text = graph_text(graph, self.config)
-        body = idempotency.make_fingerprint(text, value, job_options, fresh=job is None)
-        with translated(self.url):  # an existing job needs neither catalogue nor seat
-            earlier = idempotency.find_existing_job(self.scripts.client, self.keys, body, verified=bool(key))
-        if earlier is not None:
-            return earlier
-        split = self.admission.split(text)
-        job = check_job_id(job or make_job_id())
+        admission = self.admission
         with translated(self.url):
-            value = keep_long(self.scripts, job, value, job_options)
-            return self.admission.admit(job, split, value, job_options, key=key, body=body)
+            return admission.admit(request).job
 
     def result(self, job: str, timeout: float | None = None) -> Json:
         end = self._run_steps(wait_for_end(self.keys, job, timeout), timeout)
@@ -162,7 +157,7 @@ class BrokerClient(BaseClient):
             return JobState.RUNNING
         return JobState.QUEUED if queued else None
 
-    def rows(self, job: str) -> list[Row]:
+    def rows(self, job: str) -> list[HistoryRow]:
         with translated(self.url):
             return history.rows(self.redis, self.keys, job)
 
@@ -200,11 +195,11 @@ class BrokerClient(BaseClient):
 
     def seats(self) -> list[LiveSeat]:
         with translated(self.url):
-            return registry.live_seats(self.redis, self.keys)
+            return registry.read_live_seats(self.redis, self.keys)
 
     def workers(self) -> list[LiveSeat]:
         with translated(self.url):
-            return registry.live_seats(self.redis, self.keys, routers=False)
+            return registry.read_live_seats(self.redis, self.keys, routers=False)
 
     def close(self) -> None:
         self.redis.close()

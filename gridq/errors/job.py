@@ -16,7 +16,7 @@ class DeadlineUnreachable(GridError):
     """The job was not admitted, because it is not expected to start within its deadline or `queue_timeout`.
 
     `details`: `queue`, `seconds` (the time that you allowed), and the estimated wait
-    (`gridq.submission.live_forecast.explain`).
+    (`gridq.submission.refusal_details`).
     """
 
     code = "job.deadline_unreachable"

@@ -9,7 +9,7 @@ class QueueFull(GridError):
     """A queue already holds as many ready stages as it may, so the job was not admitted.
 
     `details`: `queue`, `pending` (stages in the queue), `limit`, `needed` (by this job), and the estimated
-    wait (`gridq.submission.live_forecast.explain`).
+    wait (`gridq.submission.refusal_details`).
     """
 
     code = "queue.full"

@@ -13,7 +13,7 @@ from pydantic import Field, SecretStr, ValidationError
 from gridq.config.settings import Settings
 from gridq.errors import ConfigError, GridError, error_from_record, first_fault
 from gridq.graph.plan import Plan, dump_step
-from gridq.protocol.calendar import text_time
+from gridq.protocol.calendar import format_iso_time
 from gridq.protocol.meters import format_local_time
 from gridq.protocol.models import Json, ProtocolModel
 from gridq.protocol.states import JobState
@@ -238,5 +238,5 @@ class End:
         if isinstance(details, dict) and isinstance(details.get("turns_at"), int):
             turn = details.pop("turns_at")
             details["reason"] = f"{details.get('reason')}, until {format_local_time(turn)}"
-            details["retry_at"] = text_time(turn, "UTC")
+            details["retry_at"] = format_iso_time(turn, "UTC")
         return record

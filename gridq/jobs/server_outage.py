@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 
 from gridq.errors import BrokerUnreachable
 
-AWAY = 300.0
+MAX_OUTAGE_SECONDS = 300.0
 """Seconds for which the server may be away until a caller without a time-out of its own hears of it."""
 
-PAUSE = 0.2
+RETRY_PAUSE_SECONDS = 0.2
 """Seconds between two questions, beside those that the connection takes to be made."""
 
 C = TypeVar("C")
 
 
-class Absence:
+class OutageRetry:
     """Asks again while nobody answers: for `timeout` seconds from now on, or AWAY where there is none. The
     job goes on meanwhile, or waits as its caller does.
     """
@@ -36,7 +36,7 @@ class Absence:
             except BrokerUnreachable:
                 if self._is_over(since):
                     raise
-            time.sleep(PAUSE)
+            time.sleep(RETRY_PAUSE_SECONDS)
 
     async def ask_async(self, ask: Callable[[C], Awaitable[Any]], what: C) -> Any:
         """The same for asyncio."""
@@ -47,8 +47,10 @@ class Absence:
             except BrokerUnreachable:
                 if self._is_over(since):
                     raise
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(RETRY_PAUSE_SECONDS)
 
     def _is_over(self, since: float) -> bool:
         now = time.monotonic()
-        return now - since > AWAY if self._timeout is None else now - self._began > self._timeout
+        return (
+            now - since > MAX_OUTAGE_SECONDS if self._timeout is None else now - self._began > self._timeout
+        )

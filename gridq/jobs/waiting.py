@@ -43,7 +43,11 @@ def is_blocking(commands: Commands) -> bool:
 
 def build_poll(keys: Keys, job: str) -> Commands:
     """What tells, at one instant, where a job stands: its end, does it run, is it in the inbox."""
-    return [("LINDEX", keys("result", job), 0), ("EXISTS", keys("job", job)), ("EXISTS", keys("submitted", job))]
+    return [
+        ("LINDEX", keys("result", job), 0),
+        ("EXISTS", keys("job", job)),
+        ("EXISTS", keys("submitted", job)),
+    ]
 
 
 def wait_for_end(keys: Keys, job: str, timeout: float | None) -> Generator[Commands, Any, End | None]:

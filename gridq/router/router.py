@@ -17,7 +17,7 @@ from celery import Celery
 from redis.exceptions import RedisError
 
 from gridq import stages
-from gridq.config.machine_id import machine_id
+from gridq.config.machine_id import get_machine_id
 from gridq.config.settings import settings
 from gridq.errors import GridError, GridFull, NotAdmitted, SchemaMismatch
 from gridq.execution.session import Session
@@ -91,7 +91,7 @@ class Router:
         self.governor = Governor(self.scripts)
         self.limiting = QuotasEnforcer(self.scripts, config)
         self.shutdown = Shutdown(self.session)
-        own = [self.scripts.keys.queue(queue) for queue in (queue_names.seat_queue(name), queue_names.ROUTER)]
+        own = [self.scripts.keys.queue(queue) for queue in (queue_names.make_seat_queue(name), queue_names.ROUTER)]
         self.watchdog = Watchdog(
             concurrency,
             config.watchdog,

@@ -41,7 +41,7 @@ from gridq.profiles.profile import Profile
 from gridq.protocol import queue_names
 from gridq.protocol.meters import NO_ESTIMATE, UsageEstimate
 from gridq.protocol.models import Advertisement
-from gridq.protocol.money import dollars
+from gridq.protocol.money import format_dollars
 from gridq.seats import access, registry
 from gridq.store import values
 from gridq.store.admitting import Word
@@ -94,9 +94,9 @@ class CompiledGraph:
         found: dict[int, list[str]] = {}
         for name, text in zip(self.fields[::2], self.fields[1::2], strict=True):
             sort, _, step = str(name).partition(":")
-            if sort == "h":
+            if sort == "header":
                 found[int(step)] = [str(text).partition(" ")[0]]
-            elif sort == "fb":  # it comes behind its header
+            elif sort == "chain":  # it comes behind its header
                 found[int(step)] = parse_chain(str(text))[1]
         return found
 
@@ -150,9 +150,9 @@ class Admission:
     def build_fast_arguments(self, request: JobRequest) -> tuple[Word, ...] | None:
         """Return the arguments of admit.lua for a job for which nothing must be looked up first; else None.
 
-        These are new jobs whose graph is compiled and which ask for no seat, deadline or budget of their own. If
-        the script replies `ok`, call `narrate_fast_admission`. If it refuses, it has written nothing: `admit`
-        gives the reason.
+        These are new jobs whose graph is compiled and which ask for no seat, deadline or budget of their own.
+        If the script replies `ok`, call `narrate_fast_admission`. If it refuses, it has written nothing:
+        `admit` gives the reason.
         """
         compiled, options = self._find_compiled(request.graph), request.options
         own_limits = (options.pin, options.deadline, options.queue_timeout, options.budget_cents)
@@ -277,12 +277,12 @@ class Admission:
             for step, names in excluded_seats.items():
                 fields += _format_excluded_seats(step, queues[step], names)
         if options.prefer is not None:
-            fields += ["prefer", options.prefer]
+            fields += ["preferred_seat", options.prefer]
         budget = get_budget_micro_dollars(options)
         if budget is not None:
             if compiled.micro_dollars > budget:
                 raise _build_job_budget_error(budget, compiled.micro_dollars)
-            fields += ["bud", budget]
+            fields += ["budget", budget]
         return arguments_of(
             request.job,
             agent=options.agent,
@@ -370,8 +370,8 @@ def _narrate(request: JobRequest, compiled: CompiledGraph, reply: Sequence[str])
 
 def _format_excluded_seats(step: int, queues: Sequence[str], excluded: Sequence[str]) -> list[str]:
     """Return the job's fields that keep seats from a step, now and whenever it starts again, by each queue."""
-    chain = [f"fb:{step}", format_chain(queues, excluded)] if len(queues) > 1 else []
-    return [*chain, f"x:{step}", excluded[0], f"u:{step}", excluded[0]] if excluded[0] else chain
+    chain = [f"chain:{step}", format_chain(queues, excluded)] if len(queues) > 1 else []
+    return [*chain, f"excluded:{step}", excluded[0], f"unfit:{step}", excluded[0]] if excluded[0] else chain
 
 
 def _build_job_budget_error(budget: int, needed: int) -> JobBudgetExceeded:

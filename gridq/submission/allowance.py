@@ -39,7 +39,9 @@ def allowance(scripts: Scripts, config: Settings, agent: str | None, micro: int,
     team = None if counts_for == "-" else counts_for
     if not reply:
         return Allowance(agent, team)
-    error = accounts.exceeded(reply, accounts.zone_of(scripts.client, scripts.keys, config.timezone))
+    error = accounts.build_quota_error(
+        reply, accounts.read_zone(scripts.client, scripts.keys, config.timezone)
+    )
     return Allowance(agent, team, error)
 
 
@@ -49,7 +51,7 @@ def _submitter(scripts: Scripts, config: Settings) -> tuple[str, str | None]:
         key = api_keys.verify(scripts.client, scripts.keys, config.key)
         return key.agent, key.team
     if scripts.client.exists(scripts.keys("api_keys")):
-        raise api_keys.refused("missing")
+        raise api_keys.build_key_error("missing")
     return ANYBODY, None
 
 
@@ -61,5 +63,5 @@ def _team(scripts: Scripts, agent: str) -> str | None:
             {"path": "--agent", "expected": "1 to 64 letters, digits, '_', '.', '@' or '-'"},
         )
     now = now_ms(scripts.client)
-    keys = (key for key in api_keys.listing(scripts.client, scripts.keys) if key.agent == agent)
+    keys = (key for key in api_keys.list_keys(scripts.client, scripts.keys) if key.agent == agent)
     return next((key.team for key in keys if key.stands(now)), None)

@@ -41,7 +41,7 @@ def estimate_tokens(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[TokenE
     """
     found: dict[int, TokenEstimate] = {}
     for index, step in enumerate(plan.steps):
-        profile = profiles.get(queue_names.kind_of(step.queue))
+        profile = profiles.get(queue_names.get_kind(step.queue))
         tokens_in, tokens_out = _of(step, profile) if profile is not None else (0, 0)
         timeout = _timeout_ms(step) if profile is not None else None
         if tokens_in or tokens_out:

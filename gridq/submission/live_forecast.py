@@ -38,7 +38,8 @@ EXPLAINED = (DeadlineUnreachable, GridFull, NoLiveSeat, QueueFull, QuotaExceeded
 SNAPSHOT_TTL_SECONDS = 0.5
 
 MAX_FORECASTS = 100
-"""Different stages that one snapshot is asked about. Agents beyond are treated as agents without pending work.
+"""Different stages that one snapshot is asked about. Agents beyond are treated as agents without pending
+work.
 """
 
 MAX_FIRST_STAGES = 8
@@ -51,15 +52,16 @@ ExcludedSeats = Mapping[int, Sequence[str]]
 """Step → for each of its queues the seats that may not take it from there, separated by commas."""
 
 ForecastKey = tuple[StageRequest, tuple[BudgetRoom | None, ...]]
-"""A stage without its estimate, and when the budgets of each seat have room for it: all that matters of it."""
+"""A stage without its estimate, and when the budgets of each seat have room for it: all that matters of it.
+"""
 
 E = TypeVar("E", bound=GridError)
 
 
 @dataclass(frozen=True, slots=True)
 class FirstStage:
-    """A stage that is ready as soon as its job is admitted: its step, queue, rounded cost, fall-back queues, and
-    what it is estimated to use.
+    """A stage that is ready as soon as its job is admitted: its step, queue, rounded cost, fall-back queues,
+    and what it is estimated to use.
     """
 
     step: int
@@ -209,8 +211,8 @@ class LiveForecast:
     ) -> StartForecast:
         """Forecast a stage at the first of its queues where a seat takes it.
 
-        No faster queue is named if a pin or a demand excludes seats: whether the seats of another queue may take
-        the stage is not known here.
+        No faster queue is named if a pin or a demand excludes seats: whether the seats of another queue may
+        take the stage is not known here.
         """
         by_queue = excluded_seats.get(stage.step, ())
         found = None

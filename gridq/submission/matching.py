@@ -15,7 +15,7 @@ from gridq.protocol.models import Advertisement, Demand, Effect
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StepDemand:
     """A step whose demand says more than its queue."""
 
     step: int
@@ -23,20 +23,20 @@ class Wanted:
     demand: Demand
 
 
-def wanted(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[Wanted, ...]:
+def find_demands(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[StepDemand, ...]:
     """The steps of `plan` whose seats must be looked at one by one."""
     found = []
     for index, step in enumerate(plan.steps):
-        if step.ops and queue_names.kind_of(step.queue) in profiles:
+        if step.ops and queue_names.get_kind(step.queue) in profiles:
             effects = [Effect(**effect) for effect in step.ops[0].effects]
             demand = demand_of(effects, profiles, step.path)
             if demand is not None and any(link.needs for link in demand.links):
-                found.append(Wanted(index, step.path, demand))
+                found.append(StepDemand(index, step.path, demand))
     return tuple(found)
 
 
-def unfit(
-    want: Wanted, seats: Sequence[Advertisement], profiles: Mapping[str, Profile], *, wait: bool
+def find_unfit_seats(
+    want: StepDemand, seats: Sequence[Advertisement], profiles: Mapping[str, Profile], *, wait: bool
 ) -> list[list[str]]:
     """Of each link of the step's demand the live seats of its queue that do not meet it: they are not to be
     asked.

@@ -45,7 +45,7 @@ def place_stage(
                 },
             )
         if runner == "python":
-            queue = queue_names.module_queue(rest.partition(":")[0])
+            queue = queue_names.make_module_queue(rest.partition(":")[0])
         else:
             queue = queue_names.PURE if stages.is_pure(spec.implementation) else queue_names.LOCAL
     elif demand is None:

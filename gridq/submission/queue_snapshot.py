@@ -1,10 +1,10 @@
 """The queues and the seats that serve them at one instant, as plain data, and who is served first.
 
-The scripts hand stages out in this order: interactive work before batch work, where batch work that has waited
-for GRIDQ_BATCH_AGE counts as interactive; among equals the agent with the lowest virtual time. The order is
-written twice, here and in store/lua; `test_position_matches_the_order_of_the_scripts` (tests/unit/submission/
-test_live_forecast.py) holds the two together. Whether a budget has room is `gridq.protocol.meters.list_needs`, whose
-cases tests/unit/store/test_meters.py runs through both.
+The scripts hand stages out in this order: interactive work before batch work, where batch work that has
+waited for GRIDQ_BATCH_AGE counts as interactive; among equals the agent with the lowest virtual time. The
+order is written twice, here and in store/lua; `test_position_matches_the_order_of_the_scripts`
+(tests/unit/submission/ test_live_forecast.py) holds the two together. Whether a budget has room is
+`gridq.protocol.meters.list_needs`, whose cases tests/unit/store/test_meters.py runs through both.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gridq.protocol.meters import (
     find_shortage,
     list_needs,
 )
-from gridq.protocol.models import Service
-from gridq.protocol.queue_names import kind_of
+from gridq.protocol.models import ServiceTime
+from gridq.protocol.queue_names import get_kind
 from gridq.seats import registry
 from gridq.store.keys import Keys
 
@@ -83,16 +83,16 @@ class SeatLoad:
 
     `running`: for each busy slot the stage's queue and how many seconds it has run. `back_in`: seconds until
     the seat takes work (0: now; None: unknown). `rate_in`: seconds until it may make requests again.
-    `lends_to`: the agents and teams it is lent to, empty if to all. `meters`: all budgets that apply to it, some
-    in certain queues only; `rates`: what it charges. `is_reserved`: it waits for running stages to release
-    what they reserved.
+    `lends_to`: the agents and teams it is lent to, empty if to all. `meters`: all budgets that apply to it,
+    some in certain queues only; `rates`: what it charges. `is_reserved`: it waits for running stages to
+    release what they reserved.
     """
 
     seat: str
     queues: frozenset[str]
     concurrency: int
     running: tuple[tuple[str, float], ...] = ()
-    service: Mapping[str, Service] = field(default_factory=dict)
+    service: Mapping[str, ServiceTime] = field(default_factory=dict)
     back_in: float | None = 0.0
     per_minute: int | None = None
     rate_in: float = 0.0
@@ -111,8 +111,8 @@ class SeatLoad:
     def find_room(self, request: StageRequest, now_ms: float) -> BudgetRoom | None:
         """Return when its budgets have room for a stage; None if it never takes it, or nobody knows when.
 
-        A stage gives back neither what it used nor the request that it was. Where these leave too little, only
-        the reset of the window helps.
+        A stage gives back neither what it used nor the request that it was. Where these leave too little,
+        only the reset of the window helps.
         """
         if self.back_in is None or request.queue not in self.queues or self.seat in request.excluded:
             return None
@@ -209,7 +209,7 @@ class QueueSnapshot:
 
         An agent that is new or comes back starts level with those that are served now.
         """
-        kind = kind_of(request.queue)
+        kind = get_kind(request.queue)
         clock = self.clocks.get(kind, 0.0)
         level = min(clock, self.clocks.get(request.queue, clock)) if request.queue in self.waiting else clock
         return max(self.virtual_times.get((kind, request.agent), level), level) - clock
@@ -260,9 +260,9 @@ class QueueSnapshot:
         }
 
     @cached_property
-    def measured(self) -> dict[str, Service]:
+    def measured(self) -> dict[str, ServiceTime]:
         """By queue what all seats have measured, weighted by their numbers of stages."""
-        found: dict[str, list[Service]] = defaultdict(list)
+        found: dict[str, list[ServiceTime]] = defaultdict(list)
         for seat in self.seats:
             for queue, service in seat.service.items():
                 found[queue].append(service)
@@ -308,7 +308,7 @@ class SeatGroup:
                 self._add(stages, share)
 
     def _add(self, stages: PendingStages, share: float) -> None:
-        kind = kind_of(stages.queue)
+        kind = get_kind(stages.queue)
         backlog = self._backlogs.get((kind, stages.agent))
         if backlog is None:
             clock = self.snapshot.clocks.get(kind, 0.0)
@@ -329,7 +329,7 @@ class SeatGroup:
 
     def count_ahead(self, request: StageRequest) -> float:
         """Return how many stages go first here; of a queue that others serve too, the share of these seats."""
-        kind = kind_of(request.queue)
+        kind = get_kind(request.queue)
         me = (kind, request.agent)
         mine = self._backlogs.get(me)
         at = self.snapshot.find_virtual_time(request)
@@ -371,14 +371,14 @@ def _share_of(takers: Sequence[SeatLoad], names: set[str]) -> float:
     return ours / sum(seat.concurrency for seat in takers) if ours else 0.0
 
 
-def combine_services(services: Sequence[Service]) -> Service:
+def combine_services(services: Sequence[ServiceTime]) -> ServiceTime:
     """Return several measurements as one, weighted by their numbers of stages."""
     n = sum(service.n for service in services)
 
     def mean(values: Iterable[float]) -> float:
         return sum(value * service.n for value, service in zip(values, services, strict=True)) / n
 
-    return Service(
+    return ServiceTime(
         n=n,
         mean=mean(service.mean for service in services),
         p50=mean(service.p50 for service in services),
@@ -469,7 +469,7 @@ def _read_pending(
         for (queue, cls), agents in zip(classes, pipe.execute() if classes else (), strict=True)
         for agent in agents
     ]
-    kinds = sorted({kind_of(queue) for queue, _, _ in sets} | {kind_of(queue) for queue in queues})
+    kinds = sorted({get_kind(queue) for queue, _, _ in sets} | {get_kind(queue) for queue in queues})
     pipe = client.pipeline(transaction=False)
     for queue, cls, agent in sets:
         pipe.zcard(keys("waiting", queue, cls, agent))
@@ -501,5 +501,5 @@ def _read_pending(
 
 def _virtual_time_fields(kind: str, queues: list[str], sets: list[tuple[str, str, str]]) -> list[str]:
     """Return the fields of a kind's virtual times: the kind, its queues, the agents that wait."""
-    agents = {agent for queue, _, agent in sets if kind_of(queue) == kind}
-    return ["*", *(f"*{queue}" for queue in queues if kind_of(queue) == kind), *sorted(agents)]
+    agents = {agent for queue, _, agent in sets if get_kind(queue) == kind}
+    return ["*", *(f"*{queue}" for queue in queues if get_kind(queue) == kind), *sorted(agents)]

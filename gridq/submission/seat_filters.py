@@ -15,7 +15,7 @@ ONLY = "="
 """
 
 
-def kept_apart(
+def find_excluded_seats(
     steps: Mapping[int, Sequence[str]], seats: Sequence[Advertisement], options: JobOptions
 ) -> dict[int, list[list[str]]]:
     """Step → for each of its queues the seats that may not take it from there, of the steps (number → its

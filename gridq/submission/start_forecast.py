@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gridq.protocol.models import Service
-from gridq.protocol.queue_names import kind_of
-from gridq.protocol.running_times import MEMORY, NINETY
+from gridq.protocol.models import ServiceTime
+from gridq.protocol.queue_names import get_kind
+from gridq.protocol.running_times import MEMORY_STAGES, P90_DEVIATIONS
 from gridq.submission.queue_snapshot import (
     QueueSnapshot,
     SeatGroup,
@@ -27,8 +27,8 @@ STAGES_PER_SLOT = 4
 """Stages of each slot that are simulated one by one; the others count by the slots' rates."""
 
 ORDER_ERROR = 0.15
-"""The error of the order, as a part of the wait: on seats of several queues, whose turn it is is only known on
-average.
+"""The error of the order, as a part of the wait: on seats of several queues, whose turn it is is only known
+on average.
 """
 
 SPREAD_FACTOR = 1.2
@@ -41,13 +41,13 @@ MIN_STAGE_SECONDS = 1e-6
 class StartForecast:
     """When a stage would start, in seconds from now.
 
-    `position`: its place among the stages that its `concurrency` slots can serve, from 1; None if no seat takes
-    it. In eight of ten cases it starts between `low` and `high`. `p50`, `low` and `high` are None if no seat
-    takes it, or nobody has measured how long stages take. `rate`: stages that its slots start in a second.
-    `bottleneck`: what it waits for, empty if it would start at once. `resets_in`: seconds until a window resets,
-    before which none of its seats' budgets has room for it, whatever ends meanwhile; 0 if one may have.
-    `faster_queue`: another queue that would run it now. `as_interactive`: the forecast of a batch stage, were it
-    interactive.
+    `position`: its place among the stages that its `concurrency` slots can serve, from 1; None if no seat
+    takes it. In eight of ten cases it starts between `low` and `high`. `p50`, `low` and `high` are None if no
+    seat takes it, or nobody has measured how long stages take. `rate`: stages that its slots start in a
+    second. `bottleneck`: what it waits for, empty if it would start at once. `resets_in`: seconds until a
+    window resets, before which none of its seats' budgets has room for it, whatever ends meanwhile; 0 if one
+    may have. `faster_queue`: another queue that would run it now. `as_interactive`: the forecast of a batch
+    stage, were it interactive.
     """
 
     queue: str
@@ -102,7 +102,7 @@ def forecast_with_alternatives(snapshot: QueueSnapshot, request: StageRequest) -
 def find_faster_queue(snapshot: QueueSnapshot, request: StageRequest) -> str | None:
     """Return a queue of the same kind that would run a stage now: a family, or the kind's `any`; else None."""
     serving = {seat.seat for seat in snapshot.seats if request.queue in seat.queues}
-    kind = kind_of(request.queue)
+    kind = get_kind(request.queue)
     seats_of: dict[str, set[str]] = defaultdict(set)
     for seat in snapshot.seats:
         for queue in seat.queues:
@@ -112,7 +112,7 @@ def find_faster_queue(snapshot: QueueSnapshot, request: StageRequest) -> str | N
         queue
         for queue, seats in seats_of.items()
         if queue != request.queue
-        and kind_of(queue) == kind
+        and get_kind(queue) == kind
         and (queue == f"{kind}:any" or (serving and seats > serving))
         and any(free[seat] for seat in seats)
         and forecast_start(snapshot, replace(request, queue=queue)).is_now
@@ -129,7 +129,7 @@ def _forecast_group(group: SeatGroup, request: StageRequest) -> StartForecast:
     if pace.rate is None or not pace.is_complete:
         return StartForecast(request.queue, position, group.concurrency, None, None, None, "", pace.rate)
     start = _estimate_start(pace, position)
-    margin = SPREAD_FACTOR * NINETY * _estimate_deviation(start, position, position - group.free, pace)
+    margin = SPREAD_FACTOR * P90_DEVIATIONS * _estimate_deviation(start, position, position - group.free, pace)
     earliest = min(seat.back_in or 0.0 for seat in group.seats) if group.after_reset else 0.0
     low = max(start - margin, earliest)
     if any(seat.is_reserved and not seat.running for seat in group.seats):
@@ -184,8 +184,8 @@ class Pace:
 
     `is_complete`: all of them were measured. `slots`: for each slot when it is free, and the seconds from one
     stage to the next after that, the first to be free first. `rate`: stages a second. `variation`: standard
-    deviation of a stage's time by its mean; `measured`: the number of stages it comes from. `rate_limited`: the
-    seats that their requests per minute slow down.
+    deviation of a stage's time by its mean; `measured`: the number of stages it comes from. `rate_limited`:
+    the seats that their requests per minute slow down.
     """
 
     is_complete: bool
@@ -218,7 +218,7 @@ def _find_pace(group: SeatGroup, request: StageRequest) -> Pace:
     return pace
 
 
-def _estimate_service(snapshot: QueueSnapshot, seat: SeatLoad, mix: Mapping[str, float]) -> Service | None:
+def _estimate_service(snapshot: QueueSnapshot, seat: SeatLoad, mix: Mapping[str, float]) -> ServiceTime | None:
     """Estimate how long a stage of the `mix` (queue → count) takes a slot of the seat; None: not measured."""
     parts = []
     for queue, count in mix.items():
@@ -229,7 +229,7 @@ def _estimate_service(snapshot: QueueSnapshot, seat: SeatLoad, mix: Mapping[str,
             return None
         parts.append((service, count))
     total = sum(count for _, count in parts)
-    return Service(
+    return ServiceTime(
         n=sum(service.n for service, _ in parts),
         mean=sum(service.mean * count for service, count in parts) / total,
         p50=sum(service.p50 * count for service, count in parts) / total,
@@ -237,14 +237,14 @@ def _estimate_service(snapshot: QueueSnapshot, seat: SeatLoad, mix: Mapping[str,
     )
 
 
-def _find_period(seat: SeatLoad, service: Service) -> float:
+def _find_period(seat: SeatLoad, service: ServiceTime) -> float:
     """Return the seconds from one stage of a slot to its next: its run time, or what the rate limit allows."""
     by_rate = seat.concurrency * 60 / seat.per_minute if seat.per_minute else 0.0
     return max(service.mean, by_rate, MIN_STAGE_SECONDS)
 
 
 def _find_free_times(
-    snapshot: QueueSnapshot, known: Sequence[tuple[SeatLoad, Service]]
+    snapshot: QueueSnapshot, known: Sequence[tuple[SeatLoad, ServiceTime]]
 ) -> list[tuple[float, float]]:
     """Return for each slot (when it is free, seconds from one stage to the next after that).
 
@@ -282,16 +282,16 @@ def _estimate_deviation(start: float, position: int, ends: int, pace: Pace) -> f
     It has three parts: the `ends` stages that must end first; the mean, which comes from so many stages only;
     and the order. Times that were measured seldom are taken to vary more than they did.
     """
-    measured, rate = min(pace.measured, MEMORY), pace.rate or 1.0
+    measured, rate = min(pace.measured, MEMORY_STAGES), pace.rate or 1.0
     variation = max(pace.variation, 1 / math.sqrt(measured))
     of_stages = variation * math.sqrt(max(ends, 1)) / rate
     of_order = math.hypot(start * ORDER_ERROR, 0.5 / rate) if position > 1 else 0.0
     return math.hypot(of_stages, start * variation / math.sqrt(measured), of_order)
 
 
-def _find_variation(service: Service) -> float:
+def _find_variation(service: ServiceTime) -> float:
     """Return standard deviation by mean, of log-normal run times."""
     if service.p50 <= 0:
         return 0.0
-    sigma = math.log(max(service.p90 / service.p50, 1.0)) / NINETY
+    sigma = math.log(max(service.p90 / service.p50, 1.0)) / P90_DEVIATIONS
     return math.sqrt(math.expm1(min(sigma * sigma, 20.0)))

@@ -5,7 +5,6 @@ waits is told for which budget.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,20 +14,20 @@ from typing import Any
 import pytest
 
 from gridq import stages
-from gridq.cli.commands.explain import examine
+from gridq.cli.commands.explain import explain_graph
 from gridq.client import BrokerClient
 from gridq.errors import DeadlineExceeded, DeadlineUnreachable, QueueTimeout, WaitTimeout
 from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
 from gridq.limits.verification import verify
 from gridq.profiles.profile import StageContext
-from gridq.protocol.meters import UsageEstimate, Meter
+from gridq.protocol.meters import Meter, UsageEstimate
 from gridq.protocol.models import Json, Limit, SeatTerms, StageCall
 from gridq.seats.registry import LiveSeat, read_live_seats
 from gridq.submission.admission import Admission
-from gridq.submission.live_forecast import Lookout
-from gridq.submission.queue_snapshot import Ask
-from gridq.submission.start_forecast import Forecast
+from gridq.submission.live_forecast import LiveForecast
+from gridq.submission.queue_snapshot import StageRequest
+from gridq.submission.start_forecast import StartForecast
 from tests.builders import stage
 from tests.conftest import GridEnv
 from tests.fakes.openai_server import OpenAIServer
@@ -109,7 +108,7 @@ def explained(desk: Desk) -> list[dict[str, Any]]:
     """The steps of such a job, as `gridq explain` shows them."""
     config = desk.grid.config
     with BrokerClient(config.broker_url.get_secret_value(), config=config) as client:
-        return list(examine(client, json.dumps(ASK), config)["steps"])
+        return list(explain_graph(client, json.dumps(ASK), config)["steps"])
 
 
 def test_slots_side_by_side_never_overdraw(desk: Desk) -> None:
@@ -158,7 +157,7 @@ def test_what_seats_share_is_named_to_who_waits_for_it(desk: Desk, bearer: str, 
     desk.api.go_on.set()
     wait_for(lambda: desk.meter(bearer, "requests/5h").used == 2)
     wait_for(lambda: f"{told} left of 2 requests in 5h, until " in desk.grid.client.waits_for(late))
-    sleep_over(desk.grid.client.admission.foresight.lookout)
+    sleep_over(desk.grid.client.admission.forecast)
     with pytest.raises(DeadlineUnreachable) as refused:  # no second is waited for what cannot be
         desk.ask(1, queue_timeout=2_000)
     assert f"{told} left of 2 requests in 5h, until " in str(refused.value.reason)
@@ -182,22 +181,22 @@ def test_tokens_a_minute_are_held_before_they_are_used(desk: Desk) -> None:
     assert desk.meter("own", "tokens/1m").reserved == 0
 
 
-def test_what_is_foretold_is_what_the_claim_finds(desk: Desk) -> None:
+def test_the_forecast_agrees_with_the_claim(desk: Desk) -> None:
     """The budget is of three such answers, or of one that is as long as they together."""
-    look = desk.grid.client.admission.foresight.lookout
+    look = desk.grid.client.admission.forecast
 
-    def foretold(tokens: int) -> Forecast:
+    def forecast(tokens: int) -> StartForecast:
         expects = UsageEstimate(4, tokens)
-        wait_for(lambda: look.forecast(Ask("llm:any", "ann", expects=expects)).position is not None)
-        return look.forecast(Ask("llm:any", "ann", expects=expects))
+        wait_for(lambda: look.forecast(StageRequest("llm:any", "ann", expects=expects)).position is not None)
+        return look.forecast(StageRequest("llm:any", "ann", expects=expects))
 
     desk.may(Limit(resource="money", window="5h", amount=3_100))
     jobs = desk.ask(2)
     wait_for(lambda: desk.seat.busy == 2)
     sleep_over(look)
-    assert foretold(100).now
-    held = foretold(200)
-    assert (held.now, held.turns_in) == (False, 0.0)  # one of the two may use less
+    assert forecast(100).is_now
+    held = forecast(200)
+    assert (held.is_now, held.resets_in) == (False, 0.0)  # one of the two may use less
     assert "m.llm has $0.00" in held.bottleneck
     assert desk.ask(1, queue_timeout=30)
     desk.api.go_on.set()
@@ -206,17 +205,17 @@ def test_what_is_foretold_is_what_the_claim_finds(desk: Desk) -> None:
     wait_for(lambda: not desk.seat.busy)
     sleep_over(look)
     left = desk.meter("own", "money/5h").remaining
-    assert foretold(left // 10 - 1).now
-    dry = foretold(left // 10 + 1)
-    assert 0 < dry.turns_in <= 5 * 3600
+    assert forecast(left // 10 - 1).is_now
+    dry = forecast(left // 10 + 1)
+    assert 0 < dry.resets_in <= 5 * 3600
     assert "m.llm has $0.00" in dry.bottleneck
     graph = {"root": stage("llm_complete", prompt="one", max_tokens=left // 10 + 1)}
     with pytest.raises(DeadlineUnreachable) as caught:
-        desk.ask(1, graph, deadline=0.5 * dry.turns_in)
+        desk.ask(1, graph, deadline=0.5 * dry.resets_in)
     assert caught.value.reason == caught.value.details["bottleneck"]
     assert "m.llm has $0.00" in str(caught.value.reason)
 
 
-def sleep_over(look: Lookout) -> None:
-    """Let it look anew."""
-    look._begun = -math.inf
+def sleep_over(look: LiveForecast) -> None:
+    """Let it read again."""
+    look._cache.forget()

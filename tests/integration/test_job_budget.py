@@ -9,7 +9,7 @@ import pytest
 
 from gridq.errors import JobBudgetExceeded
 from gridq.jobs.record import JobOptions
-from gridq.submission.inbox import keep_long
+from gridq.submission.request import JobRequest
 from tests.builders import seq, stage
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
@@ -36,11 +36,12 @@ def test_a_job_ends_with_the_stage_that_goes_over(grid: LocalGrid) -> None:
 
 def test_a_job_that_is_estimated_at_more_is_refused_and_leaves_nothing(grid: LocalGrid) -> None:
     admission = grid.client.admission
-    split = replace(admission.split(b'{"root": {"op": "Stage", "id": "bench_echo"}}'), micro_dollars=10_001)
+    graph = b'{"root": {"op": "Stage", "id": "bench_echo"}}'
+    admission._compiled[graph] = replace(admission.compile(graph), micro_dollars=10_001)
     about = JobOptions(budget_cents=1)
-    value = keep_long(grid.scripts, "j", b'"' + b"x" * 200 + b'"', about)
+    value = b'"' + b"x" * 200 + b'"'
     with pytest.raises(JobBudgetExceeded) as caught:
-        admission.admit("j", split, value, about)
+        admission.admit(JobRequest("j", graph, value, about))
     assert caught.value.fix == "submit it with a budget_cents of 1.0001 or more"
     left = list(grid.scripts.client.scan_iter(f"{grid.config.prefix}.*:j*"))
     assert left == []

@@ -16,7 +16,7 @@ from gridq.errors import DeadlineUnreachable, GridError, NoLiveSeat, QueueDroppe
 from gridq.jobs.record import End, JobOptions
 from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
-from gridq.protocol.models import Advertisement, Limit, Service, Usage
+from gridq.protocol.models import Advertisement, Limit, ServiceTime, Usage
 from gridq.router.router import Router
 from gridq.seats import registry
 from gridq.store.connection import now_ms
@@ -38,7 +38,7 @@ TOLD = {"capability", "bottleneck", "position", "starts_in", "retry_after", "fix
 @pytest.fixture
 def client(grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client of a grid with one seat, of one slot, that takes nothing by itself."""
-    monkeypatch.setattr("gridq.submission.live_forecast.FRESH", 0.0)
+    monkeypatch.setattr("gridq.submission.live_forecast.SNAPSHOT_TTL_SECONDS", 0.0)
     with Client(grid_env.url, config=grid_env.settings) as made:
         made._admission = Admission(made.scripts, grid_env.settings, {"bench": BenchProfile()})
         join(made.scripts, "m.a", ANY, WIDE)
@@ -50,7 +50,7 @@ def join(
 ) -> None:
     """Make a seat live whose stages take so long."""
     scripts.register(seat, "i", host="h", concurrency=1, queues=queues, ttl_ms=60_000, limits=limits)
-    found = {} if took is None else {q: Service(n=50, mean=took, p50=took, p90=took) for q in queues}
+    found = {} if took is None else {q: ServiceTime(n=50, mean=took, p50=took, p90=took) for q in queues}
     ad = Advertisement(
         seat=seat, machine="m", worker=f"{seat}@m", incarnation="i", kind="bench", concurrency=1,
         queues=list(queues), capability={"slugs": ["one"]}, service=found,
@@ -143,12 +143,12 @@ def test_a_job_that_is_there_already_is_no_second_one_however_late_it_is(client:
 
 def test_a_free_queue_is_asked_for_in_two_questions_and_without_a_deadline_in_none(client: Client) -> None:
     client.scripts.claim("m.a", "i", "0", "n0")  # it looked for work, and found none
-    split = client.admission.split(json.dumps(ECHO).encode())
-    check = client.admission.foresight.check
+    compiled = client.admission.compile(json.dumps(ECHO).encode())
+    check = client.admission.forecast.check
     watched: Any = SimpleNamespace(client=client.redis)
 
     def asked(**options: Any) -> int:
-        return commands(watched, lambda: check("j", split.starts, JobOptions(**options), {}))
+        return commands(watched, lambda: check("j", compiled.first_stages, JobOptions(**options), {}))
 
     assert asked() == 0
     assert 6 <= asked(deadline=1.0) <= 7, "and a PING where the connection was idle for long"

@@ -15,6 +15,7 @@ from gridq.seats import registry
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
 from gridq.submission.admission import Admission
+from gridq.submission.request import JobRequest
 from tests.conftest import GridEnv
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
@@ -59,11 +60,15 @@ def admission(scripts: Scripts, grid_env: GridEnv, effect: dict[str, Any]) -> Ad
         "effects": [effect],
         "implementation": "gpu:x",
     }
-    made._grid = made._local.extended([StageSpec.from_json(spec)])
+    made._catalogue = made._local_catalogue.extended([StageSpec.from_json(spec)])
     return made
 
 
 GRAPH = b'{"root": {"op": "Stage", "id": "on_gpu"}}'
+
+
+def request(job: str, **options: Any) -> JobRequest:
+    return JobRequest(job, GRAPH, b"1", JobOptions(**options))
 
 
 def effect(memory_mb: int = 20_000, compute_cap: str = "7.0") -> dict[str, Any]:
@@ -72,7 +77,7 @@ def effect(memory_mb: int = 20_000, compute_cap: str = "7.0") -> dict[str, Any]:
 
 def test_only_the_seats_that_meet_it_are_asked(scripts: Scripts, grid_env: GridEnv) -> None:
     made = admission(scripts, grid_env, effect(compute_cap="8.0"))
-    made.admit("j", made.split(GRAPH), b"1", JobOptions())
+    made.admit(request("j"))
     assert scripts.claim("m.old", "i", "i.0", "n") == "none"
     claim = scripts.claim("m.new", "i", "i.0", "n")
     assert isinstance(claim, Claim)
@@ -84,13 +89,13 @@ def test_where_none_meets_it_the_job_is_refused_with_what_each_lacks(
 ) -> None:
     made = admission(scripts, grid_env, effect(compute_cap="12.0"))
     with pytest.raises(NoLiveSeat, match=r"compute capability 12\.0, cuda:0 has 10\.0"):
-        made.admit("j", made.split(GRAPH), b"1", JobOptions())
+        made.admit(request("j"))
     assert not grid_env.client.exists(scripts.keys("job", "j"))
 
 
 def test_a_submitter_may_wait_for_one_that_will(scripts: Scripts, grid_env: GridEnv) -> None:
     made = admission(scripts, grid_env, effect(compute_cap="12.0"))
-    assert made.admit("j", made.split(GRAPH), b"1", JobOptions(wait_for_seat=True))
+    assert made.admit(request("j", wait_for_seat=True))
     scripts.sweep()
     assert scripts.claim("m.new", "i", "i.0", "n") == "none"
     scripts.register("m.next", "i", host="h", concurrency=1, queues=[QUEUE], ttl_ms=60_000)
@@ -99,17 +104,16 @@ def test_a_submitter_may_wait_for_one_that_will(scripts: Scripts, grid_env: Grid
 
 def test_a_demand_that_all_meet_leaves_nobody_out(scripts: Scripts, grid_env: GridEnv) -> None:
     made = admission(scripts, grid_env, effect())
-    made.admit("j", made.split(GRAPH), b"1", JobOptions())
+    made.admit(request("j"))
     assert isinstance(scripts.claim("m.old", "i", "i.0", "n"), Claim)
 
 
 def test_the_seats_are_not_read_again_for_each_job(scripts: Scripts, grid_env: GridEnv) -> None:
     made = admission(scripts, grid_env, effect(compute_cap="8.0"))
-    split = made.split(GRAPH)
-    made.admit("j0", split, b"1", JobOptions())
+    made.admit(request("j0"))
     before = grid_env.client.info("commandstats")["cmdstat_mget"]["calls"]
     for number in range(1, 4):
-        made.admit(f"j{number}", split, b"1", JobOptions())
+        made.admit(request(f"j{number}"))
     after = grid_env.client.info("commandstats")["cmdstat_mget"]["calls"]
     assert after - before == 3  # the script's own: no advertisement
     assert scripts.claim("m.old", "i", "i.0", "n") == "none"
@@ -124,6 +128,6 @@ def test_a_seat_that_has_just_joined_is_looked_for_before_a_job_is_refused(
     assert isinstance(text, bytes)
     client.delete(keys("advertisement", "m.new"))
     with pytest.raises(NoLiveSeat):
-        made.admit("j", made.split(GRAPH), b"1", JobOptions())
+        made.admit(request("j"))
     client.set(keys("advertisement", "m.new"), text, px=10_000)
-    assert made.admit("j", made.split(GRAPH), b"1", JobOptions()) == "j"
+    assert made.admit(request("j")).job == "j"

@@ -24,8 +24,8 @@ from gridq.gateway.streaming.pipe import Pipe
 from gridq.gateway.streaming.relay import ADMITTED_SILENCE_SECONDS, Relay
 from gridq.jobs.record import End, JobOptions, check_job_id, make_job_id
 from gridq.jobs.waiting import BLOCK_SECONDS, build_not_found_error
-from gridq.protocol.models import Row
-from gridq.protocol.money import total
+from gridq.protocol.models import HistoryRow
+from gridq.protocol.money import sum_costs
 from gridq.store import values
 from gridq.store.connection import CONNECT_TIMEOUT, connect_async, hurry, translated
 from gridq.submission.admission import Admission
@@ -44,7 +44,7 @@ class EndedJob:
     """How a job ended, with its stored answer or error, and the rows of its stages."""
 
     end: End
-    rows: list[Row]
+    rows: list[HistoryRow]
 
 
 class GridConnection:
@@ -61,8 +61,8 @@ class GridConnection:
         self.pipe = Pipe(
             connect_async(self.client.url, name="gridq-gateway", timeout=CONNECT_TIMEOUT, retry=False)
         )
-        self.relay = Relay(self.redis, self.keys, self.pipe, buffer=options.buffer)
-        self.admission_wait = AdmissionWait(self.redis, self.keys, options.hold)
+        self.relay = Relay(self.redis, self.keys, self.pipe, buffer=options.stream_buffer)
+        self.admission_wait = AdmissionWait(self.redis, self.keys, options.admission_wait)
         self.orphaned_jobs = OrphanedJobs(self.cancel)
         self._admission: Admission | None = None
         self.closing = False
@@ -236,7 +236,7 @@ class GridConnection:
         return await self.call(self.client.cancel, job)
 
 
-def cost_cents(rows: list[Row]) -> float | None:
+def cost_cents(rows: list[HistoryRow]) -> float | None:
     """What the stages of a job cost together, in cents; None where no price is known for what they used."""
-    micro = total(row.micro_dollars for row in rows)
+    micro = sum_costs(row.micro_dollars for row in rows)
     return None if micro is None else micro / 10_000

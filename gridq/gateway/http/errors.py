@@ -1,14 +1,14 @@
-"""GridError to HTTP: which status each code has, and how each API format words an error.
+"""Turn a GridError into an HTTP response: its status, its headers and a body in the API's own format.
 
-| path | shape |
+| path | format of the body |
 |---|---|
 | `/v1/messages…` | Anthropic's: `{"type": "error", "error": {"type", "message", …}, "request_id"}` |
 | `/v1/…` | OpenAI's: `{"error": {"message", "type", "param", "code", …}}` |
-| all else | the grid's own: `{"error": {"code", "message", "path", "expected", "fix", …}}` |
+| all others | gridq's own: `{"error": {"code", "message", "path", "expected", "fix", …}}` |
 
-All three carry the stable code, the details and the request's id; 429 and 503 the fields of
-`gridq.submission.live_forecast.explain` and, where waiting helps, Retry-After. What only the operator may
-know (the server's address, a traceback) stands in the log, under the request's id.
+Each body has the error's stable code, its details and the request's ID. 429 and 503 also say which limit
+applies and when to retry (`gridq.submission.refusal_details`). Details that only the operator may see, such
+as the address of the Redis server or a traceback, go to the log under the same request ID.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gridq.errors import (
 )
 from gridq.protocol.models import Json
 from gridq.store.connection import translate
-from gridq.submission.live_forecast import explain
+from gridq.submission.refusal_details import explain_refusal
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ STATUSES: Mapping[str, int] = {
     "value.not_json": 400,
     "workers.full": 503,
 }
-"""The status of each code, which those of its subclasses share unless they stand here too."""
+"""The status of each code. A subclass has the status of its base class unless it is listed itself."""
 
 OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 ANTHROPIC_TYPES = {
@@ -116,37 +116,39 @@ ANTHROPIC_TYPES = {
 }  # fmt: skip
 
 RETRYABLE_STATUSES = (429, 503)
-"""After these another time may do, or a small change: they say what
-`gridq.submission.live_forecast.explain` tells.
+"""Statuses after which a retry may succeed. Their bodies carry the details of
+`gridq.submission.refusal_details`.
 """
 
 MAX_RETRY_AFTER_SECONDS = 31 * 86_400
 
 FINAL_CODES = ("quota.", "auth.key", "auth.scope", "auth.origin", "auth.open", "job.cancelled", "job.idempotency")
-"""Beginnings of the codes after which the same request fails again: the clients are told not to repeat it."""
+"""Prefixes of the codes for which a retry of the same request fails again. Clients get `x-should-retry:
+false`.
+"""
 
 OPERATOR_DETAILS = frozenset({"endpoint"})
-"""Details that only the operator may know: they stand in the gateway's log, and `gridq job` shows them."""
+"""Details that only the operator may see: in the gateway's log and in `gridq job`."""
 
 CLOSING_STATUSES = frozenset({408, 413, 431})
-"""After these the connection ends: what was not read of the request must not be waited for."""
+"""Statuses that close the connection, so that the unread rest of the request does not keep it open."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _CLIENT_ERRORS = range(400, 500)
 
 
 def status_of(error: GridError) -> int:
-    """The HTTP status of an error.
+    """Return the HTTP status of an error.
 
-    An endpoint's own 4xx, which a failed stage has as `details["status"]`, stays what it is; where every seat
-    was refused by its provider's rate limit, it is 429. NoLiveSeat is 404 where `details["served"]` is False:
-    nobody ever served that. QueueFull is 400 where no waiting helps: at once more stages are ready than may
-    ever stand in the queue.
+    A failed stage keeps its endpoint's own 4xx, from `details["status"]`. If the rate limit of a
+    provider refused every seat, the status is 429. NoLiveSeat is 404 if `details["served"]` is False,
+    because no seat ever served that queue. QueueFull is 400 if the job alone has more ready stages than
+    the queue may hold, because waiting does not help.
     """
-    told = error.details.get("status")
-    if error.code == "stage.failed" and isinstance(told, int) and told in _CLIENT_ERRORS:
-        return told
-    if error.code == "stage.attempts_exhausted" and told == 429:
+    reported = error.details.get("status")
+    if error.code == "stage.failed" and isinstance(reported, int) and reported in _CLIENT_ERRORS:
+        return reported
+    if error.code == "stage.attempts_exhausted" and reported == 429:
         return 429
     if isinstance(error, NoLiveSeat) and error.details.get("served") is False:
         return 404
@@ -162,8 +164,10 @@ def status_of(error: GridError) -> int:
 
 
 def retry_after(error: GridError, status: int | None = None) -> int | None:
-    """Whole seconds, rounded up, after which it is worth asking again; None where the header is not sent:
-    with another status than LATER, or where no waiting helps.
+    """Return the value of the Retry-After header: whole seconds, rounded up.
+
+    None if the header is not sent: for a status other than RETRYABLE_STATUSES, or if waiting does not
+    help.
     """
     if (status_of(error) if status is None else status) not in RETRYABLE_STATUSES:
         return None
@@ -172,43 +176,51 @@ def retry_after(error: GridError, status: int | None = None) -> int | None:
 
 
 def openai_error(error: GridError, request_id: str) -> dict[str, Json]:
-    """`{"error": {"message", "type", "param", "code", …the details, "request_id"}}`."""
-    status, told = status_of(error), _public_record(error)
+    """Return the body for OpenAI's clients.
+
+    `{"error": {"message", "type", "param", "code", …details, "request_id"}}`.
+    """
+    status, record = status_of(error), _public_record(error)
     kind = OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if error.code.startswith("quota."):
         kind = "insufficient_quota"
-    details = told["details"]
-    param = details.get("param") or details.get("path")  # the client's own field, where the seat names it
-    base = {"message": _full_message(told), "type": kind, "param": param}
-    return {"error": {**base, "code": told["code"], **_extra_details(told, base), "request_id": request_id}}
+    details = record["details"]
+    param = details.get("param") or details.get("path")  # the field of the client's body, if the seat names it
+    base = {"message": _full_message(record), "type": kind, "param": param}
+    return {"error": {**base, "code": record["code"], **_extra_details(record, base), "request_id": request_id}}
 
 
 def anthropic_error(error: GridError, request_id: str) -> dict[str, Json]:
-    """`{"type": "error", "error": {"type", "message", "code", …the details}, "request_id"}`."""
-    told = _public_record(error)
+    """Return the body for Anthropic's clients.
+
+    `{"type": "error", "error": {"type", "message", "code", …details}, "request_id"}`.
+    """
+    record = _public_record(error)
     kind = ANTHROPIC_TYPES.get(status_of(error), "invalid_request_error")
-    base = {"type": kind, "message": _full_message(told), "code": told["code"]}
-    return {"type": "error", "error": {**base, **_extra_details(told, base)}, "request_id": request_id}
+    base = {"type": kind, "message": _full_message(record), "code": record["code"]}
+    return {"type": "error", "error": {**base, **_extra_details(record, base)}, "request_id": request_id}
 
 
 def grid_error(error: GridError, request_id: str) -> dict[str, Json]:
-    """`{"error": {"code", "message", …the details, "request_id"}}`; where an agent's money is used up with
-    noether's `remaining_cents` and `requested_cents` beside it.
+    """Return gridq's own body: `{"error": {"code", "message", …details, "request_id"}}`.
+
+    If an agent or a team has no money left, noether's `remaining_cents` and `requested_cents` stand
+    beside `error`.
     """
-    told = _public_record(error)
-    base = {"code": told["code"], "message": told["message"]}
-    body: dict[str, Json] = {"error": {**base, **_extra_details(told, base), "request_id": request_id}}
+    record = _public_record(error)
+    base = {"code": record["code"], "message": record["message"]}
+    body: dict[str, Json] = {"error": {**base, **_extra_details(record, base), "request_id": request_id}}
     if error.code in ("quota.agent_money", "quota.team_money"):
-        limit, used, held, needed = (
+        limit, used, reserved, needed = (
             _number(error.details.get(n)) for n in ("limit", "used", "reserved", "needed")
         )
-        body["remaining_cents"] = max(0, math.floor((limit - used - held) / 10_000))
+        body["remaining_cents"] = max(0, math.floor((limit - used - reserved) / 10_000))
         body["requested_cents"] = math.ceil(needed / 10_000)
     return body
 
 
 def format_error(path: str, error: GridError, request_id: str) -> dict[str, Json]:
-    """The error as the API format of `path` words it."""
+    """Return the error's body in the API format of `path`."""
     if path.startswith("/v1/messages"):
         return anthropic_error(error, request_id)
     if path.startswith("/v1/"):
@@ -217,14 +229,14 @@ def format_error(path: str, error: GridError, request_id: str) -> dict[str, Json
 
 
 def headers_of(error: GridError, request_id: str) -> dict[str, str]:
-    """The headers that go with an error's body."""
+    """Return the headers that go with an error's body."""
     status = status_of(error)
     headers = {"x-request-id": request_id, "x-gridq-code": error.code}
     after = retry_after(error, status)
     if after is not None:
         headers["retry-after"] = str(after)
     if error.code.startswith(FINAL_CODES):
-        headers["x-should-retry"] = "false"  # what both official clients heed
+        headers["x-should-retry"] = "false"  # both official clients honor it
     if status == 401:
         headers["www-authenticate"] = 'Bearer realm="gridq"'
     if status in CLOSING_STATUSES:
@@ -233,7 +245,7 @@ def headers_of(error: GridError, request_id: str) -> dict[str, str]:
 
 
 def error_response(request: Request, error: GridError, headers: Mapping[str, str] | None = None) -> Response:
-    """The whole response to a request that ended with `error`; logged where it is the grid's own fault."""
+    """Return the response to a request that failed with `error`. Logs what the client may not see."""
     request_id, status = request_id_of(request), status_of(error)
     log_error(request, error)
     body = json.dumps(format_error(request.url.path, error, request_id), separators=(",", ":")).encode()
@@ -243,51 +255,62 @@ def error_response(request: Request, error: GridError, headers: Mapping[str, str
 
 
 def gateway_stopping() -> GatewayStops:
-    """What a gateway says that stops."""
-    details = {"bottleneck": "this gateway, which stops", "retry_after": 1.0, "fix": "ask another one"}
-    return GatewayStops("The gateway stops", details)
+    """Return the error of a gateway that is shutting down."""
+    details = {
+        "bottleneck": "this gateway, which is shutting down",
+        "retry_after": 1.0,
+        "fix": "retry at another gateway",
+    }
+    return GatewayStops("The gateway is shutting down", details)
 
 
 def log_error(request: Request, error: GridError) -> None:
-    """Log what an error says that its request is not told."""
+    """Log the parts of an error that the client may not see."""
     hidden = {name: str(error.details[name]) for name in OPERATOR_DETAILS & error.details.keys()}
     if isinstance(error, BrokerError):
         log.warning("a request failed", extra=log_fields(request, error=str(error)))
-    elif hidden:  # of what clients can bring about no more than a line of INFO
+    elif hidden:  # only INFO: clients can cause these at will
         log.info("a request failed", extra=log_fields(request, error=str(error), **hidden))
 
 
 def redact_record(record: dict[str, Any]) -> dict[str, Any]:
-    """An error's record without what only the operator may know."""
+    """Return an error's record without the details that only the operator may see."""
     details = record.get("details") or {}
-    return {**record, "details": {name: told for name, told in details.items() if name not in OPERATOR_DETAILS}}
+    return {
+        **record,
+        "details": {name: value for name, value in details.items() if name not in OPERATOR_DETAILS},
+    }
 
 
 def request_id_of(request: Request) -> str:
-    """The id of a request: the client's own `x-request-id` where it is a plain one, else a new one; the same
-    each time it is asked for.
+    """Return the ID of a request: the client's `x-request-id` if it is well-formed, else a new one.
+
+    Repeated calls return the same ID.
     """
-    found: str | None = getattr(request.state, "request_id", None)
-    if found is None:
-        found = request.state.request_id = new_request_id(request.headers.get("x-request-id", ""))
-    return found
+    request_id: str | None = getattr(request.state, "request_id", None)
+    if request_id is None:
+        request_id = request.state.request_id = new_request_id(request.headers.get("x-request-id", ""))
+    return request_id
 
 
 def log_fields(request: Request, **more: str) -> dict[str, Any]:
-    """What a log line about a request says beside its event: its id and, once that is known, who asks: the
-    agent, or the key by its id.
+    """Return the fields of a log line about a request: its ID, `more` and, once known, the caller.
+
+    The caller is an agent's name, with the ID of its API key if it has one.
     """
     caller = getattr(request.state, "caller", "")
     return {"gridq": {"request": request_id_of(request), **({"caller": caller} if caller else {}), **more}}
 
 
 def new_request_id(given: str = "") -> str:
-    """`given` where it is 1 to 128 letters, digits, `_`, `.`, `:` or `-`, else `req_` and 24 hex digits."""
+    """Return `given` if it is 1 to 128 letters, digits, `_`, `.`, `:` or `-`, else `req_` and 24 hex
+    digits.
+    """
     return given if _ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
 
 
 def install(app: FastAPI) -> None:
-    """Answer every exception of `app` in the shape of the path's API format; none shows a traceback."""
+    """Answer every exception of `app` in the API format of its path. No response shows a traceback."""
     app.add_exception_handler(GridError, _handle_grid_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
@@ -297,9 +320,13 @@ def install(app: FastAPI) -> None:
 
 
 async def handle_unexpected(request: Request, exc: Exception) -> Response:
-    """The answer to an exception that nobody expected; the log has it with the request's id."""
-    log.error("a request failed by a fault of the gateway", exc_info=exc, extra=log_fields(request))
-    return error_response(request, GatewayFault("The gateway failed", {"reason": "its log says why"}))
+    """Return the response to an unexpected exception. The log has its traceback under the request's ID."""
+    log.error("a request failed with an unexpected error", exc_info=exc, extra=log_fields(request))
+    fault = GatewayFault(
+        "The gateway failed to handle the request",
+        {"fix": "report the request ID to the operator; the gateway's log has the cause"},
+    )
+    return error_response(request, fault)
 
 
 async def _handle_grid_error(request: Request, exc: Exception) -> Response:
@@ -316,9 +343,9 @@ async def _handle_disconnect(request: Request, exc: Exception) -> Response:
 
 
 async def _handle_http_exception(request: Request, exc: Exception) -> Response:
-    """What the framework itself refuses: no such path or method, a body that it could not read."""
+    """Answer what the framework refuses: an unknown path or method, or a body that it cannot read."""
     assert isinstance(exc, HTTPException)
-    if isinstance(exc.__cause__, GridError):  # met while the framework read the body
+    if isinstance(exc.__cause__, GridError):  # raised while the framework read the body
         return error_response(request, exc.__cause__)
     if isinstance(exc.__cause__, ClientDisconnect):
         return Response(status_code=499)
@@ -326,13 +353,15 @@ async def _handle_http_exception(request: Request, exc: Exception) -> Response:
     error: GridError
     if exc.status_code == 404:
         error = RouteNotFound(
-            f"There is nothing at {path[:200]}", {"fix": "see /openapi.json for what there is"}
+            f"Unknown path: {path[:200]}", {"fix": "see /openapi.json for all paths"}
         )
     elif exc.status_code == 405:
         allowed = (exc.headers or {}).get("Allow", "")
-        error = MethodNotAllowed(f"{path[:200]} takes no {method}", {"expected": allowed or "another method"})
+        error = MethodNotAllowed(
+            f"The method {method} is not allowed for {path[:200]}", {"expected": allowed or "another method"}
+        )
     elif exc.status_code == 413:
-        error = InputTooLarge("The request's body is too large")
+        error = InputTooLarge("The request body is too large")
     else:
         error = RequestError(str(exc.detail)[:500], {"status": exc.status_code})
     response = error_response(request, error, exc.headers)
@@ -342,47 +371,48 @@ async def _handle_http_exception(request: Request, exc: Exception) -> Response:
 
 
 async def _handle_validation_error(request: Request, exc: Exception) -> Response:
-    """What does not fit the form that a path takes. The value itself is not repeated."""
+    """Answer a request that does not match the schema of its route. The invalid value is not repeated."""
     assert isinstance(exc, RequestValidationError)
-    first: dict[str, Any] = dict(exc.errors()[0]) if exc.errors() else {}
-    path = ".".join(str(part) for part in first.get("loc", ()))
-    reason = str(first.get("msg", "it has another form"))
+    fault: dict[str, Any] = dict(exc.errors()[0]) if exc.errors() else {}
+    path = ".".join(str(part) for part in fault.get("loc", ()))
+    reason = str(fault.get("msg", "it does not match the schema"))
     return error_response(
-        request, RequestError("The request is malformed", {"path": path[:200], "reason": reason[:500]})
+        request, RequestError("The request is invalid", {"path": path[:200], "reason": reason[:500]})
     )
 
 
 def _public_record(error: GridError) -> dict[str, Any]:
-    """The error's record as JSON of bounded length, without what only the operator may know; with what every
-    429 and 503 says, whatever refused the request.
+    """Return the error's record as the client may see it, as JSON of bounded length.
+
+    A 429 or 503 has the details of the wait, whatever refused the request.
     """
     status = status_of(error)
-    if isinstance(error, BrokerError):  # its own words name the server's address
-        error = type(error)("The grid cannot reach its server now")
-    told = redact_record(json.loads(error.to_json()))
-    details = told["details"]
+    if isinstance(error, BrokerError):  # its message names the server's address
+        error = type(error)("The grid cannot reach its Redis server")
+    record = redact_record(json.loads(error.to_json()))
+    details = record["details"]
     if status in RETRYABLE_STATUSES:
-        told["details"] = _wait_details(type(error)(told["message"], details))
-    elif isinstance(error, NoLiveSeat) and "retry_after" in details:  # what nobody ever served
+        record["details"] = _wait_details(type(error)(record["message"], details))
+    elif isinstance(error, NoLiveSeat) and "retry_after" in details:  # never served: waiting does not help
         details["retry_after"] = None
-    return told
+    return record
 
 
 def _wait_details(error: GridError) -> dict[str, Any]:
-    """The details of a refusal with all that is said of the wait; an admission has said it already."""
-    return error.details if "starts_in" in error.details else explain(error)
+    """Return the details of a refusal with those of the wait. An admission has added them already."""
+    return error.details if "starts_in" in error.details else explain_refusal(error)
 
 
-def _extra_details(told: dict[str, Any], base: Mapping[str, object]) -> dict[str, Json]:
-    """The details, but those whose names the API format has taken for its own."""
+def _extra_details(record: dict[str, Any], base: Mapping[str, object]) -> dict[str, Json]:
+    """Return the details whose names the API format does not use itself."""
     taken = {*base, "type", "code", "message", "param", "request_id"}
-    return {name: value for name, value in told["details"].items() if name not in taken}
+    return {name: value for name, value in record["details"].items() if name not in taken}
 
 
-def _full_message(told: dict[str, Any]) -> str:
-    """The error in one text, for clients that show nothing else."""
-    details = told["details"]
-    text = str(told["message"])
+def _full_message(record: dict[str, Any]) -> str:
+    """Return the error as one text, for clients that show only the message."""
+    details = record["details"]
+    text = str(record["message"])
     if details.get("expected"):
         text += f"; expected {details['expected']}"
     reason = details.get("reason")

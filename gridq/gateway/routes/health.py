@@ -18,7 +18,7 @@ from gridq.gateway.http import errors
 from gridq.gateway.http.schemas import Health, NotReady, Readiness
 from gridq.protocol import queue_names
 from gridq.store import schema
-from gridq.submission.live_forecast import explain
+from gridq.submission.refusal_details import explain_refusal
 
 router = APIRouter(tags=["health"])
 
@@ -51,19 +51,19 @@ async def health() -> Any:
     response_model=Readiness,
     responses={503: {"model": NotReady, "description": "it cannot; the reason says why"}},
 )
-async def ready(request: Request) -> Response:
+async def has_entries(request: Request) -> Response:
     """200 where the server answers, its data are of this version, it has memory left, a router is live and
     the gateway does not stop; else 503 with the reason and what every refusal says.
     """
-    door: GridConnection = request.app.state.door
+    grid: GridConnection = request.app.state.grid
     routers: int | None = None
     error: GridError | None
-    if door.closing:
+    if grid.closing:
         error = errors.gateway_stopping()
     else:
         try:
             async with asyncio.timeout(SERVER_TIMEOUT_SECONDS):
-                routers, error = await _check_grid(door)
+                routers, error = await _check_grid(grid)
         except (TimeoutError, RedisError, OSError):  # its own words would tell the server's address
             fix = "start it, or see to the network"
             error = BrokerUnreachable("The server does not answer", {"fix": fix})
@@ -72,15 +72,15 @@ async def ready(request: Request) -> Response:
         return JSONResponse(body.model_dump(), headers=NO_STORE)
     error.details.setdefault("retry_after", RETRY_SECONDS)
     reason = error.message[:1].lower() + error.message[1:]
-    why = NotReady(ready=False, reason=reason, routers=routers, code=error.code, **explain(error))
+    why = NotReady(ready=False, reason=reason, routers=routers, code=error.code, **explain_refusal(error))
     headers = {**errors.headers_of(error, errors.request_id_of(request)), **NO_STORE}
     return JSONResponse(why.model_dump(), 503, headers)
 
 
-async def _check_grid(door: GridConnection) -> tuple[int, GridError | None]:
+async def _check_grid(grid: GridConnection) -> tuple[int, GridError | None]:
     """(live routers, why the grid cannot take work)."""
-    keys = door.keys
-    look = door.redis.pipeline(transaction=False)
+    keys = grid.keys
+    look = grid.redis.pipeline(transaction=False)
     look.get(keys("schema"))
     look.scard(keys("serving", queue_names.PURE))
     look.exists(keys("memory_full"))

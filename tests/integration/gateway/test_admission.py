@@ -16,7 +16,7 @@ from gridq.execution.session import Session
 from gridq.limits.enforcement import lift, put_in_force
 from gridq.limits.quotas_file import parse
 from gridq.profiles.profile import StageContext
-from gridq.protocol.models import Advertisement, Json, Service, StageCall
+from gridq.protocol.models import Advertisement, Json, ServiceTime, StageCall
 from gridq.seats import registry
 from gridq.store.scripts import Scripts
 from tests.builders import parallel, seq, stage
@@ -51,7 +51,7 @@ def idle(scripts: Scripts, seat: str, queue: str, took: float = 5.0) -> Iterator
     )
     ad = Advertisement(
         seat=seat, machine="t", worker=f"{seat}@t", incarnation="i", kind="llm", concurrency=1, queues=[queue],
-        service={queue: Service(n=50, mean=took, p50=took, p90=took)},
+        service={queue: ServiceTime(n=50, mean=took, p50=took, p90=took)},
     )  # fmt: skip
     registry.advertise(scripts.client, scripts.keys, ad, 60)
     session.start()
@@ -141,7 +141,7 @@ def test_where_every_attempt_met_a_rate_limit_it_says_whose(served: Served, path
     with LocalGrid(served.grid.scripts.client, served.config, seats, concurrency=1, runner=over_its_rate):
         error = refused(ask(served, path, "hasty"), 429, "stage.attempts_exhausted")
     assert (error["bottleneck"], error["capability"]) == ("the rate limit of t.hasty", "llm:hasty")
-    assert (error["position"], error["starts_in"], error["fix"]) == (None, None, "ask again in 1 s")
+    assert (error["position"], error["starts_in"], error["fix"]) == (None, None, "try again in 1 s")
 
 
 def test_a_quota_says_when_its_window_turns_or_that_no_waiting_helps(
@@ -166,9 +166,9 @@ def test_a_quota_says_when_its_window_turns_or_that_no_waiting_helps(
 def test_a_job_is_held_until_somebody_serves_it_again(
     server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    with benches(server, tmp_path_factory.mktemp("home"), hold=600.0) as place:
+    with benches(server, tmp_path_factory.mktemp("home"), admission_wait=600.0) as place:
         scripts, gateway = place.grid.scripts, place.gateway
-        holding = gateway.server.config.app.state.door.holding
+        holding = gateway.server.config.app.state.grid.admission_wait
         graph = {"root": stage("bench_echo", slug="lately")}
         with idle(scripts, "t.lately", "bench:lately"):
             wait_for(lambda: holding._is_expected(("bench:lately",)))
@@ -177,7 +177,7 @@ def test_a_job_is_held_until_somebody_serves_it_again(
             target=lambda: replies.append(gateway.http.post("/jobs", json={"graph": graph}))
         )
         thread.start()
-        wait_for(lambda: holding.held)
+        wait_for(lambda: holding.waiting_jobs)
         with idle(scripts, "t.lately", "bench:lately"):
             thread.join(30)
         assert replies[0].status_code == 202, replies[0].text

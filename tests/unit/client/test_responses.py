@@ -14,9 +14,9 @@ from gridq.client import responses
 from gridq.client.gateway_calls import parse_reply
 from gridq.errors import GatewayUnreachable, GridError, StageError
 from gridq.gateway.http.errors import RETRYABLE_STATUSES, grid_error, status_of
-from gridq.protocol.models import Row
+from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState, StageState
-from gridq.submission.live_forecast import explain
+from gridq.submission.refusal_details import explain_refusal
 from gridq.views.jobs import JobSummary, JobView, StageView
 
 ERRORS = [
@@ -41,7 +41,7 @@ def test_every_error_comes_back_as_it_was(cls: type[GridError]) -> None:
         return
     told_of: dict[str, Any] = {"request_id": "req_1"} if cls.code.startswith("gateway.") else {}
     if status_of(sent) in RETRYABLE_STATUSES:  # the gateway says more of these than they do themselves
-        told_of |= explain(sent)
+        told_of |= explain_refusal(sent)
     assert (got.message, got.details) == (sent.message, {**details, **told_of})
     assert (got.path, got.stage, got.worker) == (sent.path, sent.stage, sent.worker)
     assert got.fix == told_of.get("fix", sent.fix)
@@ -56,7 +56,7 @@ def test_an_error_of_a_newer_gateway_is_one_all_the_same() -> None:
 
 
 def _status(**more: Any) -> dict[str, Any]:
-    row = Row(path="root", stage="s", queue="q", worker="m.a")
+    row = HistoryRow(path="root", stage="s", queue="q", worker="m.a")
     stage = StageView("root", "s", "q", StageState.DONE, "a@m", excluded=("m.b",), wait_ms=1.5)
     view = JobView("j", JobState.DONE, "n", "ann", submitted=1.0, ended=2.0, now=3.0, done=1, of=1)
     view.stages, view.rows = [stage], [row]
@@ -71,7 +71,7 @@ def test_a_jobs_view_is_the_one_that_was_sent_whatever_stands_beside() -> None:
     assert view.stages == [
         StageView("root", "s", "q", StageState.DONE, "a@m", excluded=("m.b",), wait_ms=1.5)
     ]
-    assert view.rows == [Row(path="root", stage="s", queue="q", worker="m.a")]
+    assert view.rows == [HistoryRow(path="root", stage="s", queue="q", worker="m.a")]
     assert {each.name: getattr(view, each.name) for each in fields(JobView)}.keys() <= said.keys()
     assert responses.read_result(said) == [1]
 

@@ -20,7 +20,7 @@ from gridq.protocol.models import Json
 from gridq.store import values
 from gridq.submission import inbox
 from gridq.submission.admission import Admission
-from gridq.submission.inbox import Inbox, keep_long
+from gridq.submission.inbox import Inbox, store_large_input
 from gridq.tasks import run_graph
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BenchProfile
@@ -29,15 +29,15 @@ ECHO: dict[str, Any] = {"root": {"op": "Stage", "id": "bench_echo"}}
 SAME = '{ "root": {"id":"bench_echo", "op":"Stage"} }'
 
 
-def body(graph: bytes = b"{}", value: bytes = b"1", fresh: bool = False, **options: Json) -> Fingerprint:
-    return make_fingerprint(graph, value, JobOptions(**options), fresh=fresh)
+def body(graph: bytes = b"{}", value: bytes = b"1", is_new_id: bool = False, **options: Json) -> Fingerprint:
+    return make_fingerprint(graph, value, JobOptions(**options), is_new_id=is_new_id)
 
 
 def test_only_what_has_an_id_or_a_key_of_its_own_is_known_again() -> None:
-    assert body(fresh=True) == Fingerprint()
+    assert body(is_new_id=True) == Fingerprint()
     assert body().digest
     assert not body().key
-    assert body(fresh=True, idempotency_key="k").digest == body().digest
+    assert body(is_new_id=True, idempotency_key="k").digest == body().digest
 
 
 def test_how_json_is_written_does_not_matter() -> None:
@@ -126,9 +126,9 @@ def test_the_input_of_a_submission_that_never_arrived_is_nobody_else_s(client: C
     """A submitter died between its long input and its job: who takes the id then brings an input of their
     own, and what a repeated submission wrote is dropped.
     """
-    keep_long(client.scripts, "mine", b'"' + b"a" * 100_000 + b'"', JobOptions())
+    store_large_input(client.scripts, "mine", b'"' + b"a" * 100_000 + b'"', JobOptions())
     run_graph.apply_async((ECHO, "b" * 100_000), task_id="mine")
-    link: Any = client.redis.hget(client.keys("submitted", "mine"), "in")
+    link: Any = client.redis.hget(client.keys("submitted", "mine"), "input")
     assert values.read(client.redis, client.keys, link) == b'"' + b"b" * 100_000 + b'"'
     for body in ("b", "c"):
         with suppress(IdempotencyConflict):
@@ -146,7 +146,7 @@ def test_the_result_of_a_job_found_by_its_key_comes_through_celery(client: Clien
     from gridq.app import app
     from gridq.messaging import answers
 
-    answers.write(app, client.scripts, job)
+    answers.publish_answer(app, client.scripts, job)
     with pytest.raises(JobCancelled):
         result.get(timeout=5)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gridq.graph.plan import Plan
-from gridq.submission.estimates import LONGEST, expect_usage, estimate_tokens, format_expected
+from gridq.submission.estimates import LONGEST, estimate_tokens, expect_usage, format_expected
 from tests.fakes.bench_profile import BenchProfile
 from tests.unit.store.plans import plan, step
 

@@ -24,12 +24,13 @@ from gridq.errors import (
     QueueFull,
 )
 from gridq.messaging import wake_ups
-from gridq.protocol.models import Advertisement, Service
+from gridq.protocol.models import Advertisement, ServiceTime
 from gridq.seats import registry
 from gridq.store.connection import connect
-from gridq.submission.live_forecast import AGAIN, FRESH, Lookout, Outlook, explain, read
-from gridq.submission.queue_snapshot import Ask
-from gridq.submission.start_forecast import Forecast
+from gridq.submission.live_forecast import SNAPSHOT_TTL_SECONDS, LiveForecast
+from gridq.submission.queue_snapshot import StageRequest, read_snapshot
+from gridq.submission.refusal_details import DEFAULT_RETRY_SECONDS, explain_refusal
+from gridq.submission.start_forecast import StartForecast
 from tests.conftest import GridEnv
 from tests.invariants import broken
 from tests.unit.store.plans import ANY, Grid, one
@@ -47,7 +48,7 @@ def grid(grid_env: GridEnv) -> Iterator[Grid]:
 
 def advertise(grid: Grid, seat: str = "m.a", took: float = 2.0, n: int = 50, **more: Any) -> None:
     """Say how long the stages of ANY take on a seat."""
-    service = {ANY: Service(n=n, mean=took, p50=took, p90=took)}
+    service = {ANY: ServiceTime(n=n, mean=took, p50=took, p90=took)}
     fields = {"machine": "m", "worker": f"{seat}@m", "incarnation": "i1", "kind": "bench", "concurrency": 1}
     ad = Advertisement(seat=seat, **{**fields, "queues": [ANY], "service": service, **more})
     registry.advertise(grid.client, grid.keys, ad, 60)
@@ -60,14 +61,14 @@ def test_what_is_read_of_seats_and_queues(grid: Grid) -> None:
     grid.take()
     grid.job(one(cost=5_000), "b1", prio=1, agent="bob")
     grid.job(one(), "i1", agent="ann")
-    board = read(grid.client, grid.keys, AGE)
-    (seat,) = board.seats
+    snapshot = read_snapshot(grid.client, grid.keys, AGE)
+    (seat,) = snapshot.seats
     assert (seat.seat, seat.concurrency, seat.service[ANY].mean) == ("m.a", 2, 2.0)
     assert [queue for queue, _ in seat.running] == [ANY]
     assert 0 <= seat.running[0][1] < 60
-    lines = {(line.agent, line.prio, line.cost): (line.count, line.aged) for line in board.lines}
+    lines = {(line.agent, line.prio, line.cost): (line.count, line.aged) for line in snapshot.pending}
     assert lines == {("ann", 0, 0): (1, 0), ("bob", 1, 10_000): (1, 0)}
-    assert board.turns["bench", "ann"] == 1.0, "it was served once"
+    assert snapshot.virtual_times["bench", "ann"] == 1.0, "it was served once"
 
 
 def test_batch_that_has_aged_is_told_apart(grid: Grid) -> None:
@@ -75,13 +76,13 @@ def test_batch_that_has_aged_is_told_apart(grid: Grid) -> None:
     grid.job(one(), "b1", prio=1, agent="ann")
     grid.job(one(), "b2", prio=1, agent="ann")
     grid.client.zadd(grid.keys("waiting", ANY, "1/0|", "ann"), {"b1:0": grid.now() - 601_000})
-    (line,) = read(grid.client, grid.keys, AGE).lines
+    (line,) = read_snapshot(grid.client, grid.keys, AGE).pending
     assert (line.count, line.aged) == (2, 1)
 
 
 def test_an_empty_grid_is_an_empty_board(grid: Grid) -> None:
-    board = read(grid.client, grid.keys, AGE)
-    assert (board.seats, board.lines) == ((), ())
+    snapshot = read_snapshot(grid.client, grid.keys, AGE)
+    assert (snapshot.seats, snapshot.pending) == ((), ())
 
 
 def test_who_waits_for_one_look_has_its_failure_and_does_not_try_in_turn(grid: Grid) -> None:
@@ -91,12 +92,12 @@ def test_who_waits_for_one_look_has_its_failure_and_does_not_try_in_turn(grid: G
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
         with connect(url, name="test", timeout=1.0, retry=False) as client:
-            lookout = Lookout(client, grid.keys, AGE)
+            live = LiveForecast(client, grid.keys, AGE)
 
             def ask(_: int) -> str:
                 together.wait()
                 with pytest.raises(RedisError) as caught:
-                    lookout.forecast(Ask(ANY, "ann", 0, 0))
+                    live.forecast(StageRequest(ANY, "ann", 0, 0))
                 return type(caught.value).__name__
 
             with ThreadPoolExecutor(many) as threads:
@@ -108,12 +109,12 @@ def test_who_waits_for_one_look_has_its_failure_and_does_not_try_in_turn(grid: G
                     silent.accept()[0].close()
                     tried += 1
             assert tried == 1
-    lookout._client = grid.client  # the server is back: the next look is a new one
-    assert lookout.forecast(Ask(ANY, "ann", 0, 0)).queue == ANY
+    live._client = grid.client  # the server is back: the next look is a new one
+    assert live.forecast(StageRequest(ANY, "ann", 0, 0)).queue == ANY
 
 
 @pytest.mark.parametrize("dice", range(8))
-def test_the_position_is_the_one_at_which_the_scripts_give_it_out(grid: Grid, dice: int) -> None:
+def test_position_matches_the_order_of_the_scripts(grid: Grid, dice: int) -> None:
     """Whatever stands there: some have been served more, some wait as batch, some cost more."""
     chance = random.Random(dice)
     grid.seat(concurrency=1)
@@ -124,34 +125,34 @@ def test_the_position_is_the_one_at_which_the_scripts_give_it_out(grid: Grid, di
     for _ in range(40):
         given = one(cost=chance.choice([0, 0, 9_000]))
         grid.job(given, agent=chance.choice(agents[:3]), prio=chance.choice([0, 1, 1]))
-    ask = Ask(ANY, chance.choice(agents), chance.choice([0, 1]))
-    foretold = Lookout(grid.client, grid.keys, AGE).forecast(ask)
+    ask = StageRequest(ANY, chance.choice(agents), chance.choice([0, 1]))
+    forecast = LiveForecast(grid.client, grid.keys, AGE).forecast(ask)
     grid.job(one(), "probe", agent=ask.agent, prio=ask.prio)
     place = 1
     while (claim := grid.take()).job != "probe":
         grid.done(claim)
         place += 1
-    assert abs(foretold.position - place) <= (2 if ask.prio else 1)
+    assert abs(forecast.position - place) <= (2 if ask.prio else 1)
 
 
-def test_what_was_read_counts_for_a_moment(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
-    lookout = Lookout(grid.client, grid.keys, AGE)
-    assert lookout.forecast(Ask(ANY)).concurrency == 0
+def test_what_was_read_counts_for_a_moment(grid: Grid) -> None:
+    live = LiveForecast(grid.client, grid.keys, AGE)
+    assert live.forecast(StageRequest(ANY)).concurrency == 0
     grid.seat()
-    assert lookout.forecast(Ask(ANY)).concurrency == 0
-    monkeypatch.setattr("gridq.submission.live_forecast.FRESH", 0.0)
-    assert FRESH == 0.5
-    assert lookout.forecast(Ask(ANY)).concurrency > 0
+    assert live.forecast(StageRequest(ANY)).concurrency == 0
+    live._cache.ttl = 0.0
+    assert SNAPSHOT_TTL_SECONDS == 0.5
+    assert live.forecast(StageRequest(ANY)).concurrency > 0
 
 
-def told(position: int = 7, p50: float | None = 30.0, **more: Any) -> Forecast:
+def told(position: int = 7, p50: float | None = 30.0, **more: Any) -> StartForecast:
     low, high = (None, None) if p50 is None else (p50 * 0.8, p50 * 1.2)
-    return Forecast(ANY, position, 4, p50, low, high, "the 4 slots of bench:any", 0.5, **more)
+    return StartForecast(ANY, position, 4, p50, low, high, "the 4 slots of bench:any", 0.5, **more)
 
 
 def test_a_full_queue_says_which_where_and_when() -> None:
     error = QueueFull("full", {"path": ANY, "queue": ANY, "pending": 200, "limit": 200, "needed": 3})
-    assert explain(error, Outlook(told())) == {
+    assert explain_refusal(error, told()) == {
         "path": ANY,
         "queue": ANY,
         "pending": 200,
@@ -164,56 +165,56 @@ def test_a_full_queue_says_which_where_and_when() -> None:
         "retry_after": 6.0,
         "fix": "submit it again in 6 s, or raise max_pending of bench:any in the quotas file",
     }
-    there = explain(error, Outlook(told(), "bench:wide"))
+    there = explain_refusal(error, told(faster_queue="bench:wide"))
     assert there["fix"] == "use bench:wide, which would run it now"
 
 
 def test_a_job_that_is_larger_than_the_queue_is_not_told_to_wait() -> None:
     error = QueueFull("full", {"queue": ANY, "pending": 0, "limit": 2, "needed": 3})
-    found = explain(error, Outlook(told()))
+    found = explain_refusal(error, told())
     assert found["retry_after"] is None
     assert found["fix"] == "raise max_pending of bench:any in the quotas file"
 
 
 def test_where_nothing_was_measured_it_says_so() -> None:
     error = QueueFull("full", {"queue": ANY, "pending": 2, "limit": 2, "needed": 1})
-    found = explain(error, Outlook(told(p50=None)))
+    found = explain_refusal(error, told(p50=None))
     assert (found["position"], found["starts_in"]) == (7, None)
     assert found["retry_after"] > 0
-    assert explain(error)["position"] is None
+    assert explain_refusal(error)["position"] is None
 
 
 def test_an_unreachable_deadline_names_the_one_that_would_do() -> None:
     error = DeadlineUnreachable("late", {"option": "deadline", "queue": ANY, "seconds": 10.0})
-    found = explain(error, Outlook(told()))
+    found = explain_refusal(error, told())
     assert found["bottleneck"] == "the 4 slots of bench:any"
     assert found["retry_after"] == 14.0
     assert found["fix"] == "raise the deadline to 36 s"
-    sooner = Outlook(told(), interactive=told(1, 2.0))
-    assert explain(error, sooner)["fix"] == "submit it as interactive, or raise the deadline to 36 s"
+    sooner = told(as_interactive=told(1, 2.0))
+    assert explain_refusal(error, sooner)["fix"] == "submit it as interactive, or raise the deadline to 36 s"
 
 
 def test_a_quota_says_when_its_window_turns() -> None:
     details = {"path": "agents.ann.monthly_jobs", "retry_at": "2999-01-01T00:00:00+00:00", "fix": "raise it"}
-    found = explain(AgentJobsExceeded("no", details))
+    found = explain_refusal(AgentJobsExceeded("no", details))
     assert found["bottleneck"] == "agents.ann.monthly_jobs"
     assert found["retry_after"] > 1e9
     assert found["fix"] == "raise it"
     alone = {**details, "retry_at": None, "limit": 1, "used": 0, "needed": 2}
-    assert explain(AgentJobsExceeded("no", alone))["retry_after"] is None
+    assert explain_refusal(AgentJobsExceeded("no", alone))["retry_after"] is None
 
 
 def test_what_an_error_knows_itself_goes_before() -> None:
-    assert explain(GridFull("full", {"retry_after": 5.0, "fix": "wait"}))["retry_after"] == 5.0
-    found = explain(GridError("So", {"bottleneck": "this", "position": 3, "fix": "wait"}), Outlook(told()))
+    assert explain_refusal(GridFull("full", {"retry_after": 5.0, "fix": "wait"}))["retry_after"] == 5.0
+    found = explain_refusal(GridError("So", {"bottleneck": "this", "position": 3, "fix": "wait"}), told())
     assert (found["bottleneck"], found["position"], found["fix"]) == ("this", 3, "wait")
 
 
 def test_where_nobody_takes_it_there_is_no_place_in_line() -> None:
     error = NoLiveSeat(f"No live seat serves {ANY}", {"path": ANY, "queue": ANY, "fix": "start one"})
-    nobody = Forecast(ANY, None, 0, None, None, None, f"no live seat serves {ANY}")
-    for outlook in (None, Outlook(nobody)):
-        found = explain(error, outlook)
+    nobody = StartForecast(ANY, None, 0, None, None, None, f"no live seat serves {ANY}")
+    for forecast in (None, nobody):
+        found = explain_refusal(error, forecast)
         assert (found["position"], found["starts_in"]) == (None, None)
         assert found["bottleneck"] == "no live seat serves bench:any"
         assert found["fix"] == "start one"
@@ -221,17 +222,17 @@ def test_where_nobody_takes_it_there_is_no_place_in_line() -> None:
 
 def test_a_seat_that_pauses_says_when_it_is_back() -> None:
     error = NoLiveSeat(f"No live seat serves {ANY}", {"path": ANY, "queue": ANY})
-    found = explain(error, Outlook(Forecast(ANY, 1, 2, 30.0, 30.0, 30.0, f"every seat of {ANY} pauses")))
+    found = explain_refusal(error, StartForecast(ANY, 1, 2, 30.0, 30.0, 30.0, f"every seat of {ANY} pauses"))
     assert (found["position"], found["retry_after"]) == (1, 30.0)
     assert found["bottleneck"] == "every seat of bench:any pauses"
 
 
 def test_what_running_jobs_hold_comes_back_before_the_month_turns() -> None:
     about = {"retry_at": "2999-01-01T00:00:00+00:00", "limit": 10, "used": 4, "reserved": 5, "needed": 3}
-    assert explain(AgentMoneyExceeded("no", about))["retry_after"] == AGAIN
-    assert explain(AgentMoneyExceeded("no", {**about, "used": 8}))["retry_after"] > 1e9
+    assert explain_refusal(AgentMoneyExceeded("no", about))["retry_after"] == DEFAULT_RETRY_SECONDS
+    assert explain_refusal(AgentMoneyExceeded("no", {**about, "used": 8}))["retry_after"] > 1e9
 
 
 @pytest.mark.parametrize("said", [float("nan"), float("inf"), True, "3", None])
 def test_a_time_that_is_none_is_not_told(said: Any) -> None:
-    assert explain(GridError("so", {"retry_after": said}))["retry_after"] == AGAIN
+    assert explain_refusal(GridError("so", {"retry_after": said}))["retry_after"] == DEFAULT_RETRY_SECONDS

@@ -7,7 +7,7 @@ import pytest
 from gridq.errors import NoLiveSeat
 from gridq.jobs.record import JobOptions
 from gridq.protocol.models import Advertisement
-from gridq.submission.seat_filters import kept_apart
+from gridq.submission.seat_filters import find_excluded_seats
 
 
 def seat(name: str, *queues: str) -> Advertisement:
@@ -21,28 +21,28 @@ STEPS = {0: ("llm:x",), 1: ("gridq:local",), 2: ("gridq:pure",)}
 
 
 def test_a_pin_keeps_all_others_apart_also_those_that_join_later() -> None:
-    assert kept_apart(STEPS, SEATS, JobOptions(pin="m.a")) == {0: [["m.b", "=m.a"]]}
+    assert find_excluded_seats(STEPS, SEATS, JobOptions(pin="m.a")) == {0: [["m.b", "=m.a"]]}
 
 
 def test_what_is_avoided_is_kept_from_every_stage_that_seats_claim() -> None:
-    found = kept_apart(STEPS, SEATS, JobOptions(avoid=("m.b", "m.gone")))
+    found = find_excluded_seats(STEPS, SEATS, JobOptions(avoid=("m.b", "m.gone")))
     assert found == {0: [["m.b", "m.gone"]], 1: [["m.b", "m.gone"]]}
 
 
 def test_nothing_is_kept_apart_without_a_wish() -> None:
-    assert kept_apart(STEPS, SEATS, JobOptions()) == {}
+    assert find_excluded_seats(STEPS, SEATS, JobOptions()) == {}
 
 
 @pytest.mark.parametrize("wish", [{"pin": "m.gone"}, {"pin": "m.local"}, {"avoid": ("m.a", "m.b")}])
 def test_a_wish_that_nobody_can_meet_is_refused(wish: dict[str, object]) -> None:
     steps = {0: ("llm:x",)}
     with pytest.raises(NoLiveSeat) as refused:
-        kept_apart(steps, SEATS, JobOptions.model_validate(wish))
+        find_excluded_seats(steps, SEATS, JobOptions.model_validate(wish))
     assert refused.value.details["queue"] == "llm:x"
-    assert kept_apart(steps, SEATS, JobOptions.model_validate(wish | {"wait_for_seat": True})) is not None
+    assert find_excluded_seats(steps, SEATS, JobOptions.model_validate(wish | {"wait_for_seat": True})) is not None
 
 
 def test_a_seat_that_is_waited_for_is_the_only_one_when_it_is_there() -> None:
-    assert kept_apart({0: ("llm:x",)}, SEATS, JobOptions(pin="m.c", wait_for_seat=True)) == {
+    assert find_excluded_seats({0: ("llm:x",)}, SEATS, JobOptions(pin="m.c", wait_for_seat=True)) == {
         0: [["m.a", "m.b", "=m.c"]]
     }

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from gridq.protocol.meters import Meter, SeatRates, UsageEstimate
-from gridq.protocol.models import Service
+from gridq.protocol.models import ServiceTime
 from gridq.submission.queue_snapshot import PendingStages, QueueSnapshot, SeatLoad, StageRequest
 from gridq.submission.start_forecast import StartForecast, find_faster_queue, forecast_start
 
 ANY = "llm:any"
 
 
-def constant(seconds: float, n: int = 100) -> Service:
-    return Service(n=n, mean=seconds, p50=seconds, p90=seconds)
+def constant(seconds: float, n: int = 100) -> ServiceTime:
+    return ServiceTime(n=n, mean=seconds, p50=seconds, p90=seconds)
 
 
-def varying(mean: float, p50: float, p90: float, n: int = 100) -> Service:
-    return Service(n=n, mean=mean, p50=p50, p90=p90)
+def varying(mean: float, p50: float, p90: float, n: int = 100) -> ServiceTime:
+    return ServiceTime(n=n, mean=mean, p50=p50, p90=p90)
 
 
 def seat(name: str = "m.a", *queues: str, concurrency: int = 1, busy: int | None = None, took: float | None = 10.0,

@@ -28,7 +28,7 @@ from gridq.errors import (
     StageError,
 )
 from gridq.gateway.http import errors as faults
-from gridq.submission.live_forecast import AGAIN, explain
+from gridq.submission.refusal_details import DEFAULT_RETRY_SECONDS, explain_refusal
 
 ERRORS: list[type[GridError]] = [
     cls
@@ -99,7 +99,7 @@ def test_every_429_and_503_says_when_to_ask_again(cls: type[GridError], after: A
 def test_a_window_that_turns_says_when() -> None:
     at = (datetime.now(UTC) + timedelta(seconds=100)).isoformat()
     assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": at})) in (100, 101)
-    assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": "soon"})) == AGAIN
+    assert faults.retry_after(AgentMoneyExceeded("so", {"retry_at": "soon"})) == DEFAULT_RETRY_SECONDS
 
 
 SAYS = {"code", "bottleneck", "capability", "position", "starts_in", "retry_after", "fix"}
@@ -110,13 +110,13 @@ def test_every_429_and_503_says_the_same_fields_in_every_shape(cls: type[GridErr
     error = cls("So it was", {"fix": "wait"})
     if faults.status_of(error) not in (429, 503):
         return
-    fix = explain(error)["fix"]
+    fix = explain_refusal(error)["fix"]
     for path in ("/v1/messages", "/v1/models", "/jobs"):
         told: Any = faults.format_error(path, error, "r1")
         assert told["error"].keys() >= SAYS
         assert told["error"]["bottleneck"]
         # What may be said of the server's faults is the same of all.
-        assert told["error"]["fix"] == ("ask again in 5 s" if issubclass(cls, BrokerError) else fix)
+        assert told["error"]["fix"] == ("try again in 5 s" if issubclass(cls, BrokerError) else fix)
         assert (told["error"]["position"], told["error"]["starts_in"]) == (None, None)
 
 
