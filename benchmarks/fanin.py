@@ -10,7 +10,7 @@ from celery import chord
 from benchmarks.bare_app import echo, join
 from benchmarks.measure import Figure, Measured, Ratio, alternate
 from benchmarks.sides import Sides, echo_stage
-from gridq.protocol.queue_names import PURE, seat_queue
+from gridq.protocol.queue_names import PURE, make_seat_queue
 
 SETTLE = 3.0
 """Seconds in which wake-ups without work must have been answered."""
@@ -51,6 +51,6 @@ def wake_ups_left(sides: Sides) -> int:
     """How many wake-ups stand in the lists of all capabilities and seats."""
     keys = sides.client.keys
     seats: Any = sides.store.zrange(keys("seats"), 0, -1)
-    names = ["bench:any", PURE, *(seat_queue(seat.decode()) for seat in seats)]
+    names = ["bench:any", PURE, *(make_seat_queue(seat.decode()) for seat in seats)]
     lengths: list[Any] = [sides.store.llen(keys.queue(name)) for name in names]
     return sum(lengths)

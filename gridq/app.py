@@ -12,7 +12,7 @@ from celery.app.utils import Settings as Configuration
 from kombu import Connection, Exchange
 
 from gridq.config.settings import Settings
-from gridq.config.urls import Sentinels, sentinels
+from gridq.config.urls import Sentinels, parse_sentinels
 from gridq.store.keepalive import KEEPALIVE
 from gridq.telemetry import logs
 
@@ -114,7 +114,7 @@ def disconnect() -> None:
 
 def server_options(config: Settings) -> dict[str, Any]:
     """The Celery settings that follow from gridq's own: the server, the prefix and the results' life."""
-    found = sentinels(config.broker_url.get_secret_value())
+    found = parse_sentinels(config.broker_url.get_secret_value())
     if found is not None:
         return _of_sentinels(config, found)
     url = urlsplit(config.broker_url.get_secret_value())
@@ -164,8 +164,8 @@ def _options(config: Settings, broker: str, backend: str, socket: dict[str, Any]
         "broker_transport_options": {
             "global_keyprefix": config.prefix,
             "client_name": "gridq",
-            # Wake-ups need no emulated acknowledgement: it costs round trips, and what it would save the sweep
-            # rings again.
+            # Wake-ups need no emulated acknowledgement: it costs round trips, and what it would save the
+            # sweep rings again.
             "ack_emulation": False,
             "body_encoding": "utf-8",
             "polling_interval": 0.2,

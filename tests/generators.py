@@ -16,7 +16,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gridq.graph.catalogue import Catalogue, StageSpec, stage_spec
+from gridq.graph.catalogue import Catalogue, StageSpec, make_stage_spec
 from gridq.graph.compile import Placement
 from gridq.protocol import queue_names
 from gridq.protocol.models import Effect
@@ -30,7 +30,7 @@ _SEAT_STAGES = ("slow_echo", "slow_true", "size", "fail_on_null", "slow_fail")
 
 
 def _spec(name: str, *effects: Effect, **fields: Any) -> StageSpec:
-    return stage_spec(name, f"test:{name}", effects=effects, **fields)
+    return make_stage_spec(name, f"test:{name}", effects=effects, **fields)
 
 
 CATALOGUE = Catalogue(

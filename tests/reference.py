@@ -29,7 +29,7 @@ from gridq.graph.nodes import (
     Retry,
     Sequential,
     Stage,
-    below,
+    child_path,
 )
 
 Call = Callable[[str, Any, str], Any]
@@ -85,30 +85,30 @@ class Reference:
             case Sequential():
                 outcome = Outcome(value)
                 for i, stage in enumerate(node.stages):
-                    outcome = self.outcome(stage, outcome.value, below(path, "stages", i))
+                    outcome = self.outcome(stage, outcome.value, child_path(path, "stages", i))
                     if outcome.failed:
                         break
                 return outcome
             case Parallel():
                 parts = {
-                    name: self.outcome(branch, picked(value, name), below(path, "branches", name))
+                    name: self.outcome(branch, picked(value, name), child_path(path, "branches", name))
                     for name, branch in node.branches.items()
                 }
                 return together(parts)
             case Branch():
-                test = self.outcome(node.predicate, value, below(path, "predicate"))
+                test = self.outcome(node.predicate, value, child_path(path, "predicate"))
                 if test.failed:
                     return test
                 if test.value is True:
-                    return self.outcome(node.if_true, value, below(path, "if_true"))
-                return self.outcome(node.if_false, value, below(path, "if_false"))
+                    return self.outcome(node.if_true, value, child_path(path, "if_true"))
+                return self.outcome(node.if_false, value, child_path(path, "if_false"))
             case Fanout():
-                source = self.outcome(node.source, value, below(path, "source"))
+                source = self.outcome(node.source, value, child_path(path, "source"))
                 if source.failed:
                     return source
                 both = together(
                     {
-                        str(i): self.outcome(target, source.value, below(path, "targets", i))
+                        str(i): self.outcome(target, source.value, child_path(path, "targets", i))
                         for i, target in enumerate(node.targets)
                     }
                 )
@@ -119,29 +119,29 @@ class Reference:
                         f"source_{i}": self.outcome(
                             source,
                             value.get(f"source_{i}") if isinstance(value, dict) else value,
-                            below(path, "sources", i),
+                            child_path(path, "sources", i),
                         )
                         for i, source in enumerate(node.sources)
                     }
                 )
-                return both if both.failed else self.outcome(node.target, both.value, below(path, "target"))
+                return both if both.failed else self.outcome(node.target, both.value, child_path(path, "target"))
             case Retry():
                 for _ in range(node.max_attempts):
-                    outcome = self.outcome(node.stage, value, below(path, "stage"))
+                    outcome = self.outcome(node.stage, value, child_path(path, "stage"))
                     if not outcome.failed:
                         break
                 return outcome
             case Let():
                 bound = together(
                     {
-                        name: self.outcome(binding, value, below(path, "bindings", name))
+                        name: self.outcome(binding, value, child_path(path, "bindings", name))
                         for name, binding in node.bindings.items()
                     }
                 )
                 if bound.failed:
                     return bound
                 outer = value if isinstance(value, dict) else {}
-                return self.outcome(node.body, {**outer, **bound.value}, below(path, "body"))
+                return self.outcome(node.body, {**outer, **bound.value}, child_path(path, "body"))
         raise AssertionError(node)
 
     def stage(self, implementation: str, value: Any, path: str) -> Outcome:

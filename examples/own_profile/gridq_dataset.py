@@ -28,7 +28,7 @@ class DatasetProfile(Profile):
     Capability = Datasets
 
     def queues(self, capability):  # every queue that such a seat serves
-        return [queue_names.capability(self.kind, name) for name in capability.names]
+        return [queue_names.make_queue_name(self.kind, name) for name in capability.names]
 
     def demand(self, effect):  # the queue that an effect of a stage needs; None: it is another profile's
         if effect.effect != "Dataset":
@@ -36,7 +36,7 @@ class DatasetProfile(Profile):
         name = effect.fields.get("name")
         if not isinstance(name, str) or not name:
             raise InvalidField("A Dataset effect names no data set", {"path": "name", "expected": "a text"})
-        return Demand(queue=queue_names.capability(self.kind, name))
+        return Demand(queue=queue_names.make_queue_name(self.kind, name))
 
     def matches(self, demand, capability):
         return demand.queue in self.queues(capability)

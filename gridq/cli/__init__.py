@@ -1,8 +1,11 @@
-"""The command line `gridq`. Starting it imports little: the module of the command that is named, and what
-that needs when it runs.
+"""Run the command line `gridq`.
 
-Other packages add commands by the entry-point group `gridq.commands`: a function that takes the typer app. It
-adds them to that, or offers them to the `Tree`, so that their modules too are imported when they are named.
+In: arguments, settings, files, stdin. Out: an answer, a table or JSON on stdout, one line for an error, an
+exit code. Imported by: workers.
+
+Starting it is fast, because it imports only the module of the command that is named. Other packages add
+commands by the entry-point group `gridq.commands`: a function that takes the typer app, and adds commands to
+it or registers them at the CommandTree, which imports their modules when they are named.
 """
 
 from __future__ import annotations
@@ -13,22 +16,22 @@ from typing import Annotated
 
 import typer
 
-from gridq.cli.command_tree import Tree
-from gridq.cli.exit_codes import EXITS, INTERRUPTED, WRONG_USE, Debug
-from gridq.cli.interrupts import heed_signals, interrupted
+from gridq.cli.command_tree import CommandTree
+from gridq.cli.exit_codes import EPILOG, INTERRUPTED, WRONG_USE, DebugOption
+from gridq.cli.interrupts import install_signal_handlers, was_interrupted
 
 __all__ = ["app", "main"]
 
-GROUP = "gridq.commands"
+ENTRY_POINT_GROUP = "gridq.commands"
 
 app = typer.Typer(
     name="gridq",
-    cls=Tree,
+    cls=CommandTree,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=EXITS,
+    epilog=EPILOG,
 )
 for module, *commands in (
     ("run", "run"),
@@ -48,11 +51,11 @@ for module, *commands in (
     ("health", "health"),
     ("audit", "audit"),
 ):
-    Tree.offer(f"gridq.cli.commands.{module}", *commands)
+    CommandTree.register(f"gridq.cli.commands.{module}", *commands)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"gridq {version('gridq')}")
@@ -62,31 +65,34 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def gridq(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Debug = False,
+    debug: DebugOption = False,
 ) -> None:
-    """Send graphs of stages to the grid, and see who is in it.
+    """Submit graphs to the grid, and see and operate what runs in it.
 
-    The server is the one that GRIDQ_BROKER_URL names.
+    GRIDQ_BROKER_URL names the Redis server of the grid; GRIDQ_URL names a gateway instead.
     """
 
 
 def load_commands() -> None:
-    """Add the commands of other packages. One that cannot be loaded is told on stderr and left out."""
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    """Add the commands of other packages.
+
+    A package that cannot be loaded is skipped with a warning on stderr.
+    """
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
         try:
             point.load()(app)
-        except Exception as exc:  # a broken plug-in must not take the other commands with it
-            if interrupted():
+        except Exception as exc:  # a broken plug-in must not disable the other commands
+            if was_interrupted():
                 raise KeyboardInterrupt from None
-            why = f"{type(exc).__name__}: {exc}"
-            typer.echo(f"warning: the commands of {point.value} are missing: {why}", err=True)
+            reason = f"{type(exc).__name__}: {exc}"
+            typer.echo(f"warning: cannot load the commands of {point.value}: {reason}", err=True)
 
 
 def main() -> None:
-    """The program `gridq`."""
-    heed_signals()
+    """Run the program `gridq`."""
+    install_signal_handlers()
     try:
         load_commands()
         sys.exit(app(prog_name="gridq"))
@@ -95,10 +101,10 @@ def main() -> None:
     except Exception as exc:
         if "--debug" in sys.argv:
             raise
-        if interrupted():
+        if was_interrupted():
             sys.exit(INTERRUPTED)
         if not isinstance(exc, OSError):
             raise
-        # a full disk behind stdout, which no command has a name for
+        # For example, stdout is a file on a full disk.
         typer.echo(f"error: {exc.strerror or exc}", err=True)
         sys.exit(WRONG_USE)

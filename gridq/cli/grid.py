@@ -1,4 +1,4 @@
-"""The grid that a command works with: which it is, and a client of it."""
+"""Find the grid that a command works with, and open a client of it."""
 
 from __future__ import annotations
 
@@ -9,40 +9,43 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from gridq.client import BrokerClient, Client
+    from gridq.client import BaseClient, BrokerClient
     from gridq.config.settings import Settings
 
-GridUrl = Annotated[
+GridOption = Annotated[
     str | None,
     typer.Option(
         "--grid",
         metavar="URL",
-        help="A gateway (http://…) or the grid's server (redis://…), instead of GRIDQ_URL.",
+        help="URL of a gateway (http://…) or of the Redis server (redis://…). Default: GRIDQ_URL.",
         show_default=False,
     ),
 ]
 """The option `--grid`."""
 
 
-def settings_for(grid: str | None) -> Settings:
-    """The settings, with what `--grid` says in them. ConfigError: that is no URL of a grid."""
+def load_settings(grid: str | None) -> Settings:
+    """Return the settings, changed by the option `--grid`.
+
+    Raises ConfigError if it is not the URL of a grid.
+    """
     from pydantic import SecretStr
 
     from gridq.config.settings import settings
-    from gridq.config.urls import check_url, gateways, is_gateway
+    from gridq.config.urls import check_url, is_gateway, parse_gateways
 
     config = settings()
     if grid is None:
         return config
     if is_gateway(grid):
-        gateways(grid, "--grid")
+        parse_gateways(grid, "--grid")
         return config.model_copy(update={"url": grid})
     check_url(grid, "--grid")
     return config.model_copy(update={"url": None, "broker_url": SecretStr(grid)})
 
 
-def place_of_grid(config: Settings) -> str:
-    """Where a command looked: the gateways, or the server and, as several grids may share one, the prefix."""
+def describe_grid(config: Settings) -> str:
+    """Return where the grid is: the URL of the gateways, or the server and the prefix of the grid's keys."""
     if config.url is not None:
         return config.url
     from gridq.store.connection import safe_url
@@ -51,11 +54,11 @@ def place_of_grid(config: Settings) -> str:
 
 
 @contextmanager
-def grid_of(config: Settings) -> Iterator[Client]:
-    """A client of the grid that the settings name: by a gateway where they name one, else as `client_of`."""
+def open_client(config: Settings) -> Iterator[BaseClient]:
+    """Open a client of the grid: through a gateway if the settings name one, else through the server."""
     if config.url is None:
-        with client_of(config) as server:
-            yield server
+        with open_broker_client(config) as broker_client:
+            yield broker_client
         return
     from gridq.client import Client
 
@@ -64,18 +67,18 @@ def grid_of(config: Settings) -> Iterator[Client]:
 
 
 @contextmanager
-def client_of(config: Settings) -> Iterator[BrokerClient]:
-    """A client of the server that the settings name, after a look at it.
+def open_broker_client(config: Settings) -> Iterator[BrokerClient]:
+    """Check that the server can be used, then open a client of it.
 
-    BrokerError at once where it cannot be used: who sits at a terminal need not wait for a server to come
-    back, which the client itself does.
+    Raises BrokerError at once if it cannot. The client alone would wait for the server to come back, which is
+    of no use to somebody at a terminal.
     """
     from gridq.client import BrokerClient
     from gridq.store.connection import CONNECT_TIMEOUT, check_server, connect
 
     url = config.broker_url.get_secret_value()
-    with connect(url, name="gridq-cli", timeout=CONNECT_TIMEOUT, retry=False) as look:
-        check_server(look)
+    with connect(url, name="gridq-cli", timeout=CONNECT_TIMEOUT, retry=False) as probe:
+        check_server(probe)
     client = BrokerClient(config=config)
     try:
         yield client

@@ -1,4 +1,4 @@
-"""What a command reads: the graph's file, the job's input, the folder of stages."""
+"""Read what a command is given: a graph, an input, a folder of stages, durations and times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.config.time_zones import needed
+from gridq.config.time_zones import require_zone
 from gridq.errors import ConfigError, GraphError, InvalidJson
 
 if TYPE_CHECKING:
@@ -21,22 +21,25 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 
-GraphFile = Annotated[
-    str, typer.Argument(metavar="GRAPH", help="The graph's file; - reads stdin.", show_default=False)
+GraphArgument = Annotated[
+    str, typer.Argument(metavar="GRAPH", help="File with the graph; - reads stdin.", show_default=False)
 ]
-StagesFolder = Annotated[
+StagesOption = Annotated[
     Path | None,
     typer.Option(
         "--stages",
         metavar="DIR",
-        help="A folder of stage files (*.json), instead of GRIDQ_STAGES_DIR.",
+        help="Folder with stage files (*.json). Default: GRIDQ_STAGES_DIR.",
         show_default=False,
     ),
 ]
 
 
 def read_graph(name: str) -> str:
-    """The text of a graph's file. ConfigError: it cannot be read. InvalidJson: it is not UTF-8."""
+    """Return the text of a graph's file.
+
+    Raises ConfigError if it cannot be read, InvalidJson if it is not UTF-8.
+    """
     try:
         return read_bytes(name, "The graph").decode("utf-8-sig")
     except UnicodeDecodeError as exc:
@@ -44,8 +47,8 @@ def read_graph(name: str) -> str:
 
 
 @contextmanager
-def of_file(name: str) -> Iterator[None]:
-    """Within it, what is wrong with a graph is said to stand in the file `name`."""
+def locate_graph_errors(name: str) -> Iterator[None]:
+    """Add the file's name to the path of a GraphError that is raised within the block."""
     try:
         yield
     except GraphError as exc:
@@ -55,7 +58,10 @@ def of_file(name: str) -> Iterator[None]:
 
 
 def read_bytes(name: str, what: str) -> bytes:
-    """The content of a file, of stdin where `name` is `-`. ConfigError: it cannot be read."""
+    """Return the content of a file, or of stdin if `name` is `-`. Raises ConfigError if it cannot be read.
+
+    `what` names the content in the error, such as `The graph`.
+    """
     try:
         return sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
     except OSError as exc:
@@ -64,13 +70,13 @@ def read_bytes(name: str, what: str) -> bytes:
             {
                 "path": name,
                 "reason": exc.strerror or str(exc),
-                "fix": "name a file that you may read, or - for stdin",
+                "fix": "name a file that you can read, or - for stdin",
             },
         ) from None
 
 
 def read_input(text: str | None) -> Json:
-    """The job's input: JSON text, `@file` or `-` for stdin; None (null) where it is not given."""
+    """Return the job's input from JSON text, from `@FILE`, or from stdin for `-`; None for None."""
     if text is None:
         return None
     where = "--input"
@@ -84,7 +90,7 @@ def read_input(text: str | None) -> Json:
         data = text
     try:
         return json.loads(
-            data.decode("utf-8-sig") if isinstance(data, bytes) else data, parse_constant=_refuse
+            data.decode("utf-8-sig") if isinstance(data, bytes) else data, parse_constant=_reject_constant
         )
     except RecursionError:
         raise ConfigError("The input is nested too deeply", {"path": where}) from None
@@ -94,14 +100,14 @@ def read_input(text: str | None) -> Json:
             {
                 "path": where,
                 "reason": str(exc),
-                "expected": 'JSON such as {"city": "Oslo"} or "a text", @FILE or - for stdin',
-                "fix": _fix(text),
+                "expected": 'JSON such as {"city": "Oslo"} or "a text", or @FILE, or - for stdin',
+                "fix": _suggest_fix(text),
             },
         ) from None
 
 
-def with_stages(config: Settings, folder: Path | None) -> Settings:
-    """The settings with `--stages` in them. ConfigError: it is no folder."""
+def apply_stages_option(config: Settings, folder: Path | None) -> Settings:
+    """Return the settings with the folder of `--stages`. Raises ConfigError if it is not a folder."""
     if folder is None:
         return config
     if not folder.is_dir():
@@ -111,50 +117,54 @@ def with_stages(config: Settings, folder: Path | None) -> Settings:
     return config.model_copy(update={"stages_dir": folder})
 
 
-def _refuse(word: str) -> Json:
+def _reject_constant(word: str) -> Json:
     raise ValueError(f"{word} is not JSON")
 
 
-def _fix(text: str) -> str:
-    """What `--input Oslo` and `--input notes.json` most likely were meant to be."""
+def _suggest_fix(text: str) -> str:
+    """Return a fix for common mistakes: `--input Oslo` without quotes, `--input notes.json` without the @."""
     if text[:1].isalpha() and "'" not in text:
         return f"write --input @{text}" if Path(text).is_file() else f"write --input '{json.dumps(text)}'"
-    return "correct the JSON there"
+    return "correct the JSON"
 
 
-UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+SECONDS_PER_UNIT = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
-def seconds_of(text: str, option: str, least: float, most: float) -> float:
-    """A time such as `90`, `30m`, `1h` or `2d` in seconds, `least` to `most`. ConfigError: it is none."""
+def parse_seconds(text: str, option: str, minimum: float, maximum: float) -> float:
+    """Parse a duration such as `90`, `30m`, `1h` or `2d` into seconds.
+
+    Raises ConfigError if it is not one, or not from `minimum` to `maximum` seconds.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d)?", text.strip())
-    seconds = float(match[1]) * UNITS[match[2] or ""] if match else -1.0
-    if not least <= seconds <= most:
+    seconds = float(match[1]) * SECONDS_PER_UNIT[match[2] or ""] if match else -1.0
+    if not minimum <= seconds <= maximum:
         raise ConfigError(
-            f"{text!r} is no time for {option}",
-            {"path": option, "expected": f"from {least:g}s to {most / 86_400:g}d, such as 30m, 1h or 2d"},
+            f"{text!r} is not a valid duration for {option}",
+            {"path": option, "expected": f"{minimum:g}s to {maximum / 86_400:g}d, such as 30m, 1h or 2d"},
         )
     return seconds
 
 
-def instant_of(text: str | None, option: str, zone: str, now: int) -> int | None:
-    """An instant in ms since 1970: a date or a time of the zone `zone`, unless it names an offset of its own,
-    or a span such as `12h` before `now`. None stays None. ConfigError: it is none.
+def parse_instant(text: str | None, option: str, zone: str, now: int) -> int | None:
+    """Parse a date, a time, or a duration before `now` such as `12h`, into ms since 1970. None stays None.
+
+    Dates and times without an offset are in the time zone `zone`. Raises ConfigError if it is none of these.
     """
     if text is None:
         return None
     from datetime import datetime
 
     if re.fullmatch(r"\d+(?:\.\d+)? ?(s|min|m|h|d)", text.strip()):
-        return now - int(seconds_of(text, option, 0, 36_500 * 86_400) * 1000)
+        return now - int(parse_seconds(text, option, 0, 36_500 * 86_400) * 1000)
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ConfigError(
-            f"{text!r} is no time for {option}",
+            f"{text!r} is not a valid time for {option}",
             {
                 "path": option,
-                "expected": "a time such as 2026-11-01 or 2026-11-01T08:00, or a span such as 12h or 7d",
+                "expected": "a time such as 2026-11-01 or 2026-11-01T08:00, or a duration such as 12h or 7d",
             },
         ) from None
-    return int((at if at.tzinfo else at.replace(tzinfo=needed(zone))).timestamp() * 1000)
+    return int((at if at.tzinfo else at.replace(tzinfo=require_zone(zone))).timestamp() * 1000)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gridq.protocol.money import dollars
+from gridq.protocol.money import format_dollars
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,7 +118,7 @@ def format_duration(ms: float | None) -> str:
 
 def format_money(micro_dollars: int | None) -> str:
     """Format money: `$1.50`, `$0.000012`; a dash for None."""
-    return "-" if micro_dollars is None else dollars(micro_dollars)
+    return "-" if micro_dollars is None else format_dollars(micro_dollars)
 
 
 def format_local_time(at: float) -> str:
@@ -130,9 +130,9 @@ def format_local_time(at: float) -> str:
 
 def format_zone_time(ms: int | None, zone: str) -> str | None:
     """Format a Unix time in ms in the time zone `zone`: `2026-11-28 13:15`; None stays None."""
-    from gridq.protocol.calendar import text_time
+    from gridq.protocol.calendar import format_iso_time
 
-    text = text_time(ms, zone)
+    text = format_iso_time(ms, zone)
     return None if text is None else text[:16].replace("T", " ")
 
 

@@ -1,173 +1,185 @@
-"""A job's progress on stderr: drawn again in place on a terminal, line by line elsewhere."""
+"""Show a job's progress on stderr: redrawn in place on a terminal, line by line elsewhere."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from gridq.cli.output import console, span
+from gridq.cli.output import format_span, make_console
 from gridq.errors import BrokerError, BrokerUnreachable, WaitTimeout
-from gridq.jobs.server_outage import Absence
+from gridq.jobs.server_outage import OutageRetry
 from gridq.protocol.states import StageState
-from gridq.telemetry.narration import place_of
+from gridq.telemetry.narration import enclosing_name
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-    from gridq.client import Client
-    from gridq.protocol.models import Json, Row
+    from gridq.client import BaseClient
+    from gridq.protocol.models import HistoryRow, Json
     from gridq.views.jobs import JobView, StageView
 
-TICK = 0.15
-PLAIN_TICK = 0.5
-LINES = 8
-"""Stages shown at once."""
+LIVE_INTERVAL_SECONDS = 0.15
+LINES_INTERVAL_SECONDS = 0.5
+MAX_STAGES = 8
+"""The most stages shown at once."""
 
-PATIENCE = 3.0
-"""Seconds without progress after which it is told what the job waits for."""
+REPORT_AFTER_SECONDS = 3.0
+"""The time without progress after which to say what the job waits for."""
 
-UNASKED = 10.0
-"""The same where nobody asked for progress, and nothing of the job runs."""
+UNASKED_REPORT_AFTER_SECONDS = 10.0
+"""The same if the user did not ask for progress and no stage of the job runs."""
 
-REMIND = 60.0
-"""Seconds after which it is told again."""
-
-
-class Show(Protocol):
-    """Takes the job as it stands now."""
-
-    def __call__(self) -> None: ...
+REPEAT_AFTER_SECONDS = 60.0
+"""The time after which to say the same again."""
 
 
-def wait(client: Client, job: str, timeout: float | None, show: Show, tick: float = TICK) -> Json:
-    """`client.result`, with a look at the job each `tick` seconds."""
-    until = None if timeout is None else time.monotonic() + timeout
-    away = Absence(timeout)
+Refresh = Callable[[], None]
+"""Reads the job and shows its progress."""
+
+
+def wait_with_progress(
+    client: BaseClient,
+    job: str,
+    timeout: float | None,
+    refresh: Refresh,
+    interval: float = LIVE_INTERVAL_SECONDS,
+) -> Json:
+    """Wait for a job and return its result, like `client.result`; call `refresh` every `interval` seconds."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    retry = OutageRetry(timeout)
     while True:
-        left = tick if until is None else min(tick, until - time.monotonic())
-        if away.ask(partial(client.wait, job), max(left, 0)):
+        left = interval if deadline is None else min(interval, deadline - time.monotonic())
+        if retry.call(partial(client.wait, job), max(left, 0)):
             return client.result(job)
-        if until is not None and time.monotonic() >= until:
+        if deadline is not None and time.monotonic() >= deadline:
             details = {"job": job, "fix": "wait longer (--timeout); the job goes on"}
             reason = client.waits_for(job)
             if reason:
                 details |= {"reason": f"it waits for {reason}", "waits_for": reason}
             raise WaitTimeout(f"The job {job} was not finished within {timeout:g} s", details)
-        with suppress(BrokerUnreachable):  # the job is waited for all the same
-            show()
+        with suppress(BrokerUnreachable):  # go on waiting without the progress
+            refresh()
 
 
-class Waiting:
-    """Says what a job waits for, once it has waited for some time, and again when that changes.
+class WaitReporter:
+    """Says what a job waits for once it has made no progress for `delay` seconds, and again when that
+    changes.
 
-    On a terminal the sentence is kept for the picture, elsewhere it becomes a line on stderr.
+    `waits_for` is the current reason, or empty.
     """
 
-    def __init__(self, client: Client, job: str, patience: float = PATIENCE) -> None:
+    def __init__(self, client: BaseClient, job: str, delay: float = REPORT_AFTER_SECONDS) -> None:
         self._client = client
         self._job = job
-        self._patience = patience
-        self._since = self._asked = time.monotonic()
-        self._told_at = 0.0
-        self._last = ""
-        self.sentence = ""
+        self._delay = delay
+        self._idle_since = self._read_at = time.monotonic()
+        self._reported_at = 0.0
+        self._reported = ""
+        self.waits_for = ""
 
-    def look(self, moves: bool) -> str:
-        """What is to be told now, empty where there is nothing new. `moves`: the job got on since the last
-        look.
+    def update(self, progressed: bool) -> str:
+        """Return a line to print now, or nothing if there is no news.
+
+        `progressed` says whether the job made progress since the last call.
         """
         now = time.monotonic()
-        if moves:
-            self._since, self.sentence = now, ""
+        if progressed:
+            self._idle_since, self.waits_for = now, ""
             return ""
-        if now - self._since < self._patience or now - self._asked < 1:
+        if now - self._idle_since < self._delay or now - self._read_at < 1:
             return ""
-        self._asked = now
-        self.sentence = self._client.waits_for(self._job)
-        without_times = re.sub(r"\d+ s\b", "", self.sentence)
-        if not self.sentence or (without_times == self._last and now - self._told_at < REMIND):
+        self._read_at = now
+        self.waits_for = self._client.waits_for(self._job)
+        reason = re.sub(r"\d+ s\b", "", self.waits_for)  # a changed duration is not news
+        if not reason or (reason == self._reported and now - self._reported_at < REPEAT_AFTER_SECONDS):
             return ""
-        self._last, self._told_at = without_times, now
-        return f"waits   {span(now - self._since)} for {self.sentence}"
+        self._reported, self._reported_at = reason, now
+        return f"waits   {format_span(now - self._idle_since)} for {self.waits_for}"
 
 
 @contextmanager
-def drawn(client: Client, job: str, on: Console | None = None) -> Iterator[Show]:
-    """Progress on a terminal; it is gone after the block."""
+def show_live(client: BaseClient, job: str, console: Console | None = None) -> Iterator[Refresh]:
+    """Provide a function that redraws a job's progress on the terminal; the drawing is erased after the
+    block.
+    """
     from rich.live import Live
 
-    on = on or console(err=True)
+    screen = console or make_console(err=True)
     reader = client.reader(job)
-    waiting = Waiting(client, job)
-    since = time.monotonic()
-    before: object = None
-    with Live(console=on, auto_refresh=False, transient=True) as live:
+    reporter = WaitReporter(client, job)
+    started = time.monotonic()
+    last: object = None
+    with Live(console=screen, auto_refresh=False, transient=True) as live:
 
-        def show() -> None:
-            nonlocal before
+        def refresh() -> None:
+            nonlocal last
             view = reader.read(rows=False)
-            now = _progress(view)
-            waiting.look(before != now or bool(view.having(StageState.RUNNING)))
-            before = now
-            live.update(picture(view, time.monotonic() - since, on.width, waiting.sentence), refresh=True)
+            snapshot = _take_snapshot(view)
+            reporter.update(last != snapshot or bool(view.having(StageState.RUNNING)))
+            last = snapshot
+            seconds = time.monotonic() - started
+            live.update(render_progress(view, seconds, screen.width, reporter.waits_for), refresh=True)
 
-        yield show
+        yield refresh
 
 
 @contextmanager
-def told(client: Client, job: str, *, rows: bool = True) -> Iterator[Show]:
-    """Progress as lines on stderr: one for each stage that was recorded (unless not `rows`), and one when the
-    job waits for long, with what it waits for.
+def show_lines(client: BaseClient, job: str, *, rows: bool = True) -> Iterator[Refresh]:
+    """Provide a function that prints a job's progress as lines on stderr.
+
+    It prints a line for each stage that was recorded (unless `rows` is False), and a line with the reason if
+    the job waits for long.
     """
-    out = console(err=True)
+    console = make_console(err=True)
     reader = client.reader(job)
-    waiting = Waiting(client, job, PATIENCE if rows else UNASKED)
-    seen = 0
-    before: object = None
+    reporter = WaitReporter(client, job, REPORT_AFTER_SECONDS if rows else UNASKED_REPORT_AFTER_SECONDS)
+    printed = 0
+    last: object = None
 
-    def recorded() -> None:
-        nonlocal seen
-        found = client.rows(job) if rows else []
-        for row in found[seen:]:
-            out.print(line_of(row), soft_wrap=True)
-        seen = len(found)
+    def print_rows() -> None:
+        nonlocal printed
+        recorded = client.rows(job) if rows else []
+        for row in recorded[printed:]:
+            console.print(format_row(row), soft_wrap=True)
+        printed = len(recorded)
 
-    def show() -> None:
-        nonlocal before
-        recorded()
+    def refresh() -> None:
+        nonlocal last
+        print_rows()
         view = reader.read(rows=False)
-        now = _progress(view)
-        line = waiting.look(before != now or (not rows and bool(view.having(StageState.RUNNING))))
-        before = now
+        snapshot = _take_snapshot(view)
+        line = reporter.update(last != snapshot or (not rows and bool(view.having(StageState.RUNNING))))
+        last = snapshot
         if line:
-            out.print(line, soft_wrap=True)
+            console.print(line, soft_wrap=True)
 
     try:
-        yield show
+        yield refresh
     finally:
         with suppress(BrokerError):  # it would hide why the block ended
-            recorded()
+            print_rows()
 
 
-def _progress(view: JobView) -> object:
-    """What changes whenever the job gets on."""
+def _take_snapshot(view: JobView) -> object:
+    """Return a value that changes whenever the job makes progress."""
     return view.state, view.done, [stage.path for stage in view.having(StageState.RUNNING)]
 
 
-def line_of(row: Row) -> str:
-    """`done  llm_chat  root.stages[2]  on cpu@machine  320 ms`, and which attempt, unless the first."""
+def format_row(row: HistoryRow) -> str:
+    """Format one recorded stage: `done  llm_chat  root.stages[2]  on cpu@machine  320 ms  attempt 2`."""
     again = f"  attempt {row.attempt}" if row.attempt > 1 else ""
     return f"{row.state:6}  {row.stage}  {row.path}  on {row.worker}  {row.run_ms:.0f} ms{again}"
 
 
-def picture(job: JobView, seconds: float, width: int, waits_for: str = "") -> RenderableType:
-    """The job in a few lines, none wider than `width`: the counts, what runs where, what waits for whom, and
-    `waits_for`, the reason, wrapped.
+def render_progress(job: JobView, seconds: float, width: int, waits_for: str = "") -> RenderableType:
+    """Return the job in a few lines of at most `width` columns: the counts, what runs where, and what waits.
+
+    `waits_for` is the reason why the job makes no progress, or empty; it is wrapped.
     """
     import textwrap
 
@@ -176,15 +188,15 @@ def picture(job: JobView, seconds: float, width: int, waits_for: str = "") -> Re
     from gridq.views.jobs import by_step
 
     running, ready = by_step(job.having(StageState.RUNNING)), by_step(job.having(StageState.READY))
-    isolated = by_step(job.having(StageState.QUARANTINED))
+    quarantined = by_step(job.having(StageState.QUARANTINED))
     head = f"{job.done}/{job.of} stages" if job.of else str(job.state or "ended")
-    lines = [Text(f"{_bar(job.done, job.of)}{head}  {seconds:.1f} s", style="bold")]
-    every = isolated + running + ready
-    lines += [_line(step) for step in every[:LINES]]
-    hidden = len(every) - LINES
+    lines = [Text(f"{_draw_bar(job.done, job.of)}{head}  {seconds:.1f} s", style="bold")]
+    steps = quarantined + running + ready
+    lines += [_render_step(step) for step in steps[:MAX_STAGES]]
+    hidden = len(steps) - MAX_STAGES
     if hidden > 0:
         lines.append(Text(f"  and {hidden} more", style="dim"))
-    if job.stages and not every:
+    if job.stages and not steps:
         lines.append(Text("  · between two stages", style="dim"))
     for line in lines:
         line.truncate(width, overflow="ellipsis")
@@ -194,11 +206,11 @@ def picture(job: JobView, seconds: float, width: int, waits_for: str = "") -> Re
     return Text("\n").join(lines)
 
 
-def _line(step: list[StageView]) -> Text:
-    """Where the stages that are claimed as one stand, and who has them or is waited for."""
+def _render_step(step: list[StageView]) -> Text:
+    """Return one line for stages that run as one step: their state, and the seat or the queue."""
     from rich.text import Text
 
-    where = where_in(step)
+    where = format_step(step)
     match step[0].state:
         case StageState.QUARANTINED:
             return Text(f"  ! {where}  in quarantine, last on {step[0].seat}", style="red")
@@ -207,15 +219,15 @@ def _line(step: list[StageView]) -> Text:
     return Text(f"  · {where}  waits for {step[0].queue}", style="dim")
 
 
-def where_in(step: list[StageView]) -> str:
-    """`summary: text_template + llm_chat` of stages that are claimed as one."""
+def format_step(step: list[StageView]) -> str:
+    """Format stages that run as one step: `summary: text_template + llm_chat`."""
     names = [stage.stage for stage in step]
     shown = " + ".join(names if len(names) < 4 else [*names[:2], "…", names[-1]])
-    place = place_of(step[0].path)
+    place = enclosing_name(step[0].path)
     return f"{place}: {shown}" if place else shown
 
 
-def _bar(done: int, of: int, cells: int = 20) -> str:
+def _draw_bar(done: int, of: int, cells: int = 20) -> str:
     if not of:
         return ""
     full = round(cells * done / of)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from gridq.config.settings import Settings
 from gridq.errors import ConfigError
 from gridq.jobs.waiting import Piece
-from gridq.protocol.models import Json, Row
+from gridq.protocol.models import HistoryRow, Json
 from gridq.protocol.states import JobState
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class BaseClient(ABC):
         """Return the job's state, or None if there is no such job (any more)."""
         raise NotImplementedError
 
-    def rows(self, job: str) -> list[Row]:
+    def rows(self, job: str) -> list[HistoryRow]:
         """Return one row for each stage recorded so far, oldest first.
 
         A gateway returns the last thousand.
@@ -220,7 +220,7 @@ class BaseAsyncClient(ABC):
     async def status(self, job: str) -> JobState | None:
         return await asyncio.to_thread(self.sync.status, job)
 
-    async def rows(self, job: str) -> list[Row]:
+    async def rows(self, job: str) -> list[HistoryRow]:
         return await asyncio.to_thread(self.sync.rows, job)
 
     async def view(self, job: str) -> JobView:

@@ -32,7 +32,7 @@ from gridq.jobs.waiting import (
     read_pieces,
     wait_for_end,
 )
-from gridq.protocol.models import Json, HistoryRow
+from gridq.protocol.models import HistoryRow, Json
 from gridq.protocol.states import JobState
 from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
@@ -73,14 +73,14 @@ class BrokerClient(BaseClient):
     def admission(self) -> Admission:
         """The admission of jobs, imported when the first graph is submitted."""
         if self._admission is None:
-            from gridq.profiles.profile import load
+            from gridq.profiles.profile import load_profiles
             from gridq.submission.admission import Admission
 
             with self._admission_lock:
                 if self._admission is None:
                     with translated(self.url):
                         check_server(self.scripts.client)
-                    self._admission = Admission(self.scripts, self.config, load(self.config.profiles))
+                    self._admission = Admission(self.scripts, self.config, load_profiles(self.config.profiles))
         return self._admission
 
     def submit(self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
@@ -122,7 +122,7 @@ class BrokerClient(BaseClient):
                 yield step
                 reply = None
             elif step:
-                reply = OutageRetry(timeout).ask(self._execute, step)
+                reply = OutageRetry(timeout).call(self._execute, step)
             else:
                 raise self._build_timeout(job, timeout)
 
@@ -152,7 +152,7 @@ class BrokerClient(BaseClient):
     def status(self, job: str) -> JobState | None:
         end, running, queued = self._execute(build_poll(self.keys, job))
         if end is not None:
-            return End.read(end).state
+            return End.parse(end).state
         if running:
             return JobState.RUNNING
         return JobState.QUEUED if queued else None
@@ -232,7 +232,7 @@ class BrokerClient(BaseClient):
             except StopIteration as stop:
                 value: T = stop.value
                 return value
-            reply = retry.ask(self._execute, commands)
+            reply = retry.call(self._execute, commands)
 
     def _read_result(self, end: End) -> Json:
         error = end.error()
@@ -290,7 +290,7 @@ class AsyncBrokerClient(BaseAsyncClient):
                 yield step
                 reply = None
             elif step:
-                reply = await OutageRetry(timeout).ask_async(self._execute, step)
+                reply = await OutageRetry(timeout).call_async(self._execute, step)
             else:
                 raise await asyncio.to_thread(self.sync._build_timeout, job, timeout)
 
@@ -306,7 +306,7 @@ class AsyncBrokerClient(BaseAsyncClient):
             except StopIteration as stop:
                 value: T = stop.value
                 return value
-            reply = await retry.ask_async(self._execute, commands)
+            reply = await retry.call_async(self._execute, commands)
 
     async def _execute(self, commands: Commands) -> Any:
         with translated(self.sync.url):

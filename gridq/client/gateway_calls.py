@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from gridq.client import responses
 from gridq.client.connection_pools import POOL_LIMITS, Pools
-from gridq.config.urls import gateways, is_loopback
+from gridq.config.urls import is_loopback, parse_gateways
 from gridq.errors import ConfigError, GatewayStops, GatewayUnreachable, GridError
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
@@ -65,7 +65,7 @@ class Gateways:
     """
 
     def __init__(self, url: str, key: SecretStr | None, *, timeout: float = ANSWER_TIMEOUT_SECONDS) -> None:
-        self.urls = gateways(url, "the client's URL")
+        self.urls = parse_gateways(url, "the client's URL")
         self._base_urls = [_parse_base_url(each) for each in self.urls]
         self._headers = {"accept": "application/json", "user-agent": "gridq", **build_auth_header(key)}
         self._timeout = timeout
@@ -329,7 +329,7 @@ def build_auth_header(key: SecretStr | None) -> dict[str, str]:
     """Return the header that carries the key. Raises KeyInvalid if the key holds characters no header can."""
     text = "" if key is None else key.get_secret_value().strip()
     if not (text.isascii() and text.isprintable()):
-        raise api_keys.refused("unknown")
+        raise api_keys.build_key_error("unknown")
     return {"authorization": f"Bearer {text}"} if text else {}
 
 

@@ -20,11 +20,11 @@ from gridq.errors import BrokerUnreachable, GridError, JobNotFound, KeyLimitReac
 from gridq.jobs.record import check_job_id, make_job_id, parse_options
 from gridq.jobs.server_outage import OutageRetry
 from gridq.jobs.waiting import Piece, build_timeout_error
-from gridq.protocol.models import Json, Row
+from gridq.protocol.models import HistoryRow, Json
 from gridq.protocol.states import JobState
 from gridq.seats.registry import LiveSeat
 from gridq.store import values
-from gridq.submission.inbox import graph_text
+from gridq.submission.request import encode_graph
 from gridq.views.jobs import JobSummary, JobView
 from gridq.views.quarantine import Quarantined
 from gridq.views.queues import QueueView
@@ -98,7 +98,7 @@ class GatewayClient(BaseClient):
     def status(self, job: str) -> JobState | None:
         return self._read_if_found(job, responses.read_state, None)
 
-    def rows(self, job: str) -> list[Row]:
+    def rows(self, job: str) -> list[HistoryRow]:
         return self._read_if_found(job, responses.read_rows, [])
 
     def view(self, job: str) -> JobView:
@@ -157,7 +157,7 @@ class GatewayClient(BaseClient):
                     step = next(steps)
                     continue
                 try:
-                    reply = retry.ask(self.gateways.send, step)
+                    reply = retry.call(self.gateways.send, step)
                 except KeyLimitReached as exc:
                     step = steps.throw(exc)
                 else:
@@ -225,7 +225,7 @@ class AsyncGatewayClient(BaseAsyncClient):
                     step = next(steps)
                     continue
                 try:
-                    reply = await retry.ask_async(self.gateways.send, step)
+                    reply = await retry.call_async(self.gateways.send, step)
                 except KeyLimitReached as exc:
                     step = steps.throw(exc)
                 else:
@@ -262,7 +262,7 @@ def build_submission(
     """
     job_options = parse_options(options)
     value = values.encode(input, limit=config.max_value, what="input", path="input")
-    text = graph_text(graph, config).decode("utf-8", "surrogatepass")
+    text = encode_graph(graph, config).decode("utf-8", "surrogatepass")
     fields = job_options.model_dump(mode="json", exclude={"stream"}, exclude_defaults=True)
     if job_options.stream is True:
         fields["stream"] = True

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from gridq.errors import GatewayUnreachable, GridError, error_from_record
 from gridq.jobs.waiting import Piece
-from gridq.protocol.models import Json, Row
+from gridq.protocol.models import HistoryRow, Json
 from gridq.protocol.states import JobState, StageState
 from gridq.seats.registry import LiveSeat
 from gridq.store import values
@@ -87,9 +87,9 @@ def _read_output(answer: Any) -> Json:
 
 
 @reject_malformed
-def read_rows(answer: Any) -> list[Row]:
+def read_rows(answer: Any) -> list[HistoryRow]:
     """Return the rows of the job's history."""
-    return [Row.model_validate(row) for row in answer["rows"]]
+    return [HistoryRow.model_validate(row) for row in answer["rows"]]
 
 
 @reject_malformed

@@ -15,17 +15,17 @@ PORT = 5555
 """Flower's own port: taken where it is free and no other is asked for."""
 
 
-def password_file(config: Settings) -> Path:
+def get_password_file(config: Settings) -> Path:
     """Where Flower's password stands: GRIDQ_FLOWER_PASSWORD_FILE, else `<home>/flower-password`."""
     return config.flower_password_file or config.home / "flower-password"
 
 
-def password(config: Settings) -> str:
+def read_password(config: Settings) -> str:
     """Flower's password. In `<home>` it is made at the first call, readable by its owner alone.
 
     ConfigError: the file cannot be read or written or holds no password, or others may read that in `<home>`.
     """
-    path = password_file(config)
+    path = get_password_file(config)
     own = config.flower_password_file is None
     try:
         if own and not path.exists():

@@ -43,7 +43,7 @@ SECRETS = ("broker_url", "broker_password", "key")
 """Settings that make `config.toml` a file for its owner alone."""
 
 
-def folder() -> Path:
+def get_home_folder() -> Path:
     """GRIDQ_HOME, without the other settings: those may be at fault, and their library takes long to load."""
     return Path(os.environ.get("GRIDQ_HOME") or Path.home() / ".gridq")
 
@@ -66,7 +66,7 @@ def write_private(path: Path, text: str, *, once: bool = False) -> None:
         draft.unlink()
 
 
-def unusable(path: Path, exc: OSError, what: str = "") -> ConfigError:
+def make_folder_error(path: Path, exc: OSError, what: str = "") -> ConfigError:
     """The error of a home folder that cannot be used: `what` cannot be done with `path`."""
     return ConfigError(
         what or f"The folder {path} cannot be used",
@@ -78,7 +78,7 @@ def unusable(path: Path, exc: OSError, what: str = "") -> ConfigError:
     )
 
 
-def configured(home: Path) -> dict[str, Any]:
+def read_config(home: Path) -> dict[str, Any]:
     """The settings in `config.toml`, empty where there is none.
 
     ConfigError: it cannot be read, is no TOML, or holds a secret and others may read it.
@@ -104,9 +104,9 @@ def configured(home: Path) -> dict[str, Any]:
     return found
 
 
-def running(home: Path, name: str = GRID) -> dict[str, Any] | None:
+def read_running_record(home: Path, name: str = GRID) -> dict[str, Any] | None:
     """The record called `name` of a program that runs now in `home`; None where none does."""
-    if not held(home, name):
+    if not is_locked(home, name):
         return None
     try:
         found = json.loads((home / f"{name}.json").read_text("utf-8"))
@@ -115,7 +115,7 @@ def running(home: Path, name: str = GRID) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def held(home: Path, name: str = GRID) -> bool:
+def is_locked(home: Path, name: str = GRID) -> bool:
     """Whether a program holds the lock of the record `name`."""
     try:
         lock = os.open(home / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
@@ -130,11 +130,11 @@ def held(home: Path, name: str = GRID) -> bool:
     return False
 
 
-def stopped(home: Path) -> int | None:
+def find_stopped_port(home: Path) -> int | None:
     """The port that the server of this home's own grid had, where `gridq up` has run here and does no more;
     None where none ever did, or one runs or starts.
     """
-    if held(home):
+    if is_locked(home):
         return None
     try:
         note = json.loads((home / SERVER / ACCESS).read_text("utf-8"))

@@ -9,13 +9,13 @@ import secrets
 import socket
 from pathlib import Path
 
-from gridq.config.home import unusable, write_private
+from gridq.config.home import make_folder_error, write_private
 from gridq.errors import ConfigError
 
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
-def machine_id(home: Path) -> str:
+def get_machine_id(home: Path) -> str:
     """The id in `<home>/machine`, made at the first call: the host's name and four random digits.
 
     ConfigError: the folder cannot be written, or the file holds no id.
@@ -31,7 +31,7 @@ def machine_id(home: Path) -> str:
             write_private(path, f"{host}-{secrets.token_hex(2)}\n", once=True)
         text = path.read_text().strip()
     except OSError as exc:
-        raise unusable(path, exc, f"The machine's id cannot be kept in {path}") from None
+        raise make_folder_error(path, exc, f"The machine's id cannot be kept in {path}") from None
     except UnicodeDecodeError:
         text = ""
     if not _ID.fullmatch(text):
@@ -42,7 +42,7 @@ def machine_id(home: Path) -> str:
     return text
 
 
-def host_id(machine: str) -> str:
+def get_host_id(machine: str) -> str:
     """Which start of which host `machine` runs on: a home folder copied to another host is not this one."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

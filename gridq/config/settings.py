@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from gridq.config import home as machine_home
 from gridq.config import time_zones
-from gridq.config.urls import check_url, gateways, with_password
+from gridq.config.urls import add_password, check_url, parse_gateways
 from gridq.errors import ConfigError, first_fault
 
 LOOPBACK = "redis://127.0.0.1:6379/0"
@@ -65,7 +65,7 @@ class FromHome(PydanticBaseSettingsSource):
     def __call__(self) -> dict[str, Any]:
         fields = self.settings_cls.model_fields
         home = Path(self.current_state.get("home") or fields["home"].default)
-        found = machine_home.configured(home)
+        found = machine_home.read_config(home)
         unknown = [name for name in found if name not in fields or name == "home"]
         if unknown:
             path = home / machine_home.CONFIG
@@ -73,7 +73,7 @@ class FromHome(PydanticBaseSettingsSource):
                 f"{path} has a key {unknown[0]!r} that is no setting",
                 {"path": f"{path}:{unknown[0]}", "expected": "a setting in lower case, such as drain = 20"},
             )
-        up = machine_home.running(home) or {}
+        up = machine_home.read_running_record(home) or {}
         return found | {name: up[name] for name in self.FOUND if name in up}
 
 
@@ -279,7 +279,7 @@ class Settings(BaseSettings):
         """Put the password into the URL, where that has none."""
         password, url = (_plain(given.get(name)) for name in ("broker_password", "broker_url"))
         if password:
-            given = {**given, "broker_url": with_password(url or LOOPBACK, password)}
+            given = {**given, "broker_url": add_password(url or LOOPBACK, password)}
         return given
 
     @field_validator("log", "log_level", mode="before")
@@ -317,7 +317,7 @@ class Settings(BaseSettings):
     @field_validator("timezone")
     @classmethod
     def _known(cls, value: str) -> str:
-        return time_zones.checked(value)
+        return time_zones.check_zone(value)
 
 
 @cache
@@ -331,7 +331,7 @@ def settings() -> Settings:
         raise ConfigError(f"{name} is not usable", {"path": name, "reason": reason}) from None
     check_url(config.broker_url.get_secret_value())
     if config.url is not None:
-        gateways(config.url, _source("url"))
+        parse_gateways(config.url, _source("url"))
     return config
 
 
@@ -342,7 +342,7 @@ def _plain(value: object) -> str:
 def _source(field: str) -> str:
     """Where the value of a setting comes from: the variable, or its place in `config.toml`."""
     name = f"GRIDQ_{field.upper()}"
-    home = machine_home.folder()
-    if name in os.environ or name + FILE in os.environ or field not in machine_home.configured(home):
+    home = machine_home.get_home_folder()
+    if name in os.environ or name + FILE in os.environ or field not in machine_home.read_config(home):
         return name
     return f"{home / machine_home.CONFIG}:{field}"

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 from gridq.errors import QuotasFileError
 
-LONGEST_NUMBER = 256
+MAX_NUMBER_BITS = 256
 """Bits."""
 
 
-class Text:
+class ConfigText:
     """A quotas file's text; TOML where `name` ends in .toml, else JSON."""
 
     flat = False
@@ -37,8 +37,8 @@ class Text:
         """Refuse a number that is too long to be written as text, as TOML can state it in hexadecimal digits.
         What stands in a list stands at the list's own key.
         """
-        if isinstance(data, int) and data.bit_length() > LONGEST_NUMBER:
-            self.refuse(at, "A number has too many digits", f"a number below 2^{LONGEST_NUMBER}")
+        if isinstance(data, int) and data.bit_length() > MAX_NUMBER_BITS:
+            self.refuse(at, "A number has too many digits", f"a number below 2^{MAX_NUMBER_BITS}")
         if isinstance(data, dict):
             for key, value in data.items():
                 self._sized(value, (*at, key) if named else at, named=named)
@@ -49,23 +49,23 @@ class Text:
     def refuse(self, key: tuple[str, ...], message: str, expected: str, fix: str | None = None) -> NoReturn:
         if self.flat:
             key = key[1:2]
-        line = toml_line(self.text, key) if self.toml else json_lines(self.text).get(key, [1])[-1]
+        line = find_toml_line(self.text, key) if self.toml else find_json_lines(self.text).get(key, [1])[-1]
         self.complain(line, ".".join(key), message, {"expected": expected} | ({"fix": fix} if fix else {}))
 
     def complain(self, line: int, key: str, message: str, more: dict[str, str]) -> NoReturn:
-        shown = f": {_printable(key)}" if key else ""
+        shown = f": {_escape_key(key)}" if key else ""
         raise QuotasFileError(message, {"path": f"{self.name}:{line}{shown}", **more})
 
     def _json(self) -> Any:
         try:
-            data = json.loads(self.text, parse_float=_decimal, parse_constant=Decimal)
+            data = json.loads(self.text, parse_float=_parse_decimal, parse_constant=Decimal)
         except json.JSONDecodeError as exc:
             self.complain(
                 exc.lineno, f"column {exc.colno}", "The quotas file is no JSON", {"reason": exc.msg}
             )
         except (ValueError, RecursionError) as exc:
             self.complain(1, "", "The quotas file cannot be read as JSON", {"reason": str(exc)})
-        for key, lines in json_lines(self.text).items():
+        for key, lines in find_json_lines(self.text).items():
             if len(lines) > 1:
                 first = {"expected": f"each key once; it stands in line {lines[0]} too"}
                 self.complain(lines[-1], ".".join(key), f"The key {key[-1]!r} stands twice", first)
@@ -73,7 +73,7 @@ class Text:
 
     def _toml(self) -> Any:
         try:
-            return tomllib.loads(self.text, parse_float=_decimal)
+            return tomllib.loads(self.text, parse_float=_parse_decimal)
         except tomllib.TOMLDecodeError as exc:
             message, _, place = str(exc).partition(" (at ")
             line = re.search(r"line (\d+)", place)
@@ -86,7 +86,7 @@ class Text:
             self.complain(1, "", "The quotas file cannot be read as TOML", {"reason": str(exc)})
 
 
-def _decimal(text: str) -> Decimal:
+def _parse_decimal(text: str) -> Decimal:
     """A number with a point or an exponent; not a number where the exponent is beyond all reason."""
     try:
         return Decimal(text)
@@ -94,7 +94,7 @@ def _decimal(text: str) -> Decimal:
         return Decimal("NaN")
 
 
-def _printable(key: str) -> str:
+def _escape_key(key: str) -> str:
     """A key as it may be logged and sent: half a surrogate pair, which JSON can name, is no text."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in key)
 
@@ -102,7 +102,7 @@ def _printable(key: str) -> str:
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 
 
-def json_lines(text: str) -> dict[tuple[str, ...], list[int]]:
+def find_json_lines(text: str) -> dict[tuple[str, ...], list[int]]:
     """The lines on which each key of valid JSON stands, by its path; more than one where it stands twice."""
     found: dict[tuple[str, ...], list[int]] = {}
     path: list[str] = []
@@ -130,10 +130,10 @@ def json_lines(text: str) -> dict[tuple[str, ...], list[int]]:
     return found
 
 
-def toml_line(text: str, key: tuple[str, ...]) -> int:
+def find_toml_line(text: str, key: tuple[str, ...]) -> int:
     """The line of valid TOML that brings `key` in, or as much of it as is there."""
     most, line = 0, 1
-    for path, at in toml_keys(text) if key else ():
+    for path, at in iterate_toml_keys(text) if key else ():
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, key, strict=False)))
         if common > most:
             most, line = common, at
@@ -152,7 +152,7 @@ _TOML = re.compile(
 )
 
 
-def toml_keys(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
+def iterate_toml_keys(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
     """The path and the line of each key of valid TOML, of tables too, in their order. What stands in a list
     has no path.
     """

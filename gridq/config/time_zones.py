@@ -12,7 +12,7 @@ from gridq.errors import ConfigError
 INSTALL = "install time zones: the system's tzdata, or pip install tzdata"
 
 
-def known(name: str) -> tzinfo | None:
+def find_zone(name: str) -> tzinfo | None:
     """The zone of a name such as Europe/Berlin; None where this machine has none of that name. UTC it has
     always.
     """
@@ -22,9 +22,9 @@ def known(name: str) -> tzinfo | None:
         return None
 
 
-def needed(name: str) -> tzinfo:
+def require_zone(name: str) -> tzinfo:
     """The same, where times cannot be told without it. ConfigError."""
-    found = known(name)
+    found = find_zone(name)
     if found is None:
         raise ConfigError(
             f"This machine does not have the time zone {name!r}, in which the grid's windows turn",
@@ -33,9 +33,9 @@ def needed(name: str) -> tzinfo:
     return found
 
 
-def checked(name: str) -> str:
+def check_zone(name: str) -> str:
     """The same name. ValueError: this machine has no zone so called."""
-    if known(name) is None:
+    if find_zone(name) is None:
         raise ValueError(
             f"{name!r} is no time zone such as Europe/Berlin that this machine has; if it is one, {INSTALL}"
         )

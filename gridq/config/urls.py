@@ -20,7 +20,7 @@ SENTINELS = ("sentinel", "sentinels")
 SCHEMES = ("redis", "rediss", "unix", *SENTINELS)
 SENTINEL_PORT = 26379
 GATEWAYS = ("http", "https")
-OF_SENTINELS = ("sentinel_user", "sentinel_password")
+SENTINEL_OPTIONS = ("sentinel_user", "sentinel_password")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Sentinels:
     ssl: dict[str, str] | None
 
 
-def sentinels(url: str) -> Sentinels | None:
+def parse_sentinels(url: str) -> Sentinels | None:
     """The sentinels that `url` names; None where it names a server. ValueError: a host or port is none.
 
     >>> sentinels("sentinel://:p@a,b:26380/main/2").hosts
@@ -56,7 +56,7 @@ def sentinels(url: str) -> Sentinels | None:
     options = dict(parse_qsl(query))
     secure = {key: value for key, value in options.items() if key.startswith("ssl_")}
     return Sentinels(
-        hosts=tuple(_host(each) for each in hosts.split(",")),
+        hosts=tuple(_parse_host(each) for each in hosts.split(",")),
         name=unquote(name),
         db=int(options.get("db") or db.strip("/") or 0),
         user=unquote(user) or None,
@@ -67,14 +67,14 @@ def sentinels(url: str) -> Sentinels | None:
     )
 
 
-def _host(text: str) -> tuple[str, int]:
+def _parse_host(text: str) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
     if not parts.hostname or parts.path or parts.port == 0:
         raise ValueError("no host")
     return parts.hostname, SENTINEL_PORT if parts.port is None else parts.port
 
 
-def with_password(url: str, password: str) -> str:
+def add_password(url: str, password: str) -> str:
     """`url` with `password` for its login; unchanged where it holds a password already, or is no URL."""
     scheme, found, rest = url.partition("://")
     place = re.match(r"[^/?#]*", rest)
@@ -88,7 +88,7 @@ def check_url(url: str, source: str = "GRIDQ_BROKER_URL") -> None:
     """ConfigError where `url` is not that of a server; `source` says where it stands. It never shows the URL:
     a password may stand in it, and where the URL is malformed nobody can tell where.
     """
-    reason = _fault(url)
+    reason = _find_server_fault(url)
     if reason:
         raise ConfigError(
             "This is not the URL of a server",
@@ -111,7 +111,7 @@ def is_gateway(url: str) -> bool:
     return url.lower().startswith(tuple(f"{scheme}://" for scheme in GATEWAYS))
 
 
-def gateways(url: str, source: str = "GRIDQ_URL") -> tuple[str, ...]:
+def parse_gateways(url: str, source: str = "GRIDQ_URL") -> tuple[str, ...]:
     """The gateways that `url` names, separated by commas, each without a / at its end. ConfigError: one of
     them is none; `source` says where it stands.
 
@@ -120,7 +120,7 @@ def gateways(url: str, source: str = "GRIDQ_URL") -> tuple[str, ...]:
     """
     found = tuple(dict.fromkeys(re.sub(r"(?<![:/])/+$", "", each.strip()) for each in url.split(",")))
     for each in found:
-        reason = _gateway_fault(each)
+        reason = _find_gateway_fault(each)
         if reason:
             raise ConfigError(
                 "This is not the URL of a gateway",
@@ -134,7 +134,7 @@ def gateways(url: str, source: str = "GRIDQ_URL") -> tuple[str, ...]:
     return found
 
 
-def _gateway_fault(url: str) -> str:
+def _find_gateway_fault(url: str) -> str:
     """As `_fault`, of a gateway's URL."""
     if not is_gateway(url):
         return "it does not begin with http:// or https://"
@@ -150,7 +150,7 @@ def _gateway_fault(url: str) -> str:
     return "it has a ? or a #" if "?" in url or "#" in url else ""
 
 
-def _fault(url: str) -> str:
+def _find_server_fault(url: str) -> str:
     """What is wrong with a server's URL, in words that hold nothing of it; empty where nothing is."""
     if not url.startswith(tuple(f"{scheme}://" for scheme in SCHEMES)):
         return "it does not begin with " + ", ".join(f"{scheme}://" for scheme in SCHEMES)
@@ -158,7 +158,7 @@ def _fault(url: str) -> str:
         return "it holds a #"
     query = url.partition("?")[2]
     if url.startswith(tuple(f"{scheme}://" for scheme in SENTINELS)):
-        return _sentinels_fault(url) or _query_fault(query, OF_SENTINELS)
+        return _find_sentinels_fault(url) or _find_query_fault(query, SENTINEL_OPTIONS)
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -171,20 +171,20 @@ def _fault(url: str) -> str:
         return "its port is 0"
     elif not re.fullmatch(r"/?|/[0-9]+/?", parts.path):
         return "what follows the host and the port is not the number of a database"
-    return _query_fault(query)
+    return _find_query_fault(query)
 
 
-def _sentinels_fault(url: str) -> str:
+def _find_sentinels_fault(url: str) -> str:
     if not re.fullmatch(r"[^?]*://[^/?]+/[^/?]+(/[0-9]*)?(\?.*)?", url):
         return "after its hosts there is no name of a primary, with or without the number of a database"
     try:
-        sentinels(url)
+        parse_sentinels(url)
     except ValueError:
         return "a host or a port of it cannot be read"
     return ""
 
 
-def _query_fault(query: str, more: tuple[str, ...] = ()) -> str:
+def _find_query_fault(query: str, more: tuple[str, ...] = ()) -> str:
     for name, value in parse_qsl(query, keep_blank_values=True):
         if not (value.isdecimal() if name == "db" else name.startswith("ssl_") or name in more):
             return "what follows its ? is neither " + ", ".join(("db=<number>", *more)) + " nor ssl_…"

@@ -57,7 +57,7 @@ class OriginRefused(AuthError):
     """The gateway does not accept requests from this web page, proxy or host name."""
 
     code = "auth.origin"
-    remedy = "Use an API key, and add the page's origin to GRIDQ_GATEWAY_ORIGINS."
+    remedy = "Use an API key, and add the page's origin to GRIDQ_GATEWAY_ALLOWED_ORIGINS."
 
 
 class GatewayOpen(AuthError):

@@ -29,7 +29,7 @@ from gridq.messaging.monitor_events import Monitors
 from gridq.process.periodic import PeriodicThread
 from gridq.protocol.models import SeatTerms
 from gridq.protocol.queue_names import PURE
-from gridq.protocol.running_times import Durations
+from gridq.protocol.running_times import RunTimes
 from gridq.protocol.seat_states import DEGRADED, Unavailable
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
@@ -89,7 +89,7 @@ class Session:
         self.breaker = CircuitBreaker()
         self.paused: Unavailable | None = None
         """Why the seat's owner has paused it; None where it is lent."""
-        self.running_times = Durations()
+        self.running_times = RunTimes()
         self.on_change = on_change or (lambda: None)
         self.runner = runner
         self._record_ttl = record_ttl

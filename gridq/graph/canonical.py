@@ -22,7 +22,7 @@ _PLAIN_FROM, _PLAIN_TO = -6, 21
 """ECMAScript writes a number without an exponent while its decimal point falls after digit -6 up to 21."""
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A double as ECMAScript's Number.prototype.toString writes it (RFC 8785, 3.2.2.3).
 
     >>> number(1e21), number(1e-7), number(100.0), number(-0.0)
@@ -50,11 +50,11 @@ def number(value: float) -> str:
     return "-" + text if value < 0 else text
 
 
-def _text(value: str) -> str:
+def _format_text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _utf16(key: str) -> bytes:
+def _encode_utf16(key: str) -> bytes:
     return key.encode("utf-16-be", "surrogatepass")
 
 
@@ -75,13 +75,13 @@ def canonical_json(value: Json) -> bytes:
         if stack[1:]:
             separators[-1] = ","
         if isinstance(item, _Pair):
-            out.append(_text(item.key) + ":")
+            out.append(_format_text(item.key) + ":")
             item = item.value
         if isinstance(item, Mapping):
             if not all(isinstance(key, str) for key in item):
                 raise ValueNotJson("A key is no text", {"expected": "text as every object's key"})
             out.append("{")
-            stack.append(iter([_Pair(key, item[key]) for key in sorted(item, key=_utf16)]))
+            stack.append(iter([_Pair(key, item[key]) for key in sorted(item, key=_encode_utf16)]))
             closers.append("}")
             separators.append("")
         elif isinstance(item, list | tuple):
@@ -90,7 +90,7 @@ def canonical_json(value: Json) -> bytes:
             closers.append("]")
             separators.append("")
         else:
-            out.append(_scalar(item))
+            out.append(_format_scalar(item))
     return "".join(out).encode("utf-8", "surrogatepass")
 
 
@@ -102,26 +102,26 @@ class _Pair:
         self.value = value
 
 
-def _scalar(item: Any) -> str:
+def _format_scalar(item: Any) -> str:
     if item is None:
         return "null"
     if isinstance(item, bool):
         return "true" if item else "false"
     if isinstance(item, str):
-        return _text(item)
+        return _format_text(item)
     if isinstance(item, int):
         return str(int(item))
     if isinstance(item, float):
-        return number(item)
+        return format_number(item)
     raise ValueNotJson(f"A {type(item).__name__} is not JSON", {"expected": "a JSON value"})
 
 
-def sha256(value: Json) -> str:
+def hash_json(value: Json) -> str:
     """The SHA-256, in hex, of `value`'s canonical JSON."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
-def canonical(root: Node) -> Node:
+def canonicalize(root: Node) -> Node:
     """`root` after the format's rewrites, which are for ids only: a plan is made of the graph as it was
     written."""
 
@@ -173,11 +173,11 @@ def canonical(root: Node) -> Node:
     return run(one(root))
 
 
-def composition_id(graph: Graph | Node) -> str:
+def compute_composition_id(graph: Graph | Node) -> str:
     """The id of a composition: what it does, whatever its description, version, unknown keys and grouping.
 
     A `delay_ms` or `config` that is left out and one that is null are the same; so are `pinning: signature`
     and none.
     """
     root = graph.root if isinstance(graph, Graph) else graph
-    return sha256(to_json(canonical(root), extra=False))
+    return hash_json(to_json(canonicalize(root), extra=False))

@@ -22,7 +22,7 @@ from gridq.errors import (
     UnknownStage,
 )
 from gridq.graph import effects as effect_rules
-from gridq.graph.canonical import sha256
+from gridq.graph.canonical import hash_json
 from gridq.graph.source import join_path, load_graph
 from gridq.graph.types import ANY, Type, parse_type
 from gridq.protocol.models import Effect, Json
@@ -57,7 +57,7 @@ class StageSpec:
     tags: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     timeout: float | None = None
-    parametrised: bool = field(default=False, compare=False)
+    has_parameters: bool = field(default=False, compare=False)
 
     @property
     def active(self) -> bool:
@@ -71,9 +71,9 @@ class StageSpec:
 
     def effects_with(self, config: Mapping[str, Json] | None) -> tuple[Effect, ...]:
         """The stage's effects in a node with `config`."""
-        if not self.parametrised:
+        if not self.has_parameters:
             return self.effects
-        return effect_rules.fill(self.effects, self.config_with(config) or {})
+        return effect_rules.fill_parameters(self.effects, self.config_with(config) or {})
 
     def to_json(self) -> dict[str, Json]:
         """The stage as a stage file states it, its id included."""
@@ -104,17 +104,17 @@ class StageSpec:
         MissingField or InvalidField names `path` and the key. Unknown keys are ignored, but one that is a
         known key misspelt is an error.
         """
-        return _read_spec(data, path, source)
+        return _parse_spec(data, path, source)
 
 
-def implementation_hash(implementation: str, source: str | None = None) -> str:
+def hash_implementation(implementation: str, source: str | None = None) -> str:
     """The hash of what runs: of the implementation's name, for Python of `module:qualname` and its source."""
     if implementation.startswith("python:") and source is not None:
-        return sha256({"qualname": implementation.removeprefix("python:"), "source": source})
+        return hash_json({"qualname": implementation.removeprefix("python:"), "source": source})
     return hashlib.sha256(implementation.encode()).hexdigest()
 
 
-def stage_spec(
+def make_stage_spec(
     name: str,
     implementation: str,
     *,
@@ -124,10 +124,10 @@ def stage_spec(
     **fields: Any,
 ) -> StageSpec:
     """A StageSpec with its ids worked out; `fields` are those of StageSpec. No effects: Unknown."""
-    kept = effect_rules.distinct(effects) or (effect_rules.UNKNOWN,)
+    kept = effect_rules.remove_duplicates(effects) or (effect_rules.UNKNOWN,)
     draft = StageSpec(
         id="", signature_id="", name=name, implementation=implementation, effects=kept, **fields,
-        parametrised=effect_rules.parametrised(kept),
+        has_parameters=effect_rules.have_parameters(kept),
     )  # fmt: skip
     signature: dict[str, Json] = {
         "name": name,
@@ -137,23 +137,26 @@ def stage_spec(
             (effect_rules.to_json(effect) for effect in kept), key=lambda e: json.dumps(e, sort_keys=True)
         ),
     }
-    full = signature | {"implementation_hash": implementation_hash(implementation, source)}
+    full = signature | {"implementation_hash": hash_implementation(implementation, source)}
     return replace(
-        draft, id=id or sha256(full), signature_id=sha256(signature), parametrised=draft.parametrised
+        draft,
+        id=id or hash_json(full),
+        signature_id=hash_json(signature),
+        has_parameters=draft.has_parameters,
     )
 
 
-def _text(value: Json) -> bool:
+def _is_text(value: Json) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _texts(value: Json) -> bool:
-    return isinstance(value, list) and all(map(_text, value))
+def _is_text_list(value: Json) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
 _KEYS: dict[str, tuple[Callable[[Json], bool], str]] = {
-    "id": (_text, "text"),
-    "name": (_text, "text"),
+    "id": (_is_text, "text"),
+    "name": (_is_text, "text"),
     "description": (lambda v: isinstance(v, str), "text"),
     "input": (lambda v: True, "a type"),
     "output": (lambda v: True, "a type"),
@@ -166,26 +169,26 @@ _KEYS: dict[str, tuple[Callable[[Json], bool], str]] = {
         "'builtin:NAME', 'python:package.module:function' or 'KIND:NAME'",
     ),
     "config": (lambda v: isinstance(v, dict), "an object"),
-    "lifecycle": (lambda v: _lifecycle(v) in LIFECYCLES, "one of " + ", ".join(LIFECYCLES)),
+    "lifecycle": (lambda v: _parse_lifecycle(v) in LIFECYCLES, "one of " + ", ".join(LIFECYCLES)),
     "examples": (lambda v: isinstance(v, list), "an array"),
-    "tags": (_texts, "an array of texts"),
-    "aliases": (_texts, "an array of texts"),
+    "tags": (_is_text_list, "an array of texts"),
+    "aliases": (_is_text_list, "an array of texts"),
     "timeout": (
         lambda v: isinstance(v, int | float) and not isinstance(v, bool) and v > 0,
         "seconds above 0",
     ),
 }
-_NEEDED = ("name", "input", "output", "implementation")
+_REQUIRED = ("name", "input", "output", "implementation")
 
 
-def _lifecycle(value: Json) -> str | None:
+def _parse_lifecycle(value: Json) -> str | None:
     # {"Deprecated": {"successor_id": …}} is how other runtimes of the format spell it.
     if isinstance(value, dict) and len(value) == 1:
         value = next(iter(value))
     return value if isinstance(value, str) else None
 
 
-def _read_spec(data: Json, path: str, source: str | None) -> StageSpec:
+def _parse_spec(data: Json, path: str, source: str | None) -> StageSpec:
     if not isinstance(data, dict):
         raise InvalidField(
             "A stage is no object", {"path": path, "expected": '{"name": …, "implementation": …}'}
@@ -197,21 +200,21 @@ def _read_spec(data: Json, path: str, source: str | None) -> StageSpec:
                 f"There is no key {key!r} in a stage",
                 {"path": join_path(path, key), "expected": ", ".join(_KEYS), "fix": f"use {near[0]!r}"},
             )
-    for key in _NEEDED:
+    for key in _REQUIRED:
         if key not in data:
             raise MissingField(
                 f"The stage lacks {key!r}",
                 {"path": join_path(path, key), "expected": _KEYS[key][1], "fix": f"add {key!r}"},
             )
     for key, (valid, expected) in _KEYS.items():
-        if data.get(key) is None and key not in _NEEDED:
+        if data.get(key) is None and key not in _REQUIRED:
             continue
         if not valid(data[key]):
             raise InvalidField(
                 f"The stage's {key} is not usable: {json.dumps(data[key])[:80]}",
                 {"path": join_path(path, key), "expected": expected},
             )
-    return stage_spec(
+    return make_stage_spec(
         data["name"],
         data["implementation"],
         id=data.get("id"),
@@ -221,7 +224,7 @@ def _read_spec(data: Json, path: str, source: str | None) -> StageSpec:
         output=parse_type(data["output"], join_path(path, "output")),
         description=data.get("description") or "",
         config=data.get("config"),
-        lifecycle=_lifecycle(data.get("lifecycle")) or "Active",
+        lifecycle=_parse_lifecycle(data.get("lifecycle")) or "Active",
         examples=tuple(data.get("examples") or ()),
         tags=tuple(data.get("tags") or ()),
         aliases=tuple(data.get("aliases") or ()),

@@ -15,9 +15,19 @@ from typing import NamedTuple
 
 from gridq.errors import GraphTooLarge
 from gridq.graph import effects as effect_rules
-from gridq.graph.catalogue import Catalogue, StageSpec, stage_spec
-from gridq.graph.expressions import DEEP, HEAVY, INPUT, Term, const, named, operation, out, over
-from gridq.graph.fusion import Draft, DraftScope, finish
+from gridq.graph.catalogue import Catalogue, StageSpec, make_stage_spec
+from gridq.graph.expressions import (
+    INPUT,
+    MAX_EXPRESSION_DEPTH,
+    MAX_SHARED_WEIGHT,
+    Term,
+    combine,
+    get_expressions,
+    make_const,
+    make_operation,
+    make_output,
+)
+from gridq.graph.fusion import Draft, DraftScope, build_plan
 from gridq.graph.nodes import (
     Branch,
     Const,
@@ -31,20 +41,20 @@ from gridq.graph.nodes import (
     Retry,
     Sequential,
     Stage,
-    below,
+    child_path,
 )
 from gridq.graph.plan import Op, Plan
 from gridq.graph.walk import Walk, run
 from gridq.protocol import queue_names
 from gridq.protocol.models import Effect, Json
 
-WIDE = 8
+MAX_SHARED_STEPS = 8
 """A set of more steps to wait for is joined in one step, where several steps would wait for it."""
 
 MAX_STEPS = 20_000
 """Steps of a plan, where the caller gives no limit."""
 
-REMOTE_STAGE = stage_spec(
+REMOTE_STAGE = make_stage_spec(
     "remote_stage",
     "builtin:remote_stage",
     effects=effect_rules.REMOTE,
@@ -102,9 +112,11 @@ def compile_plan(graph: Graph, catalogue: Catalogue, place: Placer, *, max_steps
         answer = compiler.value("root", flow, top)
     # A plain output is what its node ends with, and leaves a Branch only within a phi.
     assert compiler.drafts[answer].guard is None
-    found = effect_rules.distinct(effect for used in compiler.used_effects.values() for effect in used)
+    found = effect_rules.remove_duplicates(
+        effect for used in compiler.used_effects.values() for effect in used
+    )
     effects = tuple(effect_rules.to_json(effect) for effect in found)
-    return finish(compiler.drafts, compiler.scopes, compiler.gates, answer, effects)
+    return build_plan(compiler.drafts, compiler.scopes, compiler.gates, answer, effects)
 
 
 class _Compiler:
@@ -127,17 +139,17 @@ class _Compiler:
                 spec = self.catalogue.resolve(node.id, node.pinning, path)
                 config = spec.config_with(node.config)
                 if config is not None:
-                    flow = flow._replace(term=over(["cfg", flow.term.expr, config], [flow.term]))
+                    flow = flow._replace(term=combine(["cfg", flow.term.expr, config], [flow.term]))
                 return self.stage(path, spec, spec.effects_with(node.config), flow, at)
             case RemoteStage():
-                url = const(node.url)
-                both = over(["rec", {"url": url.expr, "input": flow.term.expr}], [url, flow.term])
+                url = make_const(node.url)
+                both = combine(["rec", {"url": url.expr, "input": flow.term.expr}], [url, flow.term])
                 return self.stage(path, REMOTE_STAGE, REMOTE_STAGE.effects, Flow(both, flow.done), at)
             case Const():
-                return Flow(const(node.value), flow.done)
+                return Flow(make_const(node.value), flow.done)
             case Sequential():
                 for i, stage in enumerate(node.stages):
-                    flow = yield self.node(stage, below(path, "stages", i), flow, at)
+                    flow = yield self.node(stage, child_path(path, "stages", i), flow, at)
             case Parallel():
                 flow = yield self.parallel(node, path, flow, at)
             case Branch():
@@ -154,46 +166,49 @@ class _Compiler:
 
     def parallel(self, node: Parallel, path: str, flow: Flow, at: Place) -> Walk[Flow]:
         jobs: list[Job] = [
-            (b, below(path, "branches", name), ("pick", name)) for name, b in node.branches.items()
+            (b, child_path(path, "branches", name), ("pick", name)) for name, b in node.branches.items()
         ]
         outputs, done = yield self.together(jobs, path, flow, at)
         fields = dict(zip(node.branches, outputs, strict=True))
-        return self.bounded(path, Flow(over(["rec", named(fields)], outputs), done), at)
+        return self.bounded(path, Flow(combine(["rec", get_expressions(fields)], outputs), done), at)
 
     def fanout(self, node: Fanout, path: str, flow: Flow, at: Place) -> Walk[Flow]:
-        flow = yield self.node(node.source, below(path, "source"), flow, at)
-        jobs: list[Job] = [(target, below(path, "targets", i), None) for i, target in enumerate(node.targets)]
+        flow = yield self.node(node.source, child_path(path, "source"), flow, at)
+        jobs: list[Job] = [
+            (target, child_path(path, "targets", i), None) for i, target in enumerate(node.targets)
+        ]
         outputs, done = yield self.together(jobs, path, flow, at)
-        return self.bounded(path, Flow(over(["arr", [term.expr for term in outputs]], outputs), done), at)
+        return self.bounded(path, Flow(combine(["arr", [term.expr for term in outputs]], outputs), done), at)
 
     def merge(self, node: Merge, path: str, flow: Flow, at: Place) -> Walk[Flow]:
         names = [f"source_{i}" for i in range(len(node.sources))]
         jobs: list[Job] = [
-            (source, below(path, "sources", i), ("src", names[i])) for i, source in enumerate(node.sources)
+            (source, child_path(path, "sources", i), ("src", names[i]))
+            for i, source in enumerate(node.sources)
         ]
         outputs, done = yield self.together(jobs, path, flow, at)
         fields = dict(zip(names, outputs, strict=True))
-        both = Flow(over(["rec", named(fields)], outputs), done)
-        flow = yield self.node(node.target, below(path, "target"), both, at)
+        both = Flow(combine(["rec", get_expressions(fields)], outputs), done)
+        flow = yield self.node(node.target, child_path(path, "target"), both, at)
         return flow
 
     def let(self, node: Let, path: str, flow: Flow, at: Place) -> Walk[Flow]:
         if node.bindings:
             flow = self.shared(path, flow, at)
-        jobs: list[Job] = [(b, below(path, "bindings", name), None) for name, b in node.bindings.items()]
+        jobs: list[Job] = [(b, child_path(path, "bindings", name), None) for name, b in node.bindings.items()]
         outputs, done = yield self.together(jobs, path, flow, at)
         fields = dict(zip(node.bindings, outputs, strict=True))
-        inner = over(["let", flow.term.expr, named(fields)], [flow.term, *outputs])
-        flow = yield self.node(node.body, below(path, "body"), Flow(inner, done), at)
+        inner = combine(["let", flow.term.expr, get_expressions(fields)], [flow.term, *outputs])
+        flow = yield self.node(node.body, child_path(path, "body"), Flow(inner, done), at)
         return flow
 
     def branch(self, node: Branch, path: str, flow: Flow, at: Place) -> Walk[Flow]:
         flow = self.shared(path, flow, at)
-        test: Flow = yield self.node(node.predicate, below(path, "predicate"), flow, at)
+        test: Flow = yield self.node(node.predicate, child_path(path, "predicate"), flow, at)
         gate = test.term.step
         # The predicate's own last step is the gate, unless a Retry may run it again.
         if gate is None or (self.drafts[gate].guard, self.drafts[gate].scope) != at:
-            gate = self.value(below(path, "predicate"), test, at)
+            gate = self.value(child_path(path, "predicate"), test, at)
         assert gate not in self.gates
         self.gates.add(gate)
         arms: list[Term] = []
@@ -201,18 +216,18 @@ class _Compiler:
         for arm, name, child in ((True, "if_true", node.if_true), (False, "if_false", node.if_false)):
             # An arm without a step gives {gate} back: what comes next then waits for the gate.
             start = Flow(flow.term, frozenset((gate,)))
-            end: Flow = yield self.node(child, below(path, name), start, Place((gate, arm), at.scope))
+            end: Flow = yield self.node(child, child_path(path, name), start, Place((gate, arm), at.scope))
             arms.append(end.term)
             ends |= end.done
-        decided = out(gate)
-        phi = over(["phi", decided.expr, arms[0].expr, arms[1].expr], [decided, *arms])
+        decided = make_output(gate)
+        phi = combine(["phi", decided.expr, arms[0].expr, arms[1].expr], [decided, *arms])
         return self.bounded(path, Flow(phi, ends), at)
 
     def retry(self, node: Retry, path: str, flow: Flow, at: Place) -> Walk[Flow]:
         first = len(self.drafts)
         inner = Place(at.guard, len(self.scopes))
         self.scopes.append(DraftScope(path, at.scope, node.max_attempts, node.delay_ms or 0))
-        end: Flow = yield self.node(node.stage, below(path, "stage"), flow, inner)
+        end: Flow = yield self.node(node.stage, child_path(path, "stage"), flow, inner)
         inside = [step for step in end.term.refs | end.done if step >= first]
         # What comes next waits for the Retry's last step alone: nothing it counts as finished runs again.
         return self.settled(path, end, inner) if len(inside) > 1 else end
@@ -229,7 +244,7 @@ class _Compiler:
         for child, where, field in jobs:
             given = flow
             if field is not None:
-                given = flow._replace(term=over([field[0], flow.term.expr, field[1]], [flow.term]))
+                given = flow._replace(term=combine([field[0], flow.term.expr, field[1]], [flow.term]))
             before = len(self.drafts)
             end: Flow = yield self.node(child, where, given, at)
             outputs.append(end.term)
@@ -238,7 +253,7 @@ class _Compiler:
         return outputs, frozenset(ends) if ends else flow.done
 
     def stage(self, path: str, spec: StageSpec, effects: tuple[Effect, ...], flow: Flow, at: Place) -> Flow:
-        key: object = (spec.id, repr(effects)) if spec.parametrised else spec.id
+        key: object = (spec.id, repr(effects)) if spec.has_parameters else spec.id
         known = self._placed.get(key)
         if known is None:
             described = tuple(effect_rules.to_json(effect) for effect in effects)
@@ -246,23 +261,23 @@ class _Compiler:
             self.used_effects[key] = effects
         placement, described = known
         op = Op(path, spec.id, spec.name, spec.implementation, flow.term.expr, described, spec.timeout)
-        step = self.step(path, placement, [op], Flow(operation(0, [flow.term]), flow.done), at)
-        return Flow(out(step), frozenset((step,)))
+        step = self.step(path, placement, [op], Flow(make_operation(0, [flow.term]), flow.done), at)
+        return Flow(make_output(step), frozenset((step,)))
 
     def shared(self, path: str, flow: Flow, at: Place) -> Flow:
         """`flow` fit to go to several steps: a light term, few steps to wait for."""
-        if flow.term.weight > HEAVY or len(flow.done) > WIDE:
+        if flow.term.weight > MAX_SHARED_WEIGHT or len(flow.done) > MAX_SHARED_STEPS:
             return self.settled(path, flow, at)
         return flow
 
     def bounded(self, path: str, flow: Flow, at: Place) -> Flow:
         """`flow` fit to be part of a larger expression: its term not too deep."""
-        return self.settled(path, flow, at) if flow.term.depth >= DEEP else flow
+        return self.settled(path, flow, at) if flow.term.depth >= MAX_EXPRESSION_DEPTH else flow
 
     def settled(self, path: str, flow: Flow, at: Place) -> Flow:
         """`flow` as the output of one step."""
         step = self.value(path, flow, at)
-        return Flow(out(step), frozenset((step,)))
+        return Flow(make_output(step), frozenset((step,)))
 
     def value(self, path: str, flow: Flow, at: Place) -> int:
         """A step that only works out `flow`'s term."""

@@ -53,7 +53,9 @@ def parse_effects(data: Json, path: str) -> tuple[Effect, ...]:
         raise InvalidField(
             "The effects are no array", {"path": path, "expected": 'an array such as ["Pure"]'}
         )
-    return distinct(parse_effect(item, join_path(path, i)) for i, item in enumerate(data)) or (UNKNOWN,)
+    return remove_duplicates(parse_effect(item, join_path(path, i)) for i, item in enumerate(data)) or (
+        UNKNOWN,
+    )
 
 
 def to_json(effect: Effect) -> dict[str, Json]:
@@ -61,7 +63,7 @@ def to_json(effect: Effect) -> dict[str, Json]:
     return {"effect": effect.effect, **effect.fields}
 
 
-def distinct(effects: Iterable[Effect]) -> tuple[Effect, ...]:
+def remove_duplicates(effects: Iterable[Effect]) -> tuple[Effect, ...]:
     """`effects` without repeats, in the order they came."""
     found: dict[str, Effect] = {}
     for effect in effects:
@@ -69,7 +71,7 @@ def distinct(effects: Iterable[Effect]) -> tuple[Effect, ...]:
     return tuple(found.values())
 
 
-def parametrised(effects: Iterable[Effect]) -> bool:
+def have_parameters(effects: Iterable[Effect]) -> bool:
     """Whether one of `effects` depends on a node's config."""
     return any(_is_parameter(value) for effect in effects for value in effect.fields.values())
 
@@ -78,7 +80,7 @@ def _is_parameter(value: Json) -> bool:
     return isinstance(value, dict) and "$config" in value
 
 
-def fill(effects: Iterable[Effect], config: Mapping[str, Json]) -> tuple[Effect, ...]:
+def fill_parameters(effects: Iterable[Effect], config: Mapping[str, Json]) -> tuple[Effect, ...]:
     """`effects` with every `$config` field taken from `config`."""
     filled = []
     for effect in effects:
@@ -107,9 +109,9 @@ def infer_effects(graph: Graph, catalogue: Catalogue) -> list[Effect]:
             found.extend(REMOTE)
         elif isinstance(node, Stage):
             spec = catalogue.resolve(node.id, node.pinning, path)
-            if spec.parametrised:
+            if spec.has_parameters:
                 found.extend(spec.effects_with(node.config))
             elif spec.id not in seen:
                 seen.add(spec.id)
                 found.extend(spec.effects)
-    return list(distinct(found))
+    return list(remove_duplicates(found))

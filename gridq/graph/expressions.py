@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from gridq.graph.plan import Expr
 from gridq.protocol.models import Json
 
-HEAVY = 32
+MAX_SHARED_WEIGHT = 32
 """An expression of more nodes is worked out once, in a step of its own, where several steps would read it."""
 
-DEEP = 24
+MAX_EXPRESSION_DEPTH = 24
 """An expression as deep as this is worked out in a step of its own, whoever reads it: evaluation is
 recursive."""
 
@@ -38,39 +38,39 @@ class Term:
 INPUT = Term(["in"], reads_input=True)
 
 
-def out(step: int) -> Term:
+def make_output(step: int) -> Term:
     return Term(["out", step], refs=frozenset((step,)))
 
 
-def operation(k: int, source: Iterable[Term]) -> Term:
+def make_operation(k: int, source: Iterable[Term]) -> Term:
     """The output of operation `k` of a step, whose inputs are `source`."""
     parts = list(source)
-    return Term(["op", k], refs=_refs(parts), reads_input=any(part.reads_input for part in parts))
+    return Term(["op", k], refs=_union_refs(parts), reads_input=any(part.reads_input for part in parts))
 
 
-def const(value: Json) -> Term:
-    return Term(["const", value], weight=size(value))
+def make_const(value: Json) -> Term:
+    return Term(["const", value], weight=measure_size(value))
 
 
-def over(expr: Expr, parts: Iterable[Term], extra: int = 1) -> Term:
+def combine(expr: Expr, parts: Iterable[Term], extra: int = 1) -> Term:
     """The term of `expr`, which holds `parts` and `extra` nodes of its own."""
     kept = list(parts)
     return Term(
         expr,
         extra + sum(part.weight for part in kept),
         1 + max((part.depth for part in kept), default=0),
-        _refs(kept),
+        _union_refs(kept),
         any(part.reads_input for part in kept),
     )
 
 
-def _refs(parts: list[Term]) -> frozenset[int]:
+def _union_refs(parts: list[Term]) -> frozenset[int]:
     sets = [part.refs for part in parts if part.refs]
     # A chain of operators on one wide value shares its set.
     return sets[0] if len(sets) == 1 else frozenset().union(*sets)
 
 
-def size(value: Json, limit: int = HEAVY + 1) -> int:
+def measure_size(value: Json, limit: int = MAX_SHARED_WEIGHT + 1) -> int:
     """How many nodes `value` has, long texts counted by length, up to `limit`."""
     count = 0
     stack = [value]
@@ -109,5 +109,5 @@ def rewrite(expr: Expr, swap: Callable[[str, int], Expr]) -> Expr:
     return go(expr)
 
 
-def named(terms: Mapping[str, Term]) -> dict[str, Expr]:
+def get_expressions(terms: Mapping[str, Term]) -> dict[str, Expr]:
     return {name: term.expr for name, term in terms.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gridq.errors import GraphTooLarge, InvalidField
-from gridq.graph.source import join_path, nesting
+from gridq.graph.source import join_path, measure_nesting
 from gridq.graph.types import parse_type
 from gridq.protocol.models import Json
 
@@ -15,7 +15,7 @@ MAX_VALUE_NESTING = 200
 """Arrays and objects one within the other in a Const's value or a Stage's config."""
 
 
-def _kind(value: Json) -> str:
+def _describe_kind(value: Json) -> str:
     names = {
         dict: "an object",
         list: "an array",
@@ -27,21 +27,21 @@ def _kind(value: Json) -> str:
     return names.get(type(value), "null")
 
 
-def wrong(what: str, path: str, value: Json, expected: str) -> InvalidField:
-    return InvalidField(f"{what} is {_kind(value)}", {"path": path, "expected": expected})
+def make_field_error(what: str, path: str, value: Json, expected: str) -> InvalidField:
+    return InvalidField(f"{what} is {_describe_kind(value)}", {"path": path, "expected": expected})
 
 
-def leaf_fields(op: str, data: dict[str, Json], path: str) -> dict[str, Any]:
+def parse_leaf_fields(op: str, data: dict[str, Json], path: str) -> dict[str, Any]:
     if op == "Stage":
-        return _stage_fields(data, path)
+        return _parse_stage_fields(data, path)
     if op == "Retry":
-        attempts = _count(data["max_attempts"], join_path(path, "max_attempts"), 1, 2**32 - 1)
+        attempts = _parse_count(data["max_attempts"], join_path(path, "max_attempts"), 1, 2**32 - 1)
         delay = data.get("delay_ms")
         if delay is not None:
-            delay = _count(delay, join_path(path, "delay_ms"), 0, 2**53)
+            delay = _parse_count(delay, join_path(path, "delay_ms"), 0, 2**53)
         return {"max_attempts": attempts, "delay_ms": delay}
     if op == "Const":
-        _shallow(data["value"], join_path(path, "value"))
+        _check_nesting(data["value"], join_path(path, "value"))
         return {"value": data["value"]}
     if op == "RemoteStage":
         url = data["url"]
@@ -56,11 +56,11 @@ def leaf_fields(op: str, data: dict[str, Json], path: str) -> dict[str, Any]:
     return {}
 
 
-def _stage_fields(data: dict[str, Json], path: str) -> dict[str, Any]:
+def _parse_stage_fields(data: dict[str, Json], path: str) -> dict[str, Any]:
     ref = data["id"]
     if not isinstance(ref, str) or not ref:
         raise InvalidField(
-            "The stage's id is empty" if ref == "" else f"The stage's id is {_kind(ref)}",
+            "The stage's id is empty" if ref == "" else f"The stage's id is {_describe_kind(ref)}",
             {
                 "path": join_path(path, "id"),
                 "expected": "a stage's id, the first 8 or more digits of it, or its name",
@@ -75,12 +75,12 @@ def _stage_fields(data: dict[str, Json], path: str) -> dict[str, Any]:
     config = data.get("config")
     if config is not None:
         if not isinstance(config, dict):
-            raise wrong("The stage's config", join_path(path, "config"), config, "an object")
-        _shallow(config, join_path(path, "config"))
+            raise make_field_error("The stage's config", join_path(path, "config"), config, "an object")
+        _check_nesting(config, join_path(path, "config"))
     return {"id": ref, "pinning": pinning or PINNINGS[0], "config": config}
 
 
-def _count(value: Json, path: str, low: int, high: int) -> int:
+def _parse_count(value: Json, path: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidField(
             f"{value!r} is not usable here",
@@ -89,8 +89,8 @@ def _count(value: Json, path: str, low: int, high: int) -> int:
     return value
 
 
-def _shallow(value: Json, path: str) -> None:
-    if nesting(value) > MAX_VALUE_NESTING:
+def _check_nesting(value: Json, path: str) -> None:
+    if measure_nesting(value) > MAX_VALUE_NESTING:
         raise GraphTooLarge(
             "A value is nested too deeply", {"path": path, "expected": f"at most {MAX_VALUE_NESTING} levels"}
         )

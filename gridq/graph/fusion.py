@@ -39,7 +39,7 @@ class DraftScope:
     delay_ms: int
 
 
-def finish(
+def build_plan(
     drafts: list[Draft],
     scopes: list[DraftScope],
     gates: set[int],
@@ -48,22 +48,24 @@ def finish(
 ) -> Plan:
     """The plan of `drafts`, fused and numbered densely in the same order; a Retry without a step is left
     out."""
-    runs = _runs(drafts, gates)
+    runs = _find_runs(drafts, gates)
     # A run stands where its last step stood: only that one is read from outside.
     place = {member: number for number, members in enumerate(runs) for member in members}
-    live = sorted({scope for draft in drafts for scope in _chain(draft.scope, scopes)})
+    live = sorted({scope for draft in drafts for scope in _list_enclosing(draft.scope, scopes)})
     renamed = {old: new for new, old in enumerate(live)}
-    steps = tuple(_fused([drafts[member] for member in members], members, place, renamed) for members in runs)
+    steps = tuple(
+        _fuse_run([drafts[member] for member in members], members, place, renamed) for members in runs
+    )
     return Plan(
         steps=steps,
         answer=place[answer],
-        arms=_arms(steps, sorted(place[gate] for gate in gates)),
-        scopes=_scopes(steps, [scopes[old] for old in live], renamed),
+        arms=_collect_arms(steps, sorted(place[gate] for gate in gates)),
+        scopes=_collect_scopes(steps, [scopes[old] for old in live], renamed),
         effects=effects,
     )
 
 
-def _runs(drafts: list[Draft], gates: set[int]) -> list[list[int]]:
+def _find_runs(drafts: list[Draft], gates: set[int]) -> list[list[int]]:
     """The steps, each with the pure ones that run into it, in the order of each run's last."""
     dependents = [0] * len(drafts)
     for draft in drafts:
@@ -88,7 +90,9 @@ def _runs(drafts: list[Draft], gates: set[int]) -> list[list[int]]:
     return sorted(run_of.values(), key=lambda members: members[-1])
 
 
-def _fused(drafts: list[Draft], members: list[int], place: dict[int, int], renamed: dict[int, int]) -> Step:
+def _fuse_run(
+    drafts: list[Draft], members: list[int], place: dict[int, int], renamed: dict[int, int]
+) -> Step:
     ops: list[Op] = []
     value: Expr = []
     output: dict[int, Expr] = {}
@@ -118,7 +122,7 @@ def _fused(drafts: list[Draft], members: list[int], place: dict[int, int], renam
     )
 
 
-def _arms(steps: tuple[Step, ...], gates: list[int]) -> tuple[Arms, ...]:
+def _collect_arms(steps: tuple[Step, ...], gates: list[int]) -> tuple[Arms, ...]:
     sides: dict[int, tuple[list[int], list[int]]] = {gate: ([], []) for gate in gates}
     for number, step in enumerate(steps):
         guard = step.guard
@@ -129,7 +133,7 @@ def _arms(steps: tuple[Step, ...], gates: list[int]) -> tuple[Arms, ...]:
     return tuple(Arms(gate, tuple(taken), tuple(other)) for gate, (taken, other) in sides.items())
 
 
-def _chain(scope: int | None, scopes: list[DraftScope]) -> list[int]:
+def _list_enclosing(scope: int | None, scopes: list[DraftScope]) -> list[int]:
     """`scope` and the Retries around it, the innermost first."""
     found = []
     while scope is not None:
@@ -138,7 +142,9 @@ def _chain(scope: int | None, scopes: list[DraftScope]) -> list[int]:
     return found
 
 
-def _scopes(steps: tuple[Step, ...], kept: list[DraftScope], renamed: dict[int, int]) -> tuple[Scope, ...]:
+def _collect_scopes(
+    steps: tuple[Step, ...], kept: list[DraftScope], renamed: dict[int, int]
+) -> tuple[Scope, ...]:
     scopes = [
         replace(scope, parent=None if scope.parent is None else renamed[scope.parent]) for scope in kept
     ]
@@ -146,9 +152,9 @@ def _scopes(steps: tuple[Step, ...], kept: list[DraftScope], renamed: dict[int, 
     for number, step in enumerate(steps):
         if step.scope is None:
             continue
-        inside = dict.fromkeys(_chain(step.scope, scopes), 0)
+        inside = dict.fromkeys(_list_enclosing(step.scope, scopes), 0)
         for earlier in step.after:
-            for scope in _chain(steps[earlier].scope, scopes):
+            for scope in _list_enclosing(steps[earlier].scope, scopes):
                 if scope in inside:
                     inside[scope] += 1
         for scope, count in inside.items():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from gridq.errors import GraphError, GraphTooLarge, InvalidField, MissingField, UnknownOperator
-from gridq.graph.fields import MAX_VALUE_NESTING, PINNINGS, leaf_fields, wrong
+from gridq.graph.fields import MAX_VALUE_NESTING, PINNINGS, make_field_error, parse_leaf_fields
 from gridq.graph.source import join_path, load_graph
 from gridq.graph.types import Type
 from gridq.graph.walk import Walk, run
@@ -184,10 +184,10 @@ def walk_nodes(root: Node, path: str = "root") -> Iterator[tuple[str, Node]]:
     while stack:
         path, node = stack.pop()
         yield path, node
-        stack.extend(reversed([(below(path, *keys), child) for keys, child in node.children()]))
+        stack.extend(reversed([(child_path(path, *keys), child) for keys, child in node.children()]))
 
 
-def below(path: str, *keys: str | int) -> str:
+def child_path(path: str, *keys: str | int) -> str:
     """The path of a child: `below("root", "stages", 2)` is `root.stages[2]`."""
     for key in keys:
         path = join_path(path, key)
@@ -258,7 +258,7 @@ def parse(graph: str | bytes | dict[str, Any], *, max_depth: int = MAX_DEPTH) ->
     """
     data = load_graph(graph, 2 * max_depth + MAX_VALUE_NESTING + 2)
     if not isinstance(data, dict):
-        raise wrong("The graph", "", data, '{"description": …, "version": "0.1.0", "root": {…}}')
+        raise make_field_error("The graph", "", data, '{"description": …, "version": "0.1.0", "root": {…}}')
     if "root" not in data:
         if "op" in data:
             raise MissingField(
@@ -280,16 +280,16 @@ def parse(graph: str | bytes | dict[str, Any], *, max_depth: int = MAX_DEPTH) ->
         )
     for name in ("description", "version"):
         if not isinstance(data.get(name, ""), str):
-            raise wrong(f"The graph's {name}", name, data[name], "text")
+            raise make_field_error(f"The graph's {name}", name, data[name], "text")
     return Graph(
-        root=run(_read(data["root"], "root", max_depth)),
+        root=run(_parse_node(data["root"], "root", max_depth)),
         description=data.get("description", ""),
         version=data.get("version", VERSION),
         extra={k: v for k, v in data.items() if k not in ("root", "description", "version")},
     )
 
 
-def _read(data: Json, path: str, room: int) -> Walk[Node]:
+def _parse_node(data: Json, path: str, room: int) -> Walk[Node]:
     """Read one node; `room` is how many levels of operators may still follow, this one included."""
     if room <= 0:
         raise GraphTooLarge(
@@ -297,24 +297,24 @@ def _read(data: Json, path: str, room: int) -> Walk[Node]:
             {"path": path, "expected": "a graph within GRIDQ_MAX_DEPTH", "fix": "flatten nested Sequentials"},
         )
     if not isinstance(data, dict):
-        raise wrong("This node", path, data, 'a node: {"op": …}')
-    cls = _operator(data, path)
+        raise make_field_error("This node", path, data, 'a node: {"op": …}')
+    cls = _get_operator(data, path)
     name = cls.op
     slots = _CHILDREN.get(name, {})
     for required in (*_REQUIRED.get(name, ()), *slots):
         if required not in data:
-            raise _missing(name, required, data, path)
+            raise _make_missing_error(name, required, data, path)
     known = {"op", *_REQUIRED.get(name, ()), *_OPTIONAL.get(name, ()), *slots}
     values: dict[str, Any] = {"extra": {k: v for k, v in data.items() if k not in known}}
-    values |= leaf_fields(name, data, path)
+    values |= parse_leaf_fields(name, data, path)
     for slot, kind in slots.items():
-        where = below(path, slot)
+        where = child_path(path, slot)
         part = data[slot]
         if kind is Node:
-            values[slot] = yield _read(part, where, room - 1)
+            values[slot] = yield _parse_node(part, where, room - 1)
             continue
         if not isinstance(part, kind):
-            raise wrong(
+            raise make_field_error(
                 f"{name}'s {slot}", where, part, "an array of nodes" if kind is list else "an object of nodes"
             )
         if not part and name != "Let":
@@ -325,22 +325,22 @@ def _read(data: Json, path: str, room: int) -> Walk[Node]:
         if isinstance(part, list):
             nodes = []
             for i, item in enumerate(part):
-                nodes.append((yield _read(item, below(where, i), room - 1)))
+                nodes.append((yield _parse_node(item, child_path(where, i), room - 1)))
             values[slot] = tuple(nodes)
         elif isinstance(part, dict):
             named = {}
             for key, item in part.items():
-                named[key] = yield _read(item, below(where, key), room - 1)
+                named[key] = yield _parse_node(item, child_path(where, key), room - 1)
             values[slot] = named
     return cls(**values)
 
 
-def _operator(data: dict[str, Json], path: str) -> type[Node]:
+def _get_operator(data: dict[str, Json], path: str) -> type[Node]:
     if "$ref" in data and "op" not in data:
         raise InvalidField(
             f"A graph is one file: {str(data['$ref'])[:80]!r} is not looked up",
             {
-                "path": below(path, "$ref"),
+                "path": child_path(path, "$ref"),
                 "expected": "the node itself",
                 "fix": "put the node that it means here; one result for several readers is a Let binding",
             },
@@ -349,7 +349,7 @@ def _operator(data: dict[str, Json], path: str) -> type[Node]:
         raise MissingField(
             "This node has no op",
             {
-                "path": below(path, "op"),
+                "path": child_path(path, "op"),
                 "expected": "one of " + ", ".join(OPERATORS),
                 "fix": 'add "op": "Stage"',
             },
@@ -362,7 +362,7 @@ def _operator(data: dict[str, Json], path: str) -> type[Node]:
         raise UnknownOperator(
             f"There is no operator {op!r}",
             {
-                "path": below(path, "op"),
+                "path": child_path(path, "op"),
                 "expected": "one of " + ", ".join(OPERATORS),
                 "fix": f"use {lower[near[0]]!r}" if near else "write the operator's name as text",
             },
@@ -370,12 +370,12 @@ def _operator(data: dict[str, Json], path: str) -> type[Node]:
     return cls
 
 
-def _missing(op: str, name: str, data: dict[str, Json], path: str) -> GraphError:
+def _make_missing_error(op: str, name: str, data: dict[str, Json], path: str) -> GraphError:
     near = difflib.get_close_matches(name, [k for k in data if k != "op"], 1)
     return MissingField(
         f"{op} lacks {name!r}",
         {
-            "path": below(path, name),
+            "path": child_path(path, name),
             "expected": f"{op} with " + ", ".join((*_REQUIRED.get(op, ()), *_CHILDREN.get(op, {}))),
             "fix": f"rename {near[0]!r} to {name!r}" if near else f"add {name!r}",
         },

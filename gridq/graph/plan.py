@@ -112,7 +112,7 @@ class Plan:
     effects: tuple[Mapping[str, Json], ...] = field(default=())
 
 
-def wrap(value: Json, config: Mapping[str, Json]) -> dict[str, Json]:
+def wrap_input(value: Json, config: Mapping[str, Json]) -> dict[str, Json]:
     """The input record of a stage with `config`: the rule of the graph format for Stage."""
     if isinstance(value, dict):
         return {**value, **config}
@@ -149,7 +149,7 @@ def evaluate(
             value = go(e[1])
             return {**(value if isinstance(value, dict) else {}), **{n: go(p) for n, p in e[2].items()}}
         if tag == "cfg":
-            return wrap(go(e[1]), e[2])
+            return wrap_input(go(e[1]), e[2])
         if tag == "phi":
             return go(e[2]) if go(e[1]) is True else go(e[3])
         raise ValueError(f"no such expression: {tag!r}")

@@ -44,15 +44,15 @@ def load_graph(graph: str | bytes | dict[str, Any], max_nesting: int) -> Json:
     """
     if isinstance(graph, str | bytes | bytearray):
         value, doubled = _load_text(graph)
-        _check(value, max_nesting)
+        _check_value(value, max_nesting)
         if doubled:
-            raise _doubled(value)
+            raise _make_duplicate_error(value)
         return value
-    _check(graph, max_nesting)
-    return json.loads(_on_empty_stack(lambda: json.dumps(graph)))
+    _check_value(graph, max_nesting)
+    return json.loads(_call_with_stack(lambda: json.dumps(graph)))
 
 
-class _Doubled(dict[str, Any]):
+class _ObjectWithDuplicate(dict[str, Any]):
     """An object whose text named `key` twice."""
 
     key: str
@@ -66,7 +66,7 @@ def _load_text(text: str | bytes | bytearray) -> tuple[Json, bool]:
         record = dict(pairs)
         if len(record) == len(pairs):
             return record
-        marked = _Doubled(record)
+        marked = _ObjectWithDuplicate(record)
         marked.key = Counter(key for key, _ in pairs).most_common(1)[0][0]
         doubled = True
         return marked
@@ -79,8 +79,10 @@ def _load_text(text: str | bytes | bytearray) -> tuple[Json, bool]:
 
     try:
         decoded = text if isinstance(text, str) else bytes(text).decode("utf-8-sig")
-        value = _on_empty_stack(
-            lambda: json.loads(decoded, object_pairs_hook=build, parse_constant=refuse, parse_float=_float)
+        value = _call_with_stack(
+            lambda: json.loads(
+                decoded, object_pairs_hook=build, parse_constant=refuse, parse_float=_parse_float
+            )
         )
     except UnicodeDecodeError as exc:
         raise InvalidJson("The graph is not UTF-8 text", {"path": "", "reason": str(exc)}) from None
@@ -93,7 +95,7 @@ def _load_text(text: str | bytes | bytearray) -> tuple[Json, bool]:
             },
         ) from None
     except RecursionError:
-        raise _too_deep("") from None
+        raise _make_nesting_error("") from None
     except ValueError as exc:
         raise InvalidJson(
             "The graph holds a number that cannot be read", {"path": "", "reason": str(exc)}
@@ -101,7 +103,7 @@ def _load_text(text: str | bytes | bytearray) -> tuple[Json, bool]:
     return value, doubled
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise InvalidJson(
@@ -111,8 +113,8 @@ def _float(text: str) -> float:
     return number
 
 
-def _doubled(value: Json) -> InvalidJson:
-    path, part = next((path, part) for path, part in _walk(value) if isinstance(part, _Doubled))
+def _make_duplicate_error(value: Json) -> InvalidJson:
+    path, part = next((path, part) for path, part in _walk(value) if isinstance(part, _ObjectWithDuplicate))
     return InvalidJson(
         f"The key {part.key!r} stands twice in one object",
         {
@@ -134,7 +136,7 @@ def _walk(value: Json) -> Iterator[tuple[str, Json]]:
             stack.extend((join_path(path, i), child) for i, child in enumerate(part))
 
 
-def _on_empty_stack(act: Callable[[], T]) -> T:
+def _call_with_stack(act: Callable[[], T]) -> T:
     """`act()`, once more on a new thread where this one's stack has too little room left for json's
     recursion."""
     try:
@@ -159,7 +161,7 @@ def _on_empty_stack(act: Callable[[], T]) -> T:
     return result
 
 
-def _too_deep(path: str) -> GraphTooLarge:
+def _make_nesting_error(path: str) -> GraphTooLarge:
     return GraphTooLarge(
         "The graph's JSON is nested too deeply",
         {
@@ -170,7 +172,7 @@ def _too_deep(path: str) -> GraphTooLarge:
     )
 
 
-def _check(value: Any, max_nesting: int) -> None:
+def _check_value(value: Any, max_nesting: int) -> None:
     """Raise where `value` is no JSON, contains itself, is nested too deeply or is too large."""
     above: dict[int, None] = {}
     keys: list[str | int] = []
@@ -223,7 +225,7 @@ def _check(value: Any, max_nesting: int) -> None:
                 },
             )
         if len(stack) > max_nesting:
-            raise _too_deep(here(key))
+            raise _make_nesting_error(here(key))
         if isinstance(part, dict):
             wrong = next((k for k in part if not isinstance(k, str)), None)
             if wrong is not None:
@@ -240,7 +242,7 @@ def _check(value: Any, max_nesting: int) -> None:
         stack.append(children)
 
 
-def nesting(value: Json) -> int:
+def measure_nesting(value: Json) -> int:
     """How many arrays and objects stand one within the other at `value`'s deepest point."""
     deepest = 0
     stack = [(value, 1)]

@@ -14,8 +14,8 @@ from gridq.errors import InvalidField, MissingField
 from gridq.graph.source import join_path
 from gridq.protocol.models import Json
 
-BARE = ("Any", "Bool", "Bytes", "Null", "Number", "Text", "VNode")
-KINDS = (*BARE, "List", "Map", "Record", "RecordWith", "Refined", "Stream", "Union", "Var")
+SIMPLE_KINDS = ("Any", "Bool", "Bytes", "Null", "Number", "Text", "VNode")
+KINDS = (*SIMPLE_KINDS, "List", "Map", "Record", "RecordWith", "Refined", "Stream", "Union", "Var")
 
 MAX_NESTING = 64
 """Types one within the other: a stated type that is deeper is an error, an inferred one is cut off with
@@ -36,7 +36,7 @@ class Type:
 
     def to_json(self) -> Json:
         """The type in the format's spelling."""
-        if self.kind in BARE:
+        if self.kind in SIMPLE_KINDS:
             return {"kind": self.kind}
         value: Json
         if self.kind in ("Record", "Map"):
@@ -57,7 +57,7 @@ class Type:
         return {"kind": self.kind, "value": value}
 
     def __str__(self) -> str:
-        if self.kind in BARE:
+        if self.kind in SIMPLE_KINDS:
             return self.kind
         if self.kind in ("Record", "RecordWith"):
             parts = [f"{name}: {part}" for name, part in self.fields.items()]
@@ -78,23 +78,25 @@ class Type:
 ANY, NULL, TEXT, NUMBER, BOOL = Type("Any"), Type("Null"), Type("Text"), Type("Number"), Type("Bool")
 
 
-def _depth(parts: Iterable[Type]) -> int:
+def _nesting_of(parts: Iterable[Type]) -> int:
     return 1 + max((part.depth for part in parts), default=0)
 
 
-def record(fields: Mapping[str, Type], *, open: bool = False) -> Type:
+def make_record(fields: Mapping[str, Type], *, open: bool = False) -> Type:
     """A Record, or with `open` one that may have further, unknown fields."""
     kept = {name: part if part.depth < MAX_NESTING // 2 else ANY for name, part in fields.items()}
-    return Type("RecordWith" if open else "Record", kept, (), "rest" if open else None, _depth(kept.values()))
+    return Type(
+        "RecordWith" if open else "Record", kept, (), "rest" if open else None, _nesting_of(kept.values())
+    )
 
 
-def listing(item: Type) -> Type:
+def make_list(item: Type) -> Type:
     """A List of `item`."""
     kept = item if item.depth < MAX_NESTING // 2 else ANY
     return Type("List", {}, (kept,), None, kept.depth + 1)
 
 
-def union(parts: Iterable[Type]) -> Type:
+def make_union(parts: Iterable[Type]) -> Type:
     """The union of `parts`, flat and without repeats; more than 16 members are Any."""
     flat: list[Type] = []
     for part in parts:
@@ -105,10 +107,10 @@ def union(parts: Iterable[Type]) -> Type:
                 flat.append(member)
             if len(flat) > 16:
                 return ANY
-    return flat[0] if len(flat) == 1 else Type("Union", {}, tuple(flat), None, _depth(flat))
+    return flat[0] if len(flat) == 1 else Type("Union", {}, tuple(flat), None, _nesting_of(flat))
 
 
-def type_of(value: Json, levels: int = 8) -> Type:
+def infer_type(value: Json, levels: int = 8) -> Type:
     """The type of a JSON value; what lies deeper than `levels`, and long arrays' ends, are Any or left
     out."""
     if value is None:
@@ -122,17 +124,17 @@ def type_of(value: Json, levels: int = 8) -> Type:
     if levels <= 0:
         return ANY
     if isinstance(value, dict):
-        return record({name: type_of(part, levels - 1) for name, part in value.items()})
+        return make_record({name: infer_type(part, levels - 1) for name, part in value.items()})
     if not value:
-        return listing(ANY)
-    return listing(union(type_of(part, levels - 1) for part in value[:100]))
+        return make_list(ANY)
+    return make_list(make_union(infer_type(part, levels - 1) for part in value[:100]))
 
 
 def parse_type(data: Json, path: str, room: int = MAX_NESTING) -> Type:
     """Read a type. MissingField or InvalidField, naming the path, where it is none."""
     if not isinstance(data, dict):
         raise InvalidField(
-            "This is no type", {"path": path, "expected": '{"kind": …}', "fix": _type_fix(data)}
+            "This is no type", {"path": path, "expected": '{"kind": …}', "fix": _suggest_type(data)}
         )
     if room <= 0:
         raise InvalidField(
@@ -147,7 +149,7 @@ def parse_type(data: Json, path: str, room: int = MAX_NESTING) -> Type:
         raise InvalidField(
             f"There is no type {kind!r}", {"path": join_path(path, "kind"), "expected": ", ".join(KINDS)}
         )
-    if kind in BARE:
+    if kind in SIMPLE_KINDS:
         return Type(kind)
     if "value" not in data:
         raise MissingField(
@@ -168,9 +170,11 @@ _SHAPES = {
 }
 
 
-def _type_fix(data: Json) -> str:
+def _suggest_type(data: Json) -> str:
     return (
-        f'write {{"kind": "{data}"}}' if isinstance(data, str) and data in BARE else 'write {"kind": "Any"}'
+        f'write {{"kind": "{data}"}}'
+        if isinstance(data, str) and data in SIMPLE_KINDS
+        else 'write {"kind": "Any"}'
     )
 
 
@@ -187,7 +191,7 @@ def _parse_value(kind: str, value: Json, path: str, room: int) -> Type:
         return Type(kind, detail=value)
     if kind == "Union":
         members = tuple(parse_type(part, join_path(path, i), room) for i, part in enumerate(value))
-        return Type(kind, {}, members, None, _depth(members))
+        return Type(kind, {}, members, None, _nesting_of(members))
     if kind == "Refined":
         base = parse_type(value["base"], join_path(path, "base"), room)
         return Type(kind, {}, (base,), value["refinement"], base.depth + 1)
@@ -202,11 +206,15 @@ def _parse_value(kind: str, value: Json, path: str, room: int) -> Type:
         )
     names = needed if kind == "Map" else tuple(source)
     fields = {name: parse_type(source[name], join_path(where, name), room) for name in names}
-    return Type(kind, fields, (), value["rest"] if kind == "RecordWith" else None, _depth(fields.values()))
+    return Type(
+        kind, fields, (), value["rest"] if kind == "RecordWith" else None, _nesting_of(fields.values())
+    )
 
 
-def _nullable(kind: Type) -> bool:
-    return kind.kind in ("Any", "Null", "Var") or (kind.kind == "Union" and any(map(_nullable, kind.items)))
+def _is_nullable(kind: Type) -> bool:
+    return kind.kind in ("Any", "Null", "Var") or (
+        kind.kind == "Union" and any(map(_is_nullable, kind.items))
+    )
 
 
 def fits(output: Type, wanted: Type) -> bool:
@@ -242,7 +250,7 @@ def _fits_record(output: Type, wanted: Type) -> bool:
     for name, part in wanted.fields.items():
         have = output.fields.get(name)
         if have is None:
-            if output.kind == "Record" and not _nullable(part):
+            if output.kind == "Record" and not _is_nullable(part):
                 return False
         elif not fits(have, part):
             return False

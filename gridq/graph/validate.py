@@ -20,10 +20,10 @@ from gridq.graph.nodes import (
     Retry,
     Sequential,
     Stage,
-    below,
+    child_path,
 )
 from gridq.graph.plan import WRAP_KEYS
-from gridq.graph.types import ANY, Type, fits, listing, record, type_of, union
+from gridq.graph.types import ANY, Type, fits, infer_type, make_list, make_record, make_union
 from gridq.graph.walk import Walk, run
 from gridq.protocol.models import Json
 
@@ -54,74 +54,74 @@ class _Checker:
                 spec = self.catalogue.resolve(node.id, node.pinning, path)
                 return self.stage(spec, spec.config_with(node.config), path, given)
             case RemoteStage():
-                _require(given, node.input, f"The remote stage {node.url}", path)
+                _check_fit(given, node.input, f"The remote stage {node.url}", path)
                 return node.output
             case Const():
-                return type_of(node.value)
+                return infer_type(node.value)
             case Sequential():
                 for i, stage in enumerate(node.stages):
-                    given = yield self.node(stage, below(path, "stages", i), given)
+                    given = yield self.node(stage, child_path(path, "stages", i), given)
                 return given
             case Parallel():
                 for name, child in node.branches.items():
                     outputs[name] = yield self.node(
-                        child, below(path, "branches", name), _field(given, name, given)
+                        child, child_path(path, "branches", name), _get_field_type(given, name, given)
                     )
-                return record(outputs)
+                return make_record(outputs)
             case Branch():
-                yield self.node(node.predicate, below(path, "predicate"), given)
-                taken: Type = yield self.node(node.if_true, below(path, "if_true"), given)
-                other: Type = yield self.node(node.if_false, below(path, "if_false"), given)
-                return union((taken, other))
+                yield self.node(node.predicate, child_path(path, "predicate"), given)
+                taken: Type = yield self.node(node.if_true, child_path(path, "if_true"), given)
+                other: Type = yield self.node(node.if_false, child_path(path, "if_false"), given)
+                return make_union((taken, other))
             case Fanout():
-                given = yield self.node(node.source, below(path, "source"), given)
+                given = yield self.node(node.source, child_path(path, "source"), given)
                 for i, child in enumerate(node.targets):
-                    outputs[str(i)] = yield self.node(child, below(path, "targets", i), given)
-                return listing(union(outputs.values()))
+                    outputs[str(i)] = yield self.node(child, child_path(path, "targets", i), given)
+                return make_list(make_union(outputs.values()))
             case Merge():
                 for i, child in enumerate(node.sources):
                     name = f"source_{i}"
                     # A record may hold more than its type says.
-                    part = _field(given, name, ANY if given.kind in _RECORDS else given)
-                    outputs[name] = yield self.node(child, below(path, "sources", i), part)
-                output = yield self.node(node.target, below(path, "target"), record(outputs))
+                    part = _get_field_type(given, name, ANY if given.kind in _RECORDS else given)
+                    outputs[name] = yield self.node(child, child_path(path, "sources", i), part)
+                output = yield self.node(node.target, child_path(path, "target"), make_record(outputs))
                 return output
             case Retry():
-                output = yield self.node(node.stage, below(path, "stage"), given)
+                output = yield self.node(node.stage, child_path(path, "stage"), given)
                 return output
             case Let():
                 for name, child in node.bindings.items():
-                    outputs[name] = yield self.node(child, below(path, "bindings", name), given)
-                output = yield self.node(node.body, below(path, "body"), _overlay(given, outputs))
+                    outputs[name] = yield self.node(child, child_path(path, "bindings", name), given)
+                output = yield self.node(node.body, child_path(path, "body"), _overlay_fields(given, outputs))
                 return output
         raise AssertionError(f"no such node: {node!r}")
 
     def stage(self, spec: StageSpec, config: Mapping[str, Json] | None, path: str, given: Type) -> Type:
         if config is not None:
-            given = _configured(given, config)
-        _require(given, spec.input, f"The stage {spec.name!r}", path)
+            given = _apply_config(given, config)
+        _check_fit(given, spec.input, f"The stage {spec.name!r}", path)
         return spec.output
 
 
-def _require(given: Type, wanted: Type, who: str, path: str) -> None:
+def _check_fit(given: Type, wanted: Type, who: str, path: str) -> None:
     if not fits(given, wanted):
         raise TypeMismatch(
-            f"{who} takes {_short(wanted)} but gets {_short(given)}",
+            f"{who} takes {_shorten(wanted)} but gets {_shorten(given)}",
             {
                 "path": path,
-                "expected": _short(wanted, 400),
-                "got": _short(given, 400),
+                "expected": _shorten(wanted, 400),
+                "got": _shorten(given, 400),
                 "fix": "put a stage between that makes the one of the other, or correct the config",
             },
         )
 
 
-def _short(kind: Type, limit: int = 120) -> str:
+def _shorten(kind: Type, limit: int = 120) -> str:
     text = str(kind)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _field(given: Type, name: str, otherwise: Type) -> Type:
+def _get_field_type(given: Type, name: str, otherwise: Type) -> Type:
     """The type of `given`'s field `name`; `otherwise` where it surely has none, Any where that is not
     known."""
     if given.kind in _RECORDS and name in given.fields:
@@ -129,17 +129,17 @@ def _field(given: Type, name: str, otherwise: Type) -> Type:
     return ANY if given.kind in _OPEN or given.kind == "RecordWith" else otherwise
 
 
-def _overlay(given: Type, fields: Mapping[str, Type]) -> Type:
+def _overlay_fields(given: Type, fields: Mapping[str, Type]) -> Type:
     """`given`'s fields with `fields` laid over them; nothing of it where it is no record."""
     if given.kind in _RECORDS:
-        return record({**given.fields, **fields}, open=given.kind == "RecordWith")
-    return record(fields, open=given.kind in _OPEN)
+        return make_record({**given.fields, **fields}, open=given.kind == "RecordWith")
+    return make_record(fields, open=given.kind in _OPEN)
 
 
-def _configured(given: Type, config: Mapping[str, Json]) -> Type:
+def _apply_config(given: Type, config: Mapping[str, Json]) -> Type:
     """The type of a stage's input record with `config`."""
-    fields = {name: type_of(value) for name, value in config.items()}
+    fields = {name: infer_type(value) for name, value in config.items()}
     if given.kind in (*_RECORDS, *_OPEN):
-        return _overlay(given, fields)
+        return _overlay_fields(given, fields)
     key = next((key for key in WRAP_KEYS if key not in config), "items")
-    return record({key: given, **fields})
+    return make_record({key: given, **fields})

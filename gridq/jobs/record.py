@@ -1,4 +1,4 @@
-"""A job as data: its options, its plan as the fields of a Redis hash, its end."""
+"""A job as data: its options, its plan as fields of a Redis hash, its end."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ if TYPE_CHECKING:
     from gridq.graph.nodes import Graph
 
 COST_STEPS_MICRO_DOLLARS = (0, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
-"""The steps, in micro-dollars, that an estimate is rounded up to, so that stages of like cost share a class.
-"""
+"""Estimates are rounded up to one of these, so that stages of similar cost share a class."""
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 SeatId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,128}$")]
-"""A seat's name, such as `desk.gpu0`."""
+"""A seat's full id, such as `desk.gpu0`."""
 
 
 class JobOptions(ProtocolModel):
-    """What a submitter may say about a job, beside graph and input."""
+    """The options of a job, beside its graph and its input."""
 
     agent: str = Field("default", pattern=r"^[A-Za-z0-9_.@-]{1,64}$")
     name: str | None = Field(
@@ -42,76 +41,73 @@ class JobOptions(ProtocolModel):
         min_length=1,
         max_length=64,
         pattern=r"^[\w .:/@+-]+$",  # with {1,64} in it the compiled pattern takes 6 MB of every process
-        description="what lists and monitors call the job; None: the graph's own name, else its only stage's",
+        description="the name in lists and monitors; default: the graph's name, else that of its only stage",
     )
     priority: Literal["interactive", "batch"] = "interactive"
     deadline: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="seconds from now; None: GRIDQ_DEADLINE"
+        None, description="seconds until the job expires; default: GRIDQ_DEADLINE"
     )
     queue_timeout: Annotated[float, Field(gt=0)] | None = Field(
         None,
-        description="seconds that a stage may stand ready with nobody taking it; then the job expires. None: "
-        "to the deadline",
+        description="seconds that a stage may wait for a seat before the job expires; default: until the "
+        "deadline",
     )
     budget_cents: Annotated[float, Field(ge=0, le=10**11)] | None = Field(
         None,
-        description="cents that its recorded stages together may cost: it is refused where it is estimated "
-        "at more, and fails with the stage that goes over. None: no limit",
+        description="the most that the job may cost, in cents. A job with a higher estimate is refused; a "
+        "running job fails at the stage that exceeds it. Default: no limit",
     )
-    wait_for_seat: bool = Field(False, description="accept the job though no live seat serves what it needs")
+    wait_for_seat: bool = Field(False, description="accept the job even if no live seat serves what it needs")
     session: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9_.:@-]{1,64}$",
-        description="an agent's jobs of one session go to the seat that served the last, where it is free",
+        description="jobs of one agent and session go to the seat that served the last one, if it is free",
     )
     prefer: SeatId | None = Field(
-        None, description="the seat that is woken first for its stages, where it is idle and serves them"
+        None, description="the seat that is woken first for the job's stages, if it is idle and serves them"
     )
     avoid: Annotated[tuple[SeatId, ...], Field(max_length=16)] = Field(
-        (), description="seats that may take none of its stages"
+        (), description="seats that may not take any of the job's stages"
     )
-    pin: SeatId | None = Field(
-        None, description="the only seat that may take those of its stages which it serves"
-    )
+    pin: SeatId | None = Field(None, description="the only seat that may take the stages that it serves")
     stream: Literal[False, True, "end"] = Field(
-        False, description="keep the pieces of the answers for `stream`; `end`: only the word that it ended"
+        False,
+        description="keep the pieces of the answers for `stream`; `end`: only signal the end",
     )
 
     idempotency_key: str | None = Field(
         None,
         exclude=True,
         pattern=r"^[ -~]{1,255}$",
-        description="the same key and body are the same job, as long as its result is kept",
+        description="submissions with the same key and body become one job, as long as its result is kept",
     )
     key: SecretStr | None = Field(
-        None, exclude=True, description="the submitter's API key; None: GRIDQ_KEY. It is stored nowhere"
+        None, exclude=True, description="the submitter's API key, which is never stored; default: GRIDQ_KEY"
     )
 
     @property
     def prio(self) -> int:
-        """The priority as the scripts compare it: the lower goes first."""
+        """The priority as a number, as the scripts compare it: the lower goes first."""
         return 0 if self.priority == "interactive" else 1
 
 
 def parse_options(given: dict[str, Json]) -> JobOptions:
-    """The options as a model; ConfigError names the one at fault."""
+    """Validate a job's options. Raises ConfigError, which names the invalid one."""
     unknown = set(given) - set(JobOptions.model_fields)
     if unknown:
         raise ConfigError(
-            f"There is no option {min(unknown)!r}",
+            f"Unknown option {min(unknown)!r}",
             {"path": min(unknown), "expected": "one of " + ", ".join(JobOptions.model_fields)},
         )
     try:
         return JobOptions(**given)
     except ValidationError as exc:
         name, reason = first_fault(exc)
-        raise ConfigError(f"The option {name!r} is not usable", {"path": name, "reason": reason}) from None
+        raise ConfigError(f"The option {name!r} is invalid", {"path": name, "reason": reason}) from None
 
 
 def choose_job_name(graph: Graph, plan: Plan) -> str:
-    """What a job of this graph is called where its submitter does not say: the graph's `name`, else that of
-    its only stage, else `graph`.
-    """
+    """Return the default name of a job: the graph's `name`, else that of its only stage, else `graph`."""
     name = graph.extra.get("name")
     names = [op.name for step in plan.steps for op in step.ops]
     if not isinstance(name, str) or not name:
@@ -120,43 +116,45 @@ def choose_job_name(graph: Graph, plan: Plan) -> str:
 
 
 def get_deadline_ms(about: JobOptions, config: Settings) -> int:
-    """The job's time to its deadline, never more than the operator allows."""
+    """Return the milliseconds to the job's deadline, at most what the operator allows."""
     return int(min(about.deadline or config.deadline, config.max_deadline) * 1000)
 
 
 def get_queue_timeout_ms(about: JobOptions, config: Settings) -> int | None:
-    """How long a stage may stand ready; None: without a limit of its own."""
+    """Return how many milliseconds a stage may wait for a seat; None: no limit of its own."""
     seconds = about.queue_timeout
     return None if seconds is None else max(int(min(seconds, config.max_deadline) * 1000), 1)
 
 
 def get_budget_micro_dollars(about: JobOptions) -> int | None:
-    """What the job may cost, in micro-dollars; None: without a limit of its own."""
+    """Return the most that the job may cost, in micro-dollars; None: no limit of its own."""
     return None if about.budget_cents is None else round(about.budget_cents * 10_000)
 
 
 def make_job_id() -> str:
-    """An id that no other job has."""
+    """Return a new job id."""
     return str(uuid.uuid4())
 
 
 def check_job_id(job: str) -> str:
-    """`job` itself; ConfigError where it cannot be a job's id (the id is part of key names)."""
+    """Return `job`. Raises ConfigError if it cannot be a job id, which is part of key names."""
     if not isinstance(job, str) or not _ID.fullmatch(job):
         raise ConfigError(
-            f"{job!r} cannot be a job's id", {"expected": "1 to 128 letters, digits, '_', '.' or '-'"}
+            f"Invalid job id {job!r}", {"expected": "1 to 128 letters, digits, '_', '.' or '-'"}
         )
     return job
 
 
 def round_up_cost(micro_dollars: int) -> int:
-    """The step of the ladder that an estimate stands on."""
+    """Round an estimate up to one of COST_STEPS_MICRO_DOLLARS."""
     return next((step for step in COST_STEPS_MICRO_DOLLARS if step >= micro_dollars), micro_dollars)
 
 
 def build_plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]]:
-    """(fields and values of the job's hash, the steps ready at once, the queues needed: of those with |
-    between them one). store/lua says what each field is.
+    """Return a plan as (fields and values of the job's hash, the steps that are ready at once, the queues
+    needed).
+
+    Of queues joined by | one is needed. `gridq.store.keys` describes the fields.
     """
     dependents: list[list[int]] = [[] for _ in plan.steps]
     for index, step in enumerate(plan.steps):
@@ -201,42 +199,46 @@ def build_plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]
 
 
 def format_chain(links: Sequence[str], unfit: Sequence[str]) -> str:
-    """The field fb:<step> of a step with fall-backs that has not become ready yet. `unfit`: for each of its
-    queues the seats that may not take it from there, with commas between (store/lua/lib/chain.lua).
+    """Return the field `chain:<step>` of a step with fall-backs that has not become ready yet.
+
+    `unfit`: for each of its queues the seats that may not take it from there, separated by commas
+    (store/lua/lib/chain.lua).
     """
     return " ".join(["1", *(f"{queue}|{names}" for queue, names in zip(links, unfit, strict=True))])
 
 
 def parse_chain(field: str) -> tuple[int, list[str]]:
-    """(which of its queues a step stands or stood in last, its queues) of a field fb:<step>."""
+    """Read a field `chain:<step>`: (the index of the queue where the step is or was last, its queues)."""
     at, *links = field.split(" ")
     return int(at) - 1, [link.partition("|")[0] for link in links]
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a job ended: its final state and the stored answer or error."""
+    """The end of a job: its final state, and the stored answer or error."""
 
     state: JobState
     payload: bytes
 
     @classmethod
-    def read(cls, data: bytes) -> End:
+    def parse(cls, data: bytes) -> End:
         state, _, payload = data.partition(b"\n")
         return cls(JobState(state.decode()), payload)
 
     def error(self) -> GridError | None:
-        """The error of a job that did not end well."""
+        """Return the error of a job that did not succeed; else None."""
         return None if self.state is JobState.DONE else error_from_record(self.record())
 
     def record(self) -> Any:
-        """That error as JSON. Scripts know no time zone: when a budget turns for which the job waited is told
-        here, to a reader in their own time, and to a program as `retry_at`.
+        """Return the error as JSON.
+
+        The scripts know no time zone, so the time at which a budget resets is formatted here: in `reason` for
+        people, in `retry_at` for programs.
         """
         record = values.decode(self.payload)
         details = record.get("details") if isinstance(record, dict) else None
-        if isinstance(details, dict) and isinstance(details.get("turns_at"), int):
-            turn = details.pop("turns_at")
-            details["reason"] = f"{details.get('reason')}, until {format_local_time(turn)}"
-            details["retry_at"] = format_iso_time(turn, "UTC")
+        if isinstance(details, dict) and isinstance(details.get("resets_at"), int):
+            resets_at = details.pop("resets_at")
+            details["reason"] = f"{details.get('reason')}, until {format_local_time(resets_at)}"
+            details["retry_at"] = format_iso_time(resets_at, "UTC")
         return record

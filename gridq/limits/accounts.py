@@ -23,11 +23,20 @@ from gridq.errors import (
     TeamTokensExceeded,
 )
 from gridq.protocol import queue_names
-from gridq.protocol.budget_syntax import ALWAYS, CALENDAR, MINUTE
-from gridq.protocol.calendar import text_time
-from gridq.protocol.meters import GRID, ACCOUNT_KINDS, OWN, WHOLE_GRID, Meter, account_name, parse_budget, rolling_window_ms
+from gridq.protocol.budget_syntax import CALENDAR, MINUTE, NO_WINDOW
+from gridq.protocol.calendar import format_iso_time
+from gridq.protocol.meters import (
+    ACCOUNT_KINDS,
+    GRID,
+    OWN,
+    WHOLE_GRID,
+    Meter,
+    account_name,
+    first_use_window_ms,
+    parse_budget,
+)
 from gridq.protocol.models import Resource
-from gridq.protocol.money import dollars
+from gridq.protocol.money import format_dollars
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
 
@@ -69,7 +78,7 @@ class Window:
     @property
     def seconds(self) -> int | None:
         """How long it is; None: one of the calendar, of which nobody knows."""
-        length = rolling_window_ms(self.per)
+        length = first_use_window_ms(self.per)
         if length is None and self.since is not None and self.until is not None:
             length = self.until - self.since
         return None if length is None else length // 1000
@@ -209,10 +218,10 @@ def build_quota_error(reply: Sequence[str], zone: str) -> QuotaExceeded:
     key = f"{kind}s.{name}." + (f"monthly_{'dollars' if money else 'jobs'}" if monthly else "budgets")
 
     def told(amount: int) -> str:
-        return dollars(amount) if money else str(amount)
+        return format_dollars(amount) if money else str(amount)
 
     alone = needed > limit
-    retry_at = None if alone else text_time(until, zone)
+    retry_at = None if alone else format_iso_time(until, zone)
     if alone:
         fix = f"raise {key} in the quotas file to {told(needed).removeprefix('$')} or more"
     elif used + needed <= limit:
@@ -279,7 +288,7 @@ def _queues(client: Redis, keys: Keys, limits: dict[str, str], used: list[str]) 
     """The accounts of the queues that have a bound: of those under `q:*` the ones that are in use."""
     bounds = {name[2:]: limit.split()[0] for name, limit in limits.items() if name[:2] == "q:"}
     default = bounds.pop("*", "-")
-    bounds = {queue: default for queue in used if queue_names.kind_of(queue) != "gridq"} | bounds
+    bounds = {queue: default for queue in used if queue_names.get_kind(queue) != "gridq"} | bounds
     bounded = sorted(queue for queue, most in bounds.items() if most != "-")
     look = client.pipeline(transaction=False)
     for queue in bounded:
@@ -351,11 +360,11 @@ def _metered(kind: str, name: str, meter: Meter, turns: dict[str, str], now: int
 
 
 def _window_of(meter: Meter, turns: dict[str, str], now: int) -> Window | None:
-    if meter.window == ALWAYS:
+    if meter.window == NO_WINDOW:
         return None
     if meter.window in CALENDAR:
         return _of_calendar(meter.window, meter.resets_at, turns, now)
-    since = None if meter.resets_at is None else meter.resets_at - (rolling_window_ms(meter.window) or 0)
+    since = None if meter.resets_at is None else meter.resets_at - (first_use_window_ms(meter.window) or 0)
     return Window(meter.window, "first-use", since, meter.resets_at)
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from gridq.config.settings import Settings
 from gridq.errors import QuotasFileError
 from gridq.limits.quotas_file import Limits, load
-from gridq.process.periodic import Repeat
-from gridq.protocol.calendar import calendar
+from gridq.process.periodic import PeriodicThread
+from gridq.protocol.calendar import compute_calendar
 from gridq.store.connection import now_ms
 from gridq.store.scripts import Scripts
 
@@ -33,7 +33,7 @@ CALENDAR_EVERY = 3600.0
 Stamp = tuple[int, int, int] | None
 
 
-class Limiting:
+class QuotasEnforcer:
     """Keeps a router's quotas file in force between `start` and `stop`."""
 
     def __init__(self, scripts: Scripts, config: Settings) -> None:
@@ -44,7 +44,7 @@ class Limiting:
         self._error = ""
         self._told = ""
         self._calendar_due = 0.0
-        self._repeat = Repeat("limits", EVERY, self.once)
+        self._repeat = PeriodicThread("limits", EVERY, self.once)
 
     def start(self) -> None:
         """Put the file in force and say so. QuotasFileError: it has a mistake in it."""
@@ -145,7 +145,7 @@ def lift(scripts: Scripts) -> bool:
 
 def write_calendar(scripts: Scripts, zone: str) -> None:
     """Write when windows turn in `zone`."""
-    turns = calendar(zone, now_ms(scripts.client))
+    turns = compute_calendar(zone, now_ms(scripts.client))
     fields: dict[Any, Any] = {period: " ".join(map(str, instants)) for period, instants in turns.items()}
     scripts.client.hset(scripts.keys("calendar"), mapping={"zone": zone, **fields})
 

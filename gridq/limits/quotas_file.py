@@ -15,12 +15,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from gridq.config.source_positions import Text
+from gridq.config.source_positions import ConfigText
 from gridq.errors import ConfigError, QuotasFileError
 from gridq.protocol import budget_syntax, meters
 from gridq.protocol import queue_names as names
-from gridq.protocol.budget_syntax import AGENT_UNITS, ALWAYS, MINUTE, SEAT_UNITS, BudgetError, Unit
-from gridq.protocol.calendar import AHEAD, Period
+from gridq.protocol.budget_syntax import AGENT_UNITS, MINUTE, NO_WINDOW, SEAT_UNITS, BudgetError, Unit
+from gridq.protocol.calendar import WINDOW_COUNTS, Period
 from gridq.protocol.models import Limit, Resource
 
 Policy = Literal["reject", "drop-oldest-batch"]
@@ -55,7 +55,7 @@ SHARED = ("budgets", "requests_per_minute", "tokens_per_minute", "parallel")
 PLAIN: tuple[tuple[str, Resource, str], ...] = (
     ("requests_per_minute", "requests", MINUTE),
     ("tokens_per_minute", "tokens", MINUTE),
-    ("parallel", "parallel", ALWAYS),
+    ("parallel", "parallel", NO_WINDOW),
 )
 """Keys that are each a budget of their own → its thing and window."""
 
@@ -134,7 +134,7 @@ class Limits:
         shared = {f"a:{name}": one.budgets for name, one in self.agents.items()}
         shared |= {f"t:{name}": one.budgets for name, one in self.teams.items()}
         shared |= {f"o:{name}": limits for name, limits in self.owners.items()}
-        shared |= {f"f:{names.slug_of(name)}": limits for name, limits in self.families.items()}
+        shared |= {f"f:{names.normalize_slug(name)}": limits for name, limits in self.families.items()}
         shared[meters.WHOLE_GRID] = self.grid
         found |= {f"m:{bearer}": meters.format_limits(limits) for bearer, limits in shared.items() if limits}
         found |= {f"q:{name}": _words(one.most, one.policy) for name, one in self.queues.items()}
@@ -171,7 +171,7 @@ def parse(text: str, name: str) -> Limits:
     return _Reader(text, name).limits()
 
 
-class _Reader(Text):
+class _Reader(ConfigText):
     """One text being read."""
 
     def limits(self) -> Limits:
@@ -208,7 +208,7 @@ class _Reader(Text):
         families: dict[str, tuple[Limit, ...]] = {}
         written: dict[str, str] = {}
         for family, at, table in self.tables(data, "families", SHARED):
-            self.apart(written, names.slug_of(family), at, "family")
+            self.apart(written, names.normalize_slug(family), at, "family")
             families[family] = self.all_of(table, at)
         whole = data.get("grid", {})
         if not isinstance(whole, dict):
@@ -267,7 +267,7 @@ class _Reader(Text):
         if value is None or value == "none":
             return None
         try:
-            return budget_syntax.amount(value, unit, key)
+            return budget_syntax.parse_amount(value, unit, key)
         except BudgetError as exc:
             self.refuse((*at, key), exc.message, f'{exc.expected}, or "none"')
 
@@ -287,7 +287,7 @@ class _Reader(Text):
         if not isinstance(listed, list):
             self.refuse(at, "budgets is no list", f'a list such as [{{{units[0]} = 5, per = "day"}}]')
         try:
-            return budget_syntax.distinct([budget_syntax.stated(each, units, spans=spans) for each in listed])
+            return budget_syntax.check_distinct([budget_syntax.parse_limit(each, units, spans=spans) for each in listed])
         except BudgetError as exc:
             self.refuse(at, exc.message + (f" (its {exc.key})" if exc.key else ""), exc.expected)
 
@@ -307,7 +307,7 @@ class _Reader(Text):
             if most is not None:
                 found.append(Limit(resource=resource, window=window, amount=most))
         try:
-            return budget_syntax.distinct(found)
+            return budget_syntax.check_distinct(found)
         except BudgetError as exc:
             self.refuse((*at, "budgets"), exc.message, exc.expected)
 
@@ -325,10 +325,10 @@ class _Reader(Text):
 
     def period(self, table: dict[str, Any], at: tuple[str, ...]) -> Period:
         value = table.get("period", "month")
-        for period in AHEAD:
+        for period in WINDOW_COUNTS:
             if value == period:
                 return period
-        return self.refuse((*at, "period"), f"{value!r} is no period", "one of " + ", ".join(AHEAD))
+        return self.refuse((*at, "period"), f"{value!r} is no period", "one of " + ", ".join(WINDOW_COUNTS))
 
     def owner(self, table: dict[str, Any], at: tuple[str, ...]) -> str | None:
         name = table.get("owner")
@@ -341,9 +341,9 @@ class _Reader(Text):
         if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             expected = f"a model's or a family's name, up to {LONGEST_NAME} characters"
             self.refuse(at, f"{name[:LONGEST_NAME]!r} is no name", expected)
-        if names.slug_of(name) == ANY:
+        if names.normalize_slug(name) == ANY:
             self.refuse(at, f"{name!r} is no family", "a model's or a family's name", "limit all by [grid]")
-        if names.kind_of(name) == LLM:
+        if names.get_kind(name) == LLM:
             model = name.removeprefix(f"{LLM}:")
             self.refuse(at, f"{name!r} is a queue, no family", repr(model), f'write [families."{model}"]')
 
@@ -351,7 +351,7 @@ class _Reader(Text):
         """The queue that a name means: as `gridq queues` shows it, or with the model's own name in it."""
         kind, colon, rest = name.partition(":")
         try:
-            return names.check(f"{kind}:{names.slug_of(rest)}" if colon and name.isprintable() else name)
+            return names.check_queue_name(f"{kind}:{names.normalize_slug(rest)}" if colon and name.isprintable() else name)
         except ConfigError as exc:
             self.refuse(at, f"{name!r} is no queue", str(exc.expected), "take a name that gridq queues shows")
 

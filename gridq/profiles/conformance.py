@@ -46,7 +46,7 @@ class ProfileConformance:
     probe_seconds: ClassVar[float] = 2.0
 
     def test_kind_is_a_queue_prefix(self) -> None:
-        queue_names.check(f"{self.profile.kind}:any")
+        queue_names.check_queue_name(f"{self.profile.kind}:any")
 
     def test_constructed_without_arguments(self) -> None:
         assert self.profile().kind == self.profile.kind
@@ -57,7 +57,7 @@ class ProfileConformance:
             demand = profile.demand(Effect(**fields))
             assert demand is not None, fields
             assert demand.queue == queue
-            queue_names.check(demand.queue)
+            queue_names.check_queue_name(demand.queue)
             assert Demand.model_validate_json(demand.model_dump_json()) == demand
 
     def test_demand_is_a_function_of_the_effect(self) -> None:
@@ -80,7 +80,7 @@ class ProfileConformance:
             assert served, example
             assert len(served) == len(set(served))
             for queue in served:
-                queue_names.check(queue)
+                queue_names.check_queue_name(queue)
 
     def test_capabilities_survive_json(self) -> None:
         Capability = self.profile.Capability

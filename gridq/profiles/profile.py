@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from gridq.errors import CapabilityConflict, ConfigError, JobCancelled, UnknownCapability
 from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall, Usage
 
-GROUP = "gridq.profiles"
+ENTRY_POINT_GROUP = "gridq.profiles"
 
 CORE_EFFECTS = frozenset(
     {"Pure", "Network", "Fallible", "NonDeterministic", "Process", "Unknown", "Cost", "FsRead", "FsWrite"}
@@ -179,13 +179,13 @@ class Profile(ABC):
         return ""
 
 
-def installed() -> dict[str, EntryPoint]:
+def list_installed() -> dict[str, EntryPoint]:
     """Every installed profile's entry point, by name."""
-    return {point.name: point for point in entry_points(group=GROUP)}
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 @cache
-def load(names: tuple[str, ...]) -> dict[str, Profile]:
+def load_profiles(names: tuple[str, ...]) -> dict[str, Profile]:
     """Return an instance of each profile in `names`, the value of `GRIDQ_PROFILES`, by its kind.
 
     A name is that of an installed profile (`llm`), or a class that can be imported (`my_pkg:MyProfile`).
@@ -207,7 +207,7 @@ def load(names: tuple[str, ...]) -> dict[str, Profile]:
 def _profile_class(name: str) -> type[Profile]:
     if ":" in name:
         return _import_class(name)
-    points = installed()
+    points = list_installed()
     if name in points:
         return cast("type[Profile]", points[name].load())
     near = difflib.get_close_matches(name, points, 1, 0.0)
@@ -249,7 +249,7 @@ def _import_class(reference: str) -> type[Profile]:
     return found
 
 
-def demand_of(effects: list[Effect], profiles: Mapping[str, Profile], path: str = "") -> Demand | None:
+def find_demand(effects: list[Effect], profiles: Mapping[str, Profile], path: str = "") -> Demand | None:
     """The one demand of a stage with `effects`, or None where it needs no capability of a profile.
 
     UnknownCapability: an effect that no profile knows. CapabilityConflict: effects of two kinds, or two

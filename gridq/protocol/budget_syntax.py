@@ -33,14 +33,14 @@ AGENT_UNITS: tuple[Unit, ...] = ("dollars", "cents", "tokens", "jobs")
 """What an agent and a team may be allowed."""
 
 CALENDAR = ("month", "week", "day")
-MOST_DOLLARS = 1_000_000_000
-MOST = 10**15
+MAX_DOLLARS = 1_000_000_000
+MAX_AMOUNT = 10**15
 MINUTE = "1m"
-ALWAYS = "-"
-LONGEST = {"m": 44_640, "h": 744, "d": 31}
+NO_WINDOW = "-"
+MAX_WINDOW_LENGTH = {"m": 44_640, "h": 744, "d": 31}
 """The longest windows that begin with their first use: 31 days."""
 
-_SPAN = re.compile(r"([1-9]\d{0,5})([mhd])")
+_FIRST_USE_WINDOW = re.compile(r"([1-9]\d{0,5})([mhd])")
 
 
 class BudgetError(ValueError):
@@ -53,7 +53,7 @@ class BudgetError(ValueError):
         self.expected = expected
 
 
-def stated(table: Any, units: Sequence[Unit], *, spans: bool = True) -> Limit:
+def parse_limit(table: Any, units: Sequence[Unit], *, spans: bool = True) -> Limit:
     """The limit that one budget states, such as `{"dollars": 5, "per": "day"}`. BudgetError.
 
     `spans`: whether its window may begin with its first use, such as `5h`.
@@ -69,49 +69,51 @@ def stated(table: Any, units: Sequence[Unit], *, spans: bool = True) -> Limit:
         what = "states nothing" if not given else f"states both {given[0]} and {given[1]}"
         raise BudgetError(given[1] if given else "", f"A budget {what}", "one of " + ", ".join(units))
     resource, _ = UNITS[given[0]]
-    most = amount(table[given[0]], given[0])
+    most = parse_amount(table[given[0]], given[0])
     if "per" not in table:
-        raise BudgetError("", "A budget does not say for how long it is", f"per = {_windows(spans)}")
-    return Limit(resource=resource, window=window(table["per"], spans=spans), amount=most)
+        raise BudgetError("", "A budget does not say for how long it is", f"per = {_describe_windows(spans)}")
+    return Limit(resource=resource, window=parse_window(table["per"], spans=spans), amount=most)
 
 
-def amount(value: Any, unit: Unit, key: str = "") -> int:
+def parse_amount(value: Any, unit: Unit, key: str = "") -> int:
     """An amount in micro-dollars, tokens, requests or jobs; `key`: where it stands, if not under its unit.
     BudgetError.
     """
     _, scale = UNITS[unit]
     key = key or unit
     if scale == 1:
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
-            raise BudgetError(key, f"{key} is no count", f"a whole number from 0 to {MOST}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_AMOUNT:
+            raise BudgetError(key, f"{key} is no count", f"a whole number from 0 to {MAX_AMOUNT}")
         return value
     number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     # Of a float what was written; of a whole number, which may be too long to be text, itself.
     money = Decimal(str(value) if isinstance(value, float) else value) if number else Decimal("NaN")
     # Compared before it is multiplied, which of 1e999999 would be an error of its own.
-    if not (money.is_finite() and 0 <= money <= MOST_DOLLARS * 1_000_000 // scale):
-        raise BudgetError(key, f"{key} is no amount", f"a number from 0 to {MOST_DOLLARS} dollars")
+    if not (money.is_finite() and 0 <= money <= MAX_DOLLARS * 1_000_000 // scale):
+        raise BudgetError(key, f"{key} is no amount", f"a number from 0 to {MAX_DOLLARS} dollars")
     micro = money * scale
     if micro != micro.to_integral_value():
         raise BudgetError(key, f"{key} is finer than a micro-dollar", "at most six decimals of a dollar")
     return int(micro)
 
 
-def window(value: Any, *, spans: bool = True) -> str:
+def parse_window(value: Any, *, spans: bool = True) -> str:
     """The window that a `per` names. BudgetError."""
     if isinstance(value, str):
         if value in CALENDAR:
             return value
-        match = _SPAN.fullmatch(value)
-        if spans and match is not None and int(match[1]) <= LONGEST[match[2]]:
+        match = _FIRST_USE_WINDOW.fullmatch(value)
+        if spans and match is not None and int(match[1]) <= MAX_WINDOW_LENGTH[match[2]]:
             return value
     if not isinstance(value, str):
-        raise BudgetError("per", "per is no window", _windows(spans))
+        raise BudgetError("per", "per is no window", _describe_windows(spans))
     close = difflib.get_close_matches(value, CALENDAR, 1)
-    raise BudgetError("per", f"{value!r} is no window", f"{close[0]!r}?" if close else _windows(spans))
+    raise BudgetError(
+        "per", f"{value!r} is no window", f"{close[0]!r}?" if close else _describe_windows(spans)
+    )
 
 
-def distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+def check_distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     """The limits, of which no two may be of one thing and one window. BudgetError."""
     found: dict[tuple[str, str], Limit] = {}
     for limit in limits:
@@ -121,7 +123,7 @@ def distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     return tuple(found.values())
 
 
-def _windows(spans: bool) -> str:
+def _describe_windows(spans: bool) -> str:
     plain = ", ".join(CALENDAR)
     if not spans:
         return f"one of {plain}"

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from gridq.protocol.models import MAX_USAGE, Limit, ProtocolModel, Resource
-from gridq.protocol.money import dollars
-from gridq.protocol.queue_names import OWN_KIND, kind_of
+from gridq.protocol.money import format_dollars
+from gridq.protocol.queue_names import OWN_KIND, get_kind
 
 OWN, GRID = "own", "grid"
 """The two accounts of a seat: limits that its machine sets, and limits from the grid's quotas file."""
@@ -83,7 +83,7 @@ class SeatRates:
         """Return the expected cost of a stage from `queue` in micro-dollars (lib/meters.lua: estimate)."""
         price_in, price_out = self.prices
         cost = -(-(estimate.tokens_in * price_in + estimate.tokens_out * price_out) // 1_000_000)
-        if self.hourly and kind_of(queue) != OWN_KIND:
+        if self.hourly and get_kind(queue) != OWN_KIND:
             timeout = self.timeout_ms if estimate.timeout_ms is None else estimate.timeout_ms
             duration = self.stage_ms.get(queue, max(self.stage_ms.values(), default=timeout))
             cost += min(-(-self.hourly * min(duration, timeout) // 3_600_000), MAX_USAGE)
@@ -137,7 +137,7 @@ class Meter(ProtocolModel):
 
     def format_amount(self, amount: int) -> str:
         """Return an amount with its unit: `$0.02`, `12 requests`."""
-        return dollars(amount) if self.resource == "money" else f"{amount} {_unit_of(self.resource)}"
+        return format_dollars(amount) if self.resource == "money" else f"{amount} {_unit_of(self.resource)}"
 
     def describe(self) -> str:
         """Return what is left, such as `$0.02 left of $5.00 a day`."""
@@ -181,7 +181,7 @@ def describe_window(window: str) -> str:
     return " at once" if window == "-" else f" in {window}" if window[0].isdigit() else f" a {window}"
 
 
-def rolling_window_ms(window: str) -> int | None:
+def first_use_window_ms(window: str) -> int | None:
     """Return the length in ms of a window that begins with its first use; None for any other window."""
     return int(window[:-1]) * _UNIT_MS[window[-1]] if window[0].isdigit() else None
 
@@ -244,7 +244,7 @@ def list_needs(
 ) -> Iterator[tuple[Meter, int]]:
     """Yield each meter that applies to `queue`, with the amount that a claim of such a stage reserves."""
     expected_cost = rates.estimate_cost(queue, estimate)
-    is_grid_queue = kind_of(queue) == OWN_KIND
+    is_grid_queue = get_kind(queue) == OWN_KIND
     if is_grid_queue and not cost:
         return
     for meter in meters:

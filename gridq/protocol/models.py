@@ -163,7 +163,7 @@ class ProbeReport(ProtocolModel):
     unlent: list[str] = Field(default_factory=list)
 
 
-class Service(ProtocolModel):
+class ServiceTime(ProtocolModel):
     """For how long a stage of one queue holds a slot of a seat, in seconds, as the latest ones did."""
 
     n: int = Field(ge=1, description="how many were measured")
@@ -202,7 +202,7 @@ class Advertisement(ProtocolModel):
     )
     started_at: float = 0.0
     metrics: dict[str, float] = Field(default_factory=dict)
-    service: dict[str, Service] = Field(
+    service: dict[str, ServiceTime] = Field(
         default_factory=dict, description="by queue; one that is missing was never measured here"
     )
     timeouts: dict[str, float] = Field(
@@ -231,7 +231,7 @@ class StageCall(ProtocolModel):
     timeout: float | None = Field(None, description="seconds; None: the operator's stage_timeout")
 
 
-class Row(ProtocolModel):
+class HistoryRow(ProtocolModel):
     """One line of a job's history: one stage, as it was recorded."""
 
     path: str

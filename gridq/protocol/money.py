@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def dollars(micro: int) -> str:
+def format_dollars(micro: int) -> str:
     """Micro-dollars as dollars, exactly, with two decimals or as many as it takes.
 
     >>> dollars(12_500_000), dollars(-1), dollars(0)
@@ -16,7 +16,7 @@ def dollars(micro: int) -> str:
     return f"{'-' if micro < 0 else ''}${whole}.{decimals}"
 
 
-def total(costs: Iterable[int | None]) -> int | None:
+def sum_costs(costs: Iterable[int | None]) -> int | None:
     """What several cost together. None among them: no price is known for that one; it leaves the sum of the
     others as it is, and where that is nothing, no cost is known.
 

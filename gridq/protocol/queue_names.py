@@ -30,7 +30,7 @@ _SAFE = re.compile(r"[a-z0-9._-]")
 _NAME = re.compile(r"[a-z][a-z0-9_]*:(?:[a-z0-9._-]|%[0-9A-F]{2})+")
 
 
-def slug(name: str) -> str:
+def make_slug(name: str) -> str:
     """`name` in lower case with every character outside `[a-z0-9._-]` %-escaped.
 
     >>> slug("Claude Opus")
@@ -44,44 +44,44 @@ def slug(name: str) -> str:
     )
 
 
-def slug_of(written: str) -> str:
+def normalize_slug(written: str) -> str:
     """The slug of a name that is written as itself or as its slug.
 
     >>> slug_of("Meta/Llama-3"), slug_of("meta%2Fllama-3")
     ('meta%2Fllama-3', 'meta%2Fllama-3')
     """
-    return slug(unquote(written))
+    return make_slug(unquote(written))
 
 
-def capability(kind: str, name: str) -> str:
+def make_queue_name(kind: str, name: str) -> str:
     """The queue of capability `name` of `kind`.
 
     >>> capability("llm", "any")
     'llm:any'
     """
-    return f"{kind}:{slug(name)}"
+    return f"{kind}:{make_slug(name)}"
 
 
-def kind_of(queue: str) -> str:
+def get_kind(queue: str) -> str:
     """The kind of a queue: what stands before the colon."""
     return queue.partition(":")[0]
 
 
-def seat_queue(seat: str) -> str:
+def make_seat_queue(seat: str) -> str:
     """The queue on which only `seat` listens."""
     return f"{SEAT_KIND}:{seat}"
 
 
-def module_queue(module: str) -> str:
+def make_module_queue(module: str) -> str:
     """The queue of the user's Python stages in `module`: served only where the module imports.
 
     >>> module_queue("my_pkg.stages")
     'gridq:local.my_pkg.stages'
     """
-    return f"{LOCAL}.{slug(module)}"
+    return f"{LOCAL}.{make_slug(module)}"
 
 
-def check(queue: str) -> str:
+def check_queue_name(queue: str) -> str:
     """`queue` itself; ConfigError where it is no queue name."""
     if not _NAME.fullmatch(queue):
         raise ConfigError(

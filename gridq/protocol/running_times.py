@@ -6,19 +6,19 @@ import math
 import threading
 from collections.abc import Collection
 
-from gridq.protocol.models import Service
+from gridq.protocol.models import ServiceTime
 
-MEMORY = 50
+MEMORY_STAGES = 50
 """Stages after which what was before counts for about a third: a queue's work changes with the hour."""
 
-QUEUES = 256
+MAX_QUEUES = 256
 """Queues that a seat remembers; of more the one that it has served least recently is forgotten."""
 
-NINETY = 1.2816
+P90_DEVIATIONS = 1.2816
 """Standard deviations above the middle under which nine of ten of a normal distribution lie."""
 
 
-class Durations:
+class RunTimes:
     """The service times of one seat. Threads may share it."""
 
     def __init__(self) -> None:
@@ -30,19 +30,19 @@ class Durations:
         with self._lock:
             n, mean, variance = self._seen.pop(queue, (0, 0.0, 0.0))
             n += 1
-            weight = max(1 / n, 1 / MEMORY)
+            weight = max(1 / n, 1 / MEMORY_STAGES)
             off = seconds - mean
             mean += weight * off
             variance = (1 - weight) * (variance + weight * off * off)
             self._seen[queue] = n, mean, variance
-            while len(self._seen) > QUEUES:
+            while len(self._seen) > MAX_QUEUES:
                 del self._seen[next(iter(self._seen))]
 
-    def told(self) -> dict[str, Service]:
+    def told(self) -> dict[str, ServiceTime]:
         """By queue, as the seat advertises it."""
         with self._lock:
             seen = dict(self._seen)
-        return {queue: summary(*one) for queue, one in seen.items()}
+        return {queue: summarize(*one) for queue, one in seen.items()}
 
     def expected(self, queues: Collection[str]) -> dict[str, int]:
         """By queue, of `queues`, for how many ms a stage is expected to hold its slot: as nine of ten did.
@@ -51,17 +51,19 @@ class Durations:
         with self._lock:
             seen = {queue: one for queue, one in self._seen.items() if queue in queues}
         return {
-            queue: math.ceil(1000 * summary(n, mean, max(variance, mean * mean / min(n, MEMORY))).p90)
+            queue: math.ceil(
+                1000 * summarize(n, mean, max(variance, mean * mean / min(n, MEMORY_STAGES))).p90
+            )
             for queue, (n, mean, variance) in seen.items()
         }
 
 
-def summary(n: int, mean: float, variance: float) -> Service:
+def summarize(n: int, mean: float, variance: float) -> ServiceTime:
     """A mean and a variance of `n` run times in words of the middle and the ninth of ten.
 
     Run times are never negative and have a long tail, so they are taken to be log-normal.
     """
     spread = math.log1p(variance / (mean * mean)) if mean > 0 else 0.0
     p50 = mean * math.exp(-spread / 2)
-    p90 = p50 * math.exp(NINETY * math.sqrt(spread))
-    return Service(n=n, mean=round(mean, 6), p50=round(p50, 6), p90=round(p90, 6))
+    p90 = p50 * math.exp(P90_DEVIATIONS * math.sqrt(spread))
+    return ServiceTime(n=n, mean=round(mean, 6), p50=round(p50, 6), p90=round(p90, 6))

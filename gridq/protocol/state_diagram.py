@@ -33,7 +33,7 @@ recorded.
 """
 
 
-def diagram(states: Iterable[StrEnum], moves: Moves) -> str:
+def draw_diagram(states: Iterable[StrEnum], moves: Moves) -> str:
     """A Mermaid state diagram; states that nothing leaves end in the final circle."""
     left = {before for before, _ in moves}
     lines = ["```mermaid", "stateDiagram-v2"]
@@ -43,21 +43,21 @@ def diagram(states: Iterable[StrEnum], moves: Moves) -> str:
     return "\n".join([*lines, "```"])
 
 
-def section(title: str, about: str, states: Mapping[Any, str], moves: Moves) -> str:
+def format_section(title: str, about: str, states: Mapping[Any, str], moves: Moves) -> str:
     """What each state means, and the diagram."""
     rows = "\n".join(f"| {state} | {meaning} |" for state, meaning in states.items())
-    return f"\n## {title}\n\n{about}\n| state | |\n|---|---|\n{rows}\n\n{diagram(states, moves)}\n"
+    return f"\n## {title}\n\n{about}\n| state | |\n|---|---|\n{rows}\n\n{draw_diagram(states, moves)}\n"
 
 
-def document() -> str:
+def build_document() -> str:
     """The whole of docs/reference/states.md."""
     return (
         HEAD
-        + section("Jobs", ABOUT_JOBS, JOBS, JOB_MOVES)
-        + section("Stages", ABOUT_STAGES, STAGES, STAGE_MOVES)
-        + section("Attempts", ABOUT_ATTEMPTS, ATTEMPTS, ATTEMPT_MOVES)
+        + format_section("Jobs", ABOUT_JOBS, JOBS, JOB_MOVES)
+        + format_section("Stages", ABOUT_STAGES, STAGES, STAGE_MOVES)
+        + format_section("Attempts", ABOUT_ATTEMPTS, ATTEMPTS, ATTEMPT_MOVES)
     )
 
 
 if __name__ == "__main__":
-    print(document(), end="")
+    print(build_document(), end="")

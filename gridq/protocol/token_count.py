@@ -17,16 +17,16 @@ import struct
 from gridq.errors import StageError
 from gridq.protocol.models import Json
 
-BYTES_A_TOKEN = 3.5
-TOKENS_A_MESSAGE = 4
+BYTES_PER_TOKEN = 3.5
+TOKENS_PER_MESSAGE = 4
 """What a message's role and its limits take, beside its text."""
 
-PIXELS_A_TOKEN = 750
-LONGEST_SIDE = 1568
-MOST_AN_IMAGE = 1600
+PIXELS_PER_TOKEN = 750
+MAX_SIDE_PIXELS = 1568
+MAX_IMAGE_TOKENS = 1600
 """What an image costs that was scaled down, or that is only named by its URL."""
 
-TOKENS_A_PAGE = 2250
+TOKENS_PER_PAGE = 2250
 
 
 def count_tokens(body: Json) -> int:
@@ -40,68 +40,68 @@ def count_tokens(body: Json) -> int:
             "The request has no messages to count",
             {"path": "messages", "param": "messages", "expected": "a list of messages", "status": 400},
         )
-    tokens = _of_content(body.get("system"))
+    tokens = _count_content(body.get("system"))
     for message in messages:
-        tokens += TOKENS_A_MESSAGE + _of_content(
+        tokens += TOKENS_PER_MESSAGE + _count_content(
             message.get("content") if isinstance(message, dict) else message
         )
     for part in ("tools", "tool_choice"):
         if body.get(part):
-            tokens += _of_text(json.dumps(body[part], ensure_ascii=False, separators=(",", ":")))
+            tokens += _count_text(json.dumps(body[part], ensure_ascii=False, separators=(",", ":")))
     return max(1, math.ceil(tokens))
 
 
-def _of_text(text: str) -> float:
-    return len(text.encode("utf-8", "replace")) / BYTES_A_TOKEN
+def _count_text(text: str) -> float:
+    return len(text.encode("utf-8", "replace")) / BYTES_PER_TOKEN
 
 
-def _of_content(content: Json) -> float:
+def _count_content(content: Json) -> float:
     """A text, a block, or a list of them."""
     if isinstance(content, str):
-        return _of_text(content)
+        return _count_text(content)
     if isinstance(content, list):
-        return sum(map(_of_content, content))
+        return sum(map(_count_content, content))
     if not isinstance(content, dict):
         return 0
     match content.get("type"):
         case "text":
-            return _of_content(content.get("text"))
+            return _count_content(content.get("text"))
         case "image":
-            return _of_image(content.get("source"))
+            return _count_image(content.get("source"))
         case "document":
-            return _of_document(content)
+            return _count_document(content)
         case "tool_result":
-            return _of_content(content.get("content"))
+            return _count_content(content.get("content"))
         case "tool_use":
             call = json.dumps(content.get("input"), ensure_ascii=False, separators=(",", ":"))
-            return _of_content(content.get("name")) + _of_text(call)
+            return _count_content(content.get("name")) + _count_text(call)
         case "thinking" | "redacted_thinking":
             return 0  # the vendor leaves the thinking of earlier turns out
-    return _of_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
+    return _count_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
 
-def _of_document(block: dict[str, Json]) -> float:
-    tokens = _of_content(block.get("title")) + _of_content(block.get("context"))
+def _count_document(block: dict[str, Json]) -> float:
+    tokens = _count_content(block.get("title")) + _count_content(block.get("context"))
     source = block.get("source")
     if not isinstance(source, dict):
         return tokens
     if source.get("type") == "text":
-        return tokens + _of_content(source.get("data"))
+        return tokens + _count_content(source.get("data"))
     if source.get("type") == "content":
-        return tokens + _of_content(source.get("content"))
-    pages = _bytes(source).count(b"/Type /Page") - _bytes(source).count(b"/Type /Pages")
-    return tokens + max(1, pages) * TOKENS_A_PAGE
+        return tokens + _count_content(source.get("content"))
+    pages = _decode_data(source).count(b"/Type /Page") - _decode_data(source).count(b"/Type /Pages")
+    return tokens + max(1, pages) * TOKENS_PER_PAGE
 
 
-def _of_image(source: Json) -> float:
-    size = _size(_bytes(source)) if isinstance(source, dict) else None
+def _count_image(source: Json) -> float:
+    size = _read_image_size(_decode_data(source)) if isinstance(source, dict) else None
     if size is None:
-        return MOST_AN_IMAGE
-    scale = min(1.0, LONGEST_SIDE / max(1, *size))
-    return min(MOST_AN_IMAGE, size[0] * scale * size[1] * scale / PIXELS_A_TOKEN)
+        return MAX_IMAGE_TOKENS
+    scale = min(1.0, MAX_SIDE_PIXELS / max(1, *size))
+    return min(MAX_IMAGE_TOKENS, size[0] * scale * size[1] * scale / PIXELS_PER_TOKEN)
 
 
-def _bytes(source: dict[str, Json]) -> bytes:
+def _decode_data(source: dict[str, Json]) -> bytes:
     """The bytes of a base64 source, b"" where it has none that can be read."""
     data = source.get("data")
     if not isinstance(data, str):
@@ -112,7 +112,7 @@ def _bytes(source: dict[str, Json]) -> bytes:
         return b""
 
 
-def _size(image: bytes) -> tuple[int, int] | None:
+def _read_image_size(image: bytes) -> tuple[int, int] | None:
     """Width and height in pixels by the header of a PNG, GIF, WebP or JPEG; None where it is none of them."""
     try:
         if image.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -120,15 +120,15 @@ def _size(image: bytes) -> tuple[int, int] | None:
         if image.startswith((b"GIF87a", b"GIF89a")):
             return struct.unpack("<HH", image[6:10])
         if image.startswith(b"RIFF") and image[8:12] == b"WEBP":
-            return _webp(image)
+            return _read_webp_size(image)
         if image.startswith(b"\xff\xd8"):
-            return _jpeg(image)
+            return _read_jpeg_size(image)
     except (struct.error, IndexError):
         pass
     return None
 
 
-def _webp(image: bytes) -> tuple[int, int] | None:
+def _read_webp_size(image: bytes) -> tuple[int, int] | None:
     """By the WebP container: a VP8 frame's header, a VP8L one's, or VP8X's canvas."""
     match image[12:16]:
         case b"VP8 ":
@@ -142,7 +142,7 @@ def _webp(image: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _jpeg(image: bytes) -> tuple[int, int] | None:
+def _read_jpeg_size(image: bytes) -> tuple[int, int] | None:
     """By the first start-of-frame segment (ITU-T T.81, table B.1): markers C0 to CF but C4, C8 and CC."""
     at = 2
     while at < len(image):

@@ -40,7 +40,7 @@ class RouterProcess:
             router = Router(app, instance.concurrency, instance.hostname)
             router.start()
         self.router = router
-        app.amqp.queues.select_add(queue_names.seat_queue(router.session.seat))
+        app.amqp.queues.select_add(queue_names.make_seat_queue(router.session.seat))
         app.amqp.queues.select_add(queue_names.PURE)
 
     def _handle_signals(self, **_: Any) -> None:

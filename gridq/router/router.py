@@ -31,7 +31,7 @@ from gridq.messaging.router_request import install_revoke
 from gridq.messaging.transport import reconnect_consumer
 from gridq.process import parent_watch
 from gridq.process.watchdog import Watchdog
-from gridq.profiles.profile import load
+from gridq.profiles.profile import load_profiles
 from gridq.protocol import queue_names
 from gridq.router.governor.governor import Governor
 from gridq.router.sweep import Sweeper
@@ -69,7 +69,7 @@ class Router:
         self.app = app
         self.scripts = Scripts(client, config)
         publish_answer = partial(answers.publish_answer, app, self.scripts)
-        name = f"{machine_id(config.home)}.router-{os.getpid()}"
+        name = f"{get_machine_id(config.home)}.router-{os.getpid()}"
         worker = hostname or f"router@{name.partition('.')[0]}"
         self.session = Session(
             self.scripts,
@@ -86,12 +86,15 @@ class Router:
             on_gone=self._write_templates,
             on_renewed=self._check_celery,
         )
-        self.admission = Admission(self.scripts, config, load(config.profiles))
+        self.admission = Admission(self.scripts, config, load_profiles(config.profiles))
         self.sweeper = Sweeper(self.scripts, config, publish_answer)
         self.governor = Governor(self.scripts)
         self.limiting = QuotasEnforcer(self.scripts, config)
         self.shutdown = Shutdown(self.session)
-        own = [self.scripts.keys.queue(queue) for queue in (queue_names.make_seat_queue(name), queue_names.ROUTER)]
+        own = [
+            self.scripts.keys.queue(queue)
+            for queue in (queue_names.make_seat_queue(name), queue_names.ROUTER)
+        ]
         self.watchdog = Watchdog(
             concurrency,
             config.watchdog,

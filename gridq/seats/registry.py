@@ -1,7 +1,7 @@
-"""Who is there: the seats' advertisements, and the stages their machines offer.
+"""The live seats: their advertisements, what the grid knows of them, and the stages their machines offer.
 
-An advertisement is a key with a TTL that the seat's worker writes with each heartbeat. It describes; it never
-says what is used of a budget, and it decides nothing: live or dead is the lease's business (`renew`).
+A seat's worker writes its advertisement, a key with a TTL, with each heartbeat. It only describes the seat.
+Whether the seat is live depends on its lease (renew.lua), and budgets are the grid's own records.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from gridq.protocol import queue_names
 from gridq.protocol.meters import (
     FREE,
     GRID,
-    OWN,
     NO_ESTIMATE,
-    UsageEstimate,
+    OWN,
     Meter,
     SeatRates,
+    UsageEstimate,
     find_shortage,
-    parse_shared_accounts,
-    parse_budget,
     find_tightest,
+    parse_budget,
+    parse_shared_accounts,
 )
 from gridq.protocol.models import Advertisement, Json
 from gridq.store.connection import now_ms
@@ -36,25 +36,26 @@ from gridq.store.reliability import reliability
 log = logging.getLogger(__name__)
 
 TTL_HEARTBEATS = 3
+"""Heartbeats for which an advertisement is valid."""
 
-CLOSE = 0.6
-"""How alike the names of two capabilities of one kind must be, at least, to be called close."""
+MIN_SIMILARITY = 0.6
+"""How similar the names of two capabilities of one kind must be for one to be suggested."""
 
-NAMED = 5
-"""Capabilities named in one sentence."""
+MAX_NAMED = 5
+"""Capabilities and seats that one sentence names."""
 
-DRAIN_MS = 40 * 24 * 3_600_000
+DRAIN_TTL_MS = 40 * 24 * 3_600_000
 """How long an operator's drain outlives the seat: as long as the seat's record."""
 
 ROUTER_KIND = "router"
+"""The kind of a router's seat, which runs built-in pure stages and has no advertisement."""
 
 HTTP_MACHINE = "http"
 """The machine name of all seats whose workers are reached over HTTP: `http.<worker_id>`."""
-"""The kind of a router's seat, which runs built-in pure stages and advertises nothing."""
 
 
 class LiveSeat(Advertisement):
-    """A live seat: what its worker says of it, and what the grid itself knows.
+    """A live seat: its worker's advertisement, and what the grid itself knows.
 
     `busy` is how many slots hold a stage now, `wake-ups` how many messages wait in its own queue; money is in
     micro-dollars, times in seconds since 1970. `stale`: its worker has not said for three heartbeats how it
@@ -79,7 +80,7 @@ class LiveSeat(Advertisement):
         1.0, description="the part of its attempts that comes to something, the latest counting most; 0 to 1"
     )
     stale: bool = False
-    obeys: bool = Field(True, description="False: it has yet to heed that an operator drains it, or no more")
+    drain_acknowledged: bool = Field(True, description="False: it has yet to heed that an operator drains it, or no more")
 
     def find_shortage(self, queue: str, cost: int, expects: UsageEstimate = NO_ESTIMATE) -> Meter | None:
         """The meter in which a stage of a queue has no room that is said to cost so many micro-dollars."""
@@ -92,24 +93,24 @@ class LiveSeat(Advertisement):
 
 
 def advertise(client: Redis, keys: Keys, ad: Advertisement, heartbeat: float) -> None:
-    """Say what a seat is, for three heartbeats."""
+    """Publish a seat's advertisement, valid for three heartbeats."""
     client.set(keys("advertisement", ad.seat), ad.model_dump_json(), px=int(TTL_HEARTBEATS * heartbeat * 1000))
 
 
 def withdraw(client: Redis, keys: Keys, seat: str) -> None:
-    """Take a seat's advertisement back."""
+    """Delete a seat's advertisement."""
     client.unlink(keys("advertisement", seat))
 
 
 def read_advertisements(client: Redis, keys: Keys) -> list[Advertisement]:
-    """Every live seat that advertises itself, by name."""
+    """Return the advertisements of the live seats, by name."""
     names = [keys("advertisement", seat) for seat in _live(client, keys)]
     texts = client.mget(names) if names else []
     return sorted(filter(None, map(_read, texts)), key=lambda ad: ad.seat)
 
 
 def read_live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[LiveSeat]:
-    """Every live seat, by name, also one whose advertisement is stale; the routers' unless told not to."""
+    """Return the live seats by name, those with a stale advertisement too; `routers`: the routers' too."""
     names = sorted(_live(client, keys))
     if not names:
         return []
@@ -118,7 +119,7 @@ def read_live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[
     for seat in names:
         look.hgetall(keys("seat", seat))
         look.hlen(keys("slots", seat))
-        look.llen(keys.queue(queue_names.seat_queue(seat)))
+        look.llen(keys.queue(queue_names.make_seat_queue(seat)))
         look.get(keys("advertisement", seat))
         look.get(keys("drain", seat))
         look.llen(keys("claim_times", seat))
@@ -135,7 +136,7 @@ def read_live_seats(client: Redis, keys: Keys, *, routers: bool = True) -> list[
 def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes]) -> LiveSeat | None:
     record, busy, wake_ups, text, drain, claims, oldest = replies
     record = {name.decode(): value.decode() for name, value in record.items()}
-    if "incarnation" not in record or "concurrency" not in record:  # it has gone since
+    if "incarnation" not in record or "concurrency" not in record:  # it has left meanwhile
         return None
     said = _read(text)
     machine, _, name = seat.partition(".")
@@ -164,12 +165,12 @@ def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes])
         why = {"state": "draining", "reason": "an operator drains it", "since": float(drain), "until": None}
         fields |= why
     elif draining is not None and said.state == "ready":
-        fields |= {"state": "draining", "reason": "it takes nothing more"}
+        fields |= {"state": "draining", "reason": "its worker stops"}
     return LiveSeat(**fields)
 
 
 def _meters(record: dict[str, str], now: float, shared: dict[bytes, bytes]) -> list[Meter]:
-    """All meters that bind a seat, each with the queues in which it does."""
+    """Return all meters that apply to a seat, each with the queues it applies to."""
     found = [meter for which in (OWN, GRID) for meter in parse_budget(record.get(which), which, now * 1000)]
     for name, queues_of_it in parse_shared_accounts(record.get("shared_budgets")).items():
         found += parse_budget(shared.get(name.encode()), name, now * 1000, queues_of_it)
@@ -179,8 +180,10 @@ def _meters(record: dict[str, str], now: float, shared: dict[bytes, bytes]) -> l
 def _limits(
     record: dict[str, str], meters: list[Meter], now: float, claims: int, oldest: bytes | None
 ) -> dict[str, Json]:
-    """What the seat may still give: the money of the meter with least left of those that bind it in each
-    queue; the least of the requests a minute of its machine and the quotas file.
+    """Return the fields that say what the seat may still give.
+
+    Its money is that of the meter with least left among those that apply to all of its queues. Its requests per
+    minute are the lower of those of its machine and of the quotas file.
     """
     found: dict[str, Json] = {}
     least = find_tightest((meter for meter in meters if not meter.queues), "money")
@@ -196,36 +199,37 @@ def _limits(
 
 
 def _read(text: bytes | str | None) -> Advertisement | None:
-    """An advertisement, or None where there is none that this program can read: one seat whose worker is of
-    another version must not stand in the way of all others.
+    """Parse an advertisement; None if there is none, or its worker has an incompatible version.
+
+    One such seat must not affect the others.
     """
     try:
         return None if text is None else Advertisement.model_validate_json(text)
     except ValidationError:
-        log.warning("an advertisement cannot be read: its worker is of another version")
+        log.warning("ignoring an advertisement of an incompatible version: upgrade its worker")
         return None
 
 
 def drain(client: Redis, keys: Keys, seat: str) -> None:
-    """Let a seat take nothing more, until `undrain`: each renewal of its worker's obeys."""
-    client.set(keys("drain", seat), now_ms(client) // 1000, nx=True, px=DRAIN_MS)
+    """Let a seat take no more work until `undrain`. Its worker applies this with its next renewal."""
+    client.set(keys("drain", seat), now_ms(client) // 1000, nx=True, px=DRAIN_TTL_MS)
 
 
 def undrain(client: Redis, keys: Keys, seat: str) -> bool:
-    """Let a drained seat take work again; False where it was not drained."""
+    """Let a drained seat take work again. Return False if it was not drained."""
     return bool(client.delete(keys("drain", seat)))
 
 
 def publish_stages(
     client: Redis, keys: Keys, machine: str, specs: list[dict[str, Json]], heartbeat: float
 ) -> None:
-    """Offer the user's stages of a machine to whoever splits graphs, for three heartbeats."""
+    """Publish the user's stages of a machine for the compiler, valid for three heartbeats."""
     if specs:
         client.set(keys("stages", machine), json.dumps(specs), px=int(TTL_HEARTBEATS * heartbeat * 1000))
 
 
 def read_published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
-    """The stages that live machines offer, each once."""
+    """Return the stages that live machines offer, without duplicates."""
     machines = {seat.partition(".")[0] for seat in _live(client, keys)}
     names = [keys("stages", machine) for machine in sorted(machines)]
     found: dict[str, dict[str, Json]] = {}
@@ -263,7 +267,7 @@ def _models(seat: LiveSeat) -> set[str]:
     listed = seat.capability.get("models")
     models = listed if isinstance(listed, list) else []
     names = [model.get("name") for model in models if isinstance(model, dict)]
-    return {queue_names.slug(name) for name in names if isinstance(name, str) and name}
+    return {queue_names.make_slug(name) for name in names if isinstance(name, str) and name}
 
 
 def nearest(client: Redis, keys: Keys, queue: str) -> str:
@@ -281,8 +285,8 @@ def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
     if idle:
         return "; ".join(_unwell(seat) for seat in idle[:NAMED])
     offers = {q: seat for seat in live for q in seat.queues}
-    kind = queue_names.kind_of(queue)
-    same = [q for q in offers if queue_names.kind_of(q) == kind]
+    kind = queue_names.get_kind(queue)
+    same = [q for q in offers if queue_names.get_kind(q) == kind]
     close = max(same, key=lambda offer: _alike(offer, queue), default=None)
     if close is not None and _alike(close, queue) >= CLOSE:
         seat = offers[close]

@@ -12,7 +12,7 @@ from gridq.stages.runner import is_pure, run_builtin
 __all__ = ["builtin_specs", "is_pure", "load_modules", "run_builtin", "stage"]
 
 
-def builtin_specs() -> list[dict[str, Json]]:
+def load_builtin_specs() -> list[dict[str, Json]]:
     """The built-in stages as the catalogue reads them; a fresh copy each time."""
     specs: list[dict[str, Json]] = json.loads(files(__name__).joinpath("catalogue.json").read_text("utf-8"))
     return specs

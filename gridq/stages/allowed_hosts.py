@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gridq.config.settings import settings
 from gridq.errors import HostNotAllowed
 from gridq.protocol.models import Json
-from gridq.stages.pure.bounds import kind, wrong
+from gridq.stages.pure.bounds import describe_kind, make_input_error
 
 if TYPE_CHECKING:
     import httpx
@@ -15,41 +15,45 @@ if TYPE_CHECKING:
 PORTS = {"http": 80, "https": 443}
 
 
-def url_of(text: Json) -> httpx.URL:
+def parse_url(text: Json) -> httpx.URL:
     """`text` as an absolute http or https URL; StageError where it is none."""
     import httpx
 
     if not isinstance(text, str):
-        raise wrong(f"A URL must be a text, not {kind(text)}", "a URL such as https://example.com/a")
+        raise make_input_error(
+            f"A URL must be a text, not {describe_kind(text)}", "a URL such as https://example.com/a"
+        )
     try:
         url = httpx.URL(text)
         port = url.port
     except (httpx.InvalidURL, ValueError, UnicodeError) as exc:
-        raise wrong(f"The URL cannot be read: {exc}", "a URL such as https://example.com/a") from None
+        raise make_input_error(
+            f"The URL cannot be read: {exc}", "a URL such as https://example.com/a"
+        ) from None
     # A character that no host may hold stands %-escaped in it.
     if url.scheme not in PORTS or not url.host or "%" in url.host or not 0 < (port or 80) < 65536:
-        raise wrong(
+        raise make_input_error(
             f"The URL has the scheme {url.scheme!r}, the host {url.host!r} and the port {port}",
             "an http or https URL with a host",
         )
     return url
 
 
-def shown(url: httpx.URL) -> str:
+def redact_url(url: httpx.URL) -> str:
     """`url` for messages: without its login, query and fragment, which may hold secrets."""
-    return f"{url.scheme}://{_host(url)}{f':{url.port}' if url.port else ''}{url.path}"
+    return f"{url.scheme}://{_get_host(url)}{f':{url.port}' if url.port else ''}{url.path}"
 
 
-def origin(url: httpx.URL) -> tuple[str, str, int]:
+def get_origin(url: httpx.URL) -> tuple[str, str, int]:
     """Scheme, host and port of `url`."""
-    return url.scheme, _host(url), url.port or PORTS[url.scheme]
+    return url.scheme, _get_host(url), url.port or PORTS[url.scheme]
 
 
 def check_allowed(url: httpx.URL) -> None:
     """HostNotAllowed where no entry of the allow-list names the host of `url` (and its port, if stated)."""
-    _, host, port = origin(url)
+    _, host, port = get_origin(url)
     for entry in settings().http_allow:
-        name, entry_port = _entry(entry)
+        name, entry_port = _parse_entry(entry)
         if name == host and entry_port in (None, port):
             return
     raise HostNotAllowed(
@@ -63,11 +67,11 @@ def check_allowed(url: httpx.URL) -> None:
     )
 
 
-def _host(url: httpx.URL) -> str:
+def _get_host(url: httpx.URL) -> str:
     return url.raw_host.decode("ascii").lower().rstrip(".")
 
 
-def _entry(entry: str) -> tuple[str, int | None]:
+def _parse_entry(entry: str) -> tuple[str, int | None]:
     """`host`, `host:port`, `[v6]` or `[v6]:port`; a bare v6 address has no port."""
     host, port = entry, ""
     if entry.startswith("["):

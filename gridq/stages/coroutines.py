@@ -12,7 +12,7 @@ from gridq.profiles.profile import StageContext
 T = TypeVar("T")
 
 
-def drive(work: Coroutine[Any, Any, T], context: StageContext) -> T:
+def run_coroutine(work: Coroutine[Any, Any, T], context: StageContext) -> T:
     """The result of `work`, run in an event loop of its own; JobCancelled where `context` was cancelled."""
 
     async def main() -> T:

@@ -16,11 +16,11 @@ from gridq.config.settings import settings
 from gridq.errors import GridError, SeatUnavailable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from gridq.stages.allowed_hosts import check_allowed, origin, shown, url_of
-from gridq.stages.coroutines import drive
+from gridq.stages.allowed_hosts import check_allowed, get_origin, parse_url, redact_url
+from gridq.stages.coroutines import run_coroutine
 from gridq.stages.pure import json_parsing
-from gridq.stages.pure.bounds import too_large, wrong
-from gridq.stages.pure.inputs import option, options_of, roots_of, text_of
+from gridq.stages.pure.bounds import make_input_error, make_too_large_error
+from gridq.stages.pure.inputs import get_option, get_options, get_roots, get_text
 
 if TYPE_CHECKING:
     import httpx
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_REDIRECTS = 10
 REDIRECTS = (301, 302, 303, 307, 308)
 KEEPS_METHOD = (307, 308)
-REASON = 500
+MAX_REASON_CHARACTERS = 500
 """Characters of an error's body that its reason keeps."""
 
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
@@ -38,7 +38,7 @@ _OWN_HEADERS = frozenset(
 )
 
 
-class Answer:
+class HttpResponse:
     """A response whose body was read to its end, within the limit."""
 
     def __init__(self, response: httpx.Response, body: bytes) -> None:
@@ -53,7 +53,7 @@ class Answer:
     @property
     def reason(self) -> str:
         """The status with the beginning of the body."""
-        return f"HTTP {self.status} {self.text[:REASON].strip()}".strip()
+        return f"HTTP {self.status} {self.text[:MAX_REASON_CHARACTERS].strip()}".strip()
 
 
 def http_get(value: Json, context: StageContext) -> Json:
@@ -62,10 +62,10 @@ def http_get(value: Json, context: StageContext) -> Json:
     StageError: a 4xx status or a wrong URL. HostNotAllowed. SeatUnavailable, so tried again: a 5xx or 429
     status, no answer.
     """
-    options = options_of(value, ("headers",))
-    answer = _ask("GET", text_of(value, "url"), _headers(options), None, context)
+    options = get_options(value, ("headers",))
+    answer = _request("GET", get_text(value, "url"), _parse_headers(options), None, context)
     if not 200 <= answer.status < 300:
-        _refuse(answer)
+        _raise_for_status(answer)
     return {"status": answer.status, "headers": answer.headers, "body": answer.text}
 
 
@@ -77,13 +77,13 @@ def remote_stage(value: Json, context: StageContext) -> Json:
     StageError: `{"ok": false}`, a status outside 2xx, an answer of another form. SeatUnavailable: no answer.
     """
     names = ("url", "headers")
-    options = options_of(value, names)
-    headers = {"content-type": "application/json", "accept": "application/json", **_headers(options)}
-    body = json.dumps({"input": roots_of(value, names)[-1]}, ensure_ascii=False, separators=(",", ":"))
-    answer = _ask(
-        "POST", option(options, "url", str), headers, body.encode("utf-8", "surrogatepass"), context
+    options = get_options(value, names)
+    headers = {"content-type": "application/json", "accept": "application/json", **_parse_headers(options)}
+    body = json.dumps({"input": get_roots(value, names)[-1]}, ensure_ascii=False, separators=(",", ":"))
+    answer = _request(
+        "POST", get_option(options, "url", str), headers, body.encode("utf-8", "surrogatepass"), context
     )
-    fault = f"The remote stage at {shown(answer.url)} failed"
+    fault = f"The remote stage at {redact_url(answer.url)} failed"
     try:
         said = json_parsing.parse(answer.text)
     except StageError as exc:
@@ -93,7 +93,10 @@ def remote_stage(value: Json, context: StageContext) -> Json:
     if isinstance(said, dict) and said.get("ok") is False:
         error = said.get("error")
         reason = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
-        raise StageError(f"{fault}: {reason[:REASON]}", {"reason": reason[:REASON], "status": answer.status})
+        raise StageError(
+            f"{fault}: {reason[:MAX_REASON_CHARACTERS]}",
+            {"reason": reason[:MAX_REASON_CHARACTERS], "status": answer.status},
+        )
     if not 200 <= answer.status < 300:
         raise StageError(
             f"{fault} with HTTP status {answer.status}", {"reason": answer.reason, "status": answer.status}
@@ -106,109 +109,116 @@ def remote_stage(value: Json, context: StageContext) -> Json:
     return data["output"]
 
 
-def _headers(options: dict[str, Json]) -> dict[str, str]:
+def _parse_headers(options: dict[str, Json]) -> dict[str, str]:
     headers: dict[str, str] = {}
-    for name, text in option(options, "headers", dict, {}).items():
+    for name, text in get_option(options, "headers", dict, {}).items():
         if not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
-            raise wrong(
+            raise make_input_error(
                 f"The header {name!r:.80} cannot be set",
                 "a header's name, none that the connection itself sets",
             )
         if not isinstance(text, str) or not text.isascii() or not text.isprintable():
-            raise wrong(
+            raise make_input_error(
                 f"The value of the header {name!r} cannot be sent", "a text of printable ASCII characters"
             )
         headers[name.lower()] = text.strip()
     return headers
 
 
-def _ask(method: str, url: str, headers: dict[str, str], body: bytes | None, context: StageContext) -> Answer:
+def _request(
+    method: str, url: str, headers: dict[str, str], body: bytes | None, context: StageContext
+) -> HttpResponse:
     import httpx
 
     seconds = settings().http_timeout
     if context.deadline is not None:
         seconds = max(0.001, min(seconds, context.deadline - time.monotonic()))
-    target = url_of(url)
+    target = parse_url(url)
     check_allowed(target)
     context.check()
 
-    async def ask() -> Answer:
-        async with asyncio.timeout(seconds), httpx.AsyncClient(verify=_tls(), timeout=seconds) as client:
-            return await _follow(client, method, target, headers, body)
+    async def ask() -> HttpResponse:
+        async with (
+            asyncio.timeout(seconds),
+            httpx.AsyncClient(verify=_get_tls_context(), timeout=seconds) as client,
+        ):
+            return await _follow_redirects(client, method, target, headers, body)
 
     try:
-        return drive(ask(), context)
+        return run_coroutine(ask(), context)
     except GridError:
         raise
     except TimeoutError:
-        raise _unavailable(target, f"no answer within {seconds:g} s") from None
+        raise _make_unavailable_error(target, f"no answer within {seconds:g} s") from None
     except (httpx.TransportError, OSError) as exc:
-        raise _unavailable(target, f"{type(exc).__name__}: {exc}") from None
+        raise _make_unavailable_error(target, f"{type(exc).__name__}: {exc}") from None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
-        raise StageError(f"The answer of {shown(target)} cannot be read", {"reason": f"{exc}"}) from None
+        raise StageError(f"The answer of {redact_url(target)} cannot be read", {"reason": f"{exc}"}) from None
 
 
-async def _follow(
+async def _follow_redirects(
     client: httpx.AsyncClient, method: str, url: httpx.URL, headers: dict[str, str], body: bytes | None
-) -> Answer:
+) -> HttpResponse:
     sent = {"accept-encoding": "identity", "user-agent": "gridq", **headers}
     for _ in range(MAX_REDIRECTS + 1):
         async with client.stream(method, url, headers=sent, content=body, follow_redirects=False) as response:
             location = response.headers.get("location")
             if response.status_code not in REDIRECTS or location is None:
-                return Answer(response, await _body(response))
+                return HttpResponse(response, await _read_body(response))
             if method != "GET" and response.status_code not in KEEPS_METHOD:
                 raise StageError(
-                    f"{shown(url)} redirects a {method} with HTTP status {response.status_code}",
+                    f"{redact_url(url)} redirects a {method} with HTTP status {response.status_code}",
                     {"expected": "an answer, or a redirect by 307 or 308"},
                 )
-            target = url_of(_joined(url, location))
+            target = parse_url(_join_url(url, location))
             check_allowed(target)
-            if origin(target) != origin(url):
+            if get_origin(target) != get_origin(url):
                 # What the caller sends to one host (a key) is not for another.
                 sent = {
                     name: text for name, text in sent.items() if name not in headers or name == "content-type"
                 }
                 client.cookies.clear()
             url = target
-    raise StageError(f"{shown(url)} redirects more than {MAX_REDIRECTS} times", {"expected": "an answer"})
+    raise StageError(
+        f"{redact_url(url)} redirects more than {MAX_REDIRECTS} times", {"expected": "an answer"}
+    )
 
 
-def _joined(url: httpx.URL, location: str) -> str:
+def _join_url(url: httpx.URL, location: str) -> str:
     import httpx
 
     try:
         return str(url.join(location))
     except (httpx.InvalidURL, ValueError, UnicodeError):
-        raise wrong(f"{shown(url)} redirects to what is no URL", "a URL") from None
+        raise make_input_error(f"{redact_url(url)} redirects to what is no URL", "a URL") from None
 
 
-async def _body(response: httpx.Response) -> bytes:
+async def _read_body(response: httpx.Response) -> bytes:
     limit = settings().max_value
     stated = response.headers.get("content-length", "")
     size, pieces = int(stated) if stated.isdecimal() and len(stated) < 20 else 0, []
     if size > limit:
-        raise too_large(limit, f"The body of {shown(response.url)}")
+        raise make_too_large_error(limit, f"The body of {redact_url(response.url)}")
     size = 0
     async for piece in response.aiter_bytes():
         size += len(piece)
         if size > limit:
-            raise too_large(limit, f"The body of {shown(response.url)}")
+            raise make_too_large_error(limit, f"The body of {redact_url(response.url)}")
         pieces.append(piece)
     return b"".join(pieces)
 
 
-def _refuse(answer: Answer) -> NoReturn:
-    said = f"{shown(answer.url)} answered with HTTP status {answer.status}"
+def _raise_for_status(answer: HttpResponse) -> NoReturn:
+    said = f"{redact_url(answer.url)} answered with HTTP status {answer.status}"
     details: dict[str, Json] = {"reason": answer.reason, "status": answer.status}
     if answer.status >= 500 or answer.status == 429:
-        if (wait := retry_after(answer.headers.get("retry-after", ""))) is not None:
+        if (wait := parse_retry_after(answer.headers.get("retry-after", ""))) is not None:
             details["retry_after"] = wait
         raise SeatUnavailable(said, details)
     raise StageError(said, {**details, "expected": "a 2xx status"})
 
 
-def retry_after(text: str) -> float | None:
+def parse_retry_after(text: str) -> float | None:
     """The seconds that a Retry-After header states, as a number or a date; None where it states none.
 
     RFC 9110, section 10.2.3. Some state parts of a second too.
@@ -216,12 +226,12 @@ def retry_after(text: str) -> float | None:
     if _SECONDS.fullmatch(text):
         return float(text)
     try:
-        return max(0.0, date(text) - time.time())
+        return max(0.0, parse_date(text) - time.time())
     except (ValueError, OverflowError):
         return None
 
 
-def date(text: str) -> float:
+def parse_date(text: str) -> float:
     """The instant that a header states as a date, in seconds since 1970; without a zone it is of UTC,
     wherever this machine stands. ValueError, OverflowError: it is none.
     """
@@ -229,12 +239,12 @@ def date(text: str) -> float:
     return (told if told.tzinfo is not None else told.replace(tzinfo=UTC)).timestamp()
 
 
-def _unavailable(url: httpx.URL, reason: str) -> SeatUnavailable:
-    return SeatUnavailable(f"{shown(url)} cannot be asked: {reason}", {"reason": reason})
+def _make_unavailable_error(url: httpx.URL, reason: str) -> SeatUnavailable:
+    return SeatUnavailable(f"{redact_url(url)} cannot be asked: {reason}", {"reason": reason})
 
 
 @cache
-def _tls() -> ssl.SSLContext:
+def _get_tls_context() -> ssl.SSLContext:
     """The trusted certificates, read once: reading them takes longer than most answers."""
     import httpx
 

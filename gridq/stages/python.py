@@ -16,10 +16,10 @@ from gridq.graph.catalogue import StageSpec
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, Json
 from gridq.stages import child_processes
-from gridq.stages.coroutines import drive
+from gridq.stages.coroutines import run_coroutine
 
 PREFIX = "python:"
-REASON = 2000
+MAX_REASON_CHARACTERS = 2000
 """Characters of an exception's message that are kept."""
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -92,27 +92,27 @@ def stage(
         spec: dict[str, Json] = {
             "name": name or function.__name__,
             "description": description or (inspect.getdoc(function) or "").partition("\n")[0],
-            "input": _type(input),
-            "output": _type(output),
-            "effects": _effects(effects),
+            "input": _parse_type(input),
+            "output": _parse_type(output),
+            "effects": _parse_effects(effects),
             "implementation": PREFIX + where,
         }
         if config:
             spec["config"] = dict(config)
         if timeout is not None:
             spec["timeout"] = timeout
-        entry = PythonStage(function, spec, _source(function, where), _takes_context(function, where))
+        entry = PythonStage(function, spec, _read_source(function, where), _takes_context(function, where))
         _REGISTRY.setdefault(function.__module__, {})[function.__qualname__] = entry
         return function
 
     return register if function is None else register(function)
 
 
-def _type(given: Type) -> Json:
+def _parse_type(given: Type) -> Json:
     return {"kind": given} if isinstance(given, str) else dict(given)
 
 
-def _effects(given: Effects) -> list[Json]:
+def _parse_effects(given: Effects) -> list[Json]:
     several = [given] if isinstance(given, str | Mapping | Effect) else given
     return [
         {"effect": one}
@@ -124,7 +124,7 @@ def _effects(given: Effects) -> list[Json]:
     ]
 
 
-def _source(function: Callable[..., Any], where: str) -> str:
+def _read_source(function: Callable[..., Any], where: str) -> str:
     try:
         return textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
@@ -187,11 +187,11 @@ def load_modules(names: tuple[str, ...]) -> list[dict[str, Json]]:
                     else "decorate a function with gridq.stages.stage",
                 },
             )
-        specs.extend(_with_id(entry) for entry in _REGISTRY[name].values())
+        specs.extend(_add_id(entry) for entry in _REGISTRY[name].values())
     return specs
 
 
-def _with_id(entry: PythonStage) -> dict[str, Json]:
+def _add_id(entry: PythonStage) -> dict[str, Json]:
     where = str(entry.spec["implementation"])
     try:
         read = StageSpec.from_json(entry.spec, where, entry.source)
@@ -200,7 +200,7 @@ def _with_id(entry: PythonStage) -> dict[str, Json]:
     return {**entry.spec, "id": read.id}
 
 
-def resolve(implementation: str) -> PythonStage:
+def find_stage(implementation: str) -> PythonStage:
     """The decorated function that `implementation` (`python:module:qualname`) names.
 
     Nothing is imported but a module that the operator lists in `GRIDQ_STAGES`. SeatUnavailable: it is not to
@@ -226,23 +226,23 @@ def call_python(implementation: str, value: Json, context: StageContext) -> obje
 
     The processes that it started are killed where `context` is cancelled.
     """
-    entry = resolve(implementation)
+    entry = find_stage(implementation)
     extra = {"context": context} if entry.takes_context else {}
     try:
-        with child_processes.ending_with(context):
+        with child_processes.kill_children_on_cancel(context):
             if inspect.iscoroutinefunction(entry.function):
-                return drive(entry.function(value, **extra), context)
+                return run_coroutine(entry.function(value, **extra), context)
             return entry.function(value, **extra)
     except GridError:
         raise
     except (Exception, SystemExit) as exc:
-        reason = _said(exc)
+        reason = _describe_exception(exc)
         raise StageError(f"{entry.spec['name']} raised {reason}", {"reason": reason}) from None
 
 
-def _said(exc: BaseException) -> str:
+def _describe_exception(exc: BaseException) -> str:
     try:
         text = str(exc)
     except Exception:
         text = "(its message cannot be shown)"
-    return f"{type(exc).__name__}: {text}"[:REASON] if text else type(exc).__name__
+    return f"{type(exc).__name__}: {text}"[:MAX_REASON_CHARACTERS] if text else type(exc).__name__

@@ -8,13 +8,13 @@ from gridq.errors import StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json, StageCall
 from gridq.stages.http import http_get, remote_stage
-from gridq.stages.output_check import bounded, checked
+from gridq.stages.output_check import check_result, check_size
 from gridq.stages.pure.functions import FUNCTIONS, run_pure
 from gridq.stages.python import PREFIX, call_python
 
 BUILTIN = "builtin:"
 
-NETWORK: dict[str, Callable[[Json, StageContext], Json]] = {
+NETWORK_STAGES: dict[str, Callable[[Json, StageContext], Json]] = {
     "http_get": http_get,
     "remote_stage": remote_stage,
 }
@@ -44,12 +44,15 @@ def run_builtin(call: StageCall, value: Json, context: StageContext) -> Json:
 def _run(implementation: str, value: Json, context: StageContext) -> Json:
     name = implementation.removeprefix(BUILTIN)
     if implementation.startswith(PREFIX):
-        return checked(call_python(implementation, value, context))
+        return check_result(call_python(implementation, value, context))
     if is_pure(implementation):
-        return bounded(run_pure(name, value))
-    if implementation.startswith(BUILTIN) and name in NETWORK:
-        return bounded(NETWORK[name](value, context))
+        return check_size(run_pure(name, value))
+    if implementation.startswith(BUILTIN) and name in NETWORK_STAGES:
+        return check_size(NETWORK_STAGES[name](value, context))
     raise StageError(
         f"No built-in stage has the implementation {implementation!r}",
-        {"expected": "one of " + ", ".join(BUILTIN + known for known in sorted((*FUNCTIONS, *NETWORK)))},
+        {
+            "expected": "one of "
+            + ", ".join(BUILTIN + known for known in sorted((*FUNCTIONS, *NETWORK_STAGES)))
+        },
     )

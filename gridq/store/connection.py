@@ -14,9 +14,9 @@ import redis.asyncio
 from redis import exceptions as faults
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
-from gridq.config.home import stopped
+from gridq.config.home import find_stopped_port
 from gridq.config.settings import LOOPBACK, settings
-from gridq.config.urls import SENTINELS, check_url, sentinels
+from gridq.config.urls import SENTINELS, check_url, parse_sentinels
 from gridq.errors import (
     BrokerError,
     BrokerIsCluster,
@@ -61,7 +61,7 @@ def connect(
     """
     url = _url(url)
     options = _options(url, name, timeout) | {"retry": Patient(patience if retry else 0)}
-    found = sentinels(url)
+    found = parse_sentinels(url)
     if found is not None:
         pool = sentinel.pool(found, options, bounded=most is not None, **_bounds(most))
     else:
@@ -88,7 +88,7 @@ def connect_async(
     """The same as `connect` for asyncio."""
     url = _url(url)
     options = _options(url, name, timeout) | {"retry": AsyncPatient(PATIENCE if retry else 0)}
-    found = sentinels(url)
+    found = parse_sentinels(url)
     if found is not None:
         pool: redis.asyncio.ConnectionPool = sentinel.async_pool(
             found, options, bounded=most is not None, **_bounds(most)
@@ -209,7 +209,7 @@ def _its_grid_is_stopped(shown: str) -> BrokerUnreachable | None:
         config = settings()
     except GridError:
         return None
-    port = stopped(config.home)
+    port = find_stopped_port(config.home)
     if port is None:
         return None
     reason = f"nothing answers at {shown}"

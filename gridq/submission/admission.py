@@ -365,7 +365,7 @@ def _narrate(request: JobRequest, compiled: CompiledGraph, reply: Sequence[str])
         stages=compiled.stages,
     )
     for dropped in reply[1:]:
-        narration.narrate("job gave way", job=dropped, by=request.job)
+        narration.narrate("job preempted", job=dropped, by=request.job)
 
 
 def _format_excluded_seats(step: int, queues: Sequence[str], excluded: Sequence[str]) -> list[str]:
@@ -376,7 +376,7 @@ def _format_excluded_seats(step: int, queues: Sequence[str], excluded: Sequence[
 
 def _build_job_budget_error(budget: int, needed: int) -> JobBudgetExceeded:
     return JobBudgetExceeded(
-        f"The job is estimated at {dollars(needed)}, but its budget is {dollars(budget)}",
+        f"The job is estimated at {format_dollars(needed)}, but its budget is {format_dollars(budget)}",
         {
             "path": "budget_cents",
             "limit": budget,

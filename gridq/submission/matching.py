@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from gridq.errors import NoLiveSeat
 from gridq.graph.plan import Plan
-from gridq.profiles.profile import Profile, demand_of
+from gridq.profiles.profile import Profile, find_demand
 from gridq.protocol import queue_names
 from gridq.protocol.models import Advertisement, Demand, Effect
 
@@ -29,7 +29,7 @@ def find_demands(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[StepDeman
     for index, step in enumerate(plan.steps):
         if step.ops and queue_names.get_kind(step.queue) in profiles:
             effects = [Effect(**effect) for effect in step.ops[0].effects]
-            demand = demand_of(effects, profiles, step.path)
+            demand = find_demand(effects, profiles, step.path)
             if demand is not None and any(link.needs for link in demand.links):
                 found.append(StepDemand(index, step.path, demand))
     return tuple(found)

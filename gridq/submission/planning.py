@@ -14,7 +14,7 @@ from gridq.graph.nodes import Graph, parse
 from gridq.graph.plan import Plan
 from gridq.graph.types import Type
 from gridq.graph.validate import validate
-from gridq.profiles.profile import Profile, demand_of
+from gridq.profiles.profile import Profile, find_demand
 from gridq.protocol import queue_names
 from gridq.protocol.models import Effect
 
@@ -31,7 +31,7 @@ def place_stage(
     module; all else: the capability that a profile demands for its effects, with its fall-backs.
     """
     cents = sum(_cents(effect, path) for effect in effects if effect.effect == "Cost")
-    demand = demand_of(effects, profiles, path)
+    demand = find_demand(effects, profiles, path)
     runner, _, rest = spec.implementation.partition(":")
     fallbacks: tuple[str, ...] = ()
     if runner in ("builtin", "python"):
@@ -73,7 +73,7 @@ def load_local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> C
     """The built-in stages, those that the profiles bring, those of GRIDQ_STAGES_DIR and those of the modules
     in GRIDQ_STAGES.
     """
-    specs = stages.builtin_specs() + [spec for profile in profiles.values() for spec in profile.stages()]
+    specs = stages.load_builtin_specs() + [spec for profile in profiles.values() for spec in profile.stages()]
     catalogue = Catalogue(map(StageSpec.from_json, specs))
     if config.stages_dir is not None:
         catalogue = catalogue.extended(load_directory(config.stages_dir))

@@ -103,7 +103,7 @@ def keys_without_ttl(client: Redis, prefix: str) -> list[str]:
 
 def _is_queue(key: str) -> bool:
     try:
-        return queue_names.check(key) == key
+        return queue_names.check_queue_name(key) == key
     except ConfigError:
         return False
 

@@ -18,7 +18,7 @@ from redis import Redis
 from gridq.graph.plan import Step, load_step
 from gridq.jobs.record import End, parse_chain
 from gridq.protocol.meters import NO_ESTIMATE, UsageEstimate
-from gridq.protocol.models import Json, Row
+from gridq.protocol.models import HistoryRow, Json
 from gridq.protocol.states import JobState, StageState
 from gridq.store.keys import Keys
 
@@ -104,7 +104,7 @@ class JobView:
     done: int = 0
     of: int = 0
     stages: list[StageView] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[HistoryRow] = field(default_factory=list)
     error: dict[str, Json] | None = None
 
     def having(self, state: StageState) -> list[StageView]:
@@ -165,7 +165,7 @@ class JobReader:
         return view
 
     def _ended(self, view: JobView, end: bytes, about: list[bytes | None]) -> None:
-        found = End.read(end)
+        found = End.parse(end)
         view.state = found.state
         _fill(view, about)
         view.ended = _seconds(about[8])
@@ -307,9 +307,9 @@ def _counted(stages: list[StageView], details: dict[str, Json]) -> None:
                 setattr(stage, name, max(getattr(stage, name), told if isinstance(told, int) else 0))
 
 
-def _recorded(rows: Iterable[Row]) -> Iterator[StageView]:
+def _recorded(rows: Iterable[HistoryRow]) -> Iterator[StageView]:
     """One view for each stage of which something was recorded, as it was recorded last."""
-    last: dict[str, Row] = {}
+    last: dict[str, HistoryRow] = {}
     for row in rows:
         last.pop(row.path, None)  # in the order of the last records
         last[row.path] = row
@@ -357,15 +357,15 @@ def worker_of(hold: bytes) -> str:
     return f"{name}@{machine}"
 
 
-def rows(client: Redis, keys: Keys, job: str) -> list[Row]:
+def rows(client: Redis, keys: Keys, job: str) -> list[HistoryRow]:
     """One line for each stage recorded so far, in the order of their records."""
     texts: Any = client.lrange(keys("rows", job), 0, -1)
     return read_rows(texts)
 
 
-def read_rows(texts: list[bytes]) -> list[Row]:
+def read_rows(texts: list[bytes]) -> list[HistoryRow]:
     """The lines of a job's history as they are stored, several in each text."""
-    return [Row.model_validate(row) for text in texts for row in json.loads(text)]
+    return [HistoryRow.model_validate(row) for text in texts for row in json.loads(text)]
 
 
 def _text(value: bytes | None) -> str:

@@ -11,11 +11,11 @@ from redis import Redis
 
 from gridq.limits import accounts
 from gridq.protocol import queue_names as names
-from gridq.protocol.meters import format_local_time, describe_shortage
+from gridq.protocol.meters import describe_shortage, format_local_time
 from gridq.protocol.models import Json
-from gridq.protocol.money import dollars
+from gridq.protocol.money import format_dollars
 from gridq.protocol.states import JobState, StageState
-from gridq.seats.registry import LiveSeat, read_live_seats, explain_no_seat
+from gridq.seats.registry import LiveSeat, explain_no_seat, read_live_seats
 from gridq.store.keys import Keys
 from gridq.views.jobs import JobView, StageView, by_step
 
@@ -165,7 +165,7 @@ def _used_up(books: accounts.AccountsReport, agent: str, team: str) -> str:
     for one in books.accounts:
         mine = (one.kind, one.name) in (("agent", agent), ("team", team)) and not one.what.startswith("jobs")
         if mine and one.limit is not None and (one.limit == 0 or one.spent > one.limit):
-            used, limit = (dollars(n) if one.money else str(n) for n in (one.spent, one.limit))
+            used, limit = (format_dollars(n) if one.money else str(n) for n in (one.spent, one.limit))
             until = f", until {format_local_time(one.until)}" if one.until is not None else ""
             told.append(f"{one.kind} {one.name} has used {used} of {limit} of its {one.what}{until}")
     return f"what the agent {agent!r} or its team may use is used up" + "".join(f"; {each}" for each in told)

@@ -17,7 +17,7 @@ from redis import Redis
 from gridq.limits import ledger
 from gridq.limits.ledger import LATE, RECORDED, Entry
 from gridq.limits.quotas_file import SeatLimit
-from gridq.protocol.meters import OWN, Meter, parse_budget, rolling_window_ms
+from gridq.protocol.meters import OWN, Meter, first_use_window_ms, parse_budget
 from gridq.protocol.models import Advertisement, Json, Limit
 from gridq.seats import registry
 from gridq.store.keys import Keys
@@ -161,7 +161,7 @@ def report(client: Redis, keys: Keys, month: tuple[int, int], now: int, told: To
 def _bounds(limits: Iterable[Meter | Limit], month: int, whole: float = 1.0) -> list[int]:
     """What each budget of money comes to in a month of so many ms, where `whole` of it is lent."""
     return [
-        int(most / Fraction(str(whole))) * month // (rolling_window_ms(each.window) or CALENDAR_MS.get(each.window, month))
+        int(most / Fraction(str(whole))) * month // (first_use_window_ms(each.window) or CALENDAR_MS.get(each.window, month))
         for each in limits
         if each.resource == "money"
         for most in [each.limit if isinstance(each, Meter) else each.amount]

@@ -11,7 +11,7 @@ import pytest
 from flower.api import control
 from flower.urls import handlers
 
-from gridq.config.machine_id import machine_id
+from gridq.config.machine_id import get_machine_id
 from gridq.config.settings import Settings
 from tests.acceptance.grids import WholeGrid
 from tests.acceptance.test_grid import ECHO, graph, stage
@@ -62,7 +62,7 @@ def shown(grid: WholeGrid, environ: dict[str, str]) -> Iterator[FlowerProcess]:
 
 
 def workers_of(grid: WholeGrid, *seats: str) -> list[str]:
-    machine = machine_id(grid.config.home)
+    machine = get_machine_id(grid.config.home)
     return [f"{seat}@{machine}" for seat in seats]
 
 

@@ -13,7 +13,7 @@ import pytest
 from gridq.config.settings import Settings
 from gridq.limits.ledger import Entry
 from gridq.limits.verification import Verified
-from gridq.protocol.models import Row
+from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState
 from tests.acceptance.invoices import Invoices
 from tests.acceptance.machines import STAGES, Bound, uses
@@ -57,8 +57,8 @@ class Case:
             Call("m2.b", "j", "s1", 3, "refused", 5),
         ]
 
-    def row(self, stage: str, attempt: int) -> Row:
-        return Row(
+    def row(self, stage: str, attempt: int) -> HistoryRow:
+        return HistoryRow(
             path=PATHS[stage], stage="ask", queue="llm:fast", worker="b@m2" if stage == "s1" else "a@m1",
             attempt=attempt, state="done", micro_dollars=200 if stage == "s1" else 100,
         )  # fmt: skip

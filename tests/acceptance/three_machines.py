@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gridq.errors import GridError
-from gridq.graph.nodes import below
+from gridq.graph.nodes import child_path
 from gridq.limits import ledger as entries
 from gridq.protocol.models import Json
 from gridq.views.audit import Check
@@ -79,7 +79,7 @@ class PaidMaker(Maker):
     def stage(self, value: Any, path: str, **orders: Json) -> tuple[Node, Outcome]:
         chance = self.chance
         name = f"s{len(self._stages)}"
-        self._stages[name] = below(path, "stages", 1)
+        self._stages[name] = child_path(path, "stages", 1)
         ms = chance.choices([0, chance.randint(5, 60), chance.randint(100, 400), 1500], [4, 5, 2, 1])[0]
         orders = {"ms": ms * (5 if self._slow else 1), **orders}
         if not orders.get("flaky") and chance.random() < 0.03:

@@ -32,9 +32,9 @@ from gridq.jobs.record import End
 from gridq.limits import ledger
 from gridq.limits.ledger import Entry
 from gridq.limits.verification import Verified, verify
-from gridq.profiles.profile import load
+from gridq.profiles.profile import load_profiles
 from gridq.protocol.meters import OWN, parse_budget
-from gridq.protocol.models import Json, Row
+from gridq.protocol.models import HistoryRow, Json
 from gridq.protocol.states import JobState
 from gridq.store import values
 from gridq.store.keys import Keys
@@ -55,7 +55,7 @@ class Record:
     error: GridError | None = None
     ends: int = 0
     admitted: bool = False
-    rows: list[Row] = field(default_factory=list)
+    rows: list[HistoryRow] = field(default_factory=list)
     lost: dict[int, dict[int, tuple[str, int]]] = field(default_factory=lambda: defaultdict(dict))
     entries: dict[int, dict[int, list[Entry]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
@@ -119,7 +119,7 @@ def read(client: Redis, keys: Keys, jobs: Iterable[str]) -> Books:
 def _end(client: Redis, keys: Keys, record: Record, ends: list[bytes]) -> None:
     record.ends = len(ends)
     if ends:
-        end = End.read(ends[0])
+        end = End.parse(ends[0])
         record.state, record.error = end.state, end.error()
         if record.error is None:
             record.value = values.decode(values.read(client, keys, end.payload))
@@ -145,7 +145,7 @@ class Plans:
 
     def __init__(self, config: Settings) -> None:
         self.config = config
-        self.profiles = load(config.profiles)
+        self.profiles = load_profiles(config.profiles)
         self.catalogue = load_local_catalogue(config, self.profiles)
 
     def steps(self, graph: Json) -> tuple[Step, ...]:

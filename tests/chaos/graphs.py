@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gridq.graph.nodes import below
+from gridq.graph.nodes import child_path
 from gridq.protocol.models import Json
 from tests.chaos.profile import CENTS, SEATED
 from tests.chaos.witness import ORDERS, answer
@@ -106,7 +106,7 @@ class Maker:
     def sequence(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
         nodes, outcome = [], Outcome(value)
         for i in range(width):
-            node, after = self.node(outcome.value, below(path, "stages", i), depth, width == 1)
+            node, after = self.node(outcome.value, child_path(path, "stages", i), depth, width == 1)
             nodes.append(node)
             outcome = outcome if outcome.errors else after
         return {"op": "Sequential", "stages": nodes}, outcome
@@ -115,14 +115,14 @@ class Maker:
         branches, parts = {}, {}
         for name in (f"b{i}" for i in range(width)):
             given = value[name] if isinstance(value, dict) and name in value else value
-            branches[name], parts[name] = self.node(given, below(path, "branches", name), depth, width == 1)
+            branches[name], parts[name] = self.node(given, child_path(path, "branches", name), depth, width == 1)
         return {"op": "Parallel", "branches": branches}, _together(parts)
 
     def fanout(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
-        source, given = self.leaf(value, below(path, "source"))
+        source, given = self.leaf(value, child_path(path, "source"))
         targets, parts = [], {}
         for i in range(width):
-            node, parts[str(i)] = self.node(given.value, below(path, "targets", i), depth, width == 1)
+            node, parts[str(i)] = self.node(given.value, child_path(path, "targets", i), depth, width == 1)
             targets.append(node)
         both = _together(parts)
         outcome = given if given.errors else both if both.errors else Outcome(list(both.value.values()))
@@ -132,27 +132,27 @@ class Maker:
         sources, parts = [], {}
         for i in range(width):
             given = value.get(f"source_{i}") if isinstance(value, dict) else value
-            node, parts[f"source_{i}"] = self.node(given, below(path, "sources", i), depth, width == 1)
+            node, parts[f"source_{i}"] = self.node(given, child_path(path, "sources", i), depth, width == 1)
             sources.append(node)
         both = _together(parts)
-        target, after = self.leaf(both.value, below(path, "target"))
+        target, after = self.leaf(both.value, child_path(path, "target"))
         return {"op": "Merge", "sources": sources, "target": target}, both if both.errors else after
 
     def let(self, value: Any, path: str, width: int, depth: int) -> tuple[Node, Outcome]:
         bindings, parts = {}, {}
         for name in (f"v{i}" for i in range(width)):
-            bindings[name], parts[name] = self.node(value, below(path, "bindings", name), depth, width == 1)
+            bindings[name], parts[name] = self.node(value, child_path(path, "bindings", name), depth, width == 1)
         bound = _together(parts)
         outer = value if isinstance(value, dict) else {}
         given = None if bound.errors else {**outer, **bound.value}
-        body, after = self.leaf(given, below(path, "body"))
+        body, after = self.leaf(given, child_path(path, "body"))
         return {"op": "Let", "bindings": bindings, "body": body}, bound if bound.errors else after
 
     def branch(self, value: Any, path: str, depth: int) -> tuple[Node, Outcome]:
         say = self.chance.random() < 0.5
-        predicate, test = self.stage(value, below(path, "predicate"), say=say)
-        yes, if_true = self.node(value, below(path, "if_true"), depth, True)
-        no, if_false = self.node(value, below(path, "if_false"), depth, True)
+        predicate, test = self.stage(value, child_path(path, "predicate"), say=say)
+        yes, if_true = self.node(value, child_path(path, "if_true"), depth, True)
+        no, if_false = self.node(value, child_path(path, "if_false"), depth, True)
         node = {"op": "Branch", "predicate": predicate, "if_true": yes, "if_false": no}
         return node, test if test.errors else if_true if test.value is True else if_false
 
@@ -161,9 +161,9 @@ class Maker:
         if self.tight:
             return self.sequence(value, path, 2, depth)
         times = 0 if self._streamed else self.chance.randint(0, 2)
-        inner = below(path, "stage")
-        first, outcome = self.node(value, below(inner, "stages", 0), depth, True)
-        last, after = self.stage(outcome.value, below(inner, "stages", 1), flaky=times)
+        inner = child_path(path, "stage")
+        first, outcome = self.node(value, child_path(inner, "stages", 0), depth, True)
+        last, after = self.stage(outcome.value, child_path(inner, "stages", 1), flaky=times)
         node: Node = {
             "op": "Retry",
             "stage": {"op": "Sequential", "stages": [first, last]},

@@ -11,7 +11,7 @@ from gridq.config.settings import Settings
 from gridq.errors import GridError
 from gridq.graph.plan import Step
 from gridq.limits.ledger import RECORDED, Entry
-from gridq.protocol.models import Row
+from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState
 from gridq.views.audit import Check
 from tests.chaos.books import Books, Plans, Record
@@ -293,7 +293,7 @@ class Judge:
                     used[seat] += charged
         return used
 
-    def _settled(self, job: str, record: Record) -> list[Row]:
+    def _settled(self, job: str, record: Record) -> list[HistoryRow]:
         """The rows of recorded attempts."""
         number = {op.path: n for n, step in enumerate(self.steps[job]) for op in step.ops}
         return [row for row in record.rows if row.attempt not in record.lost.get(number[row.path], {})]

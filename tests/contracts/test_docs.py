@@ -13,7 +13,7 @@ from gridq.config.settings import Settings
 from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
 from gridq.graph.nodes import parse_seat
 from gridq.limits.quotas_file import parse_seat as parse_quotas
-from gridq.stages import builtin_specs
+from gridq.stages import load_builtin_specs
 from workers.machine.seats import LocalTable
 from workers.model_apis.model_catalogue import Model
 from workers.owner.lend import Lend, Owners
@@ -38,7 +38,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 def test_every_built_in_stage_is_documented() -> None:
     text = (ROOT / "docs" / "stages.md").read_text()
-    for spec in builtin_specs():
+    for spec in load_builtin_specs():
         described = spec["description"].strip().replace("|", r"\|")
         assert f"| `{spec['name']}` | {described} |" in text
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gridq.profiles.conformance import ProfileConformance
-from gridq.profiles.profile import installed
-from tests.fakes.bench_profile import BenchProfile
+from gridq.profiles.profile import list_installed
 from tests.chaos.profile import ChaosProfile
+from tests.fakes.bench_profile import BenchProfile
 from workers.profiles.gpu import GpuProfile
 from workers.profiles.llm import LlmProfile
 
@@ -83,4 +83,4 @@ class TestGpu(ProfileConformance):
 
 def test_the_suite_runs_over_every_installed_profile():
     tested = {TestLlm.profile, TestGpu.profile}
-    assert {point.load() for point in installed().values()} == tested
+    assert {point.load() for point in list_installed().values()} == tested

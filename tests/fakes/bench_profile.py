@@ -42,7 +42,7 @@ def _limits(seat: Mapping[str, Json]) -> tuple[Limit, ...]:
     tables = list(seat.get("budgets", ()))
     if "budget" in seat:
         tables.insert(0, {"dollars": seat["budget"], "per": "month"})
-    return budget_syntax.distinct(budget_syntax.stated(table, budget_syntax.SEAT_UNITS) for table in tables)
+    return budget_syntax.check_distinct(budget_syntax.parse_limit(table, budget_syntax.SEAT_UNITS) for table in tables)
 
 
 class BenchCapability(BaseModel):
@@ -82,7 +82,7 @@ class BenchProfile(Profile):
     def queues(self, capability: BaseModel) -> list[str]:
         assert isinstance(capability, BenchCapability)
         return list(
-            dict.fromkeys(queue_names.capability(self.kind, name) for name in [*capability.slugs, ANY])
+            dict.fromkeys(queue_names.make_queue_name(self.kind, name) for name in [*capability.slugs, ANY])
         )
 
     def demand(self, effect: Effect) -> Demand | None:
@@ -96,7 +96,7 @@ class BenchProfile(Profile):
                 {"path": "effects.slug", "expected": "a string, or a list of them"},
             )
         first, *others = (
-            Demand(queue=queue_names.capability(self.kind, slug), needs={"slug": slug}) for slug in slugs
+            Demand(queue=queue_names.make_queue_name(self.kind, slug), needs={"slug": slug}) for slug in slugs
         )
         return first.model_copy(update={"fallbacks": tuple(others)})
 

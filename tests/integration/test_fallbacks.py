@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from gridq.cli.commands.explain import examine
-from gridq.cli.commands.jobs import stages_table
+from gridq.cli.commands.explain import explain_graph
+from gridq.cli.commands.jobs import make_stages_table
 from gridq.client.broker_client import BrokerClient
 from gridq.config.settings import Settings
 from gridq.errors import DeadlineUnreachable, InvalidField, NoLiveSeat
 from gridq.protocol import queue_names
-from gridq.protocol.models import Service
+from gridq.protocol.models import ServiceTime
 from gridq.store.connection import connect
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
@@ -79,7 +79,7 @@ def test_a_job_says_where_it_stands_and_what_else_would_do(grid: LocalGrid) -> N
     job = grid.client.submit(graph(), 1, wait_for_seat=True)
     [stage] = grid.client.view(job).stages
     assert (stage.queue, stage.links) == ("bench:one", ("bench:one", "bench:two"))
-    assert list(stages_table(grid.client.view(job)).columns[3].cells) == ["bench:one (of 2)"]
+    assert list(make_stages_table(grid.client.view(job)).columns[3].cells) == ["bench:one (of 2)"]
     assert "a seat of bench:one or bench:two" in grid.client.waits_for(job)
     grid.sessions["m.two"].draining = False
     grid.sessions["m.two"].register()
@@ -111,7 +111,7 @@ def test_a_refusal_names_every_queue(grid: LocalGrid) -> None:
 
 def test_what_is_foretold_is_of_the_queue_where_it_would_stand(grid: LocalGrid) -> None:
     two = grid.sessions["m.two"]
-    slow = Service(n=50, mean=60.0, p50=60.0, p90=60.0)
+    slow = ServiceTime(n=50, mean=60.0, p50=60.0, p90=60.0)
     beat = Heartbeat(
         grid.scripts.client, grid.config, two, machine="m", kind="bench", capability={"slugs": ["two"]}
     )
@@ -128,13 +128,13 @@ def test_what_is_foretold_is_of_the_queue_where_it_would_stand(grid: LocalGrid) 
 
 def test_explain_says_at_which_queue_and_who(grid: LocalGrid) -> None:
     with BrokerClient(grid.config.broker_url.get_secret_value(), config=grid.config) as client:
-        [step] = examine(client, json.dumps(graph(slug=("rare", "two"))), grid.config)["steps"]
+        [step] = explain_graph(client, json.dumps(graph(slug=("rare", "two"))), grid.config)["steps"]
         assert (step["queue"], step["links"], step["seats"]) == (
             "bench:two",
             ["bench:rare", "bench:two"],
             ["m.two"],
         )
-        [step] = examine(client, json.dumps(graph(slug=("rare", "rarer"))), grid.config)["steps"]
+        [step] = explain_graph(client, json.dumps(graph(slug=("rare", "rarer"))), grid.config)["steps"]
     assert (step["queue"], step["seats"]) == ("bench:rare", [])
     assert step["nobody"].count("bench serve") == 1  # what is true of both is told once
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gridq.cli import app
-from gridq.config.machine_id import machine_id
+from gridq.config.machine_id import get_machine_id
 from gridq.protocol import queue_names
 from gridq.store.capacity import NOT_KEPT
 from tests.conftest import GridEnv
@@ -21,7 +21,7 @@ def health(*arguments: str) -> tuple[int, str]:
 
 
 def test_what_runs_here_is_live(grid_env: GridEnv) -> None:
-    machine = machine_id(grid_env.settings.home)
+    machine = get_machine_id(grid_env.settings.home)
     seats = {f"{machine}.local": [queue_names.LOCAL], "elsewhere.router": [queue_names.PURE]}
     with LocalGrid(grid_env.client, grid_env.settings, seats):
         assert health() == (0, f"live: {machine}.local\nserver: {NOT_KEPT}\n")
@@ -38,7 +38,7 @@ def test_what_runs_here_is_live(grid_env: GridEnv) -> None:
 
 
 def test_a_lease_that_has_run_out_is_not_live_though_nobody_has_swept_it(grid_env: GridEnv) -> None:
-    machine = machine_id(grid_env.settings.home)
+    machine = get_machine_id(grid_env.settings.home)
     seconds, _ = grid_env.client.time()
     key = f"{grid_env.prefix}.seats"
     grid_env.client.zadd(key, {f"{machine}.hung": (seconds - 1) * 1000})

@@ -9,7 +9,7 @@ import pytest
 from gridq.errors import NoLiveSeat
 from gridq.graph.catalogue import StageSpec
 from gridq.jobs.record import JobOptions
-from gridq.profiles.profile import load
+from gridq.profiles.profile import load_profiles
 from gridq.protocol.models import Advertisement
 from gridq.seats import registry
 from gridq.store.replies import Claim
@@ -52,7 +52,7 @@ def scripts(grid_env: GridEnv) -> Scripts:
 
 
 def admission(scripts: Scripts, grid_env: GridEnv, effect: dict[str, Any]) -> Admission:
-    made = Admission(scripts, grid_env.settings, load(("gpu",)))
+    made = Admission(scripts, grid_env.settings, load_profiles(("gpu",)))
     spec = {
         "name": "on_gpu",
         "input": {"kind": "Any"},

@@ -72,7 +72,7 @@ def real_grid(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) 
         settings.cache_clear()
         seats = {
             "m.router": [queue_names.PURE],
-            "m.local": [queue_names.LOCAL, queue_names.module_queue(MODULE)],
+            "m.local": [queue_names.LOCAL, queue_names.make_module_queue(MODULE)],
         }
         with LocalGrid(client, config, seats) as grid:
             yield grid

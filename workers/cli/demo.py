@@ -78,11 +78,11 @@ def probe(json: JsonOption = False, debug: DebugOption = False) -> None:
     No stage is run and no model is asked.
     """
     from gridq.config.settings import settings
-    from gridq.profiles.profile import load
+    from gridq.profiles.profile import load_profiles
     from workers.machine.probing import probe_machine
 
     config = settings()
-    found = probe_machine(config, load(config.profiles))
+    found = probe_machine(config, load_profiles(config.profiles))
     if json:
         seats = [{**each.offer.model_dump(exclude={"config"}), "queues": each.queues} for each in found.seats]
         print_json({"seats": seats, "missing": found.missing, "unlent": found.unlent})

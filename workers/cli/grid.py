@@ -77,8 +77,8 @@ def up(
     if detach:
         ready(grid.start_detached(settings(), wanted))
         return
-    grid.run(settings(), wanted, say=say, ready=ready)
-    say("Stopped, nothing is left running")
+    grid.run(settings(), wanted, report=report, on_ready=ready)
+    report("Stopped, nothing is left running")
 
 
 @app.command(epilog=EPILOG, short_help="End the grid that gridq up started.")
@@ -92,11 +92,11 @@ def down(
 
     Where none runs, that is said, and is no error.
     """
-    from gridq.config.home import folder
+    from gridq.config.home import get_home_folder
     from workers.supervisor.down import stop_grid
 
-    home = folder()
-    done = stop_grid(home, quickly=now)
+    home = get_home_folder()
+    done = stop_grid(home, now=now)
     if json:
         print_json(done)
         return
@@ -111,11 +111,11 @@ def down(
 @app.command(epilog=STATUS_EXITS, short_help="Show what of the grid runs on this machine.")
 def status(json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show the parts that run here, the server, the live seats of the grid and how many jobs there are."""
-    from gridq.config.home import GRID, WORKER, folder, running
+    from gridq.config.home import GRID, WORKER, get_home_folder, read_running_record
     from workers.supervisor.control_socket import query
 
-    home = folder()
-    states = [state for name in (GRID, WORKER) if (state := query(home, name) or running(home, name))]
+    home = get_home_folder()
+    states = [state for name in (GRID, WORKER) if (state := query(home, name) or read_running_record(home, name))]
     told = next((state for state in states if "grid" in state), None)
     found, url = (told["grid"], told["server"]) if told else _elsewhere()
     if json:
@@ -134,7 +134,7 @@ def status(json: JsonOption = False, debug: DebugOption = False) -> None:
         raise typer.Exit(NOTHING_RUNS)
 
 
-def say(line: str) -> None:
+def report(line: str) -> None:
     """One line on stderr with the time; where the terminal has gone, that is no reason to stop."""
     try:
         typer.echo(f"{time.strftime('%H:%M:%S')} {line}", err=True)

@@ -34,10 +34,10 @@ OBEYED = 5.0
 
 
 def _names(incomplete: str) -> list[str]:
-    from gridq.config.home import folder
+    from gridq.config.home import get_home_folder
     from workers.owner.watch import list_served_seats
 
-    return [name for name in list_served_seats(folder()) if name.startswith(incomplete)]
+    return [name for name in list_served_seats(get_home_folder()) if name.startswith(incomplete)]
 
 
 Seat = Annotated[
@@ -126,17 +126,17 @@ def status(seat: Seat = None, *, json: JsonOption = False, debug: DebugOption = 
 
 def _home_of(seat: str | None) -> Path:
     """The home folder. ConfigError: this machine has no such seat."""
-    from gridq.config.home import folder
+    from gridq.config.home import get_home_folder
     from workers.owner.watch import list_served_seats
 
-    home = folder()
+    home = get_home_folder()
     if seat is not None and seat not in list_served_seats(home):  # one that was never served
         from gridq.config.settings import settings
-        from gridq.profiles.profile import load
+        from gridq.profiles.profile import load_profiles
         from workers.machine.probing import probe_machine
 
         config = settings()
-        probe_machine(config, load(config.profiles)).select([seat], "SEAT")
+        probe_machine(config, load_profiles(config.profiles)).select([seat], "SEAT")
     return home
 
 
@@ -152,7 +152,7 @@ def _told(home: Path) -> dict[str, dict[str, Any]]:
 
     from redis.exceptions import RedisError
 
-    from gridq.config.machine_id import machine_id
+    from gridq.config.machine_id import get_machine_id
     from gridq.config.settings import settings
     from gridq.errors import GridError
     from gridq.seats import registry
@@ -160,7 +160,7 @@ def _told(home: Path) -> dict[str, dict[str, Any]]:
     from gridq.store.keys import Keys
 
     with suppress(RedisError, GridError, OSError):
-        config, machine = settings(), machine_id(home)
+        config, machine = settings(), get_machine_id(home)
         url = config.broker_url.get_secret_value()
         with connect(url, name="gridq-seat", timeout=1.0, retry=False) as client:
             found = registry.read_live_seats(client, Keys(config.prefix), routers=False)

@@ -52,7 +52,7 @@ def log(
     """Show what ran on this machine's seats, for whom, what came of it and at what cost, from the ledger: the
     latest attempts, and what all of them together used. No prompt and no answer stands there.
     """
-    from gridq.config.machine_id import machine_id
+    from gridq.config.machine_id import get_machine_id
     from gridq.config.settings import settings
     from gridq.limits import ledger
     from gridq.limits.accounts import read_zone
@@ -60,7 +60,7 @@ def log(
     from gridq.views.report import SeatReport
 
     config = settings()
-    wanted = seat if seat and "." in seat else f"{machine_id(config.home)}.{seat or ''}"
+    wanted = seat if seat and "." in seat else f"{get_machine_id(config.home)}.{seat or ''}"
     kept: deque[Entry] = deque(maxlen=limit)
     sums, priced = SeatReport(wanted), False
     with open_broker_client(config) as client, translated(client.url):

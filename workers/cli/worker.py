@@ -10,7 +10,7 @@ import typer
 
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
 from gridq.cli.output import print_json
-from workers.cli.grid import Narrate, say, show
+from workers.cli.grid import Narrate, report, show
 
 if TYPE_CHECKING:
     from workers.machine.seats import ProbeResult
@@ -61,12 +61,12 @@ def join(
     Checked are the server, the token, the clock, the versions, the home folder and the machine's id; where
     one of them is in the way, nothing is written and the token can be used again.
     """
-    from gridq.config.home import folder
+    from gridq.config.home import get_home_folder
     from gridq.config.settings import settings
     from workers.machine.join_tokens import JoinToken
     from workers.machine.joining import join as join_grid
 
-    home = folder()
+    home = get_home_folder()
     done = join_grid(url, JoinToken.decode(_text(token)), home, warn=_warn)
     settings.cache_clear()
     if json and not start:
@@ -94,15 +94,15 @@ def serve(names: list[str] | None, json: bool) -> None:
             return
         for each in seats.seats:
             note = f": {each.offer.note}" if each.offer.note else ""
-            say(f"Found {each.name}, {each.offer.concurrency} slots{note}")
+            report(f"Found {each.name}, {each.offer.concurrency} slots{note}")
         for why in seats.missing:
-            say(f"Not found {why}")
+            report(f"Not found {why}")
 
     def ready(state: dict[str, Any]) -> None:
         show(state, json, format_started(state, time.monotonic() - began))
 
-    seats_worker.run(settings(), names or (), say=say, found=found, ready=ready)
-    say("Stopped, nothing is left running")
+    seats_worker.run(settings(), names or (), report=report, on_found=found, on_ready=ready)
+    report("Stopped, nothing is left running")
 
 
 def _text(token: str) -> str:

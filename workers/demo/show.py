@@ -10,12 +10,12 @@ import typer
 
 from gridq.cli.commands.validate import validate_graph
 from gridq.cli.exit_codes import exit_on_job_error
-from gridq.cli.output import make_console, print_answer, make_table
-from gridq.cli.progress import drawn, told, wait
+from gridq.cli.output import make_console, make_table, print_answer
+from gridq.cli.progress import show_lines, show_live, wait_with_progress
 from gridq.client import BrokerClient
 from gridq.config.settings import Settings, settings
 from gridq.errors import GridError
-from gridq.protocol.models import Json, Row
+from gridq.protocol.models import HistoryRow, Json
 from gridq.telemetry.narration import enclosing_name
 from workers.demo.grid import PROFILES, SEATS, check_model, chosen_engine, demo_grid
 
@@ -64,8 +64,8 @@ def _run(config: Settings, graph: str, value: Json) -> None:
     client = BrokerClient(config=config)
     try:
         job = client.submit(graph, value)
-        with exit_on_job_error(), (drawn if out.is_terminal else told)(client, job) as progress:
-            answer = wait(client, job, PATIENCE, progress)
+        with exit_on_job_error(), (show_live if out.is_terminal else show_lines)(client, job) as progress:
+            answer = wait_with_progress(client, job, PATIENCE, progress)
         rows = client.rows(job)
     finally:
         client.close()
@@ -76,7 +76,7 @@ def _run(config: Settings, graph: str, value: Json) -> None:
     typer.echo()
 
 
-def rows_table(rows: list[Row]) -> Table:
+def rows_table(rows: list[HistoryRow]) -> Table:
     """Where each stage ran: its place in the graph, queue, worker, times and tokens."""
     table = make_table("stage", "queue", "worker", "wait ms", "run ms", "tokens", numbers=_NUMBERS, gap=1)
     for row in rows:

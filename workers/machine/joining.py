@@ -15,9 +15,9 @@ from urllib.parse import quote, urlsplit
 from redis import Redis
 from redis.exceptions import RedisError
 
-from gridq.config.home import CONFIG, GRID, WORKER, configured, held, unusable, write_private
-from gridq.config.machine_id import host_id, machine_id
-from gridq.config.urls import check_url, with_password
+from gridq.config.home import CONFIG, GRID, WORKER, is_locked, make_folder_error, read_config, write_private
+from gridq.config.machine_id import get_host_id, get_machine_id
+from gridq.config.urls import add_password, check_url
 from gridq.errors import ConfigError, JoinRefused
 from gridq.seats import registry
 from gridq.store.connection import check_server, connect, safe_url, translate
@@ -60,10 +60,10 @@ def join(url: str, token: JoinToken, home: Path, *, warn: Callable[[str], None])
         exc.details["path"] = "URL"
         raise
     for name in (GRID, WORKER):
-        if held(home, name):
+        if is_locked(home, name):
             raise make_already_running_error(home, name)
     check_home(home)
-    machine = machine_id(home)
+    machine = get_machine_id(home)
     keys = Keys(token.prefix)
     with connect(url, name="gridq-join", retry=False) as client:
         check_server(client)
@@ -99,7 +99,7 @@ def add_login(url: str, token: JoinToken) -> str:
         return url  # check_url reports it
     if not login and token.user and "://" in url:
         url = url.replace("://", f"://{quote(token.user, safe='')}@", 1)
-    return with_password(url, token.password) if token.password else url
+    return add_password(url, token.password) if token.password else url
 
 
 def check_home(home: Path) -> None:
@@ -108,7 +108,7 @@ def check_home(home: Path) -> None:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = home.stat()
     except OSError as exc:
-        raise unusable(home, exc) from None
+        raise make_folder_error(home, exc) from None
     if about.st_uid != os.getuid() or not os.access(home, os.W_OK | os.X_OK):
         raise ConfigError(
             f"The folder {home} does not belong to you",
@@ -116,11 +116,13 @@ def check_home(home: Path) -> None:
         )
     if about.st_mode & 0o022:
         raise ConfigError(f"Others can write in {home}", {"path": str(home), "fix": f"chmod go-w {home}"})
-    configured(home)
+    read_config(home)
 
 
 def check_clock(client: Redis, warn: Callable[[str], None]) -> float:
-    """Return the seconds that this machine's clock is ahead of the server's. JoinRefused: it is too far off."""
+    """Return the seconds that this machine's clock is ahead of the server's. JoinRefused: it is too
+    far off.
+    """
     before = time.time()
     seconds, micro = client.time()
     skew = (before + time.time()) / 2 - (seconds + micro / 1_000_000)
@@ -148,8 +150,8 @@ def check_machine(client: Redis, keys: Keys, home: Path, machine: str, live: lis
     """Raise JoinRefused if this machine's id is in use elsewhere: the home folder is a copy."""
     for seat in live:
         host: Any = client.hget(keys("seat", seat), "host")
-        here = host is not None and host.decode() == host_id(machine)
-        if not here or not held(home / "seats", seat.partition(".")[2]):
+        here = host is not None and host.decode() == get_host_id(machine)
+        if not here or not is_locked(home / "seats", seat.partition(".")[2]):
             where = "another home folder of this host" if here else "another host"
             raise JoinRefused(
                 f"The machine id {machine!r} is in use from {where}",
@@ -167,7 +169,7 @@ def write_config(home: Path, values: dict[str, str]) -> Path:
     # JSON strings, numbers and lists are valid TOML; null is not, and no settings file holds it.
     lines = [
         f"{name} = {json.dumps(value, ensure_ascii=False)}"
-        for name, value in (configured(home) | values).items()
+        for name, value in (read_config(home) | values).items()
     ]
     write_private(
         path,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gridq import stages
 from gridq.config.settings import Settings
 from gridq.errors import ConfigError, GridError
-from gridq.profiles.profile import Profile, load
+from gridq.profiles.profile import Profile, load_profiles
 from gridq.protocol import queue_names
 from gridq.protocol.meters import OWN, Meter
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
@@ -27,8 +27,8 @@ def probe_for_seat(config: Settings, seat: str | None) -> ProbeResult:
     """
     kind = _find_kind(config, seat) if seat else None
     if kind is None:
-        return probe_machine(config, load(config.profiles))
-    return probe_machine(config, load((kind,)), config.profiles)
+        return probe_machine(config, load_profiles(config.profiles))
+    return probe_machine(config, load_profiles((kind,)), config.profiles)
 
 
 def _find_kind(config: Settings, seat: str) -> str | None:
@@ -114,14 +114,16 @@ def _explain_never_lent(seats: Sequence[Seat]) -> list[str]:
 
 def _make_seat(profile: Profile, offer: SeatOffer) -> Seat:
     capability = profile.Capability.model_validate(offer.capability)
-    served = tuple(map(queue_names.check, profile.queues(capability)))
+    served = tuple(map(queue_names.check_queue_name, profile.queues(capability)))
     return Seat(offer, served, profile, capability)
 
 
 def _probe_all(
     profiles: Mapping[str, Profile], tables: Mapping[str, Json]
 ) -> dict[str, ProbeReport | ConfigError | str]:
-    """Probe with all profiles; return each kind's report, the ConfigError it raised, or why it has no report."""
+    """Probe with all profiles; return each kind's report, the ConfigError it raised, or why it has
+    no report.
+    """
     reports: dict[str, ProbeReport | ConfigError | str] = {}
 
     def probe(kind: str, profile: Profile) -> None:

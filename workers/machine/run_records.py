@@ -1,4 +1,6 @@
-"""The record of `gridq up` or `gridq worker` in a home folder, and the lock that shows whether it still runs."""
+"""The record of `gridq up` or `gridq worker` in a home folder, and the lock that shows whether it
+still runs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gridq.config.home import running, unusable, write_private
+from gridq.config.home import make_folder_error, read_running_record, write_private
 from gridq.errors import AlreadyRunning
 
 LOCK_WAIT_SECONDS = 1.0
@@ -19,7 +21,7 @@ LOCK_WAIT_SECONDS = 1.0
 
 
 class RunRecord:
-    """The record that the program `name` keeps in `home` while it runs; `gridq.config.home.running` reads it.
+    """The record that the program `name` keeps in `home` while it runs; `gridq.config.home.read_running_record` reads it.
 
     AlreadyRunning: the program runs in this home already. ConfigError: the folder cannot be written.
     """
@@ -30,7 +32,7 @@ class RunRecord:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(home / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
-            raise unusable(home, exc) from None
+            raise make_folder_error(home, exc) from None
         end = time.monotonic() + LOCK_WAIT_SECONDS
         while not self._take_lock():
             if time.monotonic() > end:
@@ -60,7 +62,7 @@ def make_already_running_error(home: Path, name: str) -> AlreadyRunning:
     """Return the error that the program `name` runs in `home` already."""
     from gridq.store.connection import safe_url
 
-    found = running(home, name) or {}
+    found = read_running_record(home, name) or {}
     program = "gridq up" if name == "grid" else f"gridq {name}"
     where = {"reason": f"its server is {safe_url(found['broker_url'])}"} if "broker_url" in found else {}
     stop = "gridq down" if name == "grid" else f"kill {found.get('pid', '…')}"

@@ -62,7 +62,9 @@ class ProbeResult:
     unlent: list[str] = field(default_factory=list)
 
     def select(self, names: Sequence[str], path: str = "--seat") -> list[Seat]:
-        """Return the seats called `names`; without names all. ConfigError at `path`: there is no such seat."""
+        """Return the seats called `names`; without names all. ConfigError at `path`: there is no
+        such seat.
+        """
         known = {seat.name for seat in self.seats}
         for name in names:
             if name not in known:
@@ -119,7 +121,7 @@ def make_local_seat(tables: Mapping[str, Json], modules: tuple[str, ...]) -> Sea
     offer = SeatOffer(
         name=LOCAL_KIND, kind=LOCAL_KIND, capability={"modules": list(modules)}, concurrency=local.concurrency
     )
-    return Seat(offer, (queue_names.LOCAL, *map(queue_names.module_queue, modules)))
+    return Seat(offer, (queue_names.LOCAL, *map(queue_names.make_module_queue, modules)))
 
 
 def check_distinct(seats: list[Seat]) -> None:

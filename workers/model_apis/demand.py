@@ -26,7 +26,7 @@ MAX_MODELS = 8
 
 @lru_cache(maxsize=4096)
 def _make_queue(name: str) -> str:
-    return queue_names.capability(KIND, name)
+    return queue_names.make_queue_name(KIND, name)
 
 
 def parse_llm_demand(effect: Effect) -> Demand | None:
@@ -121,7 +121,7 @@ def list_families_by_queue(models: Iterable[ModelOffer]) -> dict[str, list[str]]
     """Map each queue to the names that budgets may use for its model: its own name and its families."""
     families: dict[str, list[str]] = {}
     for model in models:
-        names = [queue_names.slug(name) for name in dict.fromkeys((model.name, *model.families))]
+        names = [queue_names.make_slug(name) for name in dict.fromkeys((model.name, *model.families))]
         for queue in list_llm_queues([model]):
             families.setdefault(queue, names)
     return families

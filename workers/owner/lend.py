@@ -53,7 +53,7 @@ class Lend(BaseModel):
     @field_validator("timezone")
     @classmethod
     def _zone(cls, value: str | None) -> str | None:
-        return value if value is None else time_zones.checked(value)
+        return value if value is None else time_zones.check_zone(value)
 
     @field_validator("hours")
     @classmethod
@@ -80,7 +80,7 @@ class Lend(BaseModel):
         """Return the hours in which the seat is lent; None: always."""
         if self.hours is None:
             return None
-        return parse(self.hours, time_zones.known(self.timezone) if self.timezone else None)
+        return parse(self.hours, time_zones.find_zone(self.timezone) if self.timezone else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,9 @@ class Owners:
         self._terms: dict[tuple[str, str], Terms] = {}
 
     def split(self, tables: Mapping[str, Json]) -> dict[str, Json]:
-        """Keep the terms and return the tables without `owner` and `lend`. ConfigError names the wrong key."""
+        """Keep the terms and return the tables without `owner` and `lend`. ConfigError names the
+        wrong key.
+        """
         return {kind: self._split_kind(kind, table) for kind, table in tables.items()}
 
     def terms_of(self, kind: str, seat: str) -> Terms:

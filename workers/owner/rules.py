@@ -1,4 +1,6 @@
-"""Lending rules: what keeps a seat from the grid now. Its owner's switch, its hours, the use of the machine."""
+"""Lending rules: what keeps a seat from the grid now. Its owner's switch, its hours, the use of the
+machine.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from gridq.config.home import held
+from gridq.config.home import is_locked
 from gridq.process.periodic import PeriodicThread
 from gridq.protocol.seat_states import PAUSED, Unavailable
 from workers.owner import switch
@@ -130,7 +132,7 @@ def find_workers(home: Path) -> list[int]:
     """Return the ids of the processes that serve seats from this home."""
     found = []
     for lock in (home / "seats").glob("*.lock"):
-        if held(lock.parent, lock.stem):
+        if is_locked(lock.parent, lock.stem):
             text = lock.read_text("utf-8", "replace").strip()
             found += [int(text)] if text.isdecimal() else []
     return found

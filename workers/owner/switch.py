@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gridq.config.home import unusable, write_private
+from gridq.config.home import make_folder_error, write_private
 from gridq.errors import ConfigError
 from gridq.protocol.seat_states import PAUSED, Unavailable
 
@@ -117,7 +117,7 @@ def _open_folder(home: Path) -> Iterator[Path]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield folder
     except OSError as exc:
-        raise unusable(folder, exc) from None
+        raise make_folder_error(folder, exc) from None
 
 
 def _write(folder: Path, name: str, state: SwitchState) -> None:

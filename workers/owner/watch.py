@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gridq.config.home import held, write_private
+from gridq.config.home import is_locked, write_private
 from gridq.execution.attempt import Attempt
 from gridq.execution.session import Session
 from gridq.process.periodic import PeriodicThread
@@ -108,7 +108,7 @@ def read_seat(home: Path, seat: str) -> dict[str, Any]:
     """
     pause = switch.read_pause(home, seat, time.time())
     state = {"state": LENT} if pause is None else asdict(pause)
-    served = held(home / "seats", seat)
+    served = is_locked(home / "seats", seat)
     applied = True
     if served:
         try:

@@ -40,7 +40,7 @@ def choose_seat(found: ProbeResult, seat: str | None, asked: Sequence[str]) -> t
     for name in asked:
         if name not in chosen.queues:
             raise ConfigError(
-                f"The seat {chosen.name!r} does not serve {queue_names.check(name)}",
+                f"The seat {chosen.name!r} does not serve {queue_names.check_queue_name(name)}",
                 {"path": "-Q", "expected": "some of " + ", ".join(chosen.queues)},
             )
     return chosen, tuple(name for name in chosen.queues if not asked or name in asked)

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from celery import Celery, signals
 
 from gridq import stages
-from gridq.config.machine_id import host_id, machine_id
+from gridq.config.machine_id import get_host_id, get_machine_id
 from gridq.config.settings import Settings, settings
 from gridq.errors import ConfigError, SeatInUse
 from gridq.execution.session import Session
@@ -76,14 +76,14 @@ class Worker:
         self.app = app
         self.config = config
         self.seat = seat
-        self.machine = machine_id(config.home)
+        self.machine = get_machine_id(config.home)
         self.lock = _lock(config.home, seat.name)
         worker = f"{seat.name}@{self.machine}"
         self.session = Session(
             scripts,
             config,
             seat=f"{self.machine}.{seat.name}",
-            host=host_id(self.machine),
+            host=get_host_id(self.machine),
             concurrency=concurrency,
             queues=serves,
             runner=SeatRunner(seat.profile),
@@ -113,7 +113,7 @@ class Worker:
         rules = make_rules(config.home, seat.name, seat.terms.lend, seat.offer.program)
         self.owner = Watch(config.home, seat.name, self.session, rules)
         self.shutdown = Shutdown(self.session, on_draining=self.heartbeat.beat, leave=self._leave)
-        own = scripts.keys.queue(queue_names.seat_queue(self.session.seat))
+        own = scripts.keys.queue(queue_names.make_seat_queue(self.session.seat))
         self.watchdog = Watchdog(
             concurrency,
             config.watchdog,
@@ -266,7 +266,7 @@ class WorkerProcess:
             sender.concurrency = concurrency
             self.worker = worker = Worker(sender.app, config, seat, serves, concurrency)
             sender.hostname = worker.session.worker
-            sender.app.amqp.queues.select([queue_names.seat_queue(worker.session.seat), *serves])
+            sender.app.amqp.queues.select([queue_names.make_seat_queue(worker.session.seat), *serves])
 
     def _start(self, **_: Any) -> None:
         if self.worker is not None:

@@ -1,5 +1,5 @@
-"""What `gridq up` and `gridq worker` have in common: the parts of this home under one supervisor, what is
-said of them, and their end.
+"""The supervised parts of one home folder, with their run record, control socket and shutdown. `gridq up` and
+`gridq worker` run one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from redis.exceptions import RedisError
 
-from gridq.config.machine_id import host_id, machine_id
+from gridq.config.machine_id import get_host_id, get_machine_id
 from gridq.config.settings import Settings
 from gridq.seats import registry
 from gridq.store.connection import connect, now_ms, safe_url
@@ -30,14 +30,14 @@ from workers.supervisor.programs import Program
 from workers.supervisor.signals import SignalQueue
 from workers.supervisor.status import read_grid
 
-BEYOND_DRAIN = 10.0
-"""Seconds beyond the drain until a worker that has not ended is killed."""
+DRAIN_MARGIN_SECONDS = 10.0
+"""Time after the drain at which a worker that has not ended is killed."""
 
-WITHOUT_SERVER = 3.0
-"""Seconds that parts may take to end after this process, and with it their server, was killed."""
+ORPHAN_STOP_SECONDS = 3.0
+"""Time in which parts end by themselves after this process, and with it their server, was killed."""
 
-SETTLED = 60.0
-"""Seconds after which a part that is not live yet is reported as such, and no longer waited for."""
+START_TIMEOUT_SECONDS = 60.0
+"""Time after which `wait_until_live` no longer waits for a part."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -45,22 +45,22 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Deployment:
     """The parts of one home that run under this process, as the program `name` (see `gridq.config.home`).
 
-    `say` gets one line for each event. From the main thread only. Leaving the block ends every part in
-    order and then calls what is in `at_end`; a second SIGINT or SIGTERM meanwhile makes it quicker.
+    Use it as a context, in the main thread. `report` gets a line for each event. Leaving the context stops every
+    part in order, then calls `exit_callbacks`; another SIGINT or SIGTERM meanwhile makes that quicker.
     """
 
-    def __init__(self, config: Settings, name: str, say: Callable[[str], None]) -> None:
+    def __init__(self, config: Settings, name: str, report: Callable[[str], None]) -> None:
         self.config = config
         self.name = name
-        self.say = say
-        self.machine = machine_id(config.home)
+        self.report = report
+        self.machine = get_machine_id(config.home)
         self.logs = config.home / "logs"
         self.keys = Keys(config.prefix)
-        self.supervisor = Supervisor(say, lost=self._lost)
-        self.about: dict[str, str] = {}
+        self.supervisor = Supervisor(report, on_exit=self._release_part)
+        self.descriptions: dict[str, str] = {}
         self.missing: list[str] = []
-        self.more: dict[str, Any] = {}
-        self.at_end: list[Callable[[], None]] = []
+        self.details: dict[str, Any] = {}
+        self.exit_callbacks: list[Callable[[], None]] = []
         self.ready = False
         self.started_at = time.time()
         self.record = RunRecord(config.home, name)
@@ -68,103 +68,101 @@ class Deployment:
         self._seats: dict[str, Seat] = {}
         self._state: dict[str, Any] = {}
         self._control: ControlServer | None = None
-        self._came: list[int] = []
+        self._received: list[int] = []
 
     def __enter__(self) -> Self:
         self.signals.__enter__()
-        self.note()
+        self.write_record()
         try:
             self._control = ControlServer(self.config.home, self.name, self.status)
         except OSError as exc:  # a file system without sockets
-            self.say(f"gridq status will be slow: {exc}")
+            self.report(f"gridq status will be slow, as the control socket cannot be opened: {exc}")
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.ExitStack() as last:  # whatever fails, the rest is given back all the same
-            last.callback(self.signals.__exit__)
-            last.callback(self.record.close)
+        with contextlib.ExitStack() as cleanup:  # each step runs, whatever fails before
+            cleanup.callback(self.signals.__exit__)
+            cleanup.callback(self.record.close)
             if self._control is not None:
-                last.callback(self._control.close)
-            for act in reversed(self.at_end):
-                last.callback(act)
-            killed = self.supervisor.stop(self._hurried)
+                cleanup.callback(self._control.close)
+            for act in reversed(self.exit_callbacks):
+                cleanup.callback(act)
+            killed = self.supervisor.stop(self._wait_for_hurry)
             if killed:
-                self.say(f"killed, as they did not end in time: {', '.join(killed)}")
+                self.report(f"Killed, because they did not stop in time: {', '.join(killed)}")
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of every part."""
-        # Where the server ends with this process, nothing could be handed back after that.
+        """Return the environment of a part: this home's settings and `more`."""
+        # Once the server has ended with this process, a part can hand nothing back.
         own = "server" in self.supervisor.children
-        seconds = WITHOUT_SERVER if own else self.config.drain + BEYOND_DRAIN
-        return programs.environment(self.config, more, orphaned=seconds)
+        seconds = ORPHAN_STOP_SECONDS if own else self.config.drain + DRAIN_MARGIN_SECONDS
+        return programs.make_environment(self.config, more, orphaned=seconds)
 
     def add(self, part: Part, about: str) -> None:
-        """Start a part; `about` says what it does or where it is found."""
-        self.about[part.name] = about
+        """Start a part. `about` is its description in `gridq status`."""
+        self.descriptions[part.name] = about
         self.supervisor.add(part)
-        self.note()
+        self.write_record()
 
     def add_seat(self, seat: Seat) -> None:
         """Start the worker of one seat."""
-        part = self.seat_part(seat)
+        part = self.make_seat_program(seat)
         self._seats[part.name] = seat
         self.add(part, "  ".join(seat.queues))
 
     def replace_seat(self, seat: Seat) -> None:
-        """Start the worker of one seat, once the one that serves it now, if one does, has drained."""
-        part = self.seat_part(seat)
+        """Start the worker of one seat, after the worker that serves it now has drained."""
+        part = self.make_seat_program(seat)
         self._seats[part.name] = seat
-        self.about[part.name] = "  ".join(seat.queues)
+        self.descriptions[part.name] = "  ".join(seat.queues)
         self.supervisor.replace(part)
 
     def seats(self) -> dict[str, Seat]:
-        """The seats that are served, or will be again, by the names of their parts."""
+        """Return the seats that are served, or will be again, by the names of their parts."""
         children = self.supervisor.children
         return {
             name: seat
             for name, seat in self._seats.items()
-            if name in children and (children[name].stop_by is None or children[name].successor is not None)
+            if name in children and (children[name].kill_at is None or children[name].successor is not None)
         }
 
     def configure(self, config: Settings) -> None:
-        """Go on with other settings; parts that run keep theirs."""
+        """Use other settings for the parts that are started from now on."""
         self.config = config
         self.keys = Keys(config.prefix)
 
-    def seat_part(self, seat: Seat) -> Program:
-        """The worker of one seat as a part."""
-        within = self.config.drain + BEYOND_DRAIN
-        return programs.seat(self.config, seat.name, self.logs, self.environment(), within)
+    def make_seat_program(self, seat: Seat) -> Program:
+        """Return the worker of one seat as a part."""
+        within = self.config.drain + DRAIN_MARGIN_SECONDS
+        return programs.make_seat_worker(self.config, seat.name, self.logs, self.environment(), within)
 
     def wait_until_live(self) -> list[int]:
-        """Look after the parts until all are live or given up; the signals that came before that."""
-        until = time.monotonic() + SETTLED
-        while self.waited_for() and time.monotonic() < until:
-            came = self.keep(0.05)
-            if came:
-                return came
+        """Supervise the parts until all are live or given up. Return the signals that ended this early."""
+        until = time.monotonic() + START_TIMEOUT_SECONDS
+        while self.list_starting() and time.monotonic() < until:
+            received = self.run_once(0.05)
+            if received:
+                return received
         self.ready = True
-        self.note()
+        self.write_record()
         return []
 
-    def keep(self, most: float = 3600.0) -> list[int]:
-        """Look after the parts for one turn, at most `most` seconds long; the signals that came."""
-        patience = 0.0 if self._came else min(most, self.supervisor.next_look())
-        came, self._came = [*self._came, *self.signals.wait(patience)], []
-        if self.supervisor.look():
-            self.note()
-        return came
+    def run_once(self, max_seconds: float = 3600.0) -> list[int]:
+        """Wait for the next event, at most `max_seconds`, and handle it. Return the signals received."""
+        seconds = 0.0 if self._received else min(max_seconds, self.supervisor.next_due_in())
+        received, self._received = [*self._received, *self.signals.wait(seconds)], []
+        if self.supervisor.check():
+            self.write_record()
+        return received
 
-    def ending(self) -> bool:
-        """Whether a signal has come that is to end it, for one who is busy with something else; `keep` gives
-        it all the same.
-        """
-        self._came += self.signals.wait(0)
-        return any(number in STOP_SIGNALS for number in self._came)
+    def is_stopping(self) -> bool:
+        """Return whether a signal to stop was received. `run_once` returns that signal all the same."""
+        self._received += self.signals.wait(0)
+        return any(number in STOP_SIGNALS for number in self._received)
 
-    def waited_for(self) -> list[str]:
-        """The names of the parts that run but are not live yet."""
-        running = {name: child for name, child in self.supervisor.children.items() if not child.given_up}
+    def list_starting(self) -> list[str]:
+        """Return the names of the parts that run but are not live yet."""
+        running = {name: child for name, child in self.supervisor.children.items() if not child.gave_up_reason}
         try:
             with self._client() as client:
                 live = {ad.seat: ad.started_at for ad in registry.read_advertisements(client, self.keys)}
@@ -178,32 +176,32 @@ class Deployment:
                 seat = f"{self.machine}.{self._seats[name].name}"
                 if live.get(seat, 0.0) < child.started_at:
                     late.append(name)
-            elif child.part.place == programs.ROUTERS:
+            elif child.part.stop_order == programs.ROUTERS:
                 pid = child.process.pid if child.process else None
                 if f"{self.machine}.router-{pid}" not in routers:
                     late.append(name)
-            elif child.part.place == programs.FLOWER and not _listens(HOST, self.more["flower"]["port"]):
+            elif child.part.stop_order == programs.FLOWER and not _listens(HOST, self.details["flower"]["port"]):
                 late.append(name)
             elif name == programs.GATEWAY:
-                at = self.more[name]
+                at = self.details[name]
                 if not _listens(at["host"], at["port"]):
                     late.append(name)
         return late
 
     def status(self) -> dict[str, Any]:
-        """What runs here, and how the grid is; JSON without any secret."""
+        """Return the record of what runs here, and the state of the grid, as JSON without secrets."""
         state = {name: value for name, value in self._state.items() if name != "broker_url"}
         url = self.config.broker_url.get_secret_value()
         with self._client() as client:
             return {**state, "grid": read_grid(client, self.keys, url)}
 
-    def note(self) -> None:
-        """Write down what runs now."""
+    def write_record(self) -> None:
+        """Write the record of what runs now."""
         parts = []
         for name, child in self.supervisor.children.items():
             pid = child.process.pid if child.process else None
             born = read_process_start(pid) if pid else None
-            more = {"born": born, "about": self.about.get(name, ""), "log": str(child.part.log)}
+            more = {"born": born, "about": self.descriptions.get(name, ""), "log": str(child.part.log)}
             parts.append({**child.describe(), **more})
         url = self.config.broker_url.get_secret_value()
         self._state = {
@@ -221,22 +219,22 @@ class Deployment:
             "profiles": list(self.config.profiles),
             "parts": parts,
             "missing": self.missing,
-            **self.more,
+            **self.details,
         }
         try:
             self.record.write(self._state)
         except OSError as exc:  # a full disk is no reason to stop what runs
-            self.say(f"what runs could not be written down: {exc}")
+            self.report(f"{self.record.path} cannot be written: {exc}")
 
-    def _lost(self, part: Part, pid: int, died: bool) -> None:
-        """A part is dead: what it had leased is free at once, not only when its lease lapses."""
+    def _release_part(self, part: Part, pid: int, died: bool) -> None:
+        """Release the leases of a dead part at once, instead of when they expire."""
         how = "died" if died else "go"
         if part.name in self._seats:
-            release_leases(self.config, f"{self.machine}.{self._seats[part.name].name}", how, host_id(self.machine))
-        elif part.place == programs.ROUTERS:
+            release_leases(self.config, f"{self.machine}.{self._seats[part.name].name}", how, get_host_id(self.machine))
+        elif part.stop_order == programs.ROUTERS:
             release_leases(self.config, f"{self.machine}.router-{pid}", how)
 
-    def _hurried(self, seconds: float) -> bool:
+    def _wait_for_hurry(self, seconds: float) -> bool:
         return any(number in STOP_SIGNALS for number in self.signals.wait(seconds))
 
     @contextlib.contextmanager
@@ -255,12 +253,12 @@ def _listens(host: str, port: int) -> bool:
 
 
 def release_leases(config: Settings, seat: str, how: str, host: str | None = None) -> None:
-    """Give back what the dead worker of `seat` had leased. `how`: as for `Scripts.leave`. Where `host` is
-    given, only if the seat's last worker ran there: another machine may have taken the seat over.
+    """Release the leases of the dead worker of `seat`. `how`: as for `Scripts.leave`. `host`: only if the seat's
+    last worker ran on that host, as another machine may serve the seat now.
     """
     url = config.broker_url.get_secret_value()
     client = connect(url, name="gridq-release", timeout=1.0, retry=False)
-    with client, contextlib.suppress(RedisError):  # the server is away: the leases lapse by themselves
+    with client, contextlib.suppress(RedisError):  # without a server the leases expire by themselves
         last: list[Any] = client.hmget(Keys(config.prefix)("seat", seat), "incarnation", "host")
         incarnation, where = (word.decode() if word else "" for word in last)
         if incarnation and host in (None, where):

@@ -1,4 +1,4 @@
-"""`gridq down`: end the `gridq up` of a home folder, and see that nothing of it is left."""
+"""`gridq down`: stop the `gridq up` of a home folder, and make sure that nothing of it is left."""
 
 from __future__ import annotations
 
@@ -10,44 +10,45 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gridq.config.home import GRID, running
+from gridq.config.home import GRID, read_running_record
 from workers.machine.run_records import read_process_start
-from workers.supervisor.deployment import BEYOND_DRAIN
+from workers.supervisor.deployment import DRAIN_MARGIN_SECONDS
 
-BEYOND_WORKERS = 30.0
-"""Seconds beyond the workers' end that routers, Flower and the server may take together."""
-LAST_WORD = 10.0
-"""Seconds that whoever is left may take to end by itself."""
+STOP_MARGIN_SECONDS = 30.0
+"""Time after the workers' drain in which routers, Flower and the server must stop."""
+LEFT_OVER_SECONDS = 10.0
+"""Time in which processes that are left may end by themselves."""
 
 
-def stop_grid(home: Path, *, quickly: bool = False) -> dict[str, Any]:
-    """End it and wait: `pid` (None: none ran), `parts` that ended, `killed`: what had to be killed.
+def stop_grid(home: Path, *, now: bool = False) -> dict[str, Any]:
+    """Stop the grid and wait. Return `pid` (None: none ran), the `parts` stopped, and those that were `killed`.
+    `now`: do not wait for the drain.
 
-    Processes are ended by their ids, each only if it is still the one that began when the record says.
+    A process is signalled only if it started when the record says: another process may have got its id.
     """
-    state = running(home, GRID)
+    state = read_running_record(home, GRID)
     if state is None:
-        state = _left_behind(home)
-        return {"pid": None, "parts": [], "killed": _see_off(_alive(state), LAST_WORD)}
+        state = _read_stale_record(home)
+        return {"pid": None, "parts": [], "killed": _wait_or_kill(_list_alive(state), LEFT_OVER_SECONDS)}
     pid, began = state["pid"], time.monotonic()
     parts = state["parts"]
     _signal(state, signal.SIGTERM)
-    hurry_at = began if quickly else began + state["drain"] + BEYOND_DRAIN + BEYOND_WORKERS
+    hurry_at = began if now else began + state["drain"] + DRAIN_MARGIN_SECONDS + STOP_MARGIN_SECONDS
     hurried = False
     while read_process_start(pid) == state["born"]:
-        parts = (running(home, GRID) or {}).get("parts", parts)
+        parts = (read_running_record(home, GRID) or {}).get("parts", parts)
         if time.monotonic() > hurry_at and not hurried:
             _signal(state, signal.SIGTERM)
-            hurried, hurry_at = True, time.monotonic() + BEYOND_WORKERS
+            hurried, hurry_at = True, time.monotonic() + STOP_MARGIN_SECONDS
         elif time.monotonic() > hurry_at:
             _signal(state, signal.SIGKILL)
         time.sleep(0.05)
-    killed = _see_off(_alive({"parts": parts}), LAST_WORD)
+    killed = _wait_or_kill(_list_alive({"parts": parts}), LEFT_OVER_SECONDS)
     return {"pid": pid, "parts": [part["name"] for part in parts], "killed": killed}
 
 
-def _left_behind(home: Path) -> dict[str, Any]:
-    """The record of one that was killed; its parts end by themselves."""
+def _read_stale_record(home: Path) -> dict[str, Any]:
+    """Read the record of a `gridq up` that was killed; its parts end by themselves."""
     try:
         found = json.loads((home / f"{GRID}.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -57,18 +58,18 @@ def _left_behind(home: Path) -> dict[str, Any]:
 
 
 def _is_part(part: Any) -> bool:
-    """Whether a record's part is one that this program writes; whatever else stands there is nobody's."""
+    """Return whether a record's part has the shape that `gridq up` writes."""
     return isinstance(part, dict) and "name" in part and "born" in part and isinstance(part.get("pid"), int)
 
 
-def _alive(state: dict[str, Any]) -> list[dict[str, Any]]:
+def _list_alive(state: dict[str, Any]) -> list[dict[str, Any]]:
     return [part for part in state["parts"] if part["pid"] and read_process_start(part["pid"]) == part["born"]]
 
 
-def _see_off(parts: list[dict[str, Any]], within: float) -> list[str]:
-    """Wait for processes to end, then kill them; who had to be killed."""
+def _wait_or_kill(parts: list[dict[str, Any]], within: float) -> list[str]:
+    """Wait for processes to end, then kill the rest. Return those that were killed."""
     until = time.monotonic() + within
-    while (left := _alive({"parts": parts})) and time.monotonic() < until:
+    while (left := _list_alive({"parts": parts})) and time.monotonic() < until:
         time.sleep(0.05)
     for part in left:
         _signal(part, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`gridq worker`: one worker for each seat of this machine, kept running until it is told to stop."""
+"""`gridq worker`: run a worker for each seat of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gridq.config.home import GRID, WORKER, held
+from gridq.config.home import GRID, WORKER, is_locked
 from gridq.config.settings import Settings, settings
 from gridq.errors import GridError
 from gridq.profiles import profile
@@ -22,67 +22,67 @@ def run(
     config: Settings,
     names: Sequence[str],
     *,
-    say: Callable[[str], None],
-    found: Callable[[ProbeResult], None],
-    ready: Callable[[dict[str, Any]], None],
+    report: Callable[[str], None],
+    on_found: Callable[[ProbeResult], None],
+    on_ready: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Serve the seats called `names`, or all, until a signal: SIGINT or SIGTERM drains and ends, SIGHUP reads
-    the settings and the seats file again.
+    """Serve the seats called `names`, or all, until a signal. SIGINT and SIGTERM drain and stop, SIGHUP reloads the
+    settings and the seats file.
 
-    `found` gets what the probes found, `ready` what runs once it is live. AlreadyRunning: a `gridq worker` or
-    `gridq up` has this home. BrokerError: the server cannot be used.
+    `on_found` gets the result of the probes, `on_ready` the status once all seats are live. AlreadyRunning: a
+    `gridq worker` or `gridq up` runs in this home. BrokerError: the server cannot be used.
     """
-    if held(config.home, GRID):
+    if is_locked(config.home, GRID):
         raise make_already_running_error(config.home, GRID)
     with connect(config.broker_url.get_secret_value(), name="gridq-worker", retry=False) as look:
-        await_server(look, say)
-    with Deployment(config, WORKER, say) as machine:
-        seats = probe_machine(config, profile.load(config.profiles))
-        found(seats)
+        await_server(look, report)
+    with Deployment(config, WORKER, report) as machine:
+        seats = probe_machine(config, profile.load_profiles(config.profiles))
+        on_found(seats)
         machine.missing = seats.missing
         for seat in seats.select(names):
             machine.add_seat(seat)
-        came = machine.wait_until_live()
-        if not came:
-            ready(machine.status())
-        while not any(number in STOP_SIGNALS for number in came):
-            if signal.SIGHUP in came:
-                reload(machine, names)
-            came = machine.keep()
-        say("Stopping: workers finish what they run; the same signal again is quicker")
+        received = machine.wait_until_live()
+        if not received:
+            on_ready(machine.status())
+        while not any(number in STOP_SIGNALS for number in received):
+            if signal.SIGHUP in received:
+                reload_seats(machine, names)
+            received = machine.run_once()
+        report("Stopping: workers finish their stages. Repeat the signal to stop at once")
 
 
-def reload(machine: Deployment, names: Sequence[str]) -> None:
-    """Read settings and seats again: start, stop and start anew what has changed, and leave the rest alone.
+def reload_seats(machine: Deployment, names: Sequence[str]) -> None:
+    """Reload the settings and the seats file: start, stop and restart the workers that this concerns.
 
-    Where they cannot be used, that is said, and all goes on as it was.
+    If they are invalid, report it and change nothing.
     """
     settings.cache_clear()
     try:
         config = settings()
-        found = probe_machine(config, profile.load(config.profiles))
+        found = probe_machine(config, profile.load_profiles(config.profiles))
         wanted = {seat.name: seat for seat in found.select(names)}
     except GridError as exc:
-        machine.say(f"Not reloaded, all goes on as it was: {exc}")
+        machine.report(f"Not reloaded, nothing has changed: {exc}")
         return
-    all_anew = config.model_dump() != machine.config.model_dump()
+    restart_all = config.model_dump() != machine.config.model_dump()
     machine.configure(config)
     machine.missing = found.missing
-    done: dict[str, list[str]] = {"started": [], "stopped": [], "started anew": []}
+    done: dict[str, list[str]] = {"started": [], "stopped": [], "restarted": []}
     for part, seat in machine.seats().items():
         if seat.name not in wanted:
             machine.supervisor.remove(part)
             done["stopped"].append(seat.name)
-        elif all_anew or _differ(seat, wanted[seat.name]) or machine.supervisor.children[part].given_up:
+        elif restart_all or _differ(seat, wanted[seat.name]) or machine.supervisor.children[part].gave_up_reason:
             machine.replace_seat(wanted[seat.name])
-            done["started anew"].append(seat.name)
+            done["restarted"].append(seat.name)
     served = {seat.name for seat in machine.seats().values()}
     for name in wanted.keys() - served:
         machine.replace_seat(wanted[name])  # it may still be stopping
         done["started"].append(name)
-    machine.note()
-    told = [f"{what} {', '.join(sorted(who))}" for what, who in done.items() if who]
-    machine.say(f"Reloaded: {'; '.join(told) or 'nothing has changed'}")
+    machine.write_record()
+    changes = [f"{what} {', '.join(sorted(names))}" for what, names in done.items() if names]
+    machine.report(f"Reloaded: {'; '.join(changes) or 'nothing has changed'}")
 
 
 def _differ(one: Seat, other: Seat) -> bool:

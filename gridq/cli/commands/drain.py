@@ -1,4 +1,4 @@
-"""`gridq drain`: an operator takes a live seat out of work, and puts it back."""
+"""Take a live seat out of work, and put it back: `gridq drain`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.completion import seat_names
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.grid import client_of
-from gridq.cli.output import echo_json
+from gridq.cli.completion import complete_seat_names
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.grid import open_broker_client
+from gridq.cli.output import format_count, print_json
 from gridq.errors import NoLiveSeat, WaitTimeout
 
 if TYPE_CHECKING:
@@ -19,94 +19,99 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-OBEYED = 10.0
-"""Seconds within which a live seat obeys; its worker renews each second."""
+CONFIRM_TIMEOUT_SECONDS = 10.0
+"""The time within which a live seat confirms the change; its worker renews its lease every second."""
 
 
-@app.command(epilog=EXITS, short_help="Let a seat take nothing more, until --undo.")
+@app.command(epilog=EPILOG, short_help="Stop a seat from taking work, until --undo.")
 def drain(
     seat: Annotated[
         str,
         typer.Argument(
             metavar="SEAT",
-            help="The seat, as machine.name; its name alone where only one is called so.",
-            autocompletion=seat_names,
+            help="Seat, as machine.name; the name alone if it is unique.",
+            autocompletion=complete_seat_names,
             show_default=False,
         ),
     ],
-    undo: Annotated[bool, typer.Option("--undo", help="Let it take work again.")] = False,
-    json: AsJson = False,
-    debug: Debug = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the seat take work again.")] = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
-    """Let a live seat take nothing more: what runs on it goes on, what waits goes to others. It holds though
-    the worker is restarted, until --undo. A seat of this name that is not live is not drained.
+    """Stop a live seat from taking work. Running stages finish, waiting ones go to other seats.
 
-    What only this seat could do waits, and is refused to new jobs.
+    The seat stays drained, even across restarts of its worker, until you run the command with --undo. Stages
+    that only this seat can run wait, and new jobs that need it are refused.
     """
     from gridq.config.settings import settings
 
-    with client_of(settings()) as client:
+    with open_broker_client(settings()) as client:
         live = [each.seat for each in client.workers()]
-        name = seat if undo and _drained(client, seat) else resolve(live, seat)
-        _tell(client, name, undo)
-        busy = _obeyed(client, name)
+        name = seat if undo and _is_drained(client, seat) else resolve_seat(live, seat)
+        _set_drained(client, name, drained=not undo)
+        busy = _await_confirmation(client, name)
     if json:
-        echo_json({"seat": name, "drained": not undo, "busy": busy})
+        print_json({"seat": name, "drained": not undo, "busy": busy})
     elif undo:
         typer.echo(f"{name} takes work again")
     else:
-        typer.echo(f"{name} takes nothing more until: gridq drain {name} --undo")
+        typer.echo(f"{name} takes no more work until: gridq drain {name} --undo")
         if busy:
-            typer.echo(f"{busy} stage{'' if busy == 1 else 's'} still run there", err=True)
+            typer.echo(f"{format_count(busy, 'stage')} still running there", err=True)
 
 
-def _drained(client: BrokerClient, seat: str) -> bool:
+def _is_drained(client: BrokerClient, seat: str) -> bool:
     from gridq.store.connection import translated
 
     with translated(client.url):
         return bool(client.redis.exists(client.keys("drain", seat)))
 
 
-def _tell(client: BrokerClient, seat: str, undo: bool) -> None:
+def _set_drained(client: BrokerClient, seat: str, *, drained: bool) -> None:
     from gridq.seats import registry
     from gridq.store.connection import translated
 
     with translated(client.url):
-        if undo:
-            registry.undrain(client.redis, client.keys, seat)
-        else:
+        if drained:
             registry.drain(client.redis, client.keys, seat)
+        else:
+            registry.undrain(client.redis, client.keys, seat)
 
 
-def resolve(live: list[str], given: str) -> str:
-    """The id of the one of the `live` seats that `given` means. NoLiveSeat: none, or several, are."""
-    if given in live:
-        return given
-    called = [seat for seat in live if seat.partition(".")[2] == given]
-    if len(called) == 1:
-        return called[0]
-    near = called or difflib.get_close_matches(given, live, 3, 0.6)
-    few = f"{len(called)} live seats are called {given!r}" if called else f"No live seat is called {given!r}"
+def resolve_seat(live: list[str], name: str) -> str:
+    """Return the id of the one of the `live` seats that has this id or name.
+
+    Raises NoLiveSeat if no seat has it, or several have.
+    """
+    if name in live:
+        return name
+    matches = [seat for seat in live if seat.partition(".")[2] == name]
+    if len(matches) == 1:
+        return matches[0]
+    similar = matches or difflib.get_close_matches(name, live, 3, 0.6)
     raise NoLiveSeat(
-        few,
+        f"{len(matches)} live seats are called {name!r}" if matches else f"No live seat is called {name!r}",
         {
-            "path": given,
-            "expected": "one of " + ", ".join(live) if live else "a live seat, and there is none",
-            "fix": "name it in full: " + " or ".join(near) if near else "look with: gridq seats",
+            "path": name,
+            "expected": "one of " + ", ".join(live) if live else "a live seat, but no seat is live",
+            "fix": "use the full name: " + " or ".join(similar) if similar else "list the seats: gridq seats",
         },
     )
 
 
-def _obeyed(client: BrokerClient, name: str) -> int:
-    """How many stages run on the seat, once it is seen to obey; it may have gone meanwhile."""
-    until = time.monotonic() + OBEYED
+def _await_confirmation(client: BrokerClient, name: str) -> int:
+    """Wait until the seat follows the change or is gone, and return how many stages still run on it.
+
+    Raises WaitTimeout if neither happens within CONFIRM_TIMEOUT_SECONDS.
+    """
+    deadline = time.monotonic() + CONFIRM_TIMEOUT_SECONDS
     while True:
         seat = next((each for each in client.workers() if each.seat == name), None)
-        if seat is None or seat.obeys:
+        if seat is None or seat.drain_acknowledged:
             return 0 if seat is None else seat.busy
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise WaitTimeout(
-                f"The seat {name} has not obeyed yet",
-                {"reason": "its worker does not renew", "fix": "look at it with: gridq seats"},
+                f"The seat {name} has not confirmed the change yet",
+                {"reason": "its worker does not renew its lease", "fix": "check its state: gridq seats"},
             )
         time.sleep(0.1)

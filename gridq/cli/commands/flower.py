@@ -1,4 +1,4 @@
-"""`gridq flower`: Flower, fitted to the grid."""
+"""Run Flower, adapted to the grid: `gridq flower`."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, INTERRUPTED, AsJson, Debug
-from gridq.cli.output import echo_json
+from gridq.cli.exit_codes import EPILOG, INTERRUPTED, DebugOption, JsonOption
+from gridq.cli.output import print_json
 from gridq.config.urls import is_loopback
 from gridq.errors import ConfigError
 
 app = typer.Typer()
 
 
-@app.command(epilog=EXITS, short_help="Show the grid in a browser, with Flower.")
+@app.command(epilog=EPILOG, short_help="Watch the grid in a browser, with Flower.")
 def flower(
     *,
     address: Annotated[
-        str, typer.Option("--address", metavar="HOST", help="Where to listen.")
+        str, typer.Option("--address", metavar="HOST", help="Address to listen on.")
     ] = "127.0.0.1",
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", min=0, max=65535, help="Without it 5555, or a free one where that is taken.",
+            "--port", min=0, max=65535, help="Port to listen on. Default: 5555, or a free port if 5555 is taken.",
             show_default=False,
         ),
     ] = None,
@@ -37,19 +37,21 @@ def flower(
         typer.Option(
             "--public-url",
             metavar="URL",
-            help="Where a proxy shows it, such as https://grid.example.com/flower.",
+            help="URL at which a proxy serves it, such as https://grid.example.com/flower.",
             show_default=False,
         ),
     ] = None,
     control: Annotated[
-        bool, typer.Option("--control", help="Let Flower cancel jobs and stop workers; else it only shows.")
+        bool, typer.Option("--control", help="Let users cancel jobs and stop workers. Default: read only.")
     ] = False,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:  # fmt: skip
-    """Run Flower until SIGTERM or Ctrl-C: the workers, the queues, each job and stage, in a browser.
+    """Run Flower until SIGTERM or Ctrl-C.
 
-    The user is `gridq`; the password stands in the file that is printed at the start.
+    It shows the workers, the queues, and every job and stage in a browser.
+
+    Log in as the user `gridq`. The password is in the file that is printed at the start.
     """
     from gridq.config import flower_login
     from gridq.config.settings import settings
@@ -57,37 +59,45 @@ def flower(
     from gridq.store.connection import connect
     from gridq.store.readiness import AWAY, await_server
 
-    parent_watch.watch()
+    parent_watch.end_with_parent()
     config = settings()
-    path = _path_of(public_url)
-    with connect(config.broker_url.get_secret_value(), name="gridq-flower", retry=False) as look:
-        await_server(look, away=AWAY if parent_watch.supervised() else 0.0)
+    path = _get_url_path(public_url)
+    with connect(config.broker_url.get_secret_value(), name="gridq-flower", retry=False) as probe:
+        await_server(probe, away=AWAY if parent_watch.is_supervised() else 0.0)
 
-    flower_login.password(config)  # told now, and not by Flower in the midst of its options
+    flower_login.read_password(config)  # fail here, not while Flower parses its options
     from gridq.messaging import flower_app
 
-    def listening(scheme: str, at: int) -> None:
-        own = f"{scheme}://{f'[{address}]' if ':' in address else address}:{at}"
-        url, file = public_url or own, str(flower_login.password_file(config))
+    def announce(scheme: str, actual_port: int) -> None:
+        local_url = f"{scheme}://{f'[{address}]' if ':' in address else address}:{actual_port}"
+        url, file = public_url or local_url, str(flower_login.get_password_file(config))
         if json:
-            echo_json(
-                {"url": url, "address": address, "port": at, "user": flower_login.USER, "password_file": file}
+            print_json(
+                {
+                    "url": url,
+                    "address": address,
+                    "port": actual_port,
+                    "user": flower_login.USER,
+                    "password_file": file,
+                }
             )
         else:
-            notes = [f"listening at {own}"] if public_url else []
+            notes = [f"listening at {local_url}"] if public_url else []
             notes += (
-                [f"port {flower_login.PORT} is taken"] if port is None and at != flower_login.PORT else []
+                [f"port {flower_login.PORT} is taken"]
+                if port is None and actual_port != flower_login.PORT
+                else []
             )
             note = f" ({', '.join(notes)})" if notes else ""
             typer.echo(f"Flower: {url}{note}, user {flower_login.USER}, password in {file}")
         if scheme == "http" and not is_loopback(address) and not (public_url or "").startswith("https://"):
             typer.echo(
-                "warning: the password crosses the network unencrypted; put a proxy with TLS before it, or "
-                "set FLOWER_CERTFILE and FLOWER_KEYFILE",
+                "warning: the password crosses the network unencrypted. Put a proxy with TLS in front, or set "
+                "FLOWER_CERTFILE and FLOWER_KEYFILE",
                 err=True,
             )
 
-    arguments = [f"--address={address}", f"--port={_port(address) if port is None else port}"]
+    arguments = [f"--address={address}", f"--port={_choose_port(address) if port is None else port}"]
     if path:
         arguments.append(f"--url-prefix={path}")
     spec = find_spec("broker_config.flowerconfig")
@@ -95,17 +105,17 @@ def flower(
     assert spec.origin is not None
     code = 0
     try:
-        flower_app.serve(arguments, control=control, listening=listening, conf=spec.origin)
+        flower_app.serve(arguments, control=control, on_listening=announce, conf=spec.origin)
     except KeyboardInterrupt:
         code = INTERRUPTED
-    # One of Flower's threads may wait for a server that is gone, and Python would wait for the thread.
+    # Exit at once: one of Flower's threads may wait for a server that is gone, and Python waits for threads.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _port(address: str) -> int:
-    """Flower's own port, or 0 for any where it is taken."""
+def _choose_port(address: str) -> int:
+    """Return Flower's default port, or 0 (any free port) if it is taken."""
     from gridq.config.flower_login import PORT
 
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -118,14 +128,17 @@ def _port(address: str) -> int:
     return PORT
 
 
-def _path_of(url: str | None) -> str:
-    """The path in a public URL, without its slashes."""
+def _get_url_path(url: str | None) -> str:
+    """Return the path of a public URL, without slashes at its ends.
+
+    Raises ConfigError if it is not the URL of a page.
+    """
     if url is None:
         return ""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.netloc or parts.query or parts.fragment:
         raise ConfigError(
-            "--public-url is not the address of a page",
-            {"path": "--public-url", "expected": "such as https://grid.example.com/flower"},
+            "--public-url is not the URL of a page",
+            {"path": "--public-url", "expected": "a URL such as https://grid.example.com/flower"},
         )
     return parts.path.strip("/")

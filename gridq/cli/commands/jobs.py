@@ -1,4 +1,4 @@
-"""`gridq jobs`, `gridq job` and `gridq cancel`."""
+"""List, show and cancel jobs: `gridq jobs`, `gridq job`, `gridq cancel`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from gridq.cli.output import (
     format_local_time,
     format_money,
     format_span,
+    label_stage,
     make_console,
     make_table,
     print_json,
 )
-from gridq.protocol.money import total
+from gridq.protocol.money import sum_costs
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-TABLE = 200
-"""Stages of one job shown at most; `--json` has all."""
+MAX_STAGES = 200
+"""The most stages in the table of one job; `--json` has all."""
 
 
-@app.command(epilog=EPILOG, short_help="List the jobs that are known.")
+@app.command(epilog=EPILOG, short_help="List jobs, newest first.")
 def jobs(
     *,
     state: Annotated[
@@ -40,17 +41,17 @@ def jobs(
         typer.Option(
             "--state",
             metavar="STATE",
-            help="Only those in it: queued, running, done, failed, cancelled or expired.",
+            help="Only jobs in this state: queued, running, done, failed, cancelled or expired.",
             autocompletion=complete_states,
             show_default=False,
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of jobs.")] = 20,
     grid: GridOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """List the jobs, the latest first: those that wait or run, and those whose result is still kept."""
+    """List jobs, newest first: those that wait or run, and those whose result has not expired yet."""
     config = load_settings(grid)
     with open_client(config) as client:
         found = client.jobs(limit, state)
@@ -59,33 +60,41 @@ def jobs(
         return
     if not found:
         which = f" {state}" if state else ""
-        typer.echo(f"No{which} job is known at {describe_grid(config)}", err=True)
+        typer.echo(f"No{which} jobs at {describe_grid(config)}", err=True)
         return
-    make_console().print(jobs_table(found))
+    make_console().print(make_jobs_table(found))
 
 
-def jobs_table(found: list[JobSummary]) -> Table:
-    """One row for each job; its agent only where one of them has another than the default."""
-    agents = any(one.agent != "default" or one.priority != "interactive" for one in found)
-    columns = ("job", "name", "state", "steps", *(("agent",) if agents else ()), "ago", "took")
+def make_jobs_table(found: list[JobSummary]) -> Table:
+    """Return a table with one row for each job. The agent has a column only if one is not the default."""
+    has_agents = any(summary.agent != "default" or summary.priority != "interactive" for summary in found)
+    columns = ("job", "name", "state", "steps", *(("agent",) if has_agents else ()), "ago", "took")
     table = make_table(*columns, numbers=("steps", "ago", "took"), keep_first=True, gap=1)
     now = time.time()
-    for one in found:
-        steps = f"{one.steps - one.left}/{one.steps}" if one.steps else "-"
-        taken = format_duration(max((one.ended or now) - one.submitted, 0) * 1000)
-        agent = one.agent if one.priority == "interactive" else f"{one.agent} ({one.priority})"
-        who = (agent,) if agents else ()
-        table.add_row(one.job, one.name, str(one.state), steps, *who, format_span(now - one.submitted), taken)
+    for summary in found:
+        steps = f"{summary.steps - summary.left}/{summary.steps}" if summary.steps else "-"
+        agent = (
+            summary.agent if summary.priority == "interactive" else f"{summary.agent} ({summary.priority})"
+        )
+        table.add_row(
+            summary.job,
+            summary.name,
+            str(summary.state),
+            steps,
+            *((agent,) if has_agents else ()),
+            format_span(now - summary.submitted),
+            format_duration(max((summary.ended or now) - summary.submitted, 0) * 1000),
+        )
     return table
 
 
-@app.command(epilog=EPILOG, short_help="Show one job: its stages and where their time went.")
+@app.command(epilog=EPILOG, short_help="Show one job: its stages and where the time went.")
 def job(
     id: Annotated[
         str,
         typer.Argument(
             metavar="ID",
-            help="The job's id, or the beginning of it.",
+            help="Job id, or the beginning of it.",
             autocompletion=complete_job_ids,
             show_default=False,
         ),
@@ -94,10 +103,12 @@ def job(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show one job: when it came and how it stands, its stages with who ran them and how long they waited and
-    ran, the same drawn on one time axis, and the error where it ended with one.
+    """Show one job: its state, its stages, which seats ran them, how long each one waited and ran, and its
+    error.
+
+    The times are drawn on one axis, too.
     """
-    from gridq.cli.waterfall import waterfall
+    from gridq.cli.waterfall import draw_waterfall
 
     with open_client(load_settings(grid)) as client:
         id = client.find(id)
@@ -107,56 +118,52 @@ def job(
         print_json({**view.to_json(), "waits_for": waits_for})
         return
     out = make_console()
-    for line in header(view):
+    for line in format_header(view):
         typer.echo(line)
     if waits_for:
         typer.echo(f"waits for {to_one_line(waits_for)}")
     if view.stages:
         typer.echo()
-        out.print(stages_table(view))
-        if len(view.stages) > TABLE:
-            typer.echo(f"and {len(view.stages) - TABLE} more; --json has all")
-    drawing = waterfall(view, out.width)
+        out.print(make_stages_table(view))
+        if len(view.stages) > MAX_STAGES:
+            typer.echo(f"and {len(view.stages) - MAX_STAGES} more; --json shows all")
+    drawing = draw_waterfall(view, out.width)
     if drawing:
         typer.echo()
         for line in drawing:
             typer.echo(line)
     if view.error is not None:
         typer.echo()
-        for line in error_lines(view.error):
+        for line in format_error(view.error):
             typer.echo(line)
 
 
-def header(view: JobView) -> list[str]:
-    """What is to be said of a job as a whole, in lines."""
-    counted = "stages" if view.ended is None or view.state == "done" else "steps"
-    end = view.ended or view.now
-    ended = f", ended {format_local_time(view.ended)}" if view.ended else ""
+def format_header(view: JobView) -> list[str]:
+    """Return the lines about a job as a whole: its name, agent, state, times and cost."""
+    unit = "stages" if view.ended is None or view.state == "done" else "steps"
     lines = [
         f"job       {view.job}",
         f"name      {to_one_line(view.name) or '-'}",
         f"agent     {view.agent or '-'}, {view.priority}",
-        f"state     {view.state}, {view.done} of {view.of} {counted}",
+        f"state     {view.state}, {view.done} of {view.of} {unit}",
     ]
     if view.submitted:
-        after = format_duration(max(end - view.submitted, 0) * 1000)
-        lines.append(
-            f"submitted {format_local_time(view.submitted)}{ended}, {after} {'in all' if view.ended else 'so far'}"
-        )
+        took = format_duration(max((view.ended or view.now) - view.submitted, 0) * 1000)
+        ended = f"ended {format_local_time(view.ended)}, {took} in all" if view.ended else f"{took} so far"
+        lines.append(f"submitted {format_local_time(view.submitted)}, {ended}")
     if view.deadline and not view.ended:
-        lines.append(f"deadline  {format_local_time(view.deadline)}, in {format_span(view.deadline - view.now)}")
+        left = format_span(view.deadline - view.now)
+        lines.append(f"deadline  {format_local_time(view.deadline)}, in {left}")
     tokens_in, tokens_out = (sum(getattr(row, n) for row in view.rows) for n in ("tokens_in", "tokens_out"))
-    spent = total(row.micro_dollars for row in view.rows)
+    spent = sum_costs(row.micro_dollars for row in view.rows)
     if tokens_in or tokens_out or spent:
-        cost = "no price known" if spent is None else format_money(spent)
+        cost = "price unknown" if spent is None else format_money(spent)
         lines.append(f"used      {tokens_in} tokens in, {tokens_out} out, {cost}")
     return lines
 
 
-def stages_table(view: JobView) -> Table:
-    """One row for each stage: where it stands, who has it, how long it waited and ran, how often it was
-    tried.
-    """
+def make_stages_table(view: JobView) -> Table:
+    """Return a table with one row for each stage: its state, its seat or queue, its times and its attempts."""
     table = make_table(
         "#",
         "stage",
@@ -165,54 +172,44 @@ def stages_table(view: JobView) -> Table:
         "wait",
         "run",
         "tokens",
-        "tries",
-        numbers=("#", *_NUMBERS),
+        "attempts",
+        numbers=("#", "wait", "run", "tokens"),
         gap=1,
     )
-    for number, stage in enumerate(view.stages[:TABLE], 1):
+    for number, stage in enumerate(view.stages[:MAX_STAGES], 1):
         table.add_row(
             str(number),
-            named(stage),
+            label_stage(stage.path, stage.stage),
             str(stage.state),
-            stage.seat or place(stage),
+            stage.seat or format_queue(stage),
             format_duration(stage.wait_ms) if stage.wait_ms is not None else "",
             format_duration(stage.run_ms) if stage.run_ms is not None else "",
             f"{stage.tokens_in}+{stage.tokens_out}" if stage.tokens_in or stage.tokens_out else "",
-            tries(stage),
+            format_attempts(stage),
         )
     return table
 
 
-def place(stage: StageView) -> str:
-    """The queue of a stage, and of how many."""
+def format_queue(stage: StageView) -> str:
+    """Format the queue that a stage waits in: `llm:opus (of 3)` if it has fallbacks."""
     return f"{stage.queue} (of {len(stage.links)})" if stage.links else stage.queue
 
 
-def tries(stage: StageView) -> str:
-    """`4 (1 failed, 1 lost, 1 died)`: the attempts, where there were several, and those that went wrong."""
+def format_attempts(stage: StageView) -> str:
+    """Format the attempts, `4 (1 failed, 1 lost, 1 died)`; empty for one attempt that did not fail."""
     counts = ((stage.failures, "failed"), (stage.losses, "lost"), (stage.deaths, "died"))
-    wrong = ", ".join(f"{count} {what}" for count, what in counts if count)
-    if not wrong:
+    unsuccessful = ", ".join(f"{count} {outcome}" for count, outcome in counts if count)
+    if not unsuccessful:
         return str(stage.attempts) if stage.attempts > 1 else ""
-    return f"{stage.attempts} ({wrong})"
+    return f"{stage.attempts} ({unsuccessful})"
 
 
-COUNTED = {"attempts": "attempt", "failures": "failure", "losses": "loss", "deaths": "death"}
-"""What an error says of the attempts of its stage, and one of each."""
-
-_NUMBERS = ("wait", "run", "tokens")
+_COUNTS = {"attempts": "attempt", "failures": "failure", "losses": "loss", "deaths": "death"}
+"""Counts in the details of an error → their singular."""
 
 
-def named(stage: StageView) -> str:
-    """A stage's name after the branch or binding it stands in: `summary/llm_chat`."""
-    from gridq.telemetry.narration import enclosing_name
-
-    place = enclosing_name(stage.path)
-    return f"{place}/{stage.stage}" if place else stage.stage
-
-
-def error_lines(record: dict[str, Any]) -> list[str]:
-    """An error's record in lines: what, where, why, and what helps."""
+def format_error(record: dict[str, Any]) -> list[str]:
+    """Return the lines about an error's record: what happened, where, why, and how to fix it."""
     details = record.get("details") or {}
     lines = [f"error     {record.get('code')}: {to_one_line(str(record.get('message', '')))}"]
     for key, label in (
@@ -225,20 +222,20 @@ def error_lines(record: dict[str, Any]) -> list[str]:
     ):
         if details.get(key):
             lines.append(f"{label:9} {to_one_line(str(details[key]))}")
-    known = {name: details[name] for name in COUNTED if isinstance(details.get(name), int)}
-    counts = [f"{count} {COUNTED[name] if count == 1 else name}" for name, count in known.items()]
+    numbers = {name: details[name] for name in _COUNTS if isinstance(details.get(name), int)}
+    counts = [f"{count} {_COUNTS[name] if count == 1 else name}" for name, count in numbers.items()]
     if counts:
         lines.append(f"{'after':9} {', '.join(counts)}")
     return lines
 
 
-@app.command(epilog=EPILOG, short_help="Cancel jobs, wherever they stand.")
+@app.command(epilog=EPILOG, short_help="Cancel jobs, queued or running.")
 def cancel(
     ids: Annotated[
         list[str],
         typer.Argument(
             metavar="ID…",
-            help="The jobs' ids, or the beginnings of them.",
+            help="Job ids, or the beginnings of them.",
             autocompletion=complete_job_ids,
             show_default=False,
         ),
@@ -247,31 +244,34 @@ def cancel(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Cancel jobs: what runs of them is stopped, what waits is dropped. One that has ended stays as it is.
+    """Cancel jobs.
 
-    Every id is tried; exit code 5 where one of them is not known, 2 where one is the beginning of several.
+    Running stages are stopped, waiting ones are dropped. Jobs that have ended stay as they are.
+
+    All ids are processed, even if one is wrong. The exit code is then 5 for an unknown id, or 2 for an id
+    that several jobs begin with.
     """
     from gridq.errors import AmbiguousJob, JobNotFound
 
-    told: dict[str, str] = {}
-    unknown: list[JobNotFound | AmbiguousJob] = []
+    outcomes: dict[str, str] = {}
+    errors: list[JobNotFound | AmbiguousJob] = []
     with open_client(load_settings(grid)) as client:
-        for given in ids:
-            id = given
+        for prefix in ids:
+            id = prefix
             try:
-                id = client.find(given)
-                told[id] = "cancelled" if client.cancel(id) else "ended before"
+                id = client.find(prefix)
+                outcomes[id] = "cancelled" if client.cancel(id) else "ended before"
             except (JobNotFound, AmbiguousJob) as exc:
-                told[id] = "unknown" if isinstance(exc, JobNotFound) else "ambiguous"
-                unknown.append(exc)
-            if told[id] == "ended before":
-                told[id] = f"ended before: {client.status(id) or 'gone'}"
+                outcomes[id] = "unknown" if isinstance(exc, JobNotFound) else "ambiguous"
+                errors.append(exc)
+            if outcomes[id] == "ended before":
+                outcomes[id] = f"ended before: {client.status(id) or 'gone'}"
     if json:
-        print_json([{"job": id, "outcome": outcome} for id, outcome in told.items()])
+        print_json([{"job": id, "outcome": outcome} for id, outcome in outcomes.items()])
     else:
-        for id, outcome in told.items():
+        for id, outcome in outcomes.items():
             typer.echo(f"{id}  {outcome}")
-    for error in unknown:
+    for error in errors:
         print_error(error)
-    if unknown:
-        raise typer.Exit(max(map(get_exit_code, unknown)))
+    if errors:
+        raise typer.Exit(max(map(get_exit_code, errors)))

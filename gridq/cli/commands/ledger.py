@@ -1,4 +1,4 @@
-"""`gridq ledger`: every attempt and what it cost, and whether the counters agree."""
+"""Export the ledger, and verify the grid's counters against it: `gridq ledger`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.exit_codes import BREACH, EXITS, AsJson, Debug, one_line
-from gridq.cli.grid import client_of
-from gridq.cli.inputs import instant_of
-from gridq.cli.output import echo_json
-from gridq.protocol.money import dollars
+from gridq.cli.exit_codes import BREACH, EPILOG, DebugOption, JsonOption, to_one_line
+from gridq.cli.grid import open_broker_client
+from gridq.cli.inputs import parse_instant
+from gridq.cli.output import format_count, print_json
+from gridq.protocol.money import format_dollars
 
 if TYPE_CHECKING:
     from gridq.limits.verification import Difference, Verified
@@ -21,8 +21,8 @@ app = typer.Typer()
 ledger = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Every attempt and what it cost, and whether the counters agree.",
-    epilog=EXITS,
+    help="Export the ledger of all attempts, and verify the counters.",
+    epilog=EPILOG,
 )
 app.add_typer(ledger, name="ledger")
 
@@ -31,7 +31,7 @@ Since = Annotated[
     typer.Option(
         "--since",
         metavar="TIME",
-        help="From then on: 2026-11-01, 2026-11-01T08:00, or so long ago: 12h, 7d.",
+        help="Start at this time (2026-11-01, 2026-11-01T08:00), or so long ago (12h, 7d).",
         show_default=False,
     ),
 ]
@@ -39,78 +39,81 @@ Since = Annotated[
 
 Until = Annotated[
     str | None,
-    typer.Option("--until", metavar="TIME", help="Up to then, in the same form.", show_default=False),
+    typer.Option("--until", metavar="TIME", help="End at this time, in the same form.", show_default=False),
 ]
 """The option `--until`."""
 
 
-@ledger.command(epilog=EXITS, short_help="Print the ledger, one JSON object a line.")
-def export(since: Since = None, until: Until = None, json: AsJson = False, debug: Debug = False) -> None:
-    """Print the ledger as ndjson, the earliest entry first: one JSON object a line, with or without --json.
-    It is read page by page, so it may be of any length. No prompt, input or answer stands in it.
+@ledger.command(epilog=EPILOG, short_help="Print the ledger, one JSON object per line.")
+def export(
+    since: Since = None, until: Until = None, json: JsonOption = False, debug: DebugOption = False
+) -> None:
+    """Print the ledger as NDJSON, oldest entry first: one JSON object per line, with or without --json.
+
+    The ledger is read page by page, so it may have any length. It holds no prompt, input or answer.
     """
     from gridq.config.settings import settings
     from gridq.limits import ledger as entries
-    from gridq.limits.accounts import zone_of
+    from gridq.limits.accounts import read_zone
     from gridq.store.connection import now_ms, translated
 
     config = settings()
-    with client_of(config) as client, translated(client.url):
-        now, zone = now_ms(client.redis), zone_of(client.redis, client.keys, config.timezone)
-        start = instant_of(since, "--since", zone, now)
-        end = instant_of(until, "--until", zone, now)
+    with open_broker_client(config) as client, translated(client.url):
+        now, zone = now_ms(client.redis), read_zone(client.redis, client.keys, config.timezone)
+        start = parse_instant(since, "--since", zone, now)
+        end = parse_instant(until, "--until", zone, now)
         for entry in entries.read(client.redis, client.keys, since=start, until=end):
             sys.stdout.write(jsons.dumps(entry.to_json(), separators=(",", ":")) + "\n")
     sys.stdout.flush()
 
 
-@ledger.command(epilog=EXITS, short_help="Rebuild the counters from the ledger, and compare.")
-def verify(json: AsJson = False, debug: Debug = False) -> None:
-    """Rebuild from the ledger what agents, teams and seats have used in the windows that run now, and compare
-    it with what the grid counts. It only reads, and may be run on a grid at work. Exit code 1 where they
-    differ.
+@ledger.command(epilog=EPILOG, short_help="Rebuild the counters from the ledger, and compare them.")
+def verify(json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Rebuild the usage of agents, teams and seats in the current windows, and compare it with the counters.
+
+    It only reads, so you can run it while the grid is at work. The exit code is 1 if they differ.
     """
     from gridq.config.settings import settings
     from gridq.limits.verification import verify as compare
     from gridq.store.connection import translated
 
-    with client_of(settings()) as client, translated(client.url):
+    with open_broker_client(settings()) as client, translated(client.url):
         found = compare(client.redis, client.keys)
     if json:
-        echo_json(as_json(found))
+        print_json(to_json(found))
     else:
-        _show(found)
+        _print(found)
     if found.differences:
         raise typer.Exit(BREACH)
 
 
-def as_json(found: Verified) -> dict[str, object]:
-    """All of it for programs."""
+def to_json(found: Verified) -> dict[str, object]:
+    """Return the comparison as JSON."""
     return {
         "entries": found.entries,
         "until": found.until or None,
         "counters": found.counters,
         "differences": [
-            {"counter": each.counter, "kept": each.kept, "entered": each.entered}
-            for each in found.differences
+            {"counter": difference.counter, "counted": difference.kept, "recorded": difference.entered}
+            for difference in found.differences
         ],
         "notes": list(found.notes),
     }
 
 
-def _show(found: Verified) -> None:
+def _print(found: Verified) -> None:
     for note in found.notes:
-        typer.echo(f"note        {one_line(note)}")
-    for each in found.differences:
-        typer.echo(f"difference  {one_line(each.counter)}: the grid counts {_amount(each, each.kept)}, "
-                   f"the ledger has {_amount(each, each.entered)}")  # fmt: skip
-    word = "agree" if not found.differences else f"were compared, {len(found.differences)} differ"
-    counters = "1 counter" if found.counters == 1 else f"{found.counters} counters"
-    if found.counters == 1 and not found.differences:
-        word = "agrees"
-    entries = "1 entry was" if found.entries == 1 else f"{found.entries} entries were"
-    typer.echo(f"{counters} {word}; {entries} read.")
+        typer.echo(f"note        {to_one_line(note)}")
+    for difference in found.differences:
+        typer.echo(f"difference  {to_one_line(difference.counter)}: the grid counts {_format_amount(difference, difference.kept)}, "
+                   f"the ledger has {_format_amount(difference, difference.entered)}")  # fmt: skip
+    if found.differences:
+        result = f"compared, {len(found.differences)} differ"
+    else:
+        result = "compared, all agree"
+    entries = "1 entry" if found.entries == 1 else f"{found.entries} entries"
+    typer.echo(f"{format_count(found.counters, 'counter')} {result}; {entries} read.")
 
 
-def _amount(difference: Difference, number: int) -> str:
-    return str(number) if difference.counter.endswith("jobs of the month") else dollars(number)
+def _format_amount(difference: Difference, number: int) -> str:
+    return str(number) if difference.counter.endswith("jobs of the month") else format_dollars(number)

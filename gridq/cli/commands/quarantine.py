@@ -1,4 +1,4 @@
-"""`gridq quarantine`: stages that killed what ran them twice, and what an operator says of them."""
+"""List stages in quarantine, and release or drop one: `gridq quarantine`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer()
 quarantine = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
-    short_help="Show stages in quarantine; release or drop one.",
+    short_help="List stages in quarantine, release or drop one.",
     epilog=EPILOG,
 )
 app.add_typer(quarantine, name="quarantine")
@@ -29,7 +29,7 @@ Job = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="The job's id, or the beginning of it.",
+        help="Job id, or the beginning of it.",
         autocompletion=complete_job_ids,
         show_default=False,
     ),
@@ -37,15 +37,19 @@ Job = Annotated[
 Stage = Annotated[
     str,
     typer.Argument(
-        metavar="STAGE", help="The stage's path as shown, or its step's number.", show_default=False
+        metavar="STAGE", help="Path of the stage as shown, or the number of its step.", show_default=False
     ),
 ]
 
 
 @quarantine.callback()
-def listing(ctx: typer.Context, grid: GridOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show the stages that killed the process that ran them twice. Nobody runs them until an operator
-    releases or drops them; after GRIDQ_QUARANTINE seconds they are dropped. The rest of their jobs goes on.
+def list_quarantined(
+    ctx: typer.Context, grid: GridOption = None, json: JsonOption = False, debug: DebugOption = False
+) -> None:
+    """List the stages in quarantine. Each one killed the process that ran it, twice.
+
+    They do not run until you release or drop them. After GRIDQ_QUARANTINE seconds they are dropped. The rest of
+    their jobs goes on.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -57,11 +61,11 @@ def listing(ctx: typer.Context, grid: GridOption = None, json: JsonOption = Fals
     if not found:
         typer.echo("No stage is in quarantine.", err=True)
         return
-    make_console().print(table_of(found))
+    make_console().print(make_stages_table(found))
 
 
-def table_of(found: list[Quarantined]) -> Table:
-    """One row for each stage in quarantine."""
+def make_stages_table(found: list[Quarantined]) -> Table:
+    """Return a table with one row for each stage in quarantine."""
     columns = ("job", "name", "stage", "queue", "deaths", "last on", "until", "because")
     table = make_table(*columns, keep_first=True, gap=1)
     for stage in found:
@@ -88,11 +92,11 @@ def release(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Run a stage in quarantine again, as if it had killed nobody yet: once its cause is mended."""
-    _act("release", job, stage, grid or _before(ctx, "grid"), json or bool(_before(ctx, "json")))
+    """Run a stage again, with its count of deaths reset. Do this once you have fixed the cause."""
+    _apply("release", job, stage, grid or _get_parent_option(ctx, "grid"), json or bool(_get_parent_option(ctx, "json")))
 
 
-@quarantine.command(epilog=EPILOG, short_help="Give a stage up: its job fails.")
+@quarantine.command(epilog=EPILOG, short_help="Give up a stage: its job fails.")
 def drop(
     ctx: typer.Context,
     job: Job,
@@ -102,29 +106,29 @@ def drop(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Give a stage in quarantine up: its job fails at once, whatever Retry stands around the stage."""
-    _act("drop", job, stage, grid or _before(ctx, "grid"), json or bool(_before(ctx, "json")))
+    """Give up a stage in quarantine: its job fails at once, even if a Retry contains the stage."""
+    _apply("drop", job, stage, grid or _get_parent_option(ctx, "grid"), json or bool(_get_parent_option(ctx, "json")))
 
 
-def _before(ctx: typer.Context, option: str) -> Any:
-    """What an option says that stands before the name of the command."""
+def _get_parent_option(ctx: typer.Context, option: str) -> Any:
+    """Return the value of an option that stands before the name of the subcommand."""
     return None if ctx.parent is None else ctx.parent.params.get(option)
 
 
-def _act(verb: Literal["release", "drop"], job: str, stage: str, grid: str | None, json: bool) -> None:
+def _apply(action: Literal["release", "drop"], job: str, stage: str, grid: str | None, json: bool) -> None:
     with open_client(load_settings(grid)) as client:
-        act = client.release if verb == "release" else client.drop
+        apply = client.release if action == "release" else client.drop
         job = client.find(job)
-        now = act(job, stage, _who())
-    outcome = "released" if verb == "release" else "dropped"
+        changed = apply(job, stage, _get_operator())
+    outcome = "released" if action == "release" else "dropped"
     if json:
-        print_json({"job": job, "stage": stage, "outcome": outcome, "before": not now})
+        print_json({"job": job, "stage": stage, "outcome": outcome, "before": not changed})
     else:
-        typer.echo(f"{job}  {stage}  {outcome}{'' if now else ' before'}")
+        typer.echo(f"{job}  {stage}  {outcome}{'' if changed else ' before'}")
 
 
-def _who() -> str:
-    """Who gives the word, as `user@host`."""
+def _get_operator() -> str:
+    """Return who runs the command, as `user@host`."""
     import getpass
     import socket
 

@@ -8,7 +8,7 @@ import typer
 
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
 from gridq.cli.output import format_zone_time, make_console, make_table, print_json
-from gridq.protocol.money import dollars
+from gridq.protocol.money import format_dollars
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -64,33 +64,33 @@ def quota(
             typer.echo("All limits are lifted." if lifted else "There were no limits.", err=True)
         found = accounts.read(client.redis, client.keys, config.timezone)
     if json:
-        print_json(as_json(found))
+        print_json(to_json(found))
         return
-    for line in headline(found):
+    for line in format_headline(found):
         typer.echo(line, err=True)
     if found.accounts:
-        make_console().print(accounts_table(found))
+        make_console().print(make_accounts_table(found))
 
 
-def headline(found: AccountsReport) -> list[str]:
+def format_headline(found: AccountsReport) -> list[str]:
     """In words, where the limits come from and whether keys are asked for."""
-    from gridq.config.time_zones import known
-    from gridq.protocol.calendar import text_time
+    from gridq.config.time_zones import find_zone
+    from gridq.protocol.calendar import format_iso_time
 
     keys = "API keys are asked for." if found.keys else "No API keys: agents are who they say they are."
     if found.single_tenant:
         return ["No quotas file and no API keys: the grid is single-tenant and takes every job."]
     if found.in_force is None:
         return [f"No limits are in force. {keys}"]
-    since = text_time(found.in_force.at, found.zone)
+    since = format_iso_time(found.in_force.at, found.zone)
     lines = [
         f"Limits of {found.in_force.source}, in force since {since}. {keys}",
         f"Months, weeks and days begin in the time zone {found.zone}.",
     ]
-    if known(found.zone) is None:
+    if find_zone(found.zone) is None:
         lines.append("This machine does not have it, so times are told in UTC. Fix: pip install tzdata")
     if found.in_force.orphaned:
-        until = text_time(found.in_force.seen, found.zone)
+        until = format_iso_time(found.in_force.seen, found.zone)
         lines.append(
             f"No live router has this file any more: {found.in_force.holder} was read until {until}. "
             f"Its limits go on binding. Fix: {ORPHANED}"
@@ -100,21 +100,21 @@ def headline(found: AccountsReport) -> list[str]:
     return lines
 
 
-def accounts_table(found: AccountsReport) -> Table:
+def make_accounts_table(found: AccountsReport) -> Table:
     """One row for each thing that somebody may use, or has used."""
     numbers = ("limit", "used", "held", "left")
     table = make_table("who", "what", *numbers, "until", "", numbers=numbers)
     for account in found.accounts:
         if account.limit is None and not account.spent and not account.reserved:
             continue
-        remaining = "-" if account.remaining is None else amount(account, account.remaining)
+        remaining = "-" if account.remaining is None else format_amount(account, account.remaining)
         sliding = account.window is not None and account.window.kind == "sliding"
         table.add_row(
             f"{account.kind} {account.name}",
             account.what,
-            "none" if account.limit is None else amount(account, account.limit),
-            amount(account, account.spent),
-            amount(account, account.reserved),
+            "none" if account.limit is None else format_amount(account, account.limit),
+            format_amount(account, account.spent),
+            format_amount(account, account.reserved),
             remaining,
             "any minute" if sliding else format_zone_time(account.until, found.zone) or "-",
             "parked" if account.parked and account.what == "money" else "",
@@ -122,14 +122,14 @@ def accounts_table(found: AccountsReport) -> Table:
     return table
 
 
-def amount(account: Account, number: int) -> str:
+def format_amount(account: Account, number: int) -> str:
     """A number of what the account counts: `$12.50` or `100`."""
-    return dollars(number) if account.money else str(number)
+    return format_dollars(number) if account.money else str(number)
 
 
-def as_json(found: AccountsReport) -> dict[str, Any]:
+def to_json(found: AccountsReport) -> dict[str, Any]:
     """All of it for programs: money in micro-dollars, times as ISO 8601 in the grid's time zone."""
-    from gridq.protocol.calendar import text_time
+    from gridq.protocol.calendar import format_iso_time
 
     force = found.in_force
     return {
@@ -140,11 +140,11 @@ def as_json(found: AccountsReport) -> dict[str, Any]:
         if force is None
         else {
             "source": force.source,
-            "since": text_time(force.at, found.zone),
+            "since": format_iso_time(force.at, found.zone),
             "digest": force.digest,
             "refused": force.error or None,
             "last_had_by": force.holder,
-            "last_had_at": text_time(force.seen, found.zone),
+            "last_had_at": format_iso_time(force.seen, found.zone),
             "orphaned": force.orphaned,
             "fix": ORPHANED if force.orphaned else None,
         },
@@ -157,7 +157,7 @@ def as_json(found: AccountsReport) -> dict[str, Any]:
                 "used": account.spent,
                 "held": account.reserved,
                 "left": account.remaining,
-                "until": text_time(account.until, found.zone),
+                "until": format_iso_time(account.until, found.zone),
                 "team": account.team,
                 "parked": account.parked,
                 "resource": account.resource,
@@ -171,14 +171,14 @@ def as_json(found: AccountsReport) -> dict[str, Any]:
 
 
 def _window(window: Window, zone: str) -> dict[str, Any]:
-    from gridq.protocol.calendar import text_time
+    from gridq.protocol.calendar import format_iso_time
 
     return {
         "per": window.per,
         "kind": window.kind,
         "seconds": window.seconds,
-        "starts": text_time(window.since, zone),
-        "turns_at": text_time(window.until, zone),
+        "starts": format_iso_time(window.since, zone),
+        "turns_at": format_iso_time(window.until, zone),
     }
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.grid import client_of
-from gridq.cli.output import amount, console, echo_json, minute, plain_table
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.grid import open_broker_client
+from gridq.cli.output import format_money, format_zone_time, make_console, make_table, print_json
 from gridq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(epilog=EXITS, short_help="Show what each seat was worth in a month.")
+@app.command(epilog=EPILOG, short_help="Show what each seat was worth in a month.")
 def report(
     month: Annotated[
         str | None,
@@ -73,8 +73,8 @@ def report(
         ),
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print the seats as CSV.")] = False,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Show what each seat was used for in a month, what was lent, reclaimed and wasted, from the ledger; and
     what lies idle in a year: S seats · C a month · 12 · (1 - u), of which the grid can have the part r.
@@ -82,33 +82,33 @@ def report(
     Each number says where it comes from. What nobody has said and the ledger does not hold stays unknown.
     """
     from gridq.config.settings import settings
-    from gridq.limits.accounts import zone_of
+    from gridq.limits.accounts import read_zone
     from gridq.store.connection import now_ms, translated
     from gridq.views import report as reports
 
     config = settings()
     told = _told(config, quotas, seats, seat_cost, utilisation, routable)
-    with client_of(config) as client, translated(client.url):
-        zone = zone_of(client.redis, client.keys, config.timezone)
+    with open_broker_client(config) as client, translated(client.url):
+        zone = read_zone(client.redis, client.keys, config.timezone)
         now = now_ms(client.redis)
         found = reports.report(client.redis, client.keys, _month(month, zone, now), now, told)
     if json:
-        echo_json(as_json(found, zone))
+        print_json(to_json(found, zone))
     elif csv:
-        sys.stdout.write(as_csv(found))
+        sys.stdout.write(to_csv(found))
     else:
         _show(found, zone)
 
 
-def as_json(found: Report, zone: str) -> dict[str, Any]:
+def to_json(found: Report, zone: str) -> dict[str, Any]:
     """All of it for programs: money in micro-dollars, times as ISO 8601 in the grid's time zone."""
-    from gridq.protocol.calendar import text_time
+    from gridq.protocol.calendar import format_iso_time
 
     return {
-        "month": (text_time(found.start, zone) or "")[:7],
+        "month": (format_iso_time(found.start, zone) or "")[:7],
         "timezone": zone,
-        "since": text_time(found.since, zone),
-        "until": text_time(found.until, zone),
+        "since": format_iso_time(found.since, zone),
+        "until": format_iso_time(found.until, zone),
         "seats": [seat.to_json() for seat in found.seats],
         "model": {name: asdict(figure) for name, figure in found.model.items()},
         "idle_a_year": found.idle,
@@ -116,7 +116,7 @@ def as_json(found: Report, zone: str) -> dict[str, Any]:
     }
 
 
-def as_csv(found: Report) -> str:
+def to_csv(found: Report) -> str:
     """A line for each seat, under its fields' names; what is not known is empty. Money in micro-dollars."""
     out = io.StringIO()
     rows = [seat.to_json() for seat in found.seats]
@@ -131,16 +131,16 @@ def as_csv(found: Report) -> str:
 def seats_table(found: Report) -> Table:
     """One row for each seat."""
     numbers = ("recorded", "used", "lent", "wasted", "cost", "reclaimed")
-    table = plain_table("seat", *numbers, numbers=numbers, named=True)
+    table = make_table("seat", *numbers, numbers=numbers, keep_first=True)
     for seat in found.seats:
         table.add_row(
             seat.seat,
             str(seat.recorded),
-            amount(seat.known(seat.used)),
-            amount(seat.known(seat.lent)),
-            amount(seat.known(seat.wasted)),
-            amount(seat.cost),
-            amount(seat.reclaimed),
+            format_money(seat.known(seat.used)),
+            format_money(seat.known(seat.lent)),
+            format_money(seat.known(seat.wasted)),
+            format_money(seat.cost),
+            format_money(seat.reclaimed),
         )
     return table
 
@@ -149,22 +149,22 @@ def _show(found: Report, zone: str) -> None:
     if found.since is None:
         typer.echo("The ledger holds nothing of this month.", err=True)
     else:
-        since, until = minute(found.since, zone), minute(found.until, zone)
+        since, until = format_zone_time(found.since, zone), format_zone_time(found.until, zone)
         typer.echo(f"From the ledger, {since} to {until} ({zone}); - is not known.", err=True)
     if found.seats:
-        console().print(seats_table(found))
+        make_console().print(seats_table(found))
     words = {"S": "seats", "C": "a seat's cost a month", "u": "used of it", "r": "to be had of the rest"}
     for name, figure in found.model.items():
         typer.echo(f"{name}  {words[name]:22} {_figure(name, figure):>12}  {figure.source}")
-    typer.echo(f"   {'idle in a year':22} {amount(found.idle):>12}  S · C · 12 · (1 - u)")
-    typer.echo(f"   {'reclaimable in a year':22} {amount(found.reclaimable):>12}  r of it")
+    typer.echo(f"   {'idle in a year':22} {format_money(found.idle):>12}  S · C · 12 · (1 - u)")
+    typer.echo(f"   {'reclaimable in a year':22} {format_money(found.reclaimable):>12}  r of it")
 
 
 def _figure(name: str, figure: Figure) -> str:
     if figure.value is None:
         return "unknown"
     if name == "C":
-        return amount(round(figure.value))
+        return format_money(round(figure.value))
     return f"{figure.value:g}" if name == "S" else f"{figure.value:.3g}"
 
 
@@ -172,7 +172,7 @@ def _told(
     config: Settings, file: str | None, seats: int | None, seat_cost: float | None, *parts: float | None
 ) -> Told:
     from gridq.limits.quotas_file import load
-    from gridq.protocol.budget_syntax import MOST_DOLLARS
+    from gridq.protocol.budget_syntax import MAX_DOLLARS
     from gridq.views.report import Told
 
     path = config.quotas if file is None else Path(file)
@@ -180,7 +180,7 @@ def _told(
     for option, part, most in (
         ("--utilisation", parts[0], 1),
         ("--routable", parts[1], 1),
-        ("--seat-cost", seat_cost, MOST_DOLLARS),
+        ("--seat-cost", seat_cost, MAX_DOLLARS),
         ("--seats", seats, 10**6),
     ):
         if part is not None and not 0 <= part <= most:
@@ -193,9 +193,9 @@ def _told(
 
 def _month(text: str | None, zone: str, now: int) -> tuple[int, int]:
     """Start and end of the month, in ms. ConfigError: it is none."""
-    from gridq.protocol.calendar import month_of, text_time
+    from gridq.protocol.calendar import format_iso_time, get_month_bounds
 
-    match = re.fullmatch(r"(\d{4})-(\d\d)", text or (text_time(now, zone) or "")[:7])
+    match = re.fullmatch(r"(\d{4})-(\d\d)", text or (format_iso_time(now, zone) or "")[:7])
     if match is None or not (1970 <= int(match[1]) <= 9998 and 1 <= int(match[2]) <= 12):
         raise ConfigError(f"{text!r} is no month", {"path": "--month", "expected": "a month such as 2026-11"})
-    return month_of(zone, int(match[1]), int(match[2]))
+    return get_month_bounds(zone, int(match[1]), int(match[2]))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.inputs import GraphFile, StagesFolder, of_file, read_graph, with_stages
-from gridq.cli.output import echo_json
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.inputs import GraphArgument, StagesOption, apply_stages_option, locate_graph_errors, read_graph
+from gridq.cli.output import print_json
 
 if TYPE_CHECKING:
     from gridq.config.settings import Settings
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(epilog=EXITS, short_help="Check a graph; no server is asked.")
+@app.command(epilog=EPILOG, short_help="Check a graph; no server is asked.")
 def validate(
-    graph: GraphFile, stages: StagesFolder = None, json: AsJson = False, debug: Debug = False
+    graph: GraphArgument, stages: StagesOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
     """Check a graph: operators, stages, types, plan. Nothing is sent anywhere.
 
@@ -29,10 +29,10 @@ def validate(
     from gridq.config.settings import settings
 
     text = read_graph(graph)
-    with of_file(graph):
-        report = examine(text, with_stages(settings(), stages))
+    with locate_graph_errors(graph):
+        report = validate_graph(text, apply_stages_option(settings(), stages))
     if json:
-        echo_json(report)
+        print_json(report)
         return
     chains = {", else ".join(chain["queues"]): chain["steps"] for chain in report["chains"]}
     width = max(map(len, chains))
@@ -46,20 +46,20 @@ def validate(
         )
 
 
-def examine(text: str, config: Settings) -> dict[str, Json]:
+def validate_graph(text: str, config: Settings) -> dict[str, Json]:
     """What a graph is and needs, as JSON: `queues` by the first of each step, `chains` with its fall-backs.
     GraphError, InputTooLarge: what is wrong with it.
     """
-    from gridq.graph.canonical import composition_id
-    from gridq.profiles.profile import load
-    from gridq.submission.inbox import graph_text
-    from gridq.submission.planning import compile_text, local_catalogue
+    from gridq.graph.canonical import compute_composition_id
+    from gridq.profiles.profile import load_profiles
+    from gridq.submission.planning import compile_text, load_local_catalogue
+    from gridq.submission.request import encode_graph
 
-    profiles = load(config.profiles)
-    graph_text(text, config)
-    parsed, output, plan = compile_text(text, local_catalogue(config, profiles), config, profiles)
+    profiles = load_profiles(config.profiles)
+    encode_graph(text, config)
+    parsed, output, plan = compile_text(text, load_local_catalogue(config, profiles), config, profiles)
     return {
-        "composition": composition_id(parsed),
+        "composition": compute_composition_id(parsed),
         "description": parsed.description,
         "stages": sum(len(step.ops) for step in plan.steps),
         "steps": len(plan.steps),

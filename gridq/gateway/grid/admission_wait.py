@@ -1,9 +1,10 @@
-"""A bounded hold: a job for a queue that nobody serves just now, but did or is about to, waits a little
-before it is refused.
+"""Let a job wait a bounded time for a seat that serves its queue, before it is refused.
 
-One look at the grid, each second, is shared by all who are held, so that ten thousand of them ask no more of
-the server than one. A queue that nobody was ever seen to serve, while others of its kind are served, is no
-queue to wait for: its error, with the nearest names, comes at once.
+It waits for a queue that is served again soon: one that was served recently, or whose kind no seat serves
+yet. A queue that no seat ever served, while seats of its kind are live, is refused at once with the nearest
+names.
+
+All waiting jobs share one poll of the grid, so ten thousand of them cost the server no more than one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from redis.exceptions import RedisError
 
 from gridq.errors import NoLiveSeat
 from gridq.gateway.streaming.cancellation import cancel
-from gridq.protocol.queue_names import kind_of
+from gridq.protocol.queue_names import get_kind
 from gridq.store.keys import Keys
 
 log = logging.getLogger(__name__)
@@ -29,80 +30,82 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Queues = tuple[str, ...]
-"""Queues of which one is needed: a capability's, and those that its submitter makes do with."""
+"""Queues of which one is enough: a capability's own and its fallbacks."""
 
 POLL_SECONDS = 1.0
-"""Seconds between two looks while nobody is held."""
+"""Seconds between two polls while no job waits."""
 
 WAITING_POLL_SECONDS = 0.2
-"""The same while somebody is."""
+"""Seconds between two polls while jobs wait."""
 
 RECENT_SECONDS = 600.0
-"""Seconds for which a queue that was served is waited for."""
+"""How long after a queue was last served jobs still wait for it."""
 
 MAX_WAITING_JOBS = 1000
-"""Jobs that one gateway holds at once; each keeps its body in memory."""
+"""The most jobs that wait at one gateway, because each keeps its body in memory."""
 
 
 class AdmissionWait:
-    """Holds jobs of one gateway between `start` and `close`, each for at most `seconds`."""
+    """Waiting jobs of one gateway, between `start` and `close`. Each waits at most `seconds`."""
 
-    def __init__(self, client: redis.asyncio.Redis, keys: Keys, seconds: float, *, most: int = MAX_WAITING_JOBS) -> None:
+    def __init__(self, client: redis.asyncio.Redis, keys: Keys, seconds: float, *, max_jobs: int = MAX_WAITING_JOBS) -> None:
         self._client = client
         self._keys = keys
         self._seconds = seconds
-        self._most = most
-        self._held = 0
-        self._seen: dict[str, float] = {}  # queue → when it was last served
+        self._max_jobs = max_jobs
+        self._waiting_jobs = 0
+        self._last_served: dict[str, float] = {}  # queue → when it was last served
         self._served: frozenset[str] = frozenset()
-        self._resting: frozenset[str] = frozenset()  # of live seats that take nothing now
+        self._paused: frozenset[str] = frozenset()  # of live seats that take nothing now
         self._kinds: frozenset[str] = frozenset()
-        self._waiting: dict[Queues, set[asyncio.Future[bool]]] = defaultdict(set)
-        self._looked = asyncio.Event()
-        self._called = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
+        self._waiters: dict[Queues, set[asyncio.Future[bool]]] = defaultdict(set)
+        self._polled = asyncio.Event()
+        self._poll_wanted = asyncio.Event()
+        self._poller: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look who is there."""
-        self._looking = asyncio.create_task(self._keep_looking(), name="holding")
+        """Begin to poll."""
+        self._poller = asyncio.create_task(self._poll_forever(), name="admission-wait")
 
     async def close(self) -> None:
-        """Stop looking; whoever is still held is refused."""
-        if self._looking is not None:
-            await cancel(self._looking)
-            self._looking = None
-        for links in list(self._waiting):
-            self._tell(links, False)
+        """Stop polling and refuse the jobs that still wait."""
+        if self._poller is not None:
+            await cancel(self._poller)
+            self._poller = None
+        for queues in list(self._waiters):
+            self._wake(queues, False)
 
     @property
-    def held(self) -> int:
-        """How many are held now."""
-        return self._held
+    def waiting_jobs(self) -> int:
+        """The number of jobs that wait now."""
+        return self._waiting_jobs
 
     async def admit(self, attempt: Callable[[], Awaitable[T]], within: float | None = None) -> T:
-        """What `attempt` gives. Where it raises NoLiveSeat for a queue that is worth waiting for, it is tried
-        again as soon as somebody serves it, until the time is over or `within` seconds have passed.
+        """Return what `attempt` returns.
 
-        NoLiveSeat: nobody came, too many wait already, or there is nobody to wait for: then
-        `details["served"]` is False.
+        If it raises NoLiveSeat for a queue that is worth waiting for, it is called again once a seat serves
+        the queue, until the wait is over: `seconds`, or `within` if that is shorter.
+
+        Raises NoLiveSeat if no seat came, if too many jobs wait already, or if no seat is to be expected;
+        then `details["served"]` is False.
         """
         try:
             return await attempt()
         except NoLiveSeat as exc:
             error = exc
-        if self._looking is None or not _is_unserved(error):
+        if self._poller is None or not _is_unserved(error):
             raise error
-        if self._held >= self._most:
-            error.details["reason"] = f"{self._most} jobs are held already; {error.reason}"
+        if self._waiting_jobs >= self._max_jobs:
+            error.details["reason"] = f"{error.reason}; {self._max_jobs} jobs wait at this gateway already"
             raise error
-        began = time.monotonic()
-        until = began + (self._seconds if within is None else min(within, self._seconds))
-        self._held += 1
+        started = time.monotonic()
+        until = started + (self._seconds if within is None else min(within, self._seconds))
+        self._waiting_jobs += 1
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(until - began):
-                    await self._looked.wait()
-            while self._looking is not None and self._is_expected(_queues_of(error)):
+                async with asyncio.timeout(until - started):
+                    await self._polled.wait()
+            while self._poller is not None and self._is_expected(_queues_of(error)):
                 if not await self._is_served(_queues_of(error), until):
                     break
                 try:
@@ -111,59 +114,59 @@ class AdmissionWait:
                     error = exc
                     if not _is_unserved(error):
                         raise
-                await asyncio.sleep(WAITING_POLL_SECONDS)  # it came and went
+                await asyncio.sleep(WAITING_POLL_SECONDS)  # the seat came and left
         finally:
-            self._held -= 1
-        error.details["held"] = round(time.monotonic() - began, 3)
+            self._waiting_jobs -= 1
+        error.details["waited_seconds"] = round(time.monotonic() - started, 3)
         if not self._is_expected(_queues_of(error)):
             error.details["served"] = False
         raise error
 
-    def _is_expected(self, links: Queues) -> bool:
-        served, kinds = self._served | self._resting, self._kinds
-        if any(queue in served or kind_of(queue) not in kinds for queue in links):
+    def _is_expected(self, queues: Queues) -> bool:
+        served, kinds = self._served | self._paused, self._kinds
+        if any(queue in served or get_kind(queue) not in kinds for queue in queues):
             return True
-        return any(time.monotonic() - self._seen.get(queue, -RECENT_SECONDS) < RECENT_SECONDS for queue in links)
+        return any(time.monotonic() - self._last_served.get(queue, -RECENT_SECONDS) < RECENT_SECONDS for queue in queues)
 
-    async def _is_served(self, links: Queues, until: float) -> bool:
-        """Wait until somebody serves one of the queues; False where nobody does in time."""
+    async def _is_served(self, queues: Queues, until: float) -> bool:
+        """Wait until a seat serves one of the queues. Returns False if none does in time."""
         left = until - time.monotonic()
-        if not self._served.isdisjoint(links) or left <= 0:
+        if not self._served.isdisjoint(queues) or left <= 0:
             return left > 0
-        waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting[links].add(waiting)
-        self._called.set()
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiters[queues].add(waiter)
+        self._poll_wanted.set()
         try:
-            # Not by wait_for: it may swallow the word that the client has gone, where both come at once.
-            done, _ = await asyncio.wait((waiting,), timeout=left)
-            return waiting.result() if done else False
+            # Not asyncio.wait_for: it may swallow a cancellation that comes together with the result.
+            done, _ = await asyncio.wait((waiter,), timeout=left)
+            return waiter.result() if done else False
         finally:
-            self._waiting[links].discard(waiting)
-            if not self._waiting[links]:
-                del self._waiting[links]
+            self._waiters[queues].discard(waiter)
+            if not self._waiters[queues]:
+                del self._waiters[queues]
 
-    def _tell(self, links: Queues, served: bool) -> None:
-        for waiting in self._waiting[links]:
-            if not waiting.done():
-                waiting.set_result(served)
+    def _wake(self, queues: Queues, served: bool) -> None:
+        for waiter in self._waiters[queues]:
+            if not waiter.done():
+                waiter.set_result(served)
 
-    async def _keep_looking(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
             try:
-                await self._look()
-                self._looked.set()
-            except (RedisError, OSError) as exc:  # the next look may do
-                log.debug("who is live could not be read: %s", type(exc).__name__)
-            if self._waiting:
+                await self._poll()
+                self._polled.set()
+            except (RedisError, OSError) as exc:  # the next poll may succeed
+                log.debug("the live seats cannot be read: %s", type(exc).__name__)
+            if self._waiters:
                 await asyncio.sleep(WAITING_POLL_SECONDS)
                 continue
-            self._called.clear()
+            self._poll_wanted.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
-                    await self._called.wait()
+                    await self._poll_wanted.wait()
 
-    async def _look(self) -> None:
-        """One look; those whose queue is served go on."""
+    async def _poll(self) -> None:
+        """Read which queues are served, and wake the jobs that wait for them."""
         both = self._client.pipeline(transaction=False)
         both.hkeys(self._keys("concurrency"))
         both.zrange(self._keys("seats"), 0, -1)
@@ -175,22 +178,22 @@ class AdmissionWait:
         live = {queue for text in found if text is not None for queue in text.decode().split()}
         now = time.monotonic()
         self._served = frozenset(queue.decode() for queue in concurrency)
-        self._resting = frozenset(live - self._served)
-        self._kinds = frozenset(map(kind_of, live))
-        self._seen = {queue: at for queue, at in self._seen.items() if now - at < RECENT_SECONDS}
-        self._seen |= dict.fromkeys(self._served, now)
-        for links in self._waiting:
-            if not self._served.isdisjoint(links):
-                self._tell(links, True)
-            elif not self._is_expected(links):  # its kind has come, without it
-                self._tell(links, False)
+        self._paused = frozenset(live - self._served)
+        self._kinds = frozenset(map(get_kind, live))
+        self._last_served = {queue: at for queue, at in self._last_served.items() if now - at < RECENT_SECONDS}
+        self._last_served |= dict.fromkeys(self._served, now)
+        for queues in self._waiters:
+            if not self._served.isdisjoint(queues):
+                self._wake(queues, True)
+            elif not self._is_expected(queues):  # seats of its kind are live, none serves it
+                self._wake(queues, False)
 
 
 def _queues_of(error: NoLiveSeat) -> Queues:
-    """The queues of which one is needed."""
+    """Return the queues of which the refused stage needs one."""
     return tuple(error.details.get("queues") or (error.details["queue"],))
 
 
 def _is_unserved(error: NoLiveSeat) -> bool:
-    """Whether nobody serves the queue, rather than that who does lacks what the stage needs."""
+    """Return True if no seat serves the queue; False if those that do lack something that the stage needs."""
     return "queue" in error.details and error.path == error.details["queue"]

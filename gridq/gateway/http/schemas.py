@@ -11,16 +11,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gridq.gateway.http.errors import outward
-from gridq.protocol.models import Json, Row
+from gridq.gateway.http.errors import redact_record
+from gridq.protocol.models import HistoryRow, Json
 from gridq.protocol.states import JobState
 from gridq.seats.registry import LiveSeat
 from gridq.views.jobs import JobView, StageView
 
-CENT = 10_000
+MICRO_DOLLARS_PER_CENT = 10_000
 """Micro-dollars in one cent."""
 
-SEED_STATUS: dict[JobState, str] = {
+NOETHER_STATUS: dict[JobState, str] = {
     JobState.QUEUED: "queued",
     JobState.RUNNING: "running",
     JobState.DONE: "ok",
@@ -31,7 +31,7 @@ SEED_STATUS: dict[JobState, str] = {
 """What noether-grid's clients, which know five words, are told of each state."""
 
 
-class Fault(BaseModel):
+class ErrorDetail(BaseModel):
     """What is wrong, where, and what helps; more details may stand beside these."""
 
     model_config = ConfigDict(extra="allow")
@@ -69,10 +69,10 @@ class ErrorBody(BaseModel):
         },
     )
 
-    error: Fault
+    error: ErrorDetail
 
 
-MEANINGS = {
+STATUS_DESCRIPTIONS = {
     400: "the request is malformed, or the graph wrong",
     401: "the key is missing, unknown or revoked",
     402: "the job's budget is too small for it",
@@ -85,9 +85,9 @@ MEANINGS = {
 }
 
 
-def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """What OpenAPI says of the errors of a route."""
-    return {status: {"model": ErrorBody, "description": MEANINGS[status]} for status in statuses}
+    return {status: {"model": ErrorBody, "description": STATUS_DESCRIPTIONS[status]} for status in statuses}
 
 
 class JobAccepted(BaseModel):
@@ -154,12 +154,12 @@ class JobStatus(BaseModel):
     dispatched_to: str | None = Field(description="who runs it, or ran it last")
     waits_for: str = Field(description="in words, what it waits for; empty where it has ended")
     stages: list[StageView]
-    rows: list[Row]
+    rows: list[HistoryRow]
     error: dict[str, Any] | None = Field(description="what ended it: code, message, details")
     result: JobResult | None = Field(description="null until it has ended; its answer is `result.output`")
 
 
-class JobLine(BaseModel):
+class JobSummary(BaseModel):
     """One line of the list of jobs."""
 
     job_id: str
@@ -178,11 +178,11 @@ class JobLine(BaseModel):
 class JobList(BaseModel):
     """Jobs, the latest first, and where the next page begins."""
 
-    jobs: list[JobLine]
+    jobs: list[JobSummary]
     next: str | None = Field(description="give it as `before` for the next page; null: this was the last")
 
 
-class Cancelled(BaseModel):
+class CancelResult(BaseModel):
     """What came of a cancellation."""
 
     job_id: str
@@ -214,12 +214,12 @@ class Worker(LiveSeat):
     healthy: bool = Field(description="it takes work")
 
 
-class Drained(BaseModel):
+class DrainResult(BaseModel):
     """A seat that was told to take nothing more, or to take work again."""
 
     seat: str
     drained: bool
-    obeys: bool = Field(description="false: its worker has not heeded it yet")
+    drain_acknowledged: bool = Field(description="false: its worker has not heeded it yet")
     busy: int = Field(description="stages that still run there")
 
 
@@ -236,7 +236,7 @@ class Queue(BaseModel):
     oldest: dict[str, float] = Field(description="the same by priority, where any waits")
 
 
-class Offer(BaseModel):
+class CapabilityOffer(BaseModel):
     """A capability that a stage can ask for now."""
 
     queue: str
@@ -247,7 +247,7 @@ class Offer(BaseModel):
     free: int
 
 
-class QuarantineAct(BaseModel):
+class QuarantineRequest(BaseModel):
     """Which stage an operator means, by its path in the graph or its step's number."""
 
     model_config = ConfigDict(
@@ -260,7 +260,7 @@ class QuarantineAct(BaseModel):
     stage: str | int
 
 
-class QuarantineOutcome(BaseModel):
+class QuarantineResult(BaseModel):
     """What came of it."""
 
     job: str
@@ -278,7 +278,7 @@ class Health(BaseModel):
     uptime: float = Field(description="seconds")
 
 
-class Ready(BaseModel):
+class Readiness(BaseModel):
     """Whether the gateway can take work, and why not."""
 
     ready: bool
@@ -287,7 +287,7 @@ class Ready(BaseModel):
     routers: int | None = Field(description="live routers; null: the server does not answer")
 
 
-class NotReady(Ready):
+class NotReady(Readiness):
     """Why the gateway cannot take work: what every 503 says."""
 
     code: str = Field(description="stable, as in gridq.errors")
@@ -298,16 +298,16 @@ class NotReady(Ready):
     retry_after: float = Field(description="seconds")
 
 
-def cents(micro_dollars: int | None) -> int | None:
+def to_cents(micro_dollars: int | None) -> int | None:
     """Micro-dollars in whole cents, rounded up: what was spent is never nothing. None: no price is known.
 
     >>> cents(0), cents(1), cents(10_000), cents(None)
     (0, 1, 1, None)
     """
-    return None if micro_dollars is None else -(-micro_dollars // CENT)
+    return None if micro_dollars is None else -(-micro_dollars // MICRO_DOLLARS_PER_CENT)
 
 
-def moment(seconds: float | None) -> str | None:
+def format_time(seconds: float | None) -> str | None:
     """Seconds since 1970 as RFC 3339."""
     if seconds is None:
         return None
@@ -319,13 +319,13 @@ def status_of(view: JobView) -> str:
     assert view.state is not None
     begun = not view.stages or any(stage.attempts or stage.state == "done" for stage in view.stages)
     if view.state is JobState.RUNNING and not begun:
-        return SEED_STATUS[JobState.QUEUED]
-    return SEED_STATUS[view.state]
+        return NOETHER_STATUS[JobState.QUEUED]
+    return NOETHER_STATUS[view.state]
 
 
-def error_of(view: JobView) -> dict[str, Json] | None:
+def public_error(view: JobView) -> dict[str, Json] | None:
     """What ended a job, as its callers are told; None where nothing did."""
-    return None if view.error is None else outward(view.error)
+    return None if view.error is None else redact_record(view.error)
 
 
 def job_status(view: JobView, waits_for: str, spent: int | None) -> dict[str, Json]:
@@ -335,11 +335,11 @@ def job_status(view: JobView, waits_for: str, spent: int | None) -> dict[str, Js
         "job_id": view.job,
         **view.to_json(),
         "status": status_of(view),
-        "spent_cents": cents(spent),
+        "spent_cents": to_cents(spent),
         "micro_dollars": spent,
         "dispatched_to": ran[-1] if ran else None,
         "waits_for": waits_for,
-        "error": error_of(view),
+        "error": public_error(view),
     }
 
 
@@ -349,7 +349,7 @@ def job_result(view: JobView, spent: int | None) -> dict[str, Json]:
     return {
         "job_id": view.job,
         "status": status_of(view),
-        "spent_cents": cents(spent),
+        "spent_cents": to_cents(spent),
         "error": None if error is None else f"{error.get('code')}: {error.get('message')}",
-        "completed_at": moment(view.ended),
+        "completed_at": format_time(view.ended),
     }

@@ -125,7 +125,7 @@ class EnrolledWorker:
         knows the graphs' stages and not the requests of the model APIs.
         """
         return list(
-            dict.fromkeys(queue_names.capability("llm", offered.model) for offered in self.about.capabilities)
+            dict.fromkeys(queue_names.make_queue_name("llm", offered.model) for offered in self.about.capabilities)
         )
 
     @property

@@ -34,8 +34,8 @@ from gridq.profiles.profile import StageContext
 from gridq.protocol import queue_names
 from gridq.protocol.models import Advertisement, Json, SeatTerms, StageCall, Usage
 from gridq.seats import registry
-from gridq.stages.coroutines import drive
-from gridq.stages.http import retry_after
+from gridq.stages.coroutines import run_coroutine
+from gridq.stages.http import parse_retry_after
 from gridq.store.connection import connect, hurry
 from gridq.store.scripts import Scripts
 
@@ -208,7 +208,7 @@ class HostedSeat:
 
     def _slot(self) -> None:
         """Work, and wait for a wake-up on the seat's own queue; what is rung elsewhere is found by looking."""
-        wake_ups = self.scripts.keys.queue(queue_names.seat_queue(self.worker.seat))
+        wake_ups = self.scripts.keys.queue(queue_names.make_seat_queue(self.worker.seat))
         while not self._stopping.is_set():
             try:
                 self.session.work()
@@ -237,7 +237,7 @@ class HostedSeat:
         graph = {"description": stage.name, "version": "0.1.0", "root": {"op": "Stage", "id": stage.id}}
         request_body = {"job_id": context.job, "graph": graph, "input": _with_one_model(value, stage.queue)}
         try:
-            reply = drive(self._post(json.dumps(request_body, separators=(",", ":")).encode()), context)
+            reply = run_coroutine(self._post(json.dumps(request_body, separators=(",", ":")).encode()), context)
         except StageError as exc:
             exc.details.setdefault("path", stage.path)
             exc.details.setdefault("stage", stage.name)
@@ -269,7 +269,7 @@ class HostedSeat:
         except (httpx.HTTPError, OSError) as exc:
             raise self._unavailable(f"{type(exc).__name__}: {exc}"[:MAX_REASON_CHARS]) from None
         if answer.status_code == 429:
-            wait = retry_after(answer.headers.get("retry-after", ""))
+            wait = parse_retry_after(answer.headers.get("retry-after", ""))
             raise SeatRateLimited(
                 f"The worker {self.worker.about.worker_id} is asked too often",
                 {} if wait is None else {"retry_after": wait},
@@ -312,11 +312,11 @@ def _with_one_model(value: Json, queue: str) -> Json:
     if not isinstance(models, list):
         return value
     names = [each.get("model") if isinstance(each, dict) else each for each in models]
-    kind = queue_names.kind_of(queue)
+    kind = queue_names.get_kind(queue)
     taken = [
         name
         for name in names
-        if isinstance(name, str) and queue_names.capability(kind, name.strip()) == queue
+        if isinstance(name, str) and queue_names.make_queue_name(kind, name.strip()) == queue
     ]
     return {**value, "model": taken[0]} if taken else value
 

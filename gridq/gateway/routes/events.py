@@ -25,30 +25,30 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from gridq.errors import BrokerUnreachable, GridError, RequestError
-from gridq.gateway.grid.connection import Door
-from gridq.gateway.grid.snapshot import WATCHED, Kept, glance_of
+from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.grid.snapshot import JOB_CACHE_SECONDS, Cached, snapshot_of
 from gridq.gateway.http.errors import grid_error, request_id_of
-from gridq.gateway.http.schemas import cents, error_of, faults, status_of
-from gridq.gateway.routes.jobs import Id, Reader, find
-from gridq.gateway.streaming.follower import Follower, order
+from gridq.gateway.http.schemas import error_responses, public_error, status_of, to_cents
+from gridq.gateway.routes.jobs import JobId, Reader, find_job
+from gridq.gateway.streaming.follower import Follower, parse_entry_id
 from gridq.gateway.streaming.sse import KEEP_ALIVE, frame
 from gridq.jobs.waiting import build_not_found_error
 from gridq.protocol.models import Json
-from gridq.protocol.money import total
+from gridq.protocol.money import sum_costs
 from gridq.store.connection import translated
 from gridq.views.jobs import JobView
 
 router = APIRouter(tags=["jobs"])
 
-SOONEST, LATEST = WATCHED, 2.0
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = JOB_CACHE_SECONDS, 2.0
 """Seconds between two looks at a job's stages: doubled as long as nothing changes."""
 
-RECONNECT = b"retry: 1000\n\n"
+RECONNECT_FRAME = b"retry: 1000\n\n"
 """How soon a browser asks again, in ms."""
 
 _ENTRY = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 
-SHOWN = ("path", "stage", "state", "queue", "seat", "attempts", "wait_ms", "run_ms")
+STAGE_FIELDS = ("path", "stage", "state", "queue", "seat", "attempts", "wait_ms", "run_ms")
 
 
 @router.get(
@@ -68,12 +68,12 @@ SHOWN = ("path", "stage", "state", "queue", "seat", "attempts", "wait_ms", "run_
             },
         },
         204: {"description": "the job has ended, and nothing stands behind the given event"},
-        **faults(400, 401, 403, 404, 429, 503),
+        **error_responses(400, 401, 403, 404, 429, 503),
     },
 )
 async def events(
     request: Request,
-    id: Id,
+    id: JobId,
     caller: Reader,
     *,
     after: Annotated[
@@ -84,17 +84,17 @@ async def events(
     """The events of a job from its beginning, or behind one of them, to its end. Watching keeps nothing alive
     and ends nothing: the job goes on where its watcher goes away.
     """
-    door: Door = request.app.state.door
-    job = await find(door, caller, id)
-    place = entry_of(job, last_event_id or after)
-    if place != "0" and await _told(door, job, place):
+    grid: GridConnection = request.app.state.grid
+    job = await find_job(grid, caller, id)
+    after_entry = parse_entry(job, last_event_id or after)
+    if after_entry != "0" and await _is_complete(grid, job, after_entry):
         return Response(status_code=204)
-    story = _Story(door, glance_of(request.app).job(job), job, place, request_id_of(request))
+    story = _EventStream(grid, snapshot_of(request.app).job(job), job, after_entry, request_id_of(request))
     headers = {"x-gridq-job": job, "cache-control": "no-cache", "x-accel-buffering": "no"}
-    return StreamingResponse(story.told(), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(story.frames(), media_type="text/event-stream", headers=headers)
 
 
-def entry_of(job: str, event: str | None) -> str:
+def parse_entry(job: str, event: str | None) -> str:
     """The entry of the job's stream that an event's id names: `<job>/<entry>`, or the entry alone; `0` where
     none is given. RequestError: it is none, or of another job.
     """
@@ -109,92 +109,92 @@ def entry_of(job: str, event: str | None) -> str:
     return entry
 
 
-async def _told(door: Door, job: str, place: str) -> bool:
+async def _is_complete(grid: GridConnection, job: str, after_entry: str) -> bool:
     """Whether the job has ended and its stream holds nothing behind `place`."""
-    with translated(door.client.url):
-        both = door.redis.pipeline(transaction=False)
-        both.exists(door.keys("result", job))
-        both.xrevrange(door.keys("stream", job), count=1)
+    with translated(grid.client.url):
+        both = grid.redis.pipeline(transaction=False)
+        both.exists(grid.keys("result", job))
+        both.xrevrange(grid.keys("stream", job), count=1)
         ended, last = await both.execute()
-    return bool(ended) and (not last or order(last[0][0]) <= order(place))
+    return bool(ended) and (not last or parse_entry_id(last[0][0]) <= parse_entry_id(after_entry))
 
 
-class _Story:
+class _EventStream:
     """One reader's connection."""
 
-    def __init__(self, door: Door, look: Kept[JobView], job: str, place: str, request_id: str) -> None:
-        self.door = door
-        self.look = look
+    def __init__(self, grid: GridConnection, cached_view: Cached[JobView], job: str, after_entry: str, request_id: str) -> None:
+        self.grid = grid
+        self.cached_view = cached_view
         self.job = job
-        self.place = place
+        self.after_entry = after_entry
         self.request_id = request_id
         self._stages: dict[str, tuple[Any, ...]] = {}
         self._progress = (-1, -1)
-        self._pause = SOONEST
+        self._pause = MIN_POLL_SECONDS
 
-    async def told(self) -> AsyncIterator[bytes]:
+    async def frames(self) -> AsyncIterator[bytes]:
         """The frames, up to the job's end, a fault, or the end of the gateway."""
-        yield RECONNECT
+        yield RECONNECT_FRAME
         try:
-            with self.door.relay.follow(self.job, self.place) as follower:
+            with self.grid.relay.follow(self.job, self.after_entry) as follower:
                 async for part in self._follow(follower):
                     yield part
         except GridError as exc:
-            yield frame(_text(grid_error(exc, self.request_id)), event=b"error")
+            yield frame(_to_json(grid_error(exc, self.request_id)), event=b"error")
 
     async def _follow(self, follower: Follower) -> AsyncIterator[bytes]:
         look_at = 0.0
-        alive_at = time.monotonic() + self.door.options.keep_alive
-        while not self.door.closing:
+        alive_at = time.monotonic() + self.grid.options.keep_alive
+        while not self.grid.closing:
             now = time.monotonic()
             if now >= look_at:
-                parts = await self._news()
-                self._pause = SOONEST if parts else min(self._pause * 2, LATEST)
+                parts = await self._read_changes()
+                self._pause = MIN_POLL_SECONDS if parts else min(self._pause * 2, MAX_POLL_SECONDS)
                 look_at = time.monotonic() + self._pause
                 if parts:
-                    alive_at = now + self.door.options.keep_alive
+                    alive_at = now + self.grid.options.keep_alive
                     yield b"".join(parts)
             entry = await follower.next(max(min(look_at, alive_at) - time.monotonic(), 0))
             pieces = []
             while entry is not None and entry.piece is not None:  # what came together goes out together
-                data = b'{"path":%b,"piece":%b}' % (_text(entry.path), entry.piece)
+                data = b'{"path":%b,"piece":%b}' % (_to_json(entry.path), entry.piece)
                 pieces.append(frame(data, id=f"{self.job}/{entry.id}", event=b"piece"))
-                entry = await follower.next() if follower.ready else None
+                entry = await follower.next() if follower.has_entries else None
             if pieces:
-                alive_at = time.monotonic() + self.door.options.keep_alive
+                alive_at = time.monotonic() + self.grid.options.keep_alive
                 yield b"".join(pieces)
             if entry is not None:
-                yield await self._last(entry.id)
+                yield await self._read_end(entry.id)
                 return
             if time.monotonic() >= alive_at:
                 yield KEEP_ALIVE
-                alive_at = time.monotonic() + self.door.options.keep_alive
+                alive_at = time.monotonic() + self.grid.options.keep_alive
 
-    async def _news(self) -> list[bytes]:
+    async def _read_changes(self) -> list[bytes]:
         """What has changed; nothing while the server is away: the relay waits for it too."""
         try:
-            return self._changes(await self._look())
+            return self._changes(await self._read_view())
         except BrokerUnreachable:
             return []
 
-    async def _last(self, entry: str) -> bytes:
+    async def _read_end(self, entry: str) -> bytes:
         """The last changes, and the end."""
         pauses = iter((0.0, 0.0))  # what is known, and a look that is under way, may be from before the end
         while True:
             try:
-                view = await self._look()
+                view = await self._read_view()
             except BrokerUnreachable:
-                if self.door.closing:
+                if self.grid.closing:
                     raise
             else:
                 assert view.state is not None
                 if view.state.final:
                     return b"".join(self._changes(view)) + self._end(view, entry)
-                self.look.forget()
-            await asyncio.sleep(next(pauses, SOONEST))
+                self.cached_view.invalidate()
+            await asyncio.sleep(next(pauses, MIN_POLL_SECONDS))
 
-    async def _look(self) -> JobView:
-        view = await self.look.get()
+    async def _read_view(self) -> JobView:
+        view = await self.cached_view.get()
         if view.state is None:
             raise build_not_found_error(self.job)
         return view
@@ -206,25 +206,25 @@ class _Story:
             now = (stage.state, stage.seat, stage.attempts)
             if self._stages.get(stage.path) != now:
                 self._stages[stage.path] = now
-                about = {name: getattr(stage, name) for name in SHOWN}
-                parts.append(frame(_text(about), event=b"stage"))
+                about = {name: getattr(stage, name) for name in STAGE_FIELDS}
+                parts.append(frame(_to_json(about), event=b"stage"))
         if (view.done, view.of) != self._progress:
             self._progress = (view.done, view.of)
-            parts.append(frame(_text({"done": view.done, "of": view.of}), event=b"progress"))
+            parts.append(frame(_to_json({"done": view.done, "of": view.of}), event=b"progress"))
         return parts
 
     def _end(self, view: JobView, entry: str) -> bytes:
-        spent = total(row.micro_dollars for row in view.rows)
+        spent = sum_costs(row.micro_dollars for row in view.rows)
         about = {
             "job": self.job,
             "state": view.state,
             "status": status_of(view),
-            "spent_cents": cents(spent),
+            "spent_cents": to_cents(spent),
             "micro_dollars": spent,
-            "error": error_of(view),
+            "error": public_error(view),
         }
-        return frame(_text(about), id=f"{self.job}/{entry}" if entry else "", event=b"end")
+        return frame(_to_json(about), id=f"{self.job}/{entry}" if entry else "", event=b"end")
 
 
-def _text(value: Json) -> bytes:
+def _to_json(value: Json) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()

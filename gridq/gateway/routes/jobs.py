@@ -32,10 +32,10 @@ from gridq.gateway.http.schemas import (
 from gridq.gateway.routes.job_spec import JobSpec, read_spec
 from gridq.jobs.waiting import build_not_found_error
 from gridq.limits import api_keys
-from gridq.protocol.money import total
+from gridq.protocol.money import sum_costs
 from gridq.protocol.states import JobState
 from gridq.store import values
-from gridq.submission.inbox import graph_text
+from gridq.submission.request import encode_graph
 from gridq.views import job_ids, job_list, queues
 from gridq.views.jobs import MAX_STEPS, JobView
 
@@ -53,12 +53,12 @@ JobId = Annotated[str, Path(description="the job's id, or the beginning of it, f
 Reader = Annotated[Caller, Depends(require_scope("read"))]
 
 
-async def find_job(door: GridConnection, caller: Caller, given: str) -> str:
+async def find_job(grid: GridConnection, caller: Caller, given: str) -> str:
     """The id of the job that `given` means among those that the caller may see. JobNotFound, AmbiguousJob."""
     if not _ID.fullmatch(given):
         raise build_not_found_error(given[:128])
     agent = None if caller.sees_all else caller.agent
-    return await door.call(job_ids.find_job, door.client.redis, door.keys, given, agent=agent)
+    return await grid.call(job_ids.find, grid.client.redis, grid.keys, given, agent=agent)
 
 
 @router.post(
@@ -86,9 +86,9 @@ async def submit(
     The headers `x-gridq-priority`, `x-gridq-deadline` and so on say the same as the body's fields; the body
     goes before.
     """
-    door: GridConnection = request.app.state.door
+    grid: GridConnection = request.app.state.grid
     raw = await read_body(request.receive)
-    spec = read_spec(raw, depth=_max_json_depth(door))
+    spec = read_spec(raw, depth=_max_json_depth(grid))
     base = read_request_options(request.scope["headers"], caller.agent, stream=False).about
     if None not in (spec.idempotency_key, idempotency_key) and spec.idempotency_key != idempotency_key:
         raise RequestError(
@@ -98,15 +98,15 @@ async def submit(
     about = spec.options(base)
     if caller.key:  # a key names its agent itself
         about = about.model_copy(update={"agent": caller.agent})
-    graph, value = await door.call(_encode_spec, spec, door.config)
+    graph, value = await grid.call(_encode_spec, spec, grid.config)
     try:
-        job = await door.submit(graph, value, about, key=caller.key, job=spec.job, detached=True)
+        job = await grid.submit(graph, value, about, key=caller.key, job=spec.job, detached=True)
     except NoLiveSeat as exc:
         exc.details.pop("served", None)  # a graph that waits for its seats is no path that is not there: 503
         raise
     state: JobState | None = None
     if spec.job is not None or about.idempotency_key is not None:  # it may be one of before
-        state = await door.call(door.client.status, job)
+        state = await grid.call(grid.client.status, job)
     state = state or JobState.RUNNING
     accepted = JobAccepted(
         job_id=job,
@@ -135,18 +135,18 @@ async def read(
     ] = 0.0,
 ) -> Response:
     """Where a job and each of its stages stand, or how they went; with its answer or its error."""
-    door: GridConnection = request.app.state.door
-    job = await find_job(door, caller, id)
+    grid: GridConnection = request.app.state.grid
+    job = await find_job(grid, caller, id)
     if wait > 0:
-        with door.relay.follow(job) as follower, DisconnectWatch(request.receive) as client:
+        with grid.relay.follow(job) as follower, DisconnectWatch(request.receive) as client:
             try:
-                await follower.end(min(wait, MAX_WAIT_SECONDS))
+                await follower.wait_for_end(min(wait, MAX_WAIT_SECONDS))
             except asyncio.CancelledError:
-                if not client.gone:
+                if not client.disconnected:
                     raise
-                client.forgive()
+                client.uncancel()
                 raise ClientDisconnect from None
-    view, waits_for, spent = await door.call(_read_job, door.client, job)
+    view, waits_for, spent = await grid.call(_read_job, grid.client, job)
     if view.state is None:
         raise build_not_found_error(job)
     body = json.dumps(job_status(view, waits_for, spent), separators=(",", ":")).encode()
@@ -154,7 +154,7 @@ async def read(
         return _json_response(body[:-1] + b',"result":null}', job=job)
     answer = b"null"
     if view.state is JobState.DONE:
-        answer = await door.answer(job, (await door.outcome(job)).end)
+        answer = await grid.read_answer(job, (await grid.read_ended(job)).end)
     result = json.dumps(job_result(view, spent), separators=(",", ":")).encode()
     # The stored text of the answer goes out as it is: it may be many megabytes.
     return _json_response(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job=job)
@@ -166,7 +166,7 @@ def _read_job(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]
     waits_for = queues.waits_for(client.redis, client.keys, view)
     if len(view.rows) >= MAX_STEPS:  # of a large plan it has the last ones
         view.rows = client.rows(job)
-    return view, waits_for, total(row.micro_dollars for row in view.rows)
+    return view, waits_for, sum_costs(row.micro_dollars for row in view.rows)
 
 
 @router.delete(
@@ -179,12 +179,12 @@ async def cancel(
     request: Request, id: JobId, caller: Annotated[Caller, Depends(require_scope("submit", "operate"))]
 ) -> CancelResult:
     """Cancel a job wherever it stands. One that has ended stays as it is; the same again is harmless."""
-    door: GridConnection = request.app.state.door
-    job = await find_job(door, caller, id)
-    if not caller.may_end(await door.agent_of(job)):
-        raise api_keys.lacks(caller.key, "operate")
-    cancelled = await door.cancel(job)
-    state = await door.call(door.client.status, job)
+    grid: GridConnection = request.app.state.grid
+    job = await find_job(grid, caller, id)
+    if not caller.may_cancel(await grid.read_agent(job)):
+        raise api_keys.build_scope_error(caller.key, "operate")
+    cancelled = await grid.cancel(job)
+    state = await grid.call(grid.client.status, job)
     return CancelResult(job_id=job, job=job, state=state or JobState.CANCELLED, cancelled=cancelled)
 
 
@@ -206,13 +206,13 @@ async def jobs(
     """The jobs that wait or run, and those whose result is still kept, the latest first: one's own, or with
     the scope `read-all` everybody's.
     """
-    door: GridConnection = request.app.state.door
+    grid: GridConnection = request.app.state.grid
     if not caller.sees_all:
         if agent not in (None, caller.agent):
-            raise api_keys.lacks(caller.key, "read-all")
+            raise api_keys.build_scope_error(caller.key, "read-all")
         agent = caller.agent
-    page = await door.call(
-        job_list.jobs, door.client.redis, door.keys, limit, state, agent=agent, before=before
+    page = await grid.call(
+        job_list.jobs, grid.client.redis, grid.keys, limit, state, agent=agent, before=before
     )
     lines = [{"job_id": one.job, "status": NOETHER_STATUS[one.state], **one.to_json()} for one in page.jobs]
     return {"jobs": lines, "next": page.after}
@@ -221,11 +221,11 @@ async def jobs(
 def _encode_spec(spec: JobSpec, config: Settings) -> tuple[bytes, bytes]:
     """Graph and input as the JSON texts that are admitted. GraphError, InputTooLarge, ValueNotJson."""
     value = values.encode(spec.input, limit=config.max_value, what="input", path="input")
-    return graph_text(spec.graph, config), value
+    return encode_graph(spec.graph, config), value
 
 
-def _max_json_depth(door: GridConnection) -> int:
-    return max(door.options.max_json_depth, JSON_LEVELS_PER_NODE * door.config.max_depth + JSON_LEVELS_PER_NODE)
+def _max_json_depth(grid: GridConnection) -> int:
+    return max(grid.options.max_json_depth, JSON_LEVELS_PER_NODE * grid.config.max_depth + JSON_LEVELS_PER_NODE)
 
 
 def _json_response(body: bytes, status: int = 200, *, location: str = "", job: str = "") -> Response:

@@ -21,17 +21,17 @@ from starlette.types import Receive, Scope, Send
 
 from gridq.errors import BrokerError, GridError, JobNotFound, RequestError
 from gridq.gateway.auth.caller import Caller, identify
-from gridq.gateway.grid.connection import Door, Outcome, cost_cents
+from gridq.gateway.grid.connection import EndedJob, GridConnection, cost_cents
 from gridq.gateway.http import errors
-from gridq.gateway.http.disconnect import Presence
-from gridq.gateway.http.request_body import models_of, parse_body, read_body, stream_of
-from gridq.gateway.http.request_options import RequestOptions, asked
+from gridq.gateway.http.disconnect import DisconnectWatch
+from gridq.gateway.http.request_body import parse_body, read_body, read_models, read_stream
+from gridq.gateway.http.request_options import RequestOptions, read_request_options
 from gridq.gateway.streaming import sse
 from gridq.gateway.streaming.follower import Entry, Follower
 from gridq.jobs.record import make_job_id
 from gridq.jobs.server_outage import OutageRetry
 from gridq.jobs.waiting import build_not_found_error
-from gridq.protocol.models import Json, Row
+from gridq.protocol.models import HistoryRow, Json
 from gridq.protocol.states import JobState
 
 log = logging.getLogger(__name__)
@@ -40,43 +40,43 @@ Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class ProtocolModel:
+class ModelApi:
     """How one model API words a stream and its errors."""
 
     name: str
     frame: Callable[[str, bytes], bytes]
     end: Callable[[str], bytes]
-    fault: Callable[[dict[str, Json]], bytes]
+    error_frame: Callable[[dict[str, Json]], bytes]
     error: Callable[[GridError, str], dict[str, Json]]
 
 
-OPENAI = ProtocolModel("openai", sse.openai_frame, sse.openai_end, sse.openai_fault, errors.openai_error)
-ANTHROPIC = ProtocolModel(
-    "anthropic", sse.anthropic_frame, sse.anthropic_end, sse.anthropic_fault, errors.anthropic_error
+OPENAI = ModelApi("openai", sse.openai_frame, sse.openai_end_frame, sse.openai_error_frame, errors.openai_error)
+ANTHROPIC = ModelApi(
+    "anthropic", sse.anthropic_frame, sse.anthropic_end_frame, sse.anthropic_error_frame, errors.anthropic_error
 )
 
 
-async def begin(request: Request, api: ProtocolModel, path: str) -> Passing:
+async def forward(request: Request, api: ModelApi, path: str) -> ModelApiResponse:
     """Check a request to `path` of a API format; the response to send, which submits it.
 
     The id of a job that streams ends with its path: what has another one is not resumed here, for its pieces
     are none of this path's. The errors of `caller.identify`, `asked`, `read_body` and `parse_body`;
     MissingField, InvalidField; JobNotFound.
     """
-    door: Door = request.app.state.door
+    grid: GridConnection = request.app.state.grid
     caller = await identify(request, "submit")
     headers = request.scope["headers"]
     raw = await read_body(request.receive)
-    body = parse_body(raw, door.options.max_json_depth)
-    stream = stream_of(body) and path != "embeddings"  # these come whole alone
-    about = asked(headers, caller.agent, stream=stream)
-    model = models_of(body, about.models)
+    body = parse_body(raw, grid.options.max_json_depth)
+    stream = read_stream(body) and path != "embeddings"  # these come whole alone
+    about = read_request_options(headers, caller.agent, stream=stream)
+    model = read_models(body, about.models)
     detach = about.detach
     mark = "." + path.replace("/", "-")
     if about.resume is not None:
         await identify(request, "read", "read-all")
         job = about.resume[0]
-        agent = await door.agent_of(job)
+        agent = await grid.read_agent(job)
         if not caller.may_see(agent):
             raise build_not_found_error(job)
         if not job.endswith(mark):
@@ -88,7 +88,7 @@ async def begin(request: Request, api: ProtocolModel, path: str) -> Passing:
                     "fix": f"follow it at /jobs/{job}/events, or send the request without Last-Event-ID",
                 },
             )
-        detach = detach or not caller.may_end(agent)
+        detach = detach or not caller.may_cancel(agent)
     config: dict[str, Json] = {"model": model}
     if path == "embeddings":
         config["embeddings"] = True
@@ -100,69 +100,69 @@ async def begin(request: Request, api: ProtocolModel, path: str) -> Passing:
         raw.removeprefix(codecs.BOM_UTF8),
     )
     job = make_job_id() + (mark if stream else "")
-    return Passing(
-        door, api, caller, about, job=job, graph=graph, value=value, stream=stream, detached=detach
+    return ModelApiResponse(
+        grid, api, caller, about, job=job, graph=graph, value=value, stream=stream, detached=detach
     )
 
 
-class Passing(Response):
+class ModelApiResponse(Response):
     """The response to a request of a model API: it submits the job, waits and answers."""
 
     background = None
 
-    def __init__(self, door: Door, api: ProtocolModel, caller: Caller, asked: RequestOptions, *, job: str,
+    def __init__(self, grid: GridConnection, api: ModelApi, caller: Caller, options: RequestOptions, *, job: str,
                  graph: bytes, value: bytes, stream: bool, detached: bool) -> None:  # fmt: skip
-        self.door = door
+        self.grid = grid
         self.api = api
         self.caller = caller
-        self.asked = asked
-        self.new = job
+        self.options = options
+        self.new_job = job
         self.graph = graph
         self.value = value
-        self.stream = stream or asked.resume is not None
+        self.stream = stream or options.resume is not None
         self.job = ""
         self.detached = detached
-        self.begun = False
+        self.head_sent = False
         """Whether the head is out, by which the client knows its job."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        with Presence(receive) as client:
+        with DisconnectWatch(receive) as client:
             try:
-                await self._pass(request, send)
+                await self._run(request, send)
             except asyncio.CancelledError:
-                if client.gone:
-                    client.forgive()
+                if client.disconnected:
+                    client.uncancel()
                 # A stream that this gateway cuts off as it stops is read on at another one.
-                known = self.begun or self.asked.resume is not None
-                if not self.detached and self.job and (client.gone or not known):
-                    await self._cancel()
-                if not client.gone:
+                known = self.head_sent or self.options.resume is not None
+                if not self.detached and self.job and (client.disconnected or not known):
+                    await self._cancel_job()
+                if not client.disconnected:
                     raise
             except GridError as error:
-                await self._fail(request, error, receive, send)
+                await self._send_error(request, error, receive, send)
 
-    async def _pass(self, request: Request, send: Send) -> None:
-        with await self._followed() as follower:
+    async def _run(self, request: Request, send: Send) -> None:
+        with await self._follow_job() as follower:
             if self.stream:
-                await self._pieces(follower, request, send)
+                await self._stream_pieces(follower, request, send)
             else:
-                await follower.end()
-                await self._whole(request, send)
+                await follower.wait_for_end()
+                await self._send_whole(request, send)
 
-    async def _followed(self) -> Follower:
+    async def _follow_job(self) -> Follower:
         """The follower of the job, which is submitted where it is not asked for again."""
-        relay = self.door.relay
-        if self.asked.resume is not None:
-            self.job, after = self.asked.resume
+        relay = self.grid.relay
+        if self.options.resume is not None:
+            self.job, after = self.options.resume
             return relay.follow(self.job, after)
-        job = self.new
+        job = self.new_job
         follower = relay.follow(job, fresh=True)
         try:
-            self.job = await self.door.submit(
+            self.job = await self.grid.submit(
                 self.graph,
                 self.value,
-                self.asked.about,
+                self.options.about,
                 key=self.caller.key,
                 job=job,
                 follower=follower,
@@ -177,24 +177,24 @@ class Passing(Response):
         follower.close()
         return relay.follow(self.job)
 
-    async def _whole(self, request: Request, send: Send) -> None:
-        outcome = await self._outcome()
-        body = await OutageRetry(None).ask_async(partial(self.door.answer, self.job), outcome.end)
-        headers = self._told(request)
+    async def _send_whole(self, request: Request, send: Send) -> None:
+        ended = await self._read_ended()
+        body = await OutageRetry(None).call_async(partial(self.grid.read_answer, self.job), ended.end)
+        headers = self._job_headers(request)
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        headers += _about(outcome.rows)
-        self.begun = True
+        headers += _usage_headers(ended.rows)
+        self.head_sent = True
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _outcome(self) -> Outcome:
+    async def _read_ended(self) -> EndedJob:
         """How the job ended, waited for where the server is away just now."""
-        outcome: Outcome = await OutageRetry(None).ask_async(self.door.outcome, self.job)
-        return outcome
+        ended: EndedJob = await OutageRetry(None).call_async(self.grid.read_ended, self.job)
+        return ended
 
-    async def _pieces(self, follower: Follower, request: Request, send: Send) -> None:
+    async def _stream_pieces(self, follower: Follower, request: Request, send: Send) -> None:
         """Send each piece as it comes; nothing before the first: an error before it has its status."""
-        patience = self.door.options.keep_alive
+        patience = self.grid.options.keep_alive
         while True:
             entry = await follower.next(patience)
             if entry is None:
@@ -202,73 +202,73 @@ class Passing(Response):
                 continue
             frames = []
             while entry is not None and entry.end is None:
-                frames.append(self._frame(entry))
-                entry = await follower.next() if follower.ready else None
+                frames.append(self._format_piece(entry))
+                entry = await follower.next() if follower.has_entries else None
             if entry is None:
                 await self._send(b"".join(frames), request, send)
                 continue
             if frames:
                 await self._send(b"".join(frames), request, send)
-            told = b""
+            headers = b""
             try:
-                outcome = await self._outcome()
+                ended = await self._read_ended()
                 if entry.end is not JobState.DONE:
-                    raise outcome.end.error() or GridError("The job did not end well")
-                told = b"".join(b": %b: %b\n" % header for header in _about(outcome.rows))
+                    raise ended.end.error() or GridError("The job did not end well")
+                headers = b"".join(b": %b: %b\n" % header for header in _usage_headers(ended.rows))
             except JobNotFound:  # its result has expired, yet all of its stream is here
                 if entry.end is not JobState.DONE:
                     raise
-            last = self.api.end(f"{self.job}/{entry.id or follower.at.decode()}")
-            await self._send(told + last, request, send, more=False)
+            last = self.api.end(f"{self.job}/{entry.id or follower.position.decode()}")
+            await self._send(headers + last, request, send, more=False)
             return
 
-    def _frame(self, entry: Entry) -> bytes:
+    def _format_piece(self, entry: Entry) -> bytes:
         assert entry.piece is not None
         return self.api.frame(f"{self.job}/{entry.id}", entry.piece)
 
     async def _send(self, data: bytes, request: Request, send: Send, *, more: bool = True) -> None:
-        if not self.begun:
-            self.begun = True
-            headers = [*self._told(request), *sse.HEADERS]
+        if not self.head_sent:
+            self.head_sent = True
+            headers = [*self._job_headers(request), *sse.HEADERS]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": data, "more_body": more})
 
-    def _told(self, request: Request) -> Headers:
+    def _job_headers(self, request: Request) -> Headers:
         return [
             (b"x-gridq-job", self.job.encode()),
             (b"x-request-id", errors.request_id_of(request).encode()),
         ]
 
-    async def _fail(self, request: Request, error: GridError, receive: Receive, send: Send) -> None:
+    async def _send_error(self, request: Request, error: GridError, receive: Receive, send: Send) -> None:
         """Tell the client: by the status, or where the stream has begun by its last event."""
         if self.job:
             error.details.setdefault("job", self.job)
-        if not self.begun:
-            told: dict[str, str] = {"x-gridq-job": self.job} if self.job else {}
-            await errors.answer(request, error, told)(request.scope, receive, send)
+        if not self.head_sent:
+            headers: dict[str, str] = {"x-gridq-job": self.job} if self.job else {}
+            await errors.error_response(request, error, headers)(request.scope, receive, send)
             return
-        errors.note(request, error)
+        errors.log_error(request, error)
         record: dict[str, Any] = self.api.error(error, errors.request_id_of(request))
-        await send({"type": "http.response.body", "body": self.api.fault(record)})
+        await send({"type": "http.response.body", "body": self.api.error_frame(record)})
 
-    async def _cancel(self) -> None:
+    async def _cancel_job(self) -> None:
         try:
-            await self.door.cancel(self.job)
+            await self.grid.cancel(self.job)
         except BrokerError:
-            self.door.unwanted.add(self.job)
+            self.grid.orphaned_jobs.add(self.job)
         except GridError:  # it has ended
             pass
 
 
-def _about(rows: list[Row]) -> Headers:
+def _usage_headers(rows: list[HistoryRow]) -> Headers:
     """What is told of how a job went, known when it has ended: of a whole answer in its head, of a stream in
     a comment before its end.
     """
     if not rows:
         return []
-    told = [
+    headers = [
         (b"x-gridq-worker", rows[-1].worker.encode()),
         (b"x-gridq-queue-wait-ms", b"%.1f" % rows[-1].wait_ms),
     ]
     cost = cost_cents(rows)
-    return told if cost is None else [*told, (b"x-gridq-cost-cents", b"%g" % cost)]
+    return headers if cost is None else [*headers, (b"x-gridq-cost-cents", b"%g" % cost)]

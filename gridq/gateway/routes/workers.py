@@ -11,32 +11,32 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query, Request
 
 from gridq.errors import SeatNotFound
-from gridq.gateway.auth.caller import Caller, may
-from gridq.gateway.grid.connection import Door
-from gridq.gateway.grid.snapshot import glance_of
-from gridq.gateway.http.schemas import Drained, Worker, cents, faults
+from gridq.gateway.auth.caller import Caller, require_scope
+from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.grid.snapshot import snapshot_of
+from gridq.gateway.http.schemas import DrainResult, Worker, error_responses, to_cents
 from gridq.protocol.models import Json
-from gridq.protocol.queue_names import kind_of
+from gridq.protocol.queue_names import get_kind
 from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
 
 router = APIRouter(tags=["workers"])
 
-LONGEST_WAIT = 10.0
+MAX_WAIT_SECONDS = 10.0
 """Seconds for which a drain waits at most for the seat to obey; its worker renews each second."""
 
-NEAR = 3
+MAX_SUGGESTIONS = 3
 """Names that are told where one is wrong."""
 
 
-anybody = may("read", "submit")
+any_key = require_scope("read", "submit")
 """Whoever has a key, whatever it is for; on a grid without keys everybody."""
 
-Operator = Annotated[Caller, Depends(may("operate"))]
-Wait = Annotated[
+Operator = Annotated[Caller, Depends(require_scope("operate"))]
+WaitSeconds = Annotated[
     float, Query(ge=0, allow_inf_nan=False, description="seconds to wait until it obeys, at most 10")
 ]
-Seat = Annotated[
+SeatName = Annotated[
     str, Path(max_length=200, description="the seat, as machine.name; its name alone where one is called so")
 ]
 
@@ -45,8 +45,8 @@ Seat = Annotated[
     "/workers",
     summary="List the live seats",
     response_model=list[Worker],
-    responses=faults(400, 401, 403, 429, 503),
-    dependencies=[Depends(anybody)],
+    responses=error_responses(400, 401, 403, 429, 503),
+    dependencies=[Depends(any_key)],
 )
 async def workers(
     request: Request,
@@ -57,10 +57,10 @@ async def workers(
     routers: Annotated[bool, Query(description="the routers' own seats too")] = False,
 ) -> Any:
     """Every live seat: what it says of itself, what it holds, what it may spend. At most a second old."""
-    door: Door = request.app.state.door
-    seats = await glance_of(request.app).seats.get()
+    grid: GridConnection = request.app.state.grid
+    seats = await snapshot_of(request.app).seats.get()
     return [
-        told(seat, door.config.lease_ms)
+        worker_record(seat, grid.config.lease_ms)
         for seat in seats
         if (routers or seat.kind != registry.ROUTER_KIND)
         and (queue is None or queue in seat.queues)
@@ -73,48 +73,48 @@ async def workers(
     "/workers/{seat}",
     summary="One live seat",
     response_model=Worker,
-    responses=faults(400, 401, 403, 404, 429, 503),
-    dependencies=[Depends(anybody)],
+    responses=error_responses(400, 401, 403, 404, 429, 503),
+    dependencies=[Depends(any_key)],
 )
-async def worker(request: Request, seat: Seat) -> Any:
+async def worker(request: Request, seat: SeatName) -> Any:
     """One live seat, a router's too."""
-    door: Door = request.app.state.door
-    return told(named(await glance_of(request.app).seats.get(), seat), door.config.lease_ms)
+    grid: GridConnection = request.app.state.grid
+    return worker_record(find_seat(await snapshot_of(request.app).seats.get(), seat), grid.config.lease_ms)
 
 
 @router.post(
     "/workers/{seat}/drain",
     summary="Let a seat take nothing more",
-    response_model=Drained,
-    responses=faults(400, 401, 403, 404, 429, 503),
+    response_model=DrainResult,
+    responses=error_responses(400, 401, 403, 404, 429, 503),
 )
-async def drain(request: Request, seat: Seat, caller: Operator, wait: Wait = 0.0) -> Drained:
+async def drain(request: Request, seat: SeatName, caller: Operator, wait: WaitSeconds = 0.0) -> DrainResult:
     """What runs on it goes on, what waits goes to others. It holds though the worker is restarted, until it
     is undone.
     """
-    door: Door = request.app.state.door
-    found = named(await glance_of(request.app).seats.get(), seat).seat
-    await door.call(registry.drain, door.client.redis, door.keys, found)
-    return await _obeyed(request, found, wait, drained=True)
+    grid: GridConnection = request.app.state.grid
+    found = find_seat(await snapshot_of(request.app).seats.get(), seat).seat
+    await grid.call(registry.drain, grid.client.redis, grid.keys, found)
+    return await _wait_for_seat(request, found, wait, drained=True)
 
 
 @router.post(
     "/workers/{seat}/undrain",
     summary="Let a seat take work again",
-    response_model=Drained,
-    responses=faults(400, 401, 403, 404, 429, 503),
+    response_model=DrainResult,
+    responses=error_responses(400, 401, 403, 404, 429, 503),
 )
-async def undrain(request: Request, seat: Seat, caller: Operator, wait: Wait = 0.0) -> Drained:
+async def undrain(request: Request, seat: SeatName, caller: Operator, wait: WaitSeconds = 0.0) -> DrainResult:
     """Undo a drain; also that of a seat that is not live now, named in full."""
-    door: Door = request.app.state.door
+    grid: GridConnection = request.app.state.grid
     found = seat
-    if not await door.call(registry.undrain, door.client.redis, door.keys, seat):
-        found = named(await glance_of(request.app).seats.get(), seat).seat
-        await door.call(registry.undrain, door.client.redis, door.keys, found)
-    return await _obeyed(request, found, wait, drained=False)
+    if not await grid.call(registry.undrain, grid.client.redis, grid.keys, seat):
+        found = find_seat(await snapshot_of(request.app).seats.get(), seat).seat
+        await grid.call(registry.undrain, grid.client.redis, grid.keys, found)
+    return await _wait_for_seat(request, found, wait, drained=False)
 
 
-def named(seats: list[LiveSeat], given: str) -> LiveSeat:
+def find_seat(seats: list[LiveSeat], given: str) -> LiveSeat:
     """The one of `seats` that is meant. SeatNotFound: none, or several, are."""
     for seat in seats:
         if seat.seat == given:
@@ -123,27 +123,27 @@ def named(seats: list[LiveSeat], given: str) -> LiveSeat:
     if len(called) == 1:
         return called[0]
     names = {name: seat.seat for seat in seats for name in (seat.seat, seat.seat.partition(".")[2])}
-    close = [names[name] for name in difflib.get_close_matches(given, list(names), NEAR, 0.6)]
+    close = [names[name] for name in difflib.get_close_matches(given, list(names), MAX_SUGGESTIONS, 0.6)]
     near = [seat.seat for seat in called] or sorted(set(close))
     few = f"{len(called)} live seats are called {given!r}" if called else f"No live seat is called {given!r}"
     details = {"path": given, "fix": "name it in full: " + " or ".join(near) if near else "see /workers"}
     raise SeatNotFound(few, details)
 
 
-async def _obeyed(request: Request, name: str, wait: float, *, drained: bool) -> Drained:
+async def _wait_for_seat(request: Request, name: str, wait: float, *, drained: bool) -> DrainResult:
     """What the seat does, once it is seen to obey or `wait` seconds have passed."""
-    glance = glance_of(request.app)
-    until = time.monotonic() + min(wait, LONGEST_WAIT)
+    snapshot = snapshot_of(request.app)
+    until = time.monotonic() + min(wait, MAX_WAIT_SECONDS)
     while True:
-        glance.forget()
-        seat = next((each for each in await glance.seats.get() if each.seat == name), None)
-        if seat is None or seat.obeys or time.monotonic() >= until:
-            obeys, busy = (True, 0) if seat is None else (seat.obeys, seat.busy)
-            return Drained(seat=name, drained=drained, obeys=obeys, busy=busy)
+        snapshot.invalidate()
+        seat = next((each for each in await snapshot.seats.get() if each.seat == name), None)
+        if seat is None or seat.drain_acknowledged or time.monotonic() >= until:
+            drain_acknowledged, busy = (True, 0) if seat is None else (seat.drain_acknowledged, seat.busy)
+            return DrainResult(seat=name, drained=drained, drain_acknowledged=drain_acknowledged, busy=busy)
         await asyncio.sleep(0.1)
 
 
-def told(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
+def worker_record(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
     """A seat as Worker has it. Its worker was seen within its lease, else it would not be live."""
     said = seat.capability if seat.seat.startswith(f"{registry.HTTP_MACHINE}.") else {}
     return {
@@ -172,13 +172,13 @@ def _capabilities(seat: LiveSeat) -> list[dict[str, Json]]:
         if isinstance(model, dict) and isinstance(model.get("name"), str)
     ]
     if not names:
-        names = [queue.partition(":")[2] for queue in seat.queues if kind_of(queue) == "llm"]
+        names = [queue.partition(":")[2] for queue in seat.queues if get_kind(queue) == "llm"]
     return [
         {
             "provider": host if isinstance(host, str) else seat.kind,
             "model": name,
             "auth_via": "api_key",
-            "budget_monthly_cents": None if seat.budget is None else cents(seat.budget),
+            "budget_monthly_cents": None if seat.budget is None else to_cents(seat.budget),
             "budget_remaining_cents": None if seat.budget_left is None else seat.budget_left // 10_000,
             "rate_limit_rpm": seat.per_minute,
         }

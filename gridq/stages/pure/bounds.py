@@ -7,10 +7,10 @@ import time
 from gridq.config.settings import settings
 from gridq.errors import OutputTooLarge, StageError, StageTimeout
 
-PURE_SECONDS = 10.0
+MAX_PURE_SECONDS = 10.0
 """The longest a pure stage may take. What it is told comes from the graph's author, so each loop looks."""
 
-MAX_PATH = 1000
+MAX_PATH_CHARACTERS = 1000
 """Characters of a path."""
 
 MAX_PARTS = 1000
@@ -19,13 +19,13 @@ MAX_PARTS = 1000
 MAX_DEPTH = 32
 """How deep conditions may nest."""
 
-_STRIDE = 256
+_TICKS_PER_CHECK = 256
 
 
 class Clock:
     """Stops a pure stage that has run for `seconds`: `tick` in every loop over the caller's data."""
 
-    def __init__(self, seconds: float = PURE_SECONDS) -> None:
+    def __init__(self, seconds: float = MAX_PURE_SECONDS) -> None:
         self._end = time.monotonic() + seconds
         self._seconds = seconds
         self._ticks = 0
@@ -33,7 +33,7 @@ class Clock:
     def tick(self) -> None:
         """StageTimeout when the time is up; looks at the time once in 256 calls."""
         self._ticks += 1
-        if self._ticks % _STRIDE == 0:
+        if self._ticks % _TICKS_PER_CHECK == 0:
             self.look()
 
     def look(self) -> None:
@@ -45,7 +45,7 @@ class Clock:
             )
 
 
-class Room:
+class OutputRoom:
     """Counts the characters of a text that grows, so that it is refused before it is built."""
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class Room:
         """`text` itself; OutputTooLarge where it does not fit any more."""
         self._left -= len(text)
         if self._left < 0:
-            raise too_large(settings().max_value)
+            raise make_too_large_error(settings().max_value)
         return text
 
 
-def too_large(limit: int, what: str = "The stage's output") -> OutputTooLarge:
+def make_too_large_error(limit: int, what: str = "The stage's output") -> OutputTooLarge:
     """The error for a value over `limit` bytes."""
     return OutputTooLarge(
         f"{what} is over {limit} bytes",
@@ -70,13 +70,13 @@ def too_large(limit: int, what: str = "The stage's output") -> OutputTooLarge:
     )
 
 
-def wrong(message: str, expected: str = "", fix: str = "") -> StageError:
+def make_input_error(message: str, expected: str = "", fix: str = "") -> StageError:
     """A StageError about the stage's input."""
     details = {"expected": expected, "fix": fix}
     return StageError(message, {name: text for name, text in details.items() if text})
 
 
-def kind(value: object) -> str:
+def describe_kind(value: object) -> str:
     """What JSON calls the type of `value`, for messages."""
     if value is None:
         return "null"

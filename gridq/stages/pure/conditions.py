@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gridq.protocol.models import Json
-from gridq.stages.pure.bounds import MAX_DEPTH, MAX_PARTS, Clock, kind, wrong
-from gridq.stages.pure.paths import Missing, first, parse_path
-from gridq.stages.pure.patterns import compile_pattern, is_found
+from gridq.stages.pure.bounds import MAX_DEPTH, MAX_PARTS, Clock, describe_kind, make_input_error
+from gridq.stages.pure.paths import Missing, find_first, parse_path
+from gridq.stages.pure.patterns import compile_pattern, matches
 
 OPERATORS = (
     "equals", "not_equals", "contains", "matches", "gt", "gte", "lt", "lte", "in", "is_empty", "exists",
@@ -24,14 +24,14 @@ Condition = Callable[[tuple[Json, ...]], bool]
 Test = Callable[[Json | Missing], bool]
 
 
-def same(a: Json, b: Json) -> bool:
+def are_equal(a: Json, b: Json) -> bool:
     """Whether two JSON values are equal: 1 equals 1.0, but never true."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same(part, b[key]) for key, part in a.items())
+        return a.keys() == b.keys() and all(are_equal(part, b[key]) for key, part in a.items())
     if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(same, a, b))
+        return len(a) == len(b) and all(map(are_equal, a, b))
     return bool(a == b)
 
 
@@ -43,13 +43,13 @@ def is_empty(value: Json) -> bool:
 def contains(value: Json, item: Json) -> bool:
     """Whether a text holds the text `item`, a list an equal element, a record the key `item`."""
     if isinstance(value, list):
-        return any(same(part, item) for part in value)
+        return any(are_equal(part, item) for part in value)
     return isinstance(value, str | dict) and isinstance(item, str) and item in value
 
 
-def _order(name: str, wanted: Json) -> Test:
+def _compile_comparison(name: str, wanted: Json) -> Test:
     if isinstance(wanted, bool) or not isinstance(wanted, int | float | str):
-        raise wrong(f"{name!r} compares with {kind(wanted)}", "a number or a text")
+        raise make_input_error(f"{name!r} compares with {describe_kind(wanted)}", "a number or a text")
     comparable: Any = str if isinstance(wanted, str) else (int, float)
     compare = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}[name]
 
@@ -59,28 +59,28 @@ def _order(name: str, wanted: Json) -> Test:
     return test
 
 
-def _test(name: str, wanted: Json, clock: Clock) -> Test:
+def _compile_test(name: str, wanted: Json, clock: Clock) -> Test:
     def plain(value: Json | Missing) -> Json:
         return None if isinstance(value, Missing) else value
 
     if name in ("equals", "not_equals"):
-        return lambda value: same(plain(value), wanted) is (name == "equals")
+        return lambda value: are_equal(plain(value), wanted) is (name == "equals")
     if name == "contains":
         return lambda value: contains(plain(value), wanted)
     if name == "matches":
         regex = compile_pattern(wanted)
-        return lambda value: isinstance(value, str) and is_found(regex, value, clock)
+        return lambda value: isinstance(value, str) and matches(regex, value, clock)
     if name == "in":
         if not isinstance(wanted, list) or len(wanted) > MAX_PARTS:
-            raise wrong("'in' must be a list", f"a list of at most {MAX_PARTS} values")
+            raise make_input_error("'in' must be a list", f"a list of at most {MAX_PARTS} values")
         return lambda value: contains(wanted, plain(value))
     if name in ("is_empty", "exists"):
         if not isinstance(wanted, bool):
-            raise wrong(f"{name!r} is {kind(wanted)}", "true or false")
+            raise make_input_error(f"{name!r} is {describe_kind(wanted)}", "true or false")
         if name == "exists":
             return lambda value: isinstance(value, Missing) is not wanted
         return lambda value: is_empty(plain(value)) is wanted
-    return _order(name, wanted)
+    return _compile_comparison(name, wanted)
 
 
 def compile_condition(where: Json, clock: Clock) -> Condition:
@@ -91,11 +91,13 @@ def compile_condition(where: Json, clock: Clock) -> Condition:
         nonlocal left
         left -= 1
         if depth > MAX_DEPTH or left < 0:
-            raise wrong(
+            raise make_input_error(
                 "The condition is too large", f"at most {MAX_PARTS} parts, nested at most {MAX_DEPTH} deep"
             )
         if not isinstance(part, dict) or not part:
-            raise wrong(f"A condition is {kind(part)}", 'a record such as {"path": "a.b", "gt": 3}')
+            raise make_input_error(
+                f"A condition is {describe_kind(part)}", 'a record such as {"path": "a.b", "gt": 3}'
+            )
         if len(part) == 1 and (name := next(iter(part))) in ("all", "any", "not"):
             return combined(name, part[name], depth)
         return simple(part)
@@ -105,7 +107,7 @@ def compile_condition(where: Json, clock: Clock) -> Condition:
             negated = go(inner, depth + 1)
             return lambda roots: not negated(roots)
         if not isinstance(inner, list):
-            raise wrong(f"{name!r} is {kind(inner)}", "a list of conditions")
+            raise make_input_error(f"{name!r} is {describe_kind(inner)}", "a list of conditions")
         conditions = [go(condition, depth + 1) for condition in inner]
         every = all if name == "all" else any
         return lambda roots: every(condition(roots) for condition in conditions)
@@ -115,14 +117,14 @@ def compile_condition(where: Json, clock: Clock) -> Condition:
         unknown = [name for name in part if name != "path" and name not in OPERATORS]
         if unknown or len(part) == ("path" in part):
             said = f"no operator {unknown[0]!r}" if unknown else "no operator"
-            raise wrong(
+            raise make_input_error(
                 f"The condition has {said}", "one or more of " + ", ".join((*OPERATORS, "all", "any", "not"))
             )
-        tests = [_test(name, wanted, clock) for name, wanted in part.items() if name != "path"]
+        tests = [_compile_test(name, wanted, clock) for name, wanted in part.items() if name != "path"]
 
         def holds(roots: tuple[Json, ...]) -> bool:
             clock.tick()
-            value = first(roots, path)
+            value = find_first(roots, path)
             return all(test(value) for test in tests)
 
         return holds

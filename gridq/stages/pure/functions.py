@@ -12,50 +12,50 @@ from typing import Any
 
 from gridq.protocol.models import Json
 from gridq.stages.pure import conditions, json_parsing, patterns, templates
-from gridq.stages.pure.bounds import MAX_PARTS, Clock, Room, kind, wrong
+from gridq.stages.pure.bounds import MAX_PARTS, Clock, OutputRoom, describe_kind, make_input_error
 from gridq.stages.pure.inputs import (
-    list_of,
-    needed,
-    option,
-    options_of,
-    path_option,
-    roots_of,
-    sources,
-    text_of,
+    get_list,
+    get_option,
+    get_options,
+    get_path_option,
+    get_roots,
+    get_sources,
+    get_text,
+    require_value,
 )
-from gridq.stages.pure.paths import Missing, first, follow, parse_path, spell
+from gridq.stages.pure.paths import Missing, find_first, follow, format_path, parse_path
 
 Function = Callable[[Json], Json]
 
 
 def text_template(value: Json) -> str:
     """`template` filled in from `variables`, where it is given, and from the rest of the input record."""
-    options = options_of(value, ("template", "variables"))
-    template = templates.compile_template(option(options, "template", str))
-    roots = roots_of(value, ("template", "variables"))
+    options = get_options(value, ("template", "variables"))
+    template = templates.compile_template(get_option(options, "template", str))
+    roots = get_roots(value, ("template", "variables"))
     if "variables" in options:
-        roots = (option(options, "variables", dict), *roots)
-    return templates.render(template, roots, Clock(), Room())
+        roots = (get_option(options, "variables", dict), *roots)
+    return templates.render(template, roots, Clock(), OutputRoom())
 
 
 def parse_json(value: Json) -> Json:
     """The value of a JSON text; with `extract`, of the first record or list in it."""
-    options = options_of(value, ("extract",))
-    text = text_of(value, "json_str", "text", "body")
+    options = get_options(value, ("extract",))
+    text = get_text(value, "json_str", "text", "body")
     return (
         json_parsing.extract(text, Clock())
-        if option(options, "extract", bool, False)
+        if get_option(options, "extract", bool, False)
         else json_parsing.parse(text)
     )
 
 
 def format_json(value: Json) -> str:
     """The input as JSON text, compact or indented by `indent` spaces."""
-    options = options_of(value, ("indent",))
-    indent = option(options, "indent", int, 0)
+    options = get_options(value, ("indent",))
+    indent = get_option(options, "indent", int, 0)
     if not 0 <= indent <= 8:
-        raise wrong(f"The indent is {indent}", "0 to 8 spaces")
-    subject = roots_of(value, ("indent",))[-1] if options else value
+        raise make_input_error(f"The indent is {indent}", "0 to 8 spaces")
+    subject = get_roots(value, ("indent",))[-1] if options else value
     if indent:
         return json.dumps(subject, ensure_ascii=False, indent=indent)
     return json.dumps(subject, ensure_ascii=False, separators=(",", ":"))
@@ -63,25 +63,25 @@ def format_json(value: Json) -> str:
 
 def pick(value: Json) -> Json:
     """What is at `path`; `default`, where it is given (null too), where nothing is."""
-    options = options_of(value, ("path",))
-    path = parse_path(option(options, "path", str))
-    roots = roots_of(value, ("path", "default"))
+    options = get_options(value, ("path",))
+    path = parse_path(get_option(options, "path", str))
+    roots = get_roots(value, ("path", "default"))
     if isinstance(value, dict) and "default" in value:
-        picked = first(roots, path)
+        picked = find_first(roots, path)
         return value["default"] if isinstance(picked, Missing) else picked
-    return needed(roots, path)
+    return require_value(roots, path)
 
 
 def map_items(value: Json) -> list[Json]:
     """Each item through one of `pick` (a path), `template` (a text) or `fields` ({name: path})."""
-    options = options_of(value, ("pick", "template", "fields"))
+    options = get_options(value, ("pick", "template", "fields"))
     if len(options) != 1:
-        raise wrong(
+        raise make_input_error(
             "The stage needs one of 'pick', 'template' and 'fields', not "
             + (" and ".join(options) or "none"),
             'for example {"pick": "a.b"}, {"template": "{{a}}"} or {"fields": {"name": "a.b"}}',
         )
-    items, clock, room = list_of(value), Clock(), Room()
+    items, clock, room = get_list(value), Clock(), OutputRoom()
     has_default = isinstance(value, dict) and "default" in value
 
     def at(item: Json, path: Json, index: int) -> Json:
@@ -91,8 +91,9 @@ def map_items(value: Json) -> list[Json]:
             return found
         if has_default:
             return value["default"]
-        raise wrong(
-            f"Element {index} has nothing at {spell(path)!r}", "every element with that path, or a `default`"
+        raise make_input_error(
+            f"Element {index} has nothing at {format_path(path)!r}",
+            "every element with that path, or a `default`",
         )
 
     if "pick" in options:
@@ -101,28 +102,28 @@ def map_items(value: Json) -> list[Json]:
     if "template" in options:
         template = templates.compile_template(options["template"])
         return [templates.render(template, (item,), clock, room) for item in items]
-    fields = option(options, "fields", dict)
+    fields = get_option(options, "fields", dict)
     if len(fields) > MAX_PARTS:
-        raise wrong("There are too many fields", f"at most {MAX_PARTS}")
+        raise make_input_error("There are too many fields", f"at most {MAX_PARTS}")
     paths = {name: parse_path(path) for name, path in fields.items()}
     return [{name: at(item, path, index) for name, path in paths.items()} for index, item in enumerate(items)]
 
 
 def filter_items(value: Json) -> list[Json]:
     """The items for which the condition `where` holds."""
-    options = options_of(value, ("where",))
-    condition = conditions.compile_condition(option(options, "where", dict), Clock())
-    return [item for item in list_of(value) if condition((item,))]
+    options = get_options(value, ("where",))
+    condition = conditions.compile_condition(get_option(options, "where", dict), Clock())
+    return [item for item in get_list(value) if condition((item,))]
 
 
 def join(value: Json) -> str:
     """The items as one text, `separator` (a line break) between them; an item that is no text as JSON."""
-    separator = option(options_of(value, ("separator",)), "separator", str, "\n")
-    room = Room()
-    items = list_of(value)
+    separator = get_option(get_options(value, ("separator",)), "separator", str, "\n")
+    room = OutputRoom()
+    items = get_list(value)
     texts: list[str] = []
     for index, item in enumerate(items):
-        texts.append(room.take(templates.as_text(item)))
+        texts.append(room.take(templates.format_value(item)))
         if index:
             room.take(separator)
     return separator.join(texts)
@@ -134,24 +135,26 @@ def merge(value: Json) -> Json:
     They are the elements of a list, or the sources of a Merge, or else the values of the input record in its
     order. null counts as nothing.
     """
-    deep = option(options_of(value, ("deep",)), "deep", bool, False)
-    parts = _parts(value)
+    deep = get_option(get_options(value, ("deep",)), "deep", bool, False)
+    parts = _list_parts(value)
     if all(isinstance(part, list) for part in parts) and parts:
         return [item for part in parts for item in part]
     merged: dict[str, Json] = {}
     for part in parts:
         if not isinstance(part, dict):
-            raise wrong(f"One of the parts is {kind(part)}", "records only, or lists only")
-        _overlay(merged, part, deep)
+            raise make_input_error(
+                f"One of the parts is {describe_kind(part)}", "records only, or lists only"
+            )
+        _overlay_fields(merged, part, deep)
     return merged
 
 
-def _parts(value: Json) -> list[Json]:
+def _list_parts(value: Json) -> list[Json]:
     parts = value
     if isinstance(value, dict):
         rest = {name: part for name, part in value.items() if name != "deep"}
         if "source_0" in rest:
-            parts = sources(rest)
+            parts = get_sources(rest)
         elif rest.keys() == {"items"} and isinstance(rest["items"], list):
             parts = rest["items"]
         else:
@@ -159,13 +162,13 @@ def _parts(value: Json) -> list[Json]:
     return [part for part in (parts if isinstance(parts, list) else [parts]) if part is not None]
 
 
-def _overlay(base: dict[str, Json], patch: dict[str, Json], deep: bool) -> None:
+def _overlay_fields(base: dict[str, Json], patch: dict[str, Json], deep: bool) -> None:
     for name, part in patch.items():
         if deep and isinstance(part, dict):
             under = base.get(name)
             # Every record in `base` was made here, so the caller's are never changed.
             base[name] = under if isinstance(under, dict) else {}
-            _overlay(base[name], part, deep)
+            _overlay_fields(base[name], part, deep)
         else:
             base[name] = part
 
@@ -175,12 +178,12 @@ def regex_extract(value: Json) -> Json:
 
     `group` is a number or a name: 1 by default where the pattern has groups, else 0, the whole match.
     """
-    options = options_of(value, ("pattern", "group", "all"))
-    clock, room = Clock(), Room()
-    regex = patterns.compile_pattern(option(options, "pattern", str))
-    group = _group(regex, options.get("group"))
-    matches = patterns.found(regex, text_of(value), clock)
-    if not option(options, "all", bool, False):
+    options = get_options(value, ("pattern", "group", "all"))
+    clock, room = Clock(), OutputRoom()
+    regex = patterns.compile_pattern(get_option(options, "pattern", str))
+    group = _find_group(regex, options.get("group"))
+    matches = patterns.find_all(regex, get_text(value), clock)
+    if not get_option(options, "all", bool, False):
         match = next(matches, None)
         return None if match is None else match.group(group)
     found: list[Json] = []
@@ -192,7 +195,7 @@ def regex_extract(value: Json) -> Json:
     return found
 
 
-def _group(regex: Any, wanted: Json) -> int:
+def _find_group(regex: Any, wanted: Json) -> int:
     groups: int = regex.groups
     names: dict[str, int] = regex.groupindex
     if wanted is None:
@@ -201,7 +204,7 @@ def _group(regex: Any, wanted: Json) -> int:
         return names[wanted]
     if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 <= wanted <= groups:
         return wanted
-    raise wrong(
+    raise make_input_error(
         f"The pattern has no group {wanted!r}",
         f"a number from 0 to {groups}" + (" or one of " + ", ".join(sorted(names)) if names else ""),
     )
@@ -210,54 +213,60 @@ def _group(regex: Any, wanted: Json) -> int:
 def equals(value: Json) -> bool:
     """Whether the input, or what is at `path`, equals `to`; where nothing is there, null is compared."""
     if not isinstance(value, dict) or "to" not in value:
-        raise wrong("The option 'to' is missing", "'to' in the stage's config or its input record")
-    return conditions.same(_subject(value, "to"), value["to"])
+        raise make_input_error("The option 'to' is missing", "'to' in the stage's config or its input record")
+    return conditions.are_equal(_get_subject(value, "to"), value["to"])
 
 
 def contains(value: Json) -> bool:
     """Whether the input, or what is at `path`, has `item`: as a part, an element or a key."""
     if not isinstance(value, dict) or "item" not in value:
-        raise wrong("The option 'item' is missing", "'item' in the stage's config or its input record")
-    return conditions.contains(_subject(value, "item"), value["item"])
+        raise make_input_error(
+            "The option 'item' is missing", "'item' in the stage's config or its input record"
+        )
+    return conditions.contains(_get_subject(value, "item"), value["item"])
 
 
 def matches(value: Json) -> bool:
     """Whether `pattern` is found anywhere in the text, or in the text at `path` (none there: false)."""
-    options = options_of(value, ("pattern", "path"))
-    regex = patterns.compile_pattern(option(options, "pattern", str))
-    text = _subject(value, "pattern") if "path" in options else text_of(value)
-    return isinstance(text, str) and patterns.is_found(regex, text, Clock())
+    options = get_options(value, ("pattern", "path"))
+    regex = patterns.compile_pattern(get_option(options, "pattern", str))
+    text = _get_subject(value, "pattern") if "path" in options else get_text(value)
+    return isinstance(text, str) and patterns.matches(regex, text, Clock())
 
 
 def is_empty(value: Json) -> bool:
     """Whether the input, or what is at `path`, is null, an empty text, list or record, or is not there."""
-    return conditions.is_empty(_subject(value))
+    return conditions.is_empty(_get_subject(value))
 
 
 def length(value: Json) -> int:
     """How many characters, elements or keys the input, or what is at `path`, has; null has none."""
-    subject = _subject(value)
+    subject = _get_subject(value)
     if subject is None:
         return 0
     if not isinstance(subject, str | list | dict):
-        raise wrong(f"The length of {kind(subject)} is asked for", "a text, a list, a record or null")
+        raise make_input_error(
+            f"The length of {describe_kind(subject)} is asked for", "a text, a list, a record or null"
+        )
     return len(subject)
 
 
-def _subject(value: Json, *names: str) -> Json:
-    found = first(roots_of(value, (*names, "path")), path_option(options_of(value, ("path",))))
+def _get_subject(value: Json, *names: str) -> Json:
+    found = find_first(get_roots(value, (*names, "path")), get_path_option(get_options(value, ("path",))))
     return None if isinstance(found, Missing) else found
 
 
 def test(value: Json) -> bool:
     """Whether the condition `where` holds for the input."""
-    options = options_of(value, ("where",))
-    return conditions.compile_condition(option(options, "where", dict), Clock())(roots_of(value, ("where",)))
+    options = get_options(value, ("where",))
+    return conditions.compile_condition(get_option(options, "where", dict), Clock())(
+        get_roots(value, ("where",))
+    )
 
 
 def http_body(value: Json) -> str:
     """The body of an HTTP answer."""
-    return text_of(value, "body")
+    return get_text(value, "body")
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -286,6 +295,6 @@ def run_pure(name: str, value: Json) -> Json:
     try:
         return FUNCTIONS[name](value)
     except RecursionError:
-        raise wrong(
+        raise make_input_error(
             "The input is nested too deeply", "JSON nested at most a few hundred levels deep"
         ) from None

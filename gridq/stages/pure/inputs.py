@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from gridq.graph.plan import WRAP_KEYS
 from gridq.protocol.models import Json
-from gridq.stages.pure.bounds import kind, wrong
-from gridq.stages.pure.paths import Missing, Path, describe_missing, first, parse_path, spell
+from gridq.stages.pure.bounds import describe_kind, make_input_error
+from gridq.stages.pure.paths import Missing, Path, describe_missing, find_first, format_path, parse_path
 
 TEXT_NAMES = (
     "text",
@@ -38,29 +38,31 @@ LIST_NAMES = ("items", "data", "records", "input", "train", "text", "document", 
 T = TypeVar("T")
 
 
-def options_of(value: Json, names: tuple[str, ...]) -> dict[str, Json]:
+def get_options(value: Json, names: tuple[str, ...]) -> dict[str, Json]:
     """Those of the options `names` that the input record holds; a null option counts as not given."""
     if not isinstance(value, dict):
         return {}
     return {name: value[name] for name in names if value.get(name) is not None}
 
 
-def option(options: dict[str, Json], name: str, wanted: type[T], default: T | None = None) -> T:
+def get_option(options: dict[str, Json], name: str, wanted: type[T], default: T | None = None) -> T:
     """The option `name`, a `wanted`; StageError where it is another type, or missing without a default."""
     if name not in options:
         if default is None:
-            raise wrong(
+            raise make_input_error(
                 f"The option {name!r} is missing", f"{name!r} in the stage's config or its input record"
             )
         return default
     value = options[name]
     if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
         expected = {str: "a text", bool: "true or false", int: "an integer", dict: "a record", list: "a list"}
-        raise wrong(f"The option {name!r} is {kind(value)}", expected.get(wanted, wanted.__name__))
+        raise make_input_error(
+            f"The option {name!r} is {describe_kind(value)}", expected.get(wanted, wanted.__name__)
+        )
     return value
 
 
-def roots_of(value: Json, names: tuple[str, ...]) -> tuple[Json, ...]:
+def get_roots(value: Json, names: tuple[str, ...]) -> tuple[Json, ...]:
     """Where a path is looked for, in order; the last is the stage's subject. `names` are its options."""
     if not isinstance(value, dict):
         return (value,)
@@ -70,23 +72,23 @@ def roots_of(value: Json, names: tuple[str, ...]) -> tuple[Json, ...]:
     return (rest,)
 
 
-def path_option(options: dict[str, Json]) -> Path:
+def get_path_option(options: dict[str, Json]) -> Path:
     """The option `path`, empty where it is not given."""
     return parse_path(options["path"]) if "path" in options else ()
 
 
-def needed(roots: tuple[Json, ...], path: Path) -> Json:
+def require_value(roots: tuple[Json, ...], path: Path) -> Json:
     """The value at `path`; StageError that says where it was lost."""
-    value = first(roots, path)
+    value = find_first(roots, path)
     if isinstance(value, Missing):
         lost, near = describe_missing(roots[-1], path)  # the rule's own key for a bare input is none to name
-        raise wrong(
-            f"Nothing is at {spell(path)!r}: {lost}", "a path that the input has, or a `default`", near
+        raise make_input_error(
+            f"Nothing is at {format_path(path)!r}: {lost}", "a path that the input has, or a `default`", near
         )
     return value
 
 
-def text_of(value: Json, *names: str) -> str:
+def get_text(value: Json, *names: str) -> str:
     """The text that `value` is or holds under one of `names`, else of TEXT_NAMES; StageError without one."""
     if isinstance(value, str):
         return value
@@ -94,13 +96,14 @@ def text_of(value: Json, *names: str) -> str:
         for name in (*names, *TEXT_NAMES):
             if isinstance(value.get(name), str):
                 return str(value[name])
-    raise wrong(
-        f"The input is {kind(value)}" + (" without a text" if isinstance(value, dict) else ", not a text"),
+    raise make_input_error(
+        f"The input is {describe_kind(value)}"
+        + (" without a text" if isinstance(value, dict) else ", not a text"),
         "a text, or a record that holds one under " + ", ".join((*names, *TEXT_NAMES[:5])),
     )
 
 
-def list_of(value: Json, *names: str) -> list[Json]:
+def get_list(value: Json, *names: str) -> list[Json]:
     """The list that `value` is or holds; StageError where there is none."""
     if isinstance(value, list):
         return value
@@ -109,14 +112,15 @@ def list_of(value: Json, *names: str) -> list[Json]:
             if isinstance(value.get(name), list):
                 return list(value[name])
         if "source_0" in value:
-            return sources(value)
-    raise wrong(
-        f"The input is {kind(value)}" + (" without a list" if isinstance(value, dict) else ", not a list"),
+            return get_sources(value)
+    raise make_input_error(
+        f"The input is {describe_kind(value)}"
+        + (" without a list" if isinstance(value, dict) else ", not a list"),
         "a list, or a record that holds one under " + ", ".join((*names, *LIST_NAMES[:4])),
     )
 
 
-def sources(value: dict[str, Json]) -> list[Json]:
+def get_sources(value: dict[str, Json]) -> list[Json]:
     """The `source_0`, `source_1` … of a Merge, in order."""
     found: list[Json] = []
     while (name := f"source_{len(found)}") in value:

@@ -8,7 +8,7 @@ import re
 
 from gridq.errors import StageError
 from gridq.protocol.models import Json
-from gridq.stages.pure.bounds import Clock, wrong
+from gridq.stages.pure.bounds import Clock, make_input_error
 
 MAX_STARTS = 64
 """How many places in a text are tried as the start of a JSON value."""
@@ -16,18 +16,18 @@ MAX_STARTS = 64
 _START = re.compile(r"[\[{]")
 
 
-def _constant(name: str) -> Json:
+def _reject_constant(name: str) -> Json:
     raise ValueError(f"{name} is not JSON")
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} is too large for a number")
     return number
 
 
-_DECODER = json.JSONDecoder(parse_constant=_constant, parse_float=_float)
+_DECODER = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_float)
 
 
 def parse(text: str) -> Json:
@@ -35,14 +35,14 @@ def parse(text: str) -> Json:
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as exc:
-        raise wrong(
+        raise make_input_error(
             f"The text is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}",
             "JSON text",
             'set "extract": true where the text holds JSON among prose' if _START.search(text) else "",
         ) from None
     except (ValueError, RecursionError) as exc:
         reason = "it is nested too deeply" if isinstance(exc, RecursionError) else str(exc)
-        raise wrong(f"The text is not JSON: {reason}", "JSON text") from None
+        raise make_input_error(f"The text is not JSON: {reason}", "JSON text") from None
 
 
 def extract(text: str, clock: Clock) -> Json:
@@ -59,4 +59,6 @@ def extract(text: str, clock: Clock) -> Json:
             return _DECODER.raw_decode(text, start.start())[0]
         except (ValueError, RecursionError):
             continue
-    raise wrong("The text holds no JSON record or list", f"one among its first {MAX_STARTS} brackets")
+    raise make_input_error(
+        "The text holds no JSON record or list", f"one among its first {MAX_STARTS} brackets"
+    )

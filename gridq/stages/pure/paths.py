@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from gridq.protocol.models import Json
-from gridq.stages.pure.bounds import MAX_PATH, kind, wrong
+from gridq.stages.pure.bounds import MAX_PATH_CHARACTERS, describe_kind, make_input_error
 
 Path = tuple[str | int, ...]
 
@@ -38,25 +38,25 @@ def _parse(text: str) -> Path:
             elif found := _QUOTED.match(text, at):
                 parts.append(found[1] if found[1] is not None else found[2])
             else:
-                raise _bad(text, at)
+                raise _make_path_error(text, at)
         else:
             # A name stands first, or after a dot.
             if text[at] == ".":
                 at += 1
             elif at:
-                raise _bad(text, at)
+                raise _make_path_error(text, at)
             found = _NAME.match(text, at)
             if found is None:
-                raise _bad(text, at)
+                raise _make_path_error(text, at)
             parts.append(found[0])
         at = found.end()
     if not parts:
-        raise _bad(text, 0)
+        raise _make_path_error(text, 0)
     return tuple(parts)
 
 
-def _bad(text: str, at: int) -> Exception:
-    return wrong(
+def _make_path_error(text: str, at: int) -> Exception:
+    return make_input_error(
         f"The path {text!r} is wrong at character {at}",
         'a path such as a.b[0].c, $.a, or a["b.c"]',
         "use the stage `map` to reach into each element" if "*" in text else "",
@@ -66,9 +66,11 @@ def _bad(text: str, at: int) -> Exception:
 def parse_path(text: Json) -> Path:
     """The parts of the path `text`; StageError where it is none."""
     if not isinstance(text, str):
-        raise wrong(f"A path must be a text, not {kind(text)}", "a path such as a.b[0].c")
-    if len(text) > MAX_PATH:
-        raise wrong(f"The path has {len(text)} characters", f"at most {MAX_PATH} characters")
+        raise make_input_error(f"A path must be a text, not {describe_kind(text)}", "a path such as a.b[0].c")
+    if len(text) > MAX_PATH_CHARACTERS:
+        raise make_input_error(
+            f"The path has {len(text)} characters", f"at most {MAX_PATH_CHARACTERS} characters"
+        )
     return _parse(text)
 
 
@@ -86,7 +88,7 @@ def follow(value: Json, path: Path) -> Json | Missing:
     return value
 
 
-def first(roots: tuple[Json, ...], path: Path) -> Json | Missing:
+def find_first(roots: tuple[Json, ...], path: Path) -> Json | Missing:
     """The value at `path` in the first of `roots` that has it; without a path the last root."""
     if not path:
         return roots[-1]
@@ -100,7 +102,7 @@ def first(roots: tuple[Json, ...], path: Path) -> Json | Missing:
 def describe_missing(value: Json, path: Path) -> tuple[str, str]:
     """Where `path` leaves `value`, in words, and what it could say instead (empty where nothing is near)."""
     for at, part in enumerate(path):
-        here = "the input" if at == 0 else repr(spell(path[:at]))
+        here = "the input" if at == 0 else repr(format_path(path[:at]))
         step = follow(value, (part,))
         if isinstance(step, Missing):
             if isinstance(part, str) and isinstance(value, dict):
@@ -109,12 +111,12 @@ def describe_missing(value: Json, path: Path) -> tuple[str, str]:
             if isinstance(part, int) and isinstance(value, list):
                 return f"{here} has {len(value)} elements, no [{part}]", ""
             part_kind = "key" if isinstance(part, str) else "element"
-            return f"{here} is {kind(value)}, which has no {part_kind} {part!r}", ""
+            return f"{here} is {describe_kind(value)}, which has no {part_kind} {part!r}", ""
         value = step
     return "", ""
 
 
-def spell(path: Path) -> str:
+def format_path(path: Path) -> str:
     """The text of `path`."""
     text = ""
     for part in path:

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 from gridq.protocol.models import Json
-from gridq.stages.pure.bounds import Clock, kind, wrong
+from gridq.stages.pure.bounds import Clock, describe_kind, make_input_error
 
-MAX_PATTERN = 1000
+MAX_PATTERN_CHARACTERS = 1000
 """Characters of a pattern."""
 
 MAX_WORK = 1_000_000_000
@@ -17,7 +17,7 @@ MAX_WORK = 1_000_000_000
 
 
 @lru_cache(maxsize=256)
-def _compiled(pattern: str) -> Any:
+def _compile(pattern: str) -> Any:
     import re2
 
     options = re2.Options()
@@ -28,28 +28,34 @@ def _compiled(pattern: str) -> Any:
 def compile_pattern(pattern: Json) -> Any:
     """The compiled `pattern`; StageError with RE2's reason where it is none."""
     if not isinstance(pattern, str):
-        raise wrong(f"A pattern must be a text, not {kind(pattern)}", "a regular expression in RE2's syntax")
-    if len(pattern) > MAX_PATTERN:
-        raise wrong(f"The pattern has {len(pattern)} characters", f"at most {MAX_PATTERN} characters")
+        raise make_input_error(
+            f"A pattern must be a text, not {describe_kind(pattern)}", "a regular expression in RE2's syntax"
+        )
+    if len(pattern) > MAX_PATTERN_CHARACTERS:
+        raise make_input_error(
+            f"The pattern has {len(pattern)} characters", f"at most {MAX_PATTERN_CHARACTERS} characters"
+        )
     import re2
 
     try:
-        return _compiled(pattern)
+        return _compile(pattern)
     except re2.error as exc:
         reason = exc.args[0] if exc.args else b""
         said = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
-        raise wrong(
+        raise make_input_error(
             f"The pattern {pattern!r} is not a regular expression: {said}",
             "RE2's syntax: no back-references, no look-around",
         ) from None
     except UnicodeEncodeError:
-        raise wrong("The pattern holds half a surrogate pair", "text that UTF-8 can encode") from None
+        raise make_input_error(
+            "The pattern holds half a surrogate pair", "text that UTF-8 can encode"
+        ) from None
 
 
-def found(regex: Any, text: str, clock: Clock) -> Iterator[Any]:
+def find_all(regex: Any, text: str, clock: Clock) -> Iterator[Any]:
     """The matches of `regex` in `text`, left to right; StageError where both together are too large."""
     if regex.programsize * len(text) > MAX_WORK:
-        raise wrong(
+        raise make_input_error(
             f"The pattern is too large for a text of {len(text)} characters",
             f"at most {MAX_WORK // regex.programsize} characters for this pattern",
             "use smaller repetition counts, or a shorter text",
@@ -60,9 +66,9 @@ def found(regex: Any, text: str, clock: Clock) -> Iterator[Any]:
             clock.look()
             yield match
     except UnicodeEncodeError:
-        raise wrong("The text holds half a surrogate pair", "text that UTF-8 can encode") from None
+        raise make_input_error("The text holds half a surrogate pair", "text that UTF-8 can encode") from None
 
 
-def is_found(regex: Any, text: str, clock: Clock) -> bool:
+def matches(regex: Any, text: str, clock: Clock) -> bool:
     """Whether `regex` matches anywhere in `text`."""
-    return next(found(regex, text, clock), None) is not None
+    return next(find_all(regex, text, clock), None) is not None

@@ -13,31 +13,33 @@ from dataclasses import dataclass
 
 from gridq.graph.plan import WRAP_KEYS
 from gridq.protocol.models import Json
-from gridq.stages.pure.bounds import MAX_PARTS, Clock, Room, kind, wrong
-from gridq.stages.pure.paths import Missing, Path, describe_missing, first, parse_path, spell
+from gridq.stages.pure.bounds import MAX_PARTS, Clock, OutputRoom, describe_kind, make_input_error
+from gridq.stages.pure.paths import Missing, Path, describe_missing, find_first, format_path, parse_path
 
-_BARE = frozenset((*WRAP_KEYS, "item", "value"))
+_SUBJECT_NAMES = frozenset((*WRAP_KEYS, "item", "value"))
 """Names that stand for an input that is no record: who writes a template need not know how it was wrapped."""
 
 
-def as_text(value: Json) -> str:
+def format_value(value: Json) -> str:
     """A text as it is, anything else as compact JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _quote(text: str) -> str:
+def _quote_url(text: str) -> str:
     try:
         return urllib.parse.quote(text, safe="")
     except UnicodeEncodeError:
-        raise wrong("A text for `|url` holds half a surrogate pair", "text that UTF-8 can encode") from None
+        raise make_input_error(
+            "A text for `|url` holds half a surrogate pair", "text that UTF-8 can encode"
+        ) from None
 
 
 FILTERS: dict[str, Callable[[Json], str]] = {
     "json": lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":")),
-    "html": lambda value: html.escape(as_text(value)),
-    "url": lambda value: _quote(as_text(value)),
+    "html": lambda value: html.escape(format_value(value)),
+    "url": lambda value: _quote_url(format_value(value)),
 }
 
 
@@ -55,51 +57,59 @@ Template = list[str | Placeholder]
 def compile_template(text: Json) -> Template:
     """The literals and placeholders of `text`; StageError where it is no template."""
     if not isinstance(text, str):
-        raise wrong(f"A template must be a text, not {kind(text)}", "a text such as 'Hello {{name}}'")
+        raise make_input_error(
+            f"A template must be a text, not {describe_kind(text)}", "a text such as 'Hello {{name}}'"
+        )
     parts: Template = []
     at = 0
     while (start := text.find("{{", at)) >= 0:
         end = text.find("}}", start)
         if end < 0:
-            raise wrong(f"The template has '{{{{' at character {start} and no '}}}}' after it", "'{{name}}'")
+            raise make_input_error(
+                f"The template has '{{{{' at character {start} and no '}}}}' after it", "'{{name}}'"
+            )
         if len(parts) >= 2 * MAX_PARTS:
-            raise wrong("The template has too many placeholders", f"at most {MAX_PARTS} placeholders")
+            raise make_input_error(
+                "The template has too many placeholders", f"at most {MAX_PARTS} placeholders"
+            )
         parts.append(text[at:start])
-        parts.append(_placeholder(text[start + 2 : end]))
+        parts.append(_parse_placeholder(text[start + 2 : end]))
         at = end + 2
     parts.append(text[at:])
     return parts
 
 
-def _placeholder(inner: str) -> Placeholder:
+def _parse_placeholder(inner: str) -> Placeholder:
     name, bar, filter_name = (part.strip() for part in inner.partition("|"))
     if not name:
-        raise wrong("The template has an empty placeholder", "'{{name}}', or '{{.}}' for the input itself")
+        raise make_input_error(
+            "The template has an empty placeholder", "'{{name}}', or '{{.}}' for the input itself"
+        )
     if bar and filter_name not in FILTERS:
-        raise wrong(
+        raise make_input_error(
             f"The template has the unknown filter {filter_name!r}", "one of " + ", ".join(sorted(FILTERS))
         )
-    return Placeholder(parse_path(name), FILTERS[filter_name] if bar else as_text)
+    return Placeholder(parse_path(name), FILTERS[filter_name] if bar else format_value)
 
 
-def render(template: Template, roots: tuple[Json, ...], clock: Clock, room: Room) -> str:
+def render(template: Template, roots: tuple[Json, ...], clock: Clock, room: OutputRoom) -> str:
     """The text of `template`, its paths looked for in `roots`; StageError for a path that leads nowhere."""
     pieces: list[str] = []
     for part in template:
         clock.tick()
-        pieces.append(room.take(part if isinstance(part, str) else part.render(_value(roots, part.path))))
+        pieces.append(room.take(part if isinstance(part, str) else part.render(_get_value(roots, part.path))))
     return "".join(pieces)
 
 
-def _value(roots: tuple[Json, ...], path: Path) -> Json:
-    value = first(roots, path)
+def _get_value(roots: tuple[Json, ...], path: Path) -> Json:
+    value = find_first(roots, path)
     if not isinstance(value, Missing):
         return value
-    if len(path) == 1 and path[0] in _BARE and not isinstance(roots[-1], dict):
+    if len(path) == 1 and path[0] in _SUBJECT_NAMES and not isinstance(roots[-1], dict):
         return roots[-1]
     lost, near = describe_missing(roots[0], path)
-    raise wrong(
-        f"The template's {{{{{spell(path)}}}}} has no value: {lost}",
+    raise make_input_error(
+        f"The template's {{{{{format_path(path)}}}}} has no value: {lost}",
         "a value for every placeholder of the template",
         near,
     )

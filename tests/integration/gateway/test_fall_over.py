@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from gridq.config.settings import Settings
-from gridq.protocol.models import Row
+from gridq.protocol.models import HistoryRow
 from tests.fakes.openai_server import OpenAIServer
 from tests.gateways import Gateway, serving
 from tests.integration.gateway.conftest import LlmRunner, llm_grid
@@ -77,7 +77,7 @@ class Seats:
             wait_for(lambda: self.rows(name))
         return asked.result(30)
 
-    def rows(self, name: str) -> list[Row]:
+    def rows(self, name: str) -> list[HistoryRow]:
         """What has become of the attempts of the job of this name."""
         client = self.grid.client
         return [row for job in client.jobs(5) if job.name == name for row in client.rows(job.job)]

@@ -12,7 +12,7 @@ from gridq.config.settings import Settings
 from gridq.errors import AttemptsExhausted, DeadlineExceeded, JobCancelled, StageError
 from gridq.limits.ledger import Entry
 from gridq.limits.verification import Difference, Verified
-from gridq.protocol.models import Row
+from gridq.protocol.models import HistoryRow
 from gridq.protocol.states import JobState
 from tests.chaos.books import Books, Record
 from tests.chaos.graphs import Made, Outcome
@@ -56,8 +56,8 @@ class Case:
         ]
         self.celery: tuple[str, Any] = ("SUCCESS", "right")
 
-    def row(self, stage: str, attempt: int, state: str = "done") -> Row:
-        return Row(
+    def row(self, stage: str, attempt: int, state: str = "done") -> HistoryRow:
+        return HistoryRow(
             path=self.paths[stage], stage="chaos_seat", queue="bench:any", worker="bench@m1", attempt=attempt,
             state=state, micro_dollars=100,
         )  # fmt: skip

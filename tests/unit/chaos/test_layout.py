@@ -8,7 +8,7 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.limits import quotas_file
-from gridq.profiles.profile import load
+from gridq.profiles.profile import load_profiles
 from tests.chaos import plan
 from tests.chaos.layout import CONCURRENCY, TEAM, bounds, witnessed
 from workers.machine import probing
@@ -28,7 +28,7 @@ def test_every_file_is_right_and_says_what_binds(tmp_path: Path, machines: int) 
         home.mkdir()
         (home / "seats.toml").write_text(machine.terms)
         config = Settings(home=home, profiles=layout.profiles, stages=layout.stages)
-        seats = probing.probe_machine(config, load(layout.profiles))
+        seats = probing.probe_machine(config, load_profiles(layout.profiles))
         assert not seats.missing
         bench = next(seat for seat in seats.seats if seat.name == "bench")
         id = f"{machine.name}.bench"

@@ -11,7 +11,7 @@ import pytest
 from gridq.config.settings import Settings
 from gridq.errors import ConfigError
 from gridq.graph.nodes import parse
-from gridq.profiles.profile import load
+from gridq.profiles.profile import load_profiles
 from gridq.submission.planning import compile_text, load_local_catalogue
 from tests.chaos import plan
 from tests.chaos.graphs import Maker, spends
@@ -20,7 +20,7 @@ from tests.chaos.witness import ORDERS, answer
 from tests.reference import Reference, StageFailed
 
 CONFIG = Settings(profiles=(PROFILE,), stages=("tests.chaos.stages",))
-CATALOGUE = load_local_catalogue(CONFIG, load(CONFIG.profiles))
+CATALOGUE = load_local_catalogue(CONFIG, load_profiles(CONFIG.profiles))
 
 
 class Calls:
@@ -55,7 +55,7 @@ def test_the_outcome_is_that_of_the_graphs_meaning(failing: float) -> None:
         if not outcome.failed:
             assert made.outcome.value == outcome.value
         seen.add(bool(outcome.errors))
-        compile_text(json.dumps(made.graph), CATALOGUE, CONFIG, load(CONFIG.profiles))
+        compile_text(json.dumps(made.graph), CATALOGUE, CONFIG, load_profiles(CONFIG.profiles))
     assert seen == ({False} if not failing else {False, True})
 
 

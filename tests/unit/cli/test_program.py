@@ -102,7 +102,7 @@ def test_wrong_use_is_code_2(arguments: list[str]) -> None:
 
 
 def test_a_broken_plug_in_is_told_and_left_out(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    broken = EntryPoint("a", "no_such_package_here:register", cli.GROUP)
+    broken = EntryPoint("a", "no_such_package_here:register", cli.ENTRY_POINT_GROUP)
     monkeypatch.setattr(cli, "entry_points", lambda group: [broken])
     cli.load_commands()
     assert "no_such_package_here" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gridq.config.settings import Settings, settings
-from gridq.config.urls import with_password
+from gridq.config.urls import add_password
 from gridq.errors import ConfigError
 
 
@@ -57,7 +57,7 @@ def test_the_password_goes_into_the_url(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_a_url_keeps_its_own_password(url: str, made: str) -> None:
-    assert with_password(url, "p") == made
+    assert add_password(url, "p") == made
     assert Settings(broker_url=url, broker_password="p").broker_url.get_secret_value() == made
 
 

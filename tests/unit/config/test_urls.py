@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.config.urls import Sentinels, check_url, sentinels, with_password
+from gridq.config.urls import Sentinels, add_password, check_url, parse_sentinels
 from gridq.errors import ConfigError
 
 
@@ -46,7 +46,7 @@ def test_what_is_none_is_told_without_showing_it(url: str, reason: str) -> None:
 
 
 def test_what_the_url_of_sentinels_says() -> None:
-    found = sentinels(
+    found = parse_sentinels(
         "sentinels://u:p%40@a,b:2,[::1]:3/the%20one/4?sentinel_user=s&sentinel_password=t&ssl_a=b"
     )
     assert found == Sentinels(
@@ -60,11 +60,11 @@ def test_what_the_url_of_sentinels_says() -> None:
         ssl={"ssl_a": "b"},
     )
     assert "p@" not in repr(found)
-    assert sentinels("redis://h:1/0") is None
-    plain = sentinels("sentinel://a/main?db=5")
+    assert parse_sentinels("redis://h:1/0") is None
+    plain = parse_sentinels("sentinel://a/main?db=5")
     assert plain is not None
     assert (plain.db, plain.user, plain.password, plain.ssl) == (5, None, None, None)
 
 
 def test_a_password_goes_before_all_hosts() -> None:
-    assert with_password("sentinel://a,b:1/main", "p/") == "sentinel://:p%2F@a,b:1/main"
+    assert add_password("sentinel://a,b:1/main", "p/") == "sentinel://:p%2F@a,b:1/main"

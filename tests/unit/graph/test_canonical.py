@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridq.errors import ValueNotJson
-from gridq.graph.canonical import canonical, canonical_json, composition_id, number
+from gridq.graph.canonical import canonical_json, canonicalize, compute_composition_id, format_number
 from gridq.graph.nodes import parse, to_json
 from tests.generators import graphs, values
 
@@ -50,13 +50,13 @@ DOUBLES = [
 @pytest.mark.parametrize(("bits", "text"), DOUBLES)
 def test_doubles_as_ecmascript_writes_them(bits: int, text: str) -> None:
     (value,) = struct.unpack(">d", bits.to_bytes(8, "big"))
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @settings(max_examples=500, deadline=None, derandomize=True, database=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_double_is_read_back_the_same(value: float) -> None:
-    assert float(number(value)) == value
+    assert float(format_number(value)) == value
 
 
 def test_the_rfcs_example() -> None:
@@ -84,7 +84,7 @@ def test_big_integers_are_written_exactly() -> None:
         == b"[9007199254740992,9007199254740993,-1" + b"0" * 40 + b"]"
     )
     one, two = (parse({"root": {"op": "Const", "value": 2**64 + i}}) for i in (0, 1))
-    assert composition_id(one) != composition_id(two)
+    assert compute_composition_id(one) != compute_composition_id(two)
 
 
 def test_whole_doubles_and_integers_are_one() -> None:
@@ -141,7 +141,7 @@ def let(body: Node, **bindings: Node) -> Node:
 
 
 def id_of(root: Node, **head: Any) -> str:
-    return composition_id(parse({"root": root, **head}))
+    return compute_composition_id(parse({"root": root, **head}))
 
 
 def test_the_id_is_the_hash_of_the_canonical_root() -> None:
@@ -215,5 +215,5 @@ def test_description_version_and_unknown_keys_do_not_count() -> None:
 @settings(max_examples=50, deadline=None, derandomize=True, database=None)
 @given(graphs())
 def test_rewriting_twice_changes_nothing(data: Any) -> None:
-    once = canonical(parse(data).root)
-    assert to_json(canonical(once)) == to_json(once)
+    once = canonicalize(parse(data).root)
+    assert to_json(canonicalize(once)) == to_json(once)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gridq.errors import AmbiguousStage, ConfigError, GraphError, InvalidField, MissingField, UnknownStage
-from gridq.graph.catalogue import Catalogue, StageSpec, implementation_hash, load_directory, stage_spec
+from gridq.graph.catalogue import Catalogue, StageSpec, hash_implementation, load_directory, make_stage_spec
 from gridq.graph.types import NUMBER, TEXT
 from gridq.protocol.models import Effect
 
@@ -73,7 +73,7 @@ def test_a_python_stages_id_covers_its_source() -> None:
     one, two = (StageSpec.from_json(data, "", source) for source in ("return 1", "return 2"))
     assert one.id != two.id
     assert one.signature_id == two.signature_id
-    assert implementation_hash("python:a:b", "x") != implementation_hash("python:a:c", "x")
+    assert hash_implementation("python:a:b", "x") != hash_implementation("python:a:c", "x")
 
 
 def test_a_stated_id_is_taken_as_given() -> None:
@@ -150,13 +150,13 @@ def test_unknown_keys_and_other_runtimes_lifecycle_are_read() -> None:
 
 # -- resolution ---------------------------------------------------------------------------------------------
 
-A = stage_spec("shout", "builtin:a", id=hexed("0123456789a"), input=TEXT, output=TEXT, aliases=("loud",))
-B = stage_spec("whisper", "builtin:b", id=hexed("0123456789b"), input=TEXT, output=TEXT)
-OLD = stage_spec("sum", "builtin:old", id=hexed("aaaaaaaaa"), output=NUMBER, lifecycle="Deprecated")
-NEW = stage_spec("sum", "builtin:new", id=hexed("bbbbbbbbb"), output=NUMBER)
-DRAFT = stage_spec("draft", "builtin:draft", id=hexed("ccccccccc"), lifecycle="Draft")
-GONE = stage_spec("gone", "builtin:gone", id=hexed("ddddddddd"), lifecycle="Tombstone")
-TWO = [stage_spec("twin", f"builtin:twin{i}", output=output) for i, output in enumerate((TEXT, NUMBER))]
+A = make_stage_spec("shout", "builtin:a", id=hexed("0123456789a"), input=TEXT, output=TEXT, aliases=("loud",))
+B = make_stage_spec("whisper", "builtin:b", id=hexed("0123456789b"), input=TEXT, output=TEXT)
+OLD = make_stage_spec("sum", "builtin:old", id=hexed("aaaaaaaaa"), output=NUMBER, lifecycle="Deprecated")
+NEW = make_stage_spec("sum", "builtin:new", id=hexed("bbbbbbbbb"), output=NUMBER)
+DRAFT = make_stage_spec("draft", "builtin:draft", id=hexed("ccccccccc"), lifecycle="Draft")
+GONE = make_stage_spec("gone", "builtin:gone", id=hexed("ddddddddd"), lifecycle="Tombstone")
+TWO = [make_stage_spec("twin", f"builtin:twin{i}", output=output) for i, output in enumerate((TEXT, NUMBER))]
 CATALOGUE = Catalogue([A, B, OLD, NEW, DRAFT, GONE, *TWO])
 
 
@@ -239,7 +239,7 @@ def test_extended_leaves_the_first_as_it_was() -> None:
 
 def test_one_id_for_two_stages_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"shout.*whisper"):
-        Catalogue([A, stage_spec("whisper", "builtin:x", id=A.id)])
+        Catalogue([A, make_stage_spec("whisper", "builtin:x", id=A.id)])
 
 
 # -- directories --------------------------------------------------------------------------------------------

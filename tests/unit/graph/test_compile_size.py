@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gridq.errors import GraphTooLarge, UnknownStage
-from gridq.graph.catalogue import Catalogue, StageSpec, stage_spec
+from gridq.graph.catalogue import Catalogue, StageSpec, make_stage_spec
 from gridq.graph.compile import Placement, compile_plan
-from gridq.graph.expressions import DEEP
+from gridq.graph.expressions import MAX_EXPRESSION_DEPTH
 from gridq.graph.nodes import parse
 from gridq.graph.plan import Op, Step, dump_step, evaluate, load_step
-from gridq.graph.source import nesting
+from gridq.graph.source import measure_nesting
 from gridq.protocol.models import Effect
 from tests.builders import branch, const, fanout, let, parallel, retry, seq, stage
 from tests.generators import CATALOGUE, Calls, place
@@ -68,7 +68,10 @@ def test_depth_costs_no_stack(operator: str) -> None:
         }[operator]
     plan = plan_of(node)
     Simulation(plan, {"a": True}, Calls(), random.Random(1)).run()
-    assert max(nesting(json.loads(dump_step(step))) for step in plan.steps) < 2 * DEEP + 20
+    assert (
+        max(measure_nesting(json.loads(dump_step(step))) for step in plan.steps)
+        < 2 * MAX_EXPRESSION_DEPTH + 20
+    )
 
 
 def test_the_limit_of_steps() -> None:
@@ -90,7 +93,7 @@ def test_unknown_stages_name_the_path() -> None:
 
 
 def test_place_gets_the_effects_of_the_node_and_is_asked_once_for_each() -> None:
-    chat = stage_spec(
+    chat = make_stage_spec(
         "chat", "llm:chat", effects=[Effect(effect="Llm", model={"$config": "model", "default": "any"})]
     )
     asked: list[tuple[str, list[dict[str, Any]], str]] = []

@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 
 from gridq.errors import InvalidField, UnknownStage
-from gridq.graph.catalogue import Catalogue, stage_spec
-from gridq.graph.effects import UNKNOWN, distinct, fill, infer_effects, parse_effect, parse_effects, to_json
+from gridq.graph.catalogue import Catalogue, make_stage_spec
+from gridq.graph.effects import (
+    UNKNOWN,
+    fill_parameters,
+    infer_effects,
+    parse_effect,
+    parse_effects,
+    remove_duplicates,
+    to_json,
+)
 from gridq.graph.nodes import parse
 from gridq.protocol.models import Effect
 
@@ -50,13 +58,13 @@ def test_a_parameter_names_a_key() -> None:
 
 def test_none_declared_is_unknown() -> None:
     assert parse_effects(None, "") == parse_effects([], "") == (UNKNOWN,)
-    assert stage_spec("x", "builtin:x").effects == (UNKNOWN,)
+    assert make_stage_spec("x", "builtin:x").effects == (UNKNOWN,)
 
 
 def test_repeats_are_dropped_and_order_kept() -> None:
     effects = parse_effects(["Network", "Llm", {"effect": "Network"}, {"effect": "Llm", "model": "m"}], "")
     assert [effect.effect for effect in effects] == ["Network", "Llm", "Llm"]
-    assert distinct(effects) == effects
+    assert remove_duplicates(effects) == effects
 
 
 @pytest.mark.parametrize(
@@ -64,20 +72,20 @@ def test_repeats_are_dropped_and_order_kept() -> None:
     [({}, "any"), ({"model": "claude"}, "claude"), ({"model": None}, "any"), ({"x": 1}, "any")],
 )
 def test_config_fills_a_parameter(config: dict[str, Any], model: str) -> None:
-    assert fill([MODEL], config) == (Effect(effect="Llm", model=model),)
+    assert fill_parameters([MODEL], config) == (Effect(effect="Llm", model=model),)
 
 
 def test_a_parameter_without_default_is_left_out() -> None:
-    assert fill([Effect(effect="Llm", model={"$config": "model"})], {}) == (Effect(effect="Llm"),)
+    assert fill_parameters([Effect(effect="Llm", model={"$config": "model"})], {}) == (Effect(effect="Llm"),)
 
 
 CATALOGUE = Catalogue(
     [
-        stage_spec("pure", "builtin:pure", effects=[Effect(effect="Pure")]),
-        stage_spec("get", "builtin:get", effects=[Effect(effect="Network"), Effect(effect="Fallible")]),
-        stage_spec("chat", "llm:chat", effects=[MODEL]),
-        stage_spec("small", "llm:chat", effects=[MODEL], config={"model": "tiny"}),
-        stage_spec("mystery", "python:a:b"),
+        make_stage_spec("pure", "builtin:pure", effects=[Effect(effect="Pure")]),
+        make_stage_spec("get", "builtin:get", effects=[Effect(effect="Network"), Effect(effect="Fallible")]),
+        make_stage_spec("chat", "llm:chat", effects=[MODEL]),
+        make_stage_spec("small", "llm:chat", effects=[MODEL], config={"model": "tiny"}),
+        make_stage_spec("mystery", "python:a:b"),
     ]
 )
 

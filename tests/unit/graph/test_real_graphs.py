@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gridq.graph.catalogue import Catalogue, StageSpec, stage_spec
+from gridq.graph.catalogue import Catalogue, StageSpec, make_stage_spec
 from gridq.graph.compile import Placement, compile_plan
 from gridq.graph.effects import infer_effects
 from gridq.graph.nodes import Stage, parse, walk_nodes
@@ -19,13 +19,13 @@ from gridq.graph.validate import validate
 from gridq.profiles.profile import StageContext
 from gridq.protocol import queue_names
 from gridq.protocol.models import Effect, StageCall
-from gridq.stages import builtin_specs, is_pure, run_builtin
+from gridq.stages import is_pure, load_builtin_specs, run_builtin
 from tests.simulate import simulate
 from tests.unit.graph.test_plan_meaning import check_plan
 
 TOP = Path(__file__).parents[3]
 SHARED = Path(os.environ.get("GRIDQ_TEST_GRAPHS", TOP.parent / "shared" / "graphs"))
-BUILTINS = Catalogue([StageSpec.from_json(spec) for spec in builtin_specs()])
+BUILTINS = Catalogue([StageSpec.from_json(spec) for spec in load_builtin_specs()])
 
 
 def place(spec: StageSpec, effects: list[Effect], path: str) -> Placement:
@@ -49,7 +49,7 @@ def test_real_graphs_parse_validate_and_compile(name: str, steps: int, stages: i
         pytest.skip(f"the real graphs are not here: {file.parent} (GRIDQ_TEST_GRAPHS names their folder)")
     graph = parse(file.read_bytes())
     refs = {node.id for _, node in walk_nodes(graph.root) if isinstance(node, Stage)}
-    specs = [stage_spec(f"s{ref[:8]}", f"test:{ref}", id=ref.ljust(64, "0")) for ref in refs]
+    specs = [make_stage_spec(f"s{ref[:8]}", f"test:{ref}", id=ref.ljust(64, "0")) for ref in refs]
     catalogue = Catalogue(specs)
     validate(graph, catalogue)
     plan = compile_plan(graph, catalogue, place)

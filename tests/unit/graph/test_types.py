@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given, settings
 
 from gridq.errors import InvalidField, MissingField
-from gridq.graph.types import ANY, NULL, TEXT, fits, listing, parse_type, record, type_of, union
+from gridq.graph.types import (
+    ANY,
+    NULL,
+    TEXT,
+    fits,
+    infer_type,
+    make_list,
+    make_record,
+    make_union,
+    parse_type,
+)
 from tests.generators import values
 
 
@@ -78,10 +88,10 @@ def test_deep_types_are_refused_and_deep_values_cut_off() -> None:
         data, value = t("List", data), {"a": [value]}
     with pytest.raises(InvalidField):
         parse_type(data, "input")
-    assert type_of(value).depth < 20
+    assert infer_type(value).depth < 20
     kind = TEXT
     for _ in range(500):
-        kind = record({"a": listing(kind)})
+        kind = make_record({"a": make_list(kind)})
     assert kind.depth < 64
 
 
@@ -138,13 +148,13 @@ def test_fits_not(output: Any, wanted: Any) -> None:
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(values(), values())
 def test_a_values_type_fits_itself_and_its_unions(one: Any, other: Any) -> None:
-    kind = type_of(one)
+    kind = infer_type(one)
     assert fits(kind, kind)
-    assert fits(kind, union((type_of(other), kind)))
+    assert fits(kind, make_union((infer_type(other), kind)))
     assert parse_type(kind.to_json(), "") == kind or kind.depth > 8
 
 
 def test_unions_are_flat() -> None:
-    assert union((TEXT, union((NULL, TEXT)))) == union((TEXT, NULL))
-    assert union((TEXT, TEXT)) == TEXT
-    assert union((TEXT, ANY)) == ANY
+    assert make_union((TEXT, make_union((NULL, TEXT)))) == make_union((TEXT, NULL))
+    assert make_union((TEXT, TEXT)) == TEXT
+    assert make_union((TEXT, ANY)) == ANY

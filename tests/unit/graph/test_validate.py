@@ -7,24 +7,28 @@ from typing import Any
 import pytest
 
 from gridq.errors import TypeMismatch, UnknownStage
-from gridq.graph.catalogue import Catalogue, stage_spec
+from gridq.graph.catalogue import Catalogue, make_stage_spec
 from gridq.graph.nodes import parse
-from gridq.graph.types import ANY, BOOL, NUMBER, TEXT, Type, listing, record, union
+from gridq.graph.types import ANY, BOOL, NUMBER, TEXT, Type, make_list, make_record, make_union
 from gridq.graph.validate import validate
 
 CATALOGUE = Catalogue(
     [
-        stage_spec("any", "t:any"),
-        stage_spec("text", "t:text", output=TEXT),
-        stage_spec("number", "t:number", output=NUMBER),
-        stage_spec("takes_text", "t:takes_text", input=TEXT, output=TEXT),
-        stage_spec("takes_list", "t:takes_list", input=listing(TEXT), output=BOOL),
-        stage_spec("takes_record", "t:takes_record", input=record({"a": TEXT, "n": NUMBER}), output=TEXT),
-        stage_spec("gives_record", "t:gives_record", output=record({"a": TEXT, "n": NUMBER, "more": BOOL})),
-        stage_spec(
+        make_stage_spec("any", "t:any"),
+        make_stage_spec("text", "t:text", output=TEXT),
+        make_stage_spec("number", "t:number", output=NUMBER),
+        make_stage_spec("takes_text", "t:takes_text", input=TEXT, output=TEXT),
+        make_stage_spec("takes_list", "t:takes_list", input=make_list(TEXT), output=BOOL),
+        make_stage_spec(
+            "takes_record", "t:takes_record", input=make_record({"a": TEXT, "n": NUMBER}), output=TEXT
+        ),
+        make_stage_spec(
+            "gives_record", "t:gives_record", output=make_record({"a": TEXT, "n": NUMBER, "more": BOOL})
+        ),
+        make_stage_spec(
             "takes_sources",
             "t:takes_sources",
-            input=record({"source_0": TEXT, "source_1": NUMBER}),
+            input=make_record({"source_0": TEXT, "source_1": NUMBER}),
             output=BOOL,
         ),
     ]
@@ -77,11 +81,11 @@ def check(root: Any, given: Type = ANY) -> Type:
         (let(st("takes_record"), a=st("text"), n=const(1)), TEXT),
         (seq(const({"a": 1}), let(st("takes_record"), a=st("text"), n=const(1))), TEXT),
         (seq(const({"n": "wrong"}), st("takes_record", a="x", n=1)), TEXT),
-        ({"op": "Fanout", "source": st("text"), "targets": [st("takes_text"), st("text")]}, listing(TEXT)),
+        ({"op": "Fanout", "source": st("text"), "targets": [st("takes_text"), st("text")]}, make_list(TEXT)),
         (seq({"op": "Fanout", "source": st("text"), "targets": [st("text")]}, st("takes_list")), BOOL),
         (merge(st("takes_sources"), st("text"), st("number")), BOOL),
         (seq(const({"source_0": "x"}), merge(st("any"), st("takes_text"), st("takes_text"))), ANY),
-        (branch(st("text"), st("number")), union((TEXT, NUMBER))),
+        (branch(st("text"), st("number")), make_union((TEXT, NUMBER))),
         (seq(branch(st("text"), const("x")), st("takes_text")), TEXT),
         ({"op": "Retry", "stage": st("number"), "max_attempts": 2}, NUMBER),
         (seq(st("text"), remote("Text", "Number")), NUMBER),

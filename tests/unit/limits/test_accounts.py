@@ -6,7 +6,7 @@ import pytest
 
 from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, TeamMoneyExceeded
 from gridq.limits.accounts import Account, build_quota_error, window
-from gridq.protocol.money import dollars
+from gridq.protocol.money import format_dollars
 
 TURN = "1796083200000"  # 2026-12-01T00:00:00Z
 
@@ -22,7 +22,7 @@ TURN = "1796083200000"  # 2026-12-01T00:00:00Z
     ],
 )
 def test_dollars_are_exact(micro: int, text: str) -> None:
-    assert dollars(micro) == text
+    assert format_dollars(micro) == text
 
 
 def test_used_up_until_the_month_turns() -> None:

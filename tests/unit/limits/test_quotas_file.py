@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gridq.config.source_positions import toml_keys
+from gridq.config.source_positions import iterate_toml_keys
 from gridq.errors import QuotasFileError
 from gridq.limits.quotas_file import AgentLimit, QueueLimit, SeatLimit, TeamLimit, load, parse
 from gridq.protocol.models import Limit
@@ -245,7 +245,7 @@ y = 1.5e3
 def test_the_line_of_every_key() -> None:
     tomllib.loads(KEYS)
     at = ("b", "c.d", 'e"')
-    assert list(toml_keys(KEYS)) == [
+    assert list(iterate_toml_keys(KEYS)) == [
         (("a",), 2),
         (at, 3),
         ((*at, "fg"), 4),

@@ -24,10 +24,10 @@ from tests.conftest import GridEnv
 
 def test_the_password_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     config = Settings(home=tmp_path / "home")
-    first = flower_login.password(config)
+    first = flower_login.read_password(config)
     assert len(first) >= 24
-    assert flower_login.password(config) == first
-    path = flower_login.password_file(config)
+    assert flower_login.read_password(config) == first
+    path = flower_login.get_password_file(config)
     assert path == tmp_path / "home" / "flower-password"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [each.name for each in path.parent.iterdir()] == ["flower-password"]
@@ -36,7 +36,7 @@ def test_the_password_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> No
 def test_all_who_make_the_password_at_once_get_the_same(tmp_path: Path) -> None:
     config = Settings(home=tmp_path)
     found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(flower_login.password(config))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(flower_login.read_password(config))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -47,17 +47,17 @@ def test_all_who_make_the_password_at_once_get_the_same(tmp_path: Path) -> None:
 
 def test_a_password_that_others_may_read_is_refused(tmp_path: Path) -> None:
     config = Settings(home=tmp_path)
-    flower_login.password(config)
-    flower_login.password_file(config).chmod(0o640)
+    flower_login.read_password(config)
+    flower_login.get_password_file(config).chmod(0o640)
     with pytest.raises(ConfigError, match="chmod 600"):
-        flower_login.password(config)
+        flower_login.read_password(config)
 
 
 def test_a_containers_secret_is_taken_as_it_is(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("from-the-vault\n")
     secret.chmod(0o444)
-    assert flower_login.password(Settings(home=tmp_path, flower_password_file=secret)) == "from-the-vault"
+    assert flower_login.read_password(Settings(home=tmp_path, flower_password_file=secret)) == "from-the-vault"
 
 
 @pytest.mark.parametrize("text", ["", "\n", "two words", "tab\there", "ümlaut"])
@@ -65,12 +65,12 @@ def test_what_is_no_password_is_refused(tmp_path: Path, text: str) -> None:
     secret = tmp_path / "secret"
     secret.write_text(text)
     with pytest.raises(ConfigError):
-        flower_login.password(Settings(home=tmp_path, flower_password_file=secret))
+        flower_login.read_password(Settings(home=tmp_path, flower_password_file=secret))
 
 
 def test_a_secret_that_is_missing_is_refused_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        flower_login.password(Settings(home=tmp_path, flower_password_file=tmp_path / "secret"))
+        flower_login.read_password(Settings(home=tmp_path, flower_password_file=tmp_path / "secret"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -121,15 +121,15 @@ def test_ended_workers_are_forgotten_and_others_kept() -> None:
     now = time.time()
     beats = {
         "live": [now],
-        "slow": [now - flower_app.FORGET / 2],
-        "killed": [now - flower_app.FORGET - 1],
+        "slow": [now - flower_app.FORGET_SECONDS / 2],
+        "killed": [now - flower_app.FORGET_SECONDS - 1],
         "left": [],
     }
     workers = {name: SimpleNamespace(heartbeats=each) for name, each in beats.items()}
     workers["leaves"] = SimpleNamespace(heartbeats=[], timestamp=now)
     state = SimpleNamespace(workers=dict(workers), counter={name: Counter() for name in (*beats, "gone")})
     inspected: dict[str, Any] = {name: {"timestamp": now} for name in (*beats, "answered")}
-    inspected["silent"] = {"timestamp": now - flower_app.FORGET - 1}
+    inspected["silent"] = {"timestamp": now - flower_app.FORGET_SECONDS - 1}
     flower_app.forget_ended(state, inspected)
     assert set(state.workers) == {"live", "slow", "leaves"}
     assert set(state.counter) == {"live", "slow"}

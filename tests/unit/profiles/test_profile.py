@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridq.errors import ConfigError
-from gridq.profiles.profile import Profile, load
+from gridq.profiles.profile import Profile, load_profiles
 
 BENCH = "tests.fakes.bench_profile:BenchProfile"
 
@@ -19,16 +19,16 @@ class Unfinished(Profile):
 
 
 def test_an_installed_profile_is_loaded_by_name():
-    assert list(load(("llm",))) == ["llm"]
+    assert list(load_profiles(("llm",))) == ["llm"]
 
 
 def test_any_profile_is_loaded_by_its_class():
-    assert list(load((BENCH, "llm"))) == ["bench", "llm"]
+    assert list(load_profiles((BENCH, "llm"))) == ["bench", "llm"]
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one():
     with pytest.raises(ConfigError) as caught:
-        load(("lm",))
+        load_profiles(("lm",))
     assert caught.value.path == "GRIDQ_PROFILES"
     assert "llm" in str(caught.value.fix)
 
@@ -45,7 +45,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one():
 )
 def test_a_class_that_cannot_be_imported_is_refused(name: str):
     with pytest.raises(ConfigError) as caught:
-        load((name,))
+        load_profiles((name,))
     assert caught.value.path == "GRIDQ_PROFILES"
     assert caught.value.details["reason"]
 
@@ -54,18 +54,18 @@ def test_a_module_that_fails_on_import_is_refused(tmp_path: Path, monkeypatch: p
     (tmp_path / "profile_that_exits.py").write_text("raise SystemExit(3)")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        load(("profile_that_exits:Mine",))
+        load_profiles(("profile_that_exits:Mine",))
     assert caught.value.details["reason"] == "SystemExit: 3"
 
 
 @pytest.mark.parametrize("name", ["json:JSONDecoder", "json:dumps", f"{__name__}:Unfinished"])
 def test_what_is_no_profile_is_refused(name: str):
     with pytest.raises(ConfigError) as caught:
-        load((name,))
+        load_profiles((name,))
     assert caught.value.path == "GRIDQ_PROFILES"
 
 
 def test_two_profiles_of_one_kind_are_refused():
     with pytest.raises(ConfigError) as caught:
-        load(("llm", "workers.profiles.llm:LlmProfile"))
+        load_profiles(("llm", "workers.profiles.llm:LlmProfile"))
     assert caught.value.path == "GRIDQ_PROFILES"

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gridq.protocol.calendar import AHEAD, calendar, text_time
+from gridq.protocol.calendar import WINDOW_COUNTS, compute_calendar, format_iso_time
 
 
 def ms(*parts: int, zone: str = "UTC") -> int:
@@ -18,26 +18,26 @@ def ms(*parts: int, zone: str = "UTC") -> int:
 
 
 def test_months_of_a_year() -> None:
-    months = calendar("UTC", ms(2026, 11, 28, 3))["month"]
+    months = compute_calendar("UTC", ms(2026, 11, 28, 3))["month"]
     assert months[:4] == [ms(2026, 10, 1), ms(2026, 11, 1), ms(2026, 12, 1), ms(2027, 1, 1)]
-    assert len(months) == AHEAD["month"]
+    assert len(months) == WINDOW_COUNTS["month"]
 
 
 def test_a_zone_has_months_of_its_own() -> None:
     at = ms(2026, 11, 30, 23, 30)  # in Berlin it is December
-    assert calendar("Europe/Berlin", at)["month"][1] == ms(2026, 12, 1, zone="Europe/Berlin")
-    assert calendar("America/New_York", at)["month"][1] == ms(2026, 11, 1, zone="America/New_York")
+    assert compute_calendar("Europe/Berlin", at)["month"][1] == ms(2026, 12, 1, zone="Europe/Berlin")
+    assert compute_calendar("America/New_York", at)["month"][1] == ms(2026, 11, 1, zone="America/New_York")
 
 
 def test_weeks_begin_on_monday() -> None:
-    weeks = calendar("UTC", ms(2026, 3, 1, 12))["week"]  # a Sunday
+    weeks = compute_calendar("UTC", ms(2026, 3, 1, 12))["week"]  # a Sunday
     assert weeks[1:3] == [ms(2026, 2, 23), ms(2026, 3, 2)]
 
 
 def test_days_of_23_and_25_hours() -> None:
-    days = calendar("Europe/Berlin", ms(2026, 3, 29, 12))["day"]
+    days = compute_calendar("Europe/Berlin", ms(2026, 3, 29, 12))["day"]
     assert days[2] - days[1] == 23 * 3_600_000
-    days = calendar("Europe/Berlin", ms(2026, 10, 25, 12))["day"]
+    days = compute_calendar("Europe/Berlin", ms(2026, 10, 25, 12))["day"]
     assert days[2] - days[1] == 25 * 3_600_000
 
 
@@ -45,7 +45,7 @@ def test_days_of_23_and_25_hours() -> None:
 def test_turns_grow_and_stand_around_now(zone: str) -> None:
     """In some zones a summer's day has no midnight, and Apia has skipped a whole day."""
     for now in (ms(2011, 12, 29, 20), ms(2018, 11, 4, 5), ms(2026, 4, 24, 1), ms(2026, 12, 31, 23, 59)):
-        for period, turns in calendar(zone, now).items():
+        for period, turns in compute_calendar(zone, now).items():
             assert turns[0] < turns[1] <= now < turns[2], period
             assert turns == sorted(turns)
 
@@ -53,16 +53,16 @@ def test_turns_grow_and_stand_around_now(zone: str) -> None:
 def test_where_a_machine_has_no_zones_utc_is_there_and_times_are_told_in_it() -> None:
     program = (
         "from gridq.errors import ConfigError\n"
-        "from gridq.protocol.calendar import calendar, month_of, text_time\n"
+        "from gridq.protocol.calendar import compute_calendar, get_month_bounds, format_iso_time\n"
         "from gridq.config.settings import Settings\n"
-        "from gridq.cli.inputs import instant_of\n"
+        "from gridq.cli.inputs import parse_instant\n"
         "assert Settings().timezone == 'UTC'\n"
-        "assert calendar('UTC', 0)['day'][1] == 0\n"
-        "print(text_time(0, 'Europe/Berlin'))\n"
+        "assert compute_calendar('UTC', 0)['day'][1] == 0\n"
+        "print(format_iso_time(0, 'Europe/Berlin'))\n"
         "for act in (\n"
-        "    lambda: month_of('Europe/Berlin', 2026, 11),\n"
-        "    lambda: instant_of('2026-11-01', '--since', 'Europe/Berlin', 0),\n"
-        "    lambda: calendar('Europe/Berlin', 0),\n"
+        "    lambda: get_month_bounds('Europe/Berlin', 2026, 11),\n"
+        "    lambda: parse_instant('2026-11-01', '--since', 'Europe/Berlin', 0),\n"
+        "    lambda: compute_calendar('Europe/Berlin', 0),\n"
         "):\n"
         "    try:\n"
         "        act()\n"
@@ -82,6 +82,6 @@ def test_where_a_machine_has_no_zones_utc_is_there_and_times_are_told_in_it() ->
 
 
 def test_a_time_is_told_with_its_offset() -> None:
-    assert text_time(ms(2026, 6, 30, 22), "Europe/Berlin") == "2026-07-01T00:00:00+02:00"
-    assert text_time(None, "UTC") is None
-    assert datetime.fromisoformat(text_time(5, "UTC") or "") == datetime(1970, 1, 1, tzinfo=UTC)
+    assert format_iso_time(ms(2026, 6, 30, 22), "Europe/Berlin") == "2026-07-01T00:00:00+02:00"
+    assert format_iso_time(None, "UTC") is None
+    assert datetime.fromisoformat(format_iso_time(5, "UTC") or "") == datetime(1970, 1, 1, tzinfo=UTC)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gridq.cli.commands.jobs import header
+from gridq.cli.commands.jobs import format_header
 from gridq.gateway.grid.connection import cost_cents
-from gridq.gateway.http.schemas import to_cents, job_result, job_status
+from gridq.gateway.http.schemas import job_result, job_status, to_cents
 from gridq.gateway.routes.model_api import _usage_headers
-from gridq.protocol.models import Row
-from gridq.protocol.money import total
+from gridq.protocol.models import HistoryRow
+from gridq.protocol.money import sum_costs
 from gridq.protocol.states import JobState
 from gridq.views.jobs import JobView
 
@@ -31,30 +31,30 @@ from gridq.views.jobs import JobView
 def test_what_is_not_known_is_not_nothing_and_takes_nothing_from_the_rest(
     costs: list[int | None], sum_of_them: int | None
 ) -> None:
-    assert total(costs) == sum_of_them
-    assert total(reversed(costs)) == sum_of_them
+    assert sum_costs(costs) == sum_of_them
+    assert sum_costs(reversed(costs)) == sum_of_them
 
 
-def row(micro: int | None, **fields: Any) -> Row:
+def row(micro: int | None, **fields: Any) -> HistoryRow:
     told = {"path": "root", "stage": "llm_chat", "queue": "llm:any", "worker": "a@m", **fields}
-    return Row(**told, tokens_in=3, micro_dollars=micro)
+    return HistoryRow(**told, tokens_in=3, micro_dollars=micro)
 
 
 def test_a_job_of_a_subscription_shows_its_tokens_and_no_cost() -> None:
     view = JobView("j", JobState.DONE, rows=[row(None)])
-    status = job_status(view, "", total(each.micro_dollars for each in view.rows))
+    status = job_status(view, "", sum_costs(each.micro_dollars for each in view.rows))
     assert (status["micro_dollars"], status["spent_cents"]) == (None, None)
     assert job_result(view, None)["spent_cents"] is None
-    assert "3 tokens in, 0 out, no price known" in "\n".join(header(view))
-    assert "$" not in "\n".join(header(view))
+    assert "3 tokens in, 0 out, price unknown" in "\n".join(format_header(view))
+    assert "$" not in "\n".join(format_header(view))
     assert [name for name, _ in _usage_headers(view.rows)] == [b"x-gridq-worker", b"x-gridq-queue-wait-ms"]
 
 
 def test_a_job_whose_cost_is_known_shows_it() -> None:
     view = JobView("j", JobState.DONE, rows=[row(None), row(12_001)])
-    status = job_status(view, "", total(each.micro_dollars for each in view.rows))
+    status = job_status(view, "", sum_costs(each.micro_dollars for each in view.rows))
     assert (status["micro_dollars"], status["spent_cents"]) == (12_001, 2)
-    assert "$0.012001" in "\n".join(header(view))
+    assert "$0.012001" in "\n".join(format_header(view))
     assert cost_cents(view.rows) == pytest.approx(1.2001)
     assert (b"x-gridq-cost-cents", b"1.2001") in _usage_headers(view.rows)
     assert to_cents(0) == 0

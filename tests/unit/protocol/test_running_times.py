@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from gridq.protocol.running_times import MEMORY, QUEUES, Durations, summary
+from gridq.protocol.running_times import MAX_QUEUES, MEMORY_STAGES, RunTimes, summarize
 
 
-def told(*seconds: float, queue: str = "bench:any") -> Durations:
-    durations = Durations()
+def told(*seconds: float, queue: str = "bench:any") -> RunTimes:
+    durations = RunTimes()
     for one in seconds:
         durations.note(queue, one)
     return durations
@@ -23,7 +23,7 @@ def test_of_one_stage_all_is_known_at_once() -> None:
 
 
 def test_nothing_is_told_of_what_was_never_measured() -> None:
-    assert Durations().told() == {}
+    assert RunTimes().told() == {}
 
 
 def test_a_constant_has_no_spread() -> None:
@@ -36,14 +36,14 @@ def test_the_middle_and_the_ninth_of_ten_are_those_of_the_samples() -> None:
     samples = sorted(dice.lognormvariate(0.0, 0.5) for _ in range(20_000))
     mean = sum(samples) / len(samples)
     variance = sum((one - mean) ** 2 for one in samples) / len(samples)
-    found = summary(len(samples), mean, variance)
+    found = summarize(len(samples), mean, variance)
     assert found.p50 == pytest.approx(samples[10_000], rel=0.05)
     assert found.p90 == pytest.approx(samples[18_000], rel=0.05)
 
 
 def test_the_latest_count_most() -> None:
-    found = told(*[1.0] * 1000, *[3.0] * (3 * MEMORY)).told()["bench:any"]
-    assert found.n == 1000 + 3 * MEMORY
+    found = told(*[1.0] * 1000, *[3.0] * (3 * MEMORY_STAGES)).told()["bench:any"]
+    assert found.n == 1000 + 3 * MEMORY_STAGES
     assert 2.8 < found.mean < 3.0
 
 
@@ -67,10 +67,10 @@ def test_stages_that_take_no_time_do_no_harm() -> None:
 def test_queues_are_apart_and_the_least_recently_served_is_forgotten() -> None:
     durations = told(1.0, queue="old:one")
     durations.note("kept:one", 1.0)
-    for number in range(QUEUES - 1):
+    for number in range(MAX_QUEUES - 1):
         durations.note(f"new:{number}", 2.0)
         durations.note("kept:one", 1.0)
     found = durations.told()
     assert "old:one" not in found
     assert found["kept:one"].mean == 1.0
-    assert len(found) == QUEUES
+    assert len(found) == MAX_QUEUES

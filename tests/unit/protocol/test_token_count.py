@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gridq.errors import StageError
-from gridq.protocol.token_count import MOST_AN_IMAGE, TOKENS_A_PAGE, count_tokens
+from gridq.protocol.token_count import MAX_IMAGE_TOKENS, TOKENS_PER_PAGE, count_tokens
 
 
 def told(content: Any, **more: Any) -> int:
@@ -62,9 +62,9 @@ def test_an_image_counts_by_its_size(raw: bytes):
 def test_a_large_image_is_scaled_down_and_one_that_cannot_be_read_counts_the_most():
     assert image(png(1092, 1092)) == 1590
     assert image(png(8000, 800)) == 328
-    assert image(b"\xff\xd8\xff") == image(b"?") == image(png(5000, 5000)) == MOST_AN_IMAGE
+    assert image(b"\xff\xd8\xff") == image(b"?") == image(png(5000, 5000)) == MAX_IMAGE_TOKENS
     url = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
-    assert told([url]) - told([]) == MOST_AN_IMAGE
+    assert told([url]) - told([]) == MAX_IMAGE_TOKENS
 
 
 def test_a_document_counts_its_text_or_its_pages():
@@ -72,7 +72,7 @@ def test_a_document_counts_its_text_or_its_pages():
     assert told([text]) - told([]) == 100
     pages = base64.b64encode(b"%PDF /Type /Pages /Type /Page /Type /Page").decode()
     pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": pages}}
-    assert told([pdf]) - told([]) == 2 * TOKENS_A_PAGE
+    assert told([pdf]) - told([]) == 2 * TOKENS_PER_PAGE
 
 
 @pytest.mark.parametrize("body", [None, [], {}, {"messages": "hello"}])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gridq.profiles.profile import StageContext
-from gridq.stages.child_processes import ending_with
+from gridq.stages.child_processes import kill_children_on_cancel
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(
@@ -43,7 +43,7 @@ def run(
     told: list[Any] = []
 
     def slot() -> None:
-        with ending_with(context):
+        with kill_children_on_cancel(context):
             work(context, told.append)
 
     thread = threading.Thread(target=slot)
@@ -76,7 +76,7 @@ def test_others_children_are_left_alone() -> None:
 
     def slot() -> None:
         before.append(subprocess.Popen(SLEEP))  # of the stage that ran here before
-        with ending_with(context):
+        with kill_children_on_cancel(context):
             context.cancelled.wait(10)
         before.append(subprocess.Popen(SLEEP))  # and of the one after it
 

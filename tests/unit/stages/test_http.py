@@ -28,8 +28,8 @@ from gridq.errors import (
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import StageCall
 from gridq.stages import run_builtin
-from gridq.stages.allowed_hosts import url_of
-from gridq.stages.http import date, retry_after
+from gridq.stages.allowed_hosts import parse_url
+from gridq.stages.http import parse_date, parse_retry_after
 from tests.unit.stages.conftest import Configure, Handler, Server
 
 
@@ -92,10 +92,10 @@ def test_the_allow_list(configure: Configure, entries: str, url: str, may: bool)
 
     configure(http_allow=entries)
     if may:
-        check_allowed(url_of(url))
+        check_allowed(parse_url(url))
     else:
         with pytest.raises(HostNotAllowed):
-            check_allowed(url_of(url))
+            check_allowed(parse_url(url))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_is_no_web_address_is_refused(url: str) -> None:
 @given(text=st.text(max_size=30) | st.text(max_size=20).map("http://{}".format))
 def test_any_text_is_a_url_or_a_stage_error(text: str) -> None:
     with contextlib.suppress(StageError):
-        assert url_of(text).host
+        assert parse_url(text).host
 
 
 def test_a_redirect_is_followed_to_an_allowed_host(allowed: Configure, web: Server) -> None:
@@ -202,14 +202,14 @@ def test_a_busy_or_failing_server_is_tried_again(allowed: Configure, web: Server
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:
-    assert retry_after("12") == 12.0
-    assert retry_after(email.utils.formatdate(time.time() - 60, usegmt=True)) == 0.0
-    later = retry_after(email.utils.formatdate(time.time() + 3600, usegmt=True))
+    assert parse_retry_after("12") == 12.0
+    assert parse_retry_after(email.utils.formatdate(time.time() - 60, usegmt=True)) == 0.0
+    later = parse_retry_after(email.utils.formatdate(time.time() + 3600, usegmt=True))
     assert later is not None
     assert 3000 < later <= 3600
-    assert retry_after("2.5") == 2.5
+    assert parse_retry_after("2.5") == 2.5
     for text in ("", "soon", "-1", "1e9", "9" * 50, "2.", ".5", "\u0661"):
-        assert retry_after(text) is None
+        assert parse_retry_after(text) is None
 
 
 @pytest.mark.parametrize("zone", ["", " -0000", " GMT", " +0000"])
@@ -219,7 +219,7 @@ def test_a_date_without_a_zone_is_of_utc_wherever_the_machine_stands(
     monkeypatch.setenv("TZ", "Asia/Kathmandu")
     time.tzset()
     try:
-        assert date(f"Sat, 28 Nov 2026 12:00:00{zone}") == 1_795_867_200
+        assert parse_date(f"Sat, 28 Nov 2026 12:00:00{zone}") == 1_795_867_200
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -16,10 +16,10 @@ from gridq.graph.validate import validate
 from gridq.profiles.profile import StageContext
 from gridq.protocol import queue_names
 from gridq.protocol.models import Json, StageCall
-from gridq.stages import builtin_specs, is_pure, run_builtin
+from gridq.stages import is_pure, load_builtin_specs, run_builtin
 from tests.unit.stages.conftest import Configure, Server
 
-CATALOGUE = Catalogue(map(StageSpec.from_json, builtin_specs()))
+CATALOGUE = Catalogue(map(StageSpec.from_json, load_builtin_specs()))
 
 
 def node(name: str, **config: Json) -> dict[str, Json]:

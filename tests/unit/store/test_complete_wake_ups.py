@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.protocol.queue_names import seat_queue
+from gridq.protocol.queue_names import make_seat_queue
 from tests.unit.store.plans import ANY, Grid, chain, plan, step
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
-SEAT, OTHER = seat_queue("m.a"), seat_queue("m.b")
+SEAT, OTHER = make_seat_queue("m.a"), make_seat_queue("m.b")
 
 
 def test_what_the_slot_takes_itself_needs_no_wake_up(grid: Grid) -> None:

@@ -1,4 +1,4 @@
-"""What Google's API format answers, as a chat completion and its chunks."""
+"""Translate the answers of Google's API format to a chat completion and its chunks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from gridq.errors import SeatUnavailable, StageError
 from gridq.protocol.models import Json
-from workers.model_apis.stages import tokens_of
-from workers.model_apis.usage import as_openai, count, google_usage
+from workers.model_apis.token_estimates import estimate_tokens
+from workers.model_apis.usage import format_openai_usage, parse_count, parse_google_usage
 
 FINISH_REASONS = {
     "STOP": "stop",
@@ -25,145 +25,151 @@ FINISH_REASONS = {
     "IMAGE_SAFETY": "content_filter",
     "MODEL_ARMOR": "content_filter",
 }
-BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MALFORMED_RESPONSE"})
-"""The model made a call that cannot be read: another try may do better."""
+UNREADABLE_CALLS = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MALFORMED_RESPONSE"})
+"""Finish reasons of a tool call that cannot be parsed. Another attempt may succeed."""
 
 
-def check(answer: dict[str, Json]) -> None:
-    """StageError: the prompt was blocked. SeatUnavailable: a candidate ended in what is no answer."""
-    why = (answer.get("promptFeedback") or {}).get("blockReason")
-    if why and not answer.get("candidates"):
-        details = {"status": 400, "endpoint_code": "content_filter", "reason": f"blockReason {why}"}
-        raise StageError("The endpoint refused the prompt: its filters blocked it", details)
+def raise_for_refusal(answer: dict[str, Json]) -> None:
+    """Raise StageError if the prompt was blocked, SeatUnavailable if a candidate has no usable answer."""
+    reason = (answer.get("promptFeedback") or {}).get("blockReason")
+    if reason and not answer.get("candidates"):
+        details = {"status": 400, "endpoint_code": "content_filter", "reason": f"blockReason {reason}"}
+        raise StageError("The endpoint's filters blocked the prompt", details)
     for candidate in answer.get("candidates") or ():
-        if candidate.get("finishReason") in BROKEN:
+        if candidate.get("finishReason") in UNREADABLE_CALLS:
             raise SeatUnavailable(
-                "The model made a call of a tool that cannot be read", {"reason": candidate["finishReason"]}
+                "The model made a tool call that cannot be parsed", {"reason": candidate["finishReason"]}
             )
 
 
-def completion(answer: dict[str, Json], asked: dict[str, Json]) -> dict[str, Json]:
-    """The chat completion that an answer is. ValueError: it has no candidates."""
-    check(answer)
+def build_completion(answer: dict[str, Json], request: dict[str, Json]) -> dict[str, Json]:
+    """Translate an answer to a chat completion. Raises ValueError if it has no candidates."""
+    raise_for_refusal(answer)
     if not answer.get("candidates"):
-        raise ValueError("not one")
+        raise ValueError("none")
     choices = []
     for at, candidate in enumerate(answer["candidates"]):
-        told: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
         calls: list[dict[str, Json]] = []
-        for delta in map(_delta, _parts_of(candidate)):
+        for delta in map(_translate_part, _get_parts(candidate)):
             calls += delta.pop("tool_calls", [])
             for key, value in delta.items():
-                told[key] = (told.get(key) or type(value)()) + value
+                message[key] = (message.get(key) or type(value)()) + value
         if calls:
-            told["tool_calls"] = calls
-        reason = _reason(candidate, bool(calls)) or "stop"
+            message["tool_calls"] = calls
+        reason = _translate_reason(candidate, bool(calls)) or "stop"
         index = candidate.get("index", at)
-        choices.append({"index": index, "message": told, "logprobs": None, "finish_reason": reason})
+        choices.append({"index": index, "message": message, "logprobs": None, "finish_reason": reason})
     return {
-        **_head(answer, asked, "chat.completion"),
+        **_make_head(answer, request, "chat.completion"),
         "choices": choices,
-        "usage": _usage(answer.get("usageMetadata")),
+        "usage": _translate_usage(answer.get("usageMetadata")),
     }
 
 
 class ContentChunks:
-    """The chunks of a chat completion, from the events of a stream. Each event says what was used so far, and
-    a chunk of its own says it on: of a stream that breaks off it is what is known.
+    """Translates the events of a stream to the chunks of a chat completion.
+
+    Each event states the usage so far, which goes out as a chunk of its own, so that it is known if the
+    stream breaks off.
     """
 
-    def __init__(self, asked: dict[str, Json]) -> None:
-        self._asked = asked
+    def __init__(self, request: dict[str, Json]) -> None:
+        self._request = request
         self._head: dict[str, Json] = {}
-        self._calls: dict[int, int] = {}
-        self._begun: set[int] = set()
+        self._call_counts: dict[int, int] = {}
+        self._started: set[int] = set()
 
-    def add(self, event: dict[str, Json]) -> Iterable[dict[str, Json]]:
-        """The chunks that `event` brings. StageError, SeatUnavailable: see `check`."""
-        check(event)
-        self._head = self._head or _head(event, self._asked, "chat.completion.chunk")
+    def add_event(self, event: dict[str, Json]) -> Iterable[dict[str, Json]]:
+        """Yield the chunks for `event`. Raises the errors of `raise_for_refusal`."""
+        raise_for_refusal(event)
+        self._head = self._head or _make_head(event, self._request, "chat.completion.chunk")
         for at, candidate in enumerate(event.get("candidates") or ()):
             index = candidate.get("index", at)
-            if index not in self._begun:
-                self._begun.add(index)
-                yield self._chunk(index, {"role": "assistant", "content": ""})
-            for part in _parts_of(candidate):
-                delta = _delta(part)
+            if index not in self._started:
+                self._started.add(index)
+                yield self._make_chunk(index, {"role": "assistant", "content": ""})
+            for part in _get_parts(candidate):
+                delta = _translate_part(part)
                 for call in delta.get("tool_calls", ()):
-                    call["index"] = self._calls.get(index, 0)
-                    self._calls[index] = call["index"] + 1
+                    call["index"] = self._call_counts.get(index, 0)
+                    self._call_counts[index] = call["index"] + 1
                 if delta:
-                    yield self._chunk(index, delta)
-            reason = _reason(candidate, index in self._calls)
+                    yield self._make_chunk(index, delta)
+            reason = _translate_reason(candidate, index in self._call_counts)
             if reason is not None:
-                yield self._chunk(index, {}, reason)
-        used = _usage(event.get("usageMetadata"))
-        if used is not None:
-            yield {**self._head, "choices": [], "usage": used}
+                yield self._make_chunk(index, {}, reason)
+        usage = _translate_usage(event.get("usageMetadata"))
+        if usage is not None:
+            yield {**self._head, "choices": [], "usage": usage}
 
-    def _chunk(self, index: int, delta: dict[str, Json], finish: str | None = None) -> dict[str, Json]:
+    def _make_chunk(self, index: int, delta: dict[str, Json], finish: str | None = None) -> dict[str, Json]:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
         return {**self._head, "choices": [choice]}
 
 
-def embeddings(answer: dict[str, Json], asked: dict[str, Json]) -> dict[str, Json]:
-    """The list of embeddings that an answer is, of the Gemini API or of Vertex AI's `predict`. Where it does
-    not say what it used, that is counted by rule of thumb.
+def build_embeddings(answer: dict[str, Json], request: dict[str, Json]) -> dict[str, Json]:
+    """Translate an answer of the Gemini API, or of Vertex AI's `predict`, to a list of embeddings.
+
+    Estimates the tokens if the answer does not state them.
     """
-    told: list[Any]
+    items: list[Any]
     if "predictions" in answer:
-        told = [each["embeddings"] for each in answer["predictions"]]
-        counts = [count((each.get("statistics") or {}).get("token_count")) for each in told]
-        used = sum(counts)
+        items = [each["embeddings"] for each in answer["predictions"]]
+        tokens = sum(parse_count((each.get("statistics") or {}).get("token_count")) for each in items)
     else:
-        told = answer["embeddings"]
-        used = count((answer.get("usageMetadata") or {}).get("promptTokenCount"))
-    data = [{"object": "embedding", "index": at, "embedding": each["values"]} for at, each in enumerate(told)]
-    used = used or tokens_of(asked["input"])
-    usage = {"prompt_tokens": used, "total_tokens": used}
-    return {"object": "list", "model": asked["model"], "data": data, "usage": usage}
+        items = answer["embeddings"]
+        tokens = parse_count((answer.get("usageMetadata") or {}).get("promptTokenCount"))
+    data = [
+        {"object": "embedding", "index": index, "embedding": item["values"]}
+        for index, item in enumerate(items)
+    ]
+    tokens = tokens or estimate_tokens(request["input"])
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "model": request["model"], "data": data, "usage": usage}
 
 
-def _head(answer: dict[str, Json], asked: dict[str, Json], made: str) -> dict[str, Json]:
+def _make_head(answer: dict[str, Json], request: dict[str, Json], kind: str) -> dict[str, Json]:
     return {
         "id": f"chatcmpl-{answer.get('responseId') or uuid.uuid4().hex}",
-        "object": made,
+        "object": kind,
         "created": int(time.time()),
-        "model": answer.get("modelVersion") or asked["model"],
+        "model": answer.get("modelVersion") or request["model"],
     }
 
 
-def _usage(stated: Json) -> dict[str, Json] | None:
-    return as_openai(google_usage(stated)) if isinstance(stated, dict) else None
+def _translate_usage(stated: Json) -> dict[str, Json] | None:
+    return format_openai_usage(parse_google_usage(stated)) if isinstance(stated, dict) else None
 
 
-def _parts_of(candidate: dict[str, Json]) -> list[dict[str, Json]]:
-    found = (candidate.get("content") or {}).get("parts")
-    return found if isinstance(found, list) else []
+def _get_parts(candidate: dict[str, Json]) -> list[dict[str, Json]]:
+    parts = (candidate.get("content") or {}).get("parts")
+    return parts if isinstance(parts, list) else []
 
 
-def _delta(part: dict[str, Json]) -> dict[str, Any]:
-    """What a part adds to a message: thinking, text, a call, a picture (as OpenRouter's `images`)."""
+def _translate_part(part: dict[str, Json]) -> dict[str, Any]:
+    """Translate a part to a delta: reasoning, text, a tool call, or an image (in OpenRouter's `images`)."""
     if isinstance(part.get("text"), str):
         name = "reasoning_content" if part.get("thought") else "content"
         return {name: part["text"]} if part["text"] else {}
     if isinstance(part.get("functionCall"), dict):
-        told = part["functionCall"]
-        function = {"name": told["name"], "arguments": json.dumps(told.get("args") or {}, ensure_ascii=False)}
-        call = {"id": told.get("id") or f"call_{uuid.uuid4().hex}", "type": "function", "function": function}
+        called = part["functionCall"]
+        arguments = json.dumps(called.get("args") or {}, ensure_ascii=False)
+        function = {"name": called["name"], "arguments": arguments}
+        call = {"id": called.get("id") or f"call_{uuid.uuid4().hex}", "type": "function", "function": function}
         if part.get("thoughtSignature"):
             call["extra_content"] = {"google": {"thought_signature": part["thoughtSignature"]}}
         return {"tool_calls": [call]}
     if isinstance(part.get("inlineData"), dict):
-        told = part["inlineData"]
-        url = f"data:{told['mimeType']};base64,{told['data']}"
+        image = part["inlineData"]
+        url = f"data:{image['mimeType']};base64,{image['data']}"
         return {"images": [{"type": "image_url", "image_url": {"url": url}}]}
     return {}
 
 
-def _reason(candidate: dict[str, Json], called: bool) -> str | None:
-    told = candidate.get("finishReason")
-    if not told or told == "FINISH_REASON_UNSPECIFIED":
+def _translate_reason(candidate: dict[str, Json], has_tool_calls: bool) -> str | None:
+    stated = candidate.get("finishReason")
+    if not stated or stated == "FINISH_REASON_UNSPECIFIED":
         return None
-    reason = FINISH_REASONS.get(told, "stop")
-    return "tool_calls" if called and reason == "stop" else reason
+    reason = FINISH_REASONS.get(stated, "stop")
+    return "tool_calls" if has_tool_calls and reason == "stop" else reason

@@ -1,10 +1,10 @@
-"""A client that speaks the OpenAI API format at a seat that speaks Google's `generateContent`.
+"""Serve clients of the OpenAI API format from a seat with Google's `generateContent`.
 
 | chat/completions | generateContent |
 |---|---|
-| messages of the roles system and developer | `systemInstruction` |
-| user, assistant | `contents` of the roles user and model |
-| `tool_calls`, messages of the role tool | `functionCall`, `functionResponse` parts |
+| messages with the role system or developer | `systemInstruction` |
+| user, assistant | `contents` with the roles user and model |
+| `tool_calls`, messages with the role tool | `functionCall`, `functionResponse` parts |
 | text, image_url, file, input_audio parts | text, `inlineData` (data URLs), `fileData` (other URLs) |
 | `tools`, `tool_choice` auto, required, none, a function | `functionDeclarations`, AUTO, ANY, NONE |
 | `response_format` json_schema, json_object | `responseJsonSchema`, `responseMimeType` |
@@ -12,11 +12,12 @@
 | `reasoning_effort`, `thinking` (budget_tokens) | `thinkingConfig` |
 | `embeddings` | `batchEmbedContents`, at Vertex AI `predict` |
 
-A call's `thought_signature`, which newer models want back, stands where Google's own OpenAI-shaped endpoint
-has it, in `extra_content.google` of the call; for a call without one the value goes out that Google documents
-for calls of other models. What has no counterpart and would change the answer is refused by name: the path
-`completions`, `logprobs`, `logit_bias`, audio answers, `parallel_tool_calls` false, tools of other types,
-tokens for texts. Hints (`user`, `store`, `metadata`, `service_tier`, `prediction`) are left out.
+Newer models require the `thought_signature` of their tool calls. It stands in `extra_content.google` of the
+call, where Google's own OpenAI-compatible endpoint has it. A call without one gets the value that Google
+documents for calls of other models. A field that has no counterpart and would change the answer is rejected
+by name: the path `completions`, `logprobs`, `logit_bias`, audio answers, `parallel_tool_calls` false, tools of
+other types, tokens as embedding input. Hints (`user`, `store`, `metadata`, `service_tier`, `prediction`) are
+dropped.
 """
 
 from __future__ import annotations
@@ -26,22 +27,27 @@ import json
 import mimetypes
 import re
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from gridq.errors import SeatUnavailable
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.model_apis.google.answers import ContentChunks, completion, embeddings
-from workers.model_apis.google.api import method
-from workers.model_apis.request import CHAT, EMBEDDINGS, ODD, OPENAI, translated, wrong
+from workers.model_apis.api_request import (
+    CHAT,
+    EMBEDDINGS,
+    OPENAI,
+    SHAPE_ERRORS,
+    make_field_error,
+    translate_request,
+)
+from workers.model_apis.backend import Backend
+from workers.model_apis.google.answers import ContentChunks, build_completion, build_embeddings
+from workers.model_apis.google.client import make_method_path
 
-if TYPE_CHECKING:
-    from workers.model_apis.forwarding import Speaker
-
-AT = "at a seat of Google's API format"
-REFUSED = ("logprobs", "logit_bias", "functions", "function_call", "audio", "web_search_options")
-CONFIGURED = {
+AT_GOOGLE = "at a seat of Google's API format"
+UNSUPPORTED = ("logprobs", "logit_bias", "functions", "function_call", "audio", "web_search_options")
+CONFIG_FIELDS = {
     "temperature": "temperature",
     "top_p": "topP",
     "top_k": "topK",
@@ -51,92 +57,92 @@ CONFIGURED = {
     "frequency_penalty": "frequencyPenalty",
 }
 TOOL_CHOICES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
-BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24_576}
-"""What an effort is in tokens before Gemini 3, as Google's own OpenAI-shaped endpoint has it."""
+THINKING_TOKENS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24_576}
+"""Thinking budget of each effort before Gemini 3, as in Google's own OpenAI-compatible endpoint."""
 
-ANY_SIGNATURE = "skip_thought_signature_validator"
-"""Google's documented stand-in where the signature of a call is not known."""
+PLACEHOLDER_SIGNATURE = "skip_thought_signature_validator"
+"""Google's documented value for a tool call whose signature is not known."""
 
-AUDIO = {"wav": "audio/wav", "mp3": "audio/mp3"}
+AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mp3"}
 
 
-class ChatAsGoogle:
-    """Speaks the OpenAI API format to who asks, Google's API format to `inner`."""
+class ChatToGoogle:
+    """A backend of the OpenAI API format that sends its requests to `inner`, of Google's API format."""
 
     api = OPENAI
-    strict = False
+    is_strict = False
 
-    def __init__(self, inner: Speaker) -> None:
+    def __init__(self, inner: Backend) -> None:
         self._inner = inner
 
     def post(self, path: str, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
         if path == EMBEDDINGS:
-            return self._embed(body, context)
-        asked = translated(content_body, path, body, self._inner.strict)
-        answer = self._inner.post(method(body["model"], "generateContent"), asked, context)
+            return self._post_embeddings(body, context)
+        request = translate_request(translate_to_google, path, body, self._inner.is_strict)
+        answer = self._inner.post(make_method_path(body["model"], "generateContent"), request, context)
         try:
-            return completion(answer, body)
-        except ODD as exc:
-            raise self.malformed(f"its answer has no candidates ({exc})") from None
+            return build_completion(answer, body)
+        except SHAPE_ERRORS as exc:
+            raise self.make_format_error(f"its answer has no candidates ({exc})") from None
 
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
-        told = ContentChunks(body)
-        asked = translated(content_body, path, body, self._inner.strict)
-        place = method(body["model"], "streamGenerateContent?alt=sse")
-        with contextlib.closing(self._inner.stream(place, asked, context)) as events:
+        chunks = ContentChunks(body)
+        request = translate_request(translate_to_google, path, body, self._inner.is_strict)
+        request_path = make_method_path(body["model"], "streamGenerateContent?alt=sse")
+        with contextlib.closing(self._inner.stream(request_path, request, context)) as events:
             try:
                 for event in events:
-                    yield from told.add(event)
-            except ODD:
-                raise self.malformed("an event of its stream is not of the API format") from None
+                    yield from chunks.add_event(event)
+            except SHAPE_ERRORS:
+                raise self.make_format_error("an event of its stream is not of the API format") from None
 
-    def malformed(self, reason: str) -> SeatUnavailable:
-        return self._inner.malformed(reason)
+    def make_format_error(self, reason: str) -> SeatUnavailable:
+        return self._inner.make_format_error(reason)
 
-    def _embed(self, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
-        name, asked = translated_embedding(body, self._inner.strict)
-        answer = self._inner.post(method(body["model"], name), asked, context)
+    def _post_embeddings(self, body: dict[str, Json], context: StageContext) -> dict[str, Json]:
+        name, request = translate_embedding_request(body, self._inner.is_strict)
+        answer = self._inner.post(make_method_path(body["model"], name), request, context)
         try:
-            return embeddings(answer, body)
-        except ODD:
-            raise self.malformed("its answer has no embeddings") from None
+            return build_embeddings(answer, body)
+        except SHAPE_ERRORS:
+            raise self.make_format_error("its answer has no embeddings") from None
 
 
-def translated_embedding(body: dict[str, Json], vertex: bool) -> tuple[str, dict[str, Json]]:
-    """The method and the request for embeddings. StageError: tokens are given in place of texts."""
+def translate_embedding_request(body: dict[str, Json], is_vertex: bool) -> tuple[str, dict[str, Json]]:
+    """Return the method and the request for embeddings. Raises StageError if the input is not text."""
     texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
     if not all(isinstance(text, str) for text in texts):
-        raise wrong("input", f"a text or a list of texts {AT}")
+        raise make_field_error("input", f"a string or a list of strings {AT_GOOGLE}")
     size = {} if body.get("dimensions") is None else {"outputDimensionality": body["dimensions"]}
-    if vertex:
+    if is_vertex:
         return "predict", {"instances": [{"content": text} for text in texts], "parameters": size}
     model = f"models/{body['model']}"
     requests = [{"model": model, "content": {"parts": [{"text": text}]}, **size} for text in texts]
     return "batchEmbedContents", {"requests": requests}
 
 
-def content_body(path: str, body: dict[str, Json], vertex: bool = False) -> dict[str, Json]:
-    """The generateContent request for a chat request. StageError names the field that has no counterpart."""
+def translate_to_google(path: str, body: dict[str, Json], is_vertex: bool = False) -> dict[str, Json]:
+    """Translate a chat request to generateContent. Raises StageError naming a field that has no counterpart."""
     if path != CHAT:
-        raise wrong("path", f"{CHAT} or {EMBEDDINGS} {AT}")
-    for field in REFUSED:
+        raise make_field_error("path", f"{CHAT} or {EMBEDDINGS} {AT_GOOGLE}")
+    for field in UNSUPPORTED:
         if body.get(field):
-            raise wrong(field, f"nothing {AT}", f"leave {field!r} out")
+            raise make_field_error(field, f"absent {AT_GOOGLE}", f"remove {field!r}")
     if any(each != "text" for each in body.get("modalities") or ()):
-        raise wrong("modalities", f"text {AT}")
-    system, contents = Conversation(body["model"], vertex).read(body["messages"])
-    asked: dict[str, Json] = {"contents": contents}
+        raise make_field_error("modalities", f"text {AT_GOOGLE}")
+    system, contents = Conversation(body["model"], is_vertex).translate(body["messages"])
+    request: dict[str, Json] = {"contents": contents}
     if system:
-        asked["systemInstruction"] = {"parts": [{"text": system}]}
-    asked |= _tools(body)
-    config = _config(body)
+        request["systemInstruction"] = {"parts": [{"text": system}]}
+    request |= _translate_tools(body)
+    config = _make_config(body)
     if config:
-        asked["generationConfig"] = config
-    return asked
+        request["generationConfig"] = config
+    return request
 
 
-def _config(body: dict[str, Json]) -> dict[str, Json]:
-    config = {name: body[field] for field, name in CONFIGURED.items() if body.get(field) is not None}
+def _make_config(body: dict[str, Json]) -> dict[str, Json]:
+    config = {name: body[field] for field, name in CONFIG_FIELDS.items() if body.get(field) is not None}
     if config.get("candidateCount") == 1:
         del config["candidateCount"]
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
@@ -144,194 +150,193 @@ def _config(body: dict[str, Json]) -> dict[str, Json]:
         config["maxOutputTokens"] = limit
     if body.get("stop"):
         config["stopSequences"] = [body["stop"]] if isinstance(body["stop"], str) else body["stop"]
-    wanted = body.get("response_format") or {"type": "text"}
-    if wanted["type"] == "json_schema":
+    response_format = body.get("response_format") or {"type": "text"}
+    if response_format["type"] == "json_schema":
         config["responseMimeType"] = "application/json"
-        config["responseJsonSchema"] = (wanted.get("json_schema") or {}).get("schema")
-    elif wanted["type"] == "json_object":
+        config["responseJsonSchema"] = (response_format.get("json_schema") or {}).get("schema")
+    elif response_format["type"] == "json_object":
         config["responseMimeType"] = "application/json"
-    elif wanted["type"] != "text":
-        raise wrong("response_format.type", f"text, json_object or json_schema {AT}")
-    thinking = _thinking(body)
+    elif response_format["type"] != "text":
+        raise make_field_error("response_format.type", f"text, json_object or json_schema {AT_GOOGLE}")
+    thinking = _make_thinking_config(body)
     return config | ({"thinkingConfig": thinking} if thinking else {})
 
 
-def generation(model: str) -> int | None:
-    """The 2 of `gemini-2.5-pro`, 3 for an alias such as `gemini-flash-latest`; None for another family."""
+def parse_generation(model: str) -> int | None:
+    """Return the 2 of `gemini-2.5-pro`, 3 for an alias such as `gemini-flash-latest`, None for other families."""
     found = re.search(r"gemini-(\d+)?", model)
     return None if found is None else int(found[1] or 3)
 
 
-def _thinking(body: dict[str, Json]) -> dict[str, Json]:
-    """How much to think, and whether to show it: shown where `thinking` asks for it."""
-    number = generation(body["model"])
-    asked = body.get("thinking") or {}
-    kind, effort = asked.get("type"), body.get("reasoning_effort")
+def _make_thinking_config(body: dict[str, Json]) -> dict[str, Json]:
+    """Return how much the model should think, and whether it should show it, as `thinking` asks."""
+    number = parse_generation(body["model"])
+    thinking = body.get("thinking") or {}
+    kind, effort = thinking.get("type"), body.get("reasoning_effort")
     if number is None:
         return {}
-    told: dict[str, Json] = {}
+    config: dict[str, Json] = {}
     if kind in ("enabled", "adaptive"):
-        told["includeThoughts"] = True
-    if kind == "enabled" and isinstance(asked.get("budget_tokens"), int):
-        return {**told, "thinkingBudget": asked["budget_tokens"]}
+        config["includeThoughts"] = True
+    if kind == "enabled" and isinstance(thinking.get("budget_tokens"), int):
+        return {**config, "thinkingBudget": thinking["budget_tokens"]}
     if kind == "disabled":
         effort = "none"
     if not isinstance(effort, str):
-        return told
+        return config
     if number < 3:
-        return {**told, "thinkingBudget": BUDGETS.get(effort, BUDGETS["high"])}
-    least = "minimal" if "flash" in body["model"] else "low"
-    return {**told, "thinkingLevel": {"none": least, "minimal": least}.get(effort, _level(effort))}
+        return {**config, "thinkingBudget": THINKING_TOKENS.get(effort, THINKING_TOKENS["high"])}
+    lowest = "minimal" if "flash" in body["model"] else "low"
+    level = effort if effort in ("low", "medium") else "high"
+    return {**config, "thinkingLevel": {"none": lowest, "minimal": lowest}.get(effort, level)}
 
 
-def _level(effort: str) -> str:
-    return effort if effort in ("low", "medium") else "high"
-
-
-def _tools(body: dict[str, Json]) -> dict[str, Json]:
-    told = []
+def _translate_tools(body: dict[str, Json]) -> dict[str, Json]:
+    declarations = []
     for at, tool in enumerate(body.get("tools") or ()):
         function = tool.get("function")
         if tool["type"] != "function" or not isinstance(function, dict) or not function.get("name"):
-            raise wrong(f"tools[{at}]", f"a tool of the type function with a name {AT}")
+            raise make_field_error(f"tools[{at}]", f"a tool of type function with a name {AT_GOOGLE}")
         declared = {key: function[key] for key in ("name", "description") if function.get(key)}
         if function.get("parameters"):
             declared["parametersJsonSchema"] = function["parameters"]
-        told.append(declared)
-    if not told:
+        declarations.append(declared)
+    if not declarations:
         return {}
     if body.get("parallel_tool_calls") is False:
-        raise wrong("parallel_tool_calls", f"true {AT}", "leave 'parallel_tool_calls' out")
+        raise make_field_error("parallel_tool_calls", f"true {AT_GOOGLE}", "remove 'parallel_tool_calls'")
     choice = body.get("tool_choice") or "auto"
     if isinstance(choice, dict):
         name = (choice.get("function") or {}).get("name")
         if not isinstance(name, str):
-            raise wrong("tool_choice.function.name", "a tool's name")
+            raise make_field_error("tool_choice.function.name", "a tool's name")
         mode: dict[str, Json] = {"mode": "ANY", "allowedFunctionNames": [name]}
     elif choice in TOOL_CHOICES:
         mode = {"mode": TOOL_CHOICES[choice]}
     else:
-        raise wrong("tool_choice", "auto, required, none or a function")
-    return {"tools": [{"functionDeclarations": told}], "toolConfig": {"functionCallingConfig": mode}}
+        raise make_field_error("tool_choice", "auto, required, none or a function")
+    return {"tools": [{"functionDeclarations": declarations}], "toolConfig": {"functionCallingConfig": mode}}
 
 
 class Conversation:
-    """A chat's messages as Google's contents."""
+    """Translates the messages of a chat to Google's contents."""
 
-    def __init__(self, model: str, vertex: bool) -> None:
-        self._signs = (generation(model) or 0) >= 3
-        self._ids = not vertex
-        self._names: dict[str, str] = {}
-        """The function that each call so far is of: a result must name it."""
+    def __init__(self, model: str, is_vertex: bool) -> None:
+        self._needs_signatures = (parse_generation(model) or 0) >= 3
+        self._sends_ids = not is_vertex
+        self._function_names: dict[str, str] = {}
+        """By call id. A tool result must name its function."""
 
-    def read(self, messages: list[dict[str, Json]]) -> tuple[str, list[dict[str, Json]]]:
-        """The system text, and the rest as user and model in turns."""
+    def translate(self, messages: list[dict[str, Json]]) -> tuple[str, list[dict[str, Json]]]:
+        """Return the system text, and the other messages as alternating turns of user and model."""
         system: list[str] = []
         turns: list[dict[str, Json]] = []
         for at, message in enumerate(messages):
             place = f"messages[{at}]"
             match message["role"]:
                 case "system" | "developer":
-                    system.append(_text(message.get("content"), f"{place}.content"))
+                    system.append(_join_text(message.get("content"), f"{place}.content"))
                     continue
                 case "user":
-                    role, parts = "user", _parts(message.get("content"), f"{place}.content")
+                    role, parts = "user", _translate_content(message.get("content"), f"{place}.content")
                 case "tool":
-                    role, parts = "user", [self._result(message, place)]
+                    role, parts = "user", [self._translate_result(message, place)]
                 case "assistant":
-                    role, parts = "model", self._said(message, place)
+                    role, parts = "model", self._translate_assistant(message, place)
                 case _:
-                    raise wrong(f"{place}.role", "system, developer, user, assistant or tool")
+                    raise make_field_error(f"{place}.role", "system, developer, user, assistant or tool")
             if turns and turns[-1]["role"] == role:
                 turns[-1]["parts"] += parts
             elif parts:
                 turns.append({"role": role, "parts": parts})
         if not turns:
-            raise wrong("messages", "at least one message of a user")
+            raise make_field_error("messages", "at least one user message")
         return "\n\n".join(filter(None, system)), turns
 
-    def _said(self, message: dict[str, Json], place: str) -> list[dict[str, Json]]:
-        parts = _parts(message.get("content"), f"{place}.content")
+    def _translate_assistant(self, message: dict[str, Json], place: str) -> list[dict[str, Json]]:
+        parts = _translate_content(message.get("content"), f"{place}.content")
         for at, call in enumerate(message.get("tool_calls") or ()):
             where = f"{place}.tool_calls[{at}].function"
             function = call.get("function") if isinstance(call, dict) else None
             if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-                raise wrong(where, "an object with name and arguments")
-            told: dict[str, Json] = {"name": function["name"], "args": _arguments(function, where)}
+                raise make_field_error(where, "an object with name and arguments")
+            called: dict[str, Json] = {"name": function["name"], "args": _parse_arguments(function, where)}
             if isinstance(call.get("id"), str):
-                self._names[call["id"]] = function["name"]
-                told |= {"id": call["id"]} if self._ids else {}
+                self._function_names[call["id"]] = function["name"]
+                called |= {"id": call["id"]} if self._sends_ids else {}
             extra = (call.get("extra_content") or {}).get("google") or {}
-            signature = extra.get("thought_signature") or (ANY_SIGNATURE if self._signs and at == 0 else None)
-            parts.append({"functionCall": told} | ({"thoughtSignature": signature} if signature else {}))
+            signature = extra.get("thought_signature")
+            if not signature and self._needs_signatures and at == 0:
+                signature = PLACEHOLDER_SIGNATURE
+            parts.append({"functionCall": called} | ({"thoughtSignature": signature} if signature else {}))
         return parts
 
-    def _result(self, message: dict[str, Json], place: str) -> dict[str, Json]:
-        name = self._names.get(message.get("tool_call_id") or "")
+    def _translate_result(self, message: dict[str, Json], place: str) -> dict[str, Json]:
+        name = self._function_names.get(message.get("tool_call_id") or "")
         if name is None:
-            raise wrong(f"{place}.tool_call_id", "the id of a call in a message before it")
-        text = _text(message.get("content"), f"{place}.content")
+            raise make_field_error(f"{place}.tool_call_id", "the id of a tool call in an earlier message")
+        text = _join_text(message.get("content"), f"{place}.content")
         try:
-            told = json.loads(text)
+            parsed = json.loads(text)
         except ValueError:
-            told = None
+            parsed = None
         result: dict[str, Json] = {
             "name": name,
-            "response": told if isinstance(told, dict) else {"output": text},
+            "response": parsed if isinstance(parsed, dict) else {"output": text},
         }
-        return {"functionResponse": result | ({"id": message["tool_call_id"]} if self._ids else {})}
+        return {"functionResponse": result | ({"id": message["tool_call_id"]} if self._sends_ids else {})}
 
 
-def _arguments(function: dict[str, Json], place: str) -> dict[str, Json]:
+def _parse_arguments(function: dict[str, Json], place: str) -> dict[str, Json]:
     try:
-        told = json.loads(function.get("arguments") or "{}")
+        arguments = json.loads(function.get("arguments") or "{}")
     except (TypeError, ValueError):
-        told = None
-    if not isinstance(told, dict):
-        raise wrong(f"{place}.arguments", "a JSON object as text")
-    return told
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise make_field_error(f"{place}.arguments", "a JSON object as a string")
+    return arguments
 
 
-def _text(content: Json, place: str) -> str:
-    parts = _parts(content, place)
+def _join_text(content: Json, place: str) -> str:
+    parts = _translate_content(content, place)
     if any("text" not in part for part in parts):
-        raise wrong(place, "text")
+        raise make_field_error(place, "text")
     return "".join(part["text"] for part in parts)
 
 
-def _parts(content: Json, place: str) -> list[dict[str, Json]]:
+def _translate_content(content: Json, place: str) -> list[dict[str, Json]]:
     if not isinstance(content, list):
         return [{"text": content}] if content else []
-    return [_part(part, f"{place}[{at}]") for at, part in enumerate(content) if part.get("text") != ""]
+    return [_translate_part(part, f"{place}[{at}]") for at, part in enumerate(content) if part.get("text") != ""]
 
 
-def _part(part: dict[str, Json], place: str) -> dict[str, Json]:
+def _translate_part(part: dict[str, Json], place: str) -> dict[str, Json]:
     match part["type"]:
         case "text" | "refusal" if isinstance(part.get(part["type"]), str):
             return {"text": part[part["type"]]}
         case "image_url":
-            told = part.get("image_url")
-            url = told.get("url") if isinstance(told, dict) else told
+            image = part.get("image_url")
+            url = image.get("url") if isinstance(image, dict) else image
             if isinstance(url, str):
-                return _media(url, f"{place}.image_url.url")
+                return _make_media(url, f"{place}.image_url.url")
         case "file":
-            told = part.get("file") or {}
-            if isinstance(told.get("file_data"), str):
-                return _media(told["file_data"], f"{place}.file.file_data")
+            file = part.get("file") or {}
+            if isinstance(file.get("file_data"), str):
+                return _make_media(file["file_data"], f"{place}.file.file_data")
         case "input_audio":
-            told = part.get("input_audio") or {}
-            if told.get("format") in AUDIO and isinstance(told.get("data"), str):
-                return {"inlineData": {"mimeType": AUDIO[told["format"]], "data": told["data"]}}
-    raise wrong(place, f"text, image_url, input_audio or file with file_data {AT}")
+            audio = part.get("input_audio") or {}
+            if audio.get("format") in AUDIO_TYPES and isinstance(audio.get("data"), str):
+                return {"inlineData": {"mimeType": AUDIO_TYPES[audio["format"]], "data": audio["data"]}}
+    raise make_field_error(place, f"text, image_url, input_audio or file with file_data {AT_GOOGLE}")
 
 
-def _media(url: str, place: str) -> dict[str, Any]:
+def _make_media(url: str, place: str) -> dict[str, Any]:
     if url.startswith("data:"):
-        kind, found, data = url.removeprefix("data:").partition(";base64,")
-        if not found:
-            raise wrong(place, "a URL, or data:<type>;base64,<data>")
-        return {"inlineData": {"mimeType": kind, "data": data}}
-    kind = mimetypes.guess_type(urlsplit(url).path)[0] or ""
-    if not kind:
-        raise wrong(place, f"a data URL, or one whose path ends in its type, as .png, {AT}")
-    return {"fileData": {"fileUri": url, "mimeType": kind}}
+        media_type, separator, data = url.removeprefix("data:").partition(";base64,")
+        if not separator:
+            raise make_field_error(place, "a URL, or data:<type>;base64,<data>")
+        return {"inlineData": {"mimeType": media_type, "data": data}}
+    media_type = mimetypes.guess_type(urlsplit(url).path)[0] or ""
+    if not media_type:
+        raise make_field_error(place, f"a data URL, or a URL with a file extension such as .png, {AT_GOOGLE}")
+    return {"fileData": {"fileUri": url, "mimeType": media_type}}

@@ -18,9 +18,9 @@ from typing import Any
 
 from gridq.errors import GridError, SeatDegraded, SeatRateLimited, SeatUnavailable, StageError
 from gridq.protocol.models import Json
-from workers.model_apis.http.rate_limit_headers import wait
+from workers.model_apis.http.rate_limit_headers import parse_retry_delay
 
-MAX_REASON = 500
+MAX_REASON_CHARACTERS = 500
 OUT_OF_CREDIT = frozenset(
     {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "credit_balance_too_low"}
 )
@@ -47,7 +47,7 @@ STATUSES = {
 """The status of an error that comes within a stream, by its type, as Anthropic states them."""
 
 
-def fault_of(
+def make_error(
     status: int, headers: Mapping[str, str], raw: bytes, where: dict[str, Json], key: str | None = None
 ) -> GridError:
     """The error that the answer `raw` with `status` stands for; `key` is blotted out of the endpoint's own
@@ -59,7 +59,7 @@ def fault_of(
         details["endpoint_code"] = code
     if param:
         details["param"] = param
-    after = wait(headers, told) if status == 429 else wait(_plain(headers), told)
+    after = parse_retry_delay(headers, told) if status == 429 else parse_retry_delay(_plain(headers), told)
     if after is not None:
         details["retry_after"] = after
     if status == 403 and _flagged(raw):
@@ -83,7 +83,7 @@ def fault_of(
     return StageError(f"The endpoint refused the request: {details['reason']}", details)
 
 
-def fault_within(event: dict[str, Json], key: str | None = None) -> GridError | None:
+def find_error(event: dict[str, Json], key: str | None = None) -> GridError | None:
     """The error that an event of a stream, or an answer with status 200, carries, or None:
     `{"error": {"message", "code" or "type"}}`.
     """
@@ -99,7 +99,7 @@ def fault_within(event: dict[str, Json], key: str | None = None) -> GridError | 
         status = 429 if "rate_limit_exceeded" in kinds else STATUSES.get(told, 500)
         if any(isinstance(kind, str) and kind in OUT_OF_CREDIT for kind in kinds):
             status = 402
-    return fault_of(status, {}, json.dumps(event).encode(), {}, key)
+    return make_error(status, {}, json.dumps(event).encode(), {}, key)
 
 
 def _flagged(raw: bytes) -> bool:
@@ -143,7 +143,7 @@ def _words(raw: bytes, key: str | None) -> tuple[str, str, str, Json]:
         text = ""  # a proxy's HTML page says nothing that the status does not
     if key:
         text, param = text.replace(key, "***"), param.replace(key, "***")
-    return text[:MAX_REASON], code, param[:MAX_REASON], told
+    return text[:MAX_REASON_CHARACTERS], code, param[:MAX_REASON_CHARACTERS], told
 
 
 def _google_code(error: dict[str, Json], details: Json) -> str:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from gridq.protocol.models import Json
-from gridq.stages.http import date, retry_after
+from gridq.stages.http import parse_date, parse_retry_after
 
 SPANS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -31,20 +31,20 @@ _MILLISECONDS = 10**11
 _EPOCH = 10**8
 
 
-def wait(headers: Mapping[str, str], details: Json = None) -> float | None:
+def parse_retry_delay(headers: Mapping[str, str], details: Json = None) -> float | None:
     """Seconds until the endpoint may be asked again; None where it does not say. Names in lower case;
     `details` are those of Google's error.
     """
     millis = _number(headers.get("retry-after-ms", ""))
     if millis is not None:
         return millis / 1000
-    told = retry_after(headers.get("retry-after", ""))
+    told = parse_retry_after(headers.get("retry-after", ""))
     if told is None:
         told = _delay(details)
     return told if told is not None else _reset(headers)
 
 
-def span(text: str) -> float | None:
+def parse_span(text: str) -> float | None:
     """Seconds of `1s`, `6m0s`, `2m59.56s`, `88ms`, or a bare number of them; None for what is no span."""
     text = text.strip().lower()
     number = _number(text)
@@ -58,7 +58,7 @@ def span(text: str) -> float | None:
 def _delay(details: Json) -> float | None:
     for each in details if isinstance(details, list) else ():
         if isinstance(each, dict) and str(each.get("@type", "")).endswith("google.rpc.RetryInfo"):
-            return span(str(each.get("retryDelay", "")))
+            return parse_span(str(each.get("retryDelay", "")))
     return None
 
 
@@ -71,7 +71,7 @@ def _reset(headers: Mapping[str, str]) -> float | None:
             until = _at(text, now)
             remaining = headers.get(name.removesuffix("reset") + "remaining")
         elif name.startswith("x-ratelimit-reset-"):
-            until = span(text)
+            until = parse_span(text)
             remaining = headers.get(name.replace("reset", "remaining", 1))
         elif name in ("x-ratelimit-reset", "ratelimit-reset"):
             until = _at(text, now)
@@ -89,7 +89,7 @@ def _least(numbers: Iterable[float]) -> float | None:
 def _now(headers: Mapping[str, str]) -> float:
     """The endpoint's own clock, which its times are by; this machine's where it does not say."""
     try:
-        return date(headers.get("date", ""))
+        return parse_date(headers.get("date", ""))
     except (ValueError, OverflowError):
         return time.time()
 

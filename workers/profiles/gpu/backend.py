@@ -13,15 +13,15 @@ from collections.abc import Generator
 from gridq.errors import SeatUnavailable, StageError
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Json
-from workers.model_apis.request import CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, Asked, wrong
-from workers.model_apis.whole_answers import Chunks
+from workers.model_apis.answer_assembly import ChatAssembler
+from workers.model_apis.api_request import CHAT, COMPLETIONS, EMBEDDINGS, OPENAI, ApiRequest, make_field_error
 from workers.profiles.gpu.model_process import ModelProcess
 
 MADE = {CHAT: ("chatcmpl", "chat.completion.chunk")}
 NOT_FOR_ENGINES = frozenset({"model", "stream", "stream_options", "n", "dimensions", "encoding_format"})
 
 
-class EngineSpeaker:
+class EngineBackend:
     """Speaks for the model of `process`, which the API format calls by the name in a request's `model`."""
 
     api = OPENAI
@@ -34,7 +34,7 @@ class EngineSpeaker:
         """The whole answer. StageError: the engine refuses the request, or cannot give its `dimensions`."""
         if path == EMBEDDINGS:
             return self._embed(path, body, context)
-        whole = Chunks(Asked(OPENAI, path, body, body["model"], ""))
+        whole = ChatAssembler(ApiRequest(OPENAI, path, body, body["model"], ""))
         with contextlib.closing(self.stream(path, body, context)) as chunks:
             for chunk in chunks:
                 whole.add(chunk)
@@ -44,7 +44,7 @@ class EngineSpeaker:
     def stream(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
         """The chunks as they are made. StageError: several answers are asked for."""
         if (body.get("n") or 1) != 1:
-            raise wrong("n", "1: this seat's engine gives one answer", "leave 'n' out")
+            raise make_field_error("n", "1: this seat's engine gives one answer", "leave 'n' out")
         if path == COMPLETIONS:
             body = {**body, "prompt": _only(body["prompt"])}
         prefix, made = MADE.get(path, ("cmpl", "text_completion"))
@@ -66,7 +66,7 @@ class EngineSpeaker:
         wanted, data = body.get("dimensions"), answer.get("data") or [{}]
         has = len(data[0].get("embedding") or ())
         if wanted is not None and wanted != has:
-            raise wrong("dimensions", f"{has}, as many as this model's vectors have", "leave it out")
+            raise make_field_error("dimensions", f"{has}, as many as this model's vectors have", "leave it out")
         return answer
 
     def _ask(self, path: str, body: dict[str, Json], context: StageContext) -> Generator[dict[str, Json]]:
@@ -93,5 +93,5 @@ def _only(prompt: Json) -> Json:
         return prompt
     if len(prompt) > 1:
         fix = "send each in a request of its own"
-        raise wrong("prompt", "one: this seat's engine continues one at a time", fix)
+        raise make_field_error("prompt", "one: this seat's engine continues one at a time", fix)
     return prompt[0]

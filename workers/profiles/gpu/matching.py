@@ -59,7 +59,7 @@ def parse_gpu_demand(effect: Effect) -> Demand | None:
     name = backend or "any"
     if backend != "cpu" and memory:
         name += f"-{_class_for(memory)}g"
-    return Demand(queue=queue_names.capability(KIND, name), needs=needs)
+    return Demand(queue=queue_names.make_queue_name(KIND, name), needs=needs)
 
 
 def parse_demand(effect: Effect) -> Demand | None:
@@ -76,7 +76,7 @@ def list_queues(capability: GpuCapability) -> list[str]:
             names += [f"{base}-{size}g" for size in classes] + [base]
     else:
         names.append(capability.backend)
-    return [queue_names.capability(KIND, name) for name in names] + list_llm_queues(capability.models)
+    return [queue_names.make_queue_name(KIND, name) for name in names] + list_llm_queues(capability.models)
 
 
 def list_memory_classes(memory_mb: int) -> list[int]:
@@ -96,7 +96,7 @@ def describe_shortfall(demand: Demand, capability: GpuCapability) -> str:
     """In words what a seat lacks for `demand`; empty where it lacks nothing."""
     if demand.queue not in list_queues(capability):
         return f"{demand.queue} is not served by {capability.device} ({capability.backend})"
-    if queue_names.kind_of(demand.queue) != KIND:
+    if queue_names.get_kind(demand.queue) != KIND:
         return describe_model_shortfall(demand, capability.models)
     memory = demand.needs.get("memory_mb", 0)
     if capability.memory_mb < memory:

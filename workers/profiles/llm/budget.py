@@ -7,7 +7,15 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gridq.errors import first_fault
-from gridq.protocol.budget_syntax import MINUTE, MOST, SEAT_UNITS, BudgetError, amount, distinct, stated
+from gridq.protocol.budget_syntax import (
+    MAX_AMOUNT,
+    MINUTE,
+    SEAT_UNITS,
+    BudgetError,
+    check_distinct,
+    parse_amount,
+    parse_limit,
+)
 from gridq.protocol.models import Limit
 
 
@@ -22,13 +30,13 @@ class SeatBudgets(BaseModel):
     period: Literal["month", "week", "day"] = "month"
     budgets: tuple[dict[str, Any], ...] = ()
     requests_per_minute: int | None = Field(default=None, ge=0, le=100_000)
-    tokens_per_minute: int | None = Field(default=None, ge=0, le=MOST)
+    tokens_per_minute: int | None = Field(default=None, ge=0, le=MAX_AMOUNT)
 
     @field_validator("budget", mode="before")
     @classmethod
     def _amount(cls, value: Any) -> Any:
         try:
-            return value if value is None else amount(value, "dollars") / 1_000_000
+            return value if value is None else parse_amount(value, "dollars") / 1_000_000
         except BudgetError as exc:
             raise BudgetError("budget", exc.message.replace("dollars", "budget", 1), exc.expected) from None
 
@@ -42,7 +50,7 @@ class SeatBudgets(BaseModel):
         found = []
         for index, table in enumerate(self.budgets):
             try:
-                found.append(stated(table, SEAT_UNITS))
+                found.append(parse_limit(table, SEAT_UNITS))
             except BudgetError as exc:
                 key = f"budgets.{index}" + (f".{exc.key}" if exc.key else "")
                 raise BudgetError(key, exc.message, exc.expected) from None
@@ -51,7 +59,7 @@ class SeatBudgets(BaseModel):
         if self.tokens_per_minute is not None:
             found.append(Limit(resource="tokens", window=MINUTE, amount=self.tokens_per_minute))
         try:
-            return distinct(found)
+            return check_distinct(found)
         except BudgetError as exc:
             raise BudgetError("budgets", exc.message, exc.expected) from None
 

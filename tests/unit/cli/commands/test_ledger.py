@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gridq import cli
-from gridq.config.machine_id import machine_id
+from gridq.config.machine_id import get_machine_id
 from gridq.config.settings import settings
 from gridq.protocol.models import Advertisement
 from gridq.seats.registry import advertise
@@ -280,7 +280,7 @@ def test_the_log_of_a_subscription_says_no_cost(grid: Grid) -> None:
 
 
 def test_this_machine_s_seats_need_no_full_name(grid: Grid, tmp_path: Path) -> None:
-    machine = machine_id(tmp_path)
+    machine = get_machine_id(tmp_path)
     grid.seat(f"{machine}.cpu")
     grid.job(wide(1))
     grid.done(grid.take(f"{machine}.cpu"))

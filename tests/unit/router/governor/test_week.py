@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gridq.protocol.meters import Meter, rolling_window_ms
+from gridq.protocol.meters import Meter, first_use_window_ms
 from gridq.router.governor.ranking import Calendar, Seat, rank
 
 HOUR = 3_600_000
@@ -35,11 +35,11 @@ class Window:
             self.lapsed += self.limit - self.used
             self.offered += self.limit
             self.used, self.turn = 0, None
-        if self.turn is None and rolling_window_ms(self.kind) is None:
+        if self.turn is None and first_use_window_ms(self.kind) is None:
             self.turn = calendar(now)[self.kind][1]
 
     def use(self, now: int) -> None:
-        self.turn = self.turn or now + (rolling_window_ms(self.kind) or 0)
+        self.turn = self.turn or now + (first_use_window_ms(self.kind) or 0)
         self.used += 1
 
     @property

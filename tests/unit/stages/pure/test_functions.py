@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 from gridq.errors import OutputTooLarge, StageError
 from gridq.graph.catalogue import StageSpec
-from gridq.graph.plan import wrap
+from gridq.graph.plan import wrap_input
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import StageCall
-from gridq.stages import builtin_specs, is_pure, run_builtin
+from gridq.stages import is_pure, load_builtin_specs, run_builtin
 from gridq.stages.pure.functions import FUNCTIONS, run_pure
-from gridq.stages.runner import NETWORK
+from gridq.stages.runner import NETWORK_STAGES
 
-SPECS = {spec["name"]: spec for spec in builtin_specs()}
+SPECS = {spec["name"]: spec for spec in load_builtin_specs()}
 PURE = [spec for spec in SPECS.values() if is_pure(spec["implementation"])]
 
 
 def run(name: str, value: Any, config: dict[str, Any] | None = None) -> Any:
     """Run the built-in `name` as a graph's node with `config` does."""
     call = StageCall(id="0", name=name, path="root", implementation=f"builtin:{name}")
-    return run_builtin(call, value if config is None else wrap(value, config), StageContext())
+    return run_builtin(call, value if config is None else wrap_input(value, config), StageContext())
 
 
 @pytest.mark.parametrize("spec", PURE, ids=lambda spec: spec["name"])
@@ -40,7 +40,7 @@ def test_every_implementation_has_a_specification_and_the_reverse() -> None:
     built_in = {
         spec["implementation"] for spec in SPECS.values() if spec["implementation"].startswith("builtin:")
     }
-    assert built_in == {f"builtin:{name}" for name in (*FUNCTIONS, *NETWORK)}
+    assert built_in == {f"builtin:{name}" for name in (*FUNCTIONS, *NETWORK_STAGES)}
 
 
 def test_every_specification_is_one_the_catalogue_reads() -> None:

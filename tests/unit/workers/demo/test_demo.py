@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridq.errors import ConfigError
-from gridq.protocol.models import Row
+from gridq.protocol.models import HistoryRow
 from workers.demo import grid
 from workers.demo.show import rows_table
 from workers.model_apis.model_catalogue import Model
@@ -39,7 +39,7 @@ def test_without_the_models_package_pip_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_second_try_is_told_in_the_table() -> None:
-    row = Row(
+    row = HistoryRow(
         path="root.bindings.a", stage="join", queue="gridq:pure", worker="router@m", attempt=2, run_ms=1.25
     )
     cells = [next(iter(column.cells)) for column in rows_table([row]).columns]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gridq.config.home import GRID, held
+from gridq.config.home import GRID, is_locked
 from gridq.config.settings import Settings
 from gridq.protocol import queue_names
 from gridq.store.scripts import Scripts
@@ -60,9 +60,9 @@ def test_whatever_fails_at_the_end_the_rest_is_given_back(tmp_path: Path) -> Non
         pytest.raises(OSError, match="no more disk"),
         Deployment(Settings(home=tmp_path), GRID, said.append) as grid,
     ):
-        grid.at_end += [broken, lambda: said.append("the second too")]
+        grid.exit_callbacks += [broken, lambda: said.append("the second too")]
     assert said == ["the second too"]
-    assert not held(tmp_path, GRID)
+    assert not is_locked(tmp_path, GRID)
     assert query(tmp_path, GRID) is None
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -76,11 +76,11 @@ def test_a_signal_ends_gridq_up_while_its_server_reads_its_data(
     monkeypatch.setattr(embedded_server, "find_server_program", lambda: slow)
     said: list[str] = []
 
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         said.append(line)
         threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGTERM]).start()
 
-    up.run(Settings(home=tmp_path / "home"), up.UpOptions(), say=say, ready=lambda state: pytest.fail("ready"))
+    up.run(Settings(home=tmp_path / "home"), up.UpOptions(), report=report, on_ready=lambda state: pytest.fail("ready"))
     assert said == [f"Starting the grid of {tmp_path / 'home'}"]
-    assert not held(tmp_path / "home", GRID)
+    assert not is_locked(tmp_path / "home", GRID)
     assert not [line for line in processes(tmp_path) if "sleep" in line]

@@ -27,7 +27,7 @@ from typing import Self
 
 from gridq.errors import SeatUnavailable, StageTimeout
 from gridq.profiles.profile import StageContext
-from gridq.stages.child_processes import kill_tree, tree
+from gridq.stages.child_processes import kill_tree, list_tree
 
 GRACE_SECONDS = 0.4
 """Between the wish that a program ends, in which it may put its login in order, and its end."""
@@ -41,15 +41,15 @@ STRAGGLER_SECONDS = 0.5
 POLL_SECONDS = 0.02
 """Between two looks whether it has ended, where the system cannot tell it by itself."""
 
-MAX_OUTPUT = 64 * 1024 * 1024
+MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 """A program that writes more than this for one answer is broken."""
 
-LUMP = 256 * 1024
-TAIL = 8000
+READ_BYTES = 256 * 1024
+STDERR_BYTES = 8000
 """Bytes of stderr that are kept, its last ones."""
 
 
-class Run:
+class ProgramRun:
     """A program that runs, as a context manager: it is gone when the block is left, and all it started too.
 
     OSError: it cannot be started.
@@ -61,18 +61,18 @@ class Run:
         *,
         env: Mapping[str, str],
         folder: Path,
-        told: bytes,
+        stdin: bytes,
         context: StageContext,
         silence: float,
         keep: Sequence[int] = (),
         hopeless: re.Pattern[str] | None = None,
     ) -> None:
-        """`told` is its stdin, `silence` the seconds for which it may write nothing, `keep` the descriptors
+        """`stdin` is its input, `silence` the seconds for which it may write nothing, `keep` the descriptors
         that it inherits, `hopeless` words on its stderr after which it is not waited for.
         """
         self._context = context
         self._silence = silence
-        self._told = memoryview(told)
+        self._input = memoryview(stdin)
         self._errors: collections.deque[bytes] = collections.deque()
         self._kept = 0
         self._hopeless = hopeless
@@ -107,7 +107,7 @@ class Run:
     @property
     def stderr(self) -> str:
         """The end of what it wrote there."""
-        return b"".join(self._errors)[-TAIL:].decode("utf-8", "replace")
+        return b"".join(self._errors)[-STDERR_BYTES:].decode("utf-8", "replace")
 
     def lumps(self) -> Iterator[bytes]:
         """Its stdout as it comes, until it has ended.
@@ -143,7 +143,7 @@ class Run:
                             yield lump
                         heard = time.monotonic() if lump else heard
                 self._context.check()
-                if self._given_up or (self.done and wrote > MAX_OUTPUT):
+                if self._given_up or (self.done and wrote > MAX_OUTPUT_BYTES):
                     return
                 now = time.monotonic()
                 open_ = {key.data for key in ready.get_map().values()}
@@ -175,27 +175,27 @@ class Run:
             raise StageTimeout("The model did not answer within the stage's time")
         if now >= heard + self._silence:
             raise SeatUnavailable(f"The program wrote nothing for {self._silence:g} s")
-        if wrote > MAX_OUTPUT:
-            raise SeatUnavailable(f"The program wrote more than {MAX_OUTPUT} bytes")
+        if wrote > MAX_OUTPUT_BYTES:
+            raise SeatUnavailable(f"The program wrote more than {MAX_OUTPUT_BYTES} bytes")
 
     def _tell(self, ready: selectors.BaseSelector) -> None:
         stdin = self._process.stdin
         assert stdin is not None
         try:
-            if self._told:
-                self._told = self._told[os.write(stdin.fileno(), self._told[:LUMP]) :]
+            if self._input:
+                self._input = self._input[os.write(stdin.fileno(), self._input[:READ_BYTES]) :]
         except BlockingIOError:
             return
         except OSError:  # it reads no further: what it makes of that, it says itself
-            self._told = self._told[:0]
-        if not self._told:
+            self._input = self._input[:0]
+        if not self._input:
             ready.unregister(stdin)
             with contextlib.suppress(OSError):
                 stdin.close()
 
     def _read(self, ready: selectors.BaseSelector, key: selectors.SelectorKey) -> bytes:
         try:
-            lump = os.read(key.fd, LUMP)
+            lump = os.read(key.fd, READ_BYTES)
         except BlockingIOError:
             return b""
         if not lump:
@@ -203,7 +203,7 @@ class Run:
         elif key.data == "err":
             self._errors.append(lump)
             self._kept += len(lump)
-            while self._kept - len(self._errors[0]) > TAIL:
+            while self._kept - len(self._errors[0]) > STDERR_BYTES:
                 self._kept -= len(self._errors.popleft())
             if self._hopeless is not None and self._hopeless.search(self.stderr):
                 self._given_up = True
@@ -253,7 +253,7 @@ class Run:
         neither.
         """
         with self._lock:
-            below = [] if self._reaped else tree(self._process.pid)[1:]
+            below = [] if self._reaped else list_tree(self._process.pid)[1:]
         found = {pid: ending for pid in below if (ending := _ending(pid)) is not None}
         for ending in found.values():
             held.callback(os.close, ending)
@@ -278,7 +278,7 @@ class Run:
             os.close(self._ended)
 
 
-def output(
+def run_to_end(
     argv: Sequence[str], env: Mapping[str, str], folder: Path, seconds: float
 ) -> tuple[int | None, str]:
     """How a short program ended and all that it wrote; None: it did not end within `seconds`.
@@ -286,7 +286,7 @@ def output(
     OSError: it cannot be started.
     """
     context = StageContext(deadline=time.monotonic() + seconds)
-    with Run(argv, env=env, folder=folder, told=b"", context=context, silence=seconds) as run:
+    with ProgramRun(argv, env=env, folder=folder, stdin=b"", context=context, silence=seconds) as run:
         try:
             wrote = b"".join(run.lumps())
         except (StageTimeout, SeatUnavailable):
