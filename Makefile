@@ -10,7 +10,7 @@ ARGS ?=
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clis bench bench-http bench-seats recovery soak machines lint check states
+.PHONY: help setup demo test clis bench bench-http bench-seats recovery soak machines lint check states docs
 
 help: ## print these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,8 +50,11 @@ lint: $(STAMP) ## format, lint, type and import rules, without the tests
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-states: $(STAMP) ## write docs/states.md anew from gridq/protocol/states.py
-	@$(BIN)/python -m gridq.protocol.state_diagram > docs/states.md
+states: $(STAMP) ## write docs/reference/states.md anew from gridq/protocol/states.py
+	@$(BIN)/python -m gridq.protocol.state_diagram > docs/reference/states.md
+
+docs: $(STAMP) ## build the documentation into build/site; a broken link or anchor is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 check: lint test ## everything that a change must pass
 
