@@ -1,4 +1,4 @@
-"""`python -m gridq.cli`: the program `gridq` of this very Python, wherever the console script stands."""
+"""Run the program `gridq` with this Python: `python -m gridq.cli`."""
 
 from gridq.cli import main
 

@@ -1,6 +1,6 @@
-"""What a shell offers for an argument: the grid's own names, where it answers at once.
+"""Complete arguments in the shell with names from the grid, if it answers at once.
 
-A completion never complains: without a server there is nothing to offer.
+A completion never prints an error: without a server there is nothing to offer.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gridq.client import Client
+    from gridq.client import BaseClient
 
-PATIENCE = 1.0
-"""Seconds that a completion may wait for the server."""
+TIMEOUT_SECONDS = 1.0
+"""The time that a completion may wait for the server."""
 
 STATES = ("queued", "running", "done", "failed", "cancelled", "expired")
 
 
-def job_ids(incomplete: str) -> list[tuple[str, str]]:
-    """The latest jobs, with their names and states."""
-    return _offered(
+def complete_job_ids(incomplete: str) -> list[tuple[str, str]]:
+    """Offer the ids of the latest jobs, with their names and states."""
+    return _query(
         lambda client: [
             (summary.job, f"{summary.name} {summary.state}")
             for summary in client.jobs(200)
@@ -29,28 +29,28 @@ def job_ids(incomplete: str) -> list[tuple[str, str]]:
     )
 
 
-def seat_names(incomplete: str) -> list[tuple[str, str]]:
-    """The live seats, with their states."""
-    return _offered(
+def complete_seat_names(incomplete: str) -> list[tuple[str, str]]:
+    """Offer the live seats, with their states."""
+    return _query(
         lambda client: [
             (seat.seat, seat.state) for seat in client.workers() if seat.seat.startswith(incomplete)
         ]
     )
 
 
-def states(incomplete: str) -> list[str]:
-    """The states of a job."""
+def complete_states(incomplete: str) -> list[str]:
+    """Offer the states of a job."""
     return [state for state in STATES if state.startswith(incomplete)]
 
 
-def _offered(look: Callable[[Client], list[tuple[str, str]]]) -> list[tuple[str, str]]:
-    with suppress(Exception), _client() as client:
-        return look(client)
+def _query(read: Callable[[BaseClient], list[tuple[str, str]]]) -> list[tuple[str, str]]:
+    with suppress(Exception), _open_client() as client:
+        return read(client)
     return []
 
 
 @contextmanager
-def _client() -> Iterator[Client]:
+def _open_client() -> Iterator[BaseClient]:
     from gridq.config.settings import settings
 
     config = settings()
@@ -58,15 +58,15 @@ def _client() -> Iterator[Client]:
         from gridq.client.gateway_calls import Gateways
         from gridq.client.gateway_client import GatewayClient
 
-        with GatewayClient(config=config) as asked:
-            asked.gateways.close()
-            asked.gateways = Gateways(config.url, config.key, patience=PATIENCE)
-            yield asked
+        with GatewayClient(config=config) as gateway_client:
+            gateway_client.gateways.close()
+            gateway_client.gateways = Gateways(config.url, config.key, timeout=TIMEOUT_SECONDS)
+            yield gateway_client
         return
     from gridq.client.broker_client import BrokerClient
     from gridq.store.connection import connect
 
     with BrokerClient(config=config) as client:
         client.redis.close()
-        client.redis = connect(client.url, name="gridq-complete", timeout=PATIENCE, retry=False)
+        client.redis = connect(client.url, name="gridq-complete", timeout=TIMEOUT_SECONDS, retry=False)
         yield client

@@ -1,4 +1,4 @@
-"""How a command ends: one line for an error, and a code that a script can tell apart."""
+"""Turn errors into one line on stderr and an exit code that scripts can tell apart."""
 
 from __future__ import annotations
 
@@ -35,25 +35,29 @@ REFUSED = 6
 TIMED_OUT = 124
 INTERRUPTED = 130
 
-EXITS = (
-    "Exit codes: 0 done; 1 the job failed, or an audit found a breach; 2 the command, a setting, the input "
-    "or the server is at fault; 3 the graph is invalid; 4 no live seat serves what is needed, or is called "
-    "so; 5 there is no such job; 6 refused by a quota, a full queue, a deadline out of reach or for want of "
-    "a good API key; 124 the time to wait is over; 130 Ctrl-C. "
-    'With --json stdout holds one JSON document, of an error {"error": {…}}; the line for '
-    "people is on stderr all the same."
+EPILOG = (
+    "Exit codes: 0 success; 1 the job failed, or an audit found a breach; 2 a wrong command, setting or "
+    "input, or a problem with the server; 3 the graph is invalid; 4 no live seat has this name or serves "
+    "what is needed; 5 no such job; 6 refused by a quota, a full queue, an unreachable deadline or a missing "
+    "or invalid API key; 124 timed out; 130 interrupted by Ctrl-C. "
+    'With --json, stdout holds one JSON document, for an error {"error": {…}}. The line for people goes to '
+    "stderr either way."
 )
+"""The text below the help of every command."""
 
 _OPTIONS = {
     "wait_for_seat": "--wait-for-seat",
     "queue_timeout": "--queue-timeout",
     "idempotency key": "--idempotency-key",
 }
-"""Options of a job whose name errors mention, and what the command line calls them."""
+"""Job options that errors mention → their names on the command line."""
 
 
-def code_of(exc: GridError) -> int:
-    """The exit code of an error that stopped a command (the error that ended a job is always 1)."""
+def get_exit_code(exc: GridError) -> int:
+    """Return the exit code for an error that stopped a command.
+
+    An error that ended a job always exits with 1.
+    """
     if isinstance(exc, GraphError):
         return GRAPH_INVALID
     if isinstance(exc, NoLiveSeat):
@@ -65,75 +69,77 @@ def code_of(exc: GridError) -> int:
     return TIMED_OUT if isinstance(exc, WaitTimeout) else WRONG_USE
 
 
-def one_line(text: str) -> str:
-    """`text` without line breaks and control characters: it may come from another machine."""
+def to_one_line(text: str) -> str:
+    """Return `text` without line breaks and control characters, as it may come from another machine."""
     return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
 
 
-def complain(exc: GridError) -> None:
+def print_error(exc: GridError) -> None:
     """Print `error: …` on stderr."""
-    typer.echo(f"error: {one_line(str(in_our_words(exc)))}", err=True)
+    typer.echo(f"error: {to_one_line(str(use_option_names(exc)))}", err=True)
 
 
-def in_our_words(exc: GridError) -> GridError:
-    """`exc`, naming the command line's options where it names a job's."""
+def use_option_names(exc: GridError) -> GridError:
+    """Return `exc` with the names of job options in its fix replaced by those of the command line."""
     for name, option in _OPTIONS.items():
         if exc.fix and option not in exc.fix:
             exc.details["fix"] = exc.fix.replace(name, option)
     return exc
 
 
-def tell_json(exc: GridError, **more: object) -> None:
-    """Print `{…, "error": …}` on stdout."""
-    from gridq.cli.output import echo_json
+def print_json_error(exc: GridError, **more: object) -> None:
+    """Print `{…, "error": …}` on stdout. `more` are further fields of the document."""
+    from gridq.cli.output import print_json
 
-    echo_json({**more, "error": in_our_words(exc).to_record()})
+    print_json({**more, "error": use_option_names(exc).to_record()})
 
 
 @contextmanager
-def job_errors(tell: Callable[[GridError], None] | None = None) -> Iterator[None]:
-    """Within it a job is waited for: the error that ended it is printed and exits with JOB_FAILED.
+def exit_on_job_error(report: Callable[[GridError], None] | None = None) -> Iterator[None]:
+    """Print the error that ends a job within the block, and exit with JOB_FAILED.
 
-    `tell` gets it first. What only stopped the waiting (the server, the key, the time) passes.
+    `report` is called with the error first. Errors that only ended the waiting (the server, the API key, the
+    timeout) propagate.
     """
     try:
         yield
     except (AuthError, BrokerError, KeyLimitReached, WaitTimeout):
         raise
     except GridError as exc:
-        if tell is not None:
-            tell(exc)
-        complain(exc)
+        if report is not None:
+            report(exc)
+        print_error(exc)
         raise typer.Exit(JOB_FAILED) from None
 
 
-class Commands(TyperGroup):
-    """The group of all commands: a GridError becomes one line (`--debug`: a traceback), with `--json` also an
-    object on stdout, and an exit code.
+class CommandGroup(TyperGroup):
+    """The group of all commands. It turns a GridError into one line on stderr and an exit code.
+
+    With `--debug` it also prints the traceback, with `--json` also an object on stdout.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _plain_flags(self, ctx)
+        _set_flag_defaults(self, ctx)
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
-            _plain_flags(command, ctx)
+            _set_flag_defaults(command, ctx)
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
-        # Not by callbacks of the options: typer would inspect each callback of each command at every start.
-        given = [*ctx._protected_args, *ctx.args]
-        json, debug = "--json" in given, ctx.params.get("debug") or "--debug" in given
+        # Not by callbacks of these options: typer would inspect each one, for each command, at every start.
+        arguments = [*ctx._protected_args, *ctx.args]
+        json, debug = "--json" in arguments, ctx.params.get("debug") or "--debug" in arguments
         try:
             return super().invoke(ctx)
         except UsageError as exc:
             if json:
-                tell_json(ConfigError(exc.format_message(), {"path": "command line"}))
+                print_json_error(ConfigError(exc.format_message(), {"path": "command line"}))
             raise
         except (GridError, UnicodeEncodeError) as caught:
-            # Bytes that are no text may name a file, but no job, seat or key: the server's client stumbles.
+            # Bytes that are not UTF-8 can name a file, but the Redis client cannot encode them.
             error = caught if isinstance(caught, GridError) else ConfigError(
                 "An argument is not UTF-8 text", {"path": "command line"}
             )  # fmt: skip
@@ -142,23 +148,23 @@ class Commands(TyperGroup):
 
                 traceback.print_exception(caught)
             if json:
-                tell_json(error)
-            complain(error)
-            raise typer.Exit(code_of(error)) from None
+                print_json_error(error)
+            print_error(error)
+            raise typer.Exit(get_exit_code(error)) from None
 
 
-def _plain_flags(command: Any, ctx: Any) -> None:
-    """Let typer's own flags, such as `--help`, be False where they are not given.
+def _set_flag_defaults(command: Any, ctx: Any) -> None:
+    """Make typer's own flags, such as `--help`, default to False.
 
-    They would be None, for which typer makes a validator and imports pydantic: 0.1 s of a short command.
+    They default to None, for which typer builds a validator and imports pydantic: 0.1 s of a short command.
     """
     for param in command.get_params(ctx):
         if param.default is None and getattr(param, "is_bool_flag", False) and not param.expose_value:
             param.default = False
 
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-"""The option `--debug`, which every command takes."""
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+"""The option `--debug` of every command."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-"""The option `--json`, which every command takes that prints something for programs."""
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+"""The option `--json` of every command that prints a result."""

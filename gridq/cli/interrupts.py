@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, which end a command as exceptions."""
+"""End commands reliably on Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import sys
 import threading
 from types import FrameType
 
-SIGNALLED = 128
-"""A command that a signal ends by a handler of its own exits with this and the signal's number."""
+SIGNAL_EXIT_BASE = 128
+"""Exit codes above this one mean that a signal ended the command: the base plus the signal's number."""
 
 
 _interrupted = threading.Event()
 
 
-def interrupted() -> bool:
-    """Whether Ctrl-C was pressed, also where its exception was made into another on the way: a library that
-    is struck at its import, or in code that is no Python, ends with an error of its own.
+def was_interrupted() -> bool:
+    """Return whether Ctrl-C was pressed, even if KeyboardInterrupt turned into another exception on its way.
+
+    A library that is interrupted at its import, or in native code, may raise an error of its own.
     """
     return _interrupted.is_set()
 
@@ -27,26 +28,29 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def heed_signals() -> None:
-    """Let no Ctrl-C and no SIGTERM be lost. What its handler raises is dropped where it strikes a finalizer,
-    from which nothing propagates: the signal is sent once more then.
-    """
+def install_signal_handlers() -> None:
+    """Make sure that no Ctrl-C and no SIGTERM is lost.
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, or another's
+    An exception that a signal handler raises within a finalizer is dropped by Python. In this case the signal
+    is sent again.
+    """
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # else it is ignored, or has another handler
         signal.signal(signal.SIGINT, _interrupt)
 
-    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
+    def resend_signal(unraisable: sys.UnraisableHookArgs) -> None:
         exc = unraisable.exc_value
         if isinstance(exc, KeyboardInterrupt):
             number = int(signal.SIGINT)
-        elif isinstance(exc, SystemExit) and isinstance(exc.code, int) and exc.code > SIGNALLED:
-            number = exc.code - SIGNALLED
+        elif isinstance(exc, SystemExit) and isinstance(exc.code, int) and exc.code > SIGNAL_EXIT_BASE:
+            number = exc.code - SIGNAL_EXIT_BASE
         else:
             sys.__unraisablehook__(unraisable)
             return
-        # Later, and by a thread: within this hook it would be dropped again.
-        again = threading.Timer(0.01, os.kill, [os.getpid(), number])
-        again.daemon = True
-        again.start()
+        # Send it later, from a thread: within this hook the exception would be dropped again.
+        timer = threading.Timer(0.01, os.kill, [os.getpid(), number])
+        timer.daemon = True
+        timer.start()
 
-    sys.unraisablehook = dropped
+    sys.unraisablehook = resend_signal

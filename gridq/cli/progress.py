@@ -185,10 +185,10 @@ def render_progress(job: JobView, seconds: float, width: int, waits_for: str = "
 
     from rich.text import Text
 
-    from gridq.views.jobs import by_step
+    from gridq.views.jobs import group_by_step
 
-    running, ready = by_step(job.having(StageState.RUNNING)), by_step(job.having(StageState.READY))
-    quarantined = by_step(job.having(StageState.QUARANTINED))
+    running, ready = group_by_step(job.having(StageState.RUNNING)), group_by_step(job.having(StageState.READY))
+    quarantined = group_by_step(job.having(StageState.QUARANTINED))
     head = f"{job.done}/{job.of} stages" if job.of else str(job.state or "ended")
     lines = [Text(f"{_draw_bar(job.done, job.of)}{head}  {seconds:.1f} s", style="bold")]
     steps = quarantined + running + ready

@@ -1,0 +1,6 @@
+"""Implement the commands of `gridq`: one module for each command or group, with a typer app `app`.
+
+In: options and arguments, parsed by typer.
+Out: tables, JSON and exit codes, by the modules of gridq.cli.
+Imported by: gridq.cli, by name at the first use; workers.cli for shared columns.
+"""

@@ -1,4 +1,4 @@
-"""`gridq audit`: whether what must hold in a grid holds in this one now."""
+"""Check the grid's records against its rules: `gridq audit`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.exit_codes import BREACH, EXITS, AsJson, Debug, one_line
-from gridq.cli.grid import client_of
-from gridq.cli.output import echo_json
+from gridq.cli.exit_codes import BREACH, EPILOG, DebugOption, JsonOption, to_one_line
+from gridq.cli.grid import open_broker_client
+from gridq.cli.output import print_json
 
 if TYPE_CHECKING:
     from gridq.protocol.models import Json
@@ -16,45 +16,49 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-SHOWN = 10
-"""Breaches of one rule that are printed; `--json` has all."""
+MAX_BREACHES = 10
+"""The most breaches of one rule that are printed; `--json` has all."""
 
 
-@app.command(epilog=EXITS, short_help="Check the grid's records against the rules that must always hold.")
+@app.command(epilog=EPILOG, short_help="Check that the grid's records are consistent.")
 def audit(
     idle: Annotated[
-        bool, typer.Option("--idle", help="Nothing runs: then nothing may be left of jobs that ran.")
+        bool,
+        typer.Option(
+            "--idle", help="No job is running now: also check that no ended job left anything behind."
+        ),
     ] = False,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
-    """Check the records of leases, pending stages, jobs and money against each other, at one instant. It only
-    reads, and may be run on a grid at work. Exit code 1 where a rule is broken.
+    """Check the records of leases, pending stages, jobs and money against each other, in one snapshot.
+
+    It only reads, so you can run it while the grid is at work. The exit code is 1 if a rule is broken.
     """
     from gridq.config.settings import settings
     from gridq.store.connection import translated
-    from gridq.views import audit as rules
+    from gridq.views import audit as audit_view
 
-    with client_of(settings()) as client, translated(client.url):
-        checks = rules.audit(client.redis, client.keys, idle=idle)
+    with open_broker_client(settings()) as client, translated(client.url):
+        checks = audit_view.audit(client.redis, client.keys, idle=idle)
     if json:
-        echo_json({"checks": as_json(checks)})
+        print_json({"checks": to_json(checks)})
     else:
-        show(checks)
-    if any(each.breaches for each in checks):
+        print_checks(checks)
+    if any(check.breaches for check in checks):
         raise typer.Exit(BREACH)
 
 
-def show(checks: list[Check]) -> None:
-    """Print each rule with `ok` or `breach`, and what breaks it."""
-    for each in checks:
-        typer.echo(f"{'breach' if each.breaches else 'ok':7} {each.rule}")
-        for line in each.breaches[:SHOWN]:
-            typer.echo(f"          {one_line(line)}")
-        if len(each.breaches) > SHOWN:
-            typer.echo(f"          and {len(each.breaches) - SHOWN} more")
+def print_checks(checks: list[Check]) -> None:
+    """Print each rule with `ok` or `breach`, followed by the breaches."""
+    for check in checks:
+        typer.echo(f"{'breach' if check.breaches else 'ok':7} {check.rule}")
+        for line in check.breaches[:MAX_BREACHES]:
+            typer.echo(f"          {to_one_line(line)}")
+        if len(check.breaches) > MAX_BREACHES:
+            typer.echo(f"          and {len(check.breaches) - MAX_BREACHES} more")
 
 
-def as_json(checks: list[Check]) -> list[dict[str, Json]]:
-    """The same for programs."""
-    return [{"rule": each.rule, "breaches": list(each.breaches)} for each in checks]
+def to_json(checks: list[Check]) -> list[dict[str, Json]]:
+    """Return the checks as JSON."""
+    return [{"rule": check.rule, "breaches": list(check.breaches)} for check in checks]

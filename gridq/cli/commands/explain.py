@@ -36,16 +36,18 @@ def explain(
     stages: StagesOption = None,
     agent: Annotated[
         str | None,
-        typer.Option("--agent", metavar="NAME", help="Check the quota of this agent. Default: your API key's agent."),
+        typer.Option(
+            "--agent", metavar="NAME", help="Check the quota of this agent. Default: your API key's agent."
+        ),
     ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Show how a graph would run, without submitting it.
 
-    For each step you see its place in the graph, the steps it waits for, its queue, its estimated cost, and which
-    live seats could run it now, or why none can. You also see whether the agent's API key and quota allow the job.
-    Neighbouring pure stages form one step.
+    For each step you see its place in the graph, the steps it waits for, its queue, its estimated cost, and
+    which live seats could run it now, or why none can. You also see whether the agent's API key and quota
+    allow the job. Neighbouring pure stages form one step.
     """
     from gridq.config.settings import settings
 
@@ -84,7 +86,8 @@ def explain(
 def explain_graph(
     client: BrokerClient, text: str, config: Settings, agent: str | None = None
 ) -> dict[str, Any]:
-    """Return the plan of a graph as JSON, and whether `agent` (None: the agent of the settings) may submit it.
+    """Return the plan of a graph as JSON, and whether `agent` (None: the agent of the settings) may submit
+    it.
 
     Raises GraphError, InputTooLarge or ConfigError if the graph cannot be submitted.
     """
@@ -123,7 +126,7 @@ def explain_graph(
             _match_queue(
                 replace(planned, queue=queue), demands.get(index), estimate, seats, profiles, lent=lent
             )
-            for queue in planned.links
+            for queue in planned.queues
         ]
         step, shortfalls, able = next((option for option in options if option[2]), options[0])
         reasons = {} if able else dict.fromkeys(
@@ -137,7 +140,7 @@ def explain_graph(
                 "after": list(step.after),
                 "arm": None if step.guard is None else {"of": step.guard[0], "where": step.guard[1]},
                 "queue": step.queue,
-                "links": list(planned.links),
+                "queues": list(planned.queues),
                 "micro_dollars": step.micro_dollars,
                 "tokens": estimate.tokens,
                 "seats": [seat.seat for seat in able],
@@ -165,12 +168,12 @@ def _find_lent_seats(allowed: Allowance, seats: Sequence[LiveSeat]) -> dict[str,
     return {
         seat.seat: f"it is lent only to {', '.join(seat.lends_to)}"
         for seat in seats
-        if agent is not None and not seat.lent_to(agent, team)
+        if agent is not None and not seat.is_lent_to(agent, team)
     }
 
 
 def _format_refusal(allowed: Allowance) -> dict[str, Any] | None:
-    """Return the error that a submission would get, as JSON, with its one-line form as `text`; None if none."""
+    """Return the error that a submission would get as JSON, with one line of `text`, or None."""
     error = allowed.refusal
     return None if error is None else {**error.to_record(), "text": str(error)}
 
@@ -188,7 +191,7 @@ def _match_queue(
 
     `step` stands at one of its queues. `lent` has the seats that are lent only to other agents → why.
     """
-    queue_demand = None if demand is None else demand.link(step.queue)
+    queue_demand = None if demand is None else demand.find_alternative(step.queue)
     shortfalls = _find_shortfalls(step, queue_demand, seats, profiles)
     serving = [seat for seat in seats if step.queue in seat.queues]
     shortfalls |= {seat.seat: lent[seat.seat] for seat in serving if seat.seat in lent}
@@ -215,7 +218,7 @@ def _find_shortfalls(
         if demand is None or profile is None or step.queue not in seat.queues or seat.stale:
             continue
         try:
-            shortfall = profile.shortfall(demand, profile.Capability.model_validate(seat.capability))
+            shortfall = profile.explain_mismatch(demand, profile.Capability.model_validate(seat.capability))
         except ValidationError:  # its worker has another version: assume that the seat meets the demand
             continue
         if shortfall:
@@ -267,7 +270,7 @@ def _format_stages(step: dict[str, Any]) -> str:
 
 
 def _format_queue(step: dict[str, Any]) -> str:
-    others = len(step["links"]) - 1
+    others = len(step["queues"]) - 1
     return f"{step['queue']} (of {others + 1})" if others else str(step["queue"])
 
 

@@ -28,7 +28,7 @@ def flower(
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", min=0, max=65535, help="Port to listen on. Default: 5555, or a free port if 5555 is taken.",
+            "--port", min=0, max=65535, help="Port to listen on. Default: 5555, or a free port if taken.",
             show_default=False,
         ),
     ] = None,
@@ -92,8 +92,8 @@ def flower(
             typer.echo(f"Flower: {url}{note}, user {flower_login.USER}, password in {file}")
         if scheme == "http" and not is_loopback(address) and not (public_url or "").startswith("https://"):
             typer.echo(
-                "warning: the password crosses the network unencrypted. Put a proxy with TLS in front, or set "
-                "FLOWER_CERTFILE and FLOWER_KEYFILE",
+                "warning: the password crosses the network unencrypted. Put a proxy with TLS in front, or "
+                "set FLOWER_CERTFILE and FLOWER_KEYFILE",
                 err=True,
             )
 

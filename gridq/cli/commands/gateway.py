@@ -1,4 +1,4 @@
-"""`gridq gateway`: the grid over HTTP."""
+"""Serve the grid over HTTP: `gridq gateway`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.output import echo_json
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.output import print_json
 from gridq.config.urls import is_loopback
 from gridq.errors import ConfigError, GatewayOpen
 
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(epilog=EXITS, short_help="Serve the grid over HTTP: OpenAI's and Anthropic's APIs, and jobs.")
+@app.command(epilog=EPILOG, short_help="Serve the grid over HTTP: OpenAI and Anthropic APIs, and jobs.")
 def gateway(
     *,
     host: Annotated[
         str | None,
-        typer.Option("--host", metavar="HOST", help="Where to listen; without it on this machine alone."),
+        typer.Option("--host", metavar="HOST", help="Address to listen on. Default: only this machine."),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", min=0, max=65535, help="Without it 8080, or a free one where that is taken.",
+            "--port", min=0, max=65535, help="Port to listen on. Default: 8080, or a free port if taken.",
             show_default=False,
         ),
     ] = None,
     certfile: Annotated[
-        Path | None, typer.Option("--certfile", metavar="FILE", help="A certificate (PEM), for HTTPS.")
+        Path | None, typer.Option("--certfile", metavar="FILE", help="Certificate (PEM), to serve HTTPS.")
     ] = None,
     keyfile: Annotated[
-        Path | None, typer.Option("--keyfile", metavar="FILE", help="The certificate's private key (PEM).")
+        Path | None, typer.Option("--keyfile", metavar="FILE", help="Private key of the certificate (PEM).")
     ] = None,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:  # fmt: skip
-    """Serve the grid over HTTP until SIGTERM or Ctrl-C: any program that can change a base URL can use it.
+    """Serve the grid over HTTP until SIGTERM or Ctrl-C. Any program whose base URL you can change can use it.
 
-    Beyond this machine it listens only where the grid has API keys (`gridq keys create`). Several gateways
-    side by side are equal. At the end open answers may finish within GRIDQ_DRAIN seconds.
+    It listens beyond this machine only if the grid has API keys (`gridq keys create`). You can run several
+    gateways side by side. At shutdown, open requests have GRIDQ_DRAIN seconds to finish.
     """
     from gridq.config.settings import settings
     from gridq.gateway.app import serve
@@ -55,50 +55,56 @@ def gateway(
     from gridq.process import parent_watch
     from gridq.telemetry import logs
 
-    parent_watch.watch()
+    parent_watch.end_with_parent()
     config = settings()
     options = gateway_options(host=host, port=port, certfile=certfile, keyfile=keyfile)
     logs.setup(config=config)
-    wanted, free = options.port, _is_free(options.host, options.port)
-    keyed = _look_at_grid(options)
-    if not free:
+    requested_port, is_free = options.port, _is_port_free(options.host, options.port)
+    needs_key = _check_grid(options)
+    if not is_free:
         if "port" in options.model_fields_set:
             raise ConfigError(
-                f"The port {wanted} of {options.host} cannot be listened at",
-                {"path": "--port", "reason": "it is taken, or not this machine's", "fix": "choose another"},
+                f"Cannot listen on port {requested_port} of {options.host}",
+                {
+                    "path": "--port",
+                    "reason": "the port is taken, or the address is not this machine's",
+                    "fix": "choose another port",
+                },
             )
         options = options.model_copy(update={"port": 0})
 
-    def listening(url: str) -> None:
+    def announce(url: str) -> None:
         if json:
-            echo_json({"url": url, "host": options.host, "port": _port_of(url), "keys": keyed})
+            print_json({"url": url, "host": options.host, "port": _get_port(url), "keys": needs_key})
         else:
-            note = "" if options.port == wanted else f" (port {wanted} is taken)"
-            typer.echo(f"Gateway: {url}{note}\nTry it:  {example(url, keyed=keyed)}")
+            note = "" if options.port == requested_port else f" (port {requested_port} is taken)"
+            typer.echo(f"Gateway: {url}{note}\nTry it:  {format_example(url, needs_key=needs_key)}")
         if not is_loopback(options.host) and options.certfile is None:
             typer.echo(
-                "warning: keys cross the network unencrypted; put a proxy with TLS before it, or give "
+                "warning: API keys cross the network unencrypted. Put a proxy with TLS in front, or use "
                 "--certfile and --keyfile",
                 err=True,
             )
         gc.collect()
-        gc.freeze()  # what is loaded by now stays: collections that walk it take a tenth of a request's time
+        gc.freeze()  # collections that walk the loaded modules would take a tenth of a request's time
 
-    with contextlib.suppress(KeyboardInterrupt):  # it has ended in order, and as it was told to
-        serve(config, options, ready=listening)
+    with contextlib.suppress(KeyboardInterrupt):  # the shutdown was orderly
+        serve(config, options, ready=announce)
 
 
-def example(url: str, *, keyed: bool) -> str:
-    """A command that shows that the gateway at `url` answers."""
-    key = " -H 'Authorization: Bearer gq_…'" if keyed else ""
+def format_example(url: str, *, needs_key: bool) -> str:
+    """Return a command that shows that the gateway at `url` answers."""
+    key = " -H 'Authorization: Bearer gq_…'" if needs_key else ""
     return f"curl {url}/v1/models{key}"
 
 
-def _look_at_grid(options: GatewayOptions) -> bool:
-    """Whether the grid asks for keys, after a look at its server. BrokerError, SchemaMismatch: it cannot be
-    used; GatewayOpen: it asks for none, and the gateway would be open to everybody.
+def _check_grid(options: GatewayOptions) -> bool:
+    """Check that the grid can be used, and return whether it requires API keys.
+
+    Raises BrokerError or SchemaMismatch if it cannot be used, and GatewayOpen if it requires no keys although
+    the gateway would be reachable from other machines.
     """
-    from gridq.cli.grid import client_of
+    from gridq.cli.grid import open_broker_client
     from gridq.config.settings import settings
     from gridq.process import parent_watch
     from gridq.store.capacity import check_kept
@@ -106,30 +112,31 @@ def _look_at_grid(options: GatewayOptions) -> bool:
     from gridq.store.readiness import AWAY, await_server
 
     url = settings().broker_url.get_secret_value()
-    with connect(url, name="gridq-gateway", retry=False) as look:
-        await_server(look, away=AWAY if parent_watch.supervised() else 0.0)
-    with client_of(settings()) as client, translated(client.url):
+    with connect(url, name="gridq-gateway", retry=False) as probe:
+        await_server(probe, away=AWAY if parent_watch.is_supervised() else 0.0)
+    with open_broker_client(settings()) as client, translated(client.url):
         check_kept(client.redis)
         client.scripts.adopt()
-        keyed = bool(client.redis.exists(client.keys("api_keys")))
-    if not keyed and not is_loopback(options.host):
+        needs_key = bool(client.redis.exists(client.keys("api_keys")))
+    if not needs_key and not is_loopback(options.host):
         raise GatewayOpen(
-            f"The grid has no API key, and {options.host} is reached beyond this machine",
+            f"The grid has no API keys, and {options.host} is reachable from other machines",
             {
                 "path": "--host",
-                "fix": "make a key by `gridq keys create --agent NAME`, or listen on 127.0.0.1",
+                "fix": "create a key with `gridq keys create --agent NAME`, or listen on 127.0.0.1",
             },
         )
-    return keyed
+    return needs_key
 
 
-def _is_free(host: str, port: int) -> bool:
-    """Whether `port` can be listened at now; a host that has no address cannot."""
+def _is_port_free(host: str, port: int) -> bool:
+    """Return whether `port` can be listened on now. Raises ConfigError if `host` has no address."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
         raise ConfigError(
-            f"{host!r} is no address to listen at", {"path": "--host", "expected": "such as 127.0.0.1 or ::1"}
+            f"{host!r} is not an address to listen on",
+            {"path": "--host", "expected": "an address such as 127.0.0.1 or ::1"},
         ) from None
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as probe:
@@ -141,5 +148,5 @@ def _is_free(host: str, port: int) -> bool:
     return True
 
 
-def _port_of(url: str) -> int:
+def _get_port(url: str) -> int:
     return int(url.rpartition(":")[2])

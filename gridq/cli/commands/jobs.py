@@ -163,7 +163,7 @@ def format_header(view: JobView) -> list[str]:
 
 
 def make_stages_table(view: JobView) -> Table:
-    """Return a table with one row for each stage: its state, its seat or queue, its times and its attempts."""
+    """Return a table with one row for each stage: its state, its seat or queue, its times, its attempts."""
     table = make_table(
         "#",
         "stage",

@@ -1,4 +1,4 @@
-"""`gridq keys`: API keys, by which the grid knows its agents."""
+"""Create, list, revoke and rotate API keys, which identify agents: `gridq keys`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.inputs import seconds_of
-from gridq.cli.output import console, echo_json, minute, plain_table
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.inputs import parse_seconds
+from gridq.cli.output import format_zone_time, make_console, make_table, print_json
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -19,162 +19,175 @@ if TYPE_CHECKING:
     from gridq.store.keys import Keys
 
 app = typer.Typer()
-keys = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and end API keys.", epilog=EXITS)
+keys = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Create and revoke API keys.", epilog=EPILOG
+)
 app.add_typer(keys, name="keys")
 
-LONGEST_OVERLAP = 366 * 86_400.0
+MAX_OVERLAP_SECONDS = 366 * 86_400.0
 
-KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="The key's id, as `list` shows it.")]
+KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="Key id, as `gridq keys list` shows it.")]
 
 
-@keys.command(epilog=EXITS, short_help="Make a key for an agent.")
+@keys.command(epilog=EPILOG, short_help="Create a key for an agent.")
 def create(
     *,
-    agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="The agent that is known by it.")],
-    team: Annotated[str | None, typer.Option("--team", metavar="T", help="The agent's team.")] = None,
+    agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="Agent that the key identifies.")],
+    team: Annotated[str | None, typer.Option("--team", metavar="T", help="Team of the agent.")] = None,
     scope: Annotated[
         list[str] | None,
         typer.Option(
             "--scope",
             metavar="S",
-            help="submit, read (own jobs), read-all or operate; again for more (default: submit and read).",
+            help="submit, read (own jobs), read-all or operate. Repeatable. Default: submit and read.",
         ),
     ] = None,
-    rpm: Annotated[int | None, typer.Option("--rpm", metavar="N", help="Requests a minute at most.")] = None,
+    rpm: Annotated[
+        int | None, typer.Option("--rpm", metavar="N", help="Maximum requests per minute.")
+    ] = None,
     parallel: Annotated[
-        int | None, typer.Option("--parallel", metavar="N", help="Requests open at once at most.")
+        int | None, typer.Option("--parallel", metavar="N", help="Maximum concurrent requests.")
     ] = None,
     max_body: Annotated[
-        int | None, typer.Option("--max-body", metavar="BYTES", help="The largest body of a request.")
+        int | None, typer.Option("--max-body", metavar="BYTES", help="Maximum size of a request body.")
     ] = None,
     origin: Annotated[
         list[str] | None,
-        typer.Option("--origin", metavar="URL", help="Only pages of this origin may use it; again for more."),
+        typer.Option(
+            "--origin", metavar="URL", help="Allow the key only in web pages of this origin. Repeatable."
+        ),
     ] = None,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
-    """Make a key for an agent. It is shown this once: only a hash of it is kept.
+    """Create a key for an agent. The key is shown only once; the grid stores a hash of it.
 
-    From the first key on, the grid takes no job without one. Its limits are for all gateways together.
+    Once the first key exists, the grid accepts no job without a key. The limits of a key apply across all
+    gateways.
     """
     from gridq.limits import api_keys
 
     limits = api_keys.KeyLimits(rpm, parallel, max_body, tuple(dict.fromkeys(origin or ())))
-    with _grid() as (client, names):
+    with _open_grid() as (client, names):
         first = not client.exists(names("api_keys"))
         made, text = api_keys.create(
-            client, names, agent, team=team, scopes=scope or api_keys.USUAL, limits=limits
+            client, names, agent, team=team, scopes=scope or api_keys.DEFAULT_SCOPES, limits=limits
         )
-    _show_once(made, text, json)
+    _print_key(made, text, json)
     if first and not json:
-        typer.echo("This is the first key: from now on the grid takes no job without one.", err=True)
+        typer.echo("This is the first key: from now on the grid accepts no job without a key.", err=True)
 
 
-@keys.command("list", epilog=EXITS, short_help="Show who has which key.")
-def listing(json: AsJson = False, debug: Debug = False) -> None:
-    """Show every key there is or was, by its id; secrets cannot be shown again."""
+@keys.command("list", epilog=EPILOG, short_help="List the keys.")
+def list_keys(json: JsonOption = False, debug: DebugOption = False) -> None:
+    """List all keys, including revoked ones, by their ids. The keys themselves cannot be shown again."""
     from gridq.config.settings import settings
     from gridq.limits import api_keys
     from gridq.store.connection import now_ms
 
     zone = settings().timezone
-    with _grid() as (client, names):
-        now, found = now_ms(client), api_keys.listing(client, names)
+    with _open_grid() as (client, names):
+        now, found = now_ms(client), api_keys.list_keys(client, names)
     if json:
-        echo_json([_public(key) | {"active": key.stands(now)} for key in found])
+        print_json([_to_json(key) | {"active": key.stands(now)} for key in found])
         return
     if not found:
-        typer.echo("There are no keys: the grid is single-tenant and takes every job.", err=True)
+        typer.echo("There are no keys: the grid is single-tenant and accepts every job.", err=True)
         return
-    limited = any(_limits(key) for key in found)  # else a column would be empty, and narrow the others
-    columns = ["id", "agent", "team", "scopes", *(["limits"] if limited else []), "made", "state"]
-    table = plain_table(*columns, named=True, gap=1)
+    has_limits = any(_format_limits(key) for key in found)  # an empty column would only take up width
+    columns = ["id", "agent", "team", "scopes", *(["limits"] if has_limits else []), "created", "state"]
+    table = make_table(*columns, keep_first=True, gap=1)
     for key in found:
-        ends = minute(key.ends, zone)
+        ends = format_zone_time(key.ends, zone)
         state = "active" if ends is None else f"until {ends}" if key.stands(now) else f"ended {ends}"
-        made = minute(key.created, zone) or ""
-        limits = [_limits(key) or "-"] if limited else []
+        made = format_zone_time(key.created, zone) or ""
+        limits = [_format_limits(key) or "-"] if has_limits else []
         table.add_row(key.id, key.agent, key.team or "-", ",".join(key.scopes), *limits, made, state)
-    console().print(table)
+    make_console().print(table)
 
 
-@keys.command(epilog=EXITS, short_help="End a key at once.")
+@keys.command(epilog=EPILOG, short_help="Revoke a key at once.")
 def revoke(
     key_id: KeyId,
     forget: Annotated[
-        bool, typer.Option("--forget", help="Delete its record too; with the last, the grid is open again.")
+        bool, typer.Option("--forget", help="Delete the record too. Without any key, the grid is open again.")
     ] = False,
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
-    """End a key at once. What it has submitted goes on; its record stays in the list."""
+    """Revoke a key at once. Jobs that it submitted go on, and its record stays in the list."""
     from gridq.limits import api_keys
 
-    with _grid() as (client, names):
-        ended = api_keys.revoke(client, names, key_id)
+    with _open_grid() as (client, names):
+        revoked = api_keys.revoke(client, names, key_id)
         opened = forget and api_keys.forget(client, names, key_id)
     if json:
-        echo_json(_public(ended) | {"forgotten": forget})
+        print_json(_to_json(revoked) | {"forgotten": forget})
         return
-    typer.echo(f"The key {ended.id} of {ended.agent} has ended.", err=True)
+    typer.echo(f"The key {revoked.id} of {revoked.agent} is revoked.", err=True)
     if opened:
-        typer.echo("No key is left: the grid is single-tenant and takes every job.", err=True)
+        typer.echo("No key is left: the grid is single-tenant and accepts every job.", err=True)
 
 
-@keys.command(epilog=EXITS, short_help="Replace a key by a new one.")
+@keys.command(epilog=EPILOG, short_help="Replace a key with a new one.")
 def rotate(
     key_id: KeyId,
     overlap: Annotated[
-        str, typer.Option("--overlap", metavar="TIME", help="How long the old one is still good: 30m, 2d.")
+        str,
+        typer.Option(
+            "--overlap", metavar="TIME", help="How long the old key stays valid, such as 30m or 2d."
+        ),
     ] = "0",
-    json: AsJson = False,
-    debug: Debug = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
-    """Make a new key for the same agent, team and scopes, shown this once, and end the old one."""
+    """Create a new key for the same agent, team, scopes and limits, and end the old one.
+
+    It is shown only once.
+    """
     from gridq.limits import api_keys
 
-    seconds = seconds_of(overlap, "--overlap", 0, LONGEST_OVERLAP)
-    with _grid() as (client, names):
+    seconds = parse_seconds(overlap, "--overlap", 0, MAX_OVERLAP_SECONDS)
+    with _open_grid() as (client, names):
         made, text = api_keys.rotate(client, names, key_id, seconds)
-    _show_once(made, text, json)
+    _print_key(made, text, json)
 
 
 @contextmanager
-def _grid() -> Iterator[tuple[Redis, Keys]]:
-    """The server's client and the names of its keys; the server's faults are told as gridq's."""
-    from gridq.cli.grid import client_of
+def _open_grid() -> Iterator[tuple[Redis, Keys]]:
+    """Provide the Redis client and the names of its keys. Raises BrokerError for errors of the server."""
+    from gridq.cli.grid import open_broker_client
     from gridq.config.settings import settings
     from gridq.store.connection import translated
 
-    with client_of(settings()) as client, translated(client.url):
+    with open_broker_client(settings()) as client, translated(client.url):
         yield client.redis, client.keys
 
 
-def _show_once(made: Key, text: str, json: bool) -> None:
-    """The key alone on stdout, so that a script can take it; the words about it on stderr."""
+def _print_key(key: Key, text: str, json: bool) -> None:
+    """Print the key alone on stdout, so that a script can read it, and the words about it on stderr."""
     if json:
-        echo_json(_public(made) | {"key": text})
+        print_json(_to_json(key) | {"key": text})
         return
     typer.echo(text)
-    where = f" in the team {made.team}" if made.team else ""
-    typer.echo(f"Key {made.id} of the agent {made.agent}{where}. It is not shown again.", err=True)
+    where = f" in the team {key.team}" if key.team else ""
+    typer.echo(f"Key {key.id} of the agent {key.agent}{where}. It is not shown again.", err=True)
 
 
-def _limits(key: Key) -> str:
-    """A key's own limits in few words."""
-    of = key.limits
+def _format_limits(key: Key) -> str:
+    """Format the limits of a key: `60/min, 4 at once`."""
+    limits = key.limits
     words = [
-        f"{of.rpm}/min" if of.rpm else "",
-        f"{of.parallel} at once" if of.parallel else "",
-        f"{of.max_body} B" if of.max_body else "",
-        *of.origins,
+        f"{limits.rpm}/min" if limits.rpm else "",
+        f"{limits.parallel} at once" if limits.parallel else "",
+        f"{limits.max_body} B" if limits.max_body else "",
+        *limits.origins,
     ]
     return ", ".join(word for word in words if word)
 
 
-def _public(key: Key) -> dict[str, Any]:
-    """What may be shown of a key. Times in seconds since 1970 by the server's clock, as everywhere."""
+def _to_json(key: Key) -> dict[str, Any]:
+    """Return what may be shown of a key, as JSON. Times are in seconds since 1970, by the server's clock."""
     return {
         "id": key.id,
         "agent": key.agent,

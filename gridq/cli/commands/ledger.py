@@ -105,14 +105,13 @@ def _print(found: Verified) -> None:
     for note in found.notes:
         typer.echo(f"note        {to_one_line(note)}")
     for difference in found.differences:
-        typer.echo(f"difference  {to_one_line(difference.counter)}: the grid counts {_format_amount(difference, difference.kept)}, "
-                   f"the ledger has {_format_amount(difference, difference.entered)}")  # fmt: skip
-    if found.differences:
-        result = f"compared, {len(found.differences)} differ"
-    else:
-        result = "compared, all agree"
+        counted = _format_amount(difference, difference.kept)
+        recorded = _format_amount(difference, difference.entered)
+        name = to_one_line(difference.counter)
+        typer.echo(f"difference  {name}: the grid counts {counted}, the ledger has {recorded}")
+    result = f"{len(found.differences)} differ" if found.differences else "all agree"
     entries = "1 entry" if found.entries == 1 else f"{found.entries} entries"
-    typer.echo(f"{format_count(found.counters, 'counter')} {result}; {entries} read.")
+    typer.echo(f"{format_count(found.counters, 'counter')} compared, {result}; {entries} read.")
 
 
 def _format_amount(difference: Difference, number: int) -> str:

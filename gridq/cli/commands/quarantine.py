@@ -48,8 +48,8 @@ def list_quarantined(
 ) -> None:
     """List the stages in quarantine. Each one killed the process that ran it, twice.
 
-    They do not run until you release or drop them. After GRIDQ_QUARANTINE seconds they are dropped. The rest of
-    their jobs goes on.
+    They do not run until you release or drop them. After GRIDQ_QUARANTINE seconds they are dropped. The rest
+    of their jobs goes on.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -93,7 +93,13 @@ def release(
     debug: DebugOption = False,
 ) -> None:
     """Run a stage again, with its count of deaths reset. Do this once you have fixed the cause."""
-    _apply("release", job, stage, grid or _get_parent_option(ctx, "grid"), json or bool(_get_parent_option(ctx, "json")))
+    _apply(
+        "release",
+        job,
+        stage,
+        grid or _get_parent_option(ctx, "grid"),
+        json or bool(_get_parent_option(ctx, "json")),
+    )
 
 
 @quarantine.command(epilog=EPILOG, short_help="Give up a stage: its job fails.")
@@ -107,7 +113,13 @@ def drop(
     debug: DebugOption = False,
 ) -> None:
     """Give up a stage in quarantine: its job fails at once, even if a Retry contains the stage."""
-    _apply("drop", job, stage, grid or _get_parent_option(ctx, "grid"), json or bool(_get_parent_option(ctx, "json")))
+    _apply(
+        "drop",
+        job,
+        stage,
+        grid or _get_parent_option(ctx, "grid"),
+        json or bool(_get_parent_option(ctx, "json")),
+    )
 
 
 def _get_parent_option(ctx: typer.Context, option: str) -> Any:

@@ -1,60 +1,63 @@
-"""`gridq queues` and `gridq models`: what waits where, and what can be asked for."""
+"""Show the queues and the available capabilities: `gridq queues`, `gridq models`."""
 
 from __future__ import annotations
 
 import typer
 
-from gridq.cli.exit_codes import EXITS, AsJson, Debug
-from gridq.cli.grid import GridUrl, grid_of, place_of_grid, settings_for
-from gridq.cli.output import console, echo_json, plain_table, took
+from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
+from gridq.cli.grid import GridOption, describe_grid, load_settings, open_client
+from gridq.cli.output import format_duration, make_console, make_table, print_json
 
 app = typer.Typer()
 
 
-@app.command(epilog=EXITS, short_help="Show what waits for which capability.")
-def queues(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> None:
-    """Show each capability's queue: what waits in it by priority and how long the oldest has, what runs, the
-    wake-ups (messages that wake a worker), the slots that take from it, and how many live seats serve it.
+@app.command(epilog=EPILOG, short_help="Show the queue of each capability.")
+def queues(grid: GridOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Show the queue of each capability: the waiting stages by priority, the wait of the oldest, and what
+    runs.
+
+    It also shows the wake-ups (messages that wake a worker), the slots of the live seats that serve the
+    queue, and the number of these seats.
     """
-    config = settings_for(grid)
-    with grid_of(config) as client:
+    config = load_settings(grid)
+    with open_client(config) as client:
         found = client.queues()
     if json:
-        echo_json([view.to_json() for view in found])
+        print_json([view.to_json() for view in found])
         return
-    columns = ("interactive", "batch", "oldest", "running", "wake_ups", "concurrency", "seats")
-    table = plain_table("queue", *columns, numbers=columns, named=True)
+    columns = ("interactive", "batch", "oldest", "running", "wake-ups", "slots", "seats")
+    table = make_table("queue", *columns, numbers=columns, keep_first=True)
     for view in found:
         numbers = (view.running, view.wake_ups, view.concurrency, len(view.seats))
-        oldest = "-" if view.oldest_ms is None else took(view.oldest_ms)
-        waits = (str(view.pending["interactive"]), str(view.pending["batch"]), oldest)
-        table.add_row(view.queue, *waits, *map(str, numbers))
-    console().print(table)
+        oldest = "-" if view.oldest_ms is None else format_duration(view.oldest_ms)
+        waiting = (str(view.pending["interactive"]), str(view.pending["batch"]), oldest)
+        table.add_row(view.queue, *waiting, *map(str, numbers))
+    make_console().print(table)
     for view in found:
         if sum(view.pending.values()) and not view.concurrency:
-            typer.echo(f"{view.queue} has work and nobody who takes it", err=True)
+            typer.echo(f"{view.queue} has waiting stages but no live seat that serves it", err=True)
 
 
-@app.command(epilog=EXITS, short_help="Show the models and other capabilities of the live seats.")
-def models(grid: GridUrl = None, json: AsJson = False, debug: Debug = False) -> None:
-    """Show what a stage can ask for now: each capability of the live seats, who serves it, and where its
-    model is loaded already.
+@app.command(epilog=EPILOG, short_help="Show the models and other capabilities you can use now.")
+def models(grid: GridOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Show what a stage can use now: each capability of the live seats, the seats, and where a model is
+    loaded.
     """
-    from gridq.seats.registry import offers_of
+    from gridq.seats.registry import list_offers
 
-    config = settings_for(grid)
-    with grid_of(config) as client:
-        offers = offers_of(client.workers())
+    config = load_settings(grid)
+    with open_client(config) as client:
+        offers = list_offers(client.workers())
     if json:
-        echo_json(offers)
+        print_json(offers)
         return
     if not offers:
-        typer.echo(f"No live seat at {place_of_grid(config)} offers a capability of its own", err=True)
+        typer.echo(f"No live seat at {describe_grid(config)} offers a capability", err=True)
         return
-    columns = ("capability", "loaded on", "seats", "slots free")
-    table = plain_table(*columns, numbers=columns[-1:], named=True)
+    columns = ("capability", "loaded on", "seats", "free slots")
+    table = make_table(*columns, numbers=columns[-1:], keep_first=True)
     for offer in offers:
         loaded = "\n".join(offer["loaded"]) or ("no" if offer["loads"] else "-")
-        concurrency = f"{offer['free']}/{offer['concurrency']}"
-        table.add_row(offer["queue"], loaded, "\n".join(offer["seats"]), concurrency)
-    console().print(table)
+        free_slots = f"{offer['free']}/{offer['concurrency']}"
+        table.add_row(offer["queue"], loaded, "\n".join(offer["seats"]), free_slots)
+    make_console().print(table)

@@ -1,4 +1,4 @@
-"""`gridq quota`: who may use what, and has."""
+"""Show limits and usage of agents, teams, seats and queues: `gridq quota`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-ORPHANED = "start a router with the file in GRIDQ_QUOTAS, or lift its limits by `gridq quota --lift`"
+ORPHANED_FIX = "start a router with the file in GRIDQ_QUOTAS, or lift its limits with `gridq quota --lift`"
 
 UNITS = {
     "money": "micro-dollars",
@@ -27,31 +27,30 @@ UNITS = {
     "parallel": "stages",
     "pending": "stages",
 }
-"""A thing that is counted → what its numbers are in JSON."""
+"""Resource → the unit of its numbers in JSON."""
 
 
-@app.command(epilog=EPILOG, short_help="Show who may use what, and has.")
+@app.command(epilog=EPILOG, short_help="Show limits and usage.")
 def quota(
     check: Annotated[
         str | None,
-        typer.Option("--check", metavar="FILE", help="Only read a quotas file, and say what is wrong in it."),
+        typer.Option("--check", metavar="FILE", help="Only check a quotas file for errors."),
     ] = None,
     lift: Annotated[
-        bool, typer.Option("--lift", help="Lift all limits; a router that has a quotas file sets them again.")
+        bool, typer.Option("--lift", help="Lift all limits. A router with a quotas file sets them again.")
     ] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show what agents, teams and seats may use, have used, hold and have left, and until when, and how full
-    the queues are that have a bound.
+    """Show the limits of agents, teams and seats, what they have used, reserved and left, and when it resets.
 
-    Limits are set in the quotas file that GRIDQ_QUOTAS names on the routers; they read it again when it
-    changes.
+    It also shows how full the bounded queues are. You set limits in a quotas file that GRIDQ_QUOTAS names on
+    the routers. They reload it when it changes.
     """
     from gridq.config.settings import settings
 
     if check is not None:
-        _check(check, json)
+        _check_file(check, json)
         return
     from gridq.cli.grid import open_broker_client
     from gridq.limits import accounts, enforcement
@@ -73,37 +72,41 @@ def quota(
 
 
 def format_headline(found: AccountsReport) -> list[str]:
-    """In words, where the limits come from and whether keys are asked for."""
+    """Return the lines about the limits as a whole: their source, whether API keys are required, and
+    problems.
+    """
     from gridq.config.time_zones import find_zone
     from gridq.protocol.calendar import format_iso_time
 
-    keys = "API keys are asked for." if found.keys else "No API keys: agents are who they say they are."
+    keys = "API keys are required." if found.keys else "No API keys: agents are not verified."
     if found.single_tenant:
-        return ["No quotas file and no API keys: the grid is single-tenant and takes every job."]
+        return ["No quotas file and no API keys: the grid is single-tenant and accepts every job."]
     if found.in_force is None:
-        return [f"No limits are in force. {keys}"]
+        return [f"No limits are in limits. {keys}"]
     since = format_iso_time(found.in_force.at, found.zone)
     lines = [
         f"Limits of {found.in_force.source}, in force since {since}. {keys}",
         f"Months, weeks and days begin in the time zone {found.zone}.",
     ]
     if find_zone(found.zone) is None:
-        lines.append("This machine does not have it, so times are told in UTC. Fix: pip install tzdata")
+        lines.append(
+            "This machine does not know this time zone, so times are in UTC. Fix: pip install tzdata"
+        )
     if found.in_force.orphaned:
         until = format_iso_time(found.in_force.seen, found.zone)
         lines.append(
-            f"No live router has this file any more: {found.in_force.holder} was read until {until}. "
-            f"Its limits go on binding. Fix: {ORPHANED}"
+            f"No live router has this file any more: {found.in_force.holder} was last seen at {until}. "
+            f"Its limits still apply. Fix: {ORPHANED_FIX}"
         )
     if found.in_force.error:
-        lines.append(f"The file has changed since and is refused: {found.in_force.error}")
+        lines.append(f"The file has changed since then, but it has an error: {found.in_force.error}")
     return lines
 
 
 def make_accounts_table(found: AccountsReport) -> Table:
-    """One row for each thing that somebody may use, or has used."""
-    numbers = ("limit", "used", "held", "left")
-    table = make_table("who", "what", *numbers, "until", "", numbers=numbers)
+    """Return a table with one row for each account that has a limit or usage."""
+    numbers = ("limit", "used", "reserved", "left")
+    table = make_table("who", "what", *numbers, "resets", "", numbers=numbers)
     for account in found.accounts:
         if account.limit is None and not account.spent and not account.reserved:
             continue
@@ -116,37 +119,37 @@ def make_accounts_table(found: AccountsReport) -> Table:
             format_amount(account, account.spent),
             format_amount(account, account.reserved),
             remaining,
-            "any minute" if sliding else format_zone_time(account.until, found.zone) or "-",
+            "sliding" if sliding else format_zone_time(account.until, found.zone) or "-",
             "parked" if account.parked and account.what == "money" else "",
         )
     return table
 
 
 def format_amount(account: Account, number: int) -> str:
-    """A number of what the account counts: `$12.50` or `100`."""
+    """Format a number of the account's resource: `$12.50` or `100`."""
     return format_dollars(number) if account.money else str(number)
 
 
 def to_json(found: AccountsReport) -> dict[str, Any]:
-    """All of it for programs: money in micro-dollars, times as ISO 8601 in the grid's time zone."""
+    """Return the report as JSON: money in micro-dollars, times as ISO 8601 in the grid's time zone."""
     from gridq.protocol.calendar import format_iso_time
 
-    force = found.in_force
+    limits = found.in_force
     return {
         "timezone": found.zone,
         "single_tenant": found.single_tenant,
         "keys": found.keys,
         "limits": None
-        if force is None
+        if limits is None
         else {
-            "source": force.source,
-            "since": format_iso_time(force.at, found.zone),
-            "digest": force.digest,
-            "refused": force.error or None,
-            "last_had_by": force.holder,
-            "last_had_at": format_iso_time(force.seen, found.zone),
-            "orphaned": force.orphaned,
-            "fix": ORPHANED if force.orphaned else None,
+            "source": limits.source,
+            "since": format_iso_time(limits.at, found.zone),
+            "digest": limits.digest,
+            "error": limits.error or None,
+            "last_seen_on": limits.holder,
+            "last_seen_at": format_iso_time(limits.seen, found.zone),
+            "orphaned": limits.orphaned,
+            "fix": ORPHANED_FIX if limits.orphaned else None,
         },
         "accounts": [
             {
@@ -155,14 +158,14 @@ def to_json(found: AccountsReport) -> dict[str, Any]:
                 "what": account.what,
                 "limit": account.limit,
                 "used": account.spent,
-                "held": account.reserved,
+                "reserved": account.reserved,
                 "left": account.remaining,
                 "until": format_iso_time(account.until, found.zone),
                 "team": account.team,
                 "parked": account.parked,
                 "resource": account.resource,
                 "unit": UNITS[account.resource],
-                "window": None if account.window is None else _window(account.window, found.zone),
+                "window": None if account.window is None else _window_to_json(account.window, found.zone),
                 "set_by": None if account.limit is None else account.by,
             }
             for account in found.accounts
@@ -170,7 +173,7 @@ def to_json(found: AccountsReport) -> dict[str, Any]:
     }
 
 
-def _window(window: Window, zone: str) -> dict[str, Any]:
+def _window_to_json(window: Window, zone: str) -> dict[str, Any]:
     from gridq.protocol.calendar import format_iso_time
 
     return {
@@ -178,11 +181,11 @@ def _window(window: Window, zone: str) -> dict[str, Any]:
         "kind": window.kind,
         "seconds": window.seconds,
         "starts": format_iso_time(window.since, zone),
-        "turns_at": format_iso_time(window.until, zone),
+        "resets_at": format_iso_time(window.until, zone),
     }
 
 
-def _check(name: str, json: bool) -> None:
+def _check_file(name: str, json: bool) -> None:
     from pathlib import Path
 
     from gridq.limits.quotas_file import TABLES, load
@@ -192,7 +195,6 @@ def _check(name: str, json: bool) -> None:
     if json:
         print_json(counts | {"digest": limits.digest})
         return
-    whole = counts.pop("grid")
-    tables = ", ".join(f"{what}: {count}" for what, count in counts.items())
-    limited = f"{whole} limit{'' if whole == 1 else 's'}" if whole else "no limit"
-    typer.echo(f"{name} is right: {tables}; of the whole grid {limited}", err=True)
+    grid_limits = counts.pop("grid")
+    tables = ", ".join(f"{table}: {count}" for table, count in counts.items())
+    typer.echo(f"{name} is valid: {tables}; limits of the whole grid: {grid_limits}", err=True)

@@ -1,4 +1,4 @@
-"""`gridq report`: what each seat was worth in a month."""
+"""Show what each seat was used for in a month: `gridq report`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(epilog=EPILOG, short_help="Show what each seat was worth in a month.")
+@app.command(epilog=EPILOG, short_help="Show what each seat was used for in a month.")
 def report(
     month: Annotated[
         str | None,
-        typer.Option("--month", metavar="YYYY-MM", help="Which month; this one.", show_default=False),
+        typer.Option(
+            "--month",
+            metavar="YYYY-MM",
+            help="Month to report on. Default: the current month.",
+            show_default=False,
+        ),
     ] = None,
     *,
     quotas: Annotated[
@@ -38,19 +43,19 @@ def report(
         typer.Option(
             "--quotas",
             metavar="FILE",
-            help="The quotas file that says what seats cost and whose they are, instead of GRIDQ_QUOTAS.",
+            help="Quotas file with the costs and owners of the seats. Default: GRIDQ_QUOTAS.",
             show_default=False,
         ),
     ] = None,
     seats: Annotated[
-        int | None, typer.Option("--seats", metavar="S", help="How many seats there are.", show_default=False)
+        int | None, typer.Option("--seats", metavar="S", help="Number of seats.", show_default=False)
     ] = None,
     seat_cost: Annotated[
         float | None,
         typer.Option(
             "--seat-cost",
             metavar="C",
-            help="Dollars a month for a seat of which the quotas file says nothing.",
+            help="Dollars per month for seats without a cost in the quotas file.",
             show_default=False,
         ),
     ] = None,
@@ -59,7 +64,7 @@ def report(
         typer.Option(
             "--utilisation",
             metavar="U",
-            help="The part of what is paid for that is used, 0 to 1, instead of what the ledger says.",
+            help="Share of the paid capacity that is used, 0 to 1. Default: from the ledger.",
             show_default=False,
         ),
     ] = None,
@@ -68,7 +73,7 @@ def report(
         typer.Option(
             "--routable",
             metavar="R",
-            help="The part of what lies idle that the grid can have, 0 to 1.",
+            help="Share of the idle capacity that the grid can use, 0 to 1.",
             show_default=False,
         ),
     ] = None,
@@ -76,32 +81,34 @@ def report(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show what each seat was used for in a month, what was lent, reclaimed and wasted, from the ledger; and
-    what lies idle in a year: S seats · C a month · 12 · (1 - u), of which the grid can have the part r.
+    """Show from the ledger what each seat was used for in a month, and what was lent, reclaimed and wasted.
 
-    Each number says where it comes from. What nobody has said and the ledger does not hold stays unknown.
+    It also shows the value of the capacity that is idle in a year: S seats · C dollars per month · 12 · (1 -
+    u), of which the grid can use the share r. Each number comes with its source. Numbers that neither you nor
+    the ledger provide are unknown.
     """
     from gridq.config.settings import settings
     from gridq.limits.accounts import read_zone
     from gridq.store.connection import now_ms, translated
-    from gridq.views import report as reports
+    from gridq.views import report as report_view
 
     config = settings()
-    told = _told(config, quotas, seats, seat_cost, utilisation, routable)
+    assumptions = _read_assumptions(config, quotas, seats, seat_cost, utilisation, routable)
     with open_broker_client(config) as client, translated(client.url):
         zone = read_zone(client.redis, client.keys, config.timezone)
         now = now_ms(client.redis)
-        found = reports.report(client.redis, client.keys, _month(month, zone, now), now, told)
+        bounds = _parse_month(month, zone, now)
+        found = report_view.report(client.redis, client.keys, bounds, now, assumptions)
     if json:
         print_json(to_json(found, zone))
     elif csv:
         sys.stdout.write(to_csv(found))
     else:
-        _show(found, zone)
+        _print(found, zone)
 
 
 def to_json(found: Report, zone: str) -> dict[str, Any]:
-    """All of it for programs: money in micro-dollars, times as ISO 8601 in the grid's time zone."""
+    """Return the report as JSON: money in micro-dollars, times as ISO 8601 in the grid's time zone."""
     from gridq.protocol.calendar import format_iso_time
 
     return {
@@ -111,25 +118,25 @@ def to_json(found: Report, zone: str) -> dict[str, Any]:
         "until": format_iso_time(found.until, zone),
         "seats": [seat.to_json() for seat in found.seats],
         "model": {name: asdict(figure) for name, figure in found.model.items()},
-        "idle_a_year": found.idle,
-        "reclaimable_a_year": found.reclaimable,
+        "idle_per_year": found.idle,
+        "reclaimable_per_year": found.reclaimable,
     }
 
 
 def to_csv(found: Report) -> str:
-    """A line for each seat, under its fields' names; what is not known is empty. Money in micro-dollars."""
-    out = io.StringIO()
-    rows = [seat.to_json() for seat in found.seats]
+    """Return the seats as CSV with a header. Unknown values are empty, and money is in micro-dollars."""
     from gridq.views.report import SeatReport
 
+    out = io.StringIO()
+    rows = [seat.to_json() for seat in found.seats]
     writer = csvs.DictWriter(out, list(SeatReport("").to_json()), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
 
 
-def seats_table(found: Report) -> Table:
-    """One row for each seat."""
+def make_seats_table(found: Report) -> Table:
+    """Return a table with one row for each seat."""
     numbers = ("recorded", "used", "lent", "wasted", "cost", "reclaimed")
     table = make_table("seat", *numbers, numbers=numbers, keep_first=True)
     for seat in found.seats:
@@ -145,22 +152,27 @@ def seats_table(found: Report) -> Table:
     return table
 
 
-def _show(found: Report, zone: str) -> None:
+def _print(found: Report, zone: str) -> None:
     if found.since is None:
-        typer.echo("The ledger holds nothing of this month.", err=True)
+        typer.echo("The ledger has no entries of this month.", err=True)
     else:
         since, until = format_zone_time(found.since, zone), format_zone_time(found.until, zone)
-        typer.echo(f"From the ledger, {since} to {until} ({zone}); - is not known.", err=True)
+        typer.echo(f"From the ledger, {since} to {until} ({zone}); - means unknown.", err=True)
     if found.seats:
-        make_console().print(seats_table(found))
-    words = {"S": "seats", "C": "a seat's cost a month", "u": "used of it", "r": "to be had of the rest"}
+        make_console().print(make_seats_table(found))
+    labels = {
+        "S": "seats",
+        "C": "cost of a seat per month",
+        "u": "share used",
+        "r": "usable share of the rest",
+    }
     for name, figure in found.model.items():
-        typer.echo(f"{name}  {words[name]:22} {_figure(name, figure):>12}  {figure.source}")
-    typer.echo(f"   {'idle in a year':22} {format_money(found.idle):>12}  S · C · 12 · (1 - u)")
-    typer.echo(f"   {'reclaimable in a year':22} {format_money(found.reclaimable):>12}  r of it")
+        typer.echo(f"{name}  {labels[name]:24} {_format_figure(name, figure):>12}  {figure.source}")
+    typer.echo(f"   {'idle per year':24} {format_money(found.idle):>12}  S · C · 12 · (1 - u)")
+    typer.echo(f"   {'reclaimable per year':24} {format_money(found.reclaimable):>12}  r · idle")
 
 
-def _figure(name: str, figure: Figure) -> str:
+def _format_figure(name: str, figure: Figure) -> str:
     if figure.value is None:
         return "unknown"
     if name == "C":
@@ -168,34 +180,41 @@ def _figure(name: str, figure: Figure) -> str:
     return f"{figure.value:g}" if name == "S" else f"{figure.value:.3g}"
 
 
-def _told(
-    config: Settings, file: str | None, seats: int | None, seat_cost: float | None, *parts: float | None
+def _read_assumptions(
+    config: Settings, file: str | None, seats: int | None, seat_cost: float | None, *shares: float | None
 ) -> Told:
+    """Return what the options and the quotas file say. Raises ConfigError for a number out of range."""
     from gridq.limits.quotas_file import load
     from gridq.protocol.budget_syntax import MAX_DOLLARS
     from gridq.views.report import Told
 
     path = config.quotas if file is None else Path(file)
     limits = {} if path is None else load(path).seats
-    for option, part, most in (
-        ("--utilisation", parts[0], 1),
-        ("--routable", parts[1], 1),
+    for option, number, maximum in (
+        ("--utilisation", shares[0], 1),
+        ("--routable", shares[1], 1),
         ("--seat-cost", seat_cost, MAX_DOLLARS),
         ("--seats", seats, 10**6),
     ):
-        if part is not None and not 0 <= part <= most:
+        if number is not None and not 0 <= number <= maximum:
             raise ConfigError(
-                f"{part:g} is no number for {option}", {"path": option, "expected": f"from 0 to {most}"}
+                f"{number:g} is out of range for {option}",
+                {"path": option, "expected": f"from 0 to {maximum}"},
             )
     cost = None if seat_cost is None else round(seat_cost * 1_000_000)
-    return Told(limits, "" if path is None else str(path), seats, cost, *parts)
+    return Told(limits, "" if path is None else str(path), seats, cost, *shares)
 
 
-def _month(text: str | None, zone: str, now: int) -> tuple[int, int]:
-    """Start and end of the month, in ms. ConfigError: it is none."""
+def _parse_month(text: str | None, zone: str, now: int) -> tuple[int, int]:
+    """Return start and end of the month, in ms; None is the current month.
+
+    Raises ConfigError if it is not one.
+    """
     from gridq.protocol.calendar import format_iso_time, get_month_bounds
 
     match = re.fullmatch(r"(\d{4})-(\d\d)", text or (format_iso_time(now, zone) or "")[:7])
     if match is None or not (1970 <= int(match[1]) <= 9998 and 1 <= int(match[2]) <= 12):
-        raise ConfigError(f"{text!r} is no month", {"path": "--month", "expected": "a month such as 2026-11"})
+        raise ConfigError(
+            f"{text!r} is not a month", {"path": "--month", "expected": "a month such as 2026-11"}
+        )
     return get_month_bounds(zone, int(match[1]), int(match[2]))

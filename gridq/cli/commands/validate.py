@@ -1,4 +1,4 @@
-"""`gridq validate`: what is wrong with a graph, or what it will need. No server is asked."""
+"""Check a graph without a server, and show what it needs: `gridq validate`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from gridq.cli.exit_codes import EPILOG, DebugOption, JsonOption
 from gridq.cli.inputs import GraphArgument, StagesOption, apply_stages_option, locate_graph_errors, read_graph
-from gridq.cli.output import print_json
+from gridq.cli.output import format_count, print_json
 
 if TYPE_CHECKING:
     from gridq.config.settings import Settings
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(epilog=EPILOG, short_help="Check a graph; no server is asked.")
+@app.command(epilog=EPILOG, short_help="Check a graph without a server.")
 def validate(
     graph: GraphArgument, stages: StagesOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
-    """Check a graph: operators, stages, types, plan. Nothing is sent anywhere.
+    """Check a graph: operators, stages, types and plan. Nothing is sent anywhere.
 
-    Stages that only another machine offers are unknown here: give their files with --stages.
+    Stages that only other machines offer are unknown here. Add their files with --stages.
     """
     from gridq.config.settings import settings
 
@@ -41,14 +41,14 @@ def validate(
     typer.echo(f"stages       {report['stages']} in {report['steps']} steps")
     typer.echo(f"effects      {', '.join(report['effects']) or 'none'}")
     for number, (queue, count) in enumerate(chains.items()):
-        typer.echo(
-            f"{'' if number else 'queues':11}  {queue:{width}}  {count} step{'' if count == 1 else 's'}"
-        )
+        typer.echo(f"{'' if number else 'queues':11}  {queue:{width}}  {format_count(count, 'step')}")
 
 
 def validate_graph(text: str, config: Settings) -> dict[str, Json]:
-    """What a graph is and needs, as JSON: `queues` by the first of each step, `chains` with its fall-backs.
-    GraphError, InputTooLarge: what is wrong with it.
+    """Return what a graph consists of and needs, as JSON.
+
+    `queues` counts the steps by their first queue, `chains` by all their queues, with the fallbacks. Raises
+    GraphError or InputTooLarge if the graph is invalid.
     """
     from gridq.graph.canonical import compute_composition_id
     from gridq.profiles.profile import load_profiles
@@ -64,16 +64,16 @@ def validate_graph(text: str, config: Settings) -> dict[str, Json]:
         "stages": sum(len(step.ops) for step in plan.steps),
         "steps": len(plan.steps),
         "output": output.to_json(),
-        "effects": sorted({_spell(effect) for effect in plan.effects}),
+        "effects": sorted({_format_effect(effect) for effect in plan.effects}),
         "queues": dict(sorted(Counter(step.queue for step in plan.steps).items())),
         "chains": [
             {"queues": list(links), "steps": count}
-            for links, count in sorted(Counter(step.links for step in plan.steps).items())
+            for links, count in sorted(Counter(step.queues for step in plan.steps).items())
         ],
     }
 
 
-def _spell(effect: Json) -> str:
-    """`Llm(model=any)`."""
+def _format_effect(effect: Json) -> str:
+    """Format an effect: `Llm(model=any)`."""
     fields = ", ".join(f"{name}={value}" for name, value in effect.items() if name != "effect")
     return f"{effect['effect']}({fields})" if fields else str(effect["effect"])

@@ -1,4 +1,4 @@
-"""`gridq workers` and `gridq seats`: who is in the grid, in short and in full."""
+"""Show the live seats, in short and in full: `gridq workers`, `gridq seats`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ app = typer.Typer()
 
 @app.command(epilog=EPILOG, short_help="Show who is in the grid.")
 def workers(grid: GridOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show who is in the grid: every live seat, its slots, its queues, how it is."""
+    """Show who is in the grid: every live seat with its slots, its queues and its state."""
     _show(grid, json, routers=False)
 
 
-@app.command(epilog=EPILOG, short_help="Show each seat's slots, budget, state and limits.")
+@app.command(epilog=EPILOG, short_help="Show each seat in full: slots, budgets, state, metrics.")
 def seats(grid: GridOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show every live seat in full, the routers' too: slots, what is left of its budgets, its state with
-    since when, until when and why, and the numbers that its worker tells.
+    """Show every live seat in full, including the routers': slots, remaining budgets, state, and metrics.
+
+    The state comes with its reason, since when it applies and until when. The metrics are what the worker
+    reports.
     """
     _show(grid, json, routers=True)
 
@@ -51,45 +53,45 @@ def _show(grid: str | None, json: bool, *, routers: bool) -> None:
         print_json([seat.model_dump() for seat in found])
         return
     if not found:
-        start = "To serve one: gridq worker, or celery -A workers worker --seat local"
-        typer.echo(f"No seat is live at {describe_grid(config)}. {start}", err=True)
+        fix = "start one: gridq worker, or celery -A workers worker --seat local"
+        typer.echo(f"No seat is live at {describe_grid(config)}. Fix: {fix}", err=True)
         return
-    make_console().print(full_table(found) if routers else seats_table(found))
-    shared = shared_table(found) if routers else None
+    make_console().print(make_full_table(found) if routers else make_seats_table(found))
+    shared = make_shared_table(found) if routers else None
     if shared is not None:
         typer.echo()
         make_console().print(shared)
 
 
-def seats_table(seats: Sequence[LiveSeat]) -> Table:
-    """One row for each seat, in short."""
-    columns = ("seat", "kind", "concurrency", "queues", "state", "since")
-    table = make_table(*columns, numbers=("concurrency", "since"), keep_first=True)
+def make_seats_table(seats: Sequence[LiveSeat]) -> Table:
+    """Return a table with one short row for each seat."""
+    columns = ("seat", "kind", "slots", "queues", "state", "uptime")
+    table = make_table(*columns, numbers=("slots", "uptime"), keep_first=True)
     for seat in seats:
         ready = f"ready: {seat.reason}" if seat.reason else "ready"
-        state = ready if seat.state == "ready" else state_of(seat)
+        state = ready if seat.state == "ready" else format_state(seat)
         age = format_span(time.time() - seat.started_at) if seat.started_at else "-"
-        concurrency = f"{seat.busy}/{seat.concurrency}"
-        table.add_row(seat.seat, seat.kind or "-", concurrency, "\n".join(seat.queues), state, age)
+        slots = f"{seat.busy}/{seat.concurrency}"
+        table.add_row(seat.seat, seat.kind or "-", slots, "\n".join(seat.queues), state, age)
     return table
 
 
-def full_table(seats: Sequence[LiveSeat]) -> Table:
-    """One row for each seat, in full, but for the budgets that it shares."""
-    columns = ("seat", "concurrency", "left", "of budget", "state", "tells")
+def make_full_table(seats: Sequence[LiveSeat]) -> Table:
+    """Return a table with one full row for each seat, without the budgets that it shares with others."""
+    columns = ("seat", "slots", "left", "of budget", "state", "metrics")
     table = make_table(*columns, numbers=columns[1:4])
     for seat in seats:
-        own = own_money(seat)
+        own = get_own_money_meter(seat)
         numbers = [f"{name} {value:g}" for name, value in sorted(seat.metrics.items()) if name != "busy"]
         if seat.owner:
             numbers.insert(0, f"owner {seat.owner}")
         if seat.share is not None:
-            numbers.append(f"lends {seat.share:.0%} of {_whole(seat)}")
+            numbers.append(f"lends {seat.share:.0%} of {_format_whole_budget(seat)}")
         if seat.lends_to:
             numbers.append(f"lent to {', '.join(seat.lends_to)}")
-        numbers += other_budgets(seat, shared=False)
+        numbers += format_other_budgets(seat, shared=False)
         if seat.per_minute is not None:
-            numbers.append(f"requests a minute {seat.per_minute}")
+            numbers.append(f"requests per minute {seat.per_minute}")
         if seat.reliability < 0.995:
             numbers.append(f"reliability {seat.reliability:.2f}")
         if seat.wake_ups:
@@ -100,79 +102,86 @@ def full_table(seats: Sequence[LiveSeat]) -> Table:
             format_money(own.remaining if own else None),
             "subscription"
             if seat.capability.get("billing") == "subscription"
-            else (in_window(own.limit, own.window) if own else "-"),
-            state_of(seat),
+            else (format_budget(own.limit, own.window) if own else "-"),
+            format_state(seat),
             "\n".join(numbers),
         )
     return table
 
 
-def shared_table(seats: Sequence[LiveSeat]) -> Table | None:
-    """One row for each budget that owners, model families and the whole grid have, with the seats that it
-    binds; None where there is none.
+def make_shared_table(seats: Sequence[LiveSeat]) -> Table | None:
+    """Return a table with one row for each budget of an owner, a model family or the whole grid; None if
+    none.
+
+    The last column has the seats that the budget applies to.
     """
-    from gridq.protocol.meters import GRID, OWN, WHOLE_GRID, describe_account, format_local_time
+    from gridq.protocol import meters
+    from gridq.protocol.meters import GRID, OWN, WHOLE_GRID, describe_account
 
     found: dict[tuple[str, str], tuple[Meter, list[str]]] = {}
     for seat in seats:
         for meter in seat.meters:
             if meter.account not in (OWN, GRID):
-                _, bound = found.setdefault((meter.account, meter.name), (meter, []))
-                bound.append(seat.seat + (f" in {', '.join(meter.queues)}" if meter.queues else ""))
-    table = make_table("shared by", "left", "until", "binds")
-    for meter, bound in found.values():
+                _, names = found.setdefault((meter.account, meter.name), (meter, []))
+                names.append(seat.seat + (f" in {', '.join(meter.queues)}" if meter.queues else ""))
+    table = make_table("shared by", "left", "resets", "applies to")
+    for meter, names in found.values():
         table.add_row(
             describe_account(meter.account),
             meter.describe(),
-            format_local_time(meter.resets_at) if meter.resets_at is not None else "-",
-            "every seat" if meter.account == WHOLE_GRID else "\n".join(bound),
+            meters.format_local_time(meter.resets_at) if meter.resets_at is not None else "-",
+            "every seat" if meter.account == WHOLE_GRID else "\n".join(names),
         )
     return table if found else None
 
 
-def own_money(seat: LiveSeat) -> Meter | None:
-    """Of a seat's own budgets of money, those of its machine and of the quotas file, the one with least
-    left; what it shares with others is none of them.
+def get_own_money_meter(seat: LiveSeat) -> Meter | None:
+    """Return the seat's money budget with the least left, or None.
+
+    Only its own budgets count, from its machine or the quotas file, not those that it shares with others.
     """
     from gridq.protocol.meters import GRID, OWN, find_tightest
 
     return find_tightest((meter for meter in seat.meters if meter.account in (OWN, GRID)), "money")
 
 
-def in_window(micro: int | None, window: str) -> str:
-    """`$0.50 a day`; of a month, as budgets mostly are, the amount alone."""
+def format_budget(micro: int | None, window: str) -> str:
+    """Format a budget: `$0.50 a day`, or only the amount for a month, the usual window."""
     from gridq.protocol.meters import describe_window
 
     return format_money(micro) + ("" if micro is None or window == "month" else describe_window(window))
 
 
-def _whole(seat: LiveSeat) -> str:
-    """What a share is lent of: the one budget of money, else all."""
+def _format_whole_budget(seat: LiveSeat) -> str:
+    """Return what a lent share is a share of: the only money budget, or all budgets."""
     from gridq.protocol.meters import OWN
 
     windows = [meter.window for meter in seat.meters if meter.account == OWN and meter.resource == "money"]
-    return in_window(seat.whole_budget, windows[0]) if len(windows) == 1 else "its budgets"
+    return format_budget(seat.whole_budget, windows[0]) if len(windows) == 1 else "its budgets"
 
 
-def other_budgets(seat: LiveSeat, *, shared: bool = True) -> list[str]:
-    """What is left of every budget that binds a seat, but for its own of money with least left. `shared`: of
-    those, too, that it shares with others.
+def format_other_budgets(seat: LiveSeat, *, shared: bool = True) -> list[str]:
+    """Return what is left of each budget that applies to a seat, except its own money budget with the least
+    left.
+
+    Without `shared`, budgets that it shares with others are left out.
     """
     from gridq.protocol.meters import GRID, OWN, describe_holder
 
-    least = own_money(seat)
-    words = []
+    shown_elsewhere = get_own_money_meter(seat)
+    texts = []
     for meter in seat.meters:
-        if meter is not least and (shared or meter.account in (OWN, GRID)):
+        if meter is not shown_elsewhere and (shared or meter.account in (OWN, GRID)):
             where = f" in {', '.join(meter.queues)}" if meter.queues else ""
-            by = "" if meter.account == OWN else " by the quotas file" if meter.account == GRID else ""
-            who = "" if describe_holder(meter, seat.seat) == seat.seat else f"{whose(meter, seat.seat)}{where}: "
-            words.append(f"{who}{meter.describe()}{by}")
-    return words
+            source = " by the quotas file" if meter.account == GRID else ""
+            holder = describe_holder(meter, seat.seat)
+            prefix = "" if holder == seat.seat else f"{holder}{where}: "
+            texts.append(f"{prefix}{meter.describe()}{source}")
+    return texts
 
 
-def state_of(seat: LiveSeat) -> str:
-    """`degraded since 14:03:07 until 14:04:07: the key was refused`."""
+def format_state(seat: LiveSeat) -> str:
+    """Format a seat's state: `degraded since 14:03:07 until 14:04:07: the key was refused`."""
     text = seat.state
     if seat.since:
         text += f" since {format_local_time(seat.since)}"
@@ -182,4 +191,4 @@ def state_of(seat: LiveSeat) -> str:
         text += f": {seat.reason}"
     if seat.rate_until:
         text += f"; no request until {format_local_time(seat.rate_until)}"
-    return text + (" (its worker is silent)" if seat.stale else "")
+    return text + (" (its worker does not respond)" if seat.stale else "")
