@@ -20,7 +20,7 @@ from gridq.errors import BrokerUnreachable
 from gridq.protocol.models import Json
 from gridq.store.connection import connect, now_ms
 from workers.supervisor import programs
-from workers.supervisor.embedded_server import EmbeddedServer, free_port
+from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 from workers.supervisor.grid_processes import GridProcesses
 
 READY = 120.0
@@ -85,16 +85,16 @@ class BenchGrid:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=programs.environment(self.config),
+                env=programs.make_environment(self.config),
             )
-        stack.callback(programs.end, [(child, 15.0)])
+        stack.callback(programs.stop_processes, [(child, 15.0)])
         self.wait_for_seats(len(self.names))
 
     def _open_door(self, stack: ExitStack) -> None:
-        port = free_port()
-        program = programs.gateway(port, self.folder / "logs", programs.environment(self.config), 5.0)
+        port = find_free_port()
+        program = programs.make_gateway(port, self.folder / "logs", programs.make_environment(self.config), 5.0)
         self.gateway = program.start()
-        stack.callback(programs.end, [(self.gateway, 5.0)])
+        stack.callback(programs.stop_processes, [(self.gateway, 5.0)])
         self.door = Client(f"http://127.0.0.1:{port}", config=self.config)
         stack.callback(self.door.close)
         until = time.monotonic() + READY
@@ -104,7 +104,7 @@ class BenchGrid:
                 return
             except BrokerUnreachable:
                 if self.gateway.poll() is not None or time.monotonic() > until:
-                    raise RuntimeError(f"the gateway does not answer: {program.last_words()}") from None
+                    raise RuntimeError(f"the gateway does not answer: {program.last_log_line()}") from None
                 time.sleep(0.1)
 
     def wait_for_seats(self, count: int) -> None:

@@ -20,7 +20,7 @@ from benchmarks.measure import tell
 from benchmarks.sides import environment
 from gridq.store.connection import connect
 from workers.supervisor import programs
-from workers.supervisor.embedded_server import EmbeddedServer, free_port
+from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 from workers.supervisor.grid_processes import GridProcesses
 from workers.supervisor.programs import Program
 
@@ -114,7 +114,7 @@ class HttpSides:
         self.store = connect(server.url, name="bench")
         stack.callback(self.store.close)
         self.home = stack.enter_context(GridProcesses(self.config, ["bench"], folder=self.folder / "logs"))
-        port = free_port()
+        port = find_free_port()
         command = (
             sys.executable,
             "-m",
@@ -126,7 +126,7 @@ class HttpSides:
             str(port),
         )
         gateway = Program(
-            "gateway", command, programs.environment(self.config), self.folder / "logs" / "gateway.log"
+            "gateway", command, programs.make_environment(self.config), self.folder / "logs" / "gateway.log"
         )
         child = start(stack, gateway, port)
         children = self.home.children
@@ -148,7 +148,7 @@ class HttpSides:
     def _litellm(self, stack: ExitStack) -> None:
         """Start LiteLLM's proxy before the upstream. NotThere."""
         program, version = install()
-        port = free_port()
+        port = find_free_port()
         config = self.folder / "litellm.yaml"
         model = {
             "model_name": "bench",
@@ -176,12 +176,12 @@ class HttpSides:
 def start(stack: ExitStack, program: Program, port: int) -> subprocess.Popen[bytes]:
     """Start what listens on `port`, and return once it answers a chat. NotThere."""
     child = program.start()
-    stack.callback(programs.end, [(child, 10.0)])
+    stack.callback(programs.stop_processes, [(child, 10.0)])
     request = http_load.chat(port, "Ready?")
     until = time.monotonic() + READY
     while not http_load.answers(port, request):
         if child.poll() is not None or time.monotonic() > until:
-            raise NotThere(f"{program.name} did not come up: {program.last_words()}")
+            raise NotThere(f"{program.name} did not come up: {program.last_log_line()}")
         time.sleep(0.2)
     return child
 

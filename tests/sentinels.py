@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import redis
 
-from workers.supervisor.embedded_server import EmbeddedServer, find_server_program, free_port
+from workers.supervisor.embedded_server import EmbeddedServer, find_server_program, find_free_port
 
 NAME = "main"
 PASSWORD = "servers"
@@ -115,7 +115,7 @@ class Watched:
 
     def _watch(self, folder: Path) -> None:
         folder.mkdir()
-        port = free_port()
+        port = find_free_port()
         lines = [
             f"port {port}", "bind 127.0.0.1", f"dir {folder}", f"requirepass {ASKING}",
             f"sentinel sentinel-pass {ASKING}",

@@ -24,7 +24,7 @@ from gridq.config.settings import Settings
 from gridq.limits import api_keys
 from tests.acceptance.test_demo import needs_model
 from tests.compose import ROOT, Service, load, programs
-from workers.supervisor.embedded_server import find_server_program, free_port
+from workers.supervisor.embedded_server import find_server_program, find_free_port
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +75,7 @@ def wait_until(condition: Callable[[], bool], why: Callable[[], str], seconds: f
 def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
     """All but the worker and the gateway, up and healthy in the order in which Compose starts them."""
     folder = tmp_path_factory.mktemp("compose")
-    port, flower, gateway = free_port(), free_port(), free_port()
+    port, flower, gateway = find_free_port(), find_free_port(), find_free_port()
     (folder / "secrets").mkdir()
     for name in ("redis_password", "flower_password"):
         (folder / "secrets" / name).write_text(secrets.token_hex(16) + "\n")
@@ -195,7 +195,7 @@ def test_the_gateway_is_asked_for_and_serves_whoever_has_a_key(containers: Conta
     assert containers.end("gateway") == 0
     assert not gateway.healthy()
     with client_of(containers) as client:
-        assert api_keys.forget(client.redis, client.keys, api_keys.listing(client.redis, client.keys)[0].id)
+        assert api_keys.forget(client.redis, client.keys, api_keys.list_keys(client.redis, client.keys)[0].id)
 
 
 def test_no_service_logs_a_secret(containers: Containers) -> None:

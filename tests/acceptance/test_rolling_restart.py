@@ -16,13 +16,13 @@ import pytest
 
 from gridq.client import Client
 from gridq.errors import BrokerUnreachable, GatewayUnreachable, NoLiveSeat
-from gridq.jobs.record import new_id
+from gridq.jobs.record import make_job_id
 from gridq.tasks import run_graph
 from tests.acceptance.grids import NOTE, WholeGrid, whole
 from tests.acceptance.homes import listens
 from tests.waiting import wait_for
 from workers.supervisor import programs
-from workers.supervisor.embedded_server import EmbeddedServer, free_port
+from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ class Load(threading.Thread):
 
     def run(self) -> None:
         while not self.stop.wait(0.02):
-            job = new_id()
+            job = make_job_id()
             while not self.stop.is_set():
                 try:
                     self.doors[len(self.accepted) % len(self.doors)](job)
@@ -90,15 +90,15 @@ class Gateways:
     """Two gateways of a grid, each of which comes back where it was; `url` names both."""
 
     def __init__(self, grid: WholeGrid) -> None:
-        self.ports = [free_port(), free_port()]
+        self.ports = [find_free_port(), find_free_port()]
         self.url = ",".join(f"http://127.0.0.1:{port}" for port in self.ports)
         self.folder = grid.home.folder / "gateways"
-        self.env = programs.environment(grid.config, {"GRIDQ_DRAIN": "20"})
+        self.env = programs.make_environment(grid.config, {"GRIDQ_DRAIN": "20"})
         self.children = [self._start(number) for number in (0, 1)]
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         port = self.ports[number]
-        child = programs.gateway(port, self.folder / str(number), self.env, 30).start()
+        child = programs.make_gateway(port, self.folder / str(number), self.env, 30).start()
         wait_for(lambda: listens(port))
         return child
 
@@ -111,7 +111,7 @@ class Gateways:
 
     def end(self) -> None:
         """End both."""
-        programs.end([(child, 30.0) for child in self.children])
+        programs.stop_processes([(child, 30.0) for child in self.children])
 
 
 @pytest.mark.timeout(300)  # seven programs end and start one after the other: long on a busy machine

@@ -66,7 +66,7 @@ def test_what_is_killed_comes_back_and_the_grid_goes_on(home: HomeFolder) -> Non
         os.kill(pid, signal.SIGKILL)
         assert home.restarted(name, pid) != pid
         assert home.part(name)["restarts"] == 1
-        assert f"{name} was ended by signal 9" in home.said()
+        assert f"{name} was killed by signal 9" in home.said()
         wait_for(lambda: "bench" in {s["seat"].split(".")[1] for s in _seats(home)})
         assert home.echo(f"after {name}") == f"after {name}"
 
@@ -192,7 +192,7 @@ def test_status_tells_parts_server_seats_and_jobs(home: HomeFolder) -> None:
     assert told["grid"]["jobs"] == {"queued": 0, "running": 0}
     text = home("status")
     assert text.returncode == 0
-    for word in ("server", "router1", "bench:any", "0 queued, 0 running", "kept on disk"):
+    for word in ("server", "router1", "bench:any", "0 queued, 0 running", "data on disk"):
         assert word in text.stdout
 
 

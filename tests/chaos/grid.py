@@ -26,7 +26,7 @@ from tests.chaos.layout import RICH, Layout, Machine
 from tests.chaos.proxy import HOST, Proxy
 from tests.chaos.standstill import Standstill
 from workers.supervisor import programs
-from workers.supervisor.embedded_server import EmbeddedServer, free_port, is_free
+from workers.supervisor.embedded_server import EmbeddedServer, find_free_port, is_port_free
 from workers.supervisor.programs import Program
 
 CHECKOUT = str(Path(__file__).parents[2])
@@ -96,7 +96,7 @@ class ChaosGrid:
         self.ended_alone: list[str] = []
         self.slow_ends: list[str] = []
         self._routers = [f"r{number + 1}" for number in range(routers)]
-        self._ports = {f"g{number + 1}": free_port() for number in range(GATEWAYS)}
+        self._ports = {f"g{number + 1}": find_free_port() for number in range(GATEWAYS)}
         self._proxies: list[Proxy] = []
         self._groups: list[int] = []
         self._zone: dict[str, str] = {}
@@ -125,12 +125,12 @@ class ChaosGrid:
         until = time.monotonic() + START
         with self.direct() as client:
             while client.zcard(self.keys("seats")) < len(self.parts) - GATEWAYS or any(
-                map(is_free, self._ports.values())
+                map(is_port_free, self._ports.values())
             ):
                 for part in self.parts.values():
                     if not part.running:
                         raise ConfigError(
-                            f"{part.name} ended at its start", {"reason": part.program.last_words()}
+                            f"{part.name} ended at its start", {"reason": part.program.last_log_line()}
                         )
                 if time.monotonic() > until:
                     raise StartTimeout("The chaos grid was not live in time", {"path": str(self.folder)})
@@ -144,7 +144,7 @@ class ChaosGrid:
         for last in (False, True):  # routers: they look after what workers hand back
             parts = [part for part in self.parts.values() if (part.sort == "router") is last]
             group = [part for part in parts if part.child is not None]
-            late = programs.end([(part.child, DRAIN + 20.0) for part in group if part.child is not None])
+            late = programs.stop_processes([(part.child, DRAIN + 20.0) for part in group if part.child is not None])
             killed += [part.name for part in group if part.child in late]
         for proxy in self._proxies:
             proxy.close()
@@ -188,7 +188,7 @@ class ChaosGrid:
         """Kill a part as a power cut would."""
         if part.child is not None and part.running:
             self.deaths.append((time.monotonic_ns() // 1_000_000, part.child.pid))
-            programs.kill(part.child)
+            programs.kill_process(part.child)
         part.ending = None
 
     def stand_still(self, part: Part) -> None:
@@ -235,7 +235,7 @@ class ChaosGrid:
                 code = part.child.wait()
                 if part.ending is None:
                     self.ended_alone.append(
-                        f"{part.name} ended by itself ({code}): {part.program.last_words()}"
+                        f"{part.name} ended by itself ({code}): {part.program.last_log_line()}"
                     )
                     self.tell(self.ended_alone[-1])
                 part.due = now if part.ending is not None else now + 1.0
@@ -280,7 +280,7 @@ class ChaosGrid:
         config = self.config(proxy, home)
         env = {
             name: value
-            for name, value in programs.environment(config, orphaned=DRAIN).items()
+            for name, value in programs.make_environment(config, orphaned=DRAIN).items()
             if not name.startswith("GRIDQ_") or name in _KEPT
         } | {
             **self.layout.env,
@@ -298,11 +298,11 @@ class ChaosGrid:
             env |= {"GRIDQ_QUOTAS": str(self.quotas), "GRIDQ_NARRATE": "1"}
         logs = self.folder / "logs" / machine.name
         if seat:
-            program = programs.seat(config, seat, logs, env, DRAIN)
+            program = programs.make_seat_worker(config, seat, logs, env, DRAIN)
         elif sort == "router":
-            program = programs.router(config, name.replace(".", "-"), logs, env)
+            program = programs.make_router(config, name.replace(".", "-"), logs, env)
         else:
-            program = programs.gateway(self._ports[machine.name], logs, env, DRAIN)
+            program = programs.make_gateway(self._ports[machine.name], logs, env, DRAIN)
         self.parts[name] = Part(name, sort, machine.name, program, proxy, seat)
 
 

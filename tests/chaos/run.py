@@ -21,7 +21,7 @@ from gridq.errors import GridError
 from gridq.limits import ledger as entries
 from gridq.store.connection import translate
 from gridq.views import jobs as history
-from gridq.views import queues
+from gridq.views import wait_reasons
 from gridq.views.audit import Check, audit
 from tests.chaos import books, witness
 from tests.chaos.attacks import Attacker
@@ -262,7 +262,7 @@ def _hung(grid: ChaosGrid, watch: _Watch) -> list[str]:
     with grid.direct() as client:
         for job in watch.open[:SHOWN]:
             view = history.JobReader(client, grid.keys, job).read(rows=False)
-            why = queues.waits_for(client, grid.keys, view) if view.state is not None else "it is not known"
+            why = wait_reasons.explain_wait(client, grid.keys, view) if view.state is not None else "it is not known"
             lines.append(f"{job} has not ended: {why}")
     if len(watch.open) > SHOWN:
         lines.append(f"and {len(watch.open) - SHOWN} more jobs")

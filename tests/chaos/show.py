@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gridq.cli.commands.audit import to_json as checks_as_json
 from gridq.cli.commands.audit import print_checks as show_checks
+from gridq.cli.commands.audit import to_json as checks_as_json
 from gridq.cli.output import make_console, make_table
 from tests.chaos.judge import STANDINGS
 
@@ -63,14 +63,14 @@ def table(result: Result) -> Table:
     return found
 
 
-def print_checks(result: Result) -> None:
+def show(result: Result) -> None:
     """Print the table and every rule with what breaks it."""
     make_console().print(table(result))
     typer.echo("")
     show_checks(result.checks)
 
 
-def to_json(result: Result) -> dict[str, Any]:
+def as_json(result: Result) -> dict[str, Any]:
     """The whole result for programs."""
     verdict, plan = result.verdict, result.plan
     return {

@@ -13,7 +13,7 @@ from benchmarks import http, http_load, http_sides, http_upstream, report
 from benchmarks.http_load import Sample, Token
 from benchmarks.http_sides import Side
 from benchmarks.measure import Figure, Measured, Ratio, Unmeasured
-from workers.supervisor.embedded_server import free_port
+from workers.supervisor.embedded_server import find_free_port
 from workers.supervisor.programs import Program
 
 
@@ -122,7 +122,7 @@ def test_what_does_not_start_is_said_in_its_own_words(tmp_path) -> None:
     command = (sys.executable, "-c", "raise SystemExit('no such setting')")
     program = Program("proxy", command, dict(os.environ), tmp_path / "proxy.log")
     with ExitStack() as stack, pytest.raises(http_sides.NotThere, match="no such setting"):
-        http_sides.start(stack, program, free_port())
+        http_sides.start(stack, program, find_free_port())
 
 
 def test_what_is_not_compared_stands_in_the_page_with_its_reason() -> None:

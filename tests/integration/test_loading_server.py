@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gridq.app import app
-from gridq.cli.commands.gateway import _look_at_grid
+from gridq.cli.commands.gateway import _check_grid
 from gridq.config.settings import settings
 from gridq.errors import ConfigError
 from gridq.gateway.options import gateway_options
@@ -17,7 +17,7 @@ from gridq.router.router import Router
 from tests.fakes.bench_profile import BENCH
 from tests.fakes.slow_server import SlowServer
 from workers.machine.probing import probe_machine
-from workers.process.lifecycle import Worker
+from workers.process.worker import Worker
 from workers.supervisor import up
 from workers.supervisor import worker as seats_worker
 from workers.supervisor.up import UpOptions
@@ -55,37 +55,37 @@ class Heard(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.say(record.getMessage())
+        self.report(record.getMessage())
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         self.lines.append(line)
         if SAYS in line:
             self.server.hurry()
 
 
-def _router(say: Callable[[str], None]) -> None:
+def _router(report: Callable[[str], None]) -> None:
     Router(app, 1).scripts.adopt()
 
 
-def _worker(say: Callable[[str], None]) -> None:
-    seat = probe_machine(settings(), {}).chosen(["local"])[0]
+def _worker(report: Callable[[str], None]) -> None:
+    seat = probe_machine(settings(), {}).select(["local"])[0]
     worker = Worker(app, settings(), seat, ["gridq:local"], 1)
     worker.session.scripts.adopt()
     worker.lock.close()
 
 
-def _gateway(say: Callable[[str], None]) -> None:
-    assert _look_at_grid(gateway_options(host=None, port=None, certfile=None, keyfile=None)) is False
+def _gateway(report: Callable[[str], None]) -> None:
+    assert _check_grid(gateway_options(host=None, port=None, certfile=None, keyfile=None)) is False
 
 
-def _gridq_worker(say: Callable[[str], None]) -> None:
+def _gridq_worker(report: Callable[[str], None]) -> None:
     with pytest.raises(ConfigError, match="no seat 'none'"):
-        seats_worker.run(settings(), ["none"], say=say, found=lambda seats: None, ready=lambda state: None)
+        seats_worker.run(settings(), ["none"], report=report, on_found=lambda seats: None, on_ready=lambda state: None)
 
 
-def _gridq_up(say: Callable[[str], None]) -> None:
+def _gridq_up(report: Callable[[str], None]) -> None:
     with pytest.raises(ConfigError, match="no seat 'none'"):
-        up.run(settings(), UpOptions(("none",), routers=0), say=say, ready=lambda state: None)
+        up.run(settings(), UpOptions(("none",), routers=0), report=report, on_ready=lambda state: None)
 
 
 @pytest.mark.parametrize("start", [_router, _worker, _gateway, _gridq_worker, _gridq_up])
@@ -93,6 +93,6 @@ def test_it_waits_and_goes_on(
     start: Callable[[Callable[[str], None]], None], slow: SlowServer, told: list[str]
 ) -> None:
     [heard] = [each for each in logging.getLogger("gridq").handlers if isinstance(each, Heard)]
-    start(heard.say)
+    start(heard.report)
     assert [SAYS in line for line in told].count(True) == 1, told
     assert not [line for line in told if "appendonly" in line], "the server tells that only when it has read"

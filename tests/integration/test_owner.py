@@ -102,7 +102,7 @@ def test_what_runs_is_handed_back_unspent_and_what_it_used_is_the_seats_waste(ow
     assert (stage.attempts, stage.failures, stage.losses) == (1, 0, 0)
     assert owned.seat().budget_left == 9_300
     assert "m.bench is paused: its owner paused it: a talk" in owned.client.waits_for(job)
-    with pytest.raises(NoLiveSeat, match="serves it but is paused: its owner paused it: a talk"):
+    with pytest.raises(NoLiveSeat, match="serves it, but is paused: its owner paused it: a talk"):
         owned.client.submit(ECHO, 1)
     runs = owned.runner.runs
     switch.resume(owned.home, None)

@@ -85,7 +85,7 @@ def probe(json: JsonOption = False, debug: DebugOption = False) -> None:
     found = probe_machine(config, load_profiles(config.profiles))
     if json:
         seats = [{**each.offer.model_dump(exclude={"config"}), "queues": each.queues} for each in found.seats]
-        print_json({"seats": seats, "missing": found.missing, "unlent": found.unlent})
+        print_json({"seats": seats, "missing": found.missing, "not_lent": found.not_lent})
         return
     out = make_console()
     out.print(seats_table(found))
@@ -93,9 +93,9 @@ def probe(json: JsonOption = False, debug: DebugOption = False) -> None:
         out.print("\nNot found:")
         for why in found.missing:
             out.print(f"  - {why}")
-    if found.unlent:
+    if found.not_lent:
         out.print("\nFound, not lent:")
-        for what in found.unlent:
+        for what in found.not_lent:
             told, *lines = what.splitlines()
             out.print(f"  - {told}")
             for line in lines:

@@ -128,8 +128,8 @@ def status(json: JsonOption = False, debug: DebugOption = False) -> None:
         if not states:
             typer.echo(f"Nothing runs in {home}. To start a grid: gridq up; to serve in one: gridq worker\n")
         for state in states:
-            typer.echo(texts.now(state))
-        typer.echo(texts.grid(found, url))
+            typer.echo(texts.format_program(state))
+        typer.echo(texts.format_grid(found, url))
     if not states:
         raise typer.Exit(NOTHING_RUNS)
 

@@ -41,7 +41,7 @@ def chosen_engine(asked: str | None) -> tuple[str, str]:
 def check_model() -> None:
     """ConfigError where the package that carries the demo's model is missing."""
     try:
-        next(model for model in load_catalogue() if model.name == MODEL).path()
+        next(model for model in load_catalogue() if model.name == MODEL).locate_file()
     except ModelFileError as exc:
         raise ConfigError(exc.message, exc.details) from None
 

@@ -75,7 +75,9 @@ class JoinToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """The server's record of a token. `left`: uses left. Times are seconds since 1970 by the server's clock."""
+    """The server's record of a token. `left`: uses left. Times are seconds since 1970 by the
+    server's clock.
+    """
 
     id: str
     uses: int

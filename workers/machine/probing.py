@@ -67,7 +67,7 @@ def probe_machine(
             continue
         profile = profiles[kind]
         found.missing += [f"{kind}: {why}" for why in report.missing]
-        found.unlent += [f"{kind}: {what}" for what in report.unlent]
+        found.not_lent += [f"{kind}: {what}" for what in report.not_lent]
         try:
             found.seats += [_make_seat(profile, offer) for offer in report.found]
         except Exception as exc:

@@ -53,13 +53,13 @@ class Seat:
 
 @dataclass(slots=True)
 class ProbeResult:
-    """The seats of a machine. `missing`: what was not found, and why. `unlent`: what was found and is not
+    """The seats of a machine. `missing`: what was not found, and why. `not_lent`: what was found and is not
     lent.
     """
 
     seats: list[Seat] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    unlent: list[str] = field(default_factory=list)
+    not_lent: list[str] = field(default_factory=list)
 
     def select(self, names: Sequence[str], path: str = "--seat") -> list[Seat]:
         """Return the seats called `names`; without names all. ConfigError at `path`: there is no

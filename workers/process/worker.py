@@ -177,7 +177,7 @@ def _terms(seat: Seat) -> SeatTerms:
     if seat.profile is not None and seat.capability is not None:
         families = {queue: tuple(names) for queue, names in seat.profile.families(seat.capability).items()}
         prices = seat.profile.prices(seat.capability)
-        hourly = seat.profile.hourly(seat.capability, seat.offer.config)
+        hourly = seat.profile.hourly_price(seat.capability, seat.offer.config)
     return SeatTerms(
         limits=seat.offer.limits,
         per_minute=seat.offer.requests_per_minute,

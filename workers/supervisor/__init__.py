@@ -1,0 +1,18 @@
+"""Run the programs of a grid on this machine: `gridq up`, `down`, `status`, `worker`.
+
+In: settings, the names of seats.
+Out: supervised processes, a run record and a control socket in the home folder.
+Imported by: demo, cli.
+"""
+
+__all__ = [
+    "control_socket",
+    "down",
+    "embedded_server",
+    "grid_processes",
+    "programs",
+    "signals",
+    "status",
+    "up",
+    "worker",
+]

@@ -1,5 +1,5 @@
-"""Children that are kept running: what ends by itself is started again, after a pause that doubles; what ends
-too often is given up, and the rest goes on.
+"""Supervise child processes: one that ends by itself is restarted after a delay, which doubles each time. One
+that ends too often is given up; the others go on.
 """
 
 from __future__ import annotations
@@ -17,169 +17,168 @@ from gridq.errors import GridError
 from workers.supervisor import programs
 
 FIRST_DELAY_SECONDS = 0.5
-"""Seconds until a part that ended is started again, the first time; then twice as long each time."""
+"""Seconds until a part that ended is restarted. The delay doubles with each further end."""
 MAX_EXITS = 5
-"""How often a part may end by itself within WINDOW seconds before it is given up."""
+"""Ends within EXIT_WINDOW_SECONDS after which a part is given up."""
 EXIT_WINDOW_SECONDS = 60.0
 
 
 class Part(Protocol):
-    """What is supervised: `workers.supervisor.programs.Program`, or a server that starts itself."""
+    """A supervised program: `workers.supervisor.programs.Program`, or the embedded server."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def place(self) -> int:
-        """Its place in the order of the end, lowest first."""
+    def stop_order(self) -> int:
+        """Its place in the order of shutdown: the lowest stops first."""
 
     @property
     def log(self) -> Path:
         """The file that its output goes to."""
 
     @property
-    def stop_in(self) -> float:
+    def stop_timeout(self) -> float:
         """Seconds after SIGTERM until it is killed."""
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start it. GridError, OSError: it could not be started."""
 
-    def last_words(self) -> str:
-        """What it said last, in one line."""
+    def last_log_line(self) -> str:
+        """Return the last line of its output."""
 
 
 @dataclass(slots=True)
 class Child:
-    """One supervised part as it is now."""
+    """The state of one supervised part. Times are monotonic, but `started_at`: seconds since 1970."""
 
     part: Part
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     restarts: int = 0
-    again_at: float = 0.0
-    given_up: str = ""
-    stop_by: float | None = None
+    restart_at: float = 0.0
+    gave_up_reason: str = ""
+    kill_at: float | None = None
     successor: Part | None = None
-    ends: deque[float] = field(default_factory=deque)
+    exit_times: deque[float] = field(default_factory=deque)
 
     @property
     def state(self) -> str:
-        """running, restarting, stopping, or given up."""
-        if self.given_up:
+        """`running`, `restarting`, `stopping` or `given up`."""
+        if self.gave_up_reason:
             return "given up"
-        if self.stop_by is not None:
+        if self.kill_at is not None:
             return "stopping"
         return "running" if self.process is not None else "restarting"
 
-    def describe(self) -> dict[str, Any]:
-        """It as JSON; times in seconds since the epoch."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as JSON."""
         return {
             "name": self.part.name,
             "pid": self.process.pid if self.process else None,
             "state": self.state,
             "started_at": self.started_at if self.process else None,
             "restarts": self.restarts,
-            "reason": self.given_up,
+            "reason": self.gave_up_reason,
         }
 
 
 class Supervisor:
-    """Starts parts, looks after them, ends them. All from one thread, which must live as long as they do.
+    """Starts, restarts and stops parts. Use it from one thread, which must live as long as the parts.
 
-    `say` gets one line for each thing that somebody should know. `lost(part, pid, died)` is called when a
-    part has ended by itself (died), before it is started again, or had to be killed; `clock` gives monotonic
-    seconds.
+    `report` gets a line for each event. `on_exit(part, pid, died)` is called when a part has ended by itself
+    (`died`), before it is restarted, or had to be killed. `clock` returns monotonic seconds.
     """
 
     def __init__(
         self,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         *,
-        lost: Callable[[Part, int, bool], None] = lambda part, pid, died: None,
+        on_exit: Callable[[Part, int, bool], None] = lambda part, pid, died: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.say = say
-        self.lost = lost
+        self.report = report
+        self.on_exit = on_exit
         self.clock = clock
         self.children: dict[str, Child] = {}
 
     def add(self, part: Part) -> Child:
-        """Start a part and look after it from now on."""
+        """Start a part and supervise it."""
         child = self.children[part.name] = Child(part)
         self._start(child)
         return child
 
     def replace(self, part: Part) -> None:
-        """Let `part` take the place of the one of its name, once that has ended; without one, add it."""
+        """Stop the part of the same name and start `part` once it has ended; if there is none, add `part`."""
         child = self.children.get(part.name)
         if child is None or child.process is None:
             self.add(part)
             return
         child.successor = part
-        if child.stop_by is None:
+        if child.kill_at is None:
             self._terminate(child)
 
     def remove(self, name: str) -> None:
-        """End the part `name` and forget it."""
+        """Stop the part `name` and no longer supervise it."""
         child = self.children[name]
         child.successor = None
         if child.process is None:
             del self.children[name]
-        elif child.stop_by is None:
+        elif child.kill_at is None:
             self._terminate(child)
 
-    def look(self) -> bool:
-        """See who has ended and who is due. True where something has changed."""
+    def check(self) -> bool:
+        """Restart, kill and remove the parts for which that is due. Return whether anything changed."""
         changed = False
         for name, child in list(self.children.items()):
             if child.process is not None and child.process.poll() is not None:
                 changed = True
-                if child.stop_by is not None:
+                if child.kill_at is not None:
                     del self.children[name]
                     if child.successor is not None:
                         self.add(child.successor)
                 else:
-                    self._ended(child, _how(child.process))
-            elif child.process is not None and child.stop_by is not None and self.clock() > child.stop_by:
-                programs.kill(child.process)
-                self.lost(child.part, child.process.pid, False)
-                self.say(f"{name} did not end within {child.part.stop_in:g} s and was killed")
+                    self._handle_exit(child, _describe_exit(child.process))
+            elif child.process is not None and child.kill_at is not None and self.clock() > child.kill_at:
+                programs.kill_process(child.process)
+                self.on_exit(child.part, child.process.pid, False)
+                self.report(f"{name} did not stop within {child.part.stop_timeout:g} s and was killed")
                 changed = True
-            elif child.state == "restarting" and self.clock() >= child.again_at:
+            elif child.state == "restarting" and self.clock() >= child.restart_at:
                 child.restarts += 1
                 self._start(child)
                 changed = True
         return changed
 
-    def next_look(self) -> float:
-        """Seconds until something is due, at most one; the end of a child is told by SIGCHLD."""
-        due = [child.again_at for child in self.children.values() if child.state == "restarting"]
-        due += [child.stop_by for child in self.children.values() if child.stop_by is not None]
+    def next_due_in(self) -> float:
+        """Return the seconds until `check` is due, at most one. The end of a child raises SIGCHLD."""
+        due = [child.restart_at for child in self.children.values() if child.state == "restarting"]
+        due += [child.kill_at for child in self.children.values() if child.kill_at is not None]
         return min([1.0, *(max(0.0, at - self.clock()) for at in due)])
 
-    def stop(self, pause: Callable[[float], bool] = programs.patiently) -> list[str]:
-        """End all parts, those of one place at once and one place after the other; who had to be killed.
+    def stop(self, pause: Callable[[float], bool] = programs.sleep) -> list[str]:
+        """Stop all parts by their `stop_order`, and return the names of those that had to be killed.
 
-        `pause(seconds)` waits; once it gives True, somebody is in a hurry: what is left is soon killed, but
-        for the server, which keeps its time to write its data.
+        `pause(seconds)` waits. Once it returns True, the stop is urgent: the rest is killed soon, but for the
+        server, which keeps its time to write its data.
         """
         killed = []
-        hurried: list[bool] = []
+        urgent = False
 
-        def hurry(seconds: float) -> bool:
-            if pause(seconds):
-                hurried.append(True)
-            return bool(hurried)
+        def pause_or_hurry(seconds: float) -> bool:
+            nonlocal urgent
+            urgent = pause(seconds) or urgent
+            return urgent
 
         live = [child for child in self.children.values() if child.process is not None]
-        live.sort(key=lambda child: child.part.place)
-        for place, group in groupby(live, key=lambda child: child.part.place):
-            names = {child.process: child for child in group if child.process is not None}
-            ends = [(process, child.part.stop_in) for process, child in names.items()]
-            wait = _never(pause) if place == programs.SERVER else hurry
-            for process in programs.end(ends, wait):
-                killed.append(names[process].part.name)
-                self.lost(names[process].part, process.pid, False)
+        live.sort(key=lambda child: child.part.stop_order)
+        for order, group in groupby(live, key=lambda child: child.part.stop_order):
+            parts = {child.process: child.part for child in group if child.process is not None}
+            timeouts = [(process, part.stop_timeout) for process, part in parts.items()]
+            wait = _without_hurry(pause) if order == programs.SERVER else pause_or_hurry
+            for process in programs.stop_processes(timeouts, wait):
+                killed.append(parts[process].name)
+                self.on_exit(parts[process], process.pid, False)
         self.children.clear()
         return killed
 
@@ -188,34 +187,35 @@ class Supervisor:
         try:
             child.process = child.part.start()
         except (GridError, OSError) as exc:
-            self._ended(child, f"could not be started: {exc}")
+            self._handle_exit(child, f"could not be started: {exc}")
 
-    def _ended(self, child: Child, how: str) -> None:
-        """A part has ended by itself: start it again after a while, or give it up."""
+    def _handle_exit(self, child: Child, how: str) -> None:
+        """Schedule the restart of a part that ended by itself, or give it up."""
         if child.process is not None:
-            self.lost(child.part, child.process.pid, True)
+            self.on_exit(child.part, child.process.pid, True)
             child.process = None
         now = self.clock()
-        child.ends.append(now)
-        while child.ends[0] < now - EXIT_WINDOW_SECONDS:
-            child.ends.popleft()
-        name, words = child.part.name, child.part.last_words()
-        if len(child.ends) >= MAX_EXITS:
-            child.given_up = f"it ended {MAX_EXITS} times within {EXIT_WINDOW_SECONDS:g} s; at last it {how}: {words}"
-            self.say(f"{name} is given up: {child.given_up}")
+        child.exit_times.append(now)
+        while child.exit_times[0] < now - EXIT_WINDOW_SECONDS:
+            child.exit_times.popleft()
+        name, line = child.part.name, child.part.last_log_line()
+        if len(child.exit_times) >= MAX_EXITS:
+            often = f"it ended {MAX_EXITS} times within {EXIT_WINDOW_SECONDS:g} s"
+            child.gave_up_reason = f"{often}; the last time it {how}: {line}"
+            self.report(f"{name} is not restarted: {child.gave_up_reason}")
             return
-        pause = FIRST_DELAY_SECONDS * 2 ** (len(child.ends) - 1)
-        child.again_at = now + pause
-        self.say(f"{name} {how}: {words}; it is started again in {pause:g} s")
+        delay = FIRST_DELAY_SECONDS * 2 ** (len(child.exit_times) - 1)
+        child.restart_at = now + delay
+        self.report(f"{name} {how}: {line}; restarting in {delay:g} s")
 
     def _terminate(self, child: Child) -> None:
         assert child.process is not None
         child.process.terminate()
-        child.stop_by = self.clock() + child.part.stop_in
+        child.kill_at = self.clock() + child.part.stop_timeout
 
 
-def _never(pause: Callable[[float], bool]) -> Callable[[float], bool]:
-    """Waits as `pause` does, and is never in a hurry."""
+def _without_hurry(pause: Callable[[float], bool]) -> Callable[[float], bool]:
+    """Return a function that waits as `pause` does, and never reports a hurry."""
 
     def wait(seconds: float) -> bool:
         pause(seconds)
@@ -224,6 +224,6 @@ def _never(pause: Callable[[float], bool]) -> Callable[[float], bool]:
     return wait
 
 
-def _how(process: subprocess.Popen[bytes]) -> str:
+def _describe_exit(process: subprocess.Popen[bytes]) -> str:
     code = process.returncode
-    return f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"

@@ -1,5 +1,6 @@
-"""How `gridq status` asks a running `gridq up` or `gridq worker`: a socket in the home folder, for its owner
-alone. Who connects gets one JSON object; the running program has all that it takes at hand.
+"""The control socket by which `gridq status` queries a running `gridq up` or `gridq worker`.
+
+It is a socket in the home folder that only its owner can use. Every connection gets one JSON object.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 3.0
-"""Seconds that an answer may take."""
+ANSWER_TIMEOUT_SECONDS = 3.0
+"""Time limit of an answer."""
 
 
 class ControlServer:
-    """Answers with `answer()` on the socket `<home>/<name>.sock` until `close`."""
+    """Sends `answer()` to every connection of the socket `<home>/<name>.sock`, until `close`."""
 
     def __init__(self, home: Path, name: str, answer: Callable[[], dict[str, Any]]) -> None:
         self._path = home / f"{name}.sock"
@@ -35,7 +36,7 @@ class ControlServer:
         threading.Thread(target=self._serve, name="control", daemon=True).start()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Close the socket."""
         self._path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -48,15 +49,15 @@ class ControlServer:
             except OSError:  # closed
                 return
             with asker, contextlib.suppress(OSError):
-                asker.settimeout(PATIENCE)
+                asker.settimeout(ANSWER_TIMEOUT_SECONDS)
                 asker.sendall(json.dumps(self._answer()).encode())
 
 
 def query(home: Path, name: str) -> dict[str, Any] | None:
-    """What the program `name` of this home says; None where it does not run or does not answer in time."""
+    """Return the answer of the program `name` of this home; None: it does not run, or not answer in time."""
     parts = []
     with socket.socket(socket.AF_UNIX) as asker:
-        asker.settimeout(PATIENCE)
+        asker.settimeout(ANSWER_TIMEOUT_SECONDS)
         try:
             with _within(home):
                 asker.connect(f"{name}.sock")
@@ -73,7 +74,7 @@ def query(home: Path, name: str) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def _within(folder: Path) -> Iterator[None]:
-    """Work in `folder`: a socket's path may have 107 bytes at most, its name alone always fits."""
+    """Work in `folder`, so that the socket's name is short: a socket's path is limited to 107 bytes."""
     before = os.getcwd()
     os.chdir(folder)
     try:

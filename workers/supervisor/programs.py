@@ -1,4 +1,4 @@
-"""The programs of a grid as children of this process: their command lines, environment, logs and end."""
+"""The programs of a grid as child processes: their command lines, environment, logs and shutdown."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from gridq.protocol import queue_names
 
 ROUTER_CONCURRENCY = 4
 
-HURRIED = 3.0
-"""Seconds that a child has to end where somebody is in a hurry: it hands back what it runs."""
+HURRY_SECONDS = 3.0
+"""Time that a child gets to stop in a hurry: it hands back what it runs."""
 
-REMINDED = 0.5
-"""Seconds between two signals to it: two at once would be seen as one."""
-_TAKEN = re.compile(r"server|gateway|flower|router\d*")
+SIGNAL_INTERVAL_SECONDS = 0.5
+"""Time between two signals to a child: two at once would count as one."""
+_PART_NAMES = re.compile(r"server|gateway|flower|router\d*")
 
 GATEWAY = "gateway"
 
-LOG_SIZE = 8 * 1024 * 1024
-"""Bytes beyond which a log is put aside when its program starts; one such is kept."""
+MAX_LOG_BYTES = 8 * 1024 * 1024
+"""Size from which a log is moved to `<name>.log.1` when its program starts."""
 
 WORKERS, ROUTERS, FLOWER, SERVER = range(4)
-"""The order in which the parts of a grid end: what workers hand back is still looked after by a router."""
+"""The order in which the parts of a grid stop: routers must still handle what workers hand back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program: its name among its like, its arguments (no shell sees them), environment and log file.
+    """One program: its name, command line (used without a shell), environment and log file.
 
-    `place` says when it ends, `stop_in` how many seconds after SIGTERM it is killed.
+    `stop_order`: WORKERS stop first, SERVER last. `stop_timeout`: seconds after SIGTERM until it is killed.
     """
 
     name: str
     command: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
     log: Path
-    place: int = WORKERS
-    stop_in: float = 10.0
-    _before: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
+    stop_order: int = WORKERS
+    stop_timeout: float = 10.0
+    _log_start: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start it, in a session of its own: Ctrl-C is for the parent alone."""
+        """Start it in its own session, so that Ctrl-C reaches only the parent."""
         self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            if self.log.stat().st_size > LOG_SIZE:
+            if self.log.stat().st_size > MAX_LOG_BYTES:
                 os.replace(self.log, self.log.with_suffix(".log.1"))
         with self.log.open("ab") as log:
-            self._before[0] = log.tell()
+            self._log_start[0] = log.tell()
             return subprocess.Popen(  # noqa: S603 our own programs and arguments
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -67,50 +67,52 @@ class Program:
                 start_new_session=True,
             )
 
-    def last_words(self) -> str:
-        """The last line that it has written to its log since it was started."""
+    def last_log_line(self) -> str:
+        """Return the last line that it has logged since it was started."""
         try:
             with self.log.open("rb") as file:
-                file.seek(max(self._before[0], self.log.stat().st_size - 4096))
+                file.seek(max(self._log_start[0], self.log.stat().st_size - 4096))
                 lines = file.read().decode("utf-8", "replace").strip().splitlines()
         except OSError:
             lines = []
-        return lines[-1].strip() if lines else "it said nothing"
+        return lines[-1].strip() if lines else "it logged nothing"
 
 
-def router(config: Settings, name: str, logs: Path, env: Mapping[str, str]) -> Program:
-    """A router whose Celery name is `name` at this host."""
-    what = ("gridq.app", "-Q", queue_names.ROUTER, "-n", f"{name}@%h", "-c", str(ROUTER_CONCURRENCY))
-    return Program(name, _node(config, *what), env, logs / f"{name}.log", ROUTERS)
+def make_router(config: Settings, name: str, logs: Path, env: Mapping[str, str]) -> Program:
+    """Return a router whose Celery name is `name` at this host."""
+    options = ("gridq.app", "-Q", queue_names.ROUTER, "-n", f"{name}@%h", "-c", str(ROUTER_CONCURRENCY))
+    return Program(name, _worker_command(config, *options), env, logs / f"{name}.log", ROUTERS)
 
 
-def seat(config: Settings, name: str, logs: Path, env: Mapping[str, str], stop_in: float) -> Program:
-    """The worker of this machine's seat `name`. It is called like its seat, unless another part is."""
-    command = _node(config, "workers", "--seat", name)
-    label = f"seat-{name}" if _TAKEN.fullmatch(name) else name
-    return Program(label, command, env, logs / f"{label}.log", WORKERS, stop_in)
+def make_seat_worker(
+    config: Settings, name: str, logs: Path, env: Mapping[str, str], stop_timeout: float
+) -> Program:
+    """Return the worker of this machine's seat `name`. It has the seat's name, unless another part has it."""
+    command = _worker_command(config, "workers", "--seat", name)
+    label = f"seat-{name}" if _PART_NAMES.fullmatch(name) else name
+    return Program(label, command, env, logs / f"{label}.log", WORKERS, stop_timeout)
 
 
-def flower(port: int, logs: Path, env: Mapping[str, str]) -> Program:
-    """Flower on `port` of the loopback interface."""
+def make_flower(port: int, logs: Path, env: Mapping[str, str]) -> Program:
+    """Return Flower on `port` of the loopback interface."""
     command = (sys.executable, "-m", "gridq.cli", "flower", "--port", str(port))
     return Program("flower", command, env, logs / "flower.log", FLOWER)
 
 
-def gateway(port: int, logs: Path, env: Mapping[str, str], stop_in: float) -> Program:
-    """A gateway on `port`. It ends beside the workers: while they finish what they run, it hands the answers
-    on, and lets nobody new in.
+def make_gateway(port: int, logs: Path, env: Mapping[str, str], stop_timeout: float) -> Program:
+    """Return a gateway on `port`. It stops together with the workers: while they finish their stages, it
+    passes the answers on and accepts no new requests.
     """
     command = (sys.executable, "-m", "gridq.cli", "gateway", "--port", str(port))
-    return Program(GATEWAY, command, env, logs / f"{GATEWAY}.log", WORKERS, stop_in)
+    return Program(GATEWAY, command, env, logs / f"{GATEWAY}.log", WORKERS, stop_timeout)
 
 
-def environment(
+def make_environment(
     config: Settings, more: Mapping[str, str] | None = None, *, orphaned: float = parent_watch.GRACE_SECONDS
 ) -> dict[str, str]:
-    """A child's environment: this process's own, the grid that `config` names, and `more`.
+    """Return a child's environment: that of this process, the grid of `config`, and `more`.
 
-    Where this process is killed, the child ends itself, within `orphaned` seconds.
+    If this process is killed, the child ends itself within `orphaned` seconds.
     """
     return {
         **os.environ,
@@ -125,20 +127,20 @@ def environment(
     }
 
 
-def patiently(seconds: float) -> bool:
-    """Wait, and be in no hurry."""
+def sleep(seconds: float) -> bool:
+    """Wait, and report no hurry: the default `pause` of `stop_processes`."""
     time.sleep(seconds)
     return False
 
 
-def end(
+def stop_processes(
     children: Sequence[tuple[subprocess.Popen[bytes], float]],
-    pause: Callable[[float], bool] = patiently,
+    pause: Callable[[float], bool] = sleep,
 ) -> list[subprocess.Popen[bytes]]:
-    """End every child by SIGTERM, each within its seconds; those that had to be killed.
+    """Stop each child by SIGTERM within its seconds. Return those that had to be killed.
 
-    `pause(seconds)` waits; once it gives True, somebody is in a hurry: those left get a second SIGTERM,
-    and HURRIED seconds.
+    `pause(seconds)` waits. Once it returns True, the stop is urgent: those left get another SIGTERM, and
+    HURRY_SECONDS.
     """
     began = time.monotonic()
     left = []
@@ -151,27 +153,29 @@ def end(
     while left:
         for child, until in left:
             if time.monotonic() > until:
-                kill(child)
+                kill_process(child)
                 killed.append(child)
         left = [(child, until) for child, until in left if child.poll() is None]
         if hurry and time.monotonic() > remind_at:
-            remind_at = time.monotonic() + REMINDED
+            remind_at = time.monotonic() + SIGNAL_INTERVAL_SECONDS
             for child, _ in left:
-                child.send_signal(signal.SIGTERM)  # a worker hands back at once; one that is killed does not
+                child.send_signal(
+                    signal.SIGTERM
+                )  # a worker then hands back at once, which a killed one cannot
         if left and pause(0.02) and not hurry:
             hurry = True
-            left = [(child, min(until, time.monotonic() + HURRIED)) for child, until in left]
+            left = [(child, min(until, time.monotonic() + HURRY_SECONDS)) for child, until in left]
     return killed
 
 
-def kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill a child that leads its own session, with what it has started there."""
+def kill_process(child: subprocess.Popen[bytes]) -> None:
+    """Kill a child that leads its own session, with the processes that it started there."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.kill()
     child.wait()
 
 
-def _node(config: Settings, *what: str) -> tuple[str, ...]:
+def _worker_command(config: Settings, *what: str) -> tuple[str, ...]:
     quiet = ("--without-gossip", "--without-mingle", "-l", config.log_level)
     return (sys.executable, "-m", "workers.process.node", *what, *quiet)

@@ -1,4 +1,4 @@
-"""Signals as something to wait for, so that a program's one loop sees them between its own steps."""
+"""Signals to wait for, so that a program's loop handles them between its own steps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from gridq.cli.interrupts import SIGNAL_EXIT_BASE
 
 
 class SignalQueue:
-    """Within it, the signals `numbers` do nothing but end a `wait`, as does the end of a child.
-
-    Only for the main thread.
+    """A context in which the signals `numbers`, and the end of a child, only end a `wait`. Use it in the main
+    thread.
     """
 
-    def __init__(self, *numbers: signal.SignalQueue) -> None:
+    def __init__(self, *numbers: signal.Signals) -> None:
         self.numbers = numbers
 
     def __enter__(self) -> Self:
@@ -40,19 +39,19 @@ class SignalQueue:
         self._write.close()
 
     def wait(self, seconds: float) -> list[int]:
-        """Wait up to `seconds` for a signal or the end of a child; the signals that came."""
+        """Wait up to `seconds` for a signal or the end of a child. Return the signals received."""
         if not select.select([self._read], [], [], seconds)[0]:
             return []
         try:
-            came = self._read.recv(4096)
+            received = self._read.recv(4096)
         except BlockingIOError:
             return []
-        return [number for number in came if number in self.numbers]
+        return [number for number in received if number in self.numbers]
 
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Within it SIGTERM and SIGHUP end the program as an exception, so that what was started is stopped."""
+    """A context in which SIGTERM and SIGHUP raise SystemExit, so that cleanup runs."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(SIGNAL_EXIT_BASE + number)

@@ -1,5 +1,6 @@
-"""What a grid on this machine looks like: read from its server, and as the text that `gridq up` and `gridq
-status` print. No table library: `status` is to be there at once.
+"""The state of a grid as read from its server, and the text that `gridq up` and `gridq status` print.
+
+It uses no table library: loading one would double the time that `gridq status` takes.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def read_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
-    """The server at `url`, the live seats and how many jobs there are, as JSON; `error` in their place where
-    the server does not answer.
+    """Read the server's state, the live seats and the number of jobs, as JSON. If the server does not answer,
+    the result holds `error` instead.
     """
     from redis.exceptions import RedisError
 
@@ -29,12 +30,12 @@ def read_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
     from gridq.store.connection import translate
 
     try:
-        look = client.pipeline(transaction=False)
+        pipe = client.pipeline(transaction=False)
         for section in ("server", "memory", "persistence"):
-            look.info(section)
-        look.zcard(keys("inbox"))
-        look.zcard(keys("deadlines"))
-        server, memory, persistence, queued, all_jobs = look.execute()
+            pipe.info(section)
+        pipe.zcard(keys("inbox"))
+        pipe.zcard(keys("deadlines"))
+        server, memory, persistence, queued, all_jobs = pipe.execute()
         seats = registry.read_live_seats(client, keys, routers=False)
     except (RedisError, OSError) as exc:
         return {"error": str(translate(exc, url))}
@@ -62,15 +63,17 @@ def read_grid(client: Redis, keys: Keys, url: str) -> dict[str, Any]:
 
 
 def format_started(state: dict[str, Any], seconds: float, *, here: bool = True) -> str:
-    """What `gridq up` and `gridq worker` show once all is live; `here`: the terminal's Ctrl-C reaches it."""
+    """Return what `gridq up` and `gridq worker` print once all is live. `here`: Ctrl-C in this terminal stops
+    it.
+    """
     up = state["program"] == "grid"
-    head = "The grid is up" if up else "This machine serves the grid"
+    head = "The grid is up" if up else "This machine's seats are live"
     lines = [f"{head} after {seconds:.1f} s: machine {state['machine']}, home {state['home']}", ""]
-    lines += _parts(state)
-    if up and state["missing"]:  # `gridq worker` has told it as it probed
+    lines += _format_parts(state)
+    if up and state["missing"]:  # `gridq worker` prints it while it probes
         lines += [*(f"Not found  {why}" for why in state["missing"]), ""]
     if "gateway" in state:
-        lines.append(f"Gateway    {state['gateway']['url']}   {_try(state)}")
+        lines.append(f"Gateway    {state['gateway']['url']}   {_format_curl(state)}")
     if "flower" in state:
         flower = state["flower"]
         lines.append(
@@ -78,58 +81,62 @@ def format_started(state: dict[str, Any], seconds: float, *, here: bool = True) 
         )
     lines.append(f"Logs       {state['logs']}")
     if up:
-        lines.append(f"Use it     gridq run GRAPH.json   in any other shell {_that_finds(state['home'])}")
-    lines.append(f"Look       gridq status{', gridq workers' if up else ''}")
+        lines.append(
+            f"Use        gridq run GRAPH.json   in any other shell {_describe_shells(state['home'])}"
+        )
+    lines.append(f"Inspect    gridq status{', gridq workers' if up else ''}")
     pid = state["pid"]
     lines.append(f"Stop       {'Ctrl-C here, or ' if here else ''}{'gridq down' if up else f'kill {pid}'}")
     return "\n".join(lines)
 
 
-def now(state: dict[str, Any]) -> str:
-    """What `gridq status` shows of one running program."""
+def format_program(state: dict[str, Any]) -> str:
+    """Return what `gridq status` prints about a running `gridq up` or `gridq worker`."""
     what = "gridq up" if state["program"] == "grid" else "gridq worker"
     ready = "" if state["ready"] else ", not ready yet"
     since = format_span(time.time() - state["started_at"])
-    lines = [f"{what} runs as process {state['pid']} since {since}{ready}; home {state['home']}", ""]
-    lines += _parts(state)
+    lines = [f"{what}: process {state['pid']}, up {since}{ready}, home {state['home']}", ""]
+    lines += _format_parts(state)
     if "gateway" in state:
-        lines += [f"Gateway {_try(state)}", ""]
+        lines += [f"Gateway {_format_curl(state)}", ""]
     return "\n".join(lines)
 
 
-def grid(state: dict[str, Any], url: str) -> str:
-    """What `gridq status` shows of the grid on a server."""
+def format_grid(state: dict[str, Any], url: str) -> str:
+    """Return what `gridq status` prints about the grid on a server."""
     if "error" in state:
         return f"Server  {state['error']}"
     server, jobs = state["server"], state["jobs"]
-    kept = "kept on disk (AOF)" if server["appendonly"] else "in memory only (no AOF)"
+    persistence = "data on disk (AOF)" if server["appendonly"] else "data in memory only (no AOF)"
     if server["appendonly"] and not server["appendonly_ok"]:
-        kept = "its last write to the disk FAILED"
-    limit = f" of {_size(server['memory_limit'])}" if server["memory_limit"] else ""
-    memory = f"{_size(server['memory'])}{limit} in use"
+        persistence = "the last write to disk FAILED"
+    limit = f" of {_format_size(server['memory_limit'])}" if server["memory_limit"] else ""
+    memory = f"{_format_size(server['memory'])}{limit} used"
+    program = f"{server['name'].capitalize()} {server['version']}"
     lines = [
-        f"Server  {server['name'].capitalize()} {server['version']} at {url}, up {format_span(server['uptime_s'])}, "
-        f"{memory}, {kept}",
+        f"Server  {program} at {url}, up {format_span(server['uptime_s'])}, {memory}, {persistence}",
         f"Jobs    {jobs['queued']} queued, {jobs['running']} running",
     ]
-    rows = [["SEAT", "CONCURRENCY", "STATE", "UP", "QUEUES"]]
+    rows = [["SEAT", "SLOTS", "STATE", "UP", "QUEUES"]]
     for seat in state["seats"]:
         how = f"{seat['state']}: {seat['reason']}" if seat["reason"] else seat["state"]
-        concurrency = f"{seat['busy']}/{seat['concurrency']}"
+        slots = f"{seat['busy']}/{seat['concurrency']}"
         rows.append(
-            [seat["seat"], concurrency, how, format_span(time.time() - seat["since"]), "  ".join(seat["queues"])]
+            [seat["seat"], slots, how, format_span(time.time() - seat["since"]), "  ".join(seat["queues"])]
         )
     if len(rows) > 1:
         return "\n".join([*lines, "", *align_columns(rows)])
-    return "\n".join([*lines, "Seats   none is live"])
+    return "\n".join([*lines, "Seats   none live"])
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of text as lines with aligned columns; the last column is cut at the terminal's width, and in a
-    pipe or a file not at all.
+    """Format rows as lines with aligned columns. The last column is cut at the terminal's width; in a pipe or
+    a file it is not cut.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = max(20, shutil.get_terminal_size((PIPE_COLUMNS, 24)).align_columns - sum(widths[:-1]) - 2 * (len(widths) - 1))
+    room = max(
+        20, shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns - sum(widths[:-1]) - 2 * (len(widths) - 1)
+    )
     lines = []
     for row in rows:
         last = row[-1] if len(row[-1]) <= room else row[-1][: room - 2].rsplit("  ", 1)[0] + " …"
@@ -138,29 +145,31 @@ def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _try(state: dict[str, Any]) -> str:
-    """A command that shows that the gateway answers. Where the grid asks for keys, it says so itself."""
+def _format_curl(state: dict[str, Any]) -> str:
+    """Return a command that shows whether the gateway answers. If the grid has API keys, the answer
+    says so.
+    """
     return f"curl {state['gateway']['url']}/v1/models"
 
 
-def _that_finds(home: str) -> str:
-    """Which shell finds the grid of `home` without another setting."""
+def _describe_shells(home: str) -> str:
+    """Describe the shells in which `gridq` finds the grid of `home`."""
     if Path(home) == Path.home() / ".gridq":
         return "of this user"
     return f"with GRIDQ_HOME={shlex.quote(home)}"
 
 
-def _parts(state: dict[str, Any]) -> list[str]:
-    rows = [["PART", "PID", "STATE", "UP", "RESTARTS", "WHERE"]]
+def _format_parts(state: dict[str, Any]) -> list[str]:
+    rows = [["PART", "PID", "STATE", "UP", "RESTARTS", "DESCRIPTION"]]
     for part in state["parts"]:
         up = format_span(time.time() - part["started_at"]) if part["started_at"] else "-"
         pid = str(part["pid"] or "-")
-        where = part["reason"] or part["about"]
-        rows.append([part["name"], pid, part["state"], up, str(part["restarts"]), where])
+        description = part["reason"] or part["about"]
+        rows.append([part["name"], pid, part["state"], up, str(part["restarts"]), description])
     return [*align_columns(rows), ""]
 
 
-def _size(count: int) -> str:
+def _format_size(count: int) -> str:
     value = float(count)
     for unit in ("B", "KB", "MB"):
         if value < 1024:

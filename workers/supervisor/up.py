@@ -27,7 +27,13 @@ from workers.machine.run_records import make_already_running_error
 from workers.supervisor import programs
 from workers.supervisor.control_socket import query
 from workers.supervisor.deployment import DRAIN_MARGIN_SECONDS, Deployment
-from workers.supervisor.embedded_server import EmbeddedServer, free_port, is_free, load_server, save_access
+from workers.supervisor.embedded_server import (
+    EmbeddedServer,
+    find_free_port,
+    is_port_free,
+    load_server,
+    save_access,
+)
 
 SERVER_START_SECONDS = 120.0
 """Time in which the server must answer. While it reads its data, it answers that it does."""
@@ -80,8 +86,9 @@ def run(
 ) -> None:
     """Start everything, call `on_ready` with the status once it is live, keep it running until a signal.
 
-    The server is the one that GRIDQ_BROKER_URL or the machine's configuration names. If neither does, an embedded
-    server is started, with its data in `<home>/server`. AlreadyRunning: another `gridq up` runs in this home.
+    The server is the one that GRIDQ_BROKER_URL or the machine's configuration names. If neither does, an
+    embedded server is started, with its data in `<home>/server`. AlreadyRunning: another `gridq up` runs in
+    this home.
     """
     with Deployment(config, GRID, report) as grid:
         report(f"Starting the grid of {config.home}")
@@ -127,7 +134,8 @@ def _start_server(grid: Deployment) -> None:
         grid.configure(config.model_copy(update={"broker_url": SecretStr(server.url)}))
         grid.details["broker_url"] = server.url
         grid.add(
-            ServerPart(server, grid.report, grid.is_stopping), f"{safe_url(server.url)}, data in {server.folder}"
+            ServerPart(server, grid.report, grid.is_stopping),
+            f"{safe_url(server.url)}, data in {server.folder}",
         )
 
 
@@ -140,7 +148,7 @@ def _start_gateway(grid: Deployment) -> None:
             f"gateway: listening at {options.host} needs an API key; create one: gridq keys create"
         )
         return
-    port = options.port if options.port and is_free(options.port) else free_port()
+    port = options.port if options.port and is_port_free(options.port) else find_free_port()
     scheme = "http" if options.certfile is None else "https"
     anywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 what stands for all addresses is none itself
     host = anywhere.get(options.host) or (f"[{options.host}]" if ":" in options.host else options.host)
@@ -160,7 +168,7 @@ def _has_api_keys(grid: Deployment) -> bool:
 
 
 def _start_flower(grid: Deployment) -> None:
-    port = flower_login.PORT if is_free(flower_login.PORT) else free_port()
+    port = flower_login.PORT if is_port_free(flower_login.PORT) else find_free_port()
     url = f"http://127.0.0.1:{port}"
     password = str(flower_login.get_password_file(grid.config))
     grid.details["flower"] = {"url": url, "port": port, "user": flower_login.USER, "password_file": password}

@@ -26,16 +26,16 @@ def run(
     on_found: Callable[[ProbeResult], None],
     on_ready: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Serve the seats called `names`, or all, until a signal. SIGINT and SIGTERM drain and stop, SIGHUP reloads the
-    settings and the seats file.
+    """Serve the seats called `names`, or all, until a signal. SIGINT and SIGTERM drain and stop, SIGHUP
+    reloads the settings and the seats file.
 
     `on_found` gets the result of the probes, `on_ready` the status once all seats are live. AlreadyRunning: a
     `gridq worker` or `gridq up` runs in this home. BrokerError: the server cannot be used.
     """
     if is_locked(config.home, GRID):
         raise make_already_running_error(config.home, GRID)
-    with connect(config.broker_url.get_secret_value(), name="gridq-worker", retry=False) as look:
-        await_server(look, report)
+    with connect(config.broker_url.get_secret_value(), name="gridq-worker", retry=False) as client:
+        await_server(client, report)
     with Deployment(config, WORKER, report) as machine:
         seats = probe_machine(config, profile.load_profiles(config.profiles))
         on_found(seats)
@@ -73,7 +73,11 @@ def reload_seats(machine: Deployment, names: Sequence[str]) -> None:
         if seat.name not in wanted:
             machine.supervisor.remove(part)
             done["stopped"].append(seat.name)
-        elif restart_all or _differ(seat, wanted[seat.name]) or machine.supervisor.children[part].gave_up_reason:
+        elif (
+            restart_all
+            or _differ(seat, wanted[seat.name])
+            or machine.supervisor.children[part].gave_up_reason
+        ):
             machine.replace_seat(wanted[seat.name])
             done["restarted"].append(seat.name)
     served = {seat.name for seat in machine.seats().values()}
@@ -81,7 +85,7 @@ def reload_seats(machine: Deployment, names: Sequence[str]) -> None:
         machine.replace_seat(wanted[name])  # it may still be stopping
         done["started"].append(name)
     machine.write_record()
-    changes = [f"{what} {', '.join(sorted(names))}" for what, names in done.items() if names]
+    changes = [f"{what} {', '.join(sorted(which))}" for what, which in done.items() if which]
     machine.report(f"Reloaded: {'; '.join(changes) or 'nothing has changed'}")
 
 

@@ -12,7 +12,7 @@ from workers.supervisor import programs
 
 
 def part(folder: Path, name: str, sort: str) -> Part:
-    program = programs.seat(Settings(home=folder), name, folder, {}, 1.0)
+    program = programs.make_seat_worker(Settings(home=folder), name, folder, {}, 1.0)
     return Part(name, sort, "m", program, Proxy(("127.0.0.1", 1)), name)
 
 

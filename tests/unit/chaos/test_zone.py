@@ -16,11 +16,11 @@ from tests.chaos import zone
 SHOW = """
 import json, sys
 from zoneinfo import ZoneInfo
-from gridq.protocol.calendar import calendar
+from gridq.protocol.calendar import compute_calendar
 from gridq.config.settings import Settings
 ZoneInfo("UTC"), ZoneInfo("Europe/Berlin")
 at = int(sys.argv[1])
-turns = calendar(Settings().timezone, at)
+turns = compute_calendar(Settings().timezone, at)
 near = [[turn for turn in turns[each] if abs(turn - at) < 43_000_000] for each in ("day", "month")]
 print(json.dumps(near))
 """

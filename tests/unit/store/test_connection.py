@@ -33,7 +33,7 @@ from gridq.store.connection import (
 )
 from gridq.store.retrying import Patient
 from tests.chaos.proxy import Proxy
-from workers.supervisor.embedded_server import EmbeddedServer, free_port
+from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 
 
 class _Variant(EmbeddedServer):

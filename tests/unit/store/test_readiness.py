@@ -14,7 +14,7 @@ from gridq.store import readiness
 from gridq.store.connection import connect
 from gridq.store.readiness import await_server
 from tests.fakes.slow_server import SlowServer
-from workers.supervisor.embedded_server import EmbeddedServer, free_port
+from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_one_that_dies_meanwhile_is_waited_for_but_not_for_ever(
 
 
 def test_one_that_is_away_is_waited_for_where_that_is_asked_for(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path, port=free_port())
+    server = EmbeddedServer(tmp_path, port=find_free_port())
     told = []
 
     def tell(line: str) -> None:

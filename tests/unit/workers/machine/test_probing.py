@@ -107,7 +107,7 @@ class Bench(Asked):
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kinds that are asked, of two profiles called like their kinds."""
     both = {"bench": Bench, "other": Other}
-    monkeypatch.setattr(probing, "load", lambda names: {name: both[name]() for name in names})
+    monkeypatch.setattr(probing, "load_profiles", lambda names: {name: both[name]() for name in names})
     Asked.probes.clear()
     return Asked.probes
 

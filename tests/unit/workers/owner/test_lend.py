@@ -137,7 +137,7 @@ def test_a_share_of_the_budget_is_lent_to_the_micro_dollar(tmp_path: Path) -> No
     ]
     seats = found(tmp_path, "[bench]\nbudget = 0.000001\nlend = { share = 0.6 }\n")
     assert seats.missing == [
-        "bench: bench is not lent: lend.share leaves nothing of its money a month: $0.000001"
+        "bench: bench is not lent: lend.share lends nothing of its money a month: $0.000001"
     ]
 
 

@@ -47,7 +47,7 @@ def test_without_an_app_it_says_how_it_is_called() -> None:
 
 
 def test_what_other_subcommands_need_is_not_loaded(tmp_path: Path) -> None:
-    program = programs.seat(Settings(home=tmp_path), "cpu", tmp_path, {}, 1.0)
+    program = programs.make_seat_worker(Settings(home=tmp_path), "cpu", tmp_path, {}, 1.0)
     assert program.command[1:3] == ("-m", "workers.process.node")
     done = ran("-c", LOADED, *program.command[3:], env={**os.environ, "GRIDQ_LEASE_MS": "soon"})
     assert done.returncode == 2, done.stderr

@@ -13,7 +13,7 @@ import pytest
 
 from tests.waiting import wait_for
 from workers.supervisor import programs
-from workers.supervisor.children import MAX_EXITS, EXIT_WINDOW_SECONDS, Supervisor
+from workers.supervisor.children import EXIT_WINDOW_SECONDS, MAX_EXITS, Supervisor
 from workers.supervisor.programs import Program
 
 SLEEP = "import time; time.sleep(600)"
@@ -55,7 +55,7 @@ class World:
         self.lost: list[tuple[str, int]] = []
         self.supervisor = Supervisor(
             self.said.append,
-            lost=lambda part, pid, died: self.lost.append((part.name, pid)),
+            on_exit=lambda part, pid, died: self.lost.append((part.name, pid)),
             clock=self.clock,
         )
 
@@ -69,7 +69,7 @@ class World:
         return found
 
     def until_noticed(self) -> None:
-        wait_for(self.supervisor.look)
+        wait_for(self.supervisor.check)
 
 
 @pytest.fixture
@@ -88,12 +88,12 @@ def test_what_dies_is_started_again_after_a_pause_that_doubles(world: World) -> 
         assert world.lost[-1] == ("a", pid)
         assert world.supervisor.children["a"].state == "restarting"
         world.clock.now += pause - 0.01
-        assert not world.supervisor.look()
+        assert not world.supervisor.check()
         world.clock.now += 0.02
-        assert world.supervisor.look()
+        assert world.supervisor.check()
         assert world.process("a").pid != pid
     assert world.supervisor.children["a"].restarts == 3
-    assert world.said[0] == "a was ended by signal 9: it said nothing; it is started again in 0.5 s"
+    assert world.said[0] == "a was killed by signal 9: it logged nothing; restarting in 0.5 s"
 
 
 def test_what_dies_too_often_is_given_up_and_the_rest_goes_on(world: World) -> None:
@@ -103,13 +103,13 @@ def test_what_dies_too_often_is_given_up_and_the_rest_goes_on(world: World) -> N
     for _ in range(MAX_EXITS - 1):
         world.until_noticed()
         world.clock.now += 10
-        world.supervisor.look()
+        world.supervisor.check()
     world.until_noticed()
     child = world.supervisor.children["bad"]
     assert (child.state, child.restarts) == ("given up", MAX_EXITS - 1)
-    assert "ended with code 2: no such model" in child.given_up
+    assert "ended with code 2: no such model" in child.gave_up_reason
     world.clock.now += 1000
-    assert not world.supervisor.look()
+    assert not world.supervisor.check()
     assert world.process("good").pid == good
 
 
@@ -118,8 +118,8 @@ def test_deaths_far_apart_never_add_up(world: World) -> None:
     for _ in range(MAX_EXITS + 3):
         world.until_noticed()
         world.clock.now += EXIT_WINDOW_SECONDS + 1
-        world.supervisor.look()
-    assert not world.supervisor.children["a"].given_up
+        world.supervisor.check()
+    assert not world.supervisor.children["a"].gave_up_reason
 
 
 def test_a_part_that_cannot_even_be_started_is_tried_again(world: World) -> None:
@@ -142,23 +142,23 @@ def test_one_that_is_replaced_ends_first_and_counts_no_restart(world: World) -> 
 
 
 def test_one_that_is_removed_and_does_not_end_is_killed(world: World) -> None:
-    world.supervisor.add(world.program("a", STUBBORN, stop_in=5.0))
+    world.supervisor.add(world.program("a", STUBBORN, stop_timeout=5.0))
     wait_for((world.folder / "a.log").read_text)
     pid = world.process("a").pid
     world.supervisor.remove("a")
-    assert not world.supervisor.look()
+    assert not world.supervisor.check()
     world.clock.now += 6
-    assert world.supervisor.look()
+    assert world.supervisor.check()
     assert world.lost == [("a", pid)]
-    assert world.said == ["a did not end within 5 s and was killed"]
+    assert world.said == ["a did not stop within 5 s and was killed"]
     world.until_noticed()
     assert world.supervisor.children == {}
 
 
 def test_the_end_goes_from_place_to_place(world: World) -> None:
     order = world.folder / "order"
-    for name, place in (("server", 3), ("router", 1), ("worker", 0), ("flower", 2)):
-        world.supervisor.add(world.program(name, ORDERLY.format(name, order), place=place))
+    for name, stop_order in (("server", 3), ("router", 1), ("worker", 0), ("flower", 2)):
+        world.supervisor.add(world.program(name, ORDERLY.format(name, order), stop_order=stop_order))
     for name in world.supervisor.children:
         wait_for((world.folder / f"{name}.log").read_text)
     assert world.supervisor.stop() == []
@@ -166,7 +166,7 @@ def test_the_end_goes_from_place_to_place(world: World) -> None:
 
 
 def test_somebody_in_a_hurry_does_not_wait_for_a_worker(world: World) -> None:
-    world.supervisor.add(world.program("a", STUBBORN, stop_in=300.0))
+    world.supervisor.add(world.program("a", STUBBORN, stop_timeout=300.0))
     pid = world.process("a").pid
     wait_for((world.folder / "a.log").read_text)
     assert world.supervisor.stop(lambda seconds: True) == ["a"]
@@ -177,7 +177,7 @@ def test_killing_takes_what_the_child_has_started_with_it(tmp_path: Path) -> Non
     log = tmp_path / "a.log"
     child = Program("a", (sys.executable, "-c", PARENT), dict(os.environ), log).start()
     grandchild = int(wait_for(log.read_text))
-    programs.kill(child)
+    programs.kill_process(child)
 
     def gone() -> bool:
         try:
@@ -192,13 +192,13 @@ def test_last_words_are_of_the_last_start(tmp_path: Path) -> None:
     program = Program("a", (sys.executable, "-c", ""), dict(os.environ), tmp_path / "a.log")
     program.log.write_text("an old error\n")
     program.start().wait()
-    assert program.last_words() == "it said nothing"
+    assert program.last_log_line() == "it logged nothing"
 
 
 def test_a_log_that_has_grown_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "LOG_SIZE", 10)
+    monkeypatch.setattr(programs, "MAX_LOG_BYTES", 10)
     program = Program("a", (sys.executable, "-c", "print('x' * 20)"), dict(os.environ), tmp_path / "a.log")
     for _ in range(3):
         program.start().wait()
-    assert program.last_words() == "x" * 20
+    assert program.last_log_line() == "x" * 20
     assert (tmp_path / "a.log.1").read_text() == "x" * 20 + "\n"

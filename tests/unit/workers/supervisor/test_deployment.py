@@ -80,7 +80,12 @@ def test_a_signal_ends_gridq_up_while_its_server_reads_its_data(
         said.append(line)
         threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGTERM]).start()
 
-    up.run(Settings(home=tmp_path / "home"), up.UpOptions(), report=report, on_ready=lambda state: pytest.fail("ready"))
+    up.run(
+        Settings(home=tmp_path / "home"),
+        up.UpOptions(),
+        report=report,
+        on_ready=lambda state: pytest.fail("ready"),
+    )
     assert said == [f"Starting the grid of {tmp_path / 'home'}"]
     assert not is_locked(tmp_path / "home", GRID)
     assert not [line for line in processes(tmp_path) if "sleep" in line]

@@ -22,11 +22,11 @@ from workers.supervisor.embedded_server import ACCESS, EmbeddedServer, load_serv
 PARENT = """
 import sys, time
 from pathlib import Path
-from workers.supervisor.embedded_server import EmbeddedServer, free_port, find_server
+from workers.supervisor.embedded_server import EmbeddedServer, find_free_port, find_server_program
 server = EmbeddedServer()
 server._open_folder()
-server.port = free_port()
-server._spawn(find_server(), sys.argv[1])
+server.port = find_free_port()
+server._spawn(find_server_program(), sys.argv[1])
 assert server._answers(10)
 print(server.pid, server.folder, flush=True)
 time.sleep(60)
@@ -172,16 +172,16 @@ def test_it_starts_though_its_data_take_longer_to_read_than_it_may_be_silent(tmp
         told = []
         over = time.monotonic() + 3.0
 
-        def tell(line: str) -> None:
+        def report(line: str) -> None:
             told.append(line)
             wait_for(lambda: time.monotonic() > over)
             server.hurry()
 
-        server.start(timeout=3.0, tell=tell)
+        server.start(timeout=3.0, report=report)
         assert len(told) == 1
         assert told[0].startswith("The server reads its data, ")
         server.kill()
         asked: list[str] = []
         with pytest.raises(BrokerUnreachable):
-            server.start(cancelled=lambda: bool(asked), tell=asked.append)
+            server.start(cancelled=lambda: bool(asked), report=asked.append)
         assert server.pid is None

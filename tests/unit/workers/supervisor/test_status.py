@@ -11,8 +11,8 @@ import pytest
 
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
-from workers.supervisor.embedded_server import free_port
-from workers.supervisor.status import align_columns, read_grid, format_started
+from workers.supervisor.embedded_server import find_free_port
+from workers.supervisor.status import align_columns, format_started, read_grid
 
 
 def state(program: str, home: Path) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_gridq_worker_does_not_repeat_what_was_not_found(tmp_path: Path) -> None
 
 
 def test_a_server_that_is_away_is_named_by_its_own_address() -> None:
-    port = free_port()
+    port = find_free_port()
     url = f"redis://:hidden@127.0.0.1:{port}/0"
     with connect(url, retry=False) as client:
         error = read_grid(client, Keys("t:"), url)["error"]
