@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import gridq
 from gridq import cli
-from gridq.cli.commands.explain import examine
+from gridq.cli.commands.explain import explain_graph
 from gridq.client import Client
 from gridq.config.settings import Settings
 from gridq.errors import (
@@ -114,7 +114,7 @@ def test_both_doors_refuse_with_the_same_reason(grid: Grid) -> None:
     file = grid.file.with_name("refused.json")
     file.write_text(json.dumps(refused))
     report = command("explain", str(file), "--agent", "ann")
-    assert report["refusal"]["told"] == str(direct.value)
+    assert report["refusal"]["text"] == str(direct.value)
     assert (report["agent"], report["refusal"]["code"]) == ("ann", "quota.agent_money")
     assert report["refusal"]["details"].items() <= direct.value.details.items()
     shown = CliRunner().invoke(cli.app, ["explain", str(file), "--agent", "ann"]).stdout
@@ -192,7 +192,7 @@ def test_the_agent_is_the_key_s_and_no_key_is_to_be_seen(grid: Grid, monkeypatch
             broker_url=grid.client.url, prefix=there.prefix, profiles=(BENCH,), stages_dir=there.stages_dir
         )
         own = Client(config=config)
-        report = examine(own, json.dumps(graph(0)), config)
+        report = explain_graph(own, json.dumps(graph(0)), config)
         assert (report["agent"], report["refusal"]) == ("eve", None)
         own.run(graph(0), {}, 20)
         assert account("eve", "jobs")["used"] == 3

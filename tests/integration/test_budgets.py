@@ -118,7 +118,7 @@ def test_slots_side_by_side_never_overdraw(desk: Desk) -> None:
     wait_for(lambda: desk.seat.busy == 3)
     [step] = explained(desk)
     assert step["seats"] == []
-    assert "m.llm has $0.00" in step["nobody"]
+    assert "m.llm has $0.00" in step["no_seat_reason"]
     assert step["tokens"] > 100
     with pytest.raises(WaitTimeout):
         desk.grid.client.result(jobs[-1], 0.5)
@@ -127,7 +127,7 @@ def test_slots_side_by_side_never_overdraw(desk: Desk) -> None:
     assert held.used == 0
     assert 3_000 < held.reserved <= 3_100
     waits = desk.grid.client.waits_for(jobs[-1])
-    assert "a budget does not suffice: m.llm has $0.00" in waits
+    assert "a budget has too little left: m.llm has $0.00" in waits
     assert "left of $0.0031 a day" in waits
     desk.api.go_on.set()
     wait_for(lambda: desk.meter("own", "money/day").remaining < 0 or not desk.seat.busy)

@@ -154,7 +154,7 @@ def test_a_failed_job_is_code_1_and_names_stage_and_worker(shell: Shell) -> None
 def test_a_watched_job_that_fails_is_named(shell: Shell, client: Client) -> None:
     done = shell("run", shell.graph(stage("bench_fail")), "--watch")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == f"All of it: gridq job {client.jobs(1)[0].job}"
+    assert done.stderr.splitlines()[-1] == f"Details: gridq job {client.jobs(1)[0].job}"
 
 
 def test_a_failed_job_as_json(shell: Shell) -> None:
@@ -296,7 +296,7 @@ def test_workers_lists_the_live_seats(shell: Shell) -> None:
     done = shell("workers")
     assert done.returncode == 0
     header, _, *rows = done.stdout.splitlines()
-    assert header.split() == ["seat", "kind", "concurrency", "queues", "state", "since"]
+    assert header.split() == ["seat", "kind", "slots", "queues", "state", "uptime"]
     seats = [row.split()[:3] for row in rows]
     assert [(kind, concurrency) for _, kind, concurrency in seats] == [("bench", "0/2"), ("local", "0/4")]
     assert max(map(len, done.stdout.splitlines())) <= 80

@@ -67,7 +67,7 @@ def test_a_job_that_waits_says_what_for_and_can_be_cancelled(shell: Shell, clien
     (queue,) = [each for each in told(shell, "queues") if each["queue"] == "bench:rare"]
     assert (queue["pending"]["interactive"], queue["seats"]) == (2, [])
     seen = shell("queues")
-    assert "bench:rare has work and nobody who takes it" in seen.stderr
+    assert "bench:rare has waiting stages but no live seat" in seen.stderr
     assert max(map(len, seen.stdout.splitlines())) <= 80
     done = shell("cancel", *jobs)
     assert (done.returncode, done.stdout) == (0, "".join(f"{job}  cancelled\n" for job in jobs))
@@ -128,10 +128,10 @@ def test_explain_tells_each_step_and_who_could_run_it(shell: Shell) -> None:
     assert first["seats"][0].endswith(".bench")
     assert pure["queue"] == "gridq:pure"
     assert last["seats"] == []
-    assert last["nobody"] == "the live seats of bench serve bench:any"
+    assert last["no_seat_reason"] == "the live seats of bench serve bench:any"
     done = shell("explain", graph)
     assert done.returncode == 0
-    assert "Nobody could run bench:rare now (step 2): the live seats of bench" in done.stdout
+    assert "No seat can run bench:rare now (step 2): the live seats of bench" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines() if "─" in line) <= 80
 
 
@@ -151,7 +151,7 @@ def test_a_drained_seat_takes_nothing_until_it_is_put_back(shell: Shell, client:
     wait_for(lambda: [seat for seat in client.workers() if seat.busy])
     done = shell("drain", "bench")
     assert done.returncode == 0
-    assert "takes nothing more until: gridq drain " in done.stdout
+    assert "takes no more work until: gridq drain " in done.stdout
     try:
         assert client.result(running, 20) is not None  # what runs goes on
         (seat,) = [seat for seat in client.workers() if seat.kind == "bench"]

@@ -129,14 +129,14 @@ def test_what_is_foretold_is_of_the_queue_where_it_would_stand(grid: LocalGrid) 
 def test_explain_says_at_which_queue_and_who(grid: LocalGrid) -> None:
     with BrokerClient(grid.config.broker_url.get_secret_value(), config=grid.config) as client:
         [step] = explain_graph(client, json.dumps(graph(slug=("rare", "two"))), grid.config)["steps"]
-        assert (step["queue"], step["links"], step["seats"]) == (
+        assert (step["queue"], step["queues"], step["seats"]) == (
             "bench:two",
             ["bench:rare", "bench:two"],
             ["m.two"],
         )
         [step] = explain_graph(client, json.dumps(graph(slug=("rare", "rarer"))), grid.config)["steps"]
     assert (step["queue"], step["seats"]) == ("bench:rare", [])
-    assert step["nobody"].count("bench serve") == 1  # what is true of both is told once
+    assert step["no_seat_reason"].count("bench serve") == 1  # what is true of both is told once
 
 
 def test_what_is_no_list_of_capabilities_is_refused(grid: LocalGrid) -> None:

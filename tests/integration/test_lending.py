@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gridq.cli.commands.explain import examine
+from gridq.cli.commands.explain import explain_graph
 from gridq.client import Client
 from gridq.config.settings import Settings
 from gridq.errors import NoLiveSeat
@@ -45,7 +45,7 @@ def test_who_may_not_is_refused_with_the_reason_and_who_may_is_served(grid: Loca
         NoLiveSeat, match="No live seat of bench:any is lent to the agent 'default'"
     ) as caught:
         client.submit(ECHO, 1)
-    assert caught.value.reason == "m.bench is lent to ci, team:research alone"
+    assert caught.value.reason == "m.bench is lent only to ci, team:research"
     assert caught.value.path == "agent"  # so that a gateway does not hold it: nobody need come
     assert client.run(ECHO, 2, agent="ci", timeout=20) == 2
     with pytest.raises(NoLiveSeat, match=r"The seat m\.bench is not lent to the agent 'default'"):
@@ -60,7 +60,7 @@ def test_who_waits_is_told_for_what_and_is_served_where_another_seat_joins(
 ) -> None:
     client: Client = grid.client
     job = client.submit(ECHO, 4, wait_for_seat=True)
-    assert client.waits_for(job).endswith("to run bench_echo: m.bench is lent to ci, team:research alone")
+    assert client.waits_for(job).endswith("to run bench_echo: m.bench is lent only to ci, team:research")
     assert client.run(ECHO, 5, agent="ci", timeout=20) == 5
     with LocalGrid(connect(grid_env.url), grid.config, {"m.other": ["bench:any"]}):
         assert client.result(job, 20) == 4
@@ -77,12 +77,12 @@ def test_a_team_may_by_its_limits(grid: LocalGrid) -> None:
     for agent, able, why in (
         ("ann", ["m.bench"], ""),
         ("ci", ["m.bench"], ""),
-        ("bob", [], "m.bench: it is lent to ci, team:research alone"),
-        (None, [], "m.bench: it is lent to ci, team:research alone"),
+        ("bob", [], "m.bench: it is lent only to ci, team:research"),
+        (None, [], "m.bench: it is lent only to ci, team:research"),
     ):
-        report = examine(grid.client, json.dumps(ECHO), grid.config, agent)
+        report = explain_graph(grid.client, json.dumps(ECHO), grid.config, agent)
         (step,) = report["steps"]
-        assert (step["seats"], step["nobody"]) == (able, why)
+        assert (step["seats"], step["no_seat_reason"]) == (able, why)
         assert report["team"] == ("research" if agent == "ann" else None)
     with pytest.raises(NoLiveSeat):
         grid.client.submit(ECHO, 1, agent="bob")
@@ -90,9 +90,9 @@ def test_a_team_may_by_its_limits(grid: LocalGrid) -> None:
 
 
 def test_a_seat_says_whom_it_is_lent_to_as_long_as_it_is_live(grid: LocalGrid) -> None:
-    live = registry.live_seats(grid.scripts.client, grid.scripts.keys)
-    assert [seat.lent_to("ci") for seat in live] == [True]
-    assert not live[0].lent_to("bob")
-    assert live[0].lent_to("bob", "research")
-    assert not live[0].lent_to("research")
+    live = registry.read_live_seats(grid.scripts.client, grid.scripts.keys)
+    assert [seat.is_lent_to("ci") for seat in live] == [True]
+    assert not live[0].is_lent_to("bob")
+    assert live[0].is_lent_to("bob", "research")
+    assert not live[0].is_lent_to("research")
     wait_for(lambda: grid.scripts.client.exists(grid.scripts.keys("lent_seats")))

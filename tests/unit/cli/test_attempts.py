@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridq.cli.commands.jobs import error_lines, tries
+from gridq.cli.commands.jobs import format_attempts, format_error
 from gridq.views.jobs import StageView
 
 
@@ -21,12 +21,12 @@ from gridq.views.jobs import StageView
 def test_attempts_are_told_apart(counts: tuple[int, int, int, int], told: str) -> None:
     attempts, failures, losses, deaths = counts
     stage = StageView("root", "s", "q", attempts=attempts, failures=failures, losses=losses, deaths=deaths)
-    assert tries(stage) == told
+    assert format_attempts(stage) == told
 
 
 def test_an_error_says_after_how_many() -> None:
     details = {"attempts": 4, "failures": 3, "losses": 1, "deaths": "many", "dropped_by": "ann@desk"}
-    lines = error_lines({"code": "stage.failed", "message": "no", "details": details})
+    lines = format_error({"code": "stage.failed", "message": "no", "details": details})
     assert lines == [
         "error     stage.failed: no",
         "by        ann@desk",

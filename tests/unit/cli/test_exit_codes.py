@@ -9,7 +9,14 @@ import typer
 from typer.testing import CliRunner
 
 from gridq import errors
-from gridq.cli.exit_codes import EXITS, Commands, Debug, code_of, job_errors, one_line
+from gridq.cli.exit_codes import (
+    EPILOG,
+    CommandGroup,
+    DebugOption,
+    exit_on_job_error,
+    get_exit_code,
+    to_one_line,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,24 +34,24 @@ from gridq.cli.exit_codes import EXITS, Commands, Debug, code_of, job_errors, on
     ],
 )
 def test_each_error_has_its_code(error: errors.GridError, code: int) -> None:
-    assert code_of(error) == code
-    assert f"{code} " in EXITS
+    assert get_exit_code(error) == code
+    assert f"{code} " in EPILOG
 
 
 def test_an_error_is_one_line_without_control_characters() -> None:
-    assert one_line("a\n  b\x1b[31mc\td\x9b") == "a b [31mc d "
-    assert one_line("grün …") == "grün …"
+    assert to_one_line("a\n  b\x1b[31mc\td\x9b") == "a b [31mc d "
+    assert to_one_line("grün …") == "grün …"
 
 
 def program(error: BaseException) -> typer.Typer:
-    app = typer.Typer(cls=Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, pretty_exceptions_enable=False)
 
     @app.callback()
-    def root(debug: Debug = False) -> None:
+    def root(debug: DebugOption = False) -> None:
         """The group."""
 
     @app.command()
-    def fail(debug: Debug = False) -> None:
+    def fail(debug: DebugOption = False) -> None:
         raise error
 
     return app
@@ -69,7 +76,7 @@ def test_ctrl_c_is_130() -> None:
 
 def test_the_error_that_ended_a_job_is_told_and_exits_with_1(capsys: Any) -> None:
     seen: list[errors.GridError] = []
-    with pytest.raises(typer.Exit) as caught, job_errors(seen.append):
+    with pytest.raises(typer.Exit) as caught, exit_on_job_error(seen.append):
         # An error of the graph as well: it came from the grid, where the graph had been accepted.
         raise errors.TypeMismatch("no")
     assert caught.value.exit_code == 1
@@ -79,5 +86,5 @@ def test_the_error_that_ended_a_job_is_told_and_exits_with_1(capsys: Any) -> Non
 
 @pytest.mark.parametrize("error", [errors.WaitTimeout("late"), errors.BrokerUnreachable("away")])
 def test_what_stops_only_the_waiting_passes(error: errors.GridError) -> None:
-    with pytest.raises(type(error)), job_errors():
+    with pytest.raises(type(error)), exit_on_job_error():
         raise error

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gridq.cli.inputs import read_graph, read_input, seconds_of, with_stages
+from gridq.cli.inputs import apply_stages_option, parse_seconds, read_graph, read_input
 from gridq.config.settings import Settings
 from gridq.errors import ConfigError, InvalidJson
 
@@ -89,19 +89,19 @@ def test_a_graph_comes_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_folder_of_stages_must_be_one(tmp_path: Path) -> None:
     config = Settings(home=tmp_path)
-    assert with_stages(config, None) is config
-    assert with_stages(config, tmp_path).stages_dir == tmp_path
+    assert apply_stages_option(config, None) is config
+    assert apply_stages_option(config, tmp_path).stages_dir == tmp_path
     with pytest.raises(ConfigError) as caught:
-        with_stages(config, tmp_path / "none")
+        apply_stages_option(config, tmp_path / "none")
     assert caught.value.path == "--stages"
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("1h", 3600), ("1.5 d", 129_600)])
 def test_a_time(text: str, seconds: float) -> None:
-    assert seconds_of(text, "--ttl", 1, 30 * 86_400) == seconds
+    assert parse_seconds(text, "--ttl", 1, 30 * 86_400) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "0", "-1h", "1w", "31d", "nan"])
 def test_no_time(text: str) -> None:
     with pytest.raises(ConfigError):
-        seconds_of(text, "--ttl", 1, 30 * 86_400)
+        parse_seconds(text, "--ttl", 1, 30 * 86_400)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gridq.cli.commands.workers import full_table, seats_table, shared_table, state_of
+from gridq.cli.commands.workers import format_state, make_full_table, make_seats_table, make_shared_table
 from gridq.cli.output import (
     format_duration,
     format_local_time,
@@ -80,8 +80,8 @@ def test_seats_fit_a_narrow_terminal() -> None:
         started_at=time.time() - 7300,
     )
     for table, parts in (
-        (seats_table, ("2/4", "2 h", "llm:any", "[2]")),
-        (full_table, ("2/4", "$1.50", "$2.00", "[2]", "free_mb 512")),
+        (make_seats_table, ("2/4", "2 h", "llm:any", "[2]")),
+        (make_full_table, ("2/4", "$1.50", "$2.00", "[2]", "free_mb 512")),
     ):
         screen = Console(file=io.StringIO(), width=80, markup=False)
         screen.print(table([seat]))
@@ -92,13 +92,13 @@ def test_seats_fit_a_narrow_terminal() -> None:
     flat = seat.model_copy(update={"meters": []})
     flat = flat.model_copy(update={"capability": {"billing": "subscription"}})
     screen = Console(file=io.StringIO(), width=80)
-    screen.print(full_table([flat]))
+    screen.print(make_full_table([flat]))
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "subscription" in text
     assert "$" not in text
-    assert state_of(seat) == "degraded: the engine does not answer [2]"
+    assert format_state(seat) == "degraded: the engine does not answer [2]"
     since = seat.model_copy(update={"since": seat.started_at, "until": time.time() + 60})
-    assert state_of(since).startswith(
+    assert format_state(since).startswith(
         f"degraded since {format_local_time(since.since)} until {format_local_time(since.until or 0)}: "
     )
 
@@ -116,11 +116,11 @@ def test_what_seats_share_is_told_once() -> None:
         )  # fmt: skip
 
     seats = [seat("m.a", own, whole, owner, family), seat("m.b", whole, owner), seat("m.c", whole)]
-    assert shared_table([seat("m.a", own)]) is None
-    shared = shared_table(seats)
+    assert make_shared_table([seat("m.a", own)]) is None
+    shared = make_shared_table(seats)
     assert shared is not None
     screen = Console(file=io.StringIO(), width=100, markup=False)
-    screen.print(full_table(seats))
+    screen.print(make_full_table(seats))
     screen.print(shared)
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("$8.50 left of $9.00 a day") == 1
@@ -167,7 +167,7 @@ def test_a_pipe_has_each_row_in_one_line_unless_its_width_is_said(
         monkeypatch.delenv("COLUMNS", raising=False)
         if columns is not None:
             monkeypatch.setenv("COLUMNS", columns)
-        table = make_table("queue", "concurrency", "because", numbers=("concurrency",), keep_first=True)
+        table = make_table("queue", "slots", "because", numbers=("slots",), keep_first=True)
         table.add_row(name, "4", why.strip())
         make_console().print(table)
         lines = capsys.readouterr().out.splitlines()

@@ -76,7 +76,7 @@ def test_the_help_starts_without_anything_heavy() -> None:
     assert told.splitlines()[-1] == "loaded"
     for command in (*OURS, "demo", "probe"):
         assert f"\n  {command} " in told
-    assert "Exit codes: 0 done" in told
+    assert "Exit codes: 0 success" in told
 
 
 @pytest.mark.parametrize("command", OURS)
@@ -85,7 +85,7 @@ def test_every_command_tells_its_exit_codes_and_speaks_json(command: str) -> Non
     assert done.exit_code == 0
     assert "--json" in done.stdout
     assert "--debug" in done.stdout
-    assert "124 the time to wait is over" in " ".join(done.stdout.split())
+    assert "124 timed out" in " ".join(done.stdout.split())
 
 
 def test_the_version() -> None:
@@ -183,7 +183,7 @@ def test_a_full_disk_behind_stdout_is_one_line() -> None:
 def test_a_signal_that_strikes_a_finalizer_is_not_lost(number: signal.Signals, code: int) -> None:
     program = f"""
 import os, signal, sys, time
-from gridq.cli.interrupts import heed_signals
+from gridq.cli.interrupts import install_signal_handlers
 
 class Struck:
     def __del__(self):
@@ -196,7 +196,7 @@ def end(number, frame):
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, end)
-heed_signals()
+install_signal_handlers()
 Struck()
 time.sleep(20)
 print("lost")

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from gridq.cli import progress
-from gridq.cli.progress import drawn, picture, place_of, told, wait
+from gridq.cli.progress import render_progress, show_lines, show_live, wait_with_progress
 from gridq.errors import WaitTimeout
 from gridq.protocol.states import JobState, StageState
 from gridq.views.jobs import JobReader, JobView, StageView
@@ -47,7 +47,7 @@ def test_a_stage_without_a_seat_is_shown_as_waiting_for_its_queue(grid: LocalGri
 def test_waiting_gives_the_answer_and_looks_meanwhile(grid: LocalGrid) -> None:
     looks = []
     job = grid.client.submit(pipe(stage("bench_sleep", ms=300)), {"ms": 300})
-    assert wait(grid.client, job, 20, lambda: looks.append(1), tick=0.02) == {"ms": 300}
+    assert wait_with_progress(grid.client, job, 20, lambda: looks.append(1), interval=0.02) == {"ms": 300}
     assert looks
 
 
@@ -55,7 +55,7 @@ def test_waiting_too_long_names_the_time_that_was_given(grid: LocalGrid) -> None
     job = grid.client.submit(pipe(stage("bench_sleep", ms=60_000)), {})
     wait_for(lambda: grid.client.view(job), true=lambda view: view.having(StageState.RUNNING))
     with pytest.raises(WaitTimeout, match=r"not finished within 0\.1 s") as caught:
-        wait(grid.client, job, 0.1, lambda: None)
+        wait_with_progress(grid.client, job, 0.1, lambda: None)
     assert caught.value.reason == "it waits for bench_sleep, which runs on bench@m"
     grid.client.cancel(job)
 
@@ -63,10 +63,10 @@ def test_waiting_too_long_names_the_time_that_was_given(grid: LocalGrid) -> None
 def test_a_long_wait_says_what_for_once(
     grid: LocalGrid, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "REPORT_AFTER_SECONDS", 0.0)
     job = grid.client.submit(pipe(stage("bench_echo", slug="rare")), 1, wait_for_seat=True)
-    with pytest.raises(WaitTimeout), told(grid.client, job) as show:
-        wait(grid.client, job, 4, show, tick=0.1)
+    with pytest.raises(WaitTimeout), show_lines(grid.client, job) as show:
+        wait_with_progress(grid.client, job, 4, show, interval=0.1)
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("waits   ")
     assert line.endswith("for a seat of bench:rare to run bench_echo: no live seat serves it; "
@@ -76,8 +76,8 @@ def test_a_long_wait_says_what_for_once(
 
 def test_progress_elsewhere_is_a_line_for_each_stage(grid: LocalGrid, capsys: Any) -> None:
     job = grid.client.submit(pipe(stage("bench_echo"), stage("bench_echo")), 1)
-    with told(grid.client, job) as show:
-        wait(grid.client, job, 20, show)
+    with show_lines(grid.client, job) as show:
+        wait_with_progress(grid.client, job, 20, show)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[:5] for line in lines] == [
         ["done", "bench_echo", f"root.stages[{index}]", "on", "m.bench"] for index in (0, 1)
@@ -87,8 +87,8 @@ def test_progress_elsewhere_is_a_line_for_each_stage(grid: LocalGrid, capsys: An
 def test_progress_on_a_terminal_is_gone_afterwards(grid: LocalGrid) -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=60, markup=False)
     job = grid.client.submit(pipe(stage("bench_sleep", ms=300)), {})
-    with drawn(grid.client, job, screen) as show:
-        wait(grid.client, job, 20, show, tick=0.05)
+    with show_live(grid.client, job, screen) as show:
+        wait_with_progress(grid.client, job, 20, show, interval=0.05)
     written = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "bench_sleep  on bench@m" in written
     assert written.rstrip().endswith("\x1b[2K")  # the last thing written erases the lines
@@ -96,7 +96,7 @@ def test_progress_on_a_terminal_is_gone_afterwards(grid: LocalGrid) -> None:
 
 def drawing(view: JobView, width: int = 80) -> str:
     screen = Console(file=io.StringIO(), width=width)
-    screen.print(picture(view, 1.25, width))
+    screen.print(render_progress(view, 1.25, width))
     return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -124,24 +124,10 @@ def test_a_picture_shows_first_what_an_operator_must_see_to() -> None:
 def test_a_picture_says_why_nothing_runs() -> None:
     view = JobView("j", JobState.RUNNING, of=1, stages=[StageView("root", "a", "llm:x", StageState.READY)])
     screen = Console(file=io.StringIO(), width=40)
-    screen.print(picture(view, 9, 40, "a seat of llm:x to run a: no live seat serves it"))
+    screen.print(render_progress(view, 9, 40, "a seat of llm:x to run a: no live seat serves it"))
     lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert (
         " ".join(" ".join(lines[2:]).split())
         == "It waits for a seat of llm:x to run a: no live seat serves it"
     )
     assert max(map(len, lines)) <= 40
-
-
-@pytest.mark.parametrize(
-    ("path", "place"),
-    [
-        ("root", ""),
-        ("root.stages[2].target", ""),
-        ("root.bindings.a.stages[0]", "a"),
-        ("root.body.branches.summary.stages[1].stage", "summary"),
-        ("root.bindings.a.branches.b", "b"),
-    ],
-)
-def test_a_stages_place_is_the_nearest_name(path: str, place: str) -> None:
-    assert place_of(path) == place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridq.cli import waterfall as module
-from gridq.cli.waterfall import bars, waterfall
+from gridq.cli.waterfall import draw_bar, draw_waterfall
 from gridq.protocol.states import JobState, StageState
 from gridq.views.jobs import JobView, StageView
 
@@ -23,7 +23,7 @@ from gridq.views.jobs import JobView, StageView
     ],
 )
 def test_a_bar(offset: float, wait_ms: float, run_ms: float, line: str) -> None:
-    assert bars(offset, wait_ms, run_ms, 10, 10) == line
+    assert draw_bar(offset, wait_ms, run_ms, 10, 10) == line
 
 
 def view(*stages: StageView) -> JobView:
@@ -35,7 +35,7 @@ def stage(name: str, started: float, run_ms: float, wait_ms: float = 0.0) -> Sta
 
 
 def test_stages_stand_in_the_order_in_which_they_became_ready() -> None:
-    lines = waterfall(
+    lines = draw_waterfall(
         view(stage("late", 105, 5000), stage("early", 103, 2000, 2900), stage("first", 100, 9)), 60
     )
     assert [line.split()[0] for line in lines] == ["first", "early", "late", "0", "░"]
@@ -45,8 +45,8 @@ def test_stages_stand_in_the_order_in_which_they_became_ready() -> None:
 
 
 def test_a_drawing_has_a_width_where_its_place_has_none() -> None:
-    lines = waterfall(view(stage("one", 100, 9000)), 10_000)
-    assert module.WIDTH - 2 <= max(map(len, lines)) <= module.WIDTH
+    lines = draw_waterfall(view(stage("one", 100, 9000)), 10_000)
+    assert module.MAX_COLUMNS - 2 <= max(map(len, lines)) <= module.MAX_COLUMNS
 
 
 def test_a_stage_that_waits_is_drawn_up_to_now_and_one_without_times_is_not() -> None:
@@ -55,13 +55,13 @@ def test_a_stage_that_waits_is_drawn_up_to_now_and_one_without_times_is_not() ->
         "j", JobState.RUNNING, submitted=100, now=104,
         stages=[waiting, StageView("root", "later", "q")],
     )  # fmt: skip
-    [line, *_] = waterfall(running, 50)
+    [line, *_] = draw_waterfall(running, 50)
     assert line.startswith("waits ░░░")
-    assert not waterfall(view(StageView("root", "later", "q")), 50)
+    assert not draw_waterfall(view(StageView("root", "later", "q")), 50)
 
 
 def test_of_very_many_the_longest_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BARS", 2)
-    lines = waterfall(view(*(stage(f"s{n}", 100 + n, 100 * (n + 1)) for n in range(5))), 60)
+    monkeypatch.setattr(module, "MAX_STAGES", 2)
+    lines = draw_waterfall(view(*(stage(f"s{n}", 100 + n, 100 * (n + 1)) for n in range(5))), 60)
     assert [line.split()[0] for line in lines] == ["s3", "s4", "0", "░", "and"]
-    assert lines[-1] == "and 3 shorter ones"
+    assert lines[-1] == "and 3 shorter stages"

@@ -13,6 +13,7 @@ from gridq.telemetry import narration
 from gridq.telemetry.narration import (
     EVENTS,
     bound_fields,
+    enclosing_name,
     log_context,
     narrate,
     to_sentence,
@@ -138,3 +139,17 @@ def test_nothing_is_made_where_nobody_listens(caplog: pytest.LogCaptureFixture) 
     assert [(record.getMessage(), record.gridq) for record in caplog.records] == [
         ("job admitted", {"agent": "a"})
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("root", ""),
+        ("root.stages[2].target", ""),
+        ("root.bindings.a.stages[0]", "a"),
+        ("root.body.branches.summary.stages[1].stage", "summary"),
+        ("root.bindings.a.branches.b", "b"),
+    ],
+)
+def test_the_enclosing_name_is_the_nearest_one(path: str, place: str) -> None:
+    assert enclosing_name(path) == place

@@ -22,7 +22,7 @@ from gridq.errors import ConfigError
     ],
 )
 def test_the_path_of_the_public_url(url: str | None, path: str) -> None:
-    assert flower._path_of(url) == path
+    assert flower._get_url_path(url) == path
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_the_path_of_the_public_url(url: str | None, path: str) -> None:
 )
 def test_what_is_no_page_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="--public-url"):
-        flower._path_of(url)
+        flower._get_url_path(url)
 
 
 @pytest.mark.parametrize(
@@ -47,5 +47,5 @@ def test_a_port_that_is_taken_gives_way_to_a_free_one(monkeypatch: pytest.Monkey
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         monkeypatch.setattr(flower_login, "PORT", taken.getsockname()[1])
-        assert flower._port("127.0.0.1") == 0
-    assert flower._port("127.0.0.1") == flower_login.PORT
+        assert flower._choose_port("127.0.0.1") == 0
+    assert flower._choose_port("127.0.0.1") == flower_login.PORT

@@ -58,5 +58,5 @@ def test_a_server_that_is_away_is_told_at_once(monkeypatch: pytest.MonkeyPatch) 
 def test_an_option_of_the_environment_that_is_none(
     monkeypatch: pytest.MonkeyPatch, grid_env: GridEnv
 ) -> None:
-    monkeypatch.setenv("GRIDQ_GATEWAY_PROXIES", "everybody")
-    assert "GRIDQ_GATEWAY_PROXIES" in refused("--port", "0")
+    monkeypatch.setenv("GRIDQ_GATEWAY_TRUSTED_PROXIES", "everybody")
+    assert "GRIDQ_GATEWAY_TRUSTED_PROXIES" in refused("--port", "0")

@@ -101,7 +101,7 @@ def test_run_with_a_key_twice_is_one_job(client: Client, graph: str) -> None:
 def test_run_with_a_queue_timeout(client: Client, graph: str) -> None:
     assert gridq("run", graph, "--wait-for-seat", "--timeout", "0", "--queue-timeout", "2m").exit_code == 124
     (job,) = client.jobs()
-    assert client.redis.hget(client.keys("job", job.job), "qt") == b"120000"
+    assert client.redis.hget(client.keys("job", job.job), "queue_timeout") == b"120000"
     for wrong in ("soon", "0", "30d"):
         done = gridq("run", graph, "--queue-timeout", wrong)
         assert done.exit_code == 2

@@ -118,20 +118,20 @@ def test_a_part_of_it(grid: Grid) -> None:
 
 
 def test_counters_that_agree_and_counters_that_do_not(grid: Grid) -> None:
-    assert "8 counters agree" in run("ledger", "verify")[0]
+    assert "8 counters compared, all agree" in run("ledger", "verify")[0]
     grid.client.hincrby(grid.keys("spent", "0"), "jobs a:ann", 1)
     own = grid.client.hget(grid.keys("seat", "m.a"), "own")
     grid.client.hset(grid.keys("seat", "m.a"), "own", own.replace(b"/800000/", b"/799999/"))
     text = run("ledger", "verify", code=1)[0]
     assert "agent ann: jobs of the month: the grid counts 2, the ledger has 1" in text
     assert "seat m.a: money a month, used: the grid counts $0.799999, the ledger has $0.80" in text
-    assert "8 counters were compared, 2 differ" in text
+    assert "8 counters compared, 2 differ" in text
     found = told("ledger", "verify", code=1)
-    assert found["differences"][0] == {"counter": "agent ann: jobs of the month", "kept": 2, "entered": 1}
+    assert found["differences"][0] == {"counter": "agent ann: jobs of the month", "counted": 2, "recorded": 1}
 
 
 def test_a_grid_that_never_ran_anything(grid_env: GridEnv) -> None:
-    assert "0 counters agree; 0 entries" in run("ledger", "verify")[0]
+    assert "0 counters compared, all agree; 0 entries" in run("ledger", "verify")[0]
     assert run("ledger", "export") == ("", "")
     assert told("report")["seats"] == []
 
@@ -173,7 +173,7 @@ def test_what_nobody_knows_stays_unknown(grid: Grid, quotas: str) -> None:
     assert model["u"]["value"] is None
     assert "1 seat has no budget" in model["u"]["source"]
     assert model["r"]["value"] is None
-    assert told("report", "--quotas", quotas)["idle_a_year"] is None
+    assert told("report", "--quotas", quotas)["idle_per_year"] is None
     assert "unknown" in run("report")[0]
 
 
@@ -191,8 +191,8 @@ def test_the_model_with_the_company_s_own_numbers(grid: Grid) -> None:
             "0.7",
         )
         found = told("report", *numbers)
-        assert found["idle_a_year"] == idle * MILLION
-        assert found["reclaimable_a_year"] == reclaimable * MILLION
+        assert found["idle_per_year"] == idle * MILLION
+        assert found["reclaimable_per_year"] == reclaimable * MILLION
         assert found["model"]["u"] == {"value": used, "source": "--utilisation"}
     assert "path" in told("report", "--utilisation", "35", code=2)["error"]["details"]
 
@@ -211,8 +211,8 @@ def test_how_much_was_used_is_known_of_a_whole_month(grid_env: GridEnv) -> None:
     assert (month["since"][:10], month["until"][:10]) == ("2026-02-01", "2026-03-01")
     assert [(seat["used"], seat["wasted"]) for seat in month["seats"]] == [(250_000, 50_000), (0, 0)]
     assert month["model"]["u"]["value"] == 0.15
-    assert month["idle_a_year"] == 2 * 40 * 12 * 0.85 * MILLION
-    assert month["reclaimable_a_year"] == 2 * 40 * 12 * 0.85 * MILLION / 2
+    assert month["idle_per_year"] == 2 * 40 * 12 * 0.85 * MILLION
+    assert month["reclaimable_per_year"] == 2 * 40 * 12 * 0.85 * MILLION / 2
     before = told("report", "--month", "2026-01")  # of which it has the last moment alone
     assert (before["since"][:10], before["model"]["u"]["value"]) == ("2026-01-31", None)
 

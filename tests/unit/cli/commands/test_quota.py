@@ -40,10 +40,10 @@ def test_a_single_tenant_grid_says_so(grid_env: GridEnv) -> None:
     assert "single-tenant" in run()[1]
     assert json.loads(run("--json")[0])["single_tenant"] is True
     api_keys.create(grid_env.client, Grid(grid_env.client, grid_env.settings).keys, "ann")
-    assert "API keys are asked for" in run()[1]
+    assert "API keys are required" in run()[1]
 
 
-def test_limits_what_is_used_held_and_left(grid_env: GridEnv) -> None:
+def test_limits_usage_reservations_and_the_rest(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     turn_at(grid, DAY)
     limit(grid, FILE)
@@ -59,7 +59,7 @@ def test_limits_what_is_used_held_and_left(grid_env: GridEnv) -> None:
     assert rows["agent", "bob", "jobs"][0] == "0"
     assert rows["seat", "m.a", "money"][2:6] == ["$50.00", "$0.25", "$1.00", "$48.75"]
     assert rows["queue", "bench:any", "pending"][:4] == ["7", "0", "0", "7"]
-    assert "any minute" in out
+    assert "sliding" in out
     assert re.search(r"^agent ann .* \d{4}-\d\d-\d\d \d\d:\d\d *$", out, re.M)
     assert "in force since" in err
     found = {(one["name"], one["what"]): one for one in json.loads(run("--json")[0])["accounts"]}
@@ -95,15 +95,15 @@ def test_programs_are_told_units_and_windows_in_fields(grid_env: GridEnv) -> Non
 
     fresh = shown()["m.a", "grid requests in 5h"]
     assert (fresh["thing"], fresh["unit"], fresh["limit"], fresh["left"]) == ("requests", "requests", 45, 45)
-    begins = {"per": "5h", "kind": "first-use", "seconds": 18_000.0, "starts": None, "turns_at": None}
+    begins = {"per": "5h", "kind": "first-use", "seconds": 18_000.0, "starts": None, "resets_at": None}
     assert fresh["window"] == begins
 
     grid.job(one(cost=300_000))
     grid.done(grid.take(), used=250_000)
     found = shown()
     used = found["m.a", "grid requests in 5h"]
-    assert (used["used"], used["held"], used["left"]) == (1, 0, 44)
-    starts, turns = (datetime.fromisoformat(used["window"][name]) for name in ("starts", "turns_at"))
+    assert (used["used"], used["reserved"], used["left"]) == (1, 0, 44)
+    starts, turns = (datetime.fromisoformat(used["window"][name]) for name in ("starts", "resets_at"))
     assert (turns - starts).total_seconds() == used["window"]["seconds"] == 18_000
     assert starts <= datetime.now(UTC) < turns
 
@@ -117,7 +117,7 @@ def test_programs_are_told_units_and_windows_in_fields(grid_env: GridEnv) -> Non
         assert (each["thing"], each["unit"], each["set_by"]) == (resource, unit, by), key
         window = each["window"]
         assert (window["kind"], window["seconds"]) == ("calendar", 2 * DAY / 1000), key
-        assert window["turns_at"] == each["until"], key
+        assert window["resets_at"] == each["until"], key
         assert datetime.fromisoformat(window["starts"]) < datetime.now(UTC), key
     assert found["ann", "jobs"]["set_by"] is None
     assert found["ann", "tokens a week"]["window"]["per"] == "week"
@@ -138,7 +138,7 @@ def test_a_window_that_has_turned_is_the_present_one(grid_env: GridEnv) -> None:
     }
     window = found["alice"]["window"]
     assert window["seconds"] == DAY / 1000
-    starts, turns = (datetime.fromisoformat(window[name]) for name in ("starts", "turns_at"))
+    starts, turns = (datetime.fromisoformat(window[name]) for name in ("starts", "resets_at"))
     assert starts <= datetime.now(UTC) < turns
 
 
@@ -150,7 +150,7 @@ def test_a_machine_without_the_grids_time_zone_tells_times_in_utc_and_says_so(gr
     grid.client.hset(grid.keys("calendar"), "zone", "Mars/Gale")
     out, err = run()
     assert "begin in the time zone Mars/Gale" in err
-    assert "times are told in UTC. Fix: pip install tzdata" in err
+    assert "times are in UTC. Fix: pip install tzdata" in err
     assert re.search(r"^agent bob .* \d{4}-\d\d-\d\d \d\d:\d\d *$", out, re.M)
     report = CliRunner().invoke(cli.app, ["report", "--month", "2026-11"])
     assert report.exit_code == 2
@@ -170,15 +170,15 @@ def test_limits_whose_file_no_router_has_are_told_with_the_fix(grid_env: GridEnv
     limit(grid, FILE)
     assert "No live router" not in run()[1]
     told = json.loads(run("--json")[0])["limits"]
-    assert (told["orphaned"], told["fix"], told["last_had_by"]) == (False, None, "a test")
+    assert (told["orphaned"], told["fix"], told["last_seen_on"]) == (False, None, "a test")
     seen = grid.now() - ORPHANED_MS - 1000
     grid.client.hset(grid.keys("limits"), mapping={"seen_at": seen, "holder": "vm:q.toml"})
     told = json.loads(run("--json")[0])["limits"]
-    assert (told["orphaned"], told["last_had_by"]) == (True, "vm:q.toml")
-    assert datetime.fromisoformat(told["last_had_at"]).timestamp() == seen // 1000
+    assert (told["orphaned"], told["last_seen_on"]) == (True, "vm:q.toml")
+    assert datetime.fromisoformat(told["last_seen_at"]).timestamp() == seen // 1000
     assert "--lift" in told["fix"]
     err = run()[1]
-    assert f"No live router has this file any more: vm:q.toml was read until {told['last_had_at']}" in err
+    assert f"No live router has this file any more: vm:q.toml was last seen at {told['last_seen_at']}" in err
     assert told["fix"] in err
     assert "No live router" not in run("--lift")[1]
 
@@ -200,12 +200,12 @@ def test_a_file_is_checked_before_it_counts(grid_env: GridEnv, tmp_path: Path) -
     file.write_text(FILE)
     told = run("--check", str(file))[1]
     assert (
-        "agents: 2, teams: 0, seats: 1, owners: 0, families: 0, queues: 1; of the whole grid no limit" in told
+        "agents: 2, teams: 0, seats: 1, owners: 0, families: 0, queues: 1; limits of the whole grid: 0" in told
     )
     assert json.loads(run("--check", str(file), "--json")[0])["agents"] == 2
     whole = '[grid]\nparallel = 9\nbudgets = [{dollars = 9, per = "day"}]\n'
     file.write_text(FILE + whole)
-    assert "queues: 1; of the whole grid 2 limits" in run("--check", str(file))[1]
+    assert "queues: 1; limits of the whole grid: 2" in run("--check", str(file))[1]
     assert json.loads(run("--check", str(file), "--json")[0])["grid"] == 2
     file.write_text(FILE + "rpm = 3\n")
     err = run("--check", str(file), code=2)[1]
