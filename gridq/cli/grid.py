@@ -17,7 +17,8 @@ GridOption = Annotated[
     typer.Option(
         "--grid",
         metavar="URL",
-        help="URL of a gateway (http://…) or of the Redis server (redis://…). Default: GRIDQ_URL.",
+        help="URL of a gateway (http://…) or of the Redis server (redis://…). "
+        "Default: GRIDQ_URL or GRIDQ_BROKER_URL.",
         show_default=False,
     ),
 ]

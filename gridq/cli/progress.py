@@ -187,7 +187,8 @@ def render_progress(job: JobView, seconds: float, width: int, waits_for: str = "
 
     from gridq.views.jobs import group_by_step
 
-    running, ready = group_by_step(job.having(StageState.RUNNING)), group_by_step(job.having(StageState.READY))
+    running = group_by_step(job.having(StageState.RUNNING))
+    ready = group_by_step(job.having(StageState.READY))
     quarantined = group_by_step(job.having(StageState.QUARANTINED))
     head = f"{job.done}/{job.of} stages" if job.of else str(job.state or "ended")
     lines = [Text(f"{_draw_bar(job.done, job.of)}{head}  {seconds:.1f} s", style="bold")]

@@ -39,7 +39,7 @@ from gridq.seats.registry import LiveSeat
 from gridq.store import values
 from gridq.store.connection import check_server, connect, connect_async, connect_to_submit, translated
 from gridq.store.scripts import Scripts
-from gridq.views import job_ids, job_list, quarantine
+from gridq.views import job_ids, job_list, quarantine, wait_reasons
 from gridq.views import jobs as history
 from gridq.views import queues as backlog
 from gridq.views.jobs import JobSummary, JobView
@@ -80,7 +80,8 @@ class BrokerClient(BaseClient):
                 if self._admission is None:
                     with translated(self.url):
                         check_server(self.scripts.client)
-                    self._admission = Admission(self.scripts, self.config, load_profiles(self.config.profiles))
+                    profiles = load_profiles(self.config.profiles)
+                    self._admission = Admission(self.scripts, self.config, profiles)
         return self._admission
 
     def submit(self, graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
@@ -174,16 +175,16 @@ class BrokerClient(BaseClient):
     def waits_for(self, job: str) -> str:
         with translated(self.url):
             view = history.JobReader(self.redis, self.keys, job).read(rows=False)
-            return backlog.waits_for(self.redis, self.keys, view)
+            return wait_reasons.explain_wait(self.redis, self.keys, view)
 
     def jobs(self, limit: int = 20, state: JobState | str | None = None) -> list[JobSummary]:
-        wanted = parse_state(state)
+        state_filter = parse_state(state)
         found: list[JobSummary] = []
         page = job_list.JobPage(found, None)
         with translated(self.url):
             while len(found) < limit:
                 left = limit - len(found)
-                page = job_list.jobs(self.redis, self.keys, left, wanted, before=page.after)
+                page = job_list.jobs(self.redis, self.keys, left, state_filter, before=page.after)
                 found += page.jobs
                 if page.after is None:
                     break
@@ -191,7 +192,7 @@ class BrokerClient(BaseClient):
 
     def queues(self) -> list[QueueView]:
         with translated(self.url):
-            return backlog.queues(self.redis, self.keys)
+            return backlog.read_queues(self.redis, self.keys)
 
     def seats(self) -> list[LiveSeat]:
         with translated(self.url):

@@ -71,14 +71,10 @@ class EventStream:
                 raise responses.read_stream_error(event.data)
 
     def should_disconnect(self) -> bool:
-        """Return whether to stop reading this connection: the stream ended, or it may be silent for too long.
-        """
+        """Return whether to stop reading this connection: the stream ended, or it may be silent for too long."""
         left = self._get_time_left()
-        return (
-            self.ended
-            or left <= 0
-            or (self._max_silence > MIN_SILENCE_SECONDS and left < self._max_silence / 2)
-        )
+        too_silent = self._max_silence > MIN_SILENCE_SECONDS and left < self._max_silence / 2
+        return self.ended or left <= 0 or too_silent
 
     def has_timed_out(self) -> bool:
         """Return whether too much time has passed without a piece."""

@@ -60,7 +60,7 @@ class GatewayClient(BaseClient):
         return _read_result(job, timeout, self._run_steps(poll_until_end(job, timeout), timeout))
 
     def wait(self, job: str, timeout: float) -> bool:
-        return responses.read_state(self._run_steps(poll_until_end(job, timeout), timeout)).final
+        return responses.read_state(self._run_steps(poll_until_end(job, timeout), timeout)).is_final
 
     def stream(self, job: str, timeout: float | None = None) -> Iterator[Piece]:
         events = EventStream(job, timeout)
@@ -111,9 +111,9 @@ class GatewayClient(BaseClient):
         return self._read_if_found(job, responses.read_waits_for, "")
 
     def jobs(self, limit: int = 20, state: JobState | str | None = None) -> list[JobSummary]:
-        wanted = parse_state(state)
+        state_filter = parse_state(state)
         found: list[JobSummary] = []
-        params: dict[str, str | int | float] = {} if wanted is None else {"state": str(wanted)}
+        params: dict[str, str | int | float] = {} if state_filter is None else {"state": str(state_filter)}
         while len(found) < limit:
             call = Call("GET", "/jobs", {**params, "limit": min(limit - len(found), MAX_JOBS_PER_PAGE)})
             page, cursor = responses.read_job_page(self.gateways.send(call))
@@ -189,7 +189,7 @@ class AsyncGatewayClient(BaseAsyncClient):
         return _read_result(job, timeout, await self._run_steps(poll_until_end(job, timeout), timeout))
 
     async def wait(self, job: str, timeout: float) -> bool:
-        return responses.read_state(await self._run_steps(poll_until_end(job, timeout), timeout)).final
+        return responses.read_state(await self._run_steps(poll_until_end(job, timeout), timeout)).is_final
 
     async def stream(self, job: str, timeout: float | None = None) -> AsyncIterator[Piece]:
         events = EventStream(job, timeout)
@@ -286,6 +286,6 @@ def build_submission(
 
 def _read_result(job: str, timeout: float | None, status: dict[str, Json]) -> Json:
     """Return a job's result from its status, or raise its error, or WaitTimeout if it has not ended."""
-    if not responses.read_state(status).final:
+    if not responses.read_state(status).is_final:
         raise build_timeout_error(job, timeout or 0.0, responses.read_waits_for(status))
     return responses.read_result(status)

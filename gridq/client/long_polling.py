@@ -45,7 +45,9 @@ def poll_until_end(job: str, timeout: float | None) -> Steps[dict[str, Json]]:
                 raise
             pause = get_retry_delay(exc)
         else:
-            if responses.read_state(status).final or (deadline is not None and time.monotonic() >= deadline):
+            if responses.read_state(status).is_final:
+                return status
+            if deadline is not None and time.monotonic() >= deadline:
                 return status
             pause = RETRY_PAUSE_SECONDS if time.monotonic() - started < wait / 2 else 0.0
         if pause:

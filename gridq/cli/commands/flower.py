@@ -47,9 +47,7 @@ def flower(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:  # fmt: skip
-    """Run Flower until SIGTERM or Ctrl-C.
-
-    It shows the workers, the queues, and every job and stage in a browser.
+    """Run Flower until SIGTERM or Ctrl-C: a web page with the workers, the queues, and every job and stage.
 
     Log in as the user `gridq`. The password is in the file that is printed at the start.
     """

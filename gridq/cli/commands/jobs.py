@@ -103,10 +103,9 @@ def job(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show one job: its state, its stages, which seats ran them, how long each one waited and ran, and its
-    error.
+    """Show one job: its state, its error, and its stages with their seats, waits and run times.
 
-    The times are drawn on one axis, too.
+    The times are also drawn on one axis.
     """
     from gridq.cli.waterfall import draw_waterfall
 
@@ -244,9 +243,7 @@ def cancel(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Cancel jobs.
-
-    Running stages are stopped, waiting ones are dropped. Jobs that have ended stay as they are.
+    """Cancel jobs: running stages are stopped, waiting ones are dropped. Ended jobs stay as they are.
 
     All ids are processed, even if one is wrong. The exit code is then 5 for an unknown id, or 2 for an id
     that several jobs begin with.

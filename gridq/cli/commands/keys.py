@@ -141,9 +141,9 @@ def rotate(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Create a new key for the same agent, team, scopes and limits, and end the old one.
+    """Create a new key with the same agent, team, scopes and limits, and end the old key.
 
-    It is shown only once.
+    The new key is shown only once.
     """
     from gridq.limits import api_keys
 
