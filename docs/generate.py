@@ -136,7 +136,9 @@ def _subcommands(name: str, below: dict[str, Any]) -> list[tuple[str, Any]]:
 def _usage(path: str, one: Any) -> str:
     params = [param for param in one.params if not getattr(param, "hidden", False)]
     arguments = [param for param in params if param.param_type_name == "argument"]
-    options = [param for param in params if param.param_type_name == "option" and param.name not in EVERYWHERE]
+    options = [
+        param for param in params if param.param_type_name == "option" and param.name not in EVERYWHERE
+    ]
     shown = " ".join(_argument(param) for param in arguments)
     usage = f"`{' '.join(filter(None, [path, shown, '[options]' if options else '']))}`"
     rows = [(_names(param), _sentence(getattr(param, "help", None))) for param in options]
@@ -172,7 +174,9 @@ def _default(value: Any) -> str:
         value = ",".join(value)
     if isinstance(value, Path):
         value = str(value).replace(str(Path.home()), "~")
-    return f"{value:g}" if isinstance(value, float) else f"{value}" if isinstance(value, int) else f"`{value}`"
+    return (
+        f"{value:g}" if isinstance(value, float) else f"{value}" if isinstance(value, int) else f"`{value}`"
+    )
 
 
 def _sentence(text: str | None) -> str:
@@ -203,7 +207,7 @@ GENERATORS: dict[str, Callable[..., str]] = {
 
 
 def fill(page: str) -> str:
-    """Return a page with every mark replaced by what it names, and each command's options under its heading."""
+    """Return a page with every mark replaced by what it names."""
     page = MARK.sub(lambda match: GENERATORS[match[1]](*filter(None, [match[2]])), page)
     return draw_states(page)
 

@@ -1,19 +1,29 @@
-"""The docs name everything there is."""
+"""The documentation names everything there is, its examples are valid, and it builds without a warning."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from gridq.cli.commands.validate import validate_graph
 from gridq.config.settings import Settings
 from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
-from gridq.graph.nodes import parse_seat
-from gridq.limits.quotas_file import parse_seat as parse_quotas
+from gridq.gateway.metrics.catalogue import METRICS
+from gridq.gateway.options import PREFIX, GatewayOptions
+from gridq.graph.nodes import parse
+from gridq.jobs.record import JobOptions
+from gridq.limits.quotas_file import parse as parse_quotas
 from gridq.stages import load_builtin_specs
+from gridq.telemetry.narration import EVENTS
 from workers.machine.seats import LocalTable
 from workers.model_apis.model_catalogue import Model
 from workers.owner.lend import Lend, Owners
@@ -25,26 +35,84 @@ from workers.profiles.llm.programs.seat_table import parse_seat as parse_table
 from workers.profiles.llm.seats_from_table import parse_seats as read_endpoints
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+OPERATORS = "Stage RemoteStage Const Sequential Parallel Branch Fanout Merge Retry Let"
 
 
-def test_every_setting_is_documented_with_its_default() -> None:
-    text = (ROOT / "docs" / "settings.md").read_text()
-    for name, field in Settings.model_fields.items():
-        row = next((line for line in text.splitlines() if f"`GRIDQ_{name.upper()}`" in line), None)
+def _load_generator() -> ModuleType:
+    """Import docs/generate.py, the hook that makes the tables."""
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATE = _load_generator()
+
+
+def read(page: str) -> str:
+    """The source of a page, with its generated tables filled in."""
+    return GENERATE.fill((DOCS / page).read_text("utf-8"))
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize(
+    ("model", "prefix"), [(Settings, "GRIDQ_"), (GatewayOptions, PREFIX)], ids=["grid", "gateway"]
+)
+def test_every_setting_is_documented_with_its_default(model: type[Settings], prefix: str) -> None:
+    text = read("reference/settings.md")
+    for name, field in model.model_fields.items():
+        assert field.description, name
+        row = next((line for line in text.splitlines() if f"`{prefix}{name.upper()}`" in line), None)
         assert row is not None, name
-        if isinstance(field.default, int | float):
+        if isinstance(field.default, int | float) and not isinstance(field.default, bool):
             assert f"| {field.default:g} |" in row or f"| {int(field.default)} |" in row, row
 
 
 def test_every_built_in_stage_is_documented() -> None:
-    text = (ROOT / "docs" / "stages.md").read_text()
+    text = read("reference/stages.md")
     for spec in load_builtin_specs():
         described = spec["description"].strip().replace("|", r"\|")
         assert f"| `{spec['name']}` | {described} |" in text
 
 
+def test_every_metric_is_documented() -> None:
+    text = read("reference/metrics.md")
+    for name, metric in METRICS.items():
+        labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
+        assert f"| `{name}` | {metric.kind} | {labels} | {metric.help} |" in text
+
+
+def test_every_option_of_a_job_is_documented() -> None:
+    text = read("reference/graphs.md")
+    for name in JobOptions.model_fields:
+        assert re.search(rf"^\| `{name}` \| [^|]+ \| [\w`][^|]+ \|$", text, re.M), name
+
+
+def test_every_log_event_is_documented() -> None:
+    text = (REFERENCE / "log-events.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `([\w ]+)` \|", text, re.M)) == EVENTS.keys()
+
+
+def test_every_error_code_says_when_and_what_to_do() -> None:
+    classes = GENERATE.error_classes()
+    assert len(classes) > 60
+    text = read("reference/errors.md")
+    for cls in classes:
+        assert GENERATE.when(cls), cls
+        assert cls.remedy, cls
+        assert re.search(rf"`{re.escape(cls.code)}` \| .+ \| .+ \| [1-5]\d\d \|$", text, re.M), cls.code
+
+
 def test_every_key_of_the_seats_file_is_documented() -> None:
-    text = (ROOT / "docs" / "seats-file.md").read_text()
+    text = (REFERENCE / "seats-file.md").read_text()
     for table in (LocalTable, LlmSeat, ProgramSeat, GpuConfig, Model, DeclaredModel, Lend):
         for name in table.model_fields:
             assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), (table.__name__, name)
@@ -52,10 +120,14 @@ def test_every_key_of_the_seats_file_is_documented() -> None:
 
 @pytest.mark.parametrize(
     ("page", "programs"),
-    [("seats.md", ["claude"]), ("seats-file.md", ["claude", "claude-work"])],
+    [
+        ("how-to/owner/lend.md", ["claude"]),
+        ("how-to/owner/programs.md", ["claude"]),
+        ("reference/seats-file.md", ["claude", "claude-work"]),
+    ],
 )
 def test_the_seats_files_in_the_docs_are_right(page: str, programs: list[str]) -> None:
-    text = (ROOT / "docs" / page).read_text()
+    text = (DOCS / page).read_text()
     examples = [tomllib.loads(example) for example in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
     tables = [table for example in examples for table in Owners().split(example).get("llm", [])]
     seats = [parse_table(table, "llm") for table in tables if is_program_table(table)]
@@ -64,13 +136,13 @@ def test_the_seats_files_in_the_docs_are_right(page: str, programs: list[str]) -
 
 
 def test_the_page_for_a_seats_owner_stays_short() -> None:
-    text = (ROOT / "docs" / "seats.md").read_text()
+    text = (DOCS / "how-to" / "owner" / "lend.md").read_text()
     assert len(text.splitlines()) <= 130
     assert len(text.split()) <= 1200
 
 
 def test_the_quotas_file_of_the_docs_is_right_and_has_every_key() -> None:
-    text = (ROOT / "docs" / "quotas.md").read_text()
+    text = (REFERENCE / "quotas-file.md").read_text()
     example = re.search(r"```toml\n(.*?)```", text, re.DOTALL)
     assert example is not None
     limits = parse_quotas(example[1], "quotas.toml")
@@ -78,15 +150,29 @@ def test_the_quotas_file_of_the_docs_is_right_and_has_every_key() -> None:
     for name in ["team", "dollars", "cents", "jobs", "period"]:
         assert re.search(rf"`(monthly_|budget_)?{name}`", text), name
     assert "`requests_per_minute`" in text
+    page = (DOCS / "how-to" / "operator" / "quotas.md").read_text()
     for cls in (AgentMoneyExceeded, AgentJobsExceeded, TeamMoneyExceeded, TeamJobsExceeded):
-        assert f"`{cls.code}`" in text
+        assert f"`{cls.code}`" in page
+    for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
+        parse_quotas(block, "quotas.toml")
 
 
-def test_every_operator_is_documented() -> None:
-    text = (ROOT / "docs" / "graphs.md").read_text()
-    operators = "Stage RemoteStage Const Sequential Parallel Branch Fanout Merge Retry Let"
-    for op in operators.split():
-        assert f"| `{op}` |" in text
+@pytest.mark.parametrize("op", OPERATORS.split())
+def test_every_operator_is_documented_with_a_valid_example(op: str) -> None:
+    text = (REFERENCE / "graphs.md").read_text()
+    assert f"| `{op}` |" in text
+    section = text.partition(f"\n### `{op}`\n")[2].partition("\n##")[0]
+    (example,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
+    assert f'"op": "{op}"' in example
+    assert validate_graph(example, Settings())["steps"] >= 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_graph_and_json_of_a_page_is_valid(page: Path) -> None:
+    for block in re.findall(r"^```json\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
+        value = json.loads(block)
+        if "root" in value:
+            parse(block)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.json")), ids=lambda path: path.name)
@@ -94,22 +180,73 @@ def test_every_example_is_json_and_a_graph_or_an_input(path: Path) -> None:
     if "input" in path.name:
         assert isinstance(json.loads(path.read_text()), dict)
     else:
-        parse_seat(path.read_text())
+        parse(path.read_text())
 
 
-def test_the_tour_is_whole_and_gives_nothing_away() -> None:
-    """It is a recording: no folder of the machine, no key, no token and no password stands in it."""
-    text = (ROOT / "docs" / "tour.md").read_text("utf-8")
+def test_the_tutorial_goes_from_up_to_down() -> None:
+    text = (DOCS / "tutorial.md").read_text("utf-8")
     for step in (
         "gridq up",
-        "gridq join",
         "gridq run",
+        "gridq.stream",
+        "@stage",
         "gridq cancel",
-        "kill -9",
         "quota.agent_jobs",
         "gridq down",
     ):
         assert step in text, step
+    assert "docs/tutorial.md" in (ROOT / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_is_whole_and_gives_nothing_away(page: Path) -> None:
+    """The outputs are recordings: no folder of the machine, no key, token or password stands in them."""
+    text = page.read_text("utf-8")
+    assert "<!-- output:" not in text
     assert not re.findall(r"(?<![\w.])/(?:tmp|work|root|home)\b", text)
-    assert not re.findall(r"gq_[0-9a-f]{6,}|gqjoin_|redis://[^ ]*@", text)
-    assert "docs/tour.md" in (ROOT / "README.md").read_text("utf-8")
+    assert not re.findall(r"gq_[0-9a-f]{6,}|gqjoin_|redis://:[^ ]*@", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_prose_of_a_page_is_narrow(page: Path) -> None:
+    """Lines end at about 100 characters; tables, links, code and recorded outputs may be wider."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S)
+    wide = [line for line in prose.splitlines() if len(line) > 110 and not re.match(r"[|<]|Tests?:", line)]
+    assert [line for line in wide if "](" not in line] == []
+
+
+def test_every_function_on_the_walk_exists() -> None:
+    """docs/architecture.md lists the walk of a job as `path:function`."""
+    text = (DOCS / "architecture.md").read_text("utf-8")
+    places = re.findall(r"`((?:gridq|workers)/[\w/]+\.(?:py|lua))(?::([\w.]+))?`", text)
+    assert len([function for _, function in places if function]) >= 20
+    for path, function in places:
+        assert (ROOT / path).is_file(), path
+        if function:
+            source = (ROOT / path).read_text("utf-8")
+            for part in function.split("."):
+                assert re.search(rf"^\s*(?:async )?(?:def|class) {part}\b", source, re.M), (path, function)
+    for folder in re.findall(r"`((?:gridq|workers)/[\w/]*/)`", text):
+        assert (ROOT / folder).is_dir(), folder
+
+
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """A broken link or anchor, or a page outside of the navigation, is a warning; --strict fails on it."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    pages = sorted(tmp_path.rglob("*.html"))
+    assert len(pages) > 30
+    for page in pages:
+        html = page.read_text("utf-8")
+        assert re.findall(r'<(?:script|link|img)\b[^>]*(?:src|href)="(?:https?:)?//[^"]*"', html) == [], (
+            page.name
+        )
+        assert "<!-- generate:" not in html, page.name

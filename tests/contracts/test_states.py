@@ -19,7 +19,7 @@ KINDS = [
 
 
 def test_the_document_is_the_one_that_the_tables_make() -> None:
-    assert (ROOT / "docs" / "states.md").read_text() == state_diagram.build_document(), "run `make states`"
+    assert (ROOT / "docs" / "reference" / "states.md").read_text() == state_diagram.build_document(), "run `make states`"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=["jobs", "stages", "attempts"])
@@ -33,4 +33,4 @@ def test_every_state_has_a_meaning_and_is_reached_by_scripts_that_there_are(kind
 @pytest.mark.parametrize("kind", [KINDS[0], KINDS[2]], ids=["jobs", "attempts"])
 def test_nothing_leaves_a_final_state(kind: tuple) -> None:
     members, _, moves = kind
-    assert {state for state in members if state.final} == set(members) - {before for before, _ in moves}
+    assert {state for state in members if state.is_final} == set(members) - {before for before, _ in moves}
