@@ -165,7 +165,7 @@ class Attempt:
         return output
 
     def _add_row(self, op: Op, usage: Usage, seconds: float, state: str) -> None:
-        self._usage = self._usage.plus(usage)
+        self._usage = self._usage.add(usage)
         claim = self.claim
         earlier = {"failures": claim.failures, "losses": claim.losses, "deaths": claim.deaths}
         self.rows.append(
@@ -179,7 +179,7 @@ class Attempt:
                 "started": round(self.server_time() - seconds, 3),
                 "wait_ms": claim.wait_ms if not self.rows else 0,
                 "run_ms": round(seconds * 1000, 3),
-                **usage.tokens(),
+                **usage.get_token_fields(),
                 "micro_dollars": usage.micro_dollars,
                 "state": state,
             }
@@ -226,7 +226,7 @@ class Attempt:
     def usage(self) -> Usage:
         """Return what the attempt has used so far."""
         context = self._context
-        return self._usage if context is None else self._usage.plus(context.usage)
+        return self._usage if context is None else self._usage.add(context.usage)
 
     def server_time(self) -> float:
         """Return the time of the server's clock, in seconds since 1970, as the claim told it."""

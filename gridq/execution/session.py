@@ -342,7 +342,7 @@ class Session:
         queue = attempt.claim.queue
         with self._lock:
             self._recorded += 1
-        self.running_times.note(queue, time.monotonic() - attempt.started)
+        self.running_times.record(queue, time.monotonic() - attempt.started)
         if queue != PURE:  # which says nothing of what the seat is lent for
             self.breaker.record_success()
 
@@ -370,7 +370,7 @@ class Session:
         with self._lock:
             running = dict(self._running)
             recorded = self._recorded
-        times = {} if self.terms.hourly is None else self.running_times.expected(self.queues)
+        times = {} if self.terms.hourly is None else self.running_times.estimate_ms(self.queues)
         lost = self.scripts.renew(
             self.seat,
             self.incarnation,

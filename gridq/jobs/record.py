@@ -176,7 +176,7 @@ def build_plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]
         )
         fields += (f"header:{index}", header, f"spec:{index}", dump_step(step))
         if step.fallbacks:
-            fields += (f"chain:{index}", format_chain(step.links, [""] * len(step.links)))
+            fields += (f"chain:{index}", format_chain(step.queues, [""] * len(step.queues)))
         if step.after:
             fields += (f"dependencies:{index}", len(step.after))
         else:
@@ -195,7 +195,7 @@ def build_plan_fields(plan: Plan) -> tuple[list[str | int], list[int], list[str]
         parent = "-" if scope.parent is None else scope.parent
         nested = " ".join(map(str, inner[number]))
         fields += (f"scope:{number}", f"{parent} {scope.max_attempts} {scope.delay_ms} {steps};{nested}")
-    return fields, ready, sorted({"|".join(step.links) for step in plan.steps})
+    return fields, ready, sorted({"|".join(step.queues) for step in plan.steps})
 
 
 def format_chain(links: Sequence[str], unfit: Sequence[str]) -> str:

@@ -287,7 +287,7 @@ class _Reader(ConfigText):
         if not isinstance(listed, list):
             self.refuse(at, "budgets is no list", f'a list such as [{{{units[0]} = 5, per = "day"}}]')
         try:
-            return budget_syntax.check_distinct([budget_syntax.parse_limit(each, units, spans=spans) for each in listed])
+            return budget_syntax.check_distinct([budget_syntax.parse_limit(each, units, first_use=spans) for each in listed])
         except BudgetError as exc:
             self.refuse(at, exc.message + (f" (its {exc.key})" if exc.key else ""), exc.expected)
 

@@ -69,7 +69,7 @@ class StageContext:
 
     def report(self, usage: Usage) -> None:
         """Replace what this attempt has used so far; of no thing more than `protocol.MAX_USAGE` counts."""
-        self.usage = usage.bounded()
+        self.usage = usage.clamp()
 
     def on_cancel(self, act: Callable[[], None]) -> None:
         """Call `act` when the stage is cancelled (at once where it already is): kill a child, close a
@@ -113,7 +113,7 @@ class Profile(ABC):
     def matches(self, demand: Demand, capability: BaseModel) -> bool:
         """Whether a seat with `capability` meets `demand`; numbers are compared as numbers."""
 
-    def shortfall(self, demand: Demand, capability: BaseModel) -> str:
+    def explain_mismatch(self, demand: Demand, capability: BaseModel) -> str:
         """In words what a seat lacks for `demand`; empty where `matches` holds."""
         return "" if self.matches(demand, capability) else "it does not meet the demand"
 
@@ -160,13 +160,13 @@ class Profile(ABC):
         """The dearest prices of a seat: micro-dollars a million tokens, in and out. None: it has none."""
         return None
 
-    def hourly(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
+    def hourly_price(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
         """What an hour of one slot of a seat costs, in micro-dollars; `config` as `open` is given it. None:
         its time has no price.
         """
         return None
 
-    def warm(self) -> Sequence[str]:
+    def warm_queues(self) -> Sequence[str]:
         """The queues whose work starts soonest here, as their model is loaded; must not block."""
         return ()
 
@@ -262,7 +262,7 @@ def find_demand(effects: list[Effect], profiles: Mapping[str, Profile], path: st
         for profile in profiles.values():
             demand = profile.demand(effect)
             if demand is not None:
-                demands[", else ".join(link.queue for link in demand.links)] = demand
+                demands[", else ".join(link.queue for link in demand.alternatives)] = demand
                 break
         else:
             raise UnknownCapability(

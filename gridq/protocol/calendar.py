@@ -1,7 +1,7 @@
-"""The windows in which a limit counts: months, weeks and days of one time zone.
+"""Calendar windows: when the months, weeks and days of a time zone begin.
 
-Scripts know no time zone. They are given the instants at which a window turns, far ahead, and compare them
-with the server's clock.
+Scripts know no time zones. They get the instants at which windows begin, for a long time ahead, and compare
+them with the server's clock.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from gridq.config.time_zones import find_zone, require_zone
 Period = Literal["month", "week", "day"]
 
 WINDOW_COUNTS: dict[Period, int] = {"month": 15, "week": 60, "day": 400}
-"""How many turns a calendar holds, one of them past: over a year, should no router come by to renew it."""
+"""How many windows a calendar covers, the previous one included: more than a year, in case no router renews
+it.
+"""
 
 
 def compute_calendar(zone: str, now_ms: int) -> dict[Period, list[int]]:
-    """For each period the turns around `now_ms`, as ms since 1970: the start of the window before the current
-    one, the current one's, and all that follow. ConfigError: there is no such zone here.
+    """Return the starts of each period's windows around `now_ms`, in ms since 1970.
 
-    The window before is there because clocks differ: who writes the calendar may be ahead of the server.
+    The first is that of the window before the current one, because the clock of the machine that writes the
+    calendar may be ahead of the server's. Raises ConfigError if this machine does not have the zone.
     """
     here = require_zone(zone)
     today = datetime.fromtimestamp(now_ms / 1000, here).date()
@@ -32,8 +34,9 @@ def compute_calendar(zone: str, now_ms: int) -> dict[Period, list[int]]:
 
 
 def format_iso_time(ms: int | None, zone: str) -> str | None:
-    """An instant as ISO 8601 with the zone's offset, in UTC where this machine does not have the zone; None
-    stays None.
+    """Return an instant as ISO 8601 with the zone's offset; None stays None.
+
+    The time is in UTC if this machine does not have the zone.
 
     >>> text_time(1_767_225_600_000, "Europe/Berlin")
     '2026-01-01T01:00:00+01:00'
@@ -44,7 +47,10 @@ def format_iso_time(ms: int | None, zone: str) -> str | None:
 
 
 def get_month_bounds(zone: str, year: int, month: int) -> tuple[int, int]:
-    """Start and end of a month in `zone`, in ms since 1970; `month` from 1. ConfigError: it is not here."""
+    """Return the start and end of a month (1 to 12) in `zone`, in ms since 1970.
+
+    Raises ConfigError if this machine does not have the zone.
+    """
     here, after = require_zone(zone), divmod(year * 12 + month, 12)
     return _midnight_ms(date(year, month, 1), here), _midnight_ms(date(after[0], after[1] + 1, 1), here)
 
@@ -53,7 +59,7 @@ def _list_first_days(period: Period, today: date) -> list[date]:
     count = WINDOW_COUNTS[period]
     if period == "day":
         return [today + timedelta(days=n) for n in range(-1, count - 1)]
-    if period == "week":  # from Monday on
+    if period == "week":  # weeks begin on Monday
         monday = today - timedelta(days=today.weekday())
         return [monday + timedelta(weeks=n) for n in range(-1, count - 1)]
     first = today.year * 12 + today.month - 1

@@ -161,7 +161,7 @@ def describe_holder(meter: Meter, seat: str) -> str:
 
 
 def describe_shortage(meter: Meter, seat: str) -> str:
-    """Return a sentence part saying that a meter has too little left for a stage on `seat`, and until when."""
+    """Return in words that a meter has too little left for a stage on `seat`, and until when."""
     until = f", until {format_local_time(meter.resets_at)}" if meter.resets_at is not None else ""
     return f"{describe_holder(meter, seat)} has {meter.describe()}{until}"
 
@@ -217,8 +217,9 @@ def parse_budget(
 
 
 def parse_shared_accounts(raw: bytes | str | None) -> dict[str, tuple[str, ...]]:
-    """Read the field `shared_budgets` of a seat's record: the shared accounts that apply to it, each with its queues
-    (empty: all).
+    """Return the shared accounts that apply to a seat, each with its queues (empty: all).
+
+    `raw` is the field `shared_budgets` of the seat's record.
     """
     accounts: dict[str, tuple[str, ...]] = {}
     for word in ((raw if isinstance(raw, str) else raw.decode()) if raw else "").split():
@@ -231,9 +232,10 @@ def parse_shared_accounts(raw: bytes | str | None) -> dict[str, tuple[str, ...]]
 def find_shortage(
     meters: Iterable[Meter], queue: str, cost: int, estimate: UsageEstimate, rates: SeatRates
 ) -> Meter | None:
-    """Return the first meter with no room for a stage from `queue` of declared `cost` (micro-dollars), or None.
+    """Return the first meter that has no room for a stage from `queue`, or None.
 
-    It decides as a claim does (lib/meters.lua: lacking).
+    `cost` is the stage's declared cost in micro-dollars. The function decides as a claim does
+    (lib/meters.lua: lacking).
     """
     needs = list_needs(meters, queue, cost, estimate, rates)
     return next((meter for meter, need in needs if meter.remaining < need), None)

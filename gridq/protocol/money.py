@@ -1,4 +1,4 @@
-"""Money in words. Inside it is integer micro-dollars everywhere."""
+"""Money as text, and sums of costs. Everywhere else money is an integer of micro-dollars."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def format_dollars(micro: int) -> str:
-    """Micro-dollars as dollars, exactly, with two decimals or as many as it takes.
+    """Return micro-dollars as dollars, exactly, with at least two decimals.
 
     >>> dollars(12_500_000), dollars(-1), dollars(0)
     ('$12.50', '-$0.000001', '$0.00')
@@ -17,8 +17,9 @@ def format_dollars(micro: int) -> str:
 
 
 def sum_costs(costs: Iterable[int | None]) -> int | None:
-    """What several cost together. None among them: no price is known for that one; it leaves the sum of the
-    others as it is, and where that is nothing, no cost is known.
+    """Return the sum of costs; None in `costs` is an unknown price and adds nothing.
+
+    The sum is None if it is zero and one of the prices is unknown.
 
     >>> total([5, None, 0]), total([0, 0]), total([0, None]), total([])
     (5, 0, None, 0)

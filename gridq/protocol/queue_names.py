@@ -1,7 +1,7 @@
-"""The only grammar of queue names.
+"""The grammar of queue names.
 
-A capability is `kind:slug` and is also the name of a Celery queue. Slugs hold `[a-z0-9._-]`; any other
-character is %-escaped by its UTF-8 bytes, so two different names never meet in one queue.
+A capability is `kind:slug`, which is also the name of its Celery queue. A slug holds `[a-z0-9._-]`; other
+characters are %-escaped by their UTF-8 bytes, so two different names never share a queue.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ from urllib.parse import unquote
 from gridq.errors import ConfigError
 
 ROUTER = "gridq:router"
-"""Wake-ups for routers: a job waits in the inbox to be admitted."""
+"""The queue that wakes routers up when the inbox has a job to admit."""
 
 PURE = "gridq:pure"
-"""Built-in pure stages, run by whichever slot completes what they wait for, else by a router."""
+"""The queue of built-in pure stages. The slot that completes their inputs runs them, or else a router does.
+"""
 
 LOCAL = "gridq:local"
-"""Built-in stages with effects on the machine or the network, run by each machine's own `local` seat."""
+"""The queue of built-in stages that use the machine or the network; each machine's `local` seat serves it."""
 
 OWN_KIND = "gridq"
-"""The kind of the grid's own queues, which no effect names."""
+"""The kind of the grid's own queues, which no profile may use."""
 
 SEAT_KIND = "seat"
-"""`seat:<id>` is a seat's own queue, for wake-ups only."""
+"""The kind of a seat's own queue, `seat:<id>`, which holds wake-ups only."""
 
 _SAFE = re.compile(r"[a-z0-9._-]")
 _NAME = re.compile(r"[a-z][a-z0-9_]*:(?:[a-z0-9._-]|%[0-9A-F]{2})+")
 
 
 def make_slug(name: str) -> str:
-    """`name` in lower case with every character outside `[a-z0-9._-]` %-escaped.
+    """Return `name` in lower case, with every character outside `[a-z0-9._-]` %-escaped.
 
     >>> slug("Claude Opus")
     'claude%20opus'
@@ -45,7 +46,7 @@ def make_slug(name: str) -> str:
 
 
 def normalize_slug(written: str) -> str:
-    """The slug of a name that is written as itself or as its slug.
+    """Return the slug of a name that may already be a slug.
 
     >>> slug_of("Meta/Llama-3"), slug_of("meta%2Fllama-3")
     ('meta%2Fllama-3', 'meta%2Fllama-3')
@@ -54,7 +55,7 @@ def normalize_slug(written: str) -> str:
 
 
 def make_queue_name(kind: str, name: str) -> str:
-    """The queue of capability `name` of `kind`.
+    """Return the queue of the capability `name` of `kind`.
 
     >>> capability("llm", "any")
     'llm:any'
@@ -63,17 +64,17 @@ def make_queue_name(kind: str, name: str) -> str:
 
 
 def get_kind(queue: str) -> str:
-    """The kind of a queue: what stands before the colon."""
+    """Return the kind of a queue: the part before the colon."""
     return queue.partition(":")[0]
 
 
 def make_seat_queue(seat: str) -> str:
-    """The queue on which only `seat` listens."""
+    """Return the queue that only `seat` listens to."""
     return f"{SEAT_KIND}:{seat}"
 
 
 def make_module_queue(module: str) -> str:
-    """The queue of the user's Python stages in `module`: served only where the module imports.
+    """Return the queue of the user's Python stages in `module`; machines that can import it serve the queue.
 
     >>> module_queue("my_pkg.stages")
     'gridq:local.my_pkg.stages'
@@ -82,7 +83,7 @@ def make_module_queue(module: str) -> str:
 
 
 def check_queue_name(queue: str) -> str:
-    """`queue` itself; ConfigError where it is no queue name."""
+    """Return `queue`; raise ConfigError if it is not a queue name."""
     if not _NAME.fullmatch(queue):
         raise ConfigError(
             f"{queue!r} is not a queue name", {"expected": "kind:slug, such as llm:claude or gpu:cuda-24g"}

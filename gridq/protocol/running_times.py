@@ -1,4 +1,4 @@
-"""How long stages hold a slot: of each queue a decayed mean and spread, as one seat has seen them."""
+"""How long stages occupy a slot: a decayed mean and variance for each queue, as one seat has seen them."""
 
 from __future__ import annotations
 
@@ -9,44 +9,47 @@ from collections.abc import Collection
 from gridq.protocol.models import ServiceTime
 
 MEMORY_STAGES = 50
-"""Stages after which what was before counts for about a third: a queue's work changes with the hour."""
+"""After this many stages, older ones count for about a third: a queue's work changes over the day."""
 
 MAX_QUEUES = 256
-"""Queues that a seat remembers; of more the one that it has served least recently is forgotten."""
+"""The queues that a seat remembers; beyond that it forgets the least recently served one."""
 
 P90_DEVIATIONS = 1.2816
-"""Standard deviations above the middle under which nine of ten of a normal distribution lie."""
+"""Standard deviations between the median and the 90th percentile of a normal distribution."""
 
 
 class RunTimes:
-    """The service times of one seat. Threads may share it."""
+    """The run times of one seat, by queue. Threads may share it."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, float, float]] = {}  # queue → how many, mean, variance
+        self._seen: dict[str, tuple[int, float, float]] = {}  # queue → count, mean, variance
         self._lock = threading.Lock()
 
-    def note(self, queue: str, seconds: float) -> None:
-        """One stage of `queue` held its slot for so long."""
+    def record(self, queue: str, seconds: float) -> None:
+        """Add one stage of `queue` that occupied its slot for `seconds`."""
         with self._lock:
-            n, mean, variance = self._seen.pop(queue, (0, 0.0, 0.0))
-            n += 1
-            weight = max(1 / n, 1 / MEMORY_STAGES)
+            count, mean, variance = self._seen.pop(queue, (0, 0.0, 0.0))
+            count += 1
+            weight = max(1 / count, 1 / MEMORY_STAGES)
             off = seconds - mean
             mean += weight * off
             variance = (1 - weight) * (variance + weight * off * off)
-            self._seen[queue] = n, mean, variance
+            self._seen[queue] = count, mean, variance
             while len(self._seen) > MAX_QUEUES:
                 del self._seen[next(iter(self._seen))]
 
-    def told(self) -> dict[str, ServiceTime]:
-        """By queue, as the seat advertises it."""
+    def get_service_times(self) -> dict[str, ServiceTime]:
+        """Return the service times by queue, as the seat advertises them."""
         with self._lock:
             seen = dict(self._seen)
         return {queue: summarize(*one) for queue, one in seen.items()}
 
-    def expected(self, queues: Collection[str]) -> dict[str, int]:
-        """By queue, of `queues`, for how many ms a stage is expected to hold its slot: as nine of ten did.
-        Few that were measured are taken to vary more than they did: n of them by 1/√n of their mean at least.
+    def estimate_ms(self, queues: Collection[str]) -> dict[str, int]:
+        """Return by queue, for those of `queues` that were measured, the time within which nine of ten stages
+        finish, in ms.
+
+        A few measurements are assumed to vary more than they did: for n stages, the standard deviation is at
+        least 1/√n of their mean.
         """
         with self._lock:
             seen = {queue: one for queue, one in self._seen.items() if queue in queues}
@@ -59,9 +62,9 @@ class RunTimes:
 
 
 def summarize(n: int, mean: float, variance: float) -> ServiceTime:
-    """A mean and a variance of `n` run times in words of the middle and the ninth of ten.
+    """Return the median and the 90th percentile of `n` run times with this mean and variance.
 
-    Run times are never negative and have a long tail, so they are taken to be log-normal.
+    Run times are never negative and have a long tail, so they are assumed to be log-normal.
     """
     spread = math.log1p(variance / (mean * mean)) if mean > 0 else 0.0
     p50 = mean * math.exp(-spread / 2)

@@ -1,8 +1,8 @@
-"""The states of jobs, stages and attempts, what each means, and which script moves each: as data.
+"""The states of jobs, stages and attempts: their meanings, and the scripts that move them, as tables.
 
-docs/reference/states.md shows the same as diagrams (`gridq.protocol.state_diagram`), and the tests of the protocol hold
-every move that they see to these tables. A script is one step that nobody can look into, so a move is from
-what stood there before a call to what stands there after it.
+docs/reference/states.md shows them as diagrams (`gridq.protocol.state_diagram`), and the protocol tests check
+every move that they see against these tables. A script is atomic, so a move is from the state before the call
+to the state after it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class JobState(StrEnum):
     EXPIRED = "expired"
 
     @property
-    def final(self) -> bool:
+    def is_final(self) -> bool:
         return self not in (JobState.QUEUED, JobState.RUNNING)
 
 
@@ -43,49 +43,49 @@ class AttemptState(StrEnum):
     FENCED = "fenced"
 
     @property
-    def final(self) -> bool:
+    def is_final(self) -> bool:
         return self not in (AttemptState.RUNNING, AttemptState.LAPSED)
 
 
 State = JobState | StageState | AttemptState
 Moves = Mapping[tuple[State | None, State], tuple[str, ...]]
-"""(from, to) → the scripts of gridq/store/lua that move it so; from None: there was nothing before."""
+"""By (from, to): the scripts in gridq/store/lua that make the move; from None: it did not exist before."""
 
-# One table for each: the states of two of them may bear the same name.
+# Three tables, because two kinds may have states with the same name.
 JOBS: Mapping[JobState, str] = {
-    JobState.QUEUED: "its graph and input stand in the inbox; no router has admitted it yet",
-    JobState.RUNNING: "its plan is written; its stages run one after the other and side by side",
+    JobState.QUEUED: "its graph and input are in the inbox; no router has admitted it yet",
+    JobState.RUNNING: "its plan is written, and its stages run",
     JobState.DONE: "its last stage is recorded",
-    JobState.FAILED: "it was refused, a stage failed and no Retry caught it, its budget is used up, or as "
-    "batch work in a full queue it gave way to an interactive job",
-    JobState.CANCELLED: "its caller did not want it any more",
-    JobState.EXPIRED: "it had not ended by its deadline, or nobody took a stage within its queue timeout",
+    JobState.FAILED: "it was rejected, a stage failed outside any Retry, its budget is used up, or it was "
+    "dropped from a full queue for an interactive job",
+    JobState.CANCELLED: "its caller cancelled it",
+    JobState.EXPIRED: "it passed its deadline, or a stage waited longer than its queue timeout",
 }
 
 STAGES: Mapping[StageState, str] = {
-    StageState.WAITING: "for other stages, or for the delay of a Retry",
-    StageState.READY: "stands in its capability's pending set: any seat that may run it can claim it",
+    StageState.WAITING: "it waits for other stages, or for the delay of a Retry",
+    StageState.READY: "it is in its queue: any seat that may run it can claim it",
     StageState.RUNNING: "a seat holds its lease",
     StageState.DONE: "its output is recorded",
-    StageState.SKIPPED: "it stands in the arm of a Branch that was not taken",
-    StageState.QUARANTINED: "it killed what ran it, twice: an operator releases or drops it",
+    StageState.SKIPPED: "it is in the arm of a Branch that was not taken",
+    StageState.QUARANTINED: "it killed the process that ran it, twice; an operator releases or drops it",
     StageState.FAILED: "it failed for good, and its job with it",
 }
 
 ATTEMPTS: Mapping[AttemptState, str] = {
     AttemptState.RUNNING: "its lease is open",
-    AttemptState.LAPSED: "its lease is lost, yet nobody else has claimed the stage: its result still counts",
-    AttemptState.RECORDED: "its output is the stage's",
-    AttemptState.FAILED: "it reported that it has no output",
-    AttemptState.BACK: "it handed the stage back: its worker stops, nothing is counted",
-    AttemptState.FENCED: "the stage went on without it: what it still reports is waste on its seat",
+    AttemptState.LAPSED: "its lease is lost, but no other attempt claimed the stage: its result still counts",
+    AttemptState.RECORDED: "its output is the stage's output",
+    AttemptState.FAILED: "it reported a failure",
+    AttemptState.BACK: "it handed the stage back because its worker stops; it does not count as an attempt",
+    AttemptState.FENCED: "the stage went on without it; what it still reports is only charged to its seat",
 }
 
 _LOST = ("leave", "register", "sweep")
-"""The scripts that find leases lost: a seat that goes, one that starts anew, and whatever lapses."""
+"""The scripts that find lost leases: a seat leaves, a seat starts again, or a lease expires."""
 
 _STOPPED = ("fail", *_LOST)
-"""The scripts by which an attempt ends without an output."""
+"""The scripts that end an attempt without an output."""
 
 JOB_MOVES: Moves = {
     (None, JobState.QUEUED): ("enqueue",),
@@ -123,7 +123,7 @@ STAGE_MOVES: Moves = {
     (StageState.DONE, StageState.WAITING): _STOPPED,
     (StageState.SKIPPED, StageState.WAITING): _STOPPED,
 }
-"""Of a job that runs; what had not ended when its job ended is withdrawn with it."""
+"""Moves within a running job; when a job ends, its unfinished stages are withdrawn with it."""
 
 ATTEMPT_MOVES: Moves = {
     (None, AttemptState.RUNNING): ("claim", "complete"),

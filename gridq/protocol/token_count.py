@@ -1,9 +1,9 @@
-"""An estimate of the tokens that an Anthropic-shaped request has, without asking anybody.
+"""Estimate the tokens of a request in the Anthropic format, without calling a model.
 
-Rules of thumb, as the vendor states them: a token is about 3.5 characters of English (here bytes of UTF-8,
-since other scripts have more tokens a character); an image is its width times its height over 750, scaled to
-at most 1,568 pixels a side; a page of a PDF is 1,500 to 3,000 tokens. The tokenizer of the model that will
-answer may differ by a fifth or so.
+The rules of thumb are the vendor's: a token is about 3.5 characters of English (here bytes of UTF-8, because
+other scripts have more tokens per character); an image is its width times its height divided by 750, scaled
+to at most 1,568 pixels a side; a page of a PDF is 1,500 to 3,000 tokens. The tokenizer of the model that
+answers may differ by about a fifth.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from gridq.protocol.models import Json
 
 BYTES_PER_TOKEN = 3.5
 TOKENS_PER_MESSAGE = 4
-"""What a message's role and its limits take, beside its text."""
+"""The tokens of a message's role and delimiters, in addition to its text."""
 
 PIXELS_PER_TOKEN = 750
 MAX_SIDE_PIXELS = 1568
 MAX_IMAGE_TOKENS = 1600
-"""What an image costs that was scaled down, or that is only named by its URL."""
+"""The tokens of an image that was scaled down, or that is only given by its URL."""
 
 TOKENS_PER_PAGE = 2250
 
 
 def count_tokens(body: Json) -> int:
-    """The tokens of `messages`, `system` and `tools` of a request to /v1/messages; at least 1.
+    """Return the tokens of `messages`, `system` and `tools` in a request to /v1/messages, at least 1.
 
-    StageError (details.status 400): it has no list of messages. What else may be wrong is not looked at.
+    Raises StageError (details.status 400) if the request has no list of messages; nothing else is checked.
     """
     messages = body.get("messages") if isinstance(body, dict) else None
     if not isinstance(messages, list):
@@ -56,7 +56,7 @@ def _count_text(text: str) -> float:
 
 
 def _count_content(content: Json) -> float:
-    """A text, a block, or a list of them."""
+    """Return the tokens of a text, a block, or a list of them."""
     if isinstance(content, str):
         return _count_text(content)
     if isinstance(content, list):
@@ -76,7 +76,7 @@ def _count_content(content: Json) -> float:
             call = json.dumps(content.get("input"), ensure_ascii=False, separators=(",", ":"))
             return _count_content(content.get("name")) + _count_text(call)
         case "thinking" | "redacted_thinking":
-            return 0  # the vendor leaves the thinking of earlier turns out
+            return 0  # the vendor does not count the thinking of earlier turns
     return _count_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
 
@@ -102,7 +102,7 @@ def _count_image(source: Json) -> float:
 
 
 def _decode_data(source: dict[str, Json]) -> bytes:
-    """The bytes of a base64 source, b"" where it has none that can be read."""
+    """Return the bytes of a base64 source; b"" if it has none, or they cannot be decoded."""
     data = source.get("data")
     if not isinstance(data, str):
         return b""
@@ -113,7 +113,8 @@ def _decode_data(source: dict[str, Json]) -> bytes:
 
 
 def _read_image_size(image: bytes) -> tuple[int, int] | None:
-    """Width and height in pixels by the header of a PNG, GIF, WebP or JPEG; None where it is none of them."""
+    """Return width and height in pixels from the header of a PNG, GIF, WebP or JPEG; None for anything else.
+    """
     try:
         if image.startswith(b"\x89PNG\r\n\x1a\n"):
             return struct.unpack(">II", image[16:24])
@@ -129,7 +130,7 @@ def _read_image_size(image: bytes) -> tuple[int, int] | None:
 
 
 def _read_webp_size(image: bytes) -> tuple[int, int] | None:
-    """By the WebP container: a VP8 frame's header, a VP8L one's, or VP8X's canvas."""
+    """Return the size from a WebP container: the header of a VP8 or VP8L frame, or the VP8X canvas."""
     match image[12:16]:
         case b"VP8 ":
             width, height = struct.unpack("<HH", image[26:30])
@@ -143,7 +144,8 @@ def _read_webp_size(image: bytes) -> tuple[int, int] | None:
 
 
 def _read_jpeg_size(image: bytes) -> tuple[int, int] | None:
-    """By the first start-of-frame segment (ITU-T T.81, table B.1): markers C0 to CF but C4, C8 and CC."""
+    """Return the size from the first start-of-frame segment (ITU-T T.81, table B.1: C0 to CF but C4, C8, CC).
+    """
     at = 2
     while at < len(image):
         marker = image[at + 1]

@@ -1,4 +1,4 @@
-"""Whom seats are lent to: some to certain agents and teams alone (`lends_to` of an advertisement)."""
+"""Seats that are lent to certain agents and teams only (`lends_to` of an advertisement)."""
 
 from __future__ import annotations
 
@@ -11,65 +11,72 @@ from gridq.errors import NoLiveSeat
 from gridq.jobs.record import JobOptions
 from gridq.protocol.models import Advertisement
 from gridq.store.keys import Keys
+from gridq.store.replies import NotLent
 from gridq.store.scripts import Scripts
 
 FIX = "ask the owner of one to lend it to this agent, or submit with wait_for_seat"
 
+MAX_NAMED = 3
+"""Seats that one error names."""
 
-def lent(
-    scripts: Scripts, job: str, seats: Sequence[Advertisement], options: JobOptions, key: str
+
+def filter_lent_seats(
+    scripts: Scripts, job: str, seats: Sequence[Advertisement], options: JobOptions, key_id: str
 ) -> list[Advertisement]:
-    """Those of `seats` that are lent to the submitter of `job`; `key` is the id of its API key.
+    """Return the seats that the submitter of `job` may use. `key_id`: the id of its API key, or empty.
 
-    NoLiveSeat: the seat that it is pinned to is not, and the submitter would not wait.
+    Raises NoLiveSeat if the seat that the job is pinned to is not among them, unless the submitter waits.
     """
-    if all(seat.lent_to(options.agent) for seat in seats):
+    if all(seat.is_lent_to(options.agent) for seat in seats):
         return list(seats)
-    team = _team(scripts.client, scripts.keys, job, options.agent, key)
-    found = [seat for seat in seats if seat.lent_to(options.agent, team)]
-    pinned = next((seat for seat in seats if seat.seat == options.pin and seat not in found), None)
+    team = _find_team(scripts.client, scripts.keys, job, options.agent, key_id)
+    lent = [seat for seat in seats if seat.is_lent_to(options.agent, team)]
+    pinned = next((seat for seat in seats if seat.seat == options.pin and seat not in lent), None)
     if pinned is not None and not options.wait_for_seat:
         raise NoLiveSeat(
             f"The seat {pinned.seat} is not lent to the agent {options.agent!r}",
             {
                 "path": "pin",
                 "queue": pinned.queues[0],
-                "reason": _told(pinned.seat, pinned.lends_to),
+                "reason": describe_access(pinned.seat, pinned.lends_to),
                 "fix": FIX,
             },
         )
-    return found
+    return lent
 
 
-def barred(reply: Sequence[str], agent: str) -> NoLiveSeat:
-    """The refusal that a script's reply stands for: `barred`, the queue and its fall-backs with | between,
-    each seat and whom it is lent to.
+def build_not_lent_error(reply: Sequence[str], agent: str) -> NoLiveSeat:
+    """Return the refusal for a script's reply: a word, the queue and its fall-backs joined by |, then for each
+    seat its id and whom it is lent to.
     """
-    _, queue, *pairs = reply
-    links = queue.split("|")
-    told = (_told(seat, _names(words)) for seat, words in zip(pairs[::2], pairs[1::2], strict=True))
-    seats = list(dict.fromkeys(told))
-    more = f" and {len(seats) - 3} more" if len(seats) > 3 else ""
+    _, links, *pairs = reply
+    queues = links.split("|")
+    seats = [
+        describe_access(seat, _read_names(words)) for seat, words in zip(pairs[::2], pairs[1::2], strict=True)
+    ]
+    seats = list(dict.fromkeys(seats))
+    more = f" and {len(seats) - MAX_NAMED} more" if len(seats) > MAX_NAMED else ""
     return NoLiveSeat(
-        f"No live seat of {' or '.join(links)} is lent to the agent {agent!r}",
-        {"path": "agent", "queue": links[0], "reason": "; ".join(seats[:3]) + more, "fix": FIX},
+        f"No live seat of {' or '.join(queues)} is lent to the agent {agent!r}",
+        {"path": "agent", "queue": queues[0], "reason": "; ".join(seats[:MAX_NAMED]) + more, "fix": FIX},
     )
 
 
-def _team(client: Redis, keys: Keys, job: str, agent: str, key: str) -> str:
-    """The team of an agent, as admit.lua finds it: by the quotas file, else by its API key."""
+def describe_access(seat: str, names: Sequence[str]) -> str:
+    """Say whom a seat is lent to."""
+    return f"{seat} is lent only to {', '.join(names)}"
+
+
+def _find_team(client: Redis, keys: Keys, job: str, agent: str, key_id: str) -> str:
+    """Return an agent's team as admit.lua finds it: by the quotas file, else by its API key; empty if none."""
     limits = client.hget(keys("limits"), f"a:{agent}")
     team = limits.decode().partition(" ")[0] if isinstance(limits, bytes) else "-"
     if team != "-":
         return team
-    known = key.encode() or client.hget(keys("submitted", job), "key")
+    known = key_id.encode() or client.hget(keys("submitted", job), "api_key")
     record = client.hget(keys("api_keys"), known.decode()) if isinstance(known, bytes) else None
     return str(json.loads(record).get("team") or "") if isinstance(record, bytes) else ""
 
 
-def _names(words: str) -> list[str]:
+def _read_names(words: str) -> list[str]:
     return [f"team:{word[2:]}" if word.startswith("t:") else word[2:] for word in words.split()]
-
-
-def _told(seat: str, names: Sequence[str]) -> str:
-    return f"{seat} is lent to {', '.join(names)} alone"

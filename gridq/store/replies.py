@@ -1,21 +1,32 @@
-"""What the scripts' replies say, as data."""
+"""The scripts' replies as data. Each reply is read in one place, here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
 Stream = Literal[False, True, "end"]
-"""What a job's stream holds: nothing, the pieces of its answers and its end, its end alone."""
+"""The content of a job's stream: nothing, the pieces of its answers and its end, or only its end."""
+
+NoClaim = Literal["none", "full", "gone", "draining", "limited", "again"]
+"""Why a slot gets no stage: none waits for it; all slots are busy; the server does not know the incarnation as
+live; the seat drains; its requests of the minute are used up; or more had to be searched than one call may.
+"""
+
+Ended = Literal["", "plain", "celery"]
+"""Whether a call ended the job; `celery`: its answer must be written to Celery's result backend too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One stage as a claim gives it. `spec` is the step as JSON; `values` the stored outputs of `refs` (None
-    where skipped); `remaining_ms` the time to the job's deadline. `failures`, `losses` and `deaths` count the
-    attempts before that failed by their seats' fault, that were lost with their worker, and that killed the
-    process that ran them.
+    """A stage as a slot claims it.
+
+    `spec` is the step as JSON. `values` are the stored outputs of `refs`, None for a skipped step.
+    `wait_ms` is the time from ready to claimed, `remaining_ms` the time to the job's deadline. `failures`,
+    `losses` and `deaths` count earlier attempts: failed by their seats' fault, lost with their worker, and
+    those that killed the process that ran them.
     """
 
     lease: str
@@ -44,54 +55,177 @@ class Claim:
         return int(self.lease.split(":")[3])
 
 
+class Recorded(IntEnum):
+    """The fate of an output that was sent to `complete`."""
+
+    NOW = 1
+    BEFORE = 0
+    """The same call recorded it before; its reply was lost."""
+    FENCED = -1
+    """The attempt no longer counts."""
+    VALUE_MISSING = -2
+    """The long value that the output points to could not be written."""
+
+
+class Completion(NamedTuple):
+    """The reply of `complete`: the fate of the output, whether the job ended, the slot's next claim."""
+
+    result: int
+    ended: str
+    next: Claim | str
+
+
+class Entry(NamedTuple):
+    """The reply of `enter`: `ok`, or the limit in the way (`rate`, `parallel`) and the ms until it may pass."""
+
+    outcome: str
+    wait_ms: int = 0
+
+
+# -- admission -------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """An attempt that was lost with its worker: where the stage stands in the graph of the job called `name`,
-    and what came of it: `again`, `quarantined`, or `plain` or `celery` where it was the job's last chance.
+class Accepted:
+    """The job was written. `dropped_jobs`: batch jobs that were ended to make room for it."""
+
+    dropped_jobs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyKnown:
+    """The job is admitted, has ended, or will be looked at: nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoSeat:
+    """No live seat serves these queues. An element lists a stage's alternatives with `|` between them."""
+
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotLent:
+    """All live seats of a queue (alternatives with `|` between them) are lent to others.
+
+    `seats`: pairs of a seat and whom it is lent to (`a:<agent>` and `t:<team>`, space separated).
     """
 
-    lease: str
-    worker: str
-    path: str
-    name: str
-    after: str
+    queue: str
+    seats: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
-    """A stage whose time in quarantine was over: its job, called `name`, has failed."""
+class QueueLimitReached:
+    """A queue holds `pending` stages of at most `limit`; the job needs room for `needed`."""
+
+    queue: str
+    pending: int
+    limit: int
+    needed: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRefused:
+    """The API key is `missing`, `unknown` or `revoked`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaReached:
+    """A limit of an agent or team is used up. Money is in micro-dollars.
+
+    `what` is the limit (`agent_money`, `team_tokens`, …), `name` the agent or team. `resets_at` (ms) is the
+    end of the window, None if it has not begun.
+    """
+
+    what: str
+    name: str
+    used: int
+    reserved: int
+    limit: int
+    needed: int
+    resets_at: int | None
+    window: str
+
+
+@dataclass(frozen=True, slots=True)
+class SameJob:
+    """The idempotency key belongs to this job, which has the same body."""
 
     job: str
-    name: str
-    path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """An entry of the set of keys `kind` that a sweep could not deal with, and what the server said of it."""
+class OtherBody:
+    """The id or the idempotency key belongs to this job, which has another body."""
 
-    kind: str
-    entry: str
-    fault: str
+    job: str
 
 
-class Swept(NamedTuple):
-    """What one sweep came upon: how many items of each sort, the jobs whose Celery answer is to be written,
-    the attempts that were lost, the stages whose quarantine was over, whether more is due, and the entries
-    that it left out.
-    """
+EnqueueReply = Accepted | AlreadyKnown | KeyRefused | SameJob | OtherBody
+AdmitReply = EnqueueReply | NoSeat | NotLent | QueueLimitReached | QuotaReached
 
-    found: dict[str, int]
-    due: list[str]
-    losses: list[Loss]
-    dropped: list[Drop]
-    more: bool
-    broken: list[Broken]
+
+class Affordable(NamedTuple):
+    """The reply of `afford`: the team that the agent counts for (`-`: none), and the limit in the way."""
+
+    team: str
+    refusal: QuotaReached | None = None
+
+
+def read_admission(reply: Sequence[bytes]) -> AdmitReply:
+    """Read the reply of admit.lua."""
+    word, *details = (each.decode() for each in reply)
+    match word:
+        case "ok":
+            return Accepted(tuple(details))
+        case "no_seat":
+            return NoSeat(tuple(details))
+        case "not_lent":
+            return NotLent(details[0], tuple(zip(details[1::2], details[2::2], strict=True)))
+        case "queue":
+            return QueueLimitReached(details[0], int(details[1]), int(details[2]), int(details[3]))
+        case "quota":
+            return _read_quota(details)
+    return _read_known(word, details)
+
+
+def read_enqueued(reply: Sequence[bytes]) -> EnqueueReply:
+    """Read the reply of enqueue.lua."""
+    word, *details = (each.decode() for each in reply)
+    return Accepted() if word == "ok" else _read_known(word, details)
+
+
+def read_affordable(reply: Sequence[bytes]) -> Affordable:
+    """Read the reply of afford.lua."""
+    team, *refusal = (each.decode() for each in reply)
+    return Affordable(team, _read_quota(refusal[1:]) if refusal else None)
+
+
+def _read_known(word: str, details: list[str]) -> EnqueueReply:
+    match word:
+        case "key":
+            return KeyRefused(details[0])
+        case "same":
+            return SameJob(details[0])
+        case "conflict":
+            return OtherBody(details[0])
+    return AlreadyKnown()
+
+
+def _read_quota(details: list[str]) -> QuotaReached:
+    what, name, used, reserved, limit, needed, resets_at, window = details
+    end = int(resets_at) if resets_at else None
+    return QuotaReached(what, name, int(used), int(reserved), int(limit), int(needed), end, window)
+
+
+# -- claims ----------------------------------------------------------------------------------------------------
 
 
 def read_claim(reply: Sequence[Any]) -> Claim | str:
-    """The claim in a script's reply, or its word for why there is none: none, full, gone, draining, limited,
-    again."""
+    """Read the claim in a script's reply, or the word for why there is none (`NoClaim`)."""
     if len(reply) == 1:
         word: str = reply[0].decode()
         return word
@@ -118,7 +252,77 @@ def read_claim(reply: Sequence[Any]) -> Claim | str:
     )
 
 
-def groups(words: Sequence[bytes], size: int) -> list[list[str]]:
-    """A flat reply's words, `size` of them at a time."""
-    told = [word.decode() for word in words]
-    return [told[at : at + size] for at in range(0, len(told), size)]
+# -- the sweep -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An attempt that was lost with its worker: the stage's path in the graph of the job called `name`.
+
+    `after`: `again`, `quarantined`, or `plain` or `celery` if the job ended with it.
+    """
+
+    lease: str
+    worker: str
+    path: str
+    name: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A stage whose time in quarantine is over: its job, called `name`, has failed."""
+
+    job: str
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An entry of the set `kind` that a sweep could not process, and what the server said."""
+
+    kind: str
+    entry: str
+    fault: str
+
+
+class Swept(NamedTuple):
+    """The reply of `sweep`.
+
+    `found`: the number of items of each sort. `due`: jobs whose Celery answer must be written. `losses`: lost
+    attempts. `dropped`: stages whose quarantine is over. `more`: more is due than one call processes.
+    `broken`: entries that it left out.
+    """
+
+    found: dict[str, int]
+    due: list[str]
+    losses: list[Loss]
+    dropped: list[Drop]
+    more: bool
+    broken: list[Broken]
+
+
+SWEPT = ("grace", "died", "seats", "due", "expired", "woken", "readmitted")
+"""The sorts of items that a sweep counts: holders that got more time, leases that lapsed, seats that are gone,
+delays that are over, jobs that expired, wake-ups of routers, stages whose excluded seats were let in again.
+"""
+
+
+def read_swept(reply: Sequence[Any]) -> Swept:
+    """Read the reply of sweep.lua."""
+    *counts, due, lost, over, more, faults = reply
+    return Swept(
+        dict(zip(SWEPT, counts, strict=True)),
+        [job.decode() for job in due],
+        [Loss(*words) for words in _group(lost, 5)],
+        [Drop(*words) for words in _group(over, 3)],
+        bool(more),
+        [Broken(*words) for words in _group(faults, 3)],
+    )
+
+
+def _group(words: Sequence[bytes], size: int) -> list[list[str]]:
+    """Return the words of a flat reply, `size` of them at a time."""
+    texts = [word.decode() for word in words]
+    return [texts[at : at + size] for at in range(0, len(texts), size)]

@@ -1,14 +1,18 @@
-"""The Lua scripts, each called through a typed method.
+"""The Lua scripts, each called through a method that names its arguments and reads its reply.
 
-A script is its own file in `lua/`, joined with what it uses of the library (`gridq.store.library`) and with
-the limits as Lua constants. All run atomically in the server; a repeated call (redis-py repeats EVALSHA after
-a lost reply) is harmless by design.
+A script is one file in `lua/`; `gridq.store.library` joins it with its arguments, the library functions that
+it uses and the settings as Lua constants. The header of the file declares the arguments and their order, the
+only place where that order stands: methods pass them by name.
+
+Every script runs atomically in the server. Calling one again with the same arguments does no harm: redis-py
+repeats an EVALSHA whose reply was lost.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,123 +22,171 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 from gridq.config.settings import Settings
 from gridq.protocol import meters
 from gridq.protocol.models import Limit, Usage
-from gridq.store import library, schema
-from gridq.store.admitting import STREAM, Word
+from gridq.store import library, replies, schema
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
+from gridq.store.library import Arguments
 from gridq.store.reliability import HALF_LIFE_MS
-from gridq.store.replies import Broken, Claim, Drop, Loss, Stream, Swept, groups, read_claim
+from gridq.store.replies import (
+    AdmitReply,
+    Affordable,
+    Claim,
+    Completion,
+    EnqueueReply,
+    Entry,
+    Stream,
+    Swept,
+)
 
 NAMES = (
     "enqueue", "admit", "stop", "register", "leave", "claim", "complete", "fail", "renew", "emit", "sweep",
-    "limit", "quarantine", "rank", "adopt", "keep", "enter",
-    "uphold", "afford",
+    "limit", "quarantine", "rank", "adopt", "keep", "enter", "uphold", "afford",
 )  # fmt: skip
 
-NEW = ("enqueue", "admit")
-"""The scripts that take something new. A server whose memory is used up refuses them before their first
-write; all others go on, for they end what was begun and give memory back.
+ACCEPTING = ("enqueue", "admit")
+"""The scripts that accept new work. A server without free memory refuses them before their first write. It
+runs all the others: they finish what was begun, which frees memory.
 """
+
+Word = str | bytes | int | float
+Value = Word | bool | None
+"""An argument of a script. None and False are sent as an empty string, True as `1`."""
+
+_STREAM: dict[Stream, str] = {False: "", True: "1", "end": "e"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A compiled job, as `admit` writes it.
+
+    `deadline_ms` None keeps the deadline that the inbox holds. `input` is the value or a link to it. `queues`
+    are the queues that need a live seat, unless `wait_for_seat`; alternatives stand in one element with `|`
+    between them. `ready` are the steps that are ready at once. `fields` are fields and values of the job's
+    record in turn (gridq/store/record_fields.py). `api_key` is the id of a verified key, `micro_dollars` the
+    estimated cost, `idempotency_key` `<agent>:<digest>`, `body_digest` the digest of the request body.
+    """
+
+    job: str
+    agent: str
+    priority: int
+    deadline_ms: int | None
+    result_ttl_ms: int
+    celery: bool
+    stream: Stream
+    wait_for_seat: bool
+    input: bytes
+    answer: int
+    steps: int
+    queues: Sequence[str]
+    ready: Sequence[int]
+    fields: Sequence[str | bytes | int]
+    name: str = "graph"
+    session: str = ""
+    api_key: str = ""
+    micro_dollars: int = 0
+    stages: int = 0
+    idempotency_key: str = ""
+    body_digest: str = ""
+    queue_timeout_ms: int | None = None
 
 
 @cache
-def source(name: str, constants: str) -> str:
-    """The whole text of script `name`."""
-    text = library.text(name)
-    flags = "" if name in NEW else "#!lua flags=allow-oom\n"
-    return flags + constants + library.whole(text)
+def build_source(name: str, constants: str) -> str:
+    """Return the whole text of a script, as the server gets it."""
+    flags = "" if name in ACCEPTING else "#!lua flags=allow-oom\n"
+    return flags + constants + library.assemble(library.read_lua(name))
 
 
-def constants(config: Settings) -> str:
-    """The settings that scripts need, as Lua locals. Times in ms."""
-    hold = int(config.affinity * 1000)
+@cache
+def read_arguments(name: str) -> Arguments:
+    """Return the arguments that a script declares."""
+    return library.parse_arguments(library.read_lua(name))
+
+
+def build_constants(config: Settings) -> str:
+    """Return the settings that scripts need as Lua locals. Times are in ms."""
+    warm_wait = int(config.affinity * 1000)
     keep = int((config.max_deadline + 3600) * 1000)
-    age = int(config.batch_age * 1000)
+    batch_age = int(config.batch_age * 1000)
     ledger = config.ledger_days * 86_400_000
     return (
         f"local SCHEMA = '{schema.SCHEMA}'\n"
         f"local P, K = '{config.prefix}', '{config.prefix}.'\n"
         f"local LEASE, GAP = {config.lease_ms}, {config.lease_ms - config.renew_ms}\n"
-        f"local RESULT, KEEP, LEDGER = {int(config.result_ttl * 1000)}, {keep}, {ledger}\n"
-        f"local MAXATT, MAXLOSS, AGE, HOLD = {config.max_attempts}, {config.max_losses}, {age}, {hold}\n"
-        f"local QUARANTINE, HALFLIFE = {int(config.quarantine * 1000)}, {HALF_LIFE_MS}\n"
+        f"local RESULT_TTL, KEEP, LEDGER = {int(config.result_ttl * 1000)}, {keep}, {ledger}\n"
+        f"local MAX_ATTEMPTS, MAX_LOSSES = {config.max_attempts}, {config.max_losses}\n"
+        f"local BATCH_AGE, WARM_WAIT = {batch_age}, {warm_wait}\n"
+        f"local QUARANTINE, HALF_LIFE = {int(config.quarantine * 1000)}, {HALF_LIFE_MS}\n"
     )
 
 
 class Scripts:
-    """The scripts on one server. `call` gives the raw arguments to the server; the methods are the typed ways
-    in.
+    """The scripts on one server.
+
+    Every method may raise SchemaMismatch or GridFull if the script refuses to begin.
     """
 
     def __init__(self, client: Redis, config: Settings) -> None:
         self.client = client
         self.config = config
         self.keys = Keys(config.prefix)
-        head = constants(config)
-        self.sources = {name: source(name, head) for name in NAMES}
+        constants = build_constants(config)
+        self.sources = {name: build_source(name, constants) for name in NAMES}
         self.shas = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in self.sources.items()}  # noqa: S324 the server's own name for it
 
-    def call(self, name: str, *args: str | bytes | int | float) -> Any:
-        """Run script `name`; where the server has forgotten it (a restart), load it again.
-
-        SchemaMismatch, GridFull: the script refused to begin.
-        """
+    def run(self, script: str, *words: Word) -> Any:
+        """Run a script with its arguments in order; load it if the server does not know it (a restart)."""
         try:
             try:
-                return self.client.evalsha(self.shas[name], 0, *args)
+                return self.client.evalsha(self.shas[script], 0, *words)
             except NoScriptError:
-                return self.client.eval(self.sources[name], 0, *args)
+                return self.client.eval(self.sources[script], 0, *words)
         except ResponseError as exc:
             error = schema.refusal(exc)
             if error is None:
                 raise
             raise error from None
 
+    def call(self, script: str, /, **arguments: Value | Sequence[Word]) -> Any:
+        """Run a script with its arguments by name."""
+        return self.run(script, *order_arguments(script, arguments))
+
+    # -- jobs --------------------------------------------------------------------------------------------------
+
     def adopt(self) -> None:
-        """Start a program of the grid: SchemaMismatch where another version is at work here."""
+        """Start a program of the grid. Raises SchemaMismatch if programs of another version work here."""
         config = self.config
         schema.adopt(lambda: self.call("adopt"), config.lease_ms, config.renew_ms)
 
     def enqueue(
-        self, job: str, *, agent: str, deadline_ms: int, ttl_ms: int, celery: bool, stream: Stream, graph:
-        bytes, value: bytes, options: bytes, key: str = "", idempotency: str = "", body: str = "",
-        queue_timeout_ms: int | None = None,
-    ) -> bool | list[str]:  # fmt: skip
-        """Put a job into the inbox; False where its id is known already. Nothing is stored where the reply is
-        a list: `["missing"]`, `["unknown"]` or `["revoked"]` its API key (by its id), `["same", job]` or
-        `["conflict", job]`. `idempotency` names the idempotency key, `body` is the body's digest.
-        """
-        reply: int | list[bytes] = self.call(
-            "enqueue",
-            job,
-            agent,
-            deadline_ms,
-            ttl_ms,
-            "1" if celery else "",
-            STREAM[stream],
-            graph,
-            value,
-            options,
-            key,
-            idempotency,
-            body,
-            "" if queue_timeout_ms is None else queue_timeout_ms,
-        )
-        return [word.decode() for word in reply] if isinstance(reply, list) else bool(reply)
+        self, job: str, *, agent: str, deadline_ms: int, result_ttl_ms: int, celery: bool, stream: Stream,
+        graph: bytes, input: bytes, options: bytes, api_key: str = "", idempotency_key: str = "",
+        body_digest: str = "", queue_timeout_ms: int | None = None,
+    ) -> EnqueueReply:  # fmt: skip
+        """Put a job into the inbox. Arguments are those of `NewJob`; `options` is their JSON."""
+        reply = self.call(
+            "enqueue", job=job, agent=agent, deadline_ms=deadline_ms, result_ttl_ms=result_ttl_ms,
+            celery=celery, stream=_STREAM[stream], graph=graph, input=input, options=options, api_key=api_key,
+            idempotency_key=idempotency_key, body_digest=body_digest, queue_timeout_ms=queue_timeout_ms,
+        )  # fmt: skip
+        return replies.read_enqueued(reply)
 
-    def admit(self, arguments: Sequence[Word]) -> list[str]:
-        """Write a plan, as `admitting.arguments` gives it: `["ok", job that gave way, …]`, `["known"]`, or
-        with nothing written `["noseat", queue, …]`, `["queue", queue, pending, limit, needed]`,
-        `["key", why]`, `["quota", …]`, `["same", job]`, `["conflict", job]`.
-        """
-        return [word.decode() for word in self.call("admit", *arguments)]
+    def admit(self, job: NewJob) -> AdmitReply:
+        """Write a plan, all or nothing."""
+        return replies.read_admission(self.run("admit", *build_admit_words(job)))
 
     def stop(self, job: str, state: str, error: str, *, inbox_only: bool = False) -> str:
-        """End a job from outside: `plain`, `celery`, `over` or `unknown`. With `inbox_only` one that has been
-        admitted is `over` too.
+        """End a job from outside, in `state` with the error's record (JSON).
+
+        Returns `plain`, `celery` (its answer must be written to Celery's backend), `over` (it has ended, or
+        was admitted with `inbox_only`) or `unknown`.
         """
-        word: str = self.call("stop", job, state, error, "1" if inbox_only else "").decode()
+        word: str = self.call(
+            "stop", job=job, state=state, error_record=error, inbox_only=inbox_only
+        ).decode()
         return word
+
+    # -- seats -------------------------------------------------------------------------------------------------
 
     def register(
         self,
@@ -144,54 +196,54 @@ class Scripts:
         host: str,
         concurrency: int,
         queues: Sequence[str],
-        ttl_ms: int,
+        record_ttl_ms: int,
         worker: str = "",
         limits: Iterable[Limit] = (),
-        per_minute: int | None = None,
-        rests: bool = False,
-        only: Iterable[str] = (),
+        requests_per_minute: int | None = None,
+        draining: bool = False,
+        lent_to: Iterable[str] = (),
         owner: str = "",
         families: Mapping[str, Sequence[str]] | None = None,
         prices: tuple[int, int] | None = None,
-        hourly: tuple[int, int] | None = None,
+        hourly_price: tuple[int, int] | None = None,
     ) -> str | None:
-        """Make the seat live. None, or the host of the other live worker that serves it.
+        """Make the seat live. Returns None, or the host of another live worker that serves it.
 
-        `per_minute`: requests in any minute, None: no limit. `rests`: it takes nothing for now, as after
-        `leave`. `only`: the agents and teams (`team:<name>`) to whom it is lent alone, none: everybody.
-        `families`: of what it runs for a queue, the model's; `prices`: of its dearest model, micro-dollars a
-        million tokens in and out; `hourly`: micro-dollars for an hour of a slot, and the time-out in ms of a
-        stage that has none of its own.
+        `limits` are those of its own budget. `draining`: it takes nothing for now, as after `leave`.
+        `lent_to`: the only agents and teams (`team:<name>`) that may use it; empty: everybody. `families`:
+        queue → the model families that it runs there. `prices`: micro-dollars a million tokens in and out, of
+        its dearest model. `hourly_price`: micro-dollars an hour of a slot, and the timeout in ms of a stage
+        that has none.
         """
         reply = self.call(
             "register",
-            seat,
-            incarnation,
-            host,
-            concurrency,
-            meters.format_limits(limits),
-            " ".join(queues),
-            ttl_ms,
-            worker or seat,
-            "" if per_minute is None else per_minute,
-            "1" if rests else "",
-            " ".join(f"t:{name[5:]}" if name.startswith("team:") else f"a:{name}" for name in only),
-            owner,
-            " ".join(f"{queue}={','.join(names)}" for queue, names in (families or {}).items() if names),
-            "" if prices is None else f"{prices[0]} {prices[1]}",
-            "" if hourly is None else f"{hourly[0]} {hourly[1]}",
+            seat=seat,
+            incarnation=incarnation,
+            host=host,
+            concurrency=concurrency,
+            limits=meters.format_limits(limits),
+            queues=" ".join(queues),
+            record_ttl_ms=record_ttl_ms,
+            worker=worker or seat,
+            requests_per_minute=requests_per_minute,
+            draining=draining,
+            lent_to=" ".join(
+                f"t:{name[5:]}" if name.startswith("team:") else f"a:{name}" for name in lent_to
+            ),
+            owner=owner,
+            families=" ".join(f"{queue}={','.join(names)}" for queue, names in (families or {}).items() if names),
+            prices=None if prices is None else f"{prices[0]} {prices[1]}",
+            hourly_price=None if hourly_price is None else f"{hourly_price[0]} {hourly_price[1]}",
         )
         return None if reply[0] == 1 else reply[1].decode()
 
     def leave(self, seat: str, incarnation: str, how: str) -> bool:
-        """`drain`: take nothing more. `go`: no longer live, its open leases lost at once. `died`: the same,
-        and a stage that ran there alone is held to have killed the process.
-        """
-        return bool(self.call("leave", seat, incarnation, how))
+        """Take the seat out of service. Returns False if this incarnation is not the live one.
 
-    def claim(self, seat: str, incarnation: str, slot: str, nonce: str) -> Claim | str:
-        """The best pending stage for the seat, or the word why there is none."""
-        return read_claim(self.call("claim", seat, incarnation, slot, nonce))
+        `how` is `drain` (take nothing more), `go` (no longer live, its open leases are lost at once) or `died`
+        (the same, and a stage that ran there alone counts as what killed the process).
+        """
+        return bool(self.call("leave", seat=seat, incarnation=incarnation, how=how))
 
     def renew(
         self,
@@ -201,168 +253,221 @@ class Scripts:
         warm: Iterable[str] = (),
         recorded: int | None = None,
         *,
-        takes: Mapping[str, int] | None = None,
+        stage_ms: Mapping[str, int] | None = None,
     ) -> list[str] | None:
-        """Renew the seat and its leases: the lost ones, or None where the server does not know this
-        incarnation as live. `warm`: the queues whose model the seat has loaded; `recorded`: how many stages
-        this incarnation has recorded in all, None where it has told so before. `takes`: by queue for how many
-        ms a stage is expected to hold a slot, where that is news and has a price.
+        """Renew the seat and its leases. Returns the lost leases, or None if the incarnation is not live.
+
+        `warm`: queues whose model is loaded. `recorded`: how many stages this incarnation has recorded, None
+        if that is not news. `stage_ms`: queue → how long a stage is expected to occupy a slot, if that is
+        news and slots have a price.
         """
-        loaded = " ".join(sorted(warm))
-        told = "" if recorded is None else recorded
-        times = " ".join(f"{queue}={ms}" for queue, ms in (takes or {}).items())
-        words = self.call("renew", seat, incarnation, loaded, told, times, *leases)
+        times = " ".join(f"{queue}={ms}" for queue, ms in (stage_ms or {}).items())
+        words = self.call(
+            "renew", seat=seat, incarnation=incarnation, warm=" ".join(sorted(warm)), recorded=recorded,
+            stage_ms=times, leases=leases,
+        )  # fmt: skip
         reply = [word.decode() for word in words]
         return None if reply == ["gone"] else reply
 
-    def fenced(self, leases: Sequence[str]) -> list[str]:
-        """Those of `leases` that no longer count: their job has ended, or their stage has gone on without
-        them. Plain reads, in one round trip where all leases are open.
+    def rank(self, queue: str, ranks: Mapping[str, int], ttl_ms: int) -> None:
+        """Rank the seats of a queue for `ttl_ms`; 0 is the best rank."""
+        self.call("rank", queue=queue, ttl_ms=ttl_ms, ranks=_flatten(ranks))
+
+    # -- attempts ----------------------------------------------------------------------------------------------
+
+    def claim(self, seat: str, incarnation: str, slot: str, nonce: str) -> Claim | str:
+        """Claim the best waiting stage for a slot. Returns the reason (`NoClaim`) if there is none."""
+        return replies.read_claim(
+            self.call("claim", seat=seat, incarnation=incarnation, slot=slot, nonce=nonce)
+        )
+
+    def complete(
+        self, lease: str, output: bytes, *, used: Usage, rows: str, seat: str, incarnation: str, slot: str,
+        nonce: str, go_on: bool, long: bytes | None = None, long_ttl_ms: int = 0, events: str = "",
+    ) -> Completion:  # fmt: skip
+        """Record an output and, with `go_on`, claim the slot's next stage (with `nonce`).
+
+        `long` is the value that the link `output` points to; it is written in the same round trip, before the
+        script runs. `rows` and `events` (what Celery's monitors are told) are JSON.
+        """
+        words = order_arguments(
+            "complete",
+            {
+                "lease": lease,
+                "output": output,
+                "used": _format_usage(used),
+                "rows": rows,
+                "seat": seat,
+                "incarnation": incarnation,
+                "slot": slot,
+                "nonce": nonce,
+                "go_on": go_on,
+                "events": events,
+            },
+        )
+        if long is None:
+            reply = self.run("complete", *words)
+        else:
+            reply = self._complete_long(output[1:].decode(), long, long_ttl_ms, words)
+        return Completion(reply[0], reply[1].decode(), replies.read_claim(reply[2]))
+
+    def _complete_long(self, name: str, long: bytes, ttl_ms: int, words: tuple[Word, ...]) -> Any:
+        pipe = self.client.pipeline(transaction=False)
+        pipe.set(self.keys("value", name), long, px=ttl_ms)
+        pipe.evalsha(self.shas["complete"], 0, *words)
+        written, reply = pipe.execute(raise_on_error=False)
+        out_of_memory = isinstance(written, OutOfMemoryError)
+        if isinstance(written, Exception) and not out_of_memory:
+            raise written
+        if isinstance(reply, NoScriptError):
+            reply = self.run("complete", *words)
+        elif isinstance(reply, Exception):
+            raise reply
+        if out_of_memory and reply[0] == replies.Recorded.VALUE_MISSING:
+            self.call("keep", name=name, value=long, ttl_ms=ttl_ms)
+            reply = self.run("complete", *words)
+        return reply
+
+    def fail(
+        self, lease: str, kind: str, *, pause_ms: int, used: Usage, error: str, row: str, seat: str,
+        events: str = "", uuid: str = "", why: str = "",
+    ) -> str:  # fmt: skip
+        """End an attempt without an output.
+
+        `kind` is `stage` (its own fault, it fails for good), `seat`, `died`, `lost` or `back` (handed back).
+        Returns `again`, `quarantined`, `plain`, `celery` or `fenced`. `events` is what Celery's monitors are
+        told of the attempt, `uuid` and `why` name the stage there and the reason why it stopped.
+        """
+        word: str = self.call(
+            "fail", lease=lease, kind=kind, pause_ms=pause_ms, used=_format_usage(used), error_record=error,
+            row=row, seat=seat, events=events, uuid=uuid, why=why,
+        ).decode()  # fmt: skip
+        return word
+
+    def emit(self, lease: str, path: str, pieces: Sequence[str], before: int) -> bool:
+        """Add pieces to the job's stream. Returns False if the attempt no longer counts.
+
+        `before`: how many pieces this attempt has written before.
+        """
+        return bool(self.call("emit", lease=lease, path=path, before=before, pieces=pieces))
+
+    def find_fenced(self, leases: Sequence[str]) -> list[str]:
+        """Return those of `leases` that no longer count: their job has ended, or their stage goes on without
+        them. Plain reads; one round trip if all leases are open.
         """
         scores: Any = self.client.zmscore(self.keys("leases"), list(leases))
         closed = [lease for lease, score in zip(leases, scores, strict=True) if score is None]
         if not closed:
             return []
-        look = self.client.pipeline(transaction=False)
+        pipe = self.client.pipeline(transaction=False)
         for lease in closed:
             job, step, _ = lease.split(":", 2)
-            look.hget(self.keys("job", job), f"cur:{step}")
-        current = [b"" if rest is None else rest for rest in look.execute()]
+            pipe.hget(self.keys("job", job), f"lease:{step}")
+        current = [b"" if rest is None else rest for rest in pipe.execute()]
         return [
             lease
             for lease, rest in zip(closed, current, strict=True)
             if lease.split(":", 2)[2] != rest.decode()
         ]
 
-    def fail(
-        self, lease: str, kind: str, *, pause_ms: int, used: Usage, error: str, row: str, seat: str,
-        told: str = "", uuid: str = "", why: str = "",
-    ) -> str:  # fmt: skip
-        """End an attempt without an output: `again`, `quarantined`, `plain`, `celery` or `fenced`.
-
-        `told`: events for Celery's monitors; `uuid` and `why` of the one that says how the stage stopped.
-        """
-        args = (lease, kind, pause_ms, _words(used), error, row, seat, told, uuid, why)
-        word: str = self.call("fail", *args).decode()
-        return word
-
-    def emit(self, lease: str, path: str, pieces: Sequence[str], before: int) -> bool:
-        """Add pieces to the job's stream, of whose attempt `before` were written before; False where the
-        attempt no longer counts.
-        """
-        return bool(self.call("emit", lease, path, before, *pieces))
-
     def quarantine(self, verb: str, job: str, step: int, by: str) -> str:
-        """`release` a stage in quarantine, or `drop` it, in the name of `by`: `released`; `plain` or `celery`
-        (dropped: the job has failed); `before` (it was released before), `not` (it stands in none), `over`
-        (the job has ended) or `unknown` (there is no such job).
+        """`release` or `drop` a stage in quarantine, in the name of `by`.
+
+        Returns `released`; `plain` or `celery` (dropped: the job has failed); `before` (it was released
+        before), `not` (it is not in quarantine), `over` (the job has ended) or `unknown` (no such job).
         """
-        word: str = self.call("quarantine", verb, job, step, by).decode()
+        word: str = self.call("quarantine", verb=verb, job=job, step=step, by=by).decode()
         return word
 
-    def sweep(self, most: int = 200, answers: int | None = None) -> Swept:
-        """One sweep, of at most so many items of each sort, and of so many answers."""
-        reply = self.call("sweep", most, most if answers is None else answers)
-        *counts, due, lost, over, more, faults = reply
-        sorts = ("grace", "died", "seats", "due", "expired", "rung", "voided")
-        found = dict(zip(sorts, counts, strict=True))
-        losses = [Loss(*words) for words in groups(lost, 5)]
-        dropped = [Drop(*words) for words in groups(over, 3)]
-        broken = [Broken(*words) for words in groups(faults, 3)]
-        return Swept(found, [job.decode() for job in due], losses, dropped, bool(more), broken)
+    def sweep(self, limit: int = 200, answers: int | None = None) -> Swept:
+        """Sweep once: at most `limit` items of each sort, and at most `answers` answers."""
+        return replies.read_swept(
+            self.call("sweep", limit=limit, answers=limit if answers is None else answers)
+        )
 
-    def rank(self, queue: str, ranks: Mapping[str, int], ttl_ms: int) -> None:
-        """Rank the seats of a queue, 0 the best, for so long."""
-        self.call("rank", queue, ttl_ms, *(word for pair in ranks.items() for word in pair))
+    # -- limits ------------------------------------------------------------------------------------------------
 
     def limit(self, digest: str, about: str, fields: Mapping[str, str]) -> None:
-        """Put limits in force in place of those before; an empty digest lifts them all."""
-        self.call("limit", digest, about, *(word for pair in fields.items() for word in pair))
+        """Put limits in force instead of those before; an empty digest lifts them all."""
+        self.call("limit", digest=digest, about=about, fields=_flatten(fields))
 
-    def uphold(self, digest: str, source: str) -> str:
-        """Note that a router has the quotas file of such a digest, if its limits are in force. The digest of
-        those that are; empty: there are none.
+    def uphold(self, digest: str, holder: str) -> str:
+        """Note that a router has the quotas file with this digest, if its limits are in force.
+
+        Returns the digest of the limits in force, empty if there are none.
         """
-        return str(self.call("uphold", digest, source).decode())
+        return str(self.call("uphold", digest=digest, holder=holder).decode())
 
-    def afford(self, agent: str, team: str, micro: int, tokens: int) -> tuple[str, list[str]]:
-        """Whether an agent may start a job of so much money and tokens: the team that it counts for, and the
-        reply of `admit` that refuses it; [] where nothing does. `team`: its key's; `-`: none. Nothing is
-        written.
+    def afford(self, agent: str, team: str, micro_dollars: int, tokens: int) -> Affordable:
+        """Check whether an agent may start a job of this cost and size. Nothing is written.
+
+        `team` is the team of its API key, `-` for none.
         """
-        counts_for, *refusal = (word.decode() for word in self.call("afford", agent, team, micro, tokens))
-        return counts_for, refusal
+        reply = self.call("afford", agent=agent, team=team, micro_dollars=micro_dollars, tokens=tokens)
+        return replies.read_affordable(reply)
 
-    def enter(
-        self, key: str, request: str, *, rpm: int | None, parallel: int | None, hold_ms: int
-    ) -> tuple[str, int]:
+    def enter(self, key: str, request: str, *, rpm: int | None, parallel: int | None, place_ms: int) -> Entry:
         """Let `request` in by the limits of the API key `key`, all gateways counted together.
 
-        ("ok", 0), or ("rate" or "parallel", ms until it may be otherwise). Its place among those open at once
-        is held for `hold_ms`; `hold` holds it anew, `depart` gives it back.
+        The place of the request among those open at once lapses after `place_ms`. `extend_places` renews it,
+        `depart` gives it back.
         """
-        word, *wait = self.call(
-            "enter", key, request, "" if rpm is None else rpm, "" if parallel is None else parallel, hold_ms
+        outcome, *wait = self.call(
+            "enter", key=key, request=request, rpm=rpm, parallel=parallel, place_ms=place_ms
         )
-        return word.decode(), wait[0] if wait else 0
+        return Entry(outcome.decode(), wait[0] if wait else 0)
 
-    def hold(self, key: str, requests: Sequence[str], hold_ms: int) -> None:
-        """Hold the places of requests for `hold_ms` from now on. One that has lapsed or was given back stays
-        so.
-        """
-        opened, until = self.keys("open_requests", key), now_ms(self.client) + hold_ms
-        both = self.client.pipeline(transaction=True)
-        both.zadd(opened, dict.fromkeys(requests, until), xx=True)
-        both.pexpire(opened, hold_ms)
-        both.execute()
+    def extend_places(self, key: str, requests: Sequence[str], place_ms: int) -> None:
+        """Renew the places of open requests. A place that has lapsed or was given back stays so."""
+        places, until = self.keys("open_requests", key), now_ms(self.client) + place_ms
+        pipe = self.client.pipeline(transaction=True)
+        pipe.zadd(places, dict.fromkeys(requests, until), xx=True)
+        pipe.pexpire(places, place_ms)
+        pipe.execute()
 
     def depart(self, key: str, requests: Sequence[str]) -> None:
         """Give back the places of requests that have ended."""
         self.client.zrem(self.keys("open_requests", key), *requests)
 
-    def complete(
-        self, lease: str, output: bytes, *, used: Usage, rows: str, seat: str, incarnation: str, slot: str,
-        nonce: str, go_on: bool, long: bytes | None = None, long_ttl_ms: int = 0, told: str = "",
-    ) -> tuple[int, str, Claim | str]:  # fmt: skip
-        """Record an output and take the slot's next stage.
 
-        `long` is the value that the link `output` points to: it is written in the same round trip, before the
-        script runs. Gives (1 recorded, 0 recorded before, -1 fenced off, -2 the value could not be written;
-        '' or how the job ended; the next claim).
-        """
-        args = (
-            lease,
-            output,
-            _words(used),
-            rows,
-            seat,
-            incarnation,
-            slot,
-            nonce,
-            "1" if go_on else "0",
-            told,
-        )
-        if long is None:
-            reply = self.call("complete", *args)
-        else:
-            both = self.client.pipeline(transaction=False)
-            both.set(self.keys("value", output[1:].decode()), long, px=long_ttl_ms)
-            both.evalsha(self.shas["complete"], 0, *args)
-            written, reply = both.execute(raise_on_error=False)
-            refused = isinstance(written, OutOfMemoryError)
-            if isinstance(written, Exception) and not refused:
-                raise written
-            if isinstance(reply, NoScriptError):
-                reply = self.call("complete", *args)
-            elif isinstance(reply, Exception):
-                raise reply
-            if refused and reply[0] == -2:
-                self.call("keep", output[1:].decode(), long, long_ttl_ms)
-                reply = self.call("complete", *args)
-        return reply[0], reply[1].decode(), read_claim(reply[2])
+def order_arguments(script: str, arguments: Mapping[str, Value | Sequence[Word]]) -> tuple[Word, ...]:
+    """Return named arguments in the order that the script declares.
+
+    Raises TypeError if they are not exactly those.
+    """
+    declared = read_arguments(script)
+    names, rest = declared.names, declared.rest
+    try:
+        words = tuple(_to_word(arguments[name]) for name in names)
+        more = () if rest is None else arguments[rest]
+    except KeyError as exc:
+        raise TypeError(f"{script}.lua needs the argument {exc}") from None
+    if len(arguments) != len(names) + (rest is not None):
+        unknown = sorted(arguments.keys() - {*names, rest})
+        raise TypeError(f"{script}.lua has no argument {', '.join(unknown)}")
+    return (*words, *more)  # type: ignore[misc]
 
 
-def _words(used: Usage) -> str:
-    """What an attempt used, as the scripts read it."""
+def build_admit_words(job: NewJob) -> tuple[Word, ...]:
+    """Return the arguments of admit.lua in order, for a caller that sends the command itself."""
+    arguments: dict[str, Any] = {name: getattr(job, name) for name in NewJob.__slots__}
+    arguments["stream"] = _STREAM[job.stream]
+    arguments["queues"] = " ".join(job.queues)
+    arguments["ready"] = " ".join(map(str, job.ready))
+    return order_arguments("admit", arguments)
+
+
+def _to_word(value: Any) -> Word:
+    if value is None or value is False:
+        return ""
+    return "1" if value is True else value  # type: ignore[no-any-return]
+
+
+def _flatten(pairs: Mapping[str, Word]) -> list[Word]:
+    return [word for pair in pairs.items() for word in pair]
+
+
+def _format_usage(used: Usage) -> str:
+    """Return what an attempt used, as the scripts read it."""
     micro = "" if used.micro_dollars is None else used.micro_dollars
     return f"{micro},{used.tokens_in},{used.tokens_out}"

@@ -78,7 +78,7 @@ def find_first_stages(plan: Plan, ready: Sequence[int]) -> tuple[FirstStage, ...
         step = plan.steps[number]
         cost = round_up_cost(step.micro_dollars)
         if step.queue != queue_names.PURE and len(found) < MAX_FIRST_STAGES:
-            found.setdefault((step.links, cost), FirstStage(number, step.queue, cost, step.fallbacks))
+            found.setdefault((step.queues, cost), FirstStage(number, step.queue, cost, step.fallbacks))
     return tuple(found.values())
 
 

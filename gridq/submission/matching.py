@@ -30,7 +30,7 @@ def find_demands(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[StepDeman
         if step.ops and queue_names.get_kind(step.queue) in profiles:
             effects = [Effect(**effect) for effect in step.ops[0].effects]
             demand = find_demand(effects, profiles, step.path)
-            if demand is not None and any(link.needs for link in demand.links):
+            if demand is not None and any(link.needs for link in demand.alternatives):
                 found.append(StepDemand(index, step.path, demand))
     return tuple(found)
 
@@ -46,14 +46,14 @@ def find_unfit_seats(
     is taken at its word.
     """
     found, reasons, fits = [], [], False
-    for link in want.demand.links:
+    for link in want.demand.alternatives:
         serving = [ad for ad in seats if link.queue in ad.queues]
         lacking = _lacking(link, serving, profiles)
         found.append(sorted(lacking))
         reasons += [f"{seat}: {lack}" for seat, lack in sorted(lacking.items())]
         fits = fits or len(lacking) < len(serving)
     if reasons and not fits and not wait:
-        called = " or ".join(link.queue for link in want.demand.links)
+        called = " or ".join(link.queue for link in want.demand.alternatives)
         raise NoLiveSeat(
             f"No live seat of {called} meets the stage's demand",
             {
@@ -78,7 +78,7 @@ def _lacking(
                 capability = profile.Capability.model_validate(ad.capability)
             except ValidationError:  # its worker is of another version
                 continue
-            lack = profile.shortfall(demand, capability)
+            lack = profile.explain_mismatch(demand, capability)
             if lack:
                 found[ad.seat] = lack
     return found

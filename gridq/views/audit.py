@@ -236,7 +236,7 @@ class _State:
         wrong += [f"{job} has no deadline" for job in sorted(queued - self.deadlines.keys())]
         for job in sorted(ended):
             count, state = found.members("result", job)
-            if count != "1" or state not in list(JobState) or not JobState(state).final:
+            if count != "1" or state not in list(JobState) or not JobState(state).is_final:
                 wrong.append(f"{job} has {count} ends, the first is {state!r}")
         wrong += [f"the answer of {job} is due and it has not ended"
                   for job in sorted(found.scores("answers").keys() & (queued | self.live))]  # fmt: skip

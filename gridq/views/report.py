@@ -161,7 +161,9 @@ def report(client: Redis, keys: Keys, month: tuple[int, int], now: int, told: To
 def _bounds(limits: Iterable[Meter | Limit], month: int, whole: float = 1.0) -> list[int]:
     """What each budget of money comes to in a month of so many ms, where `whole` of it is lent."""
     return [
-        int(most / Fraction(str(whole))) * month // (first_use_window_ms(each.window) or CALENDAR_MS.get(each.window, month))
+        int(most / Fraction(str(whole)))
+        * month
+        // (first_use_window_ms(each.window) or CALENDAR_MS.get(each.window, month))
         for each in limits
         if each.resource == "money"
         for most in [each.limit if isinstance(each, Meter) else each.amount]

@@ -125,7 +125,7 @@ def test_a_stage_that_kills_its_worker_ends_in_a_clear_state_and_kills_no_more(
     job = run(stage("deadly"), {"folder": str(tmp_path)})
     while grid.client.status(job.id) in (JobState.QUEUED, JobState.RUNNING):
         child = grid.home.children["local"]
-        wait_for(lambda child=child: child.poll() is not None or grid.client.status(job.id).final)  # type: ignore[misc]
+        wait_for(lambda child=child: child.poll() is not None or grid.client.status(job.id).is_final)  # type: ignore[misc]
         if child.poll() is not None:
             again(grid, "local")
     with pytest.raises((errors.AttemptsExhausted, errors.StageQuarantined)) as caught:

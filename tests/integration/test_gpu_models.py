@@ -19,12 +19,12 @@ from gridq.config.settings import settings
 from gridq.errors import ChildDied, JobCancelled, ModelFileError, SeatUnavailable, StageError, StageTimeout
 from gridq.profiles.profile import StageContext
 from gridq.protocol.models import Effect, SeatOffer, StageCall
-from workers.model_apis.models import catalogue
+from workers.model_apis.model_catalogue import load_catalogue
 from workers.profiles.gpu import GpuProfile, model_process
 from workers.profiles.gpu.capability import GpuCapability
 from workers.profiles.gpu.model_process import ModelProcess
 
-SMOL = next(model for model in catalogue() if model.name == "smollm2-135m-instruct")
+SMOL = next(model for model in load_catalogue() if model.name == "smollm2-135m-instruct")
 MODEL = "smollm2-135m-instruct"
 LONG = {"messages": [{"role": "user", "content": "Tell me a very long story."}], "max_tokens": 1500}
 
@@ -298,7 +298,7 @@ def test_closing_under_a_stage_blames_nobody(own: GpuProfile):
 
 
 def test_two_models_that_do_not_fit_together_take_turns(engine: str):
-    path = str(SMOL.path())
+    path = str(SMOL.locate_file())
     twins = [{"name": name, "file": path, "memory_mb": 450} for name in ("one", "two")]
     profile = opened({"models": twins}, memory_mb=600)
     warm = {"one": ["llm:one", "llm:any"], "two": ["llm:two"]}  # for any the first model would be taken
@@ -308,7 +308,7 @@ def test_two_models_that_do_not_fit_together_take_turns(engine: str):
             told = {"prompt": "x", "max_tokens": 1, "model": name}
             profile.run(call, told, StageContext())
             assert profile._runner is not None
-            assert (profile._runner.residents.names(), profile.warm()) == ([name], warm[name])
+            assert (profile._runner.residents.names(), profile.warm_queues()) == ([name], warm[name])
         assert profile.metrics()["loads"] == 3
     finally:
         profile.close()
@@ -327,7 +327,7 @@ BROKEN = StageCall(
 
 @pytest.mark.parametrize("kind", ["truncated", "nonsense"])
 def test_a_corrupt_file_is_named(tmp_path: Path, engine: str, kind: str):
-    whole = SMOL.path().read_bytes()
+    whole = SMOL.locate_file().read_bytes()
     profile = broken(
         tmp_path, engine, whole[:5_000_000] if kind == "truncated" else b"GGUF" + b"hello" * 1000
     )

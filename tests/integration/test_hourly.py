@@ -81,7 +81,7 @@ def desk(grid_env: GridEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         session = grid.sessions["m.cpu"]
         session.terms = SeatTerms(
             limits=(Limit(resource="money", window="day", amount=1_300_000),),
-            hourly=profile.hourly(capability, offer.config),
+            hourly=profile.hourly_price(capability, offer.config),
         )
         session.register()
         grid.client._admission = Admission(grid.scripts, config, {"gpu": profile})

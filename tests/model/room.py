@@ -31,7 +31,7 @@ class Room:
         """
         client, keys = self.grid.client, self.grid.keys
         served = []
-        for queue in step.links:
+        for queue in step.queues:
             left = [self.grid.left(seat.decode()) for seat in client.smembers(keys("serving", queue))]
             if any(each is None or each >= round_up_cost(step.micro_dollars) for each in left):
                 return queue

@@ -88,7 +88,7 @@ class Submitting(RuleBasedStateMachine):
         self.watcher.after(script, args, reply)
         self.shadow.after(script, args, reply)
         for job, state in self.watcher.jobs.items():
-            if state.final and job not in self.over:
+            if state.is_final and job not in self.over:
                 self.over.add(job)
                 self.shadow.ended(job)
         if script in AGAIN:

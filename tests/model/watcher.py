@@ -51,7 +51,7 @@ class Watcher:
         if script in ("enqueue", "admit", "stop"):
             self.jobs.setdefault(str(args[0]), None)  # type: ignore[arg-type]
         before = dict(self.stages)
-        running = [job for job, state in self.jobs.items() if state is None or not state.final]
+        running = [job for job, state in self.jobs.items() if state is None or not state.is_final]
         look = self.grid.client.pipeline(transaction=True)
         look.zrange(self.grid.keys("leases"), 0, -1)
         for job in running:
@@ -87,7 +87,7 @@ class Watcher:
             self.attempts[lease] = AttemptState.RUNNING
         for lease, was in self.attempts.items():
             job, step, rest = lease.split(":", 2)
-            if was.final:
+            if was.is_final:
                 assert lease not in opened, f"{lease} was {was} and runs again"
                 continue
             now = AttemptState.FENCED

@@ -1,4 +1,6 @@
-"""Map the `Llm` effect and the models of a seat to queues. Only this module turns a model's name into a queue.
+"""Map the `Llm` effect and the models of a seat to queues.
+
+No other module turns a model's name into a queue.
 
 `llm:<model>` is the queue of an exact name. `llm:<family>` exists only if a model declares that family; a
 prefix never counts, since `gpt-4` must not reach `gpt-4-turbo`. `llm:any` is reserved for "the model that
@@ -50,20 +52,20 @@ def parse_llm_demand(effect: Effect) -> Demand | None:
             f"An Llm effect lists {len(models)} models",
             {"path": "effects.model", "expected": f"1 to {MAX_MODELS} models, the preferred one first"},
         )
-    links: list[Demand] = []
+    alternatives: list[Demand] = []
     for number, item in enumerate(models):
-        name, path, needs = _parse_link(item, f"effects.model[{number}]", context)
+        name, path, needs = _parse_alternative(item, f"effects.model[{number}]", context)
         queue = _parse_queue(name, path)
-        if any(queue == other.queue for other in links):
+        if any(queue == other.queue for other in alternatives):
             raise InvalidField(
                 f"An Llm effect names the model {name!r} twice",
                 {"path": path, "expected": "each model once", "fix": "remove it"},
             )
-        links.append(Demand(queue=queue, needs={**needs, **embeddings}))
-    return links[0].model_copy(update={"fallbacks": tuple(links[1:])})
+        alternatives.append(Demand(queue=queue, needs={**needs, **embeddings}))
+    return alternatives[0].model_copy(update={"fallbacks": tuple(alternatives[1:])})
 
 
-def _parse_link(item: object, path: str, context: dict[str, int]) -> tuple[object, str, dict[str, int]]:
+def _parse_alternative(item: object, path: str, context: dict[str, int]) -> tuple[object, str, dict[str, int]]:
     """Return the name, the name's path and the needed context of one of several models."""
     if item is None:
         raise _make_name_error(path)
@@ -167,12 +169,12 @@ def find_models(name: object, models: Sequence[ModelOffer]) -> list[ModelOffer]:
     return [model for model in models if _make_queue(name.strip()) in list_llm_queues([model])]
 
 
-def names_link(name: object, demand: Demand) -> bool:
+def names_alternative(name: object, demand: Demand) -> bool:
     """Return whether a request's `model` field names one of the several models of `demand`."""
     names = map(_get_name, name) if isinstance(name, list) else (name,)
     queues = {_make_queue(each.strip()) for each in names if isinstance(each, str) and each.strip()}
-    return bool(demand.fallbacks) and not queues.isdisjoint(link.queue for link in demand.links)
+    return bool(demand.fallbacks) and not queues.isdisjoint(link.queue for link in demand.alternatives)
 
 
-def _get_name(link: object) -> object:
-    return link.get("model") if isinstance(link, dict) else link
+def _get_name(item: object) -> object:
+    return item.get("model") if isinstance(item, dict) else item

@@ -3,7 +3,7 @@
 | implementation | input | output |
 |---|---|---|
 | `llm:complete` | a prompt, or `{"prompt", "system"?, "raw"?, …}` | the text |
-| `llm:chat` | messages, a string, or `{"messages", "system"?, …}` | `{"role", "content", "finish_reason", …}` |
+| `llm:chat` | messages, a string, or `{"messages", …}` | `{"role", "content", "finish_reason", …}` |
 | `llm:embed` | a string, or `{"input": string or strings, …}` | a list of numbers, or a list of such lists |
 
 `choose_model` reads `model`. Every other field (`max_tokens`, `temperature`, `stop`, `tools` …) goes to the
@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 from gridq.errors import SeatUnavailable, StageError
 from gridq.graph.plan import WRAP_KEYS
 from gridq.protocol.models import Estimate, Json, StageCall, Usage
-from workers.model_apis.demand import filter_models, find_models, names_link, parse_llm_demand
+from workers.model_apis.demand import filter_models, find_models, names_alternative, parse_llm_demand
 from workers.model_apis.model_catalogue import ModelOffer
 from workers.model_apis.token_estimates import estimate_tokens
 from workers.model_apis.usage import complete_usage, parse_count, parse_openai_usage
@@ -48,7 +48,7 @@ class Endpoint(StrEnum):
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """One request to a model: the endpoint, the body without `model` and `stream`, and the stage it is for."""
+    """A request to a model: its stage, its endpoint, and its body without `model` and `stream`."""
 
     implementation: str
     endpoint: Endpoint
@@ -173,7 +173,7 @@ class ModelQuery(Protocol):
 
 
 def choose_model(stage: StageCall, query: ModelQuery, models: Sequence[M]) -> M:
-    """Return the seat's model that runs the stage: the first that both the effect and the input's `model` allow.
+    """Return the seat's model for the stage: the first that both the effect and the input's `model` allow.
 
     If the effect names several models, the queue from which the seat took the stage decides, whichever of
     them the input names. Raises SeatUnavailable if the seat has no model that the effect allows, and
@@ -185,8 +185,8 @@ def choose_model(stage: StageCall, query: ModelQuery, models: Sequence[M]) -> M:
     for effect in stage.effects:
         demand = parse_llm_demand(effect)
         if demand is not None:
-            allowed = filter_models(demand.link(stage.queue), allowed)
-            name = None if names_link(name, demand) else name
+            allowed = filter_models(demand.find_alternative(stage.queue), allowed)
+            name = None if names_alternative(name, demand) else name
     if not allowed:
         raise SeatUnavailable(
             "No model of this seat meets the stage's effects",

@@ -115,7 +115,7 @@ class Heartbeat:
             lends_to=list(session.terms.lends_to),
             started_at=self._started,
             metrics={"busy": float(session.busy), **metrics},
-            service=session.running_times.told(),
+            service=session.running_times.get_service_times(),
             timeouts=self.timeouts,
         )
 

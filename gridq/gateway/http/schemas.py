@@ -1,7 +1,7 @@
-"""What the grid's own routes take and give: models for checking and for OpenAPI, with examples.
+"""Schemas of gridq's own routes: they validate requests and appear in the OpenAPI document, with examples.
 
-noether-grid's clients are served by the same routes: their names (`job_id`, `status`, `result`,
-`spent_cents`, `worker_id`, `healthy` …) stand beside the grid's own.
+The same routes serve noether-grid's clients, so their field names (`job_id`, `status`, `result`,
+`spent_cents`, `worker_id`, `healthy` …) stand beside gridq's own.
 """
 
 from __future__ import annotations
@@ -28,30 +28,40 @@ NOETHER_STATUS: dict[JobState, str] = {
     JobState.CANCELLED: "failed",
     JobState.EXPIRED: "abandoned",
 }
-"""What noether-grid's clients, which know five words, are told of each state."""
+"""The status of each state for noether-grid's clients, which know five."""
 
 
 class ErrorDetail(BaseModel):
-    """What is wrong, where, and what helps; more details may stand beside these."""
+    """The error: what is wrong, where, and what would help. It may have more fields."""
 
     model_config = ConfigDict(extra="allow")
 
-    code: str = Field(description="stable, as in gridq.errors")
-    message: str
-    request_id: str
-    path: str | None = None
-    expected: str | None = None
-    reason: str | None = None
-    fix: str | None = Field(None, description="the smallest change that would help")
-    bottleneck: str | None = Field(None, description="with every 429 and 503: which limit binds")
-    capability: str | None = Field(None, description="there: the queue; null where none is what binds")
-    position: int | None = Field(None, description="there: its place in line; null where there is none")
-    starts_in: dict[str, float] | None = Field(None, description="there: low, p50, high in seconds, or null")
-    retry_after: float | None = Field(None, description="there: seconds; null where no waiting helps")
+    code: str = Field(description="The stable error code, such as `job.not_found`.")
+    message: str = Field(description="What is wrong, in one sentence.")
+    request_id: str = Field(description="The request's ID, also in `x-request-id` and in the gateway's log.")
+    path: str | None = Field(None, description="Where: a field, a header, or a path in the graph.")
+    expected: str | None = Field(None, description="What was expected there.")
+    reason: str | None = Field(None, description="The cause.")
+    fix: str | None = Field(None, description="The smallest change that would help.")
+    bottleneck: str | None = Field(None, description="429 and 503 only: the limit that applies.")
+    capability: str | None = Field(
+        None, description="429 and 503 only: the queue; null if the limit is not one of a queue."
+    )
+    position: int | None = Field(
+        None, description="429 and 503 only: the place in the queue; null if there is none."
+    )
+    starts_in: dict[str, float] | None = Field(
+        None,
+        description="429 and 503 only: the estimated seconds until the job would start, as `low`, `p50` and "
+        "`high`; null if there is no estimate.",
+    )
+    retry_after: float | None = Field(
+        None, description="429 and 503 only: seconds until a retry; null if waiting does not help."
+    )
 
 
 class ErrorBody(BaseModel):
-    """The body of every error of the grid's own routes."""
+    """The body of every error of gridq's own routes."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -60,7 +70,7 @@ class ErrorBody(BaseModel):
                 {
                     "error": {
                         "code": "job.not_found",
-                        "message": "There is no job '7f1c'",
+                        "message": "No job '7f1c'",
                         "reason": "never submitted, or its result has expired",
                         "request_id": "req_4bf92f3577b34da6a3ce929d",
                     }
@@ -73,25 +83,25 @@ class ErrorBody(BaseModel):
 
 
 STATUS_DESCRIPTIONS = {
-    400: "the request is malformed, or the graph wrong",
-    401: "the key is missing, unknown or revoked",
-    402: "the job's budget is too small for it",
-    403: "the key is not for this",
-    404: "there is none",
-    409: "it contradicts what is there",
-    413: "it is too large",
-    429: "a limit is reached; Retry-After says when to ask again",
-    503: "it cannot be done now; Retry-After says when to ask again",
+    400: "The request or the graph is invalid.",
+    401: "The API key is missing, invalid or revoked.",
+    402: "The job would cost more than its budget.",
+    403: "The API key lacks the required scope, or the origin is not allowed.",
+    404: "The job, seat or worker does not exist.",
+    409: "The request conflicts with the current state.",
+    413: "The request body or the graph is too large.",
+    429: "A limit is reached. Retry-After says when to retry.",
+    503: "The grid cannot take the request now. Retry-After says when to retry.",
 }
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI says of the errors of a route."""
+    """Return the OpenAPI description of a route's errors."""
     return {status: {"model": ErrorBody, "description": STATUS_DESCRIPTIONS[status]} for status in statuses}
 
 
 class JobAccepted(BaseModel):
-    """A job that was taken."""
+    """A job that was admitted."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -108,59 +118,66 @@ class JobAccepted(BaseModel):
         }
     )
 
-    job_id: str = Field(description="its id")
-    job: str = Field(description="the same")
-    state: JobState = Field(description="running from the moment its plan is written")
-    status: str = Field(description="in noether-grid's words: queued, running, ok, failed or abandoned")
-    url: str = Field(description="where it can be asked for")
-    events: str = Field(description="where its pieces and stages can be followed")
+    job_id: str = Field(description="The job's ID.")
+    job: str = Field(description="The same as `job_id`.")
+    state: JobState = Field(description="The job's state. An admitted job is `running`.")
+    status: str = Field(
+        description="The state for noether-grid's clients: queued, running, ok, failed or abandoned."
+    )
+    url: str = Field(description="The path to read the job at.")
+    events: str = Field(description="The path to follow the job's events at.")
 
 
 class JobResult(BaseModel):
     """How a job ended, as noether-grid's clients read it."""
 
-    job_id: str
-    status: Literal["ok", "failed", "abandoned"]
-    output: Json = Field(None, description="the answer; null where there is none")
+    job_id: str = Field(description="The job's ID.")
+    status: Literal["ok", "failed", "abandoned"] = Field(description="How it ended.")
+    output: Json = Field(None, description="The job's answer; null unless it is done.")
     spent_cents: int | None = Field(
-        description="whole cents, rounded up; null: no price is known for what it used"
+        description="What the job cost in whole cents, rounded up; null if the price is unknown."
     )
-    error: str | None = None
-    completed_at: datetime | None = None
+    error: str | None = Field(None, description="Code and message of the error that ended the job.")
+    completed_at: datetime | None = Field(None, description="When it ended.")
 
 
 class JobStatus(BaseModel):
-    """A job at one instant. `rows` is its trace: one line for each stage that was recorded."""
+    """A job at one instant. `rows` is its history, one row for each recorded stage."""
 
-    job_id: str
-    job: str
-    state: JobState
+    job_id: str = Field(description="The job's ID.")
+    job: str = Field(description="The same as `job_id`.")
+    state: JobState = Field(description="The job's state.")
     status: Literal["queued", "running", "ok", "failed", "abandoned"] = Field(
-        description="the state in noether-grid's words"
+        description="The state for noether-grid's clients."
     )
-    name: str
-    agent: str
-    priority: str
-    submitted: float = Field(description="seconds since 1970, as all times here")
-    deadline: float | None
-    ended: float | None
-    now: float
-    done: int = Field(description="stages (of a large plan steps) that are done")
-    of: int = Field(description="of how many")
+    name: str = Field(description="The name that the submitter gave the job.")
+    agent: str = Field(description="The agent that submitted the job.")
+    priority: str = Field(description="`interactive` or `batch`.")
+    submitted: float = Field(description="When it was submitted. All times are in seconds since 1970, UTC.")
+    deadline: float | None = Field(description="When it must have ended; null if it has no deadline.")
+    ended: float | None = Field(description="When it ended; null while it runs.")
+    now: float = Field(description="The server's time of this view.")
+    done: int = Field(description="How many stages are done; of a large plan, how many steps.")
+    of: int = Field(description="How many there are.")
     spent_cents: int | None = Field(
-        description="whole cents, rounded up; null: no price is known for what it used, as on a subscription"
+        description="What the job cost so far in whole cents, rounded up; null if the price is unknown, as on a "
+        "subscription."
     )
-    micro_dollars: int | None = Field(description="the same, exactly")
-    dispatched_to: str | None = Field(description="who runs it, or ran it last")
-    waits_for: str = Field(description="in words, what it waits for; empty where it has ended")
-    stages: list[StageView]
-    rows: list[HistoryRow]
-    error: dict[str, Any] | None = Field(description="what ended it: code, message, details")
-    result: JobResult | None = Field(description="null until it has ended; its answer is `result.output`")
+    micro_dollars: int | None = Field(description="The same in micro-dollars, not rounded.")
+    dispatched_to: str | None = Field(description="The seat that runs it, or ran it last.")
+    waits_for: str = Field(description="What the job waits for, in words; empty once it has ended.")
+    stages: list[StageView] = Field(description="Its stages and their states.")
+    rows: list[HistoryRow] = Field(description="Its history: one row for each recorded stage.")
+    error: dict[str, Any] | None = Field(
+        description="The error that ended it: `code`, `message` and `details`."
+    )
+    result: JobResult | None = Field(
+        description="The result; null until the job has ended. The answer is `result.output`."
+    )
 
 
 class JobSummary(BaseModel):
-    """One line of the list of jobs."""
+    """A job in a list."""
 
     job_id: str
     job: str
@@ -171,84 +188,86 @@ class JobSummary(BaseModel):
     priority: str
     submitted: float
     ended: float | None
-    steps: int
-    left: int
+    steps: int = Field(description="How many steps its plan has.")
+    left: int = Field(description="How many steps are left.")
 
 
 class JobList(BaseModel):
-    """Jobs, the latest first, and where the next page begins."""
+    """One page of jobs, the latest first."""
 
     jobs: list[JobSummary]
-    next: str | None = Field(description="give it as `before` for the next page; null: this was the last")
+    next: str | None = Field(description="Pass it as `before` to get the next page; null on the last page.")
 
 
 class CancelResult(BaseModel):
-    """What came of a cancellation."""
+    """The result of a cancellation."""
 
     job_id: str
     job: str
-    state: JobState = Field(description="where the job stands now")
-    cancelled: bool = Field(description="false: it had ended before")
+    state: JobState = Field(description="The job's state now.")
+    cancelled: bool = Field(description="True if this request cancelled it; false if it had ended before.")
 
 
 class LlmCapability(BaseModel):
-    """A model that a seat serves, in noether-grid's words."""
+    """A model that a seat serves, as noether-grid's clients read it."""
 
     provider: str
     model: str
     auth_via: str
-    budget_monthly_cents: int | None = Field(description="null: no budget is set")
-    budget_remaining_cents: int | None
-    rate_limit_rpm: int | None
+    budget_monthly_cents: int | None = Field(description="The seat's budget; null if it has none.")
+    budget_remaining_cents: int | None = Field(description="What is left of the budget.")
+    rate_limit_rpm: int | None = Field(description="Requests a minute; null if there is no limit.")
 
 
 class Worker(LiveSeat):
-    """A live seat, with noether-grid's fields beside the grid's own."""
+    """A live seat: gridq's fields, and those of noether-grid."""
 
-    free_slots: int = Field(description="how many stages it would take now")
-    worker_id: str = Field(description="the same as `seat`")
-    url: str = Field(description="an enrolled worker's own; of any other seat the queue on which it listens")
-    capabilities: list[LlmCapability]
-    in_flight_jobs: int = Field(description="the same as `busy`")
-    last_seen: datetime
-    healthy: bool = Field(description="it takes work")
+    free_slots: int = Field(description="How many stages it would take now.")
+    worker_id: str = Field(description="The ID of a worker over HTTP; of any other seat the same as `seat`.")
+    url: str = Field(description="The URL of a worker over HTTP; of any other seat `seat:` and its name.")
+    capabilities: list[LlmCapability] = Field(description="The models that it serves.")
+    in_flight_jobs: int = Field(description="The same as `busy`.")
+    last_seen: datetime = Field(description="When the seat's lease was renewed at the latest.")
+    healthy: bool = Field(description="True if it takes work.")
 
 
 class DrainResult(BaseModel):
-    """A seat that was told to take nothing more, or to take work again."""
+    """The result of draining or undraining a seat."""
 
-    seat: str
-    drained: bool
-    drain_acknowledged: bool = Field(description="false: its worker has not heeded it yet")
-    busy: int = Field(description="stages that still run there")
+    seat: str = Field(description="The seat's full name.")
+    drained: bool = Field(description="True if the seat is to take no new work.")
+    drain_acknowledged: bool = Field(description="True once its worker has applied the change.")
+    busy: int = Field(description="How many stages still run on it.")
 
 
 class Queue(BaseModel):
-    """One capability's queue."""
+    """The queue of one capability."""
 
-    queue: str
-    pending: dict[str, int] = Field(description="ready stages by priority")
+    queue: str = Field(description="The capability, such as `llm:any`.")
+    pending: dict[str, int] = Field(description="Ready stages, by priority.")
     running: int
     wake_ups: int
     concurrency: int
     seats: list[str]
-    oldest_ms: float | None = Field(description="how long its oldest stage waits")
-    oldest: dict[str, float] = Field(description="the same by priority, where any waits")
+    oldest_ms: float | None = Field(
+        description="How long the oldest stage has waited, in milliseconds; null if none waits."
+    )
+    oldest: dict[str, float] = Field(description="The same for each priority with waiting stages.")
 
 
 class CapabilityOffer(BaseModel):
-    """A capability that a stage can ask for now."""
+    """A capability that stages can use now."""
 
-    queue: str
-    seats: list[str]
-    loaded: list[str] = Field(description="the seats that have its model loaded")
-    loads: bool = Field(description="whether any of them loads models at all")
-    concurrency: int
-    free: int
+    queue: str = Field(description="The capability, such as `llm:any`.")
+    seats: list[str] = Field(description="The seats that serve it.")
+    loaded: list[str] = Field(description="The seats that have its model in memory.")
+    loads: bool = Field(description="True if any of the seats loads models into memory.")
+    concurrency: int = Field(description="How many stages the seats can run at once.")
+    free: int = Field(description="How many slots are free.")
 
 
 class QuarantineRequest(BaseModel):
-    """Which stage an operator means, by its path in the graph or its step's number."""
+    """The quarantined stage that is meant: its job, and its path in the graph or its step's number."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -257,65 +276,68 @@ class QuarantineRequest(BaseModel):
     )
 
     job: str = Field(min_length=1, max_length=128)
-    stage: str | int
+    stage: str | int = Field(description="The stage's path, such as `root.stages[1]`, or its step's number.")
 
 
 class QuarantineResult(BaseModel):
-    """What came of it."""
+    """The result of a decision about a quarantined stage."""
 
     job: str
     stage: str
     outcome: Literal["released", "dropped"]
-    before: bool = Field(description="it was so before")
+    before: bool = Field(description="True if the same decision was made before.")
 
 
 class Health(BaseModel):
-    """The process lives."""
+    """The gateway process is alive."""
 
     ok: bool
     status: str
     version: str
-    uptime: float = Field(description="seconds")
+    uptime: float = Field(description="Seconds since the process started.")
 
 
 class Readiness(BaseModel):
-    """Whether the gateway can take work, and why not."""
+    """Whether the gateway can take work, and if not, why."""
 
     ready: bool
-    reason: str = Field(description="empty where it is")
-    fix: str
-    routers: int | None = Field(description="live routers; null: the server does not answer")
+    reason: str = Field(description="Why it is not ready; empty if it is.")
+    fix: str = Field(description="What would help; empty if it is ready.")
+    routers: int | None = Field(description="Live routers; null if the Redis server does not answer.")
 
 
 class NotReady(Readiness):
-    """Why the gateway cannot take work: what every 503 says."""
+    """Why the gateway cannot take work, with the fields of every 503."""
 
-    code: str = Field(description="stable, as in gridq.errors")
-    bottleneck: str = Field(description="which limit binds")
-    capability: str | None = Field(description="the queue that nobody serves; null where it is none")
-    position: int | None = Field(description="null: there is no line to stand in")
-    starts_in: dict[str, float] | None = Field(description="null: nobody knows")
-    retry_after: float = Field(description="seconds")
+    code: str = Field(description="The stable error code.")
+    bottleneck: str = Field(description="What makes it unavailable.")
+    capability: str | None = Field(description="The queue that no seat serves; null if it is none.")
+    position: int | None = Field(description="Always null: nothing is queued here.")
+    starts_in: dict[str, float] | None = Field(description="Always null: there is no estimate.")
+    retry_after: float = Field(description="Seconds until the next check makes sense.")
 
 
 def to_cents(micro_dollars: int | None) -> int | None:
-    """Micro-dollars in whole cents, rounded up: what was spent is never nothing. None: no price is known.
+    """Return micro-dollars as whole cents, rounded up, so that a small cost is not shown as 0. None: the
+    price is unknown.
 
-    >>> cents(0), cents(1), cents(10_000), cents(None)
+    >>> to_cents(0), to_cents(1), to_cents(10_000), to_cents(None)
     (0, 1, 1, None)
     """
     return None if micro_dollars is None else -(-micro_dollars // MICRO_DOLLARS_PER_CENT)
 
 
 def format_time(seconds: float | None) -> str | None:
-    """Seconds since 1970 as RFC 3339."""
+    """Return seconds since 1970 as RFC 3339."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def status_of(view: JobView) -> str:
-    """The job's state in noether-grid's words: it runs only once a seat has taken a stage of it."""
+    """Return a job's status for noether-grid's clients. It is `running` only once a seat has taken one of
+    its stages.
+    """
     assert view.state is not None
     begun = not view.stages or any(stage.attempts or stage.state == "done" for stage in view.stages)
     if view.state is JobState.RUNNING and not begun:
@@ -324,12 +346,12 @@ def status_of(view: JobView) -> str:
 
 
 def public_error(view: JobView) -> dict[str, Json] | None:
-    """What ended a job, as its callers are told; None where nothing did."""
+    """Return the error that ended a job, as its callers may see it; None if there is none."""
     return None if view.error is None else redact_record(view.error)
 
 
 def job_status(view: JobView, waits_for: str, spent: int | None) -> dict[str, Json]:
-    """A job's view as JobStatus has it, but for `result`; `spent` in micro-dollars."""
+    """Return a job's view as JobStatus, without `result`. `spent` is in micro-dollars."""
     ran = [stage.seat for stage in view.stages if stage.seat]
     return {
         "job_id": view.job,
@@ -344,7 +366,7 @@ def job_status(view: JobView, waits_for: str, spent: int | None) -> dict[str, Js
 
 
 def job_result(view: JobView, spent: int | None) -> dict[str, Json]:
-    """How an ended job fared, as JobResult has it, but for `output`; `spent` in micro-dollars."""
+    """Return an ended job's view as JobResult, without `output`. `spent` is in micro-dollars."""
     error = view.error
     return {
         "job_id": view.job,

@@ -1,15 +1,16 @@
-"""A job's events as an SSE stream: the pieces of its answers, how its stages fare, its end.
+"""The events of a job as a server-sent event stream: pieces of its answers, changes of its stages, its end.
 
-| event | data | has an id |
+| event | data | has an ID |
 |---|---|---|
 | `piece` | `{"path", "piece"}` | yes |
 | `stage` | `{"path", "stage", "state", "queue", "seat", "attempts", "wait_ms", "run_ms"}` | no |
 | `progress` | `{"done", "of"}` | no |
-| `end` | `{"job", "state", "status", "spent_cents", "micro_dollars", "error"}` | where the job has a stream |
-| `error` | the error, in the grid's shape; the stream ends with it | no |
+| `end` | `{"job", "state", "status", "spent_cents", "micro_dollars", "error"}` | if the job has a stream |
+| `error` | the error in gridq's own format; the last event | no |
 
-An id is `<job>/<entry>`: sent back as Last-Event-ID, or as `?after=`, it goes on behind that piece at any
-gateway. Each connection begins with where every stage stands, so nothing of that is missed in between.
+An ID is `<job>/<entry>`. Send it back as Last-Event-ID or `?after=` to resume after that event, at any
+gateway. Each connection starts with the current state of every stage, so a client misses no change in
+between. ++ MIN_POLL_SECONDS, MAX_POLL_SECONDS = JOB_CACHE_SECONDS, 2.0
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from gridq.views.jobs import JobView
 router = APIRouter(tags=["jobs"])
 
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = JOB_CACHE_SECONDS, 2.0
-"""Seconds between two looks at a job's stages: doubled as long as nothing changes."""
+"""Bounds of the time between two polls of a job's stages. It doubles while nothing changes."""
 
 RECONNECT_FRAME = b"retry: 1000\n\n"
-"""How soon a browser asks again, in ms."""
+"""Tells browsers to reconnect after 1000 ms."""
 
 _ENTRY = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 
@@ -57,7 +58,7 @@ STAGE_FIELDS = ("path", "stage", "state", "queue", "seat", "attempts", "wait_ms"
     response_class=StreamingResponse,
     responses={
         200: {
-            "description": "the events",
+            "description": "The job's events.",
             "content": {
                 "text/event-stream": {
                     "schema": {"type": "string"},
@@ -67,7 +68,7 @@ STAGE_FIELDS = ("path", "stage", "state", "queue", "seat", "attempts", "wait_ms"
                 }
             },
         },
-        204: {"description": "the job has ended, and nothing stands behind the given event"},
+        204: {"description": "The job has ended and there are no events after the given one."},
         **error_responses(400, 401, 403, 404, 429, 503),
     },
 )
@@ -77,12 +78,12 @@ async def events(
     caller: Reader,
     *,
     after: Annotated[
-        str | None, Query(description="the id of the last event that was seen, or its entry alone")
+        str | None, Query(description="Resume after this event: its ID, or its entry alone.")
     ] = None,
-    last_event_id: Annotated[str | None, Header(description="the same, as browsers say it")] = None,
+    last_event_id: Annotated[str | None, Header(description="The same, as browsers send it.")] = None,
 ) -> Response:
-    """The events of a job from its beginning, or behind one of them, to its end. Watching keeps nothing alive
-    and ends nothing: the job goes on where its watcher goes away.
+    """Follow a job's events from the beginning, or after a given event, to its end. If the client
+    disconnects, the job goes on.
     """
     grid: GridConnection = request.app.state.grid
     job = await find_job(grid, caller, id)
@@ -95,22 +96,28 @@ async def events(
 
 
 def parse_entry(job: str, event: str | None) -> str:
-    """The entry of the job's stream that an event's id names: `<job>/<entry>`, or the entry alone; `0` where
-    none is given. RequestError: it is none, or of another job.
+    """Return the stream entry that an event's ID names, `0` if none is given.
+
+    The ID is `<job>/<entry>` or the entry alone. Raises RequestError if it is invalid or belongs to another
+    job.
     """
     if not event:
         return "0"
     named, _, entry = event.rpartition("/")
     if (named and named != job) or not _ENTRY.fullmatch(entry):
         raise RequestError(
-            "The event's id is none of this job's",
-            {"path": "after", "expected": f"{job}/<entry>, as an event's `id:` says", "fix": "leave it out"},
+            "The event ID does not belong to this job",
+            {
+                "path": "after",
+                "expected": f"{job}/<entry>, the `id:` of an event",
+                "fix": "omit it to read from the beginning",
+            },
         )
     return entry
 
 
 async def _is_complete(grid: GridConnection, job: str, after_entry: str) -> bool:
-    """Whether the job has ended and its stream holds nothing behind `place`."""
+    """Return True if the job has ended and its stream has nothing after `after_entry`."""
     with translated(grid.client.url):
         both = grid.redis.pipeline(transaction=False)
         both.exists(grid.keys("result", job))
@@ -120,7 +127,7 @@ async def _is_complete(grid: GridConnection, job: str, after_entry: str) -> bool
 
 
 class _EventStream:
-    """One reader's connection."""
+    """The events that one client reads."""
 
     def __init__(self, grid: GridConnection, cached_view: Cached[JobView], job: str, after_entry: str, request_id: str) -> None:
         self.grid = grid
@@ -133,7 +140,7 @@ class _EventStream:
         self._pause = MIN_POLL_SECONDS
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """The frames, up to the job's end, a fault, or the end of the gateway."""
+        """Yield the frames up to the job's end, an error, or the gateway's shutdown."""
         yield RECONNECT_FRAME
         try:
             with self.grid.relay.follow(self.job, self.after_entry) as follower:
@@ -156,7 +163,7 @@ class _EventStream:
                     yield b"".join(parts)
             entry = await follower.next(max(min(look_at, alive_at) - time.monotonic(), 0))
             pieces = []
-            while entry is not None and entry.piece is not None:  # what came together goes out together
+            while entry is not None and entry.piece is not None:  # send together what arrived together
                 data = b'{"path":%b,"piece":%b}' % (_to_json(entry.path), entry.piece)
                 pieces.append(frame(data, id=f"{self.job}/{entry.id}", event=b"piece"))
                 entry = await follower.next() if follower.has_entries else None
@@ -171,15 +178,17 @@ class _EventStream:
                 alive_at = time.monotonic() + self.grid.options.keep_alive
 
     async def _read_changes(self) -> list[bytes]:
-        """What has changed; nothing while the server is away: the relay waits for it too."""
+        """Return the changes since the last poll; none while the server is away, which the relay waits for
+        too.
+        """
         try:
             return self._changes(await self._read_view())
         except BrokerUnreachable:
             return []
 
     async def _read_end(self, entry: str) -> bytes:
-        """The last changes, and the end."""
-        pauses = iter((0.0, 0.0))  # what is known, and a look that is under way, may be from before the end
+        """Return the last changes and the end event."""
+        pauses = iter((0.0, 0.0))  # the cached view, and one being read now, may be from before the end
         while True:
             try:
                 view = await self._read_view()
@@ -188,7 +197,7 @@ class _EventStream:
                     raise
             else:
                 assert view.state is not None
-                if view.state.final:
+                if view.state.is_final:
                     return b"".join(self._changes(view)) + self._end(view, entry)
                 self.cached_view.invalidate()
             await asyncio.sleep(next(pauses, MIN_POLL_SECONDS))
@@ -200,14 +209,16 @@ class _EventStream:
         return view
 
     def _changes(self, view: JobView) -> list[bytes]:
-        """What has changed since the look before: of each stage its state, its seat, its tries."""
+        """Return what changed since the last poll: the state, seat and attempts of each stage, and the
+        progress.
+        """
         parts = []
         for stage in view.stages:
             now = (stage.state, stage.seat, stage.attempts)
             if self._stages.get(stage.path) != now:
                 self._stages[stage.path] = now
-                about = {name: getattr(stage, name) for name in STAGE_FIELDS}
-                parts.append(frame(_to_json(about), event=b"stage"))
+                fields = {name: getattr(stage, name) for name in STAGE_FIELDS}
+                parts.append(frame(_to_json(fields), event=b"stage"))
         if (view.done, view.of) != self._progress:
             self._progress = (view.done, view.of)
             parts.append(frame(_to_json({"done": view.done, "of": view.of}), event=b"progress"))
@@ -215,7 +226,7 @@ class _EventStream:
 
     def _end(self, view: JobView, entry: str) -> bytes:
         spent = sum_costs(row.micro_dollars for row in view.rows)
-        about = {
+        fields = {
             "job": self.job,
             "state": view.state,
             "status": status_of(view),
@@ -223,7 +234,7 @@ class _EventStream:
             "micro_dollars": spent,
             "error": public_error(view),
         }
-        return frame(_to_json(about), id=f"{self.job}/{entry}" if entry else "", event=b"end")
+        return frame(_to_json(fields), id=f"{self.job}/{entry}" if entry else "", event=b"end")
 
 
 def _to_json(value: Json) -> bytes:

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: submit, wait, cancel, list. `gridq.gateway.routes.events` follows one."""
+"""Routes for jobs: submit, read, wait, cancel, list. `gridq.gateway.routes.events` follows one."""
 
 from __future__ import annotations
 
@@ -36,25 +36,28 @@ from gridq.protocol.money import sum_costs
 from gridq.protocol.states import JobState
 from gridq.store import values
 from gridq.submission.request import encode_graph
-from gridq.views import job_ids, job_list, queues
+from gridq.views import job_ids, job_list, wait_reasons
 from gridq.views.jobs import MAX_STEPS, JobView
 
 router = APIRouter(tags=["jobs"])
 
 MAX_WAIT_SECONDS = 60.0
-"""Seconds for which one request waits for a job's end at most."""
+"""The longest that one request waits for the end of a job."""
 
 JSON_LEVELS_PER_NODE = 2
-"""Levels of JSON that one level of a graph has: the node, and the list or record that it stands in."""
+"""Levels of JSON nesting for one level of a graph: the node, and the list or object that contains it."""
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
-JobId = Annotated[str, Path(description="the job's id, or the beginning of it, four characters at least")]
+JobId = Annotated[str, Path(description="The job's ID, or its first characters, at least four.")]
 Reader = Annotated[Caller, Depends(require_scope("read"))]
 
 
 async def find_job(grid: GridConnection, caller: Caller, given: str) -> str:
-    """The id of the job that `given` means among those that the caller may see. JobNotFound, AmbiguousJob."""
+    """Return the ID of the job that `given` names, among those that the caller may see.
+
+    Raises JobNotFound and AmbiguousJob.
+    """
     if not _ID.fullmatch(given):
         raise build_not_found_error(given[:128])
     agent = None if caller.sees_all else caller.agent
@@ -78,34 +81,34 @@ async def submit(
     request: Request,
     caller: Annotated[Caller, Depends(require_scope("submit"))],
     idempotency_key: Annotated[
-        str | None, Header(description="the same key and body are the same job", pattern=r"^[ -~]{1,255}$")
+        str | None, Header(description="Repeating the same key and body returns the same job.", pattern=r"^[ -~]{1,255}$")
     ] = None,
 ) -> Response:
-    """Admit a graph with its input. Nothing is queued where it is refused.
+    """Submit a graph with its input. A refused job is not queued.
 
-    The headers `x-gridq-priority`, `x-gridq-deadline` and so on say the same as the body's fields; the body
-    goes before.
+    The headers `x-gridq-priority`, `x-gridq-deadline` and so on set the same options as the body's fields,
+    which take precedence.
     """
     grid: GridConnection = request.app.state.grid
     raw = await read_body(request.receive)
     spec = read_spec(raw, depth=_max_json_depth(grid))
-    base = read_request_options(request.scope["headers"], caller.agent, stream=False).about
+    base = read_request_options(request.scope["headers"], caller.agent, stream=False).job_options
     if None not in (spec.idempotency_key, idempotency_key) and spec.idempotency_key != idempotency_key:
         raise RequestError(
-            "The idempotency keys of header and body differ",
-            {"path": "idempotency_key", "fix": "give it once"},
+            "The idempotency keys in the header and the body differ",
+            {"path": "idempotency_key", "fix": "send only one of the two"},
         )
-    about = spec.options(base)
-    if caller.key:  # a key names its agent itself
-        about = about.model_copy(update={"agent": caller.agent})
+    job_options = spec.options(base)
+    if caller.key:  # the API key determines the agent
+        job_options = job_options.model_copy(update={"agent": caller.agent})
     graph, value = await grid.call(_encode_spec, spec, grid.config)
     try:
-        job = await grid.submit(graph, value, about, key=caller.key, job=spec.job, detached=True)
+        job = await grid.submit(graph, value, job_options, key=caller.key, job=spec.job, detached=True)
     except NoLiveSeat as exc:
-        exc.details.pop("served", None)  # a graph that waits for its seats is no path that is not there: 503
+        exc.details.pop("served", None)  # 503 rather than 404: the path exists, its seats do not
         raise
     state: JobState | None = None
-    if spec.job is not None or about.idempotency_key is not None:  # it may be one of before
+    if spec.job is not None or job_options.idempotency_key is not None:  # it may be an existing job
         state = await grid.call(grid.client.status, job)
     state = state or JobState.RUNNING
     accepted = JobAccepted(
@@ -121,7 +124,7 @@ async def submit(
 
 @router.get(
     "/jobs/{id}",
-    summary="Ask for a job, and wait for its end",
+    summary="Read a job, or wait for its end",
     response_model=JobStatus,
     responses=error_responses(400, 401, 403, 404, 429, 503),
 )
@@ -131,10 +134,10 @@ async def read(
     caller: Reader,
     wait: Annotated[
         float,
-        Query(ge=0, allow_inf_nan=False, description="seconds to wait for its end, at most 60"),
+        Query(ge=0, allow_inf_nan=False, description="Seconds to wait for the job's end, at most 60."),
     ] = 0.0,
 ) -> Response:
-    """Where a job and each of its stages stand, or how they went; with its answer or its error."""
+    """Read the state of a job and its stages; once it has ended, also its answer or error."""
     grid: GridConnection = request.app.state.grid
     job = await find_job(grid, caller, id)
     if wait > 0:
@@ -150,21 +153,21 @@ async def read(
     if view.state is None:
         raise build_not_found_error(job)
     body = json.dumps(job_status(view, waits_for, spent), separators=(",", ":")).encode()
-    if not view.state.final:
+    if not view.state.is_final:
         return _json_response(body[:-1] + b',"result":null}', job=job)
     answer = b"null"
     if view.state is JobState.DONE:
         answer = await grid.read_answer(job, (await grid.read_ended(job)).end)
     result = json.dumps(job_result(view, spent), separators=(",", ":")).encode()
-    # The stored text of the answer goes out as it is: it may be many megabytes.
+    # The stored text of the answer is sent as it is, because it may be many megabytes.
     return _json_response(body[:-1] + b',"result":' + result[:-1] + b',"output":' + answer + b"}}", job=job)
 
 
 def _read_job(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]:
-    """(the job now, what it waits for, what its stages cost in micro-dollars)."""
+    """Return the job's view, what it waits for, and what its stages cost in micro-dollars."""
     view = client.view(job)
-    waits_for = queues.waits_for(client.redis, client.keys, view)
-    if len(view.rows) >= MAX_STEPS:  # of a large plan it has the last ones
+    waits_for = wait_reasons.explain_wait(client.redis, client.keys, view)
+    if len(view.rows) >= MAX_STEPS:  # the view of a large plan has only the last rows
         view.rows = client.rows(job)
     return view, waits_for, sum_costs(row.micro_dollars for row in view.rows)
 
@@ -178,7 +181,7 @@ def _read_job(client: BrokerClient, job: str) -> tuple[JobView, str, int | None]
 async def cancel(
     request: Request, id: JobId, caller: Annotated[Caller, Depends(require_scope("submit", "operate"))]
 ) -> CancelResult:
-    """Cancel a job wherever it stands. One that has ended stays as it is; the same again is harmless."""
+    """Cancel a job in any state. A job that has ended is not changed, so you may repeat the request."""
     grid: GridConnection = request.app.state.grid
     job = await find_job(grid, caller, id)
     if not caller.may_cancel(await grid.read_agent(job)):
@@ -198,13 +201,13 @@ async def jobs(
     request: Request,
     caller: Reader,
     *,
-    state: Annotated[JobState | None, Query(description="only those in it")] = None,
-    limit: Annotated[int, Query(ge=1, le=500, description="how many at most")] = 20,
-    agent: Annotated[str | None, Query(max_length=64, description="only those of this agent")] = None,
-    before: Annotated[str | None, Query(description="`next` of the page before")] = None,
+    state: Annotated[JobState | None, Query(description="Only jobs in this state.")] = None,
+    limit: Annotated[int, Query(ge=1, le=500, description="The most jobs to return.")] = 20,
+    agent: Annotated[str | None, Query(max_length=64, description="Only jobs of this agent.")] = None,
+    before: Annotated[str | None, Query(description="The `next` of the previous page.")] = None,
 ) -> Any:
-    """The jobs that wait or run, and those whose result is still kept, the latest first: one's own, or with
-    the scope `read-all` everybody's.
+    """List jobs, the latest first: those that wait or run, and those whose result is still kept. You see
+    your own jobs; with the scope `read-all` everybody's.
     """
     grid: GridConnection = request.app.state.grid
     if not caller.sees_all:
@@ -219,7 +222,7 @@ async def jobs(
 
 
 def _encode_spec(spec: JobSpec, config: Settings) -> tuple[bytes, bytes]:
-    """Graph and input as the JSON texts that are admitted. GraphError, InputTooLarge, ValueNotJson."""
+    """Return graph and input as JSON texts. Raises GraphError, InputTooLarge and ValueNotJson."""
     value = values.encode(spec.input, limit=config.max_value, what="input", path="input")
     return encode_graph(spec.graph, config), value
 

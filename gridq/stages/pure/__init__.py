@@ -1,0 +1,8 @@
+"""The built-in stages without effects: text, JSON, lists, conditions.
+
+In: a stage's name and its input.
+Out: its output in bounded time and size, or StageError.
+Imported by: stages.
+"""
+
+__all__ = ["functions"]

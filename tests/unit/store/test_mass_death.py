@@ -71,7 +71,7 @@ def test_a_thousand_leases_that_lapse_at_once_are_back_in_one_turn(
     fill(grid, seats, concurrency)
     die(grid, "leases", "seats")
     sweeper = Watched(grid)
-    found = sweeper.once()
+    found = sweeper.sweep()
     assert found["seats"] == seats
     assert int(grid.client.hget(grid.keys("attempts_lost"), "count")) == MANY
     assert not grid.client.exists(grid.keys("leases"), grid.keys("lease_info"), grid.keys("seats"))
@@ -87,9 +87,9 @@ def test_leases_that_lapse_while_their_seats_live(grid: Grid) -> None:
     fill(grid, 50, 20)
     die(grid, "leases")
     sweeper = Watched(grid)
-    assert sweeper.once()["died"] == MANY
+    assert sweeper.sweep()["died"] == MANY
     assert len(sweeper.batches) == MANY / BATCH + 1
-    assert sweeper.once()["died"] == 0
+    assert sweeper.sweep()["died"] == 0
     assert len(grid.pending()) == MANY
 
 
@@ -98,7 +98,7 @@ def test_any_number_of_routers_share_the_work(grid: Grid) -> None:
     die(grid, "leases")
     found: list[dict[str, int]] = []
     sweepers = [Watched(grid) for _ in range(4)]
-    threads = [threading.Thread(target=lambda each=each: found.append(each.once())) for each in sweepers]
+    threads = [threading.Thread(target=lambda each=each: found.append(each.sweep())) for each in sweepers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -122,7 +122,7 @@ def test_no_sort_waits_for_another(grid: Grid) -> None:
     die(grid, "leases", "inbox", "answers", "ended_jobs")
     answered: Counter[str] = Counter()
     sweeper = Watched(grid, lambda job: answered.update([job]))
-    found = sweeper.once()
+    found = sweeper.sweep()
     first = sweeper.batches[0]
     assert all(first[sort] == BATCH for sort in ("died", "due", "expired", "rung")), first
     assert (found["died"], found["expired"], found["due"]) == (number, number, number)
@@ -151,7 +151,7 @@ def test_long_jobs_are_walked_through_a_few_in_a_batch(grid: Grid, why: str) -> 
     die(grid, {"died": "leases", "due": "delays", "expired": "deadlines"}[why])
     first, second = grid.sweep(), grid.sweep()
     assert (first.found[why], first.more, second.found[why], second.more) == (2, True, 1, False)
-    assert all(grid.ended(f"long{number}").state.final for number in range(3))
+    assert all(grid.ended(f"long{number}").state.is_final for number in range(3))
 
 
 def test_a_result_backend_that_hangs_keeps_no_lease_from_being_swept(grid: Grid) -> None:

@@ -1,10 +1,10 @@
-"""Server-sent events, parsed as the bytes come in (WHATWG HTML, section 9.2)."""
+"""Parse server-sent events incrementally (WHATWG HTML, section 9.2)."""
 
 from __future__ import annotations
 
 import codecs
 
-MAX_EVENT = 8 * 1024 * 1024
+MAX_EVENT_CHARACTERS = 8 * 1024 * 1024
 
 
 class EventTooLong(ValueError):
@@ -12,10 +12,10 @@ class EventTooLong(ValueError):
 
 
 class EventStream:
-    """Feed it bytes as they come; it hands back the data of each event that is complete.
+    """Takes bytes as they arrive and returns the data of each complete event.
 
-    Lines may end in LF, CR or CRLF, an event may have several data lines, a character may be cut between two
-    chunks. Comments (`: ping`) and the fields `event`, `id` and `retry` are dropped.
+    Lines may end in LF, CR or CRLF, an event may have several data lines, and a character may be split
+    between two chunks. Comments (`: ping`) and the fields `event`, `id` and `retry` are dropped.
     """
 
     def __init__(self) -> None:
@@ -25,24 +25,24 @@ class EventStream:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[str]:
-        """The data of every event that `chunk` completes. EventTooLong: the sender never ends one."""
-        return self._lines(self._decode(chunk), final=False)
+        """Return the data of every event that `chunk` completes. Raises EventTooLong."""
+        return self._parse_lines(self._decode(chunk), is_final=False)
 
     def end(self) -> list[str]:
-        """What the end of the stream completes: an event whose last blank line is missing counts as well."""
-        events = self._lines(self._decode(b"", True) + "\n", final=True)
+        """Return the data of the events that the end of the stream completes, with or without a blank line."""
+        events = self._parse_lines(self._decode(b"", True) + "\n", is_final=True)
         return events + self._dispatch()
 
-    def _lines(self, text: str, *, final: bool) -> list[str]:
+    def _parse_lines(self, text: str, *, is_final: bool) -> list[str]:
         self._size += len(text)
-        if self._size > MAX_EVENT:
-            raise EventTooLong(f"An event of more than {MAX_EVENT} characters")
+        if self._size > MAX_EVENT_CHARACTERS:
+            raise EventTooLong(f"An event of more than {MAX_EVENT_CHARACTERS} characters")
         text = self._rest + text
-        held = ""
-        if text.endswith("\r") and not final:
-            text, held = text[:-1], "\r"  # the LF of this CRLF may be in the next chunk
+        carriage_return = ""
+        if text.endswith("\r") and not is_final:
+            text, carriage_return = text[:-1], "\r"  # the LF of this CRLF may be in the next chunk
         lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        self._rest = lines.pop() + held
+        self._rest = lines.pop() + carriage_return
         events: list[str] = []
         for line in lines:
             if not line:

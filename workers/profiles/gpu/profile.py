@@ -11,15 +11,15 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from gridq.errors import GridError, ModelFileError, SeatUnavailable
-from gridq.execution.circuit_breaker import DEGRADED
 from gridq.profiles.profile import Profile, StageContext
 from gridq.protocol.models import Demand, Effect, Estimate, Json, ProbeReport, StageCall
+from gridq.protocol.seat_states import COOLDOWN_SECONDS
 from workers.model_apis import stages
-from workers.model_apis.demand import llm_families
-from workers.model_apis.running import read
+from workers.model_apis.demand import list_families_by_queue
+from workers.model_apis.stage_runner import parse_stage_input
 from workers.profiles.gpu import devices, matching
-from workers.profiles.gpu.accounting import MICRO
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
+from workers.profiles.gpu.costs import MICRO_DOLLARS
 from workers.profiles.gpu.probe import probe
 from workers.profiles.gpu.runner import Runner
 
@@ -43,27 +43,27 @@ class GpuProfile(Profile):
 
     def queues(self, capability: BaseModel) -> list[str]:
         assert isinstance(capability, GpuCapability)
-        return matching.queues_of(capability)
+        return matching.list_queues(capability)
 
     def families(self, capability: BaseModel) -> dict[str, list[str]]:
         """Of the model that the seat likes best for a queue: its name and families."""
         assert isinstance(capability, GpuCapability)
-        return llm_families(capability.models)
+        return list_families_by_queue(capability.models)
 
-    def hourly(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
+    def hourly_price(self, capability: BaseModel, config: Mapping[str, Json]) -> int | None:
         price = GpuSeat.model_validate(config).price_per_hour
-        return math.ceil(round(price * MICRO, 3)) if price else None
+        return math.ceil(round(price * MICRO_DOLLARS, 3)) if price else None
 
     def demand(self, effect: Effect) -> Demand | None:
-        return matching.demand_of(effect)
+        return matching.parse_demand(effect)
 
     def matches(self, demand: Demand, capability: BaseModel) -> bool:
         assert isinstance(capability, GpuCapability)
         return matching.matches(demand, capability)
 
-    def shortfall(self, demand: Demand, capability: BaseModel) -> str:
+    def explain_mismatch(self, demand: Demand, capability: BaseModel) -> str:
         assert isinstance(capability, GpuCapability)
-        return matching.shortfall(demand, capability)
+        return matching.describe_shortfall(demand, capability)
 
     def probe(self, config: Mapping[str, Json] | Sequence[Json]) -> ProbeReport:
         return probe(config)
@@ -77,13 +77,13 @@ class GpuProfile(Profile):
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
         if self._runner is None:
-            read(stage, value)
+            parse_stage_input(stage, value)
             raise SeatUnavailable("The gpu seat is not open", {"path": stage.path})
         try:
             output = self._runner.run(stage, value, context)
         except GridError as error:
             if isinstance(error, ModelFileError):  # its other models may be well, so the seat does not rest
-                self._degraded = (time.monotonic() + DEGRADED, error.message)
+                self._degraded = (time.monotonic() + COOLDOWN_SECONDS, error.message)
             error.details.setdefault("path", stage.path)
             raise
         self._degraded = (0.0, "")
@@ -99,10 +99,10 @@ class GpuProfile(Profile):
             runner.close()
 
     def estimate(self, stage: StageCall, value: Json) -> Estimate:
-        return stages.estimate(stage, value)
+        return stages.estimate_usage(stage, value)
 
-    def warm(self) -> list[str]:
-        return [] if self._runner is None else self._runner.warm()
+    def warm_queues(self) -> list[str]:
+        return [] if self._runner is None else self._runner.warm_queues()
 
     def metrics(self) -> dict[str, float]:
         if self._runner is None or self._sampler is None:
@@ -135,6 +135,6 @@ class Sampler:
 
     def _sample(self) -> None:
         while not self._stopped.wait(SAMPLE_SECONDS):
-            free = devices.free_now(self._seat.backend, self._seat.uuid)
+            free = devices.measure_free_mb(self._seat.backend, self._seat.uuid)
             if free is not None:
                 self.free_mb = free

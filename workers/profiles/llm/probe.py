@@ -1,4 +1,4 @@
-"""The llm seats of a machine: those of the seats file, and those that the environment names."""
+"""Find the llm seats of a machine: those of the seats file, and those that the environment declares."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gridq.errors import ConfigError
 from gridq.protocol.models import Json, ProbeReport, SeatOffer
 from workers.profiles.llm import seats_from_environment, seats_from_table
 from workers.profiles.llm.capability import LlmCapability, LlmSeat, RemoteModel
-from workers.profiles.llm.credentials import key_of
-from workers.profiles.llm.model_list import listed
-from workers.profiles.llm.model_prices import priced_models
+from workers.profiles.llm.credentials import read_key
+from workers.profiles.llm.model_list import list_models
+from workers.profiles.llm.model_prices import add_prices
 from workers.profiles.llm.programs import discovery, program_seats
 from workers.profiles.llm.providers import PROVIDERS
 
@@ -23,44 +23,45 @@ KIND = "llm"
 def probe(
     config: Mapping[str, Json] | Sequence[Json], environ: Mapping[str, str] = os.environ
 ) -> ProbeReport:
-    """Every seat that could work, and a sentence for each that could not.
+    """Return every seat that can work, and a sentence for each one that cannot.
 
-    `config` is the list of `[[llm]]` tables, or one `[llm]` table. ConfigError: a table that is wrong, an
-    endpoint on this machine, two seats of one name or one login, a budget that no price is known for.
+    `config` is the list of `[[llm]]` tables, or one `[llm]` table. Raises ConfigError for a wrong table, an
+    endpoint on this machine, two seats with one name or one login, and a budget whose models have no known
+    price.
     """
-    given = config if not isinstance(config, Mapping) else [config] if config else []
-    seats = seats_from_table.read(given, environ)
-    programs = program_seats.read(given, environ)
+    tables = config if not isinstance(config, Mapping) else [config] if config else []
+    seats = seats_from_table.parse_seats(tables, environ)
+    programs = program_seats.parse_seats(tables, environ)
     missing: list[str] = []
-    absent: list[str] = []
-    seats += seats_from_environment.seats(seats, environ, absent, others=bool(programs))
+    missing_keys: list[str] = []
+    seats += seats_from_environment.read_seats(seats, environ, missing_keys, has_programs=bool(programs))
     usable = []
     for seat in seats:
         try:
-            usable.append((seat, key_of(seat, environ)))
+            usable.append((seat, read_key(seat, environ)))
         except ConfigError as error:
             missing.append(f"Seat {seat.name!r}: {error.message}")
-    with ThreadPoolExecutor(1) as beside:  # endpoints and programs are asked at once
-        looking = beside.submit(program_seats.offers, programs, missing, environ)
-        told = listed([(seat, key) for seat, key in usable if not seat.models])
-        found = looking.result()
+    with ThreadPoolExecutor(1) as executor:  # check endpoints and programs at the same time
+        program_offers = executor.submit(program_seats.offer_seats, programs, missing, environ)
+        listed = list_models([(seat, key) for seat, key in usable if not seat.models])
+        found = program_offers.result()
     for seat, _ in usable:
-        models = seat.models or told.get(seat.name, ())
+        models = seat.models or listed.get(seat.name, ())
         if isinstance(models, str):
             missing.append(
-                f"Seat {seat.name!r}: its models could not be listed ({models}); declare them in its table"
+                f"Seat {seat.name!r}: cannot list the models of its endpoint ({models}); declare them in its table"
             )
         elif not models:
-            missing.append(f"Seat {seat.name!r}: its endpoint lists no model")
+            missing.append(f"Seat {seat.name!r}: its endpoint lists no models")
         else:
-            priced = priced_models(seat, models, missing)
+            priced = add_prices(seat, models, missing)
             if priced:
-                found.append(_offer(seat, priced))
-    unlent = discovery.unlent({seat.cli for seat in programs}, environ)
-    return ProbeReport(found=found, missing=missing + absent, unlent=unlent)
+                found.append(_make_offer(seat, priced))
+    not_lent = discovery.list_not_lent({seat.cli for seat in programs}, environ)
+    return ProbeReport(found=found, missing=missing + missing_keys, not_lent=not_lent)
 
 
-def _offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:
+def _make_offer(seat: LlmSeat, models: tuple[RemoteModel, ...]) -> SeatOffer:
     host = urlsplit(seat.url).netloc.rpartition("@")[2]
     login = seat.key_env or seat.key_file or "no key"
     provider = PROVIDERS.get(seat.provider or "")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gridq.errors import GridError
-from gridq.gateway.http.schemas import JobStatus, to_cents, job_result, job_status, format_time
+from gridq.gateway.http.schemas import JobStatus, format_time, job_result, job_status, to_cents
 from gridq.gateway.routes.job_spec import JobSpec, read_spec
 from gridq.jobs.record import JobOptions
 from gridq.protocol.states import JobState, StageState
@@ -77,6 +77,6 @@ def test_a_state_in_seed_clients_words(state: JobState, stage: StageView | None,
     view = JobView("j", state, stages=[stage] if stage else [])
     status = job_status(view, "", 7)
     assert (status["status"], status["spent_cents"]) == (told, 1)
-    if state.final:
+    if state.is_final:
         status["result"] = job_result(view, 7)
     JobStatus.model_validate({"result": None, **status})

@@ -93,11 +93,11 @@ def test_several_models_are_links_the_best_first():
         llm(model=["Claude Opus", {"model": "gpt-5", "context": 9000}, "any"], context=100, embeddings=True)
     )
     assert demand is not None
-    assert [link.queue for link in demand.links] == ["llm:claude%20opus", "llm:gpt-5", "llm:any"]
-    assert [link.needs["context"] for link in demand.links] == [100, 9000, 100]
-    assert all(link.needs["embeddings"] for link in demand.links)
-    assert demand.link("llm:gpt-5") == demand.fallbacks[0]
-    assert demand.link("llm:other") == demand
+    assert [link.queue for link in demand.alternatives] == ["llm:claude%20opus", "llm:gpt-5", "llm:any"]
+    assert [link.needs["context"] for link in demand.alternatives] == [100, 9000, 100]
+    assert all(link.needs["embeddings"] for link in demand.alternatives)
+    assert demand.find_alternative("llm:gpt-5") == demand.fallbacks[0]
+    assert demand.find_alternative("llm:other") == demand
     assert parse_llm_demand(llm(model=["x"])) == parse_llm_demand(llm(model="x"))
 
 

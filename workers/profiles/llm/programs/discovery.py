@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.profiles.llm.programs.environment import environment_of
-from workers.profiles.llm.programs.failures import told
-from workers.profiles.llm.programs.process import output
-from workers.profiles.llm.programs.table import CliSeat
-from workers.profiles.llm.programs.vendors.all_vendors import PROVIDERS
+from workers.profiles.llm.programs.environment import build_environment
+from workers.profiles.llm.programs.failures import redact
+from workers.profiles.llm.programs.process import run_to_end
+from workers.profiles.llm.programs.seat_table import ProgramSeat
+from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
 
-SECONDS = 1.5
+CHECK_SECONDS = 1.5
 """How long a program is asked for its version, and for its login: both at once, all seats at once."""
 
 CLOSING_SECONDS = 0.4
@@ -30,11 +30,11 @@ CLOSING_SECONDS = 0.4
 
 _VERSION = re.compile(r"\d+\.\d+[\w.+-]*")
 
-Said = tuple[int | None, str]
+CommandResult = tuple[int | None, str]
 
 
 @dataclass(frozen=True)
-class Looked:
+class ProgramStatus:
     """What a seat's program said: its path, its version ("": not told in time), or why it cannot work."""
 
     program: str = ""
@@ -42,31 +42,31 @@ class Looked:
     why_not: str = ""
 
 
-def program_of(seat: CliSeat, environ: Mapping[str, str] = os.environ) -> str:
+def find_program(seat: ProgramSeat, environ: Mapping[str, str] = os.environ) -> str:
     """The path of the seat's program, "" where there is none."""
     if seat.program is not None:
         return shutil.which(str(Path(seat.program).expanduser())) or ""
-    return _on_path(PROVIDERS[seat.cli].programs, environ)
+    return _on_path(VENDOR_PROGRAMS[seat.cli].programs, environ)
 
 
-def look(seats: Sequence[CliSeat], environ: Mapping[str, str] = os.environ) -> dict[str, Looked]:
+def check_programs(seats: Sequence[ProgramSeat], environ: Mapping[str, str] = os.environ) -> dict[str, ProgramStatus]:
     """What is found of each seat, by its name, within two seconds for all."""
-    programs = {seat.name: program_of(seat, environ) for seat in seats}
-    said: dict[tuple[str, str], Said] = {}
+    programs = {seat.name: find_program(seat, environ) for seat in seats}
+    said: dict[tuple[str, str], CommandResult] = {}
     threads = []
     for seat in seats:
         if programs[seat.name]:
-            login = PROVIDERS[seat.cli].login if not seat.env else None  # a key may stand in for it
+            login = VENDOR_PROGRAMS[seat.cli].login if not seat.env else None  # a key may stand in for it
             for what, argv in (("version", ("--version",)), ("login", login.argv if login else ())):
                 if argv:
                     given = (said, (seat.name, what), seat, [programs[seat.name], *argv], environ)
                     threads.append(threading.Thread(target=_ask, args=given, daemon=True))
     for thread in threads:
         thread.start()
-    until = time.monotonic() + SECONDS + CLOSING_SECONDS
+    until = time.monotonic() + CHECK_SECONDS + CLOSING_SECONDS
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    nothing: Said = (None, "")
+    nothing: CommandResult = (None, "")
     return {
         seat.name: _looked(
             seat,
@@ -78,19 +78,19 @@ def look(seats: Sequence[CliSeat], environ: Mapping[str, str] = os.environ) -> d
     }
 
 
-def unlent(lent: Iterable[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+def list_not_lent(lent: Iterable[str], environ: Mapping[str, str] = os.environ) -> list[str]:
     """For each program on PATH that no table lends: a sentence with the vendor's rule, and the lines to add,
     each on a line of its own.
     """
     sentences = []
-    for provider in PROVIDERS.values():
+    for provider in VENDOR_PROGRAMS.values():
         program = _on_path(provider.programs, environ)
         if program and provider.name not in lent:
             name = f'"{provider.name}"'
-            told = f"{provider.title} ({program}) is found, not lent. {provider.rule}"
-            told += " To lend it, add to seats.toml:"
+            redact = f"{provider.title} ({program}) is found, not lent. {provider.rule}"
+            redact += " To lend it, add to seats.toml:"
             lines = ("[[llm]]", f"name = {name}", f"cli = {name}", f"models = [{provider.example}]")
-            sentences.append("\n".join((told, *lines)))
+            sentences.append("\n".join((redact, *lines)))
     return sentences
 
 
@@ -99,30 +99,30 @@ def _on_path(names: Iterable[str], environ: Mapping[str, str]) -> str:
 
 
 def _ask(
-    said: dict[tuple[str, str], Said],
+    said: dict[tuple[str, str], CommandResult],
     key: tuple[str, str],
-    seat: CliSeat,
+    seat: ProgramSeat,
     argv: list[str],
     environ: Mapping[str, str],
 ) -> None:
-    seen = environment_of(PROVIDERS[seat.cli], seat.folder(), seat.env, environ)
+    seen = build_environment(VENDOR_PROGRAMS[seat.cli], seat.folder(), seat.env, environ)
     with tempfile.TemporaryDirectory(prefix="gridq-cli-", ignore_cleanup_errors=True) as folder:
         try:
-            said[key] = output(argv, seen, Path(folder), SECONDS)
+            said[key] = run_to_end(argv, seen, Path(folder), CHECK_SECONDS)
         except OSError as exc:
             said[key] = (127, f"{type(exc).__name__}: {exc.strerror}")
 
 
-def _looked(seat: CliSeat, program: str, version: Said, login: Said) -> Looked:
-    provider = PROVIDERS[seat.cli]
+def _looked(seat: ProgramSeat, program: str, version: CommandResult, login: CommandResult) -> ProgramStatus:
+    provider = VENDOR_PROGRAMS[seat.cli]
     if not program:
         where = seat.program or f"{' or '.join(provider.programs)} on PATH"
-        return Looked(why_not=f"{provider.title} is not installed: there is no {where}")
+        return ProgramStatus(why_not=f"{provider.title} is not installed: there is no {where}")
     code, words = version
     if code:
-        why = f"{provider.title} ({program}) does not start: {told(words) or f'exit code {code}'}"
-        return Looked(program, why_not=why)
+        why = f"{provider.title} ({program}) does not start: {redact(words) or f'exit code {code}'}"
+        return ProgramStatus(program, why_not=why)
     if provider.login is not None and provider.login.out.search(login[1]):
-        return Looked(program, why_not=f"{provider.title} is logged out: {provider.log_in}")
+        return ProgramStatus(program, why_not=f"{provider.title} is logged out: {provider.log_in}")
     found = _VERSION.search(words)
-    return Looked(program, found[0] if found else "")
+    return ProgramStatus(program, found[0] if found else "")

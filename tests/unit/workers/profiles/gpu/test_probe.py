@@ -10,10 +10,10 @@ import pytest
 from gridq.errors import ConfigError
 from gridq.protocol.models import Usage
 from workers.profiles.gpu import GpuProfile, devices, engines
-from workers.profiles.gpu.accounting import priced
 from workers.profiles.gpu.capability import GpuCapability, GpuSeat
+from workers.profiles.gpu.costs import price_usage
 from workers.profiles.gpu.devices import Device
-from workers.profiles.gpu.matching import queues_of
+from workers.profiles.gpu.matching import list_queues
 from workers.profiles.gpu.probe import probe
 
 CARD = Device("gpu0", "RTX 4090", "nvidia", "cuda", 24_564, 20_000, "8.9", "GPU-abc")
@@ -30,7 +30,7 @@ def test_a_model_whose_file_is_there_and_fits_is_offered(tmp_path: Path):
         {"models": [table(tmp_path, families=["own"])], "gpus": False}, {"GRIDQ_ENGINE": "xllamacpp"}
     )
     (offer,) = report.found
-    served = queues_of(GpuCapability.model_validate(offer.capability))
+    served = list_queues(GpuCapability.model_validate(offer.capability))
     assert offer.name == "cpu"
     assert {"gpu:cpu", "llm:mine", "llm:own", "llm:any"} <= set(served)
     assert offer.concurrency == 4
@@ -55,7 +55,7 @@ def test_without_an_engine_the_device_is_offered_without_models(monkeypatch: pyt
     monkeypatch.setattr(engines, "installed", lambda name: False)
     report = probe({"gpus": False}, {})
     (offer,) = report.found
-    assert queues_of(GpuCapability.model_validate(offer.capability)) == ["gpu:cpu"]
+    assert list_queues(GpuCapability.model_validate(offer.capability)) == ["gpu:cpu"]
     assert offer.concurrency == 1
     assert any("pip install xllamacpp" in sentence for sentence in report.missing)
 
@@ -71,7 +71,7 @@ def test_a_card_that_the_installed_engine_cannot_use_gets_no_models(
     (offer,) = report.found
     capability = GpuCapability.model_validate(offer.capability)
     assert capability.models == ()
-    assert queues_of(capability)[0] == "gpu:cuda-24g"
+    assert list_queues(capability)[0] == "gpu:cuda-24g"
     assert offer.exclusive == "device GPU-abc"
     assert any("cannot use cuda" in sentence for sentence in report.missing)
 
@@ -94,15 +94,15 @@ def test_a_wrong_table_names_its_field(config: dict[str, Any], path: str):
 
 def test_engines_are_chosen_in_order_and_overridden_by_name(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engines, "installed", lambda name: True)
-    assert engines.choose({})[0] == "llama_cpp"
-    assert engines.choose({"GRIDQ_ENGINE": "xllamacpp"})[0] == "xllamacpp"
+    assert engines.choose_engine({})[0] == "llama_cpp"
+    assert engines.choose_engine({"GRIDQ_ENGINE": "xllamacpp"})[0] == "xllamacpp"
     monkeypatch.setattr(engines, "installed", lambda name: name == "xllamacpp")
-    assert engines.choose({})[0] == "xllamacpp"
+    assert engines.choose_engine({})[0] == "xllamacpp"
     with pytest.raises(ConfigError, match="not installed") as caught:
-        engines.choose({"GRIDQ_ENGINE": "llama_cpp"})
+        engines.choose_engine({"GRIDQ_ENGINE": "llama_cpp"})
     assert caught.value.fix == "pip install llama-cpp-python"
     with pytest.raises(ConfigError, match="no engine"):
-        engines.choose({"GRIDQ_ENGINE": "vllm"})
+        engines.choose_engine({"GRIDQ_ENGINE": "vllm"})
 
 
 def test_more_slots_than_the_engine_truly_has_are_refused(monkeypatch: pytest.MonkeyPatch):
@@ -112,14 +112,14 @@ def test_more_slots_than_the_engine_truly_has_are_refused(monkeypatch: pytest.Mo
 
 
 def test_a_devices_hour_is_priced_by_the_second():
-    assert priced(Usage(seconds=1.8), 2.0).micro_dollars == 1000
-    assert priced(Usage(seconds=1.8), None).micro_dollars == 0
+    assert price_usage(Usage(seconds=1.8), 2.0).micro_dollars == 1000
+    assert price_usage(Usage(seconds=1.8), None).micro_dollars == 0
 
 
 @pytest.mark.parametrize(("price", "hourly"), [(2.0, 2_000_000), (0.1, 100_000), (0, None), (None, None)])
 def test_what_an_hour_costs_is_told_to_the_grid(price: float | None, hourly: int | None) -> None:
     (offer,) = GpuProfile().probe({"gpus": False, "price_per_hour": price}).found
-    assert GpuProfile().hourly(GpuCapability.model_validate(offer.capability), offer.config) == hourly
+    assert GpuProfile().hourly_price(GpuCapability.model_validate(offer.capability), offer.config) == hourly
 
 
 @pytest.mark.parametrize("price", [-1, float("inf"), float("nan"), 1e7])

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gridq.errors import ConfigError
-from tests.fakes.programs import PROGRAMS, FakeClis
+from tests.fakes.programs import PROGRAMS, FakePrograms
 from workers.profiles.llm import LlmProfile
 from workers.profiles.llm.capability import LlmCapability
 from workers.profiles.llm.probe import probe
-from workers.profiles.llm.programs.vendors.all_vendors import PROVIDERS
+from workers.profiles.llm.programs.vendors.all_vendors import VENDOR_PROGRAMS
 
 MODELS = [{"name": "sonnet", "families": ["claude"]}]
 
@@ -23,11 +23,11 @@ def table(cli: str = "claude", **fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def fakes(tmp_path: Path) -> FakeClis:
-    return FakeClis(tmp_path / "bin", *PROGRAMS)
+def fakes(tmp_path: Path) -> FakePrograms:
+    return FakePrograms(tmp_path / "bin", *PROGRAMS)
 
 
-def test_a_table_makes_a_seat_of_one_slot(fakes: FakeClis):
+def test_a_table_makes_a_seat_of_one_slot(fakes: FakePrograms):
     report = probe([table(), table("codex")], fakes.environ)
     claude, codex = report.found
     assert (claude.name, claude.kind, claude.concurrency) == ("claude", "llm", 1)
@@ -41,19 +41,19 @@ def test_a_table_makes_a_seat_of_one_slot(fakes: FakeClis):
     assert not [why for why in report.missing if why.startswith("Seat")]
 
 
-def test_every_program_that_is_known_makes_one(fakes: FakeClis):
-    report = probe([table(cli) for cli in PROVIDERS], fakes.environ)
-    assert [offer.name for offer in report.found] == list(PROVIDERS)
-    assert report.unlent == []
+def test_every_program_that_is_known_makes_one(fakes: FakePrograms):
+    report = probe([table(cli) for cli in VENDOR_PROGRAMS], fakes.environ)
+    assert [offer.name for offer in report.found] == list(VENDOR_PROGRAMS)
+    assert report.not_lent == []
 
 
-def test_nothing_is_lent_by_itself(fakes: FakeClis):
+def test_nothing_is_lent_by_itself(fakes: FakePrograms):
     report = probe([table("codex")], fakes.environ)
     assert [offer.name for offer in report.found] == ["codex"]
-    assert len(report.unlent) == len(PROGRAMS) - 1
-    (claude,) = [what for what in report.unlent if "Claude Code" in what]
+    assert len(report.not_lent) == len(PROGRAMS) - 1
+    (claude,) = [what for what in report.not_lent if "Claude Code" in what]
     assert "is found, not lent" in claude
-    assert PROVIDERS["claude"].rule in claude
+    assert VENDOR_PROGRAMS["claude"].rule in claude
     (seat,) = tomllib.loads(claude.partition("\n")[2])["llm"]  # it can be pasted as it stands
     assert (seat["name"], seat["cli"]) == ("claude", "claude")
     assert not any("No [[llm]] seat" in what for what in report.missing)
@@ -61,7 +61,7 @@ def test_nothing_is_lent_by_itself(fakes: FakeClis):
 
 
 def test_what_is_not_there_or_logged_out_or_broken_is_told(tmp_path: Path):
-    own = FakeClis(tmp_path / "bin", "claude", "codex", "opencode")
+    own = FakePrograms(tmp_path / "bin", "claude", "codex", "opencode")
     own.log_out("claude")
     own.log_out("codex")
     own.install("opencode", "import sys; sys.exit('Error: Cannot find module semver')")
@@ -75,28 +75,28 @@ def test_what_is_not_there_or_logged_out_or_broken_is_told(tmp_path: Path):
 
 
 def test_a_key_may_stand_in_for_a_login(tmp_path: Path):
-    own = FakeClis(tmp_path / "bin", "claude")
+    own = FakePrograms(tmp_path / "bin", "claude")
     own.log_out("claude")
     report = probe([table(env=["ANTHROPIC_API_KEY"])], own.environ)
     assert [offer.name for offer in report.found] == ["claude"]
 
 
 def test_a_program_that_hangs_costs_the_seat_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("workers.profiles.llm.programs.discovery.SECONDS", 0.3)
-    own = FakeClis(tmp_path / "bin")
+    monkeypatch.setattr("workers.profiles.llm.programs.discovery.CHECK_SECONDS", 0.3)
+    own = FakePrograms(tmp_path / "bin")
     own.install("claude", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)")
     (offer,) = probe([table()], own.environ).found
     assert "version not told in time" in offer.note
 
 
-def test_two_logins_of_one_program_make_two_seats(fakes: FakeClis, tmp_path: Path):
+def test_two_logins_of_one_program_make_two_seats(fakes: FakePrograms, tmp_path: Path):
     tables = [table(), table(name="work", home=str(tmp_path / "work"))]
     first, second = probe(tables, fakes.environ).found
     assert first.exclusive != second.exclusive
 
 
 @pytest.mark.parametrize("home", ["{bin}/.claude", "{bin}/./.claude", "{bin}/linked"])
-def test_two_seats_on_one_login_are_refused_naming_both(fakes: FakeClis, home: str):
+def test_two_seats_on_one_login_are_refused_naming_both(fakes: FakePrograms, home: str):
     (fakes.folder / ".claude").mkdir()
     (fakes.folder / "linked").symlink_to(fakes.folder / ".claude")
     tables = [table(), table(name="work", home=home.format(bin=fakes.folder))]
@@ -105,7 +105,7 @@ def test_two_seats_on_one_login_are_refused_naming_both(fakes: FakeClis, home: s
     assert caught.value.path == "llm[1]"
 
 
-def test_a_home_named_by_the_environment_is_the_login(fakes: FakeClis, tmp_path: Path):
+def test_a_home_named_by_the_environment_is_the_login(fakes: FakePrograms, tmp_path: Path):
     environ = {**fakes.environ, "CLAUDE_CONFIG_DIR": str(tmp_path / "there")}
     with pytest.raises(ConfigError, match="use one login"):
         probe([table(), table(name="work", home=str(tmp_path / "there"))], environ)
