@@ -71,7 +71,7 @@ class EventStream:
                 raise responses.read_stream_error(event.data)
 
     def should_disconnect(self) -> bool:
-        """Return whether to stop reading this connection: the stream ended, or it may be silent for too long."""
+        """Return whether to leave this connection: the stream ended, or it may stay silent for too long."""
         left = self._get_time_left()
         too_silent = self._max_silence > MIN_SILENCE_SECONDS and left < self._max_silence / 2
         return self.ended or left <= 0 or too_silent

@@ -86,10 +86,9 @@ def explain(
 def explain_graph(
     client: BrokerClient, text: str, config: Settings, agent: str | None = None
 ) -> dict[str, Any]:
-    """Return the plan of a graph as JSON, and whether `agent` (None: the agent of the settings) may submit
-    it.
+    """Return the plan of a graph as JSON, and whether the agent may submit it.
 
-    Raises GraphError, InputTooLarge or ConfigError if the graph cannot be submitted.
+    `agent` None means the agent of the settings' API key. Raises GraphError, InputTooLarge or ConfigError if the graph cannot be submitted.
     """
     from dataclasses import replace
 
@@ -99,7 +98,7 @@ def explain_graph(
     from gridq.protocol.meters import NO_ESTIMATE
     from gridq.seats import registry
     from gridq.store.connection import translated
-    from gridq.submission.allowance import allowance
+    from gridq.submission.allowance import check_allowance
     from gridq.submission.estimates import estimate_tokens, expect_usage
     from gridq.submission.matching import find_demands
     from gridq.submission.planning import compile_text, load_local_catalogue
@@ -117,7 +116,7 @@ def explain_graph(
     money = sum(step.micro_dollars for step in plan.steps)
     tokens = sum(each.tokens for each in estimates.values())
     with translated(client.url):
-        allowed = allowance(client.scripts, config, agent, money, tokens)
+        allowed = check_allowance(client.scripts, config, agent, money, tokens)
     lent = _find_lent_seats(allowed, seats)
     steps = []
     for index, planned in enumerate(plan.steps):

@@ -61,7 +61,7 @@ def quota(
         if lift:
             lifted = enforcement.lift(client.scripts)
             typer.echo("All limits are lifted." if lifted else "There were no limits.", err=True)
-        found = accounts.read(client.redis, client.keys, config.timezone)
+        found = accounts.read_accounts(client.redis, client.keys, config.timezone)
     if json:
         print_json(to_json(found))
         return
@@ -78,28 +78,28 @@ def format_headline(found: AccountsReport) -> list[str]:
     from gridq.config.time_zones import find_zone
     from gridq.protocol.calendar import format_iso_time
 
-    keys = "API keys are required." if found.keys else "No API keys: agents are not verified."
-    if found.single_tenant:
+    keys = "API keys are required." if found.requires_keys else "No API keys: agents are not verified."
+    if found.is_single_tenant:
         return ["No quotas file and no API keys: the grid is single-tenant and accepts every job."]
-    if found.in_force is None:
+    if found.active_limits is None:
         return [f"No limits are in limits. {keys}"]
-    since = format_iso_time(found.in_force.at, found.zone)
+    since = format_iso_time(found.active_limits.applied_at, found.zone)
     lines = [
-        f"Limits of {found.in_force.source}, in force since {since}. {keys}",
+        f"Limits of {found.active_limits.source}, in force since {since}. {keys}",
         f"Months, weeks and days begin in the time zone {found.zone}.",
     ]
     if find_zone(found.zone) is None:
         lines.append(
             "This machine does not know this time zone, so times are in UTC. Fix: pip install tzdata"
         )
-    if found.in_force.orphaned:
-        until = format_iso_time(found.in_force.seen, found.zone)
+    if found.active_limits.is_orphaned:
+        until = format_iso_time(found.active_limits.last_seen, found.zone)
         lines.append(
-            f"No live router has this file any more: {found.in_force.holder} was last seen at {until}. "
+            f"No live router has this file any more: {found.active_limits.holder} was last seen at {until}. "
             f"Its limits still apply. Fix: {ORPHANED_FIX}"
         )
-    if found.in_force.error:
-        lines.append(f"The file has changed since then, but it has an error: {found.in_force.error}")
+    if found.active_limits.error:
+        lines.append(f"The file has changed since then, but it has an error: {found.active_limits.error}")
     return lines
 
 
@@ -119,7 +119,7 @@ def make_accounts_table(found: AccountsReport) -> Table:
             format_amount(account, account.spent),
             format_amount(account, account.reserved),
             remaining,
-            "sliding" if sliding else format_zone_time(account.until, found.zone) or "-",
+            "sliding" if sliding else format_zone_time(account.resets_at, found.zone) or "-",
             "parked" if account.parked and account.what == "money" else "",
         )
     return table
@@ -127,29 +127,29 @@ def make_accounts_table(found: AccountsReport) -> Table:
 
 def format_amount(account: Account, number: int) -> str:
     """Format a number of the account's resource: `$12.50` or `100`."""
-    return format_dollars(number) if account.money else str(number)
+    return format_dollars(number) if account.is_money else str(number)
 
 
 def to_json(found: AccountsReport) -> dict[str, Any]:
     """Return the report as JSON: money in micro-dollars, times as ISO 8601 in the grid's time zone."""
     from gridq.protocol.calendar import format_iso_time
 
-    limits = found.in_force
+    limits = found.active_limits
     return {
         "timezone": found.zone,
-        "single_tenant": found.single_tenant,
-        "keys": found.keys,
+        "single_tenant": found.is_single_tenant,
+        "keys": found.requires_keys,
         "limits": None
         if limits is None
         else {
             "source": limits.source,
-            "since": format_iso_time(limits.at, found.zone),
+            "since": format_iso_time(limits.applied_at, found.zone),
             "digest": limits.digest,
             "error": limits.error or None,
             "last_seen_on": limits.holder,
-            "last_seen_at": format_iso_time(limits.seen, found.zone),
-            "orphaned": limits.orphaned,
-            "fix": ORPHANED_FIX if limits.orphaned else None,
+            "last_seen_at": format_iso_time(limits.last_seen, found.zone),
+            "orphaned": limits.is_orphaned,
+            "fix": ORPHANED_FIX if limits.is_orphaned else None,
         },
         "accounts": [
             {
@@ -160,13 +160,13 @@ def to_json(found: AccountsReport) -> dict[str, Any]:
                 "used": account.spent,
                 "reserved": account.reserved,
                 "left": account.remaining,
-                "until": format_iso_time(account.until, found.zone),
+                "until": format_iso_time(account.resets_at, found.zone),
                 "team": account.team,
                 "parked": account.parked,
                 "resource": account.resource,
                 "unit": UNITS[account.resource],
                 "window": None if account.window is None else _window_to_json(account.window, found.zone),
-                "set_by": None if account.limit is None else account.by,
+                "set_by": None if account.limit is None else account.set_by,
             }
             for account in found.accounts
         ],
@@ -180,8 +180,8 @@ def _window_to_json(window: Window, zone: str) -> dict[str, Any]:
         "per": window.per,
         "kind": window.kind,
         "seconds": window.seconds,
-        "starts": format_iso_time(window.since, zone),
-        "resets_at": format_iso_time(window.until, zone),
+        "starts": format_iso_time(window.starts_at, zone),
+        "resets_at": format_iso_time(window.resets_at, zone),
     }
 
 

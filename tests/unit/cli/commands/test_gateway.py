@@ -30,7 +30,7 @@ def refused(*words: str, code: int = 2) -> str:
         (("--certfile", "missing.pem"), "certificate"),
         (("--certfile", __file__), "certificate"),
         (("--keyfile", "missing.pem"), "without a certificate"),
-        (("--host", "no.such.host.invalid"), "no address"),
+        (("--host", "no.such.host.invalid"), "not an address"),
     ],
 )
 def test_what_cannot_be_is_one_line(words: tuple[str, ...], told: str) -> None:

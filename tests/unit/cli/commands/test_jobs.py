@@ -11,11 +11,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gridq import cli
+from gridq.cli.commands.jobs import format_attempts, format_error
 from gridq.client import Client
 from gridq.config.settings import settings
 from gridq.errors import AmbiguousJob, JobNotFound
 from gridq.protocol.states import JobState
 from gridq.submission.admission import Admission
+from gridq.views.jobs import StageView
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH, BenchProfile
 
@@ -106,3 +108,29 @@ def test_run_with_a_queue_timeout(client: Client, graph: str) -> None:
         done = gridq("run", graph, "--queue-timeout", wrong)
         assert done.exit_code == 2
         assert "--queue-timeout" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ((0, 0, 0, 0), ""),
+        ((1, 0, 0, 0), ""),
+        ((3, 0, 0, 0), "3"),
+        ((1, 0, 1, 0), "1 (1 lost)"),
+        ((6, 2, 1, 2), "6 (2 failed, 1 lost, 2 died)"),
+    ],
+)
+def test_attempts_are_told_apart(counts: tuple[int, int, int, int], text: str) -> None:
+    attempts, failures, losses, deaths = counts
+    stage = StageView("root", "s", "q", attempts=attempts, failures=failures, losses=losses, deaths=deaths)
+    assert format_attempts(stage) == text
+
+
+def test_an_error_says_after_how_many() -> None:
+    details = {"attempts": 4, "failures": 3, "losses": 1, "deaths": "many", "dropped_by": "ann@desk"}
+    lines = format_error({"code": "stage.failed", "message": "no", "details": details})
+    assert lines == [
+        "error     stage.failed: no",
+        "by        ann@desk",
+        "after     4 attempts, 3 failures, 1 loss",
+    ]

@@ -157,8 +157,8 @@ def test_what_each_seat_was_used_for(grid: Grid, quotas: str) -> None:
 def test_whose_seat_it_is_its_own_machine_may_say(grid: Grid) -> None:
     """The budget is the whole one: what its owner keeps is paid for too."""
     ad = Advertisement(
-        seat="m.a", machine="m", worker="a@m", incarnation="i1", kind="bench", concurrency=1, queues=["bench:any"],
-        owner="bob", share=0.5, whole_budget=2 * MILLION,
+        seat="m.a", machine="m", worker="a@m", incarnation="i1", kind="bench", concurrency=1,
+        queues=["bench:any"], owner="bob", share=0.5, whole_budget=2 * MILLION,
     )  # fmt: skip
     advertise(grid.client, grid.keys, ad, 60.0)
     seat = next(seat for seat in told("report", "--seat-cost", "50")["seats"] if seat["seat"] == "m.a")

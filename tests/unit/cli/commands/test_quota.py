@@ -200,7 +200,8 @@ def test_a_file_is_checked_before_it_counts(grid_env: GridEnv, tmp_path: Path) -
     file.write_text(FILE)
     told = run("--check", str(file))[1]
     assert (
-        "agents: 2, teams: 0, seats: 1, owners: 0, families: 0, queues: 1; limits of the whole grid: 0" in told
+        "agents: 2, teams: 0, seats: 1, owners: 0, families: 0, queues: 1; limits of the whole grid: 0"
+        in told
     )
     assert json.loads(run("--check", str(file), "--json")[0])["agents"] == 2
     whole = '[grid]\nparallel = 9\nbudgets = [{dollars = 9, per = "day"}]\n'
