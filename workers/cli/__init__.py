@@ -1,4 +1,9 @@
-"""The commands that need a machine, one file a group; the entry point `gridq.commands` names `register`."""
+"""Commands of `gridq` that need a machine: up, down, status, worker, join, probe, seat, token, demo, chaos.
+
+In: command lines.
+Out: programs on this machine, tables and JSON.
+Imported by: nothing; the entry point `gridq.commands` names `register`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from gridq.cli.command_tree import CommandTree
 
 
 def register(app: typer.Typer) -> None:
-    """Offer this package's commands to `gridq`."""
+    """Add this package's commands to `gridq`."""
     CommandTree.register("workers.cli.demo", "demo", "probe")
     CommandTree.register("workers.cli.chaos", "chaos")
     CommandTree.register("workers.cli.grid", "up", "down", "status")

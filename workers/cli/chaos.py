@@ -1,4 +1,6 @@
-"""`gridq chaos`: run a grid on this machine under faults, then audit it. The suite is part of the checkout."""
+"""`gridq chaos`: run a grid on this machine under faults, then audit it. The suite is part of the
+checkout.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that need a machine: `gridq demo` and `gridq probe`."""
+"""`gridq demo` and `gridq probe`: try a grid on this machine, and see what the machine offers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(epilog=EPILOG, short_help="Run one graph through a whole grid on this machine.")
+@app.command(epilog=EPILOG, short_help="Run one graph on a whole grid on this machine.")
 def demo(
     *,
     graph: Annotated[
@@ -26,7 +26,7 @@ def demo(
         typer.Option(
             "--graph",
             metavar="FILE",
-            help="A graph of your own; the briefing without it.",
+            help="Your own graph. Default: a briefing from four notes.",
             show_default=False,
         ),
     ] = None,
@@ -36,7 +36,7 @@ def demo(
             "--input",
             "-i",
             metavar="JSON|@FILE|-",
-            help="Its input; four notes without it.",
+            help="Input of the graph. Default: four notes.",
             show_default=False,
         ),
     ] = None,
@@ -45,23 +45,23 @@ def demo(
         typer.Option(
             "--engine",
             metavar="NAME",
-            help="What runs the model: llama_cpp or xllamacpp; else GRIDQ_ENGINE, else what is installed.",
+            help="Engine: llama_cpp or xllamacpp. Default: GRIDQ_ENGINE, else the installed one.",
             show_default=False,
         ),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the grid's folder with its logs.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the grid's folder and logs.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Run one graph through a whole grid on this machine, and show where each stage ran.
+    """Run one graph on a whole grid on this machine, and show where each stage ran.
 
-    A server, a router and two workers are started in a temporary folder and stopped at the end; ~/.gridq
-    is not touched.
+    A server, a router and two workers are started in a temporary folder and stopped at the end. ~/.gridq is
+    not touched.
     """
     from gridq.cli.inputs import read_graph, read_input
     from workers.demo import GRAPH, NOTES
-    from workers.demo.show import show
+    from workers.demo.show import run_demo
 
-    show(
+    run_demo(
         read_graph(graph or str(GRAPH)),
         read_input(f"@{NOTES}" if input is None else input),
         engine=engine,
@@ -70,12 +70,12 @@ def demo(
     )
 
 
-@app.command(epilog=EPILOG, short_help="Show what this machine can offer, and what not.")
+@app.command(epilog=EPILOG, short_help="Show the seats that this machine can offer.")
 def probe(json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show the seats that this machine can offer, what was looked for in vain and why, and what its owner
-    could lend.
+    """Show the seats that this machine can offer, what was not found and why, and what its owner could also
+    lend.
 
-    No stage is run and no model is asked.
+    No stage runs and no model is called.
     """
     from gridq.config.settings import settings
     from gridq.profiles.profile import load_profiles
@@ -88,7 +88,7 @@ def probe(json: JsonOption = False, debug: DebugOption = False) -> None:
         print_json({"seats": seats, "missing": found.missing, "not_lent": found.not_lent})
         return
     out = make_console()
-    out.print(seats_table(found))
+    out.print(make_seats_table(found))
     if found.missing:
         out.print("\nNot found:")
         for why in found.missing:
@@ -96,17 +96,19 @@ def probe(json: JsonOption = False, debug: DebugOption = False) -> None:
     if found.not_lent:
         out.print("\nFound, not lent:")
         for what in found.not_lent:
-            told, *lines = what.splitlines()
-            out.print(f"  - {told}")
+            first, *lines = what.splitlines()
+            out.print(f"  - {first}")
             for line in lines:
                 out.print(f"      {line}")
-    out.print(f"\nServe them: gridq worker; only one: celery -A workers worker --seat {found.seats[-1].name}")
+    out.print(
+        f"\nTo serve them: gridq worker. Only one: celery -A workers worker --seat {found.seats[-1].name}"
+    )
 
 
-def seats_table(found: ProbeResult) -> Table:
-    """One row for each seat."""
-    columns = ("seat", "kind", "concurrency", "queues", "what it is")
-    table = make_table(*columns, numbers=("concurrency",), keep_first=True)
+def make_seats_table(found: ProbeResult) -> Table:
+    """Return a table with one row for each seat."""
+    columns = ("seat", "kind", "slots", "queues", "description")
+    table = make_table(*columns, numbers=("slots",), keep_first=True)
     for seat in found.seats:
         offer = seat.offer
         table.add_row(offer.name, offer.kind, str(offer.concurrency), "\n".join(seat.queues), offer.note)

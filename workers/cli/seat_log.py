@@ -1,4 +1,4 @@
-"""`gridq seat log`: what ran on a seat, for whom, at what cost."""
+"""`gridq seat log`: the attempts that ran on a seat, for whom and at what cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from gridq.limits.ledger import Entry
 
-WEEK = "7d"
+DEFAULT_SINCE = "7d"
 
 
 def log(
@@ -34,23 +34,23 @@ def log(
         str | None,
         typer.Argument(
             metavar="SEAT",
-            help="One seat of this machine, or any by its full id; all of this machine's without it.",
+            help="A seat of this machine, or any seat by its full id. Default: all of this machine.",
             show_default=False,
         ),
     ] = None,
     *,
     since: Annotated[
         str,
-        typer.Option("--since", metavar="TIME", help="From then on: 2026-11-01, or so long ago: 12h, 7d."),
-    ] = WEEK,
+        typer.Option("--since", metavar="TIME", help="Start: a date such as 2026-11-01, or an age: 12h, 7d."),
+    ] = DEFAULT_SINCE,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="The latest so many.")
+        int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="Maximum number of attempts.")
     ] = 50,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show what ran on this machine's seats, for whom, what came of it and at what cost, from the ledger: the
-    latest attempts, and what all of them together used. No prompt and no answer stands there.
+    """Show the latest attempts on this machine's seats: for whom they ran, their outcome and cost, and the
+    sums. The data come from the ledger, which holds no prompts and no answers.
     """
     from gridq.config.machine_id import get_machine_id
     from gridq.config.settings import settings
@@ -61,7 +61,7 @@ def log(
 
     config = settings()
     wanted = seat if seat and "." in seat else f"{get_machine_id(config.home)}.{seat or ''}"
-    kept: deque[Entry] = deque(maxlen=limit)
+    entries: deque[Entry] = deque(maxlen=limit)
     sums, priced = SeatReport(wanted), False
     with open_broker_client(config) as client, translated(client.url):
         zone = read_zone(client.redis, client.keys, config.timezone)
@@ -69,11 +69,13 @@ def log(
         for entry in ledger.read(client.redis, client.keys, since=start):
             whole = entry.seat.startswith(wanted) if seat is None else entry.seat == wanted
             if whole and entry.charged is not None:
-                kept.append(entry)
+                entries.append(entry)
                 sums.add(entry)
                 priced = priced or entry.cost is not None
     attempts = sums.recorded + sums.wasted_attempts
-    used, wasted = (sums.known(micro) if priced or not kept else None for micro in (sums.used, sums.wasted))
+    used, wasted = (
+        sums.known(micro) if priced or not entries else None for micro in (sums.used, sums.wasted)
+    )
     if json:
         print_json(
             {
@@ -84,26 +86,26 @@ def log(
                 "wasted": wasted,
                 "tokens_in": sums.tokens_in,
                 "tokens_out": sums.tokens_out,
-                "entries": [entry.to_json() | {"micro_dollars": entry.cost} for entry in kept],
+                "entries": [entry.to_json() | {"micro_dollars": entry.cost} for entry in entries],
             }
         )
         return
-    if not kept:
-        typer.echo(f"Nothing ran on {wanted.removesuffix('.')} since {since}.", err=True)
+    if not entries:
+        typer.echo(f"Nothing has run on {wanted.removesuffix('.')} since {since}.", err=True)
         return
-    make_console().print(log_table(kept))
+    make_console().print(make_log_table(entries))
     typer.echo(
-        f"{attempts} attempts, {sums.recorded} of them recorded; used {format_money(used)}, "
+        f"{attempts} attempts, {sums.recorded} recorded; used {format_money(used)}, "
         f"wasted {format_money(wasted)}; {sums.tokens_in} tokens in, {sums.tokens_out} out.",
         err=True,
     )
 
 
-def log_table(kept: Iterable[Entry]) -> Table:
-    """One row for each entry."""
+def make_log_table(entries: Iterable[Entry]) -> Table:
+    """Return a table with one row for each entry."""
     numbers = ("cost", "tokens", "took")
-    table = make_table("time", "seat", "for", "queue", "job", "came to", *numbers, numbers=numbers, gap=1)
-    for entry in kept:
+    table = make_table("time", "seat", "for", "queue", "job", "outcome", *numbers, numbers=numbers, gap=1)
+    for entry in entries:
         table.add_row(
             format_local_time(entry.at / 1000),
             entry.seat.partition(".")[2],
@@ -119,7 +121,5 @@ def log_table(kept: Iterable[Entry]) -> Table:
 
 
 def add(to: typer.Typer) -> None:
-    """Put the command into the group `gridq seat`."""
-    to.command(
-        "log", epilog=EPILOG, short_help="Show what ran on this machine's seats, for whom, at what cost."
-    )(log)
+    """Add the command to the group `gridq seat`."""
+    to.command("log", epilog=EPILOG, short_help="Show what ran on this machine's seats, and its cost.")(log)

@@ -1,4 +1,4 @@
-"""`gridq token`: tokens by which other machines join the grid."""
+"""`gridq token`: tokens with which other machines join the grid."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 tokens = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Make and end tokens to join the grid.", epilog=EPILOG
+    no_args_is_help=True, rich_markup_mode=None, help="Create, list and revoke join tokens.", epilog=EPILOG
 )
 app.add_typer(tokens, name="token")
 
 
-@tokens.command(epilog=EPILOG, short_help="Make a token for another machine.")
+@tokens.command(epilog=EPILOG, short_help="Create a token for another machine.")
 def create(
     *,
-    ttl: Annotated[
-        str, typer.Option("--ttl", metavar="TIME", help="How long it is valid: 30m, 1h, 2d.")
-    ] = "1h",
-    uses: Annotated[int, typer.Option("--uses", min=1, max=10_000, help="How many machines may use it.")] = 1,
+    ttl: Annotated[str, typer.Option("--ttl", metavar="TIME", help="Validity: 30m, 1h, 2d.")] = "1h",
+    uses: Annotated[
+        int, typer.Option("--uses", min=1, max=10_000, help="Number of machines that may use it.")
+    ] = 1,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Make a token with which the owner of another machine can join it to this grid.
+    """Create a token with which another machine can join this grid.
 
-    It holds the server's password and is shown this once; the server keeps a hash of its secret.
+    The token holds the server's password and is shown only once. The server keeps a hash of its secret.
     """
     from gridq.store.connection import safe_url
     from workers.machine import join_tokens as store
@@ -52,20 +52,20 @@ def create(
         return
     typer.echo(text)
     many = "one machine" if uses == 1 else f"{uses} machines"
-    typer.echo(f"Token {record.id}, valid for {ttl} and {many}; it is not shown again.", err=True)
+    typer.echo(f"Token {record.id} is valid for {ttl} and {many}. It is not shown again.", err=True)
     typer.echo(f"On the other machine: gridq join {safe_url(url)} --token @FILE", err=True)
     if urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost"):
         port = urlsplit(url).port
         typer.echo(
-            "This server listens on this machine alone. Another host reaches it through a tunnel, such as "
+            "This server listens only on this machine. Another host needs a tunnel, such as "
             f"ssh -N -L {port}:127.0.0.1:{port} THIS-HOST",
             err=True,
         )
 
 
-@tokens.command("list", epilog=EPILOG, short_help="Show the tokens that have not expired.")
+@tokens.command("list", epilog=EPILOG, short_help="List the tokens that have not expired.")
 def listing(json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show the tokens that have not expired, by their ids; the tokens themselves cannot be shown again."""
+    """List the tokens that have not expired, by their ids. The tokens themselves cannot be shown again."""
     import time
 
     from workers.machine import join_tokens as store
@@ -76,7 +76,7 @@ def listing(json: JsonOption = False, debug: DebugOption = False) -> None:
         print_json([asdict(record) for record in found])
         return
     if not found:
-        typer.echo("There is no join token. To make one: gridq token create", err=True)
+        typer.echo("There are no join tokens. To create one: gridq token create", err=True)
         return
     table = make_table("token", "used", "state", "expires in", numbers=("used", "expires in"))
     for record in found:
@@ -86,7 +86,7 @@ def listing(json: JsonOption = False, debug: DebugOption = False) -> None:
     make_console().print(table)
 
 
-@tokens.command(epilog=EPILOG, short_help="End a token.")
+@tokens.command(epilog=EPILOG, short_help="Revoke a token.")
 def revoke(
     token_id: Annotated[
         str,
@@ -95,7 +95,7 @@ def revoke(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """End a token. Machines that have joined with it stay in the grid."""
+    """Revoke a token. Machines that have joined with it stay in the grid."""
     from workers.machine import join_tokens as store
 
     with _grid() as (client, keys, _):
@@ -112,7 +112,7 @@ def revoke(
 
 @contextmanager
 def _grid() -> Iterator[tuple[Redis, Keys, str]]:
-    """The server, its keys and its URL."""
+    """Connect to the server: the client, its keys and its URL."""
     from gridq.config.settings import settings
     from gridq.store.connection import check_server, connect, translated
     from gridq.store.keys import Keys

@@ -1,11 +1,18 @@
-"""What `gridq demo` runs: a graph, its input, and the grid to run it on."""
+"""Run one graph on a temporary grid: `gridq demo`.
+
+In: a graph and its input; by default the briefing in this folder.
+Out: progress, the answer and a table of stages in the terminal.
+Imported by: cli.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+__all__ = ["GRAPH", "NOTES"]
+
 GRAPH = Path(__file__).with_name("briefing.json")
-"""The graph; `examples/` points at it."""
+"""The demo's graph. `examples/` links to it."""
 
 NOTES = Path(__file__).with_name("briefing-input.json")
-"""Its input."""
+"""The input of the demo's graph."""

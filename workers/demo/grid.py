@@ -1,4 +1,4 @@
-"""A whole grid for a few seconds: server, router and two workers in a temporary folder."""
+"""A temporary grid: server, router and two workers in a folder that is deleted at the end."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ SEATS = ("local", "cpu")
 PROFILES = ("gpu",)
 
 
-def chosen_engine(asked: str | None) -> tuple[str, str]:
-    """(the engine, a sentence on which and why). ConfigError: none, or not the one asked for."""
-    name, why = engines.choose_engine({engines.ENGINE_VARIABLE: asked} if asked else os.environ)
-    if name is None:
+def select_engine(name: str | None) -> tuple[str, str]:
+    """Return the engine and a sentence that explains the choice. ConfigError: it is not installed."""
+    chosen, reason = engines.choose_engine({engines.ENGINE_VARIABLE: name} if name else os.environ)
+    if chosen is None:
         raise ConfigError(
-            "No engine is installed that can run the demo's model",
+            "No engine for the demo's model is installed",
             {
-                "expected": "xllamacpp (a wheel) or llama-cpp-python (compiled)",
+                "expected": "xllamacpp (a wheel) or llama-cpp-python (built from source)",
                 "fix": "pip install xllamacpp",
             },
         )
-    return name, why
+    return chosen, reason
 
 
 def check_model() -> None:
-    """ConfigError where the package that carries the demo's model is missing."""
+    """Raise ConfigError if the package with the demo's model is not installed."""
     try:
         next(model for model in load_catalogue() if model.name == MODEL).locate_file()
     except ModelFileError as exc:
@@ -48,10 +48,10 @@ def check_model() -> None:
 
 @contextmanager
 def demo_grid(engine: str, *, keep: bool) -> Iterator[tuple[Settings, Path]]:
-    """The settings of a grid that lives as long as the block, and its folder.
+    """Run a grid for the time of the block; yield its settings and its folder.
 
-    However the block ends, also by Ctrl-C or SIGTERM, every process is stopped. The folder goes too, unless
-    `keep` is set or the block failed: the logs are in it then.
+    All processes are stopped however the block ends, also by Ctrl-C or SIGTERM. The folder is deleted, unless
+    `keep` is set or the block failed, so that its logs can be read.
     """
     folder = Path(tempfile.mkdtemp(prefix="gridq-demo-"))
     failed = True

@@ -1,4 +1,4 @@
-"""The demo as it is seen: what starts, the progress, the answer, and a table of where each stage ran."""
+"""Run the demo and print it: the start, the progress, the answer, and a table of where each stage ran."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from gridq.config.settings import Settings, settings
 from gridq.errors import GridError
 from gridq.protocol.models import HistoryRow, Json
 from gridq.telemetry.narration import enclosing_name
-from workers.demo.grid import PROFILES, SEATS, check_model, chosen_engine, demo_grid
+from workers.demo.grid import PROFILES, SEATS, check_model, demo_grid, select_engine
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-PATIENCE = 120.0
-"""Seconds for the graph; the briefing needs about two."""
+JOB_TIMEOUT_SECONDS = 120.0
+"""Time limit of the graph. The briefing needs about two seconds."""
 
 
-def show(graph: str, value: Json, *, engine: str | None, needs_model: bool, keep: bool) -> None:
-    """Start a grid, run `graph` on it, print what came of it, stop the grid.
+def run_demo(graph: str, value: Json, *, engine: str | None, needs_model: bool, keep: bool) -> None:
+    """Start a grid, run `graph` on it, print the result, stop the grid.
 
-    ConfigError: no engine, no model, or a part does not start. GraphError: the graph is wrong.
-    typer.Exit: the job failed.
+    ConfigError: there is no engine or no model, or a program does not start. GraphError: the graph is
+    invalid. typer.Exit: the job failed.
     """
     began = time.monotonic()
     out = make_console(err=True)
-    name, why = chosen_engine(engine)
+    name, reason = select_engine(engine)
     if needs_model:
         check_model()
     needs = validate_graph(graph, settings().model_copy(update={"profiles": PROFILES}))
     out.print(f"Graph    {needs['stages']} stages for {' and '.join(needs['queues'])}")
-    out.print(f"Engine   {why}; --engine or GRIDQ_ENGINE names another")
-    out.print(f"Starting a server, a router and the workers {' and '.join(SEATS)} ...")
+    out.print(f"Engine   {reason}; choose another with --engine or GRIDQ_ENGINE")
+    out.print(f"Starting a server, a router and workers for {' and '.join(SEATS)} ...")
     folder: Path | None = None
     try:
         with demo_grid(name, keep=keep) as (config, folder):
@@ -48,15 +48,15 @@ def show(graph: str, value: Json, *, engine: str | None, needs_model: bool, keep
             _run(config, graph, value)
             out.print("Stopping ...")
     except KeyboardInterrupt:
-        out.print("Stopped  by Ctrl-C, nothing is left running")
+        out.print("Stopped  by Ctrl-C; all programs have ended")
         raise
     except (GridError, typer.Exit):
         if folder is not None and folder.exists():
             out.print(f"Logs     {folder}", soft_wrap=True)
         raise
     if keep:
-        out.print(f"Kept     {folder}", soft_wrap=True)
-    out.print(f"Done     after {time.monotonic() - began:.1f} s, nothing is left running")
+        out.print(f"Folder   {folder}", soft_wrap=True)
+    out.print(f"Done     after {time.monotonic() - began:.1f} s; all programs have ended")
 
 
 def _run(config: Settings, graph: str, value: Json) -> None:
@@ -65,19 +65,19 @@ def _run(config: Settings, graph: str, value: Json) -> None:
     try:
         job = client.submit(graph, value)
         with exit_on_job_error(), (show_live if out.is_terminal else show_lines)(client, job) as progress:
-            answer = wait_with_progress(client, job, PATIENCE, progress)
+            answer = wait_with_progress(client, job, JOB_TIMEOUT_SECONDS, progress)
         rows = client.rows(job)
     finally:
         client.close()
     out.print()
     print_answer(answer)
     typer.echo()
-    make_console().print(rows_table(rows))
+    make_console().print(make_stages_table(rows))
     typer.echo()
 
 
-def rows_table(rows: list[HistoryRow]) -> Table:
-    """Where each stage ran: its place in the graph, queue, worker, times and tokens."""
+def make_stages_table(rows: list[HistoryRow]) -> Table:
+    """Return a table of the stages: where each ran, its times and its tokens."""
     table = make_table("stage", "queue", "worker", "wait ms", "run ms", "tokens", numbers=_NUMBERS, gap=1)
     for row in rows:
         place = enclosing_name(row.path)

@@ -206,7 +206,7 @@ class Deployment:
             pid = child.process.pid if child.process else None
             born = read_process_start(pid) if pid else None
             more = {"born": born, "about": self.descriptions.get(name, ""), "log": str(child.part.log)}
-            parts.append({**child.describe(), **more})
+            parts.append({**child.to_json(), **more})
         url = self.config.broker_url.get_secret_value()
         self._state = {
             "program": self.name,

@@ -14,9 +14,9 @@ from tests.fakes.bench_profile import BENCH
 
 BAD = [
     (("pause", "bensh"), "This machine has no seat 'bensh' (at SEAT); expected one of local, bench"),
-    (("pause", "--for", "2h", "--until", "18:00"), "A pause ends once"),
+    (("pause", "--for", "2h", "--until", "18:00"), "exclude each other"),
     (("pause", "--for", "soon"), "'soon' is not a valid duration for --for"),
-    (("pause", "--until", "25:00"), "'25:00' is no time to come"),
+    (("pause", "--until", "25:00"), "'25:00' is not a time in the future"),
 ]
 
 
@@ -42,7 +42,7 @@ def test_what_is_wrong_is_said_and_changes_nothing(arguments: tuple[str, ...], w
     code, out, err = gridq(*arguments)
     assert (code, out) == (2, "")
     assert why in err
-    assert not (home / "kept").exists()
+    assert not (home / "pauses").exists()
 
 
 def test_a_seat_that_no_worker_serves_is_kept_all_the_same(home: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_seat_that_no_worker_serves_is_kept_all_the_same(home: Path) -> None:
     [row] = json.loads(gridq("status", "--json")[1])
     assert (row["seat"], row["state"], row["served"], row["applied"]) == ("claude", "paused", False, True)
     shown = gridq("status")[1].splitlines()
-    assert shown[0].split() == ["seat", "state", "since", "until", "because"]
+    assert shown[0].split() == ["seat", "state", "since", "until", "reason"]
     assert shown[-1].split()[:3] == ["claude", "paused,", "not"]
     assert "its owner paused it: a talk" in shown[-1]
     assert "lent, not served" in gridq("resume", "claude")[1]
@@ -65,11 +65,11 @@ def test_where_nothing_was_ever_served_that_is_said(home: Path) -> None:
     (home / "seats" / "claude.lock").unlink()
     code, out, err = gridq("status")
     assert (code, out) == (0, "")
-    assert "No seat was ever served" in err
+    assert "No seat has been served" in err
 
 
 def test_a_home_that_cannot_be_written_is_named(home: Path) -> None:
-    (home / "kept").write_text("in the way")
+    (home / "pauses").write_text("in the way")
     code, _, err = gridq("pause")
     assert code == 2
     assert "cannot be used" in err

@@ -124,14 +124,16 @@ def test_a_share_is_of_the_one_budget_of_money_or_of_all(grid: Grid) -> None:
 
 
 def test_the_owner_is_shown_that_a_seat_rests(grid: Grid, tmp_path: Path) -> None:
-    assert status("claude")["resting"] is None
+    assert status("claude")["circuit_breaker"] is None
     since, until = time.time() - HOUR, time.time() + HOUR
     rest = {"state": "rate_limited", "reason": "the plan's limit is used up", "since": since, "until": until}
     says(grid, "claude", **rest)
     row = status("claude")
-    assert (row["state"], row["until"], row["resting"]) == ("lent", None, rest)
+    assert (row["state"], row["until"], row["circuit_breaker"]) == ("lent", None, rest)
     shown = next(line for line in gridq("seat", "status").splitlines() if line.startswith("claude"))
-    assert shown.startswith(f"claude   lent, rate_limited  {format_local_time(since)}  {format_local_time(until)}")
+    assert shown.startswith(
+        f"claude   lent, rate_limited  {format_local_time(since)}  {format_local_time(until)}"
+    )
     assert "the plan's limit is used up" in shown
     gridq("seat", "resume", "claude")  # asks no server
     (tmp_path / "seats" / "claude.json").write_text(
@@ -142,4 +144,4 @@ def test_the_owner_is_shown_that_a_seat_rests(grid: Grid, tmp_path: Path) -> Non
     assert "night" in shown
     assert "rate_limited" not in shown
     says(grid, "claude", state="paused", reason="night")
-    assert status("claude")["resting"] is None
+    assert status("claude")["circuit_breaker"] is None

@@ -7,7 +7,7 @@ import pytest
 from gridq.errors import ConfigError
 from gridq.protocol.models import HistoryRow
 from workers.demo import grid
-from workers.demo.show import rows_table
+from workers.demo.show import make_stages_table
 from workers.model_apis.model_catalogue import Model
 from workers.profiles.gpu import engines
 
@@ -16,18 +16,18 @@ def test_without_an_engine_pip_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv(engines.ENGINE_VARIABLE, raising=False)
     monkeypatch.setattr(engines, "installed", lambda name: False)
     with pytest.raises(ConfigError) as caught:
-        grid.chosen_engine(None)
+        grid.select_engine(None)
     assert caught.value.fix == "pip install xllamacpp"
     with pytest.raises(ConfigError) as caught:
-        grid.chosen_engine("llama_cpp")
+        grid.select_engine("llama_cpp")
     assert caught.value.fix == "pip install llama-cpp-python"
 
 
 def test_the_engine_asked_for_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(engines.ENGINE_VARIABLE, "xllamacpp")
     monkeypatch.setattr(engines, "installed", lambda name: True)
-    assert grid.chosen_engine(None)[0] == "xllamacpp"
-    assert grid.chosen_engine("llama_cpp")[0] == "llama_cpp"
+    assert grid.select_engine(None)[0] == "xllamacpp"
+    assert grid.select_engine("llama_cpp")[0] == "llama_cpp"
 
 
 def test_without_the_models_package_pip_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,5 +42,5 @@ def test_a_second_try_is_told_in_the_table() -> None:
     row = HistoryRow(
         path="root.bindings.a", stage="join", queue="gridq:pure", worker="router@m", attempt=2, run_ms=1.25
     )
-    cells = [next(iter(column.cells)) for column in rows_table([row]).columns]
+    cells = [next(iter(column.cells)) for column in make_stages_table([row]).columns]
     assert cells == ["a/join (try 2)", "gridq:pure", "router", "0", "1.2", ""]
