@@ -96,7 +96,7 @@ class Recorder:
                 go_on=take_next(),
                 long=long,
                 long_ttl_ms=max(attempt.claim.remaining_ms, 0) + VALUE_GRACE_MS,
-                told=events,
+                events=events,
             ),
         )
 
@@ -124,7 +124,7 @@ class Recorder:
                 error=failed.error.to_json(),
                 row=json.dumps(rows, separators=(",", ":")) if rows else "",
                 seat=self._seat,
-                told=events,
+                events=events,
                 uuid=monitor_events.stage_task_id(attempt.claim, attempt.operation) if events else "",
                 why=code,
             )
@@ -150,18 +150,18 @@ class Recorder:
 
     def announce(self, attempts: list[Attempt]) -> None:
         """Tell monitors of attempts that have begun since the last call."""
-        if self._monitors is None or not self._monitors.listen:
+        if self._monitors is None or not self._monitors.listening:
             return
         events: list[monitor_events.Event] = []
         for attempt in attempts:
             if not attempt.announced:
                 attempt.announced = True
                 events += monitor_events.started_events(attempt.claim, attempt.step, attempt.worker)
-        self._monitors.beat(events)
+        self._monitors.publish(events)
 
     def _completion_events(self, attempt: Attempt) -> str:
         """Return the events that the recording script publishes; empty where no monitor listens."""
-        if not attempt.step.ops or self._monitors is None or not self._monitors.listen:
+        if not attempt.step.ops or self._monitors is None or not self._monitors.listening:
             return ""
         events = monitor_events.started_events(attempt.claim, attempt.step, attempt.worker)
         events += monitor_events.success_events(

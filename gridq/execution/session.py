@@ -138,16 +138,16 @@ class Session:
             host=self.host,
             concurrency=self.breaker.limit_concurrency(self.concurrency),
             queues=self.queues,
-            ttl_ms=int(self._record_ttl * 1000),
+            record_ttl_ms=int(self._record_ttl * 1000),
             worker=self.worker,
             limits=self.terms.limits,
-            per_minute=self.terms.per_minute,
-            rests=self.draining or self.unavailable is not None,
-            only=self.terms.lends_to,
+            requests_per_minute=self.terms.per_minute,
+            draining=self.draining or self.unavailable is not None,
+            lent_to=self.terms.lends_to,
             owner=self.terms.owner,
             families=self.terms.families,
             prices=self.terms.prices,
-            hourly=None if hourly is None else (hourly, self._stage_timeout_ms()),
+            hourly_price=None if hourly is None else (hourly, self._stage_timeout_ms()),
         )
         if other is not None:
             raise SeatInUse(
@@ -377,7 +377,7 @@ class Session:
             list(running),
             self._warm(),
             None if recorded == self._reported else recorded,
-            takes=None if times == self._reported_times else times,
+            stage_ms=None if times == self._reported_times else times,
         )
         if lost is None:
             self._reported_times = {}
@@ -421,7 +421,7 @@ class Session:
             except RedisError as exc:  # the others are checked all the same
                 log.warning("seat %s: %s", self.seat, exc)
         with contextlib.suppress(RedisError):  # the next renewal finds them too
-            for lease in self.scripts.fenced(list(running)):
+            for lease in self.scripts.find_fenced(list(running)):
                 if lease in self._running:
                     running[lease].cancel("lost")
 

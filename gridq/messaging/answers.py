@@ -1,8 +1,8 @@
-"""A job's end told to Celery: exactly the state that the ending script set, written to the result backend of
+"""Publish a job's answer to Celery: the state that the ending script set, written to the result backend under
 the job's id.
 
-Whoever sees the end writes it; `answers` keeps the job until it is written, and the sweep tries again.
-Writing it twice is harmless.
+Whoever ends a job publishes its answer. The key `answers` holds the job until then, and the sweep tries
+again. Publishing twice is harmless.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from gridq.store.scripts import Scripts
 log = logging.getLogger(__name__)
 
 
-def write(app: Celery, scripts: Scripts, job: str) -> None:
-    """Write the answer of an ended job and forget that it is due; where that fails, the sweep tries again.
+def publish_answer(app: Celery, scripts: Scripts, job: str) -> None:
+    """Publish the answer of an ended job and drop it from `answers`. If that fails, the sweep tries again.
 
-    A job whose result has expired is only forgotten.
+    A job whose result has expired is only dropped.
     """
     try:
-        _write(app, scripts, job)
+        _publish(app, scripts, job)
     except (RedisError, KombuError, OSError) as exc:
-        log.warning("the answer of job %s is not written yet: %s", job, exc)
-    except Exception:  # those behind it are due too
-        log.exception("the answer of job %s cannot be written", job)
+        log.warning("the answer of job %s is not published yet: %s", job, exc)
+    except Exception:  # the answers behind it must not wait
+        log.exception("the answer of job %s cannot be published", job)
 
 
-def _write(app: Celery, scripts: Scripts, job: str) -> None:
+def _publish(app: Celery, scripts: Scripts, job: str) -> None:
     client, keys = scripts.client, scripts.keys
     data = client.lindex(keys("result", job), 0)
     if data is not None:
-        end = End.read(data)  # type: ignore[arg-type]
+        end = End.parse(data)  # type: ignore[arg-type]
         error = end.error()
         if error is None:
             try:
                 answer = values.decode(values.read(client, keys, end.payload))
-            except GridError as exc:  # its time ran out between the two reads, or it cannot be read
+            except GridError as exc:  # it expired between the two reads, or cannot be read
                 error = exc
         if error is None:
             app.backend.mark_as_done(job, answer)

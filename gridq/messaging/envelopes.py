@@ -1,4 +1,4 @@
-"""Messages made once by kombu and kept as text, so that a script can push them."""
+"""Message templates: made once by kombu and kept as text, so that a Lua script can push them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from redis import Redis
 from gridq.store.keys import Keys
 
 PLACEHOLDER = "@@ID@@"
-"""Stands for the task's id; whoever pushes the message puts in an id that no other message has."""
+"""Stands for the task's id. Whoever pushes the message replaces it by a unique id."""
 
 _ORIGIN = "gridq"
 
-
 EVENTS = "@@EVENTS@@"
-"""Stands in `broadcast` for the JSON text of a list of events, itself written as a JSON string."""
+"""Stands for the JSON text of a list of events, itself encoded as a JSON string."""
 
 
-def broadcast(app: Celery) -> str:
-    """The message by which Celery's event dispatcher sends a list of task events, as kombu's text of it."""
+def make_event_template(app: Celery) -> str:
+    """Return the message by which Celery's event dispatcher sends a list of task events, as kombu's text."""
     with _captured(app) as (channel, pushed):
         exchange = Exchange("", "direct")
         app.amqp.Producer(channel, exchange=exchange, auto_declare=False).publish(
@@ -40,32 +39,32 @@ def broadcast(app: Celery) -> str:
     return text.replace(dumps(dumps(EVENTS)), EVENTS)
 
 
-def topic(client: Redis, keys: Keys) -> str:
-    """The channel of the server on which Celery's monitors hear lists of task events, as kombu names it."""
+def event_channel(client: Redis, keys: Keys) -> str:
+    """Return the channel on which Celery's monitors receive lists of task events, as kombu names it."""
     database = client.connection_pool.connection_kwargs.get("db") or 0
     return f"{keys.prefix}/{database}.celeryev/task.multi"
 
 
 @contextmanager
 def _captured(app: Celery) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-    """A channel of kombu's own that keeps what is published in a list instead of sending it."""
+    """Open a channel that collects what is published in a list instead of sending it."""
     options = {"body_encoding": app.conf.broker_transport_options.get("body_encoding", "base64")}
     pushed: list[dict[str, Any]] = []
-    # kombu's own channel that keeps its queues in memory makes the same message as the one for Redis.
+    # kombu's in-memory channel makes the same message as its channel for Redis.
     with Connection("memory://", transport_options=options) as connection, connection.channel() as channel:
         channel._put = lambda _queue, made, **_more: pushed.append(made)
         yield channel, pushed
 
 
-def envelope(app: Celery, task_name: str, queue: str, args: Sequence[Any]) -> str:
-    """The message that `apply_async` would send for `task_name` on `queue`, as kombu's text of it.
+def make_task_template(app: Celery, task_name: str, queue: str, args: Sequence[Any]) -> str:
+    """Return the message that `apply_async` would send for `task_name` on `queue`, as kombu's text.
 
     Task id, correlation id and delivery tag are `@@ID@@`. The text names no host and no process, so every
-    program makes the same one. `args` must be JSON; a placeholder in them or in `queue` stands in the text as
-    it is. Replace only by text that JSON need not escape, and in Lua's `gsub` double each `%` of it. No
-    server is needed.
+    program makes the same one. `args` must be JSON. A placeholder in `args` or `queue` is kept as it is:
+    replace it only by text that JSON need not escape, and double each `%` of it in Lua's `gsub`. No server is
+    needed.
     """
-    app.loader.import_default_modules()  # whatever this program has imported so far
+    app.loader.import_default_modules()  # so that the task is known, whatever this program has imported
     task = app.tasks.get(task_name)
     message = app.amqp.create_task_message(
         PLACEHOLDER,

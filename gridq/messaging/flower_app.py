@@ -1,8 +1,8 @@
-"""Flower fitted to the grid: its routes, its queue lengths and its workers.
+"""Flower adapted to the grid: its routes, its queue lengths and its workers.
 
 Flower has no plug-ins, but it builds its application from the list `flower.urls.handlers` and its state from
-`flower.events.EventsState`. `fit` changes both before that, so `gridq flower` and Celery's own `celery -A
-gridq.app flower --conf …/flowerconfig.py` are the same.
+`flower.events.EventsState`. `adapt_flower` changes both before that, so `gridq flower` and Celery's own
+`celery -A gridq.app flower --conf …/flowerconfig.py` behave the same.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORGET = 15
-"""Seconds after which a worker that has ended is shown no more."""
+FORGET_SECONDS = 15
+"""How long a worker that has ended is shown."""
 
-LOOK_TIMEOUT = 2.0
-"""Seconds that a look at the queues may take."""
+QUEUES_TIMEOUT_SECONDS = 2.0
+"""How long reading the queues may take."""
 
 
-def fit() -> None:
-    """Change Flower in this process. Called again, it changes nothing more."""
-    instead = {
+def adapt_flower() -> None:
+    """Change Flower in this process. A second call changes nothing more."""
+    replacements = {
         monitor_views.Metrics: Metrics,
         worker_api.ListWorkers: LiveWorkers,
-        **dict.fromkeys(_NO_DOOR, NoDoor),
+        **dict.fromkeys(_FORBIDDEN_HANDLERS, Forbidden),
     }
     flower.urls.handlers[:] = [
-        (route[0], instead.get(route[1], route[1]), *route[2:]) if isinstance(route, tuple) else route
+        (route[0], replacements.get(route[1], route[1]), *route[2:]) if isinstance(route, tuple) else route
         for route in flower.urls.handlers
     ]
     flower.views.Broker = PendingWork
@@ -67,11 +67,13 @@ def fit() -> None:
     Flower.broker_uri = property(lambda _: safe_url(settings().broker_url.get_secret_value()))
 
 
-def serve(arguments: list[str], *, control: bool, listening: Callable[[str, int], None], conf: str) -> None:
+def serve(
+    arguments: list[str], *, control: bool, on_listening: Callable[[str, int], None], conf: str
+) -> None:
     """Run Flower in this process until SIGTERM or Ctrl-C (KeyboardInterrupt).
 
-    `arguments` are Flower's own, such as `--port=5555`, and win over its settings in the file `conf`;
-    `listening` gets the scheme and the port once they are open. ConfigError: a FLOWER_… variable or the
+    `arguments` are Flower's own, such as `--port=5555`, and override its settings in the file `conf`.
+    `on_listening(scheme, port)` is called once the port is open. ConfigError: a FLOWER_… variable or the
     address cannot be used.
     """
     try:
@@ -86,7 +88,7 @@ def serve(arguments: list[str], *, control: bool, listening: Callable[[str, int]
         ) from None
     command.extract_settings()
     command.setup_logging()
-    logs.setup()  # last: Flower's own replaces what stands
+    logs.setup()  # last: Flower's own replaces the handlers
     server = Flower(capp=app, options=command.options, **flower.urls.settings)
     loop = server.io_loop
     signal.signal(signal.SIGTERM, lambda *_: loop.add_callback_from_signal(loop.stop))
@@ -97,8 +99,8 @@ def serve(arguments: list[str], *, control: bool, listening: Callable[[str, int]
             f"Flower cannot listen on {command.options.address}:{command.options.port}",
             {"reason": exc.strerror or str(exc), "fix": "name another --address or --port"},
         ) from None
-    listening("https" if server.ssl_options else "http", port)
-    # Flower's own timer would ask the workers for their events only after five seconds.
+    on_listening("https" if server.ssl_options else "http", port)
+    # Flower's own timer would enable the workers' events only after five seconds.
     loop.add_callback(server.events.on_enable_events)
     try:
         server.start()
@@ -107,24 +109,24 @@ def serve(arguments: list[str], *, control: bool, listening: Callable[[str, int]
 
 
 class Metrics(monitor_views.Metrics):  # type: ignore[misc]
-    """Flower's metrics, which name every graph and worker, behind the password as everything else."""
+    """Flower's metrics, behind the password: they name every graph and worker."""
 
     @authenticated
     async def get(self) -> None:
         await super().get()
 
 
-class NoDoor(task_api.BaseTaskHandler):  # type: ignore[misc]
-    """Whoever watches the grid neither submits to it nor reads its answers: those may repeat a prompt."""
+class Forbidden(task_api.BaseTaskHandler):  # type: ignore[misc]
+    """Refuses to submit jobs or show answers in Flower: an answer may repeat a prompt."""
 
     @authenticated
     async def get(self, _: str) -> None:
-        raise HTTPError(403, "Flower shows no answers and takes no jobs: use gridq run, or a client")
+        raise HTTPError(403, "Flower neither shows answers nor takes jobs: use gridq run or a client")
 
     post = get
 
 
-_NO_DOOR = (
+_FORBIDDEN_HANDLERS = (
     task_api.TaskApply,
     task_api.TaskAsyncApply,
     task_api.TaskSend,
@@ -134,7 +136,7 @@ _NO_DOOR = (
 
 
 class LiveWorkers(worker_api.ListWorkers):  # type: ignore[misc]
-    """Flower's list of workers without those that have ended and with those that came after its start."""
+    """Flower's list of workers, without those that have ended and with those that started after Flower."""
 
     @authenticated
     async def get(self) -> None:
@@ -147,23 +149,23 @@ class LiveWorkers(worker_api.ListWorkers):  # type: ignore[misc]
 
 
 def forget_ended(state: Any, inspected: dict[str, Any]) -> None:
-    """Drop from Flower's state and from what it has `inspected` each worker that ended FORGET seconds ago."""
-    long_ago = time.time() - FORGET
+    """Drop workers that ended FORGET_SECONDS ago from Flower's state and from what it has `inspected`."""
+    cutoff = time.time() - FORGET_SECONDS
     for name in {*state.workers, *state.counter, *inspected}:
         worker = state.workers.get(name)
         if worker is None:  # it has only answered an inspection
             seen = inspected.get(name, {}).get("timestamp", 0)
-        else:  # one that said that it ends has no heartbeats, one that only others spoke of not even a time
+        else:  # after its last event it has no heartbeats; known from others only, not even a time
             seen = worker.heartbeats[-1] if worker.heartbeats else getattr(worker, "timestamp", 0)
-        if seen < long_ago:
+        if seen < cutoff:
             state.workers.pop(name, None)
             state.counter.pop(name, None)
             inspected.pop(name, None)
 
 
 class GridEvents(flower.events.Events):  # type: ignore[misc]
-    """Flower's events, heard again within a second of the server's return: Flower's own pause doubles with
-    each try, so that it stays blind for as long again as the server was away.
+    """Flower's events, received again within a second of the server's return. Flower's own pause doubles with
+    each try, so it would miss events for as long again as the server was away.
     """
 
     def run(self) -> None:
@@ -172,64 +174,64 @@ class GridEvents(flower.events.Events):  # type: ignore[misc]
                 with self.capp.connection() as connection:
                     receiver = EventReceiver(connection, handlers={"*": self.on_event}, app=self.capp)
                     receiver.capture(limit=None, timeout=None, wakeup=True)
-            except Exception as exc:  # as Flower's: whatever it was, it must not end the thread
-                log.warning("Flower hears no events: %s", translate(exc))
+            except Exception as exc:  # as in Flower: whatever it was, it must not end the thread
+                log.warning("Flower receives no events: %s", translate(exc))
                 time.sleep(1)
 
 
 class GridState(flower.events.EventsState):  # type: ignore[misc]
-    """Flower's state, which counts each start once. What records a stage tells of its start again, for a
-    monitor that has not heard of it: counted too, it would double what a worker is shown to have processed.
+    """Flower's state, which counts each start once. The recording of a stage repeats its start, for a monitor
+    that has missed it: counted too, it would double the number of stages that a worker has processed.
     """
 
     def event(self, event: dict[str, Any]) -> None:
-        field = _BEGUN.get(event["type"], "")
+        field = _START_FIELDS.get(event["type"], "")
         task = self.tasks.get(event.get("uuid")) if field else None
         if task is None or getattr(task, field) != event["timestamp"]:
             super().event(event)
 
 
-_BEGUN = {"task-received": "received", "task-started": "started"}
-"""Of an event that tells of a start, the task's field that holds its time."""
+_START_FIELDS = {"task-received": "received", "task-started": "started"}
+"""For each event of a start, the task's field that holds its time."""
 
 
 class GridWorker(Worker):  # type: ignore[misc]
-    """A worker that lives by its own heartbeats alone. Celery takes a task's event for one too, and what
-    others tell of a dead worker's stages would bring it back to life.
+    """A worker that is alive by its own heartbeats alone. Celery counts task events too, so events about a
+    dead worker's stages would bring it back to life.
     """
 
     def _create_event_handler(self) -> Any:
-        heard = super()._create_event_handler()
+        handle = super()._create_event_handler()
 
         def event(kind: str | None, *args: Any, **named: Any) -> None:
             if kind is not None:
-                heard(kind, *args, **named)
+                handle(kind, *args, **named)
 
         return event
 
 
 class GridTask(Task):  # type: ignore[misc]
-    """A stage or a job, with the time it stood in its queue."""
+    """A stage or a job, with the time that it waited."""
 
     _fields = (*Task._fields, "wait")
 
     @property
     def wait(self) -> float | None:
-        """Seconds from ready to the last start, or None while it has not started."""
-        return _wait(self)
+        """Seconds from ready to the last start; None while it has not started."""
+        return _wait_seconds(self)
 
 
 GridState.Task, GridState.Worker = GridTask, GridWorker
 
 
-class ShownTask(Task):  # type: ignore[misc]
-    """A task as the pages show it."""
+class FormattedTask(Task):  # type: ignore[misc]
+    """A task as Flower's pages show it."""
 
     _fields = GridTask._fields
 
     @property
     def wait(self) -> str | None:
-        seconds = _wait(self)
+        seconds = _wait_seconds(self)
         if seconds is None:
             return None
         return (
@@ -239,59 +241,62 @@ class ShownTask(Task):  # type: ignore[misc]
         )
 
 
-def _wait(task: Any) -> float | None:
+def _wait_seconds(task: Any) -> float | None:
     if not task.received or not task.started:
         return None
     return round(max(0.0, float(task.started) - float(task.received)), 3)
 
 
 def format_task(task: Any) -> Any:
-    """Flower's hook: what its pages show of a task, which it hands over as a copy of its own."""
-    task.__class__ = ShownTask
-    if task.root_id == task.uuid:  # a job: where a stage has its capability, it has its agent
+    """Format a task for Flower's pages. Flower calls this hook with a copy of the task."""
+    task.__class__ = FormattedTask
+    if task.root_id == task.uuid:  # a job: it has its agent where a stage has its capability
         task.args = f"agent {task.args}"
     return task
 
 
 class PendingWork:
-    """In place of Flower's broker, which counts the messages of Celery's lists.
+    """The queue lengths that Flower shows, in place of its own, which count the messages of Celery's lists.
 
-    Here these are wake-ups; what waits is in the pending sets. Each queue's length is the number of stages that
-    wait in it, that of `gridq:router` the number of jobs to be admitted; its consumers are the slots that
-    listen. Flower's arguments, the URL among them, are those of Celery's connection and not needed.
+    Those are wake-ups; the work itself is in the pending sets. A queue's length is the number of stages that
+    wait in it, for `gridq:router` the number of jobs to admit. Its consumers are the slots that serve it.
+    Flower's arguments describe Celery's connection and are not needed.
     """
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.config: Settings = settings()
 
     async def queues(self, _: Iterable[str] = ()) -> list[dict[str, Any]]:
-        """Every queue that has slots or work, by its name. A server at fault is HTTP's 503."""
+        """Return every queue that has slots or work, by name. HTTPError 503: the server cannot be used."""
         keys = Keys(self.config.prefix)
         client = connect_async(
-            self.config.broker_url.get_secret_value(), name="gridq-flower", timeout=LOOK_TIMEOUT, retry=False
+            self.config.broker_url.get_secret_value(),
+            name="gridq-flower",
+            timeout=QUEUES_TIMEOUT_SECONDS,
+            retry=False,
         )
         try:
-            look = client.pipeline(transaction=False)
-            look.hgetall(keys("concurrency"))
-            look.smembers(keys("queues"))
-            look.zcard(keys("inbox"))
-            concurrency, pending, inbox = await look.execute()
+            pipe = client.pipeline(transaction=False)
+            pipe.hgetall(keys("concurrency"))
+            pipe.smembers(keys("queues"))
+            pipe.zcard(keys("inbox"))
+            concurrency, pending, inbox = await pipe.execute()
             names = sorted(name.decode() for name in {*concurrency, *pending})
-            look = client.pipeline(transaction=False)
+            pipe = client.pipeline(transaction=False)
             for name in names:
-                look.hvals(keys("classes", name))
-            waiting = [sum(map(int, counts)) for counts in await look.execute()]
+                pipe.hvals(keys("classes", name))
+            waiting = [sum(map(int, counts)) for counts in await pipe.execute()]
         except (RedisError, OSError) as exc:
             raise HTTPError(503, str(translate(exc))) from exc
         finally:
             await client.aclose()
         listed = [
-            {**_length(name, count), "consumers": int(concurrency.get(name.encode(), 0))}
+            {**_describe_queue(name, count), "consumers": int(concurrency.get(name.encode(), 0))}
             for name, count in zip(names, waiting, strict=True)
         ]
         routers = int(concurrency.get(queue_names.PURE.encode(), 0))
-        return [*listed, {**_length(queue_names.ROUTER, inbox), "consumers": routers}]
+        return [*listed, {**_describe_queue(queue_names.ROUTER, inbox), "consumers": routers}]
 
 
-def _length(name: str, waiting: int) -> dict[str, Any]:
+def _describe_queue(name: str, waiting: int) -> dict[str, Any]:
     return {"name": name, "messages": waiting, "messages_ready": waiting}

@@ -1,9 +1,9 @@
-"""What Celery's monitors (Flower) are shown: each stage and each job as one task with its own id and state.
+"""Task events for Celery's monitors such as Flower: each stage and each job is one task with an id and a
+state.
 
-`gridq.run_stage` is a wake-up and sends no events. The scripts publish what became of a stage or a job in the
-same step that records it; that a stage has begun is published by its worker, within a second. Nothing is sent
-and next to nothing done while no monitor has events on. No event holds a value, a prompt or an error's
-message.
+`gridq.run_stage` is a wake-up and sends no events. The scripts publish the end of a stage or a job in the
+step that records it; its worker publishes within a second that a stage has begun. Nothing is sent, and next
+to nothing done, while no monitor listens. No event contains a value, a prompt or an error's message.
 """
 
 from __future__ import annotations
@@ -19,35 +19,33 @@ from celery import Celery, signals
 from redis.exceptions import RedisError
 
 from gridq.graph.plan import Step
-from gridq.messaging.envelopes import EVENTS, broadcast, topic
+from gridq.messaging.envelopes import EVENTS, event_channel, make_event_template
 from gridq.store.replies import Claim
 from gridq.store.scripts import Scripts
 
 Event = dict[str, Any]
 
-WATCHED_MS = 5000
-"""For how long the scripts take a router's word that a monitor listens; it says so each second."""
+WATCHED_TTL_MS = 5000
+"""How long the scripts believe a router that a monitor listens. The router repeats it each second."""
 
-LOOK = 1.0
-"""Seconds between two looks of a process at that word."""
+POLL_SECONDS = 1.0
+"""How often a process reads whether a monitor listens."""
 
 
-def uuid_of(claim: Claim, op: int) -> str:
-    """The task id of a stage: the job's id and its step, and its place in a run of several stages but the
-    first.
-    """
+def stage_task_id(claim: Claim, op: int) -> str:
+    """Return the task id of a stage: the job's id and the step, and from the second operation on its number."""
     step = claim.lease.split(":", 2)[1]
     return f"{claim.job}.{step}.{op}" if op else f"{claim.job}.{step}"
 
 
-def begun(claim: Claim, step: Step, worker: str) -> list[Event]:
-    """The events of an attempt that has begun: its stages were received when they became ready, and started
-    when they were claimed. All times are the server's, as those of what the scripts tell.
+def started_events(claim: Claim, step: Step, worker: str) -> list[Event]:
+    """Return the events of an attempt that has begun: its stages were received when they became ready, and
+    started when they were claimed. All times are the server's, like those of the scripts' events.
     """
     at = claim.claimed_ms / 1000
     events: list[Event] = []
     for number, op in enumerate(step.ops):
-        about = {"uuid": uuid_of(claim, number), "hostname": worker, "pid": os.getpid()}
+        task = {"uuid": stage_task_id(claim, number), "hostname": worker, "pid": os.getpid()}
         events.append(
             {
                 "type": "task-received",
@@ -58,19 +56,19 @@ def begun(claim: Claim, step: Step, worker: str) -> list[Event]:
                 "root_id": claim.job,
                 "parent_id": claim.job,
                 "timestamp": at - claim.wait_ms / 1000,
-                **about,
+                **task,
             }
         )
-        events.append({"type": "task-started", "timestamp": at, **about})
+        events.append({"type": "task-started", "timestamp": at, **task})
     return events
 
 
-def succeeded(claim: Claim, rows: Iterable[Mapping[str, Any]], worker: str, at: float) -> list[Event]:
-    """The events of those stages of an attempt that came to an output, recorded at the server's time `at`."""
+def success_events(claim: Claim, rows: Iterable[Mapping[str, Any]], worker: str, at: float) -> list[Event]:
+    """Return the events of an attempt's stages that have an output, recorded at the server's time `at`."""
     return [
         {
             "type": "task-succeeded",
-            "uuid": uuid_of(claim, number),
+            "uuid": stage_task_id(claim, number),
             "hostname": worker,
             "pid": os.getpid(),
             "result": f"{row['tokens_in']} tokens in, {row['tokens_out']} out" if row["tokens_out"] else "",
@@ -82,61 +80,61 @@ def succeeded(claim: Claim, rows: Iterable[Mapping[str, Any]], worker: str, at: 
     ]
 
 
-def text(events: Sequence[Event]) -> str:
-    """The events as the scripts publish them."""
+def encode_events(events: Sequence[Event]) -> str:
+    """Return events as the scripts publish them."""
     return json.dumps(events, separators=(",", ":"))
 
 
 class Monitors:
-    """Celery's monitors as one worker or router sees them: whether they listen, and the way to them.
+    """Celery's monitors as one worker or router sees them.
 
-    `worker` is this process's Celery name, which its events bear. A router (`router=True`) also says in the
-    store that they listen, for the events that no worker can send.
+    `worker` is this process's Celery name, which its events carry. A router (`router=True`) also publishes on
+    the server that monitors listen, for the events that the scripts send.
     """
 
     def __init__(self, app: Celery, scripts: Scripts, worker: str, *, router: bool = False) -> None:
         self.worker = worker
         self._client = scripts.client
         self._watched = scripts.keys("monitored_by")
-        self._message = broadcast(app)
-        self._topic = topic(scripts.client, scripts.keys)
+        self._message = make_event_template(app)
+        self._topic = event_channel(scripts.client, scripts.keys)
         self._router = router
         self._consumer: Any = None
-        self._looked = float("-inf")
-        self._told = False
+        self._polled_at = float("-inf")
+        self._watched_by_another = False
         signals.worker_ready.connect(self._ready)
 
     def _ready(self, sender: Any = None, **_: Any) -> None:
         self._consumer = sender
 
     @property
-    def listen(self) -> bool:
-        """Whether a monitor listens: task events are on in this process, by `-E` or by a monitor's word, or a
-        router says so. A monitor gives its word every few seconds only, and what runs until then in a process
-        that has just started or connected anew would never be shown to end.
+    def listening(self) -> bool:
+        """Whether a monitor listens: task events are enabled in this process, by `-E` or by a monitor, or a
+        router says so. A monitor enables them every few seconds only; without the router, what runs until
+        then in a process that has just started or reconnected would never be shown to end.
         """
-        return self._asked or self._hears_of_one()
+        return self._enabled_here or self._enabled_elsewhere()
 
     @property
-    def _asked(self) -> bool:
-        # Looked up each time: Celery makes a new dispatcher with each new connection.
+    def _enabled_here(self) -> bool:
+        # Read each time: Celery makes a new dispatcher with each new connection.
         dispatcher = getattr(self._consumer, "event_dispatcher", None)
         if dispatcher is None or not dispatcher.enabled:
             return False
         return not dispatcher.groups or "task" in dispatcher.groups
 
-    def _hears_of_one(self) -> bool:
+    def _enabled_elsewhere(self) -> bool:
         now = time.monotonic()
-        if now - self._looked >= LOOK:
-            self._looked = now
-            with suppress(RedisError):  # what is recorded matters more than who is told of it
-                self._told = bool(self._client.exists(self._watched))
-        return self._told
+        if now - self._polled_at >= POLL_SECONDS:
+            self._polled_at = now
+            with suppress(RedisError):  # recording matters more than monitoring
+                self._watched_by_another = bool(self._client.exists(self._watched))
+        return self._watched_by_another
 
-    def beat(self, events: Sequence[Event]) -> None:
-        """Each second: publish `events`; in a router that was asked for them say that monitors listen."""
-        if self._router and self._asked:
-            self._client.set(self._watched, self.worker, px=WATCHED_MS)
+    def publish(self, events: Sequence[Event]) -> None:
+        """Publish `events`, each second; a router with events enabled also publishes that monitors listen."""
+        if self._router and self._enabled_here:
+            self._client.set(self._watched, self.worker, px=WATCHED_TTL_MS)
         if events:
-            message = self._message.replace(EVENTS, json.dumps(text(events)))
+            message = self._message.replace(EVENTS, json.dumps(encode_events(events)))
             self._client.publish(self._topic, message)

@@ -1,6 +1,6 @@
-"""Celery's remote control with a `revoke` that is durable: it cancels gridq's jobs itself.
+"""Celery's remote control with a durable `revoke`: it cancels gridq's jobs itself.
 
-Celery's own is a broadcast, lost where no worker listens just then.
+Celery's own is a broadcast, which is lost where no worker listens.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ log = logging.getLogger(__name__)
 
 
 class JobControl(Control):  # type: ignore[misc]
-    """`app.control` of gridq's app; `AsyncResult.revoke()` and `terminate` come here too."""
+    """`app.control` of gridq's app, which `AsyncResult.revoke()` and `terminate` use too."""
 
     def revoke(self, task_id: str | list[str], *args: Any, **options: Any) -> Any:
-        """Cancel jobs in this process, by their ids, then tell Celery's workers as Celery does.
+        """Cancel jobs by their ids, then tell Celery's workers as Celery does.
 
-        One that has ended stays as it is. BrokerUnreachable: it may not have been cancelled; again is safe.
+        A job that has ended stays as it is. BrokerUnreachable: a job may not have been cancelled; calling
+        again is safe.
         """
         scripts = inbox.default().scripts
         error = JobCancelled("The job was revoked").to_json()
@@ -35,11 +36,11 @@ class JobControl(Control):  # type: ignore[misc]
             ends = {job: scripts.stop(job, "cancelled", error) for job in jobs}
         for job, end in ends.items():
             if end == "celery":
-                answers.write(self.app, scripts, job)
+                answers.publish_answer(self.app, scripts, job)
         try:
             return super().revoke(task_id, *args, **options)
         except (KombuError, OSError) as exc:
-            if "unknown" in ends.values():  # no job of gridq's: Celery's word is all there is
+            if "unknown" in ends.values():  # not a job of gridq: Celery's broadcast is all there is
                 raise
-            log.warning("Celery's workers were not told that jobs were revoked: %s", exc)
+            log.warning("Celery's workers could not be told that jobs were revoked: %s", exc)
             return None

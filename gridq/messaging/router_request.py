@@ -1,4 +1,4 @@
-"""The router's message as its Celery worker sees it, and Celery's word for ending it."""
+"""The router's Celery messages: how they are received and revoked."""
 
 from __future__ import annotations
 
@@ -14,20 +14,17 @@ from gridq.store.scripts import Scripts
 
 
 class AdmissionRequest(Request):  # type: ignore[misc]
-    """A received `gridq.run_graph`. Its body's end is not the job's: that is told by whoever ends the job."""
+    """A received `gridq.run_graph`. The end of its body is not the end of the job."""
 
     def revoked(self) -> bool:
-        """Never: a wake-up that is not looked at ends no job. A cancel does, and its state is what Celery
-        is told.
-        """
+        """Return False: discarding a wake-up ends no job. Cancelling the job does, and sets its Celery state."""
         return False
 
 
-def revoke_cancels(scripts: Scripts, ended: Callable[[str], None]) -> None:
-    """In this worker or router, let Celery's `revoke` from elsewhere (another app, Flower's button) cancel
-    a job.
+def install_revoke(scripts: Scripts, ended: Callable[[str], None]) -> None:
+    """Make Celery's `revoke` from elsewhere (another app, Flower's button) cancel jobs in this process.
 
-    Celery's own would write REVOKED for a job that goes on. `ended(job)` writes a job's answer.
+    Celery's own would write REVOKED for a job that goes on. `ended(job)` publishes a job's answer.
     """
 
     def revoke(state: Any, task_id: str | list[str], **_: Any) -> dict[str, str]:

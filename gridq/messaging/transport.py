@@ -1,7 +1,7 @@
-"""Kombu's Redis transport, guarded: a worker outlives its server, and a lost connection re-runs nothing.
+"""Kombu's Redis transport, hardened: a worker outlives its server, and a lost connection re-runs nothing.
 
-Named by the setting `broker_transport`; the broker's URL stays `redis://`, which Flower insists on, also
-where the server is found by sentinels.
+The setting `broker_transport` names it. The broker's URL stays `redis://`, which Flower insists on, even
+where sentinels find the server.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ _channels: WeakSet[Any] = WeakSet()
 _channels_lock = threading.Lock()
 
 
-class Guard:
-    """What is added to kombu's channels: they never restore, and fail as a connection, not as a program."""
+class HardenedChannel:
+    """A mix-in for kombu's channels: they never restore messages, and a failure ends a connection, not the
+    program.
+    """
 
     do_restore = False
-    """Kombu's puts the message of a task that still runs back into its queue when a connection drops.
-    What a message asked for stands in the store, where the sweep finds it."""
+    """Kombu puts the message of a task that still runs back into its queue when a connection drops. Here what
+    a message asks for is in the store, where the sweep finds it.
+    """
 
     def __init__(self, *args: Any, **names: Any) -> None:
         super().__init__(*args, **names)
@@ -38,8 +41,8 @@ class Guard:
             _channels.add(self)
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
-        # When the server goes while a late-acknowledged task runs, Celery clears the transport's client and
-        # then closes the channel once more, which asks here for `client.hostname`: an AttributeError would
+        # When the server goes away while a late-acknowledged task runs, Celery clears the transport's client
+        # and closes the channel once more, which asks for `client.hostname` here: an AttributeError would
         # end the worker.
         connection = self.connection  # type: ignore[attr-defined]
         if connection is None or connection.client is None:
@@ -48,10 +51,10 @@ class Guard:
         return params
 
     def _brpop_read(self, **options: Any) -> bool | None:
-        # Kombu lets what is no message end the worker, and the next one takes the next such message.
+        # In kombu, data that is no message ends the worker, and the next worker takes the next such data.
         try:
             received: bool | None = super()._brpop_read(**options)  # type: ignore[misc]
-        except ReadOnlyError as exc:  # kombu would take it for a fault of this one command
+        except ReadOnlyError as exc:  # kombu would take it for an error of this one command
             self.client.connection.disconnect()  # type: ignore[attr-defined]
             raise LostConnection("the primary has become a replica") from exc
         except (ValueError, TypeError, LookupError, AttributeError):
@@ -60,11 +63,11 @@ class Guard:
         return received
 
 
-class Channel(Guard, base.Channel):  # type: ignore[misc]
+class Channel(HardenedChannel, base.Channel):  # type: ignore[misc]
     """A channel to the server that the URL names."""
 
     unix_path = ""
-    """The path of the server's Unix socket: a URL that says it to kombu would bypass `broker_transport`."""
+    """The path of the server's Unix socket. A URL with it would make kombu bypass `broker_transport`."""
 
     from_transport_options = (*base.Channel.from_transport_options, "unix_path")
 
@@ -80,8 +83,8 @@ class Channel(Guard, base.Channel):  # type: ignore[misc]
         return params
 
 
-class SentinelChannel(Guard, base.SentinelChannel):  # type: ignore[misc]
-    """A channel to the server that the sentinels call the primary.
+class SentinelChannel(HardenedChannel, base.SentinelChannel):  # type: ignore[misc]
+    """A channel to the server that sentinels name as the primary.
 
     Kombu reads the sentinels from a `sentinel://` URL, which Flower refuses: here they are an option.
     """
@@ -111,13 +114,15 @@ class Transport(base.Transport):  # type: ignore[misc]
 
 
 class SentinelTransport(base.SentinelTransport):  # type: ignore[misc]
-    """The same by sentinels."""
+    """The same, with sentinels."""
 
     Channel = SentinelChannel
 
 
-def hang_up() -> None:
-    """Close the sockets by which this process consumes, from any thread: its consumer connects anew."""
+def reconnect_consumer() -> None:
+    """Close the sockets on which this process consumes, so that its consumer reconnects. Call it from any
+    thread.
+    """
     with _channels_lock:
         found = list(_channels)
     for channel in found:

@@ -32,11 +32,11 @@ class RouterProcess:
         app = instance.app
         if app.main != "gridq" or queue_names.ROUTER not in app.amqp.queues.consume_from:
             return
-        # Only here: every worker of the app imports this module, and few are routers.
-        from gridq.router.router import Router
-
         parent_watch.end_with_parent()
         with startup_errors.exit_on_error():
+            # Only here: every worker of the app imports this module, and few are routers.
+            from gridq.router.router import Router
+
             router = Router(app, instance.concurrency, instance.hostname)
             router.start()
         self.router = router

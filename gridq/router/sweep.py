@@ -1,4 +1,4 @@
-"""The sweep: twice a second, on every router, find what nobody else looks at. The script does the work."""
+"""The sweep: every router finds twice a second what nobody else takes care of. The script does the work."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from gridq.telemetry import narration
 
 log = logging.getLogger(__name__)
 
-BATCH = 200
-"""Items of each sort in one call of the script: others are served between two calls."""
+BATCH_ITEMS = 200
+"""How many items of each kind one call of the script handles: other clients are served between two calls."""
 
-BATCHES = 50
-"""Calls in one turn, at most: then the memory is looked at again."""
+MAX_BATCHES = 50
+"""How many calls one round makes before it checks the server's memory again."""
 
 
 class Sweeper:
-    """Sweeps between `start` and `stop`; `answer(job)` writes an answer that is due.
+    """Sweeps between `start` and `stop`. `publish_answer(job)` publishes an answer that is due.
 
-    Answers are written on a thread of their own: a result backend that is slow or away keeps nobody's lost
-    stage waiting.
+    Answers are published on a thread of their own: a slow result backend must not delay lost stages.
     """
 
-    def __init__(self, scripts: Scripts, config: Settings, answer: Callable[[str], None]) -> None:
+    def __init__(self, scripts: Scripts, config: Settings, publish_answer: Callable[[str], None]) -> None:
         self.scripts = scripts
-        self.answer = answer
+        self.publish_answer = publish_answer
         self._gate = Gate(scripts.client, scripts.keys)
-        self._repeat = PeriodicThread("sweep", config.sweep_ms / 1000, self.once)
+        self._repeat = PeriodicThread("sweep", config.sweep_ms / 1000, self.sweep)
         self._writing: set[str] = set()
         self._due: SimpleQueue[str] = SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="answers", daemon=True)
@@ -46,20 +45,20 @@ class Sweeper:
         self._repeat.start()
 
     def stop(self) -> None:
-        """End the sweeping; an answer that is due and not written is another router's."""
+        """Stop sweeping. Another router publishes the answers that are still due."""
         self._repeat.stop()
         self._due.put("")
         if self._writer.is_alive():
             self._writer.join(1)
 
-    def once(self) -> dict[str, int]:
-        """One turn: batch after batch, as long as more is due; what was found."""
+    def sweep(self) -> dict[str, int]:
+        """Sweep once, batch after batch while more is due. Return how much of each kind was found."""
         self._gate.look()
         found: Counter[str] = Counter()
-        for _ in range(BATCHES):
-            swept = self.scripts.sweep(BATCH, max(0, BATCH - len(self._writing)))
+        for _ in range(MAX_BATCHES):
+            swept = self.scripts.sweep(BATCH_ITEMS, max(0, BATCH_ITEMS - len(self._writing)))
             found.update(swept.found)
-            _tell(swept)
+            _narrate(swept)
             for job in swept.due:
                 if job not in self._writing:
                     self._writing.add(job)
@@ -71,22 +70,22 @@ class Sweeper:
     def _write(self) -> None:
         while job := self._due.get():
             try:
-                self.answer(job)
-            except Exception:  # the sweep will find it again, and those behind it are due too
-                log.exception("the answer of job %s cannot be written", job)
+                self.publish_answer(job)
+            except Exception:  # the sweep will find it again, and the answers behind it must not wait
+                log.exception("the answer of job %s cannot be published", job)
             finally:
                 self._writing.discard(job)
 
 
-def _tell(swept: Swept) -> None:
+def _narrate(swept: Swept) -> None:
     if swept.found["seats"]:
         narration.narrate("workers died", workers=swept.found["seats"])
     for loss in swept.losses:
         job, _, _, attempt, _ = loss.lease.split(":")
-        about = {"job": job, "name": loss.name, "stage": loss.path, "worker": loss.worker}
-        narration.narrate("stage lost", **about, attempt=int(attempt), after=loss.after)
+        fields = {"job": job, "name": loss.name, "stage": loss.path, "worker": loss.worker}
+        narration.narrate("stage lost", **fields, attempt=int(attempt), after=loss.after)
     for entry in swept.broken:
-        log.error("the sweep cannot deal with %s in %s: %s", entry.entry, entry.kind, entry.fault)
+        log.error("the sweep cannot handle %s in %s: %s", entry.entry, entry.kind, entry.fault)
     for drop in swept.dropped:
-        about = {"job": drop.job, "name": drop.name, "stage": drop.path}
-        narration.narrate("stage dropped", **about, code=StageQuarantined.code)
+        fields = {"job": drop.job, "name": drop.name, "stage": drop.path}
+        narration.narrate("stage dropped", **fields, code=StageQuarantined.code)

@@ -35,7 +35,7 @@ from celery.contrib.testing.worker import start_worker
 
 from gridq.app import app
 from gridq.client import Client
-from gridq.messaging.envelopes import PLACEHOLDER, envelope
+from gridq.messaging.envelopes import PLACEHOLDER, make_task_template
 from gridq.messaging.wake_ups import GRAPH_TASK, STAGE_TASK
 from gridq.protocol.queue_names import ROUTER
 from gridq.tasks import run_graph
@@ -92,12 +92,12 @@ def test_a_wake_up_that_comes_twice_runs_nothing_twice(client: Client) -> None:
     delayed = [run_graph.delay(graph(SLEEP, ECHO), number) for number in range(2)]
     jobs = [client.submit(graph(SLEEP, ECHO), number) for number in range(2)]
     seats = [f"seat:{seat.seat}" for seat in client.seats()]
-    wake_ups = {queue: envelope(app, STAGE_TASK, queue, ()) for queue in ("bench:any", *seats)}
+    wake_ups = {queue: make_task_template(app, STAGE_TASK, queue, ()) for queue in ("bench:any", *seats)}
     for _ in range(10):
         for queue, text in wake_ups.items():
             client.redis.lpush(client.keys.queue(queue), text.replace(PLACEHOLDER, secrets.token_hex(8)))
         for job in delayed:
-            text = envelope(app, GRAPH_TASK, ROUTER, (job.id,))
+            text = make_task_template(app, GRAPH_TASK, ROUTER, (job.id,))
             client.redis.lpush(client.keys.queue(ROUTER), text.replace(PLACEHOLDER, job.id))
         time.sleep(0.1)
     answers = [client.result(job, timeout=60) for job in jobs] + [job.get(timeout=60) for job in delayed]
@@ -151,7 +151,7 @@ def test_a_task_longer_than_the_visibility_timeout_runs_once(grid_env: GridEnv, 
     made = make()
     hasty = {"visibility_timeout": 0.5, "unacked_restore_interval": 0.2, "unacked_restore_throttle": 1}
     made.conf.broker_transport_options = {**made.conf.broker_transport_options, **hasty}
-    text = envelope(made, "witness.run", "llm:a", (str(tmp_path), PLACEHOLDER, True))
+    text = make_task_template(made, "witness.run", "llm:a", (str(tmp_path), PLACEHOLDER, True))
     with start_worker(made, pool="threads", concurrency=2, perform_ping_check=False, queues=["llm:a"]):
         grid_env.client.lpush(f"{grid_env.prefix}llm:a", text.replace(PLACEHOLDER, "one"))
         wait_for(lambda: notes(tmp_path) == ["start one"])

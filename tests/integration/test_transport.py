@@ -17,7 +17,7 @@ from celery.contrib.testing.worker import start_worker
 
 from gridq.config.settings import Settings
 from gridq.errors import BrokerRefused, BrokerUnreachable
-from gridq.messaging.envelopes import PLACEHOLDER, envelope
+from gridq.messaging.envelopes import PLACEHOLDER, make_task_template
 from gridq.store.connection import connect, translated
 from tests.conftest import GridEnv
 from tests.integration.witness_app import make, notes
@@ -59,7 +59,7 @@ def _push(client: redis.Redis, prefix: str, text: str, task_id: str) -> None:
 @pytest.mark.usefixtures("key_hygiene")
 def test_a_worker_runs_a_message_that_was_pushed_raw(grid_env: GridEnv, tmp_path: Path) -> None:
     app = make()
-    text = envelope(app, "witness.run", QUEUE, (str(tmp_path), PLACEHOLDER))
+    text = make_task_template(app, "witness.run", QUEUE, (str(tmp_path), PLACEHOLDER))
     with start_worker(app, pool="threads", concurrency=2, perform_ping_check=False, queues=[QUEUE]):
         for task_id in ("first", "second"):
             _push(grid_env.client, grid_env.prefix, text, task_id)
@@ -78,7 +78,7 @@ def test_the_envelope_is_what_apply_async_sends(grid_env: GridEnv) -> None:
     app = make()
     app.send_task("witness.run", ("folder", PLACEHOLDER), queue=QUEUE, ignore_result=False)
     sent = json.loads(grid_env.client.rpop(grid_env.prefix + QUEUE))
-    made = json.loads(envelope(app, "witness.run", QUEUE, ("folder", PLACEHOLDER)))
+    made = json.loads(make_task_template(app, "witness.run", QUEUE, ("folder", PLACEHOLDER)))
     assert sent.keys() == made.keys()
     task_id = sent["headers"]["id"]
     for message in (sent, made):
@@ -92,13 +92,13 @@ def test_the_envelope_is_what_apply_async_sends(grid_env: GridEnv) -> None:
 
 def test_every_program_makes_the_same_envelope(grid_env: GridEnv) -> None:
     code = (
-        "from tests.integration.witness_app import make; from gridq.messaging.envelopes import envelope;"
-        f"print(envelope(make(), 'witness.run', '{QUEUE}', ('x',)))"
+        "from tests.integration.witness_app import make; from gridq.messaging.envelopes import make_task_template;"
+        f"print(make_task_template(make(), 'witness.run', '{QUEUE}', ('x',)))"
     )
     other = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
     )
-    assert other.stdout.strip() == envelope(make(), "witness.run", QUEUE, ("x",))
+    assert other.stdout.strip() == make_task_template(make(), "witness.run", QUEUE, ("x",))
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_worker_outlives_its_server_and_runs_nothing_twice(tmp_path: Path) -> 
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environ.items():
                 patch.setenv(name, value)
-            text = envelope(make(), "witness.run", QUEUE, (str(tmp_path), PLACEHOLDER, True))
+            text = make_task_template(make(), "witness.run", QUEUE, (str(tmp_path), PLACEHOLDER, True))
         with _worker(environ, tmp_path) as worker:
             # Late acknowledgement, one task in flight and a free slot: here the stock transport ends the
             # worker.
@@ -205,13 +205,13 @@ POISON = (b"not json", b"{}", b"[]", b"null", b"5", b'{"body":"x","headers":{},"
 
 def test_a_worker_outlives_what_is_no_message(grid_env: GridEnv, tmp_path: Path) -> None:
     app = make()
-    made = json.loads(envelope(app, "witness.run", QUEUE, (str(tmp_path), "x")))
+    made = json.loads(make_task_template(app, "witness.run", QUEUE, (str(tmp_path), "x")))
     odd = [
         {**made, "body": "[[],{},{}"},
         {**made, "headers": None},
         {**made, "content-type": "application/data"},
     ]
-    text = envelope(app, "witness.run", QUEUE, (str(tmp_path), PLACEHOLDER))
+    text = make_task_template(app, "witness.run", QUEUE, (str(tmp_path), PLACEHOLDER))
     with _worker(grid_env.environ(), tmp_path) as child:
         grid_env.client.lpush(grid_env.prefix + QUEUE, *POISON, *map(json.dumps, odd))
         _push(grid_env.client, grid_env.prefix, text, "good")

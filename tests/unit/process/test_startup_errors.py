@@ -28,6 +28,8 @@ def test_a_fault_of_the_server_is_told_as_gridqs_error(capsys: pytest.CaptureFix
     assert err.startswith("broker.unreachable: ")
 
 
-def test_a_fault_of_our_own_keeps_its_traceback() -> None:
-    with pytest.raises(ZeroDivisionError), startup_errors.exit_on_error():
+def test_any_other_exception_ends_the_program_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, startup_errors.exit_on_error():
         raise ZeroDivisionError
+    assert ended.value.code == 1
+    assert "ZeroDivisionError" in capsys.readouterr().err

@@ -33,7 +33,7 @@ def window(grid: Grid, seat: str, kind: str, left: int, ends_in: float, resource
 
 def ranked(grid: Grid, queue: str = ANY) -> list[str]:
     """The seats of a queue as the governor ranks them, best first; those with like ranks by name."""
-    Governor(grid.scripts).once()
+    Governor(grid.scripts).rank_seats()
     names = [name.decode() for name in grid.client.zrange(grid.keys("rank", queue), 0, -1)]
     return [name for name in names if name != "*"]
 
@@ -64,10 +64,10 @@ def test_the_wake_ups_go_to_the_seat_whose_window_ends_soon(grid: Grid) -> None:
         "m.b-week",
         "m.c-hours",
     ]  # not ranked yet
-    Governor(grid.scripts).once()
+    Governor(grid.scripts).rank_seats()
     assert rung(grid, "m.a-month", "m.b-week", "m.c-hours") == ["m.c-hours", "m.b-week", "m.a-month"]
     window(grid, "m.c-hours", "5h", 1, 1)  # now it would run dry
-    Governor(grid.scripts).once()
+    Governor(grid.scripts).rank_seats()
     assert rung(grid, "m.a-month", "m.b-week", "m.c-hours") == ["m.b-week", "m.a-month", "m.c-hours"]
 
 
@@ -77,17 +77,17 @@ def test_a_seat_that_goes_live_does_not_draw_everything_until_it_is_ranked(grid:
         grid.seat(seat)
     window(grid, "m.plan-a", "7d", 80, 4 * 24)
     window(grid, "m.plan-b", "7d", 30, 4 * 24)
-    Governor(grid.scripts).once()
+    Governor(grid.scripts).rank_seats()
     grid.seat("m.key", prices=(3_000_000, 15_000_000))
     assert rung(grid, "m.key", "m.plan-b", "m.plan-a") == ["m.plan-a", "m.key", "m.plan-b"]  # with the last
-    Governor(grid.scripts).once()
+    Governor(grid.scripts).rank_seats()
     assert rung(grid, "m.key", "m.plan-b", "m.plan-a") == ["m.plan-a", "m.plan-b", "m.key"]
 
 
 def test_where_all_are_alike_a_new_seat_is_so_too(grid: Grid) -> None:
     for seat in ("m.a", "m.c"):
         grid.seat(seat)
-    Governor(grid.scripts).once()
+    Governor(grid.scripts).rank_seats()
     grid.seat("m.b-new")
     assert rung(grid, "m.a", "m.b-new", "m.c") == [
         "m.a",
@@ -171,7 +171,7 @@ def test_how_often_the_server_is_asked_does_not_grow_with_the_seats(grid: Grid) 
             connection.send_packed_command = counted
         finally:
             grid.client.connection_pool.release(connection)
-        Governor(grid.scripts).once()
+        Governor(grid.scripts).rank_seats()
         connection.send_packed_command = send
         return len(sent)
 

@@ -6,7 +6,15 @@ import pytest
 
 from gridq.protocol.meters import Meter
 from gridq.protocol.models import Resource
-from gridq.router.governor.ranking import EVEN, PAID, WORST, Seat, pace, rank, worths
+from gridq.router.governor.ranking import (
+    EVEN_PACE,
+    METERED_FACTOR,
+    WORST_RANK,
+    Seat,
+    pace,
+    rank,
+    score_queues,
+)
 
 HOUR = 3_600_000
 NOW = 1_000 * HOUR
@@ -27,23 +35,23 @@ def meter(
 
 
 def worth(*meters: Meter, reliability: float = 1.0, prices: tuple[int, int] | None = None) -> float:
-    return worths(Seat("m.s", ("q",), meters, reliability, prices), NOW, CALENDAR)["q"]
+    return score_queues(Seat("m.s", ("q",), meters, reliability, prices), NOW, CALENDAR)["q"]
 
 
 @pytest.mark.parametrize(
     ("of", "expected"),
     [
-        (meter("day", 25), EVEN),
+        (meter("day", 25), EVEN_PACE),
         (meter("day", 75), 0.75),
-        (meter("week", 75), EVEN),
+        (meter("week", 75), EVEN_PACE),
         (meter("week", 25), 0.25),
-        (meter("month", 50), EVEN),
+        (meter("month", 50), EVEN_PACE),
         (meter("day", 0), 0.0),
         (meter("5h", 100), 1.0),
-        (meter("5h", 80, 4), EVEN),
+        (meter("5h", 80, 4), EVEN_PACE),
         (meter("5h", 80, 1), 0.8),
         (meter("5h", 0, 1), 0.0),
-        (meter("7d", 50, 84), EVEN),
+        (meter("7d", 50, 84), EVEN_PACE),
         (meter("5m", 1, 0), None),
         (meter("5m", 0, 0), 0.0),
         (meter("-", 1, resource="parallel"), None),
@@ -61,7 +69,7 @@ def test_a_window_is_even_as_long_as_what_is_left_falls_with_its_time(
 @pytest.mark.parametrize("month", [(0, None), (0, NOW + HOUR), (NOW - HOUR, None)])
 def test_without_a_calendar_only_what_is_left_counts(month: tuple[int, int | None]) -> None:
     told = [pace(meter("month", left), NOW, {"month": month}) for left in (40, 60, 100)]
-    assert told == [pytest.approx(2 / 7), pytest.approx(3 / 8), EVEN]
+    assert told == [pytest.approx(2 / 7), pytest.approx(3 / 8), EVEN_PACE]
 
 
 def test_a_window_that_ends_soon_with_much_left_goes_before_one_that_ends_late_with_more() -> None:
@@ -70,7 +78,7 @@ def test_a_window_that_ends_soon_with_much_left_goes_before_one_that_ends_late_w
 
 def test_the_tightest_window_binds() -> None:
     assert worth(meter("5h", 90, 1), meter("week", 25)) == pytest.approx(0.25)
-    assert worth(meter("5h", 100), meter("week", 75)) == pytest.approx(EVEN)
+    assert worth(meter("5h", 100), meter("week", 75)) == pytest.approx(EVEN_PACE)
     assert worth(meter("5h", 90, 1), meter("5m", 0)) == 0.0
 
 
@@ -85,9 +93,9 @@ def test_a_rate_says_only_whether_it_is_dry() -> None:
 
 def test_what_costs_money_with_each_call_goes_after_what_is_paid_for() -> None:
     prices = (3_000_000, 15_000_000)
-    assert worth(prices=prices) < PAID * EVEN
+    assert worth(prices=prices) < METERED_FACTOR * EVEN_PACE
     # As long as a fifth of what even use would have left is left, and though the key's own money is behind:
-    assert worth(meter("day", 5)) >= PAID * EVEN > worth(meter("day", 4))
+    assert worth(meter("day", 5)) >= METERED_FACTOR * EVEN_PACE > worth(meter("day", 4))
     assert worth(meter("month", 100, resource="money"), prices=prices) < worth(meter("day", 25))
     assert worth(prices=(0, 0)) == worth()
 
@@ -117,11 +125,11 @@ def test_seats_are_ranked_for_each_queue_they_serve() -> None:
     free = Seat("free", ("llm:any",))
     assert rank([spent, fresh, free], NOW, CALENDAR) == {
         "llm:a": {"fresh": 0},
-        "llm:any": {"fresh": 0, "free": WORST // 2, "spent": WORST},
+        "llm:any": {"fresh": 0, "free": WORST_RANK // 2, "spent": WORST_RANK},
     }
 
 
 def test_a_familys_meter_counts_in_the_queues_in_which_it_binds() -> None:
     family = meter("day", 5, queues=("llm:claude", "llm:any"))
-    told = worths(Seat("m.s", ("llm:claude", "llm:haiku"), (meter("day", 75), family)), NOW, CALENDAR)
+    told = score_queues(Seat("m.s", ("llm:claude", "llm:haiku"), (meter("day", 75), family)), NOW, CALENDAR)
     assert told == {"llm:claude": pytest.approx(0.05 / 0.30), "llm:haiku": pytest.approx(0.75)}

@@ -1,0 +1,32 @@
+"""Survive a seat that fails."""
+
+from __future__ import annotations
+
+import secrets
+
+import gridq
+from gridq.client import Client
+
+
+def test_a_stage_is_retried_after_a_failure_of_its_seat(grid: Client) -> None:
+    """You do nothing for it: an unreachable endpoint or a dead worker costs an attempt, not the job. A
+    stage's own error is not retried, because it would fail again.
+    """
+    twice = {"times": 2, "key": secrets.token_hex(4)}
+    job = gridq.submit({"root": {"op": "Stage", "id": "bench_seat_fail"}}, twice)
+    assert gridq.result(job, timeout=30) == twice
+    (row,) = grid.rows(job)
+    assert row.attempt == 3
+
+
+def test_a_graph_retries_what_you_ask_it_to(grid: Client) -> None:
+    """The operator Retry runs a part of the graph again when it fails, whoever is at fault."""
+    graph = {
+        "root": {
+            "op": "Retry",
+            "max_attempts": 2,
+            "stage": {"op": "Stage", "id": "bench_echo"},
+        }
+    }
+    job = gridq.submit(graph, "again")
+    assert gridq.result(job, timeout=30) == "again"

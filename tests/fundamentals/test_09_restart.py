@@ -1,0 +1,34 @@
+"""Restart a worker: nothing is lost, nothing runs twice."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import gridq
+from gridq.config.settings import Settings
+from tests.fakes.bench_profile import BENCH
+from tests.pointed import pointed_at
+from tests.waiting import wait_for
+from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.grid_processes import GridProcesses
+
+
+def test_a_job_outlives_its_worker(server: EmbeddedServer, tmp_path: Path) -> None:
+    """What is accepted is on the server. When a worker dies its lease expires after three seconds, and the
+    next worker of that capability runs the stage.
+    """
+    config = Settings(
+        broker_url=server.url, prefix=f"f{secrets.token_hex(3)}:", home=tmp_path / "home", profiles=(BENCH,)
+    )
+    sleep = {"root": {"op": "Stage", "id": "bench_sleep", "config": {"ms": 1_000}}}
+    with pointed_at(config) as client, GridProcesses(config, ["bench"], folder=tmp_path / "logs") as grid:
+        job = gridq.submit(sleep)
+        wait_for(lambda: any(stage.state == "running" for stage in client.view(job).stages))
+        worker = grid.children["bench"]
+        worker.kill()
+        worker.wait()
+        grid.spawn("bench")
+        assert gridq.result(job, timeout=30) == {"ms": 1_000}
+        (row,) = client.rows(job)
+        assert (row.attempt, row.losses) == (2, 1)
