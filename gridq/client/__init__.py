@@ -39,29 +39,29 @@ __all__ = [
 
 
 @cache
-def default() -> Client:
+def get_default_client() -> Client:
     """Return this process's client of the grid that the settings name."""
     return Client()
 
 
 def submit(graph: Json, input: Json = None, *, job: str | None = None, **options: Json) -> str:
-    """Submit a graph by the default client; see `Client.submit`."""
-    return default().submit(graph, input, job=job, **options)
+    """Submit a graph with the default client; see `Client.submit`."""
+    return get_default_client().submit(graph, input, job=job, **options)
 
 
 def result(job: str, timeout: float | None = None) -> Json:
-    """Return the result of a job by the default client; see `Client.result`."""
-    return default().result(job, timeout)
+    """Return the result of a job with the default client; see `Client.result`."""
+    return get_default_client().result(job, timeout)
 
 
 def stream(job: str, timeout: float | None = None) -> Iterator[Piece]:
-    """Yield the pieces of a job by the default client; see `Client.stream`."""
-    return default().stream(job, timeout)
+    """Yield the pieces of a job with the default client; see `Client.stream`."""
+    return get_default_client().stream(job, timeout)
 
 
 def cancel(job: str) -> bool:
-    """Cancel a job by the default client; see `Client.cancel`."""
-    return default().cancel(job)
+    """Cancel a job with the default client; see `Client.cancel`."""
+    return get_default_client().cancel(job)
 
 
 def __getattr__(name: str) -> Any:

@@ -143,7 +143,7 @@ def test_own_profile_runs_in_the_grid(environment: dict[str, str]) -> None:
 import gridq
 graph = {"root": {"op": "Stage", "id": "dataset_rows", "config": {"name": "orders"}}}
 job = gridq.submit(graph)
-print(gridq.result(job, 30), gridq.client.default().rows(job)[0].queue)
+print(gridq.result(job, 30), gridq.client.get_default_client().rows(job)[0].queue)
 """
     done = run(environment, "-c", code)
     rows = [{"item": "bolt", "count": "3"}, {"item": "nut", "count": "4"}]

@@ -53,9 +53,9 @@ def client(proxy: Proxy, tmp_path: Path) -> Iterator[Client]:
         connect(direct.broker_url.get_secret_value()) as store,
         LocalGrid(store, direct, DEFAULT_SEATS),
     ):
-        gridq.client.default.cache_clear()
+        gridq.client.get_default_client.cache_clear()
         yield made
-        gridq.client.default.cache_clear()
+        gridq.client.get_default_client.cache_clear()
 
 
 def refused(proxy: Proxy) -> Callable[[], None]:
@@ -118,7 +118,7 @@ def test_every_door_tells_it_with_one_error(
         door()
     assert client.run(ECHO, "again", timeout=30) == "again"
     asyncio.run(other.close())
-    gridq.client.default().close()
+    gridq.client.get_default_client().close()
 
 
 @pytest.mark.parametrize("fault", [refused, swallowed])

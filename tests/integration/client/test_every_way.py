@@ -179,15 +179,15 @@ def test_the_modules_own_functions_go_where_the_settings_say(
     monkeypatch.setenv("GRIDQ_URL", place.url)
     monkeypatch.setenv("GRIDQ_BROKER_URL", "redis://127.0.0.1:1/0")
     settings.cache_clear()
-    gridq.client.default.cache_clear()
+    gridq.client.get_default_client.cache_clear()
     try:
         job = gridq.submit(TOKENS, stream=True)
         assert [piece.value for piece in gridq.stream(job)] == [f"token{number} " for number in range(5)]
         assert gridq.result(job, 10) == "".join(f"token{number} " for number in range(5))
         assert not gridq.cancel(job)
     finally:
-        gridq.client.default().close()
-        gridq.client.default.cache_clear()
+        gridq.client.get_default_client().close()
+        gridq.client.get_default_client.cache_clear()
         settings.cache_clear()
 
 
