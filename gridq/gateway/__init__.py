@@ -1,1 +1,8 @@
-"""The grid over HTTP: one process, one door; several side by side are equal and keep nothing of their own."""
+"""The HTTP gateway: OpenAI's and Anthropic's APIs, jobs, workers, metrics.
+
+In: HTTP requests, an API key with each.
+Out: jobs in the grid, and their answers in the format of the API that was called.
+Imported by: cli, workers.
+"""
+
+__all__ = ["app", "options"]

@@ -1,4 +1,4 @@
-"""The gateway as a program: the application with all its routes, and the server that runs it."""
+"""The gateway program: the FastAPI application with all routes, and the server that runs it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gridq.errors import StartTimeout
 from gridq.execution.shutdown import EXIT_GRACE_SECONDS, SECOND_SIGNAL_GRACE_SECONDS
 from gridq.gateway.auth.caller import Authenticator
 from gridq.gateway.grid.connection import GridConnection
-from gridq.gateway.grid.snapshot import GridSnapshot
+from gridq.gateway.grid.snapshot import GridSnapshot, snapshot_of
 from gridq.gateway.http import middleware, openapi
 from gridq.gateway.http.connections import BoundedConnection
 from gridq.gateway.http_workers.hosting import WorkerHost
@@ -38,7 +38,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
-    """The application of one gateway; its lifespan opens and closes the door, `app.state.door`."""
+    """Build the application of one gateway. Its lifespan opens and closes the grid connection."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -54,25 +54,29 @@ def create_app(config: Settings, options: GatewayOptions) -> FastAPI:
             await asyncio.to_thread(app.state.worker_host.stop)
             await grid.close()
 
+    async def read_key_origins() -> frozenset[str]:
+        return await snapshot_of(app).origins.get()
+
     app = FastAPI(
         title="gridq",
         version=version("gridq"),
-        description="A grid of language models and machines behind one address.",
+        description="One address for a grid of language models and machines. Call it with the OpenAI or "
+        "Anthropic client, or submit graphs of stages as jobs.",
         lifespan=lifespan,
         redirect_slashes=False,
-        docs_url=None,  # its pages come from elsewhere, which the guard's headers forbid
+        docs_url=None,  # these pages load scripts from other hosts, which the security headers forbid
         redoc_url=None,
     )
     for part in (openai, anthropic, jobs, events, workers, enrolment, queues, health, metrics):
         app.include_router(part.router)
-    middleware.install(app, config, options, lambda: app.state.snapshot.origins.get())
+    middleware.install(app, config, options, read_key_origins)
     request_metrics.install(app)
     openapi.describe(app)
     return app
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which says when it is ready, and ends as it is told to: with SIGTERM as with SIGINT."""
+    """A uvicorn server that reports when it is ready and ends in order at SIGTERM and SIGINT alike."""
 
     def __init__(
         self, app: FastAPI, config: uvicorn.Config, ready: Callable[[str], None], drain: float
@@ -89,33 +93,38 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: Any = None) -> None:
         grid: GridConnection = self._app.state.grid
-        grid.closing = True  # whoever watches without an end is told to come back elsewhere
+        grid.closing = True  # ends event streams, whose clients reconnect to another gateway
         worker_host: WorkerHost = self._app.state.worker_host
-        worker_host.begin_stop()  # within the same time
+        worker_host.begin_stop()  # drains at the same time as the requests
         await super().shutdown(sockets)
-        if self.force_exit:  # the lifespan would wait for what those workers run, and for the server
+        if self.force_exit:  # the lifespan would wait for hosted stages and for the Redis server
             os._exit(os.EX_OK)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal ends it in order, at the latest EXIT_GRACE_SECONDS seconds after the drain even where the
-        server is away; the second one cuts off what is open, within SECOND_SIGNAL_GRACE_SECONDS.
+        """Stop at the first signal, cut off what is open at the second.
+
+        A timer ends the process even if the Redis server hangs: EXIT_GRACE_SECONDS after the drain
+        at the first signal, SECOND_SIGNAL_GRACE_SECONDS after the second.
         """
         seconds = SECOND_SIGNAL_GRACE_SECONDS if self.should_exit else self._drain + EXIT_GRACE_SECONDS
         self.force_exit, self.should_exit = self.should_exit, True
-        last = threading.Timer(seconds, _end_now)
-        last.daemon = True
-        last.start()
+        deadline = threading.Timer(seconds, _exit_now)
+        deadline.daemon = True
+        deadline.start()
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL that it listens on."""
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         scheme = "https" if self.config.is_ssl else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop at a signal, and then end as any program does: uvicorn's own would die of it once more."""
+        """Handle signals while the server runs.
+
+        uvicorn's own version raises the signal again at the end; the process would die of it.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -127,26 +136,29 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def _end_now() -> None:
-    log.error("what is open did not end: the gateway ends without it")
+def _exit_now() -> None:
+    log.error("open requests did not end in time; the gateway exits without them")
     os._exit(1)
 
 
 def serve(config: Settings, options: GatewayOptions, *, ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; `ready` is told the URL as soon as it listens.
+    """Serve until SIGTERM or SIGINT. `ready` is called with the URL once the gateway listens.
 
-    Then nobody new is let in, and what is open may end within GRIDQ_DRAIN, until a second signal; streams
-    that do not are cut off and can be read on at another gateway. The server's faults (`check_server`) and
-    ConfigError before it listens: the port is taken, a certificate cannot be read.
+    On the first signal the gateway stops listening and open requests may finish within GRIDQ_DRAIN
+    seconds. It cuts off streams that do not; clients resume them at another gateway. A second signal
+    cuts off everything.
+
+    Raises before it listens: the errors of `check_server`; ConfigError if the certificate cannot be
+    loaded; StartTimeout if the server cannot start, for example because the port is taken.
     """
     server = make_server(config, options, ready)
     server.run()
     if not server.started:
-        raise StartTimeout("The gateway could not start", {"reason": "its log says why"})
+        raise StartTimeout("The gateway could not start", {"fix": "see the log for the cause"})
 
 
 def make_server(config: Settings, options: GatewayOptions, ready: Callable[[str], None]) -> uvicorn.Server:
-    """The server of `serve`, for whoever runs it otherwise: `should_exit` ends it."""
+    """Build the server of `serve` without running it. Set its `should_exit` to end it."""
     _check(config, options)
     app = create_app(config, options)
     return _Server(
@@ -175,7 +187,7 @@ def make_server(config: Settings, options: GatewayOptions, ready: Callable[[str]
 
 
 def _check(config: Settings, options: GatewayOptions) -> None:
-    """Refuse at once what would only be met later."""
+    """Check the certificate and the Redis server, so that the gateway fails at start rather than later."""
     check_certificate(options)
     url = config.broker_url.get_secret_value()
     client = connect_to_submit(url, name="gridq-gateway")

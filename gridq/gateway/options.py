@@ -1,4 +1,4 @@
-"""What a gateway is told beside the grid's settings: `GRIDQ_GATEWAY_<NAME>`, each in docs/settings.md."""
+"""The options of a gateway, beside the settings of the grid: `GRIDQ_GATEWAY_<NAME>`, see docs/settings.md."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from gridq.config.settings import FromFiles
 from gridq.errors import ConfigError, first_fault
 
 PREFIX = "GRIDQ_GATEWAY_"
+"""The prefix of the environment variables."""
 
 
-class _Files(FromFiles):
-    """The options whose files the environment names: `GRIDQ_GATEWAY_SECRET_FILE`."""
+class _OptionFiles(FromFiles):
+    """Options that the environment names a file for, such as `GRIDQ_GATEWAY_WORKER_SECRET_FILE`."""
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
         return super().get_field_value(field, f"gateway_{field_name}")[0], field_name, False
 
 
 class GatewayOptions(BaseSettings):
-    """The options of one gateway. Times in seconds, sizes in bytes."""
+    """The options of one gateway. Times are in seconds, sizes in bytes."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
 
@@ -33,67 +34,74 @@ class GatewayOptions(BaseSettings):
         "127.0.0.1",
         description="the address to listen on; beyond this machine only if the grid has API keys",
     )
-    port: int = Field(8080, ge=0, le=65535, description="0: a free one")
-    hold: float = Field(
-        10.0, ge=0, le=3600, description="how long a job is held that nobody serves now, but did or will"
+    port: int = Field(8080, ge=0, le=65535, description="the port to listen on; 0 picks a free one")
+    admission_wait: float = Field(
+        10.0,
+        ge=0,
+        le=3600,
+        description="how long a job waits for a seat that serves its queue before it is refused; 0 turns the "
+        "wait off",
     )
     keep_alive: float = Field(
         10.0,
         gt=0,
         le=3600,
-        description="after which a silent stream sends a comment, so that proxies keep it",
+        description="how long a stream may be silent before the gateway sends a comment to keep it open",
     )
-    max_body: int | None = Field(None, ge=1024, description="the largest body; None: GRIDQ_MAX_VALUE")
-    max_json_depth: int = Field(64, ge=4, le=400, description="the deepest nesting of a body")
-    threads: int = Field(16, ge=1, le=64, description="which talk to the server for requests")
-    buffer: int = Field(
-        256, ge=16, le=10_000, description="pieces kept for a reader that is slower than its job"
+    max_body: int | None = Field(
+        None, ge=1024, description="the largest request body; the default is GRIDQ_MAX_VALUE"
+    )
+    max_json_depth: int = Field(64, ge=4, le=400, description="the deepest nesting of a request body")
+    threads: int = Field(16, ge=1, le=64, description="the number of threads that talk to the server")
+    stream_buffer: int = Field(
+        256, ge=16, le=10_000, description="how many pieces of a stream are buffered for a slow client"
     )
     certfile: Path | None = Field(None, description="a certificate (PEM); the gateway then speaks TLS")
     keyfile: Path | None = Field(None, description="the private key of the certificate")
-    origins: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="origins of pages that may ask the gateway from a browser"
+    allowed_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="the origins of web pages that may call the gateway (CORS); `*` allows all"
     )
-    proxies: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="addresses and networks of the proxies before it, whose X-Forwarded-For is believed"
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="the addresses and networks of proxies whose X-Forwarded-For header is trusted"
     )
-    secret: SecretStr | None = Field(None, description="what workers show the routes for workers")
+    worker_secret: SecretStr | None = Field(
+        None, description="the secret that workers over HTTP send in X-Grid-Secret"
+    )
 
     @classmethod
     def settings_customise_sources(cls, settings_cls: type[BaseSettings], *_: Any, **named: Any) -> Any:
-        return named["init_settings"], named["env_settings"], _Files(settings_cls)
+        return named["init_settings"], named["env_settings"], _OptionFiles(settings_cls)
 
-    @field_validator("certfile", "keyfile", "max_body", "secret", mode="before")
+    @field_validator("certfile", "keyfile", "max_body", "worker_secret", mode="before")
     @classmethod
-    def _given(cls, value: object) -> object:
+    def _empty_to_none(cls, value: object) -> object:
         return None if value == "" else value
 
-    @field_validator("proxies")
+    @field_validator("trusted_proxies")
     @classmethod
-    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for proxy in value:
             try:
                 ip_network(proxy, strict=False)
             except ValueError:
-                raise ValueError(
-                    f"{proxy!r} is neither an address nor a network such as 10.0.0.0/8"
-                ) from None
+                raise ValueError(f"{proxy!r} is not an IP address or a network such as 10.0.0.0/8") from None
         return value
 
-    @field_validator("origins", "proxies", mode="before")
+    @field_validator("allowed_origins", "trusted_proxies", mode="before")
     @classmethod
-    def _words(cls, value: object) -> object:
+    def _split_words(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(word for word in value.replace(",", " ").split() if word)
         return value
 
 
 def check_certificate(options: GatewayOptions) -> None:
-    """ConfigError: the certificate or its key is missing, or they are none or do not belong together."""
+    """Check that the certificate and its key can be loaded and belong together. Raises ConfigError."""
     if options.certfile is None:
         if options.keyfile is not None:
             raise ConfigError(
-                "A key without a certificate", {"path": f"{PREFIX}KEYFILE", "fix": "give --certfile too"}
+                "A TLS key was given without a certificate",
+                {"path": f"{PREFIX}KEYFILE", "fix": "set --certfile too"},
             )
         return
     try:
@@ -103,28 +111,29 @@ def check_certificate(options: GatewayOptions) -> None:
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         raise ConfigError(
-            f"The certificate {options.certfile} cannot be used",
+            f"The TLS certificate {options.certfile} cannot be loaded",
             {
                 "path": f"{PREFIX}CERTFILE",
                 "reason": reason,
-                "expected": "a PEM certificate and its private key, without a password",
+                "expected": "a PEM certificate and its private key, not encrypted",
             },
         ) from None
 
 
 def gateway_options(**given: Any) -> GatewayOptions:
-    """The options of the environment, with those `given` in their place where they are not None. ConfigError
-    names the variable at fault.
+    """Return the options that the environment sets; arguments that are not None take precedence.
+
+    ConfigError names the variable that is invalid.
     """
     try:
         return GatewayOptions(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as exc:
         field, reason = first_fault(exc)
         name = f"{PREFIX}{field.upper()}"
-        raise ConfigError(f"{name} is not usable", {"path": name, "reason": reason}) from None
+        raise ConfigError(f"{name} is invalid", {"path": name, "reason": reason}) from None
 
 
 @cache
 def options() -> GatewayOptions:
-    """This process's options, read once."""
+    """Return this process's options, read once."""
     return gateway_options()

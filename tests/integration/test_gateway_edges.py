@@ -18,7 +18,7 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.gateway.http import connections
-from gridq.gateway.http.bounds import HEADER_BYTES, MOST_HEADERS
+from gridq.gateway.http.bounds import MAX_HEADER_BYTES, MAX_HEADERS
 from gridq.limits import api_keys
 from gridq.store.connection import connect
 from gridq.store.keys import Keys
@@ -47,7 +47,7 @@ def config(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def gateway(config: Settings) -> Iterator[Gateway]:
-    with serving(config, origins=("https://app.example.com",), max_body=65536) as running:
+    with serving(config, allowed_origins=("https://app.example.com",), max_body=65536) as running:
         yield running
 
 
@@ -123,8 +123,8 @@ def answered(gateway: Gateway, sent: bytes, *, ends: bool) -> tuple[int, bytes]:
         pytest.param(b"GET /v1/models/%ff%fe HTTP/1.1\r\nHost: x\r\n\r\n", {404}, id="a name of bytes"),
         pytest.param(b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n", {404, 431}, id="a target without end"),
         pytest.param(header(b"X-A: " + b"a" * 200_000), {431}, id="a header without end"),
-        pytest.param(header(b"X-A: " + b"a" * HEADER_BYTES), {431}, id="long headers"),
-        pytest.param(header(b"\r\n".join([b"X-A: a"] * (MOST_HEADERS + 1))), {431}, id="many headers"),
+        pytest.param(header(b"X-A: " + b"a" * MAX_HEADER_BYTES), {431}, id="long headers"),
+        pytest.param(header(b"\r\n".join([b"X-A: a"] * (MAX_HEADERS + 1))), {431}, id="many headers"),
         pytest.param(header(b"X-\x00: a"), {400}, id="a header's name"),
         pytest.param(header(b"X-Request-Id: \xff\xfe"), {200}, id="an id that is none"),
         pytest.param(header(b"Authorization: Bearer \xff\xfe"), {200}, id="a key that is none, without keys"),
@@ -187,7 +187,7 @@ def test_headers_that_do_not_end_are_cut_off_by_size_and_by_time(
                 sock.sendall(b"X-A: " + b"a" * 1000 + b"\r\n")
         with contextlib.suppress(OSError):
             assert sock.recv(65536).startswith(b"HTTP/1.1 431")
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT_SECONDS", 0.2)
     for begun in (b"", b"GET / HTTP/1.1\r\nHost: x\r\n"):
         with connection(gateway) as sock:
             sock.sendall(begun)
@@ -200,7 +200,7 @@ def test_headers_that_do_not_end_are_cut_off_by_size_and_by_time(
 def test_a_body_that_does_not_come_is_given_up(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, more: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "BODY_TIMEOUT_SECONDS", 0.2)
     with connection(gateway) as sock:
         sock.sendall(JSON + more)
         came = b""
@@ -213,8 +213,8 @@ def test_a_body_that_does_not_come_is_given_up(
 
 
 def test_an_idle_connection_is_kept(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "BODY_SECONDS", 0.02)
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.02)
+    monkeypatch.setattr(connections, "BODY_TIMEOUT_SECONDS", 0.02)
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT_SECONDS", 0.02)
     with connection(gateway) as sock:
         for sent in (sized(b"{}"), header(b"X-A: a")):
             sock.sendall(sent)

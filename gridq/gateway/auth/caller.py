@@ -1,11 +1,12 @@
-"""Who asks: the API key of a request, what it may do, and whose jobs it may see.
+"""Identify the caller of a request by its API key, and check what it may do and whose jobs it may see.
 
-A key comes as `Authorization: Bearer …` or `X-API-Key: …` (Anthropic's header too). One that was good is not
-looked up again for at most KEPT seconds; what it submits is checked by the admission script all the same, so
-a revoked key starts nothing more from that instant on. In logs a key is its id alone.
+A key comes in `Authorization: Bearer …` or `X-API-Key: …`, Anthropic's header. A valid key is cached for
+CACHE_SECONDS. The admission script checks the key of each job again, so a revoked key cannot start another
+job even while it is cached. Logs show only the ID of a key.
 
-A grid without keys lets everybody in, but only where the gateway listens on this machine alone, and then no
-page of a foreign origin and no foreign host name: a browser would lend both the machine's own reach.
+A grid without keys accepts everybody, but only if the gateway listens on this machine alone. It then
+refuses web pages of other origins and unknown host names, because through a browser any web page could
+reach this machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -39,149 +40,154 @@ from gridq.errors import (
 )
 from gridq.gateway.auth.failed_attempts import BURST, REFILL_SECONDS, FailedAttempts, resolve_address
 from gridq.gateway.auth.key_limits import KeyLimiter
+from gridq.gateway.grid.connection import GridConnection
 from gridq.gateway.http import cors
 from gridq.gateway.http.bounds import body_too_large
 from gridq.limits import api_keys
-from gridq.limits.api_keys import ALL, UNLIMITED, Key
+from gridq.limits.api_keys import ALL_SCOPES, UNLIMITED, Key
 from gridq.limits.quotas_file import NAME
 
-if TYPE_CHECKING:
-    from gridq.gateway.grid.connection import GridConnection
-
 CACHE_SECONDS = 1.0
-"""Seconds for which a key that was good, and whether the grid asks for keys, is not looked up again."""
+"""How long a valid key is cached, and the answer to whether the grid requires keys."""
 
 MAX_CACHED_KEYS = 1024
-"""Keys that are remembered."""
+"""The most keys that are cached."""
 
 
 FORWARDING_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
-"""Headers by which a proxy says for whom it asks."""
+"""Headers that a proxy adds to a request that it forwards."""
 
 KEY_DETAILS = {
     "path": "Authorization",
     "expected": "Authorization: Bearer gq_<id>_<secret>, or the same key in X-API-Key",
-    "fix": "ask the operator for a key (`gridq keys create`)",
+    "fix": "send a valid key; the operator creates one with `gridq keys create`",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `key` is the id of the API key, its fingerprint in logs; empty where the grid has none."""
+    """The caller of a request. `key` is the ID of its API key, empty on a grid without keys."""
 
     agent: str
     key: str = ""
-    scopes: frozenset[str] = ALL
+    scopes: frozenset[str] = ALL_SCOPES
 
     @property
     def sees_all(self) -> bool:
-        """Whether it may see everybody's jobs: with `read-all` or `operate`."""
+        """True if it may see everybody's jobs: with the scope `read-all` or `operate`."""
         return not self.key or not self.scopes.isdisjoint(("read-all", "operate"))
 
     def may_see(self, agent: str) -> bool:
-        """Whether it may see the jobs of `agent`."""
+        """Return True if it may see the jobs of `agent`."""
         return agent == self.agent or self.sees_all
 
-    def may_end(self, agent: str) -> bool:
-        """Whether it may cancel the jobs of `agent`: its own, or with `operate` any."""
+    def may_cancel(self, agent: str) -> bool:
+        """Return True if it may cancel the jobs of `agent`: its own, or with the scope `operate` any."""
         return not self.key or agent == self.agent or "operate" in self.scopes
 
 
 class Authenticator:
-    """The callers of one gateway: the keys that were good lately, and the addresses that tried wrong ones."""
+    """Verify API keys for one gateway. Caches valid keys and slows down addresses that try invalid ones."""
 
-    def __init__(self, door: GridConnection) -> None:
-        self.door = door
-        self.attempts = FailedAttempts()
-        self.secrets = FailedAttempts()
-        """Those that tried wrong secrets of workers; apart, for these wait before they are compared."""
-        self.slots = KeyLimiter(door)
-        self._known: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
-        self._asks: tuple[float, bool] = (0.0, True)
-        self._looking: dict[bytes, asyncio.Future[Any]] = {}
+    def __init__(self, grid: GridConnection) -> None:
+        self.grid = grid
+        self.failed_keys = FailedAttempts()
+        self.failed_secrets = FailedAttempts()
+        """Invalid worker secrets, counted apart: here the delay comes before the comparison."""
+        self.key_limiter = KeyLimiter(grid)
+        self._cached_keys: OrderedDict[bytes, tuple[float, Key]] = OrderedDict()
+        self._requires_key: tuple[float, bool] = (0.0, True)
+        self._lookups: dict[bytes, asyncio.Future[Any]] = {}
 
-    async def key(self, text: str, address: str) -> Key:
-        """The record of the key `text`. KeyInvalid, KeyRevoked; TooManyAttempts of this address."""
+    async def verify(self, text: str, address: str) -> Key:
+        """Return the record of the API key `text`.
+
+        Raises KeyInvalid and KeyRevoked, and TooManyAttempts if `address` has tried too many invalid keys.
+        """
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        known = self._known.get(digest)
-        if known is not None and time.monotonic() < known[0]:
-            return known[1]
+        cached = self._cached_keys.get(digest)
+        if cached is not None and time.monotonic() < cached[0]:
+            return cached[1]
         until = time.monotonic() + CACHE_SECONDS
         try:
-            found: Key = await self._once(digest, self._look_up, text)
+            found: Key = await self._run_once(digest, self._read_key, text)
         except (KeyInvalid, KeyRevoked) as exc:
-            self._known.pop(digest, None)
-            # Only who is wrong is kept waiting: others at the same address must not be, and no number of
-            # tries finds 256 random bits.
-            wait = self.attempts.wait(address)
-            if wait:
-                raise _too_many_attempts("keys", wait, "use a key that is good, or") from None
-            self.attempts.failed(address)
+            self._cached_keys.pop(digest, None)
+            # Only invalid keys are delayed. Valid ones from the same address are not, and no number of
+            # attempts finds 256 random bits.
+            retry_after = self.failed_keys.retry_after(address)
+            if retry_after:
+                raise _too_many_attempts("keys", retry_after, "use a valid key, or") from None
+            self.failed_keys.record(address)
             raise type(exc)(exc.message, dict(KEY_DETAILS)) from None
-        self._known[digest], self._asks = (until, found), (until, True)
-        self._known.move_to_end(digest)
-        while len(self._known) > MAX_CACHED_KEYS:
-            self._known.popitem(last=False)
+        self._cached_keys[digest], self._requires_key = (until, found), (until, True)
+        self._cached_keys.move_to_end(digest)
+        while len(self._cached_keys) > MAX_CACHED_KEYS:
+            self._cached_keys.popitem(last=False)
         return found
 
-    async def asks(self) -> bool:
-        """Whether the grid asks for keys: it has one, or had."""
-        until, asked = self._asks
+    async def requires_key(self) -> bool:
+        """Return True if the grid requires keys: it has, or once had, at least one."""
+        until, required = self._requires_key
         now = time.monotonic()
         if now >= until:
-            asked = await self._once(b"", self._look_for_keys)
-            self._asks = now + CACHE_SECONDS, asked
-        return asked
+            required = await self._run_once(b"", self._has_keys)
+            self._requires_key = now + CACHE_SECONDS, required
+        return required
 
-    def _look_up(self, text: str) -> Key:
-        scripts = self.door.client.scripts
+    def _read_key(self, text: str) -> Key:
+        scripts = self.grid.client.scripts
         return api_keys.verify(scripts.client, scripts.keys, SecretStr(text), scope=None)
 
-    def _look_for_keys(self) -> bool:
-        scripts = self.door.client.scripts
+    def _has_keys(self) -> bool:
+        scripts = self.grid.client.scripts
         return bool(scripts.client.exists(scripts.keys("api_keys")))
 
-    async def _once(self, name: bytes, look: Callable[..., Any], *args: str) -> Any:
-        """What `look` finds, called once for all requests that want to know the same at the same time."""
-        task = self._looking.get(name)
+    async def _run_once(self, name: bytes, read: Callable[..., Any], *args: str) -> Any:
+        """Return the result of `read`, called once for all requests that ask for the same at the
+        same time.
+        """
+        task = self._lookups.get(name)
         if task is None:
-            task = self._looking[name] = asyncio.ensure_future(self.door.call(look, *args))
-            task.add_done_callback(partial(self._looked, name))
+            task = self._lookups[name] = asyncio.ensure_future(self.grid.call(read, *args))
+            task.add_done_callback(partial(self._forget_lookup, name))
         return await asyncio.shield(task)
 
-    def _looked(self, name: bytes, task: asyncio.Future[Any]) -> None:
-        del self._looking[name]
+    def _forget_lookup(self, name: bytes, task: asyncio.Future[Any]) -> None:
+        del self._lookups[name]
         if not task.cancelled():
-            task.exception()  # seen, though every request that waited for it may have gone
+            task.exception()  # retrieve it: no request may be left to do so
 
 
 async def identify(request: Request, *scopes: str) -> Caller:
-    """The caller of a request, who may one of `scopes`.
+    """Return the caller of a request, who needs at least one of `scopes`.
 
-    KeyMissing, KeyInvalid, KeyRevoked, KeyScopeMissing, OriginRefused, GatewayOpen, TooManyAttempts.
+    Raises KeyMissing, KeyInvalid, KeyRevoked, KeyScopeMissing, OriginRefused, GatewayOpen and
+    TooManyAttempts.
     """
-    door: GridConnection = request.app.state.door
-    callers = _authenticator_of(request)
+    grid: GridConnection = request.app.state.grid
+    authenticator = _authenticator_of(request)
     text = read_key(request)
-    asks = await callers.asks()
-    if not asks and not text.startswith(
+    requires_key = await authenticator.requires_key()
+    if not requires_key and not text.startswith(
         "gq_"
     ):  # clients of the API formats must send something, and mean nothing
-        return _identify_without_key(request, door)
+        return _identify_without_key(request, grid)
     if not text:
-        raise KeyMissing("This grid asks for an API key", dict(KEY_DETAILS))
+        raise KeyMissing("This grid requires an API key", dict(KEY_DETAILS))
     address = client_address(request)
-    key = await callers.key(text, address)
-    if not any(map(key.require_scope, scopes)):
-        raise api_keys.lacks(key.id, scopes[0])
+    key = await authenticator.verify(text, address)
+    if not any(map(key.may, scopes)):
+        raise api_keys.build_scope_error(key.id, scopes[0])
     request.state.caller = f"{key.agent} ({key.id})"
     await _apply_key_limits(request, key)
     return Caller(key.agent, key.id, frozenset(key.scopes))
 
 
 def require_scope(*scopes: str) -> Callable[[Request], Awaitable[Caller]]:
-    """The dependency of a route that needs one of `scopes`:
-    `caller: Annotated[Caller, Depends(may("submit"))]`.
+    """Return the FastAPI dependency of a route that needs one of `scopes`.
+
+    For example: `caller: Annotated[Caller, Depends(require_scope("submit"))]`.
     """
 
     async def caller(request: Request) -> Caller:
@@ -191,37 +197,42 @@ def require_scope(*scopes: str) -> Callable[[Request], Awaitable[Caller]]:
 
 
 async def require_worker_secret(request: Request) -> None:
-    """The dependency of the routes for workers, who know the grid's secret (`X-Grid-Secret`).
+    """Check `X-Grid-Secret`; the dependency of the routes for workers over HTTP.
 
-    Where none is set whoever is at this machine may, on a grid that asks for no keys.
-    AuthError: it is another, or one must be set. OriginRefused: as `check_local`. TooManyAttempts.
+    If no secret is set, only this machine may enrol workers, and only on a grid without API keys.
+
+    Raises AuthError if the secret is wrong or must be set first, OriginRefused as `check_local`, and
+    TooManyAttempts.
     """
-    door: GridConnection = request.app.state.door
-    secret = door.options.secret
-    callers, address = _authenticator_of(request), client_address(request)
+    grid: GridConnection = request.app.state.grid
+    secret = grid.options.worker_secret
+    authenticator, address = _authenticator_of(request), client_address(request)
     if secret is None:
-        if not is_loopback(door.options.host) or await callers.asks():
+        if not is_loopback(grid.options.host) or await authenticator.requires_key():
             raise AuthError(
-                "This gateway takes no workers",
-                {"path": "X-Grid-Secret", "fix": "set GRIDQ_GATEWAY_SECRET_FILE there"},
+                "This gateway does not accept workers over HTTP",
+                {
+                    "path": "X-Grid-Secret",
+                    "fix": "set GRIDQ_GATEWAY_WORKER_SECRET_FILE for the gateway",
+                },
             )
-        check_local(request, door)
+        check_local(request, grid)
         return
-    wait = callers.secrets.wait(address)
-    if wait:  # first: an operator's own secret may be one that can be guessed
-        raise _too_many_attempts("secrets", wait)
-    told = request.headers.get("x-grid-secret", "").encode("latin-1")
-    if hmac.compare_digest(told, secret.get_secret_value().encode()):
+    retry_after = authenticator.failed_secrets.retry_after(address)
+    if retry_after:  # before the comparison: an operator may choose a secret that can be guessed
+        raise _too_many_attempts("secrets", retry_after)
+    sent = request.headers.get("x-grid-secret", "").encode("latin-1")
+    if hmac.compare_digest(sent, secret.get_secret_value().encode()):
         return
-    callers.secrets.failed(address)
+    authenticator.failed_secrets.record(address)
     raise AuthError(
-        "The grid's secret is missing or wrong",
-        {"path": "X-Grid-Secret", "expected": "what GRIDQ_GATEWAY_SECRET is at the gateway"},
+        "The worker secret is missing or wrong",
+        {"path": "X-Grid-Secret", "expected": "the value of GRIDQ_GATEWAY_WORKER_SECRET at the gateway"},
     )
 
 
 def read_key(request: Request) -> str:
-    """The key in a request's headers; empty where there is none."""
+    """Return the API key in a request's headers, empty if there is none."""
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and text.strip():
         return text.strip()
@@ -229,50 +240,63 @@ def read_key(request: Request) -> str:
 
 
 def client_address(request: Request) -> str:
-    """The address of who asks, seen through the proxies that GRIDQ_GATEWAY_PROXIES names."""
-    door: GridConnection = request.app.state.door
+    """Return the client's address, as the proxies in GRIDQ_GATEWAY_TRUSTED_PROXIES report it."""
+    grid: GridConnection = request.app.state.grid
     peer = request.client.host if request.client else ""
-    return resolve_address(peer, request.headers.getlist("x-forwarded-for"), door.options.proxies)
+    return resolve_address(peer, request.headers.getlist("x-forwarded-for"), grid.options.trusted_proxies)
 
 
-def check_local(request: Request, door: GridConnection) -> None:
-    """Let in without a key whoever is at this machine. OriginRefused: a page of a foreign origin, or a name
-    that a foreign page had resolve to this machine, or a proxy that passes on what others ask.
+def check_local(request: Request, grid: GridConnection) -> None:
+    """Accept a request without a key only if it comes from this machine.
+
+    Raises OriginRefused for a web page of another origin, for a host name that may have been rebound to
+    this machine (DNS rebinding), and for a request that a proxy forwarded.
     """
     through = next((name for name in FORWARDING_HEADERS if name in request.headers), None)
     if through is not None:
         raise OriginRefused(
-            "The request came through a proxy, and this grid asks for no key",
-            {"path": through, "fix": "make a key (`gridq keys create`) for who comes that way"},
+            "Requests through a proxy need an API key, and this grid has none",
+            {"path": through, "fix": "create a key with `gridq keys create`"},
         )
     named = request.headers.get("host", "")
-    if not _is_own_host(named, door.options.host):
+    if not _is_own_host(named, grid.options.host):
         raise OriginRefused(
-            f"This gateway is not called {named[:100]}",
-            {"path": "Host", "expected": "127.0.0.1 or localhost", "fix": "make a key, and use it"},
+            f"Without an API key this gateway does not answer to the host name {named[:100]}",
+            {
+                "path": "Host",
+                "expected": "127.0.0.1 or localhost",
+                "fix": "use http://127.0.0.1, or create a key with `gridq keys create`",
+            },
         )
     origin = request.headers.get("origin")
-    if origin is None or origin in door.options.origins:
+    if origin is None or origin in grid.options.allowed_origins:
         return
     if origin.partition("://")[2] != named and not is_loopback(_host_of(origin)):
         raise OriginRefused(
-            "A page of another origin may not ask a grid that asks for no key",
-            {"path": "Origin", "fix": "make a key for it, or name it in GRIDQ_GATEWAY_ORIGINS"},
+            "Web pages of other origins may not call a grid that has no API keys",
+            {
+                "path": "Origin",
+                "fix": "create a key with `gridq keys create`, or add the origin to "
+                "GRIDQ_GATEWAY_ALLOWED_ORIGINS",
+            },
         )
 
 
-def _identify_without_key(request: Request, door: GridConnection) -> Caller:
-    """The caller on a grid without keys: what `x-gridq-agent` says, else `default`."""
-    if not is_loopback(door.options.host):
+def _identify_without_key(request: Request, grid: GridConnection) -> Caller:
+    """Return the caller on a grid without keys: the agent in `x-gridq-agent`, else `default`."""
+    if not is_loopback(grid.options.host):
         raise GatewayOpen(
-            "The grid has no API key, and the gateway listens beyond its machine",
-            {"path": "GRIDQ_GATEWAY_HOST", "fix": "make one by `gridq keys create`, or listen on 127.0.0.1"},
+            "This gateway is reachable from other machines, but its grid has no API keys",
+            {
+                "path": "GRIDQ_GATEWAY_HOST",
+                "fix": "create a key with `gridq keys create`, or listen on 127.0.0.1",
+            },
         )
-    check_local(request, door)
+    check_local(request, grid)
     agent = request.headers.get("x-gridq-agent", "default")
     if not NAME.fullmatch(agent):
         raise ConfigError(
-            "The agent's name is none",
+            "Invalid agent name",
             {"path": "x-gridq-agent", "expected": "1 to 64 letters, digits, '_', '.', '@' or '-'"},
         )
     request.state.caller = agent
@@ -280,12 +304,13 @@ def _identify_without_key(request: Request, door: GridConnection) -> Caller:
 
 
 async def _apply_key_limits(request: Request, key: Key) -> None:
-    """Hold the request to the key's own limits. OriginRefused, InputTooLarge, KeyRateExceeded, KeyBusy.
+    """Apply the key's own limits. Raises OriginRefused, InputTooLarge, KeyRateExceeded and KeyBusy.
 
-    `guard` reads what is left in the request's state: whose page may read the answer, and what to give back.
+    The middleware reads from the request's state which origin may read the response and which slot to
+    release.
     """
     limits, state = key.limits, request.state
-    if limits is UNLIMITED or getattr(state, "limits", None) is not None:  # the second time it is in
+    if limits is UNLIMITED or getattr(state, "limits", None) is not None:  # applied already
         return
     state.limits = limits
     cors.check_origin(key, request.headers.get("origin"))
@@ -293,37 +318,40 @@ async def _apply_key_limits(request: Request, key: Key) -> None:
     if limits.max_body is not None:
         if int(request.headers.get("content-length", "0")) > limits.max_body:
             raise body_too_large(limits.max_body)
-        state.body.most = min(state.body.most, limits.max_body)
+        state.body.max_bytes = min(state.body.max_bytes, limits.max_body)
         state.body.check()
-    slots = _authenticator_of(request).slots
-    place = await slots.enter(key)
+    key_limiter = _authenticator_of(request).key_limiter
+    place = await key_limiter.acquire(key)
     if place is not None:
-        state.leave = partial(slots.leave, place)
+        state.release_slot = partial(key_limiter.release, place)
 
 
-def _too_many_attempts(what: str, wait: float, sooner: str = "") -> TooManyAttempts:
-    """The refusal of an address that has tried too many wrong `what`; `wait` in seconds, `sooner`: what helps
-    without waiting.
+def _too_many_attempts(what: str, retry_after: float, alternative: str = "") -> TooManyAttempts:
+    """Return the refusal of an address that tried too many invalid `what`.
+
+    `wait` is in seconds; `alternative` is what helps without waiting.
     """
     return TooManyAttempts(
-        f"Too many wrong {what} came from this address",
+        f"This address sent too many invalid {what}",
         {
-            "bottleneck": f"the wrong {what} of one address ({BURST} at once, then one in {EVERY:g} s)",
-            "retry_after": wait,
-            "fix": f"{sooner} ask again in {math.ceil(wait)} s".strip(),
+            "bottleneck": f"invalid {what} per address ({BURST}, then one every {REFILL_SECONDS:g} s)",
+            "retry_after": retry_after,
+            "fix": f"{alternative} retry in {math.ceil(retry_after)} s".strip(),
         },
     )
 
 
 def _authenticator_of(request: Request) -> Authenticator:
-    found: Authenticator = request.app.state.callers
+    found: Authenticator = request.app.state.authenticator
     return found
 
 
 @lru_cache(maxsize=64)
 def _is_own_host(named: str, own: str) -> bool:
-    """Whether the Host header `named` can be meant for this machine: an address, which nobody can make point
-    elsewhere, a name without a dot, which is none of the public's, or the gateway's `own`.
+    """Return True if the Host header `named` can mean this machine.
+
+    That is an IP address, which cannot be rebound, a name without a dot, which is not in the public
+    DNS, or the gateway's `own`.
     """
     host = _host_of(f"//{named}")
     try:
@@ -334,7 +362,7 @@ def _is_own_host(named: str, own: str) -> bool:
 
 
 def _host_of(url: str) -> str:
-    """The host in a URL, empty where it holds none."""
+    """Return the host of a URL, empty if it has none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:

@@ -1,7 +1,7 @@
-"""The limits of single API keys, which hold for all gateways together: requests a minute, open at once.
+"""Enforce the limits of an API key over all gateways: requests a minute and requests open at once.
 
-The server counts (`enter.lua`). A place is held for HOLD_MS and held anew meanwhile, so what a gateway
-that died had open is free again soon. Only a key that has such a limit costs a question to the server.
+The server counts (`enter.lua`). A slot lapses after SLOT_TTL_MS unless its gateway renews it, so the slots
+of a gateway that died are free again soon. Only keys with such a limit cost a call to the server.
 """
 
 from __future__ import annotations
@@ -11,81 +11,83 @@ import contextlib
 import math
 import secrets
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gridq.errors import GridError, KeyBusy, KeyRateExceeded
+from gridq.gateway.grid.connection import GridConnection
 from gridq.limits.api_keys import Key
 
-if TYPE_CHECKING:
-    from gridq.gateway.grid.connection import Door
-
-HOLD_MS = 30_000
-ANEW = 10.0
-"""Seconds between two words for the places that are held."""
+SLOT_TTL_MS = 30_000
+"""How long a slot is held without a renewal."""
+RENEW_SECONDS = 10.0
+"""Seconds between two renewals."""
 
 
-class Slots:
-    """The places that this gateway's open requests hold."""
+class KeyLimiter:
+    """The slots that the open requests of this gateway hold."""
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
-        self._held: dict[str, str] = {}  # request → its key's id
+    def __init__(self, grid: GridConnection) -> None:
+        self.grid = grid
+        self._held_slots: dict[str, str] = {}  # request → its key's id
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewing: asyncio.Task[None] | None = None
 
-    async def enter(self, key: Key) -> str | None:
-        """Let one request of `key` in; what it holds and `leave` gives back, None where nothing is held.
+    async def acquire(self, key: Key) -> str | None:
+        """Count one request of `key`. Returns the slot that `release` gives back, None if the key
+        has no `parallel` limit.
 
-        KeyRateExceeded, KeyBusy: not now; it counts for nothing.
+        Raises KeyRateExceeded and KeyBusy; a refused request is not counted.
         """
         limits = key.limits
         if limits.rpm is None and limits.parallel is None:
             return None
         request = secrets.token_hex(8)
-        word, wait_ms = await self.door.call(
-            self.door.client.scripts.enter,
+        outcome, wait_ms = await self.grid.call(
+            self.grid.client.scripts.enter,
             key.id,
             request,
             rpm=limits.rpm,
             parallel=limits.parallel,
-            hold_ms=HOLD_MS,
+            place_ms=SLOT_TTL_MS,
         )
-        if word == "rate":
+        if outcome == "rate":
             raise KeyRateExceeded(
-                f"The key {key.id} has made its {limits.rpm} requests of this minute",
-                _told(key, "rpm", limits.rpm, wait_ms / 1000),
+                f"The key {key.id} may make {limits.rpm} requests a minute and has made them",
+                _limit_details(key, "rpm", limits.rpm, wait_ms / 1000),
             )
-        if word == "parallel":
+        if outcome == "parallel":
             raise KeyBusy(
-                f"The key {key.id} has {limits.parallel} requests open, as many as it may",
-                _told(key, "parallel", limits.parallel, 1.0, "wait until one of them has ended"),
+                f"The key {key.id} may have {limits.parallel} requests open and has them",
+                _limit_details(key, "parallel", limits.parallel, 1.0, "wait until one of them ends"),
             )
         if limits.parallel is None:
             return None
-        self._held[request] = key.id
+        self._held_slots[request] = key.id
         if self._renewing is None or self._renewing.done():
             self._renewing = self._start(self._renew())
         return request
 
-    def leave(self, request: str) -> None:
-        """Give a place back. It does not wait for the server: where that is away, the place lapses."""
-        key = self._held.pop(request)
-        self._start(self._depart(key, request))
+    def release(self, request: str) -> None:
+        """Give a slot back, without waiting for the server. If the server is away, the slot lapses."""
+        key = self._held_slots.pop(request)
+        self._start(self._send_release(key, request))
 
-    async def _depart(self, key: str, request: str) -> None:
-        with contextlib.suppress(GridError, RuntimeError):  # the server is away, or the door is closed
-            await self.door.call(self.door.client.scripts.depart, key, [request])
+    async def _send_release(self, key: str, request: str) -> None:
+        with contextlib.suppress(
+            GridError, RuntimeError
+        ):  # the server is away, or the grid connection is closed
+            await self.grid.call(self.grid.client.scripts.depart, key, [request])
 
     async def _renew(self) -> None:
-        """Hold the places anew until there are none."""
-        while self._held:
-            await asyncio.sleep(ANEW)
+        """Renew the held slots until there are none."""
+        while self._held_slots:
+            await asyncio.sleep(RENEW_SECONDS)
             requests: defaultdict[str, list[str]] = defaultdict(list)
-            for request, key in self._held.items():
+            for request, key in self._held_slots.items():
                 requests[key].append(request)
             for key, held in requests.items():
                 with contextlib.suppress(GridError, RuntimeError):
-                    await self.door.call(self.door.client.scripts.hold, key, held, HOLD_MS)
+                    await self.grid.call(self.grid.client.scripts.extend_places, key, held, SLOT_TTL_MS)
 
     def _start(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.ensure_future(work)
@@ -94,11 +96,13 @@ class Slots:
         return task
 
 
-def _told(key: Key, option: str, limit: int | None, wait: float, first: str = "") -> dict[str, Any]:
-    """What is said of a limit of `key` that is reached; `option` is the one by which `gridq keys create` sets
-    it, `wait` in seconds.
+def _limit_details(key: Key, option: str, limit: int | None, wait: float, first: str = "") -> dict[str, Any]:
+    """Return the details of a limit of `key` that is reached.
+
+    `option` is the option of `gridq keys create` that sets it; `wait` is in seconds; `first` replaces
+    the advice to wait.
     """
-    first = first or f"ask again in {math.ceil(wait)} s"
+    first = first or f"retry in {math.ceil(wait)} s"
     return {
         "limit": limit,
         "bottleneck": f"{option} of the key {key.id} ({limit})",

@@ -1,0 +1,8 @@
+"""The gateway's connection to the grid: submit jobs, wait for them, read how they ended.
+
+In: a graph as JSON text, its input, job options, the ID of an API key.
+Out: a job's ID, its stored answer, cached views of the grid.
+Imported by: gateway.app, gateway.routes, gateway.auth, gateway.metrics.
+"""
+
+__all__ = ["connection", "models", "snapshot"]

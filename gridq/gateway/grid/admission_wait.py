@@ -48,7 +48,9 @@ MAX_WAITING_JOBS = 1000
 class AdmissionWait:
     """Waiting jobs of one gateway, between `start` and `close`. Each waits at most `seconds`."""
 
-    def __init__(self, client: redis.asyncio.Redis, keys: Keys, seconds: float, *, max_jobs: int = MAX_WAITING_JOBS) -> None:
+    def __init__(
+        self, client: redis.asyncio.Redis, keys: Keys, seconds: float, *, max_jobs: int = MAX_WAITING_JOBS
+    ) -> None:
         self._client = client
         self._keys = keys
         self._seconds = seconds
@@ -126,7 +128,10 @@ class AdmissionWait:
         served, kinds = self._served | self._paused, self._kinds
         if any(queue in served or get_kind(queue) not in kinds for queue in queues):
             return True
-        return any(time.monotonic() - self._last_served.get(queue, -RECENT_SECONDS) < RECENT_SECONDS for queue in queues)
+        return any(
+            time.monotonic() - self._last_served.get(queue, -RECENT_SECONDS) < RECENT_SECONDS
+            for queue in queues
+        )
 
     async def _is_served(self, queues: Queues, until: float) -> bool:
         """Wait until a seat serves one of the queues. Returns False if none does in time."""
@@ -180,7 +185,9 @@ class AdmissionWait:
         self._served = frozenset(queue.decode() for queue in concurrency)
         self._paused = frozenset(live - self._served)
         self._kinds = frozenset(map(get_kind, live))
-        self._last_served = {queue: at for queue, at in self._last_served.items() if now - at < RECENT_SECONDS}
+        self._last_served = {
+            queue: at for queue, at in self._last_served.items() if now - at < RECENT_SECONDS
+        }
         self._last_served |= dict.fromkeys(self._served, now)
         for queues in self._waiters:
             if not self._served.isdisjoint(queues):

@@ -1,4 +1,6 @@
-"""The way from an HTTP request into the grid and back: what every route of one gateway shares."""
+"""The connection of one gateway to the grid, shared by all routes: submit jobs, wait for them, read how
+they ended.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from gridq.submission.request import JobRequest
 from gridq.views.jobs import read_rows
 
 MAX_CONNECTIONS = 32
-"""Connections of one gateway's loop, the reader's among them: a thousand jobs that end at once share them."""
+"""The most Redis connections of the event loop, the stream reader's among them: jobs that end at once share
+them.
+"""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,14 +45,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """How a job ended, with its stored answer or error, and the rows of its stages."""
+    """How a job ended: its stored answer or error, and the rows of its stages."""
 
     end: End
     rows: list[HistoryRow]
 
 
 class GridConnection:
-    """One gateway's way into the grid. Made on the loop that uses it, by `Door.open`, and closed there."""
+    """The connection of one gateway to the grid. Open and close it on the event loop that uses it."""
 
     def __init__(self, config: Settings, options: GatewayOptions) -> None:
         self.config = config
@@ -66,19 +70,19 @@ class GridConnection:
         self.orphaned_jobs = OrphanedJobs(self.cancel)
         self._admission: Admission | None = None
         self.closing = False
-        """Whether the gateway stops: who is cut off then comes back at another one."""
+        """True once the gateway shuts down; clients that it cuts off reconnect to another one."""
         self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix="gridq-gateway")
 
     @classmethod
     async def open(cls, config: Settings, options: GatewayOptions) -> GridConnection:
-        """A door that reads. A server that is away is waited for."""
+        """Return a connection that reads streams and polls seats. Both wait for a server that is away."""
         grid = cls(config, options)
         grid.relay.start()
         grid.admission_wait.start()
         return grid
 
     async def close(self) -> None:
-        """End all reading and every connection."""
+        """Stop all reading and close every connection."""
         self.closing = True
         for client in (self.client.redis, self.client.scripts.client):
             hurry(client, SERVER_SECONDS)
@@ -91,42 +95,46 @@ class GridConnection:
         self.client.close()
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`function` on one of the door's own threads; faults of the server come as BrokerError."""
+        """Return what `function` returns, run on a thread of the pool. Redis errors are raised as
+        BrokerError.
+        """
         return await self._call(partial(function, *args, **kwargs))
 
     def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        def translating() -> T:
+        def run() -> T:
             with translated(self.client.url):
                 return function()
 
-        return asyncio.get_running_loop().run_in_executor(self._threads, translating)
+        return asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     async def submit(
         self,
         graph: bytes,
         value: bytes,
-        about: JobOptions,
+        options: JobOptions,
         *,
         key: str = "",
         job: str | None = None,
         follower: Follower | None = None,
         detached: bool = False,
     ) -> str:
-        """Admit a graph's JSON text with its input's; the job's id, or that of the job which has its
-        idempotency key already. Where nobody serves it just now it is held for a while first
-        (`gridq.gateway.grid.admission_wait`).
+        """Admit a job. Returns its ID, or that of the job which has the same idempotency key already.
 
-        `follower` is one of the relay's that follows `job` already, so that no time is lost. The errors are
-        those of `gridq.Client.submit`; nothing is queued then. Where the request is given up meanwhile, or is
-        told that the server is away, what was admitted all the same is cancelled, unless it is `detached`.
+        `graph` and `value` (the input) are JSON texts, `key` is the ID of the caller's API key. `follower`
+        follows `job` already, so that no time is lost. If no seat serves the job now, it may wait for one
+        (`admission_wait`).
+
+        Raises the errors of `gridq.Client.submit`; the job is then not queued. If the caller is cancelled,
+        or hears that the server is away, a job that was admitted nevertheless is cancelled, unless it is
+        `detached`.
         """
-        given = check_job_id(job) if job is not None else make_job_id()
+        job_id = check_job_id(job) if job is not None else make_job_id()
         is_new_id = job is None or follower is not None
-        request = JobRequest(given, graph, value, about, key, is_new_id=is_new_id)
+        request = JobRequest(job_id, graph, value, options, key, is_new_id=is_new_id)
 
         if follower is not None and await self._admit_fast(request, detached=detached):
             follower.check_if_silent(ADMITTED_SILENCE_SECONDS)
-            return given
+            return job_id
 
         async def attempt() -> str:
             admitting = self._call(partial(self._admit, request))
@@ -134,15 +142,15 @@ class GridConnection:
                 return await asyncio.shield(admitting)
             except asyncio.CancelledError:
                 if not detached:
-                    admitting.add_done_callback(partial(self._undo, given))
+                    admitting.add_done_callback(partial(self._undo, job_id))
                 raise
 
-        limits = [limit for limit in (about.queue_timeout, about.deadline) if limit is not None]
+        limits = [limit for limit in (options.queue_timeout, options.deadline) if limit is not None]
         try:
             admitted = await self.admission_wait.admit(attempt, min(limits, default=None))
         except BrokerError:
             if not detached:
-                self.orphaned_jobs.add(given)
+                self.orphaned_jobs.add(job_id)
             raise
         if follower is not None and admitted == follower.job:
             follower.check_if_silent(ADMITTED_SILENCE_SECONDS)
@@ -159,29 +167,27 @@ class GridConnection:
             return False
         try:
             pending = self.pipe.send(("EVALSHA", self.client.scripts.shas["admit"], 0, *arguments))
-        except RedisError:  # the gateway stops
+        except RedisError:  # the gateway shuts down
             return False
         try:
             await asyncio.shield(pending.future)
-        except RedisError:  # perhaps it was done all the same: the whole way finds it then
+        except RedisError:  # it may have been admitted: the thread finds out
             return False
         except asyncio.CancelledError:
             if not detached:
                 pending.future.add_done_callback(partial(self._undo, request.job))
             raise
         reply = pending.replies[0]
-        if isinstance(reply, RedisError) or reply[0] != b"ok":
-            return False
-        admission.narrate_fast_admission(request, [word.decode() for word in reply])
-        return True
+        return not isinstance(reply, RedisError) and admission.read_fast_reply(request, reply)
 
     def _admit(self, request: JobRequest) -> str:
         self._admission = self.client.admission
         return self._admission.admit(request).job
 
     def _undo(self, job: str, admitting: asyncio.Future[Any]) -> None:
-        """Cancel a job whose client went away while it was being admitted. After a lost reply it may have
-        been admitted all the same.
+        """Cancel a job whose client disconnected while it was being admitted.
+
+        After a lost reply the job may have been admitted too.
         """
         if admitting.cancelled():
             return
@@ -190,7 +196,7 @@ class GridConnection:
             self.orphaned_jobs.add(job)
 
     async def read_ended(self, job: str) -> EndedJob:
-        """How a job that has ended did so. JobNotFound: its result has expired."""
+        """Return how an ended job ended. Raises JobNotFound if its result has expired."""
         commands = ("LINDEX", self.keys("result", job), 0), ("LRANGE", self.keys("rows", job), 0, -1)
         try:
             end, rows = await self.pipe.execute(*commands)
@@ -202,10 +208,10 @@ class GridConnection:
                 end, rows = await both.execute()
         if end is None:
             raise build_not_found_error(job)
-        return EndedJob(End.read(end), read_rows(rows))
+        return EndedJob(End.parse(end), read_rows(rows))
 
     async def read_answer(self, job: str, end: End) -> bytes:
-        """The answer's JSON text; raises the error that ended the job, ValueGone."""
+        """Return the JSON text of the answer. Raises the error that ended the job, or ValueGone."""
         error = end.error()
         if error is not None:
             raise error
@@ -215,12 +221,13 @@ class GridConnection:
             found: Any = await self.redis.get(self.keys("value", end.payload[1:].decode()))
         if found is None:
             raise ValueGone(
-                "A stored value is gone", {"path": job, "reason": "its job has ended, or its time is over"}
+                "The stored value no longer exists",
+                {"path": job, "reason": "it expires with the result of its job"},
             )
         return bytes(found)
 
     async def read_agent(self, job: str) -> str:
-        """Whose job it is, for `Caller.may_see`. JobNotFound."""
+        """Return the agent that a job belongs to. Raises JobNotFound."""
         with translated(self.client.url):
             three = self.redis.pipeline(transaction=False)
             for place in ("job", "submitted", "summary"):
@@ -232,11 +239,11 @@ class GridConnection:
         return str(agent.decode())
 
     async def cancel(self, job: str) -> bool:
-        """Cancel a job wherever it stands; False where it had ended already. JobNotFound."""
+        """Cancel a job in any state. Returns False if it had ended already. Raises JobNotFound."""
         return await self.call(self.client.cancel, job)
 
 
 def cost_cents(rows: list[HistoryRow]) -> float | None:
-    """What the stages of a job cost together, in cents; None where no price is known for what they used."""
+    """Return what the stages of a job cost in cents, None if the price of anything they used is unknown."""
     micro = sum_costs(row.micro_dollars for row in rows)
     return None if micro is None else micro / 10_000

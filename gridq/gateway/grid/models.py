@@ -1,4 +1,4 @@
-"""Which models the grid offers now, as both model APIs list them."""
+"""List the models that the grid offers now, for both model APIs."""
 
 from __future__ import annotations
 
@@ -17,33 +17,40 @@ LLM_PREFIX = "llm:"
 ANY_MODEL = "any"
 
 MAX_SUGGESTIONS = 3
-"""Names that are told where one is wrong."""
+"""The most names that an error suggests."""
 
 
 def read_models(client: Redis, keys: Keys) -> dict[str, dict[str, Json]]:
-    """Each model, family and `any` that a live seat offers, by its name, in one record for both APIs. Workers
-    that came over HTTP run no request of a model API.
+    """Return each model, family and `any` that a live seat offers, by name, in one record for both APIs.
+
+    Workers over HTTP are left out: they run stages of graphs, not requests of a model API.
     """
-    return list_models([ad for ad in registry.read_advertisements(client, keys) if ad.machine != registry.HTTP_MACHINE])
+    return list_models(
+        [ad for ad in registry.read_advertisements(client, keys) if ad.machine != registry.HTTP_MACHINE]
+    )
 
 
 def find_closest(name: str, names: Iterable[str]) -> list[str]:
-    """Those of `names` that come close to one that nobody offers, or some that there are."""
+    """Return those of `names` that are closest to an unknown one, or some of them if none is close."""
     lowered = {other.lower(): other for other in names}
     close = difflib.get_close_matches(name.lower(), list(lowered), MAX_SUGGESTIONS, 0.5)
     return [lowered[other] for other in close] or sorted(lowered.values())[:MAX_SUGGESTIONS]
 
 
 def list_models(ads: Sequence[Advertisement]) -> dict[str, dict[str, Json]]:
-    """The same of advertisements: names as the seats write them, else by their queues."""
+    """Return the models of advertisements: names as the seats write them, else those of their queues."""
     found: dict[str, dict[str, Json]] = {}
     for ad in sorted(ads, key=lambda ad: ad.started_at):
-        slugs = {unquote(queue.removeprefix(LLM_PREFIX)) for queue in ad.queues if queue.startswith(LLM_PREFIX)}
+        slugs = {
+            unquote(queue.removeprefix(LLM_PREFIX)) for queue in ad.queues if queue.startswith(LLM_PREFIX)
+        }
         host = ad.capability.get("host")
         owner = host if isinstance(host, str) else "gridq"
         for name in [*(_model_names(ad.capability) if slugs else ()), *sorted(slugs)]:
-            # Queues are in lower case: one that is a model's is listed once, as the model is written.
-            found.setdefault(name.lower(), _model_record(name, ad.started_at, "gridq" if name == ANY_MODEL else owner))
+            # Queues are in lower case; a model is listed once, as its seat writes it.
+            found.setdefault(
+                name.lower(), _model_record(name, ad.started_at, "gridq" if name == ANY_MODEL else owner)
+            )
     return {record["id"]: record for _, record in sorted(found.items())}
 
 
@@ -55,7 +62,7 @@ def _model_names(capability: dict[str, Json]) -> list[str]:
 
 
 def _model_record(name: str, since: float, owner: str) -> dict[str, Json]:
-    """What OpenAI's and Anthropic's clients read of a model: each passes over the other's fields."""
+    """Return the fields that OpenAI's and Anthropic's clients read; each ignores those of the other."""
     return {
         "id": name,
         "object": "model",

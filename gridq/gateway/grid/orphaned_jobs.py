@@ -1,8 +1,8 @@
-"""Jobs that nobody waits for any more, cancelled as soon as the server can be asked.
+"""Cancel jobs that no client waits for any more, as soon as the server answers.
 
-Their clients have gone, or were told that the server is away when it may have admitted them all the same:
-what was sent to a server that hung is done when it wakes. Who was refused asks again, so such a job would be
-work done twice.
+Their clients disconnected, or heard that the server is away although it may have admitted the job: a server
+that hung handles what was sent to it when it wakes. Clients retry after such an error, so the job would do
+the work twice.
 """
 
 from __future__ import annotations
@@ -16,68 +16,70 @@ from gridq.gateway.streaming.cancellation import cancel
 
 log = logging.getLogger(__name__)
 
-AGAIN = 1.0
-"""Seconds between two tries."""
+RETRY_SECONDS = 1.0
+"""Seconds between two attempts."""
 
-LOOKS = 3
-"""Looks for a job that is not there: what is on its way to the server may come a little later."""
+MAX_LOOKUPS = 3
+"""How often a job that is not found is looked up, because its admission may still be on the way to the
+server.
+"""
 
-MOST = 10_000
-"""Jobs that are remembered; beyond them the oldest runs on, to its end or its deadline."""
+MAX_JOBS = 10_000
+"""The most jobs that are remembered. Beyond them the oldest runs on to its end or its deadline."""
 
 
-class Unwanted:
-    """The jobs of one gateway that are to be cancelled, each by `cancel`. For one loop."""
+class OrphanedJobs:
+    """Jobs of one gateway that are to be cancelled with `cancel`. Use it on one event loop."""
 
     def __init__(self, cancel: Callable[[str], Awaitable[object]]) -> None:
         self._cancel = cancel
-        self._looks: dict[str, int] = {}  # job → looks that are left
+        self._lookups_left: dict[str, int] = {}  # job → lookups that remain
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._looks)
+        return len(self._lookups_left)
 
     def add(self, job: str) -> None:
-        """Cancel `job`, now or later; once it is closed nothing is done."""
+        """Cancel `job` now or later. Does nothing once closed."""
         if self._closed:
             return
-        self._looks.pop(job, None)
-        self._looks[job] = LOOKS
-        if len(self._looks) > MOST:
-            del self._looks[next(iter(self._looks))]
+        self._lookups_left.pop(job, None)
+        self._lookups_left[job] = MAX_LOOKUPS
+        if len(self._lookups_left) > MAX_JOBS:
+            del self._lookups_left[next(iter(self._lookups_left))]
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._keep_on(), name="unwanted")
+            self._task = asyncio.create_task(self._run(), name="orphaned-jobs")
 
     async def close(self) -> None:
-        """Try once more, and no longer."""
+        """Try once more, then stop."""
         self._closed = True
         if self._task is not None:
             await cancel(self._task)
-        await self._try()
+        await self._cancel_all()
 
-    async def _keep_on(self) -> None:
+    async def _run(self) -> None:
         while True:
             try:
-                await self._try()
-            except Exception:  # whatever it is: the others are to be cancelled all the same
-                log.exception("jobs that nobody waits for are cancelled again")
-            if not self._looks:
+                await self._cancel_all()
+            except Exception:  # whatever it is, the other jobs must still be cancelled
+                log.exception("cancelling orphaned jobs failed; retrying")
+            if not self._lookups_left:
                 return
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_SECONDS)
 
-    async def _try(self) -> None:
-        """Cancel each of them, as far as the server answers."""
-        for job in list(self._looks):
+    async def _cancel_all(self) -> None:
+        """Cancel each job, as long as the server answers."""
+        for job in list(self._lookups_left):
             try:
                 await self._cancel(job)
             except JobNotFound:
-                looks = self._looks.get(job, 0) - 1
-                if looks > 0:
-                    self._looks[job] = looks
+                remaining = self._lookups_left.get(job, 0) - 1
+                if remaining > 0:
+                    self._lookups_left[job] = remaining
                     continue
             except BrokerError:
                 return
             except GridError as error:
-                log.warning("a job that nobody waits for could not be cancelled: %s", error.code)
-            self._looks.pop(job, None)
+                log.warning("an orphaned job cannot be cancelled: %s", error.code)
+            self._lookups_left.pop(job, None)

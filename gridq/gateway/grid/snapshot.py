@@ -1,4 +1,4 @@
-"""What all readers of one gateway see of the grid as a whole, looked up at most once a second."""
+"""Cached views of the grid, shared by all requests of one gateway."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
+from fastapi import FastAPI
 from redis import Redis
 
 from gridq.gateway.grid import models
+from gridq.gateway.grid.connection import GridConnection
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
 from gridq.seats import registry
@@ -22,22 +24,17 @@ from gridq.views import queues
 from gridq.views.jobs import JobReader, JobView
 from gridq.views.queues import QueueView
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-    from gridq.gateway.grid.connection import GridConnection
-
 T = TypeVar("T")
 
 CACHE_SECONDS = 1.0
-"""Seconds for which a look is good: however many ask, the server is asked once."""
+"""How long a view is cached. However many requests ask, the server is asked once."""
 
 JOB_CACHE_SECONDS = 0.25
-"""The same of a job that is watched."""
+"""How long the view of a single job is cached."""
 
 
 class Cached(Generic[T]):
-    """What `ask` gives, asked again where it is older than `seconds`; of many who wait one asks."""
+    """A value that `read` returns, cached for `seconds`. Concurrent callers share one read."""
 
     def __init__(self, read: Callable[[], Awaitable[T]], seconds: float = CACHE_SECONDS) -> None:
         self._read = read
@@ -46,7 +43,7 @@ class Cached(Generic[T]):
         self._reading: asyncio.Future[T] | None = None
 
     async def get(self) -> T:
-        """The value; raises what `ask` raised, to all who waited for it."""
+        """Return the value. If the read fails, all callers that waited for it get its error."""
         if self._reading is None or (self._reading.done() and time.monotonic() >= self._until):
             self._until = time.monotonic() + self._seconds
             self._reading = asyncio.ensure_future(self._read())
@@ -54,29 +51,27 @@ class Cached(Generic[T]):
         return await asyncio.shield(self._reading)
 
     def invalidate(self) -> None:
-        """Ask anew the next time."""
+        """Read again at the next `get`."""
         self._until = 0.0
 
     def _done(self, reading: asyncio.Future[T]) -> None:
-        if reading.cancelled() or reading.exception() is not None:  # the next one tries again
+        if reading.cancelled() or reading.exception() is not None:  # the next caller tries again
             self._until = 0.0
 
 
 class GridSnapshot:
-    """The live seats and the queues, the models that are offered, the origins of the keys, and the jobs that
-    are watched.
-    """
+    """Live seats, queues, models, the origins of the API keys, and the jobs that clients watch."""
 
     def __init__(self, grid: GridConnection) -> None:
         self.grid = grid
         self.seats: Cached[list[LiveSeat]] = self._cache(registry.read_live_seats)
-        self.queues: Cached[list[QueueView]] = self._cache(queues.queues)
+        self.queues: Cached[list[QueueView]] = self._cache(queues.read_queues)
         self.models: Cached[dict[str, dict[str, Json]]] = self._cache(models.read_models)
         self.origins: Cached[frozenset[str]] = self._cache(_read_key_origins)
         self._jobs: WeakValueDictionary[str, Cached[JobView]] = WeakValueDictionary()
 
     def job(self, job: str) -> Cached[JobView]:
-        """Where a job stands, looked up at most once in WATCHED seconds for all who hold this."""
+        """Return the cached view of a job, shared by all who hold it."""
         cached = self._jobs.get(job)
         if cached is None:
             reader = JobReader(self.grid.client.redis, self.grid.keys, job)
@@ -90,19 +85,19 @@ class GridSnapshot:
         return Cached(read)
 
     def invalidate(self) -> None:
-        """Look anew the next time: something was changed."""
+        """Read seats and queues again at the next use, after a change."""
         self.seats.invalidate()
         self.queues.invalidate()
 
 
 def snapshot_of(app: FastAPI) -> GridSnapshot:
-    """The glance of the application's door."""
+    """Return the snapshot of an application."""
     found: GridSnapshot = app.state.snapshot
     return found
 
 
 def _read_key_origins(client: Redis, keys: Keys) -> frozenset[str]:
-    """The origins of all keys that stand."""
+    """Return the origins that the valid API keys allow."""
     now = now_ms(client)
-    standing = [key for key in api_keys.listing(client, keys) if key.stands(now)]
-    return frozenset(origin for key in standing for origin in key.limits.origins)
+    valid = [key for key in api_keys.list_keys(client, keys) if key.is_valid(now)]
+    return frozenset(origin for key in valid for origin in key.limits.origins)

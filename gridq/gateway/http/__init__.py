@@ -1,0 +1,19 @@
+"""HTTP itself, without the grid: connections, bounds, CORS, bodies, options, schemas, errors, OpenAPI.
+
+In: bytes and headers from a client.
+Out: a checked request, or an error response in the format of the path's API.
+Imported by: gateway.app, gateway.routes, gateway.auth.
+"""
+
+__all__ = [
+    "bounds",
+    "connections",
+    "cors",
+    "disconnect",
+    "errors",
+    "middleware",
+    "openapi",
+    "request_body",
+    "request_options",
+    "schemas",
+]

@@ -1,4 +1,4 @@
-"""Bounds of what a request may send: headers and body. They hold before anything is read whole."""
+"""Bounds of a request's headers and body, enforced before either is read in full."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from starlette.types import Message, Receive
 
 from gridq.errors import HeadersTooLarge, InputTooLarge
 
-MOST_HEADERS = 100
-HEADER_BYTES = 32 * 1024
-"""Bytes of all header names and values together. What comes before they end, the request's target too, may be
-twice as much (`connections`).
+MAX_HEADERS = 100
+"""The most headers of a request."""
+MAX_HEADER_BYTES = 32 * 1024
+"""The most bytes of all header names and values together. The whole head of a request, its target included,
+may be twice as long (`connections`).
 """
 
 
 class BoundedBody:
-    """The `receive` of one request, which counts: it raises InputTooLarge once more than `most` bytes came,
-    whatever the request's Content-Length said. (How long they may take, `connections` sees to.)
+    """The `receive` of one request. Raises InputTooLarge after more than `max_bytes`, whatever
+    Content-Length said.
+
+    `connections` bounds the time that a body may take.
     """
 
-    __slots__ = ("_receive", "most", "size")
+    __slots__ = ("_receive", "max_bytes", "size")
 
-    def __init__(self, receive: Receive, most: int) -> None:
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
         self._receive = receive
-        self.most = most
+        self.max_bytes = max_bytes
         self.size = 0
 
     async def __call__(self) -> Message:
@@ -35,24 +38,29 @@ class BoundedBody:
         return message
 
     def check(self) -> None:
-        """InputTooLarge: more has come than may."""
-        if self.size > self.most:
-            raise body_too_large(self.most)
+        """Raise InputTooLarge if more bytes came than are allowed."""
+        if self.size > self.max_bytes:
+            raise body_too_large(self.max_bytes)
 
 
-def body_too_large(most: int) -> InputTooLarge:
-    """A body is over `most` bytes."""
+def body_too_large(max_bytes: int) -> InputTooLarge:
+    """Return the error of a body with more than `max_bytes` bytes."""
     return InputTooLarge(
-        "The request's body is too large",
-        {"path": "body", "expected": f"at most {most} bytes", "fix": "pass large data by reference"},
+        "The request body is too large",
+        {"path": "body", "expected": f"at most {max_bytes} bytes", "fix": "pass large data by reference"},
     )
 
 
-def headers_fault(headers: Sequence[tuple[bytes, bytes]]) -> HeadersTooLarge | None:
-    """HeadersTooLarge where they are too many or too long together."""
-    if len(headers) > MOST_HEADERS or sum(len(name) + len(value) for name, value in headers) > HEADER_BYTES:
-        return HeadersTooLarge(
-            "The request's headers are too many or too long",
-            {"path": "headers", "expected": f"at most {MOST_HEADERS}, and {HEADER_BYTES} bytes"},
+def check_headers(headers: Sequence[tuple[bytes, bytes]]) -> None:
+    """Raise HeadersTooLarge if there are too many headers, or too many bytes of them."""
+    if (
+        len(headers) > MAX_HEADERS
+        or sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES
+    ):
+        raise HeadersTooLarge(
+            "The request headers are too large",
+            {
+                "path": "headers",
+                "expected": f"at most {MAX_HEADERS} headers with {MAX_HEADER_BYTES} bytes in all",
+            },
         )
-    return None

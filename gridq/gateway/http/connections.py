@@ -1,5 +1,8 @@
-"""Connections that cannot be held open by headers or bodies that do not end. uvicorn itself bounds neither
-the length of headers nor the time that either may take; the length of bodies is bounded in `limits`.
+"""Bound the time and the size of a request's head and body, so that a slow client cannot hold a connection
+open.
+
+uvicorn bounds neither the length of headers nor the time that headers and body may take. `bounds` limits
+the length of bodies.
 """
 
 from __future__ import annotations
@@ -13,72 +16,73 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gridq.errors import GridError, HeadersTooLarge, RequestError, RequestTooSlow
 from gridq.gateway.http import errors
-from gridq.gateway.http.bounds import HEADER_BYTES
+from gridq.gateway.http.bounds import MAX_HEADER_BYTES
 
-HEAD_SECONDS = 30.0
-"""Seconds within which a connection's first request must have sent its headers, and each that has begun."""
+HEADER_TIMEOUT_SECONDS = 30.0
+"""The longest that the headers of a request may take, and a new connection to its first request."""
 
-BODY_SECONDS = 60.0
-"""Seconds after its headers within which a request must have sent its whole body."""
+BODY_TIMEOUT_SECONDS = 60.0
+"""The longest that the body of a request may take after its headers."""
 
 
-class Connection(HttpToolsProtocol):
-    """One connection of the gateway: uvicorn's `http=Connection`."""
+class BoundedConnection(HttpToolsProtocol):
+    """One connection of the gateway; uvicorn's `http=BoundedConnection`."""
 
     _timer: asyncio.TimerHandle | None = None
-    _head = True
-    """Whether a request's headers are waited for, or have not ended."""
-    _size = 0
-    """Bytes of a head that came so far without its end."""
-    _running: RequestResponseCycle | None = None
-    """The request that the application answers, or last answered; others may wait behind it."""
-    _deaf = False
-    """Whether what comes is no longer read: the answers that are running are the connection's last."""
+    _in_headers = True
+    """True while the headers of a request are expected or incomplete."""
+    _header_bytes = 0
+    """Bytes of the incomplete head so far."""
+    _current: RequestResponseCycle | None = None
+    """The request that the application handles or handled last. Pipelined ones may be queued behind it."""
+    _ignores_input = False
+    """True once input is ignored, because the connection closes after the current responses."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+        self._timer = self.loop.call_later(HEADER_TIMEOUT_SECONDS, self._handle_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        if self._running is not None and not self._running.response_complete:
-            self._running.disconnected = True  # uvicorn tells the connection's last request alone
-            self._running.message_event.set()
+        if self._current is not None and not self._current.response_complete:
+            self._current.disconnected = True  # uvicorn notifies only the last request of the connection
+            self._current.message_event.set()
         super().connection_lost(exc)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
+        self._current = cycle
         super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._ignores_input:
             return
         self._unset_keepalive_if_required()
         try:
             self._feed(data)
         except httptools.HttpParserCallbackError:
-            self.send_400_response("Its target has no path, or is no URL.")
+            self.send_400_response("The request target is not a URL with a path.")
         except httptools.HttpParserError:
-            # Not logged: whoever reaches the gateway could fill the log.
+            # Not logged, because anybody could fill the log.
             self.send_400_response("Invalid HTTP request received.")
-        if self._deaf or self.transport.is_closing():
+        if self._ignores_input or self.transport.is_closing():
             return
-        if self._head:
-            self._size += len(data)
-            if self._size > 2 * HEADER_BYTES:
-                most = f"at most {HEADER_BYTES} bytes"
-                about = {"path": "headers", "expected": most}
-                self._end(HeadersTooLarge("The request's headers are too long", about))
+        if self._in_headers:
+            self._header_bytes += len(data)
+            if self._header_bytes > 2 * MAX_HEADER_BYTES:
+                details = {"path": "headers", "expected": f"at most {MAX_HEADER_BYTES} bytes"}
+                self._reject(HeadersTooLarge("The request headers are too large", details))
             elif self._timer is None:
-                self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+                self._timer = self.loop.call_later(HEADER_TIMEOUT_SECONDS, self._handle_timeout)
         elif not self._has_body_to_come():
             self._stop_timer()
         elif self._timer is None:
-            self._timer = self.loop.call_later(BODY_SECONDS, self._too_slow)
+            self._timer = self.loop.call_later(BODY_TIMEOUT_SECONDS, self._handle_timeout)
 
     def _feed(self, data: bytes) -> None:
-        """Parse what came. Other protocols that a client would rather speak are ignored (RFC 9110, section
-        7.8): httptools cannot, it ends such a request at its headers. They are read again without the wish.
+        """Parse input, ignoring requests to switch the protocol (RFC 9110, section 7.8).
+
+        httptools cannot ignore them: it ends such a request at its headers. They are parsed again without
+        `Upgrade`.
         """
         rest = memoryview(data)
         while rest:
@@ -95,44 +99,45 @@ class Connection(HttpToolsProtocol):
             self.parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n")
 
     def on_message_begin(self) -> None:
-        self._head, self._size = True, 0
+        self._in_headers, self._header_bytes = True, 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         if self.parser.get_method() == b"CONNECT":
-            raise httptools.HttpParserError("a tunnel, whose target has no path")
+            raise httptools.HttpParserError("CONNECT is not supported")
         if self.parser.should_upgrade():
-            return  # they come again: `_feed`
+            return  # `_feed` parses them again
         super().on_headers_complete()
-        self._head = False
+        self._in_headers = False
         self._stop_timer()
 
     def on_message_complete(self) -> None:
-        if not self._head:
+        if not self._in_headers:
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._end(RequestError("That is no HTTP request", {"reason": msg}))
+        self._reject(RequestError("The request is not valid HTTP", {"reason": msg}))
 
     def _has_body_to_come(self) -> bool:
         return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
 
-    def _too_slow(self) -> None:
+    def _handle_timeout(self) -> None:
         if self.transport.is_closing():
             return
         if self._has_body_to_come():
-            about = {"expected": f"the whole within {BODY_SECONDS:g} s"}
-            self._end(RequestTooSlow("The request's body did not come in time", about))
-        elif not self._last():
+            details = {"path": "body", "expected": f"the whole body within {BODY_TIMEOUT_SECONDS:g} s"}
+            self._reject(RequestTooSlow("The request body did not arrive in time", details))
+        elif not self._finish_responses():
             self.transport.close()
 
-    def _last(self) -> bool:
-        """Whether whole requests are being answered. If so the connection ends after them, and nothing that
-        came behind them is answered: it would be taken for their answer.
+    def _finish_responses(self) -> bool:
+        """Close the connection after the responses to complete requests; return False if there are none.
+
+        Input behind them is not answered: the client would take the answer for one of theirs.
         """
         if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
             return False
-        self._deaf = True
+        self._ignores_input = True
         self.cycle.keep_alive = False
         return True
 
@@ -141,17 +146,17 @@ class Connection(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
 
-    def _end(self, error: GridError) -> None:
-        """Answer what is no request that the application could see, and end the connection."""
+    def _reject(self, error: GridError) -> None:
+        """Answer a request that cannot reach the application, and close the connection."""
         self._stop_timer()
-        if self._last():
+        if self._finish_responses():
             return
-        if not self._head and (self.cycle.response_started or self.pipeline):
-            self.transport.close()  # it would stand within an answer, or in the place of another request's
+        if not self._in_headers and (self.cycle.response_started or self.pipeline):
+            self.transport.close()  # the error would end up inside a response, or in place of another one
             return
-        path = "" if self._head else self.scope["path"]
+        path = "" if self._in_headers else self.scope["path"]
         request_id = errors.new_request_id()
-        body = json.dumps(errors.shape(path, error, request_id), separators=(",", ":")).encode()
+        body = json.dumps(errors.format_error(path, error, request_id), separators=(",", ":")).encode()
         headers = {
             **errors.headers_of(error, request_id),
             "content-type": "application/json",

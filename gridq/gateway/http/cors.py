@@ -1,7 +1,7 @@
-"""CORS: which pages may ask the gateway from a browser, and read what it answers.
+"""CORS: which web pages may call the gateway and read its responses.
 
-The gateway's own `origins` may always; a key's own bind that key to them. A preflight bears no key, so it is
-granted to the gateway's origins and to those of any key that stands.
+Pages of the gateway's own `allowed_origins` may, with any key. The origins of a key bind that key to them.
+A preflight carries no key, so it is allowed for the gateway's origins and for those of every valid key.
 """
 
 from __future__ import annotations
@@ -11,49 +11,55 @@ import re
 from gridq.errors import GridError, OriginRefused
 from gridq.limits.api_keys import Key
 
-METHODS = b"GET, POST, DELETE, OPTIONS"
-EXPOSED = (
+ALLOWED_METHODS = b"GET, POST, DELETE, OPTIONS"
+EXPOSED_HEADERS = (
     b"x-request-id, request-id, retry-after, x-gridq-code, x-gridq-job, x-gridq-worker, "
     b"x-gridq-queue-wait-ms, x-gridq-cost-cents"
 )
-HOUR = b"3600"
+MAX_AGE_SECONDS = b"3600"
 
-_NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,2000}")
+_HEADER_NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,2000}")
 
 Header = tuple[bytes, bytes]
 
 
-def granted(origin: str) -> list[Header]:
-    """The headers by which a page of `origin` may read an answer."""
+def allow_headers(origin: str) -> list[Header]:
+    """Return the response headers that let a page of `origin` read the response."""
     return [
         (b"access-control-allow-origin", origin.encode("latin-1")),
-        (b"access-control-expose-headers", EXPOSED),
+        (b"access-control-expose-headers", EXPOSED_HEADERS),
         (b"vary", b"Origin"),
     ]
 
 
-def preflight(origin: str, headers: bytes) -> list[Header]:
-    """The headers of the answer to a browser that asks whether it may ask, with the `headers` that it names:
-    any, for official clients send a dozen of their own. A browser keeps no login for the gateway that it
-    would add by itself.
+def preflight_headers(origin: str, headers: bytes) -> list[Header]:
+    """Return the headers of the response to a preflight request.
+
+    Every header name in `headers` is allowed, because official clients send a dozen of their own.
+    Credentials are not: the gateway sets no cookies that a browser could add by itself.
     """
     return [
-        *granted(origin),
-        (b"access-control-allow-methods", METHODS),
-        (b"access-control-allow-headers", headers if _NAMES.fullmatch(headers) else b"authorization"),
-        (b"access-control-max-age", HOUR),
+        *allow_headers(origin),
+        (b"access-control-allow-methods", ALLOWED_METHODS),
+        (b"access-control-allow-headers", headers if _HEADER_NAMES.fullmatch(headers) else b"authorization"),
+        (b"access-control-max-age", MAX_AGE_SECONDS),
     ]
 
 
-def check(key: Key, origin: str | None) -> None:
-    """OriginRefused: a page uses a key that is bound to other origins. Programs send no origin."""
+def check_origin(key: Key, origin: str | None) -> None:
+    """Raise OriginRefused if a page of another origin uses a key that is bound to its origins. Programs
+    send no origin.
+    """
     if origin is not None and key.limits.origins and origin not in key.limits.origins:
-        raise refused(origin)
+        raise origin_refused(origin)
 
 
-def refused(origin: str) -> GridError:
-    """The page's origin is not among those that may."""
+def origin_refused(origin: str) -> GridError:
+    """Return the error of a page whose origin is not allowed."""
     return OriginRefused(
-        f"Pages of {origin[:200]} may not ask this gateway",
-        {"path": "Origin", "fix": "give the origin to a key (--origin) or to GRIDQ_GATEWAY_ORIGINS"},
+        f"Web pages of the origin {origin[:200]} may not call this gateway",
+        {
+            "path": "Origin",
+            "fix": "create a key with `--origin`, or add the origin to GRIDQ_GATEWAY_ALLOWED_ORIGINS",
+        },
     )

@@ -1,4 +1,4 @@
-"""Whether the client of a request is still there."""
+"""Cancel the work for a request when its client disconnects."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Self
 from starlette.types import Receive
 
 
-class Presence:
-    """Within `with Presence(receive) as client`, whatever the task waits for ends with CancelledError as soon
-    as the client goes away; `client.gone` tells that from any other cause. The body has been read before.
+class DisconnectWatch:
+    """Cancel the current task as soon as the client disconnects: `with DisconnectWatch(receive) as client`.
+
+    `client.disconnected` tells this cancellation from any other. Read the request body before.
     """
 
     def __init__(self, receive: Receive) -> None:
-        self.gone = False
+        self.disconnected = False
         self._receive = receive
 
     def __enter__(self) -> Self:
@@ -28,7 +29,7 @@ class Presence:
     async def _listen(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.gone = True
+        self.disconnected = True
         self._task.cancel()
 
     def __exit__(
@@ -36,6 +37,6 @@ class Presence:
     ) -> None:
         self._listening.cancel()
 
-    def forgive(self) -> None:
-        """The task has met the client's going away, and goes on."""
+    def uncancel(self) -> None:
+        """Clear the cancellation, so that the task can go on."""
         self._task.uncancel()

@@ -122,7 +122,15 @@ RETRYABLE_STATUSES = (429, 503)
 
 MAX_RETRY_AFTER_SECONDS = 31 * 86_400
 
-FINAL_CODES = ("quota.", "auth.key", "auth.scope", "auth.origin", "auth.open", "job.cancelled", "job.idempotency")
+FINAL_CODES = (
+    "quota.",
+    "auth.key",
+    "auth.scope",
+    "auth.origin",
+    "auth.open",
+    "job.cancelled",
+    "job.idempotency",
+)
 """Prefixes of the codes for which a retry of the same request fails again. Clients get `x-should-retry:
 false`.
 """
@@ -185,9 +193,13 @@ def openai_error(error: GridError, request_id: str) -> dict[str, Json]:
     if error.code.startswith("quota."):
         kind = "insufficient_quota"
     details = record["details"]
-    param = details.get("param") or details.get("path")  # the field of the client's body, if the seat names it
+    param = details.get("param") or details.get(
+        "path"
+    )  # the field of the client's body, if the seat names it
     base = {"message": _full_message(record), "type": kind, "param": param}
-    return {"error": {**base, "code": record["code"], **_extra_details(record, base), "request_id": request_id}}
+    return {
+        "error": {**base, "code": record["code"], **_extra_details(record, base), "request_id": request_id}
+    }
 
 
 def anthropic_error(error: GridError, request_id: str) -> dict[str, Json]:
@@ -352,9 +364,7 @@ async def _handle_http_exception(request: Request, exc: Exception) -> Response:
     path, method = request.url.path, request.method
     error: GridError
     if exc.status_code == 404:
-        error = RouteNotFound(
-            f"Unknown path: {path[:200]}", {"fix": "see /openapi.json for all paths"}
-        )
+        error = RouteNotFound(f"Unknown path: {path[:200]}", {"fix": "see /openapi.json for all paths"})
     elif exc.status_code == 405:
         allowed = (exc.headers or {}).get("Allow", "")
         error = MethodNotAllowed(

@@ -1,5 +1,7 @@
-"""What surrounds every request: its id, bounds, CORS, the headers of the answer, and the last resort where
-something fails that nobody expected. One middleware, for each costs every request some time.
+"""The outermost middleware: request ID, bounds, CORS, response headers, and the handling of unexpected
+errors.
+
+It is a single one, because each middleware costs every request some time.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gridq.config.settings import Settings
 from gridq.errors import EncodingRefused, GridError, RequestError
 from gridq.gateway.http import cors, errors
-from gridq.gateway.http.bounds import BoundedBody, body_too_large, headers_fault
+from gridq.gateway.http.bounds import BoundedBody, body_too_large, check_headers
 from gridq.gateway.http.cors import Header
 from gridq.gateway.options import GatewayOptions
 
@@ -26,9 +28,9 @@ KeyOrigins = Callable[[], Awaitable[frozenset[str]]]
 
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 NO_STORE = (b"cache-control", b"no-store")
-"""Answers are private to who asked."""
+"""Responses are private to their caller."""
 
-PAGE = (
+PAGE_HEADERS = (
     (
         b"content-security-policy",
         b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
@@ -37,26 +39,28 @@ PAGE = (
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
 )
-"""Headers of a page (text/html), each unless the page sets it itself."""
+"""Headers of an HTML page, unless the page sets them itself."""
 
 
 def install(app: FastAPI, config: Settings, options: GatewayOptions, key_origins: KeyOrigins) -> None:
-    """Guard `app`: its faults, the bounds of its requests, CORS and headers. Call it once, in create_app."""
+    """Add the error handlers and the middleware to `app`. Call it once, in `create_app`."""
     errors.install(app)
     app.add_middleware(
         Guard,
-        most=options.max_body or config.max_value,
-        allowed=options.origins,
+        max_body=options.max_body or config.max_value,
+        allowed=options.allowed_origins,
         key_origins=key_origins,
     )
 
 
 class Guard:
-    """The middleware. `most`: bytes of a body, `allowed`: the gateway's own origins."""
+    """The middleware. `max_body` is in bytes; `allowed` are the gateway's own origins."""
 
-    def __init__(self, app: ASGIApp, *, most: int, allowed: tuple[str, ...], key_origins: KeyOrigins) -> None:
+    def __init__(
+        self, app: ASGIApp, *, max_body: int, allowed: tuple[str, ...], key_origins: KeyOrigins
+    ) -> None:
         self.app = app
-        self.most = most
+        self.max_body = max_body
         self.allowed = frozenset(allowed)
         self.key_origins = key_origins
 
@@ -64,33 +68,31 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        named = {name: value for name, value in scope["headers"] if name in _LOOKED_AT}
+        named = {name: value for name, value in scope["headers"] if name in _READ_HEADERS}
         state = scope.setdefault("state", {})
         request_id = errors.new_request_id(named.get(b"x-request-id", b"").decode("latin-1"))
         state["request_id"] = request_id
-        state["body"] = body = BoundedBody(receive, self.most)
+        state["body"] = body = BoundedBody(receive, self.max_body)
         origin = named[b"origin"].decode("latin-1") if b"origin" in named else None
         started = False
-        head = scope["method"] == "HEAD"  # answered as a GET is, without its body
+        head = scope["method"] == "HEAD"  # handled as GET, sent without a body
         inner = {**scope, "method": "GET"} if head else scope
 
         async def answer(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                message["headers"] = _headers(message.get("headers", ()), scope["path"], request_id)
-                if origin is not None and self._granted(scope, origin):
-                    message["headers"] += cors.granted(origin)
+                message["headers"] = _complete_headers(message.get("headers", ()), scope["path"], request_id)
+                if origin is not None and self._is_allowed(scope, origin):
+                    message["headers"] += cors.allow_headers(origin)
             elif head:
                 return
             await send(message)
-            if head:  # at once, for a stream's body may take long to end: its maker hears that nobody reads
+            if head:  # end at once, so that the handler of a stream sees the disconnect
                 await send({"type": "http.response.body"})
 
         try:
-            fault = self._fault(scope, named)
-            if fault is not None:
-                raise fault
+            self._check(scope, named)
             if (
                 origin is not None
                 and scope["method"] == "OPTIONS"
@@ -101,52 +103,61 @@ class Guard:
             await self.app(inner, body, answer)
         except ClientDisconnect:
             return
-        except asyncio.CancelledError:  # uvicorn, as it stops, of what has not ended within GRIDQ_DRAIN
+        except asyncio.CancelledError:  # uvicorn shuts down and the request did not end within GRIDQ_DRAIN
             if not started:
-                response = errors.answer(Request(scope, receive), errors.stopping())
+                response = errors.error_response(Request(scope, receive), errors.gateway_stopping())
                 await response(scope, receive, answer)
         except Exception as exc:
             if started:
-                # The connection ends: an answer that breaks off must not look whole.
-                log.error("an answer broke off", exc_info=exc, extra=errors.about(Request(scope)))
+                # uvicorn closes the connection, so that a partial response does not look complete.
+                log.error(
+                    "a response was cut off by an error",
+                    exc_info=exc,
+                    extra=errors.log_fields(Request(scope)),
+                )
                 return
             request = Request(scope, receive)
             if isinstance(exc, GridError):
-                response = errors.answer(request, exc)
+                response = errors.error_response(request, exc)
             else:
-                response = await errors.unexpected(request, exc)
+                response = await errors.handle_unexpected(request, exc)
             await response(scope, receive, answer)
         finally:
             if "route" in inner:
-                scope["route"] = inner["route"]  # for whoever counts
-            leave = state.get("leave")
-            if leave is not None:
-                leave()
+                scope["route"] = inner["route"]  # for the request metrics
+            release_slot = state.get("release_slot")
+            if release_slot is not None:
+                release_slot()
 
-    def _fault(self, scope: Scope, named: dict[bytes, bytes]) -> GridError | None:
-        """Why the request is refused before anybody looks at it."""
+    def _check(self, scope: Scope, named: dict[bytes, bytes]) -> None:
+        """Refuse a request that is too large or ambiguously framed, before anything else reads it."""
         length = named.get(b"content-length", b"0")
         if not length.isdigit():
-            return RequestError("The Content-Length is no number", {"path": "Content-Length"})
-        if len(length) > 18 or int(length) > self.most:
-            return body_too_large(self.most)
-        return headers_fault(scope["headers"]) or _framing_fault(scope)
+            raise RequestError(
+                "Content-Length is not a number", {"path": "Content-Length", "expected": "a number of bytes"}
+            )
+        if len(length) > 18 or int(length) > self.max_body:
+            raise body_too_large(self.max_body)
+        check_headers(scope["headers"])
+        _check_framing(scope)
 
-    def _granted(self, scope: Scope, origin: str) -> bool:
-        """Whether a page of `origin` may read the answer."""
+    def _is_allowed(self, scope: Scope, origin: str) -> bool:
+        """Return True if a page of `origin` may read the response."""
         return origin in self.allowed or "*" in self.allowed or origin in scope["state"].get("origins", ())
 
     async def _preflight(self, scope: Scope, origin: str, wanted: bytes, send: Send) -> None:
-        """Answer a browser that asks whether it may ask."""
-        if not self._granted(scope, origin) and origin not in await self.key_origins():
-            raise cors.refused(origin)
-        headers = [*cors.preflight(origin, wanted), NOSNIFF]
+        """Answer a CORS preflight request."""
+        if not self._is_allowed(scope, origin) and origin not in await self.key_origins():
+            raise cors.origin_refused(origin)
+        headers = [*cors.preflight_headers(origin, wanted), NOSNIFF]
         await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
 
-def _framing_fault(scope: Scope) -> GridError | None:
-    """Why it is not sure what is asked for: RFC 9112, sections 3.2 and 6.1; RFC 9110, section 8.4."""
+def _check_framing(scope: Scope) -> None:
+    """Refuse a request whose framing is ambiguous (RFC 9112, sections 3.2 and 6.1) or whose body is
+    compressed.
+    """
     hosts = transfers = 0
     for name, value in scope["headers"]:
         if name == b"host":
@@ -154,18 +165,24 @@ def _framing_fault(scope: Scope) -> GridError | None:
         elif name == b"transfer-encoding":
             transfers += 1
             if transfers > 1 or value.strip().lower() != b"chunked":
-                details = {"path": "Transfer-Encoding", "expected": "chunked, once, or none"}
-                return RequestError("The body's transfer coding is not known here", details)
+                details = {
+                    "path": "Transfer-Encoding",
+                    "expected": "one header with the value chunked, or none",
+                }
+                raise RequestError("Unsupported Transfer-Encoding", details)
         elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
-            details = {"path": "Content-Encoding", "expected": "identity", "fix": "send the body as it is"}
-            return EncodingRefused("The body is encoded", details)
+            details = {
+                "path": "Content-Encoding",
+                "expected": "identity",
+                "fix": "send the body uncompressed",
+            }
+            raise EncodingRefused("Compressed request bodies are not supported", details)
     if hosts > 1 or (not hosts and scope.get("http_version") == "1.1"):
-        details = {"path": "Host", "expected": "it once"}
-        return RequestError("The request names no host, or several", details)
-    return None
+        details = {"path": "Host", "expected": "one Host header"}
+        raise RequestError("The Host header is missing or repeated", details)
 
 
-_LOOKED_AT = frozenset(
+_READ_HEADERS = frozenset(
     (
         *(b"x-request-id", b"origin", b"content-length"),
         *(b"access-control-request-method", b"access-control-request-headers"),
@@ -173,17 +190,17 @@ _LOOKED_AT = frozenset(
 )
 
 
-def _headers(headers: object, path: str, request_id: str) -> list[Header]:
-    """The headers of an answer with those that each one has."""
+def _complete_headers(headers: object, path: str, request_id: str) -> list[Header]:
+    """Return the headers of a response with those that every response has."""
     found: list[Header] = list(headers)  # type: ignore[call-overload]
     named = dict(found)
     if b"x-request-id" not in named:
         found.append((b"x-request-id", request_id.encode()))
     if path.startswith("/v1/messages"):
-        found.append((b"request-id", request_id.encode()))  # Anthropic's name for it
+        found.append((b"request-id", request_id.encode()))  # Anthropic's name of the same ID
     found.append(NOSNIFF)
     if b"cache-control" not in named:
         found.append(NO_STORE)
     if named.get(b"content-type", b"").startswith(b"text/html"):
-        found += [header for header in PAGE if header[0] not in named]
+        found += [header for header in PAGE_HEADERS if header[0] not in named]
     return found

@@ -1,5 +1,6 @@
-"""What `/openapi.json` says of the model APIs' routes, whose bodies are read by hand: the little that the
-grid looks at. All else is the API's own and passes through.
+"""The OpenAPI description of the model APIs' routes, whose bodies are parsed by hand.
+
+It covers the few fields that the gateway reads; all others belong to the API and pass through.
 """
 
 from __future__ import annotations
@@ -8,32 +9,32 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-MEANINGS = {
-    400: "the request is malformed, or the model's endpoint refused it",
-    401: "the key is missing, unknown or revoked",
-    402: "the job's budget is too small for it",
-    403: "the key is not for this",
-    404: "nobody serves the model, nor ever did",
-    409: "the idempotency key was used for another body, or the job was cancelled",
-    413: "the body is too large",
-    429: "a limit is reached; Retry-After says when to ask again",
-    502: "the model's endpoint failed",
-    503: "it cannot be done now; Retry-After says when to ask again",
-    504: "the time was over",
+STATUS_DESCRIPTIONS = {
+    400: "The request is invalid, or the model's endpoint refused it.",
+    401: "The API key is missing, invalid or revoked.",
+    402: "The request would cost more than its budget.",
+    403: "The API key lacks the scope `submit`, or the origin is not allowed.",
+    404: "No seat serves the model, or ever did.",
+    409: "The idempotency key was used with another body, or the job was cancelled.",
+    413: "The body is too large.",
+    429: "A limit is reached. Retry-After says when to retry.",
+    502: "The model's endpoint failed.",
+    503: "The grid cannot take the request now. Retry-After says when to retry.",
+    504: "The request did not finish before its deadline.",
 }
 
 _TEXT: Schema = {"type": "string", "minLength": 1}
-_MODEL: Schema = {**_TEXT, "maxLength": 256, "description": "a model's name, a family's, or `any`"}
+_MODEL: Schema = {**_TEXT, "maxLength": 256, "description": "The name of a model or family, or `any`."}
 _MODELS: Schema = {
     "type": ["array", "null"],
     "items": _MODEL,
     "maxItems": 8,
-    "description": "models to make do with, in this order, where nobody can take `model` now",
+    "description": "Fallback models, in this order, if no seat can take `model` now.",
 }
-_STREAM: Schema = {"type": ["boolean", "null"], "description": "events as they are made"}
+_STREAM: Schema = {"type": ["boolean", "null"], "description": "Stream the response as server-sent events."}
 _CHAT = [{"role": "user", "content": "Name a colour."}]
 
-BODIES: dict[str, tuple[Schema, dict[str, Any]]] = {
+REQUEST_BODIES: dict[str, tuple[Schema, dict[str, Any]]] = {
     "/v1/chat/completions": (
         {"messages": {"type": "array", "items": {"type": "object"}}, "stream": _STREAM},
         {"model": "any", "messages": _CHAT, "max_tokens": 16},
@@ -52,9 +53,9 @@ BODIES: dict[str, tuple[Schema, dict[str, Any]]] = {
         {"model": "any", "messages": _CHAT},
     ),
 }
-"""Path → (what of the body the grid or the model's endpoint must have, beside `model`; an example)."""
+"""Path → (the fields that the grid or the model's endpoint needs, beside `model`; an example)."""
 
-ANSWERS: dict[str, dict[str, Any]] = {
+RESPONSE_EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -90,7 +91,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "/v1/messages/count_tokens": {"input_tokens": 11},
 }
-"""Path → an answer that is no stream."""
+"""Path → an example of a response that is not streamed."""
 
 ERRORS: dict[str, Schema] = {
     "OpenAIError": {
@@ -104,7 +105,7 @@ ERRORS: dict[str, Schema] = {
                     "message": {"type": "string"},
                     "type": {"type": "string"},
                     "param": {"type": ["string", "null"]},
-                    "code": {"type": "string", "description": "stable, as in gridq.errors"},
+                    "code": {"type": "string", "description": "The stable error code."},
                     "request_id": {"type": "string"},
                 },
             }
@@ -122,7 +123,7 @@ ERRORS: dict[str, Schema] = {
                 "properties": {
                     "type": {"type": "string"},
                     "message": {"type": "string"},
-                    "code": {"type": "string", "description": "stable, as in gridq.errors"},
+                    "code": {"type": "string", "description": "The stable error code."},
                 },
             },
         },
@@ -131,7 +132,7 @@ ERRORS: dict[str, Schema] = {
 
 
 def describe(document: dict[str, Any]) -> None:
-    """Complete what an OpenAPI document says of the model APIs' routes."""
+    """Complete the description of the model APIs' routes in an OpenAPI document."""
     document["components"].setdefault("schemas", {}).update(ERRORS)
     for path, operations in document["paths"].items():
         if not path.startswith("/v1/"):
@@ -139,8 +140,8 @@ def describe(document: dict[str, Any]) -> None:
         api = "AnthropicError" if path.startswith("/v1/messages") else "OpenAIError"
         for method, operation in operations.items():
             operation["responses"] = _responses(path, method, api)
-            if path in BODIES:
-                operation["requestBody"] = _body(*BODIES[path])
+            if path in REQUEST_BODIES:
+                operation["requestBody"] = _body(*REQUEST_BODIES[path])
 
 
 def _body(fields: Schema, example: dict[str, Any]) -> dict[str, Any]:
@@ -155,13 +156,15 @@ def _body(fields: Schema, example: dict[str, Any]) -> dict[str, Any]:
 
 def _responses(path: str, method: str, api: str) -> dict[str, Any]:
     content: dict[str, Any] = {
-        "application/json": {"schema": {"type": "object"}, "example": ANSWERS.get(path, {})}
+        "application/json": {"schema": {"type": "object"}, "example": RESPONSE_EXAMPLES.get(path, {})}
     }
-    if "stream" in BODIES.get(path, ({},))[0]:
+    if "stream" in REQUEST_BODIES.get(path, ({},))[0]:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{api}"}}}
-    statuses = MEANINGS if method == "post" else (400, 401, 403, 404, 429, 503)
+    statuses = STATUS_DESCRIPTIONS if method == "post" else (400, 401, 403, 404, 429, 503)
     return {
-        "200": {"description": "the answer", "content": content},
-        **{str(status): {"description": MEANINGS[status], "content": error} for status in statuses},
+        "200": {"description": "The response.", "content": content},
+        **{
+            str(status): {"description": STATUS_DESCRIPTIONS[status], "content": error} for status in statuses
+        },
     }

@@ -1,4 +1,4 @@
-"""What `/openapi.json` says beside the routes themselves: how to authenticate, and what the groups are."""
+"""Complete `/openapi.json`: authentication, the tags, and the model APIs' routes."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from fastapi.openapi.utils import get_openapi
 from gridq.gateway.http import model_api_docs
 
 TAGS = [
-    {"name": "openai", "description": "OpenAI's API: change the base URL, and its clients use the grid."},
-    {"name": "anthropic", "description": "Anthropic's API, in the same way."},
-    {"name": "jobs", "description": "Graphs: submit, wait, follow, cancel, list."},
-    {"name": "workers", "description": "The live seats, and draining them."},
-    {"name": "queues", "description": "What waits where, what can be asked for, what is in quarantine."},
-    {"name": "health", "description": "For whoever watches, restarts and sends work."},
+    {"name": "openai", "description": "The OpenAI API. Point the base URL of your client at `/v1`."},
+    {"name": "anthropic", "description": "The Anthropic API. Point the base URL of your client here."},
+    {"name": "jobs", "description": "Submit graphs as jobs, wait for them, follow, cancel and list them."},
+    {"name": "workers", "description": "List seats, drain them, and enrol workers over HTTP."},
+    {"name": "queues", "description": "Queues, the capabilities on offer, and quarantined stages."},
+    {"name": "health", "description": "Liveness, readiness and metrics."},
 ]
 
 SCHEMES = {
     "bearer": {
         "type": "http",
         "scheme": "bearer",
-        "description": "an API key, `gq_<id>_<secret>`, as `gridq keys create` prints it",
+        "description": "An API key, `gq_<id>_<secret>`, as `gridq keys create` prints it.",
     },
-    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same key"},
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same API key."},
     "secret": {
         "type": "apiKey",
         "in": "header",
         "name": "X-Grid-Secret",
-        "description": "what workers that come over HTTP show: GRIDQ_GATEWAY_SECRET of the gateway",
+        "description": "The worker secret, GRIDQ_GATEWAY_WORKER_SECRET at the gateway.",
     },
 }
 
 PUBLIC_PATHS = frozenset(("/health", "/ready"))
-"""What nobody needs a key for. A grid without keys asks for none anywhere."""
+"""Paths that never need an API key."""
 
 WORKER_OPERATIONS = (("/workers", "post"), ("/workers/{id}/heartbeat", "post"), ("/workers/{id}", "delete"))
-"""What a worker asks, who shows the grid's secret and no key."""
+"""Operations of workers over HTTP, which send the worker secret instead of an API key."""
 
 
 def describe(app: FastAPI) -> None:
-    """Have `app` tell its groups and its authentication."""
+    """Have `app` generate the completed OpenAPI document."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -57,11 +57,11 @@ def describe(app: FastAPI) -> None:
             model_api_docs.describe(made)
             for path, operations in made["paths"].items():
                 for method, operation in operations.items():
-                    operation["responses"].pop("422", None)  # what does not fit is a 400 here
+                    operation["responses"].pop("422", None)  # validation errors are 400 here
                     if path in PUBLIC_PATHS:
                         operation["security"] = []
                     elif (path, method) in WORKER_OPERATIONS:
-                        operation["security"] = [{"secret": []}, {}]  # one without a secret asks for none
+                        operation["security"] = [{"secret": []}, {}]  # a gateway without a secret needs none
             for name in ("HTTPValidationError", "ValidationError"):
                 made["components"]["schemas"].pop(name, None)
             app.openapi_schema = made

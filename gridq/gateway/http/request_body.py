@@ -75,7 +75,9 @@ def parse_body(raw: bytes, depth: int) -> dict[str, Json]:
                 "The body is not UTF-8", {"path": "body", "reason": f"{exc.reason} at byte {exc.start}"}
             ) from None
         except ValueError as exc:
-            raise InvalidJson("The body is not valid JSON", {"path": "body", "reason": _parse_reason(exc)}) from None
+            raise InvalidJson(
+                "The body is not valid JSON", {"path": "body", "reason": _parse_reason(exc)}
+            ) from None
         if not isinstance(body, dict):
             raise InvalidJson("The body is not a JSON object", {"path": "body", "expected": "a JSON object"})
         if raw.count(b"{") + raw.count(b"[") > depth and _is_deeper(body, depth):
@@ -138,7 +140,12 @@ def read_models(body: dict[str, Json], others: Sequence[str] = ()) -> str | list
 
 
 def _check_model(name: Json, path: str) -> str:
-    if not isinstance(name, str) or not name.strip() or len(name) > MAX_MODEL_NAME_CHARS or not _is_text(name):
+    if (
+        not isinstance(name, str)
+        or not name.strip()
+        or len(name) > MAX_MODEL_NAME_CHARS
+        or not _is_text(name)
+    ):
         raise InvalidField(
             "Invalid model name",
             {
@@ -183,12 +190,12 @@ def _decode(raw: bytes) -> Json:
             value: Json = orjson.loads(raw)
             return value
         except orjson.JSONDecodeError:
-            pass  # lone surrogates and 1e400 are JSON, but orjson rejects them; for anything else json gives the reason
+            pass  # orjson rejects lone surrogates and 1e400, which are JSON; otherwise json gives the reason
     return _DECODER.decode(raw.decode())
 
 
 def _has_more_values(raw: bytes, limit: int) -> bool:
-    """Return True if a JSON text has more than `most` values, without decoding it.
+    """Return True if a JSON text has more than `limit` values, without decoding it.
 
     Values are counted by the commas and opening brackets outside of strings. An empty list counts twice.
     """

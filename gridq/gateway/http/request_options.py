@@ -1,4 +1,4 @@
-"""What the headers of a request ask for: the job's options, `Last-Event-ID`, the models to fall back on."""
+"""Read the headers of a request: the options of its job, the event to resume after, and fallback models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridq.errors import RequestError, first_fault
 from gridq.jobs.record import JobOptions
 
 HEADER_PREFIX = b"x-gridq-"
-"""How the headers begin that the grid reads; `idempotency-key` and `last-event-id` beside them."""
+"""The prefix of gridq's own request headers. `idempotency-key` and `last-event-id` are read too."""
 
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
@@ -22,21 +22,24 @@ _EVENT_ID = re.compile(r"([A-Za-z0-9_.-]{1,128})/([0-9]{1,18}(?:-[0-9]{1,18})?)"
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What the headers of a request say.
+    """The options that a request's headers set.
 
-    `about` are the job's options; `detach`: the job goes on where its client goes away; `resume`: the job and
-    the entry behind which its stream is asked for again; `models`: what it makes do with where nobody has the
-    body's model.
+    `detach`: the job goes on if the client disconnects. `resume`: the job and the entry of its stream to
+    resume after. `models`: the fallbacks if no seat can take the body's model.
     """
 
-    about: JobOptions
+    job_options: JobOptions
     detach: bool = False
     resume: tuple[str, str] | None = None
     models: tuple[str, ...] = ()
 
 
-def read_request_options(headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool) -> RequestOptions:
-    """What `headers` (names in lower case) say. RequestError names the one that is malformed."""
+def read_request_options(
+    headers: Iterable[tuple[bytes, bytes]], agent: str, *, stream: bool
+) -> RequestOptions:
+    """Return the options that `headers` (names in lower case) set. RequestError names the header that is
+    invalid.
+    """
     options: dict[str, Any] = {}
     found: set[bytes] = set()
     detach, resume, models = False, None, tuple[str, ...]()
@@ -45,12 +48,12 @@ def read_request_options(headers: Iterable[tuple[bytes, bytes]], agent: str, *, 
             continue
         header, text = name.decode("latin-1"), raw.decode("latin-1").strip()
         if name in found:
-            raise _malformed(header, "it once")
+            raise _malformed(header, "this header once")
         found.add(name)
         if name == b"last-event-id":
             match = _EVENT_ID.fullmatch(text)
             if match is None:
-                raise _malformed(header, "the id of an event of this gateway: <job>/<entry>")
+                raise _malformed(header, "the ID of an event from this grid: <job>/<entry>")
             resume = (match[1], match[2])
         elif name in FLAG_HEADERS:
             if text.lower() not in _BOOLEANS:
@@ -68,24 +71,31 @@ def read_request_options(headers: Iterable[tuple[bytes, bytes]], agent: str, *, 
         elif name in TEXT_HEADERS:
             options[TEXT_HEADERS[name][0]] = text
         elif name == b"x-gridq-avoid":
-            options["avoid"] = tuple(word.strip() for word in text.split(","))
+            options["avoid"] = tuple(name.strip() for name in text.split(","))
         elif name == b"x-gridq-models":
-            models = tuple(word.strip() for word in text.split(","))
+            models = tuple(name.strip() for name in text.split(","))
             if not all(models):
-                raise _malformed(header, "models' names with commas between")
+                raise _malformed(header, "model names, separated by commas")
         else:
-            known = ", ".join(sorted(word.decode() for word in KNOWN_HEADERS))
-            raise RequestError(f"There is no header {header[:80]}", {"path": header[:80], "expected": known})
+            known = ", ".join(sorted(name.decode() for name in KNOWN_HEADERS))
+            raise RequestError(
+                f"Unknown header: {header[:80]}", {"path": header[:80], "expected": f"one of {known}"}
+            )
     try:
-        about = JobOptions(agent=agent, stream=True if stream else "end", **options)
+        job_options = JobOptions(agent=agent, stream=True if stream else "end", **options)
     except ValidationError as exc:
         field, reason = first_fault(exc)
         header = next(
-            (name.decode() for name, option in _OPTION_OF_HEADER.items() if option == field.partition(".")[0]), field
+            (
+                name.decode()
+                for name, option in _OPTION_OF_HEADER.items()
+                if option == field.partition(".")[0]
+            ),
+            field,
         )
-        raise RequestError(f"The header {header} is malformed", {"path": header, "reason": reason}) from None
-    # Who sends a key means to ask again after a lost connection, and must then find its job alive.
-    return RequestOptions(about, detach or about.idempotency_key is not None, resume, models)
+        raise RequestError(f"Invalid header: {header}", {"path": header, "reason": reason}) from None
+    # A client with an idempotency key retries after a lost connection, and must then find its job alive.
+    return RequestOptions(job_options, detach or job_options.idempotency_key is not None, resume, models)
 
 
 NUMBER_HEADERS = {
@@ -102,10 +112,12 @@ TEXT_HEADERS = {
     b"idempotency-key": ("idempotency_key", "1 to 255 printable characters"),
 }
 FLAG_HEADERS = {b"x-gridq-detach": "detach", b"x-gridq-wait-for-seat": "wait_for_seat"}
-_OPTION_OF_HEADER = {name: told[0] for name, told in (NUMBER_HEADERS | TEXT_HEADERS).items()} | {b"x-gridq-avoid": "avoid"}
+_OPTION_OF_HEADER = {name: target[0] for name, target in (NUMBER_HEADERS | TEXT_HEADERS).items()} | {
+    b"x-gridq-avoid": "avoid"
+}
 KNOWN_HEADERS = frozenset({*_OPTION_OF_HEADER, *FLAG_HEADERS, b"x-gridq-agent", b"x-gridq-models"})
-"""Every header of a request that the grid reads."""
+"""All request headers that the gateway reads as options."""
 
 
 def _malformed(header: str, expected: str) -> RequestError:
-    return RequestError(f"The header {header} is malformed", {"path": header, "expected": expected})
+    return RequestError(f"Invalid header: {header}", {"path": header, "expected": expected})

@@ -160,8 +160,8 @@ class JobStatus(BaseModel):
     done: int = Field(description="How many stages are done; of a large plan, how many steps.")
     of: int = Field(description="How many there are.")
     spent_cents: int | None = Field(
-        description="What the job cost so far in whole cents, rounded up; null if the price is unknown, as on a "
-        "subscription."
+        description="What the job cost so far in whole cents, rounded up; null if the price is unknown, as "
+        "on a subscription."
     )
     micro_dollars: int | None = Field(description="The same in micro-dollars, not rounded.")
     dispatched_to: str | None = Field(description="The seat that runs it, or ran it last.")

@@ -1,7 +1,8 @@
-"""Workers that come over HTTP, as noether-grid's do: they enrol, tell each few seconds that they live, and
-are asked at their own `/execute`. `gridq.gateway.http_workers.hosting` makes seats of them.
+"""Workers over HTTP, such as noether-grid's: they enrol, send heartbeats, and run stages at their
+`/execute`.
 
-What a worker says of its budget and its load is what it offers, never a ledger: the grid keeps that itself.
+`gridq.gateway.http_workers.hosting` turns them into seats. What a worker reports of its budget and load
+describes its offer; the grid keeps the accounts itself.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ MAX_MISSED_HEARTBEATS = 3
 """Heartbeats after which a silent worker is forgotten."""
 
 MIN_LEASE_MS = 5_000
-"""For how long a worker is kept at least, however often it means to tell that it lives."""
+"""How long a worker is kept at least, however short its heartbeat interval."""
 
 MAX_WORKERS = 64
-"""Workers that may be enrolled at once. One gateway may come to serve them all, each with four threads and as
-many connections to the server, which has a bound of its own for these.
+"""The most enrolled workers. One gateway may have to host all of them, each with four threads and as many
+connections to the server, whose number is limited too.
 """
 
 EXAMPLE: dict[str, Any] = {
@@ -55,9 +56,7 @@ EXAMPLE: dict[str, Any] = {
 
 
 class OfferedModel(BaseModel):
-    """A model that a worker offers. A budget of 0 a month is none set: it is what its programs say where
-    nobody set one.
-    """
+    """A model that a worker offers. A monthly budget of 0 means no budget, as noether's workers report it."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -71,7 +70,7 @@ class OfferedModel(BaseModel):
 
 
 class WorkerAdvertisement(BaseModel):
-    """What a worker says of itself when it comes."""
+    """What a worker offers, sent when it enrols."""
 
     model_config = ConfigDict(extra="ignore", strict=True, json_schema_extra={"examples": [EXAMPLE]})
 
@@ -79,7 +78,7 @@ class WorkerAdvertisement(BaseModel):
     url: str = Field(
         pattern=r"^https?://[^/@\s?#]+(/[^@\s?#]*)?$",
         max_length=500,
-        description="its own address, as the gateway reaches it; graphs are posted to /execute there",
+        description="The worker's URL as the gateway reaches it. Graphs are posted to `/execute` there.",
     )
     capabilities: list[OfferedModel] = Field(default_factory=list, max_length=100)
     noether_version: str = Field("", max_length=64)
@@ -87,7 +86,7 @@ class WorkerAdvertisement(BaseModel):
 
 
 class Heartbeat(BaseModel):
-    """That a worker lives; with capabilities also what it offers from now on."""
+    """A sign of life. With `capabilities` it also replaces what the worker offers."""
 
     model_config = ConfigDict(
         extra="ignore",
@@ -95,108 +94,112 @@ class Heartbeat(BaseModel):
         json_schema_extra={"examples": [{"worker_id": "alice-macbook", "in_flight_jobs": 1}]},
     )
 
-    worker_id: str | None = Field(None, max_length=128, description="the path's id counts")
+    worker_id: str | None = Field(None, max_length=128, description="Ignored; the ID in the path is used.")
     capabilities: list[OfferedModel] = Field(default_factory=list, max_length=100)
     in_flight_jobs: int = Field(0, ge=0, le=1_000_000)
 
 
 class EnrolmentResult(BaseModel):
-    """A worker that was taken."""
+    """A worker that was enrolled."""
 
-    worker_id: str
-    seat: str = Field(description="what the grid calls it")
+    worker_id: str = Field(description="The worker's ID.")
+    seat: str = Field(description="The name of its seat in the grid.")
 
 
 @dataclass(frozen=True, slots=True)
 class EnrolledWorker:
-    """One enrolled worker, with the text by which a change of what it offers is seen."""
+    """An enrolled worker, and the JSON text by which changes of its offer are detected."""
 
-    about: WorkerAdvertisement
+    advertisement: WorkerAdvertisement
     text: str
 
     @property
     def seat(self) -> str:
-        """The grid's name of it."""
-        return seat_of(self.about.worker_id)
+        """The name of its seat."""
+        return seat_of(self.advertisement.worker_id)
 
     @property
     def queues(self) -> list[str]:
-        """The capabilities that it serves: its models by their own names, no family and no `any`, for it
-        knows the graphs' stages and not the requests of the model APIs.
+        """The queues that it serves: its models by their own names. Not a family or `any`, because it runs
+        stages of graphs, not requests of the model APIs.
         """
         return list(
-            dict.fromkeys(queue_names.make_queue_name("llm", offered.model) for offered in self.about.capabilities)
+            dict.fromkeys(
+                queue_names.make_queue_name("llm", model.model) for model in self.advertisement.capabilities
+            )
         )
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """What it may spend in a month, where a budget is set."""
-        cents = sum(offered.budget_monthly_cents for offered in self.about.capabilities)
+        """Its monthly spending limit, if a budget is set."""
+        cents = sum(model.budget_monthly_cents for model in self.advertisement.capabilities)
         return (Limit(resource="money", window="month", amount=cents * 10_000),) if cents else ()
 
     @property
     def per_minute(self) -> int | None:
-        """Requests in any minute: the least that any of its models allows."""
-        rates = [offered.rate_limit_rpm for offered in self.about.capabilities]
+        """The requests that it accepts in any minute: the lowest limit of its models."""
+        rates = [model.rate_limit_rpm for model in self.advertisement.capabilities]
         return min((rate for rate in rates if rate is not None), default=None)
 
 
 def seat_of(worker_id: str) -> str:
-    """The seat of a worker over HTTP."""
+    """Return the seat name of a worker over HTTP."""
     return f"{HTTP_MACHINE}.{worker_id}"
 
 
-def enrol(client: Redis, keys: Keys, about: WorkerAdvertisement) -> None:
-    """Keep what a worker says, for BEATS of its heartbeats; the same again replaces it. WorkersFull."""
+def enrol(client: Redis, keys: Keys, advertisement: WorkerAdvertisement) -> None:
+    """Store what a worker offers for MAX_MISSED_HEARTBEATS heartbeats, in place of an earlier offer. Raises
+    WorkersFull.
+    """
 
     def once(pipe: Pipeline) -> None:
         others: Any = pipe.zrangebyscore(keys("workers"), f"({now}", "+inf")
-        if len(set(others) - {about.worker_id.encode()}) >= MAX_WORKERS:
+        if len(set(others) - {advertisement.worker_id.encode()}) >= MAX_WORKERS:
             raise WorkersFull(
-                "As many workers are enrolled as a grid takes",
+                f"The grid already has {MAX_WORKERS} workers over HTTP",
                 {
                     "path": "worker_id",
                     "limit": MAX_WORKERS,
-                    "bottleneck": f"the {MAX_WORKERS} workers that a grid takes over HTTP",
-                    "fix": "let one go, or run a gridq worker beside the models",
+                    "bottleneck": f"the limit of {MAX_WORKERS} workers over HTTP",
+                    "fix": "remove one with DELETE /workers/{id}, or run a gridq worker beside the models",
                 },
             )
         pipe.multi()
-        _store(pipe, keys, about, now)
+        _store(pipe, keys, advertisement, now)
 
     now = now_ms(client)
     client.transaction(once, keys("workers"))
 
 
-def _store(pipe: Pipeline, keys: Keys, about: WorkerAdvertisement, now: int) -> None:
-    life = max(about.heartbeat_interval_secs * MAX_MISSED_HEARTBEATS * 1000, MIN_LEASE_MS)
-    pipe.set(keys("worker", about.worker_id), about.model_dump_json(), px=life)
-    pipe.zadd(keys("workers"), {about.worker_id: now + life})
+def _store(pipe: Pipeline, keys: Keys, advertisement: WorkerAdvertisement, now: int) -> None:
+    life = max(advertisement.heartbeat_interval_secs * MAX_MISSED_HEARTBEATS * 1000, MIN_LEASE_MS)
+    pipe.set(keys("worker", advertisement.worker_id), advertisement.model_dump_json(), px=life)
+    pipe.zadd(keys("workers"), {advertisement.worker_id: now + life})
     pipe.pexpire(keys("workers"), life, gt=True)
     pipe.pexpire(keys("workers"), life, nx=True)
 
 
 def record_heartbeat(client: Redis, keys: Keys, worker_id: str, heartbeat: Heartbeat) -> bool:
-    """Keep a worker for longer; False where it is not known (any more)."""
+    """Extend a worker's lease. Returns False if the worker is not enrolled."""
 
     def once(pipe: Pipeline) -> None:
         text: Any = pipe.get(keys("worker", worker_id))
         pipe.multi()
         if text is None:
             return
-        about = WorkerAdvertisement.model_validate_json(text)
+        advertisement = WorkerAdvertisement.model_validate_json(text)
         if heartbeat.capabilities:
-            about = about.model_copy(update={"capabilities": heartbeat.capabilities})
-        _store(pipe, keys, about, now)
+            advertisement = advertisement.model_copy(update={"capabilities": heartbeat.capabilities})
+        _store(pipe, keys, advertisement, now)
 
     now = now_ms(client)
-    # Again where it enrolled anew in between: an old word must not take the place of a new one.
+    # Retried if the worker enrolled again meanwhile, so that an old offer does not replace a new one.
     done: Any = client.transaction(once, keys("worker", worker_id))
     return bool(done)
 
 
 def remove(client: Redis, keys: Keys, worker_id: str) -> bool:
-    """Forget a worker; False where it was not known."""
+    """Remove a worker. Returns False if it was not enrolled."""
     both = client.pipeline(transaction=True)
     both.delete(keys("worker", worker_id))
     both.zrem(keys("workers"), worker_id)
@@ -204,7 +207,7 @@ def remove(client: Redis, keys: Keys, worker_id: str) -> bool:
 
 
 def read_workers(client: Redis, keys: Keys) -> dict[str, EnrolledWorker]:
-    """Every enrolled worker, by its id. What is over is taken out of the list."""
+    """Return every enrolled worker by ID, and drop expired ones from the list."""
     client.zremrangebyscore(keys("workers"), "-inf", now_ms(client))
     ids: Any = client.zrange(keys("workers"), 0, -1)
     names = [name.decode() for name in ids]
@@ -215,19 +218,19 @@ def read_workers(client: Redis, keys: Keys) -> dict[str, EnrolledWorker]:
             continue
         try:
             found[name] = EnrolledWorker(WorkerAdvertisement.model_validate_json(text), text.decode())
-        except ValidationError:  # of a gateway of another version
-            log.warning("the worker %s was enrolled by another version", name)
+        except ValidationError:  # stored by another version of gridq
+            log.warning("ignoring the worker %s: it was enrolled by another version of gridq", name)
     return found
 
 
-def describe_capability(about: WorkerAdvertisement) -> dict[str, Any]:
-    """What the seat of a worker advertises."""
-    host = about.url.partition("://")[2].partition("/")[0]
-    offered = [json.loads(each.model_dump_json()) for each in about.capabilities]
+def describe_capability(advertisement: WorkerAdvertisement) -> dict[str, Any]:
+    """Return the capability that the seat of a worker advertises."""
+    host = advertisement.url.partition("://")[2].partition("/")[0]
+    model = [json.loads(each.model_dump_json()) for each in advertisement.capabilities]
     return {
         "host": host,
-        "models": [{"name": each.model} for each in about.capabilities],
-        "url": about.url,
-        "worker_id": about.worker_id,
-        "offered": offered,
+        "models": [{"name": each.model} for each in advertisement.capabilities],
+        "url": advertisement.url,
+        "worker_id": advertisement.worker_id,
+        "offered": model,
     }

@@ -1,7 +1,9 @@
-"""The seats of workers that come over HTTP: some gateway serves each, like any seat, and asks the worker.
+"""Host the seats of workers over HTTP: a gateway serves each like any other seat and posts its stages to
+the worker.
 
-Every gateway looks each second at who is enrolled and takes over what no other one serves: the server lets
-one alone have a seat, and its lease is over three seconds after its gateway died.
+Every gateway compares once a second who is enrolled with what it hosts, and takes over workers that no
+gateway serves. The server grants a seat to one gateway only. If that one dies, its lease ends within three
+seconds.
 """
 
 from __future__ import annotations
@@ -45,20 +47,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-"""Seconds between two looks at who is enrolled, and between two looks of an idle slot that heard no wake-up."""
+"""Seconds between two comparisons, and between two polls of an idle slot without a wake-up."""
 
 CONCURRENCY = 4
-"""Stages that one worker is given at once: its protocol has no word for it."""
+"""Stages that a worker gets at once, because its protocol does not say how many it can run."""
 
 CONNECT_TIMEOUT_SECONDS = 5.0
-"""Seconds within which a worker must take the connection."""
+"""The time within which a worker must accept the connection."""
 
 MAX_REASON_CHARS = 500
-"""Characters that are kept of what a worker says went wrong."""
+"""The most characters that are kept of a worker's error message."""
 
 
 class WorkerHost:
-    """The workers that this gateway serves, between `start` and `stop`."""
+    """The workers that this gateway hosts, between `start` and `stop`."""
 
     def __init__(self, config: Settings) -> None:
         self.config = config
@@ -69,28 +71,30 @@ class WorkerHost:
         self._retiring: dict[str, threading.Thread] = {}
         self._stopping = threading.Event()
         self._reconcile_now = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="hosting", daemon=True)
+        self._thread = threading.Thread(target=self._reconcile_forever, name="hosting", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to host workers."""
         self._thread.start()
 
     def reconcile_soon(self) -> None:
-        """Look at once: somebody came or went."""
+        """Compare at once, because a worker enrolled or left."""
         self._reconcile_now.set()
 
     def begin_stop(self) -> None:
-        """Begin to stop, as `stop` does. Returns at once."""
+        """Begin what `stop` does, and return at once."""
         self._stopping.set()
         self._reconcile_now.set()
 
     def stop(self) -> None:
-        """Serve nobody any more: what runs may finish within GRIDQ_DRAIN, another gateway takes over."""
+        """Stop hosting. Running stages may finish within GRIDQ_DRAIN; another gateway takes the workers
+        over.
+        """
         self.begin_stop()
         self._thread.join()
         self.client.close()
 
-    def _loop(self) -> None:
+    def _reconcile_forever(self) -> None:
         away = False
         while not self._stopping.is_set():
             try:
@@ -98,7 +102,7 @@ class WorkerHost:
                 away = False
             except (RedisError, GridError) as exc:
                 if not away:
-                    log.warning("who is enrolled cannot be read: %s", exc)
+                    log.warning("cannot read the enrolled workers: %s", exc)
                 away = True
             self._reconcile_now.wait(POLL_SECONDS)
             self._reconcile_now.clear()
@@ -109,22 +113,22 @@ class WorkerHost:
             thread.join()
 
     def _reconcile(self) -> None:
-        worker = enrolment.read_workers(self.client, self.scripts.keys)
+        workers = enrolment.read_workers(self.client, self.scripts.keys)
         for name, seat in list(self._seats.items()):
-            now = worker.get(name)
+            now = workers.get(name)
             if now is None or now.text != seat.worker.text or seat.lost:
                 del self._seats[name]
                 self._retiring[name] = seat.retire()
         for name, thread in list(self._retiring.items()):
             if not thread.is_alive():
                 del self._retiring[name]
-        for name, now in worker.items():
-            # One that offers something else goes on when what it runs has ended: else that would be lost.
+        for name, now in workers.items():
+            # A worker that changed its offer is hosted again once its running stages have ended.
             if name not in self._seats and name not in self._retiring and now.queues:
                 seat = HostedSeat(self, now)
                 try:
                     seat.start()
-                except SeatInUse:  # another gateway serves it
+                except SeatInUse:  # another gateway hosts it
                     continue
                 self._seats[name] = seat
         for seat in self._seats.values():
@@ -132,48 +136,48 @@ class WorkerHost:
 
 
 class HostedSeat:
-    """One worker's seat, served by this gateway."""
+    """The seat of one worker, served by this gateway."""
 
-    def __init__(self, hosting: WorkerHost, worker: EnrolledWorker) -> None:
+    def __init__(self, worker_host: WorkerHost, worker: EnrolledWorker) -> None:
         self.worker = worker
-        self.scripts, self.config, self.client = hosting.scripts, hosting.config, hosting.client
+        self.scripts, self.config, self.client = worker_host.scripts, worker_host.config, worker_host.client
         self.session = Session(
-            hosting.scripts,
-            hosting.config,
+            worker_host.scripts,
+            worker_host.config,
             seat=worker.seat,
-            host=hosting.host,
+            host=worker_host.host,
             concurrency=CONCURRENCY,
             queues=worker.queues,
             runner=self.run,
-            worker=f"{worker.about.worker_id}@{registry.HTTP_MACHINE}",
+            worker=f"{worker.advertisement.worker_id}@{registry.HTTP_MACHINE}",
             terms=SeatTerms(limits=worker.limits, per_minute=worker.per_minute),
         )
         self._since = time.time()
         self._advertised = 0.0
         self._stopping = threading.Event()
-        self._concurrency = [
-            threading.Thread(target=self._slot, name=worker.seat, daemon=True) for _ in range(CONCURRENCY)
+        self._slots = [
+            threading.Thread(target=self._run_slot, name=worker.seat, daemon=True) for _ in range(CONCURRENCY)
         ]
 
     @property
     def lost(self) -> bool:
-        """Whether another gateway has taken the seat over."""
+        """True if another gateway has taken the seat over."""
         return self.session.draining
 
     def start(self) -> None:
-        """Go live. SeatInUse: another gateway serves the seat."""
-        self.session.register()  # first: who may not serve it says nothing of it
+        """Go live. Raises SeatInUse if another gateway serves the seat."""
+        self.session.register()  # first: only the owner of the seat may advertise it
         self.advertise()
         self.session.start()
-        for slot in self._concurrency:
+        for slot in self._slots:
             slot.start()
 
     def advertise(self) -> None:
-        """Say what the seat is, once a heartbeat."""
+        """Advertise the seat, at most once a heartbeat."""
         if time.monotonic() - self._advertised < self.config.heartbeat:
             return
-        about = self.worker.about
-        reply = Advertisement(
+        about = self.worker.advertisement
+        advertisement = Advertisement(
             seat=self.worker.seat,
             machine=registry.HTTP_MACHINE,
             worker=self.session.worker,
@@ -185,59 +189,63 @@ class HostedSeat:
             version=about.noether_version,
             started_at=self._since,
         )
-        registry.advertise(self.client, self.scripts.keys, reply, self.config.heartbeat)
+        registry.advertise(self.client, self.scripts.keys, advertisement, self.config.heartbeat)
         self._advertised = time.monotonic()
 
     def retire(self) -> threading.Thread:
-        """Stop, on a thread of its own: what runs keeps nobody else waiting."""
+        """Stop on a thread of its own, so that running stages do not delay other seats."""
         self._stopping.set()
         thread = threading.Thread(target=self.stop, name=f"retire {self.worker.seat}", daemon=True)
         thread.start()
         return thread
 
     def stop(self) -> None:
-        """Take nothing more, let what runs finish within GRIDQ_DRAIN, and leave."""
+        """Take no more stages, let running ones finish within GRIDQ_DRAIN, and leave."""
         self._stopping.set()
-        lost = self.lost  # then the advertisement is another gateway's
+        lost = self.lost  # the advertisement then belongs to another gateway
         self.session.stop()
         try:
             if not lost:
                 registry.withdraw(self.client, self.scripts.keys, self.worker.seat)
-        except RedisError as exc:  # it lapses
-            log.warning("the advertisement of %s could not be taken back: %s", self.worker.seat, exc)
+        except RedisError as exc:  # it expires by itself
+            log.warning("cannot withdraw the advertisement of %s: %s", self.worker.seat, exc)
 
-    def _slot(self) -> None:
-        """Work, and wait for a wake-up on the seat's own queue; what is rung elsewhere is found by looking."""
+    def _run_slot(self) -> None:
+        """Run stages, then wait for a wake-up on the seat's own queue. Wake-ups on other queues are made up
+        for by polling.
+        """
         wake_ups = self.scripts.keys.queue(queue_names.make_seat_queue(self.worker.seat))
         while not self._stopping.is_set():
             try:
                 self.session.work()
                 self.client.blpop([wake_ups], timeout=POLL_SECONDS)
-            except RedisError:  # the renewal says so
+            except RedisError:  # the lease renewal logs it
                 self._stopping.wait(POLL_SECONDS)
-            except (
-                Exception
-            ) as exc:  # a seat that is advertised keeps its slots; what it says may hold a prompt
-                told = exc if isinstance(exc, GridError) else type(exc).__name__
-                log.warning("a slot of %s could not go on: %s", self.worker.seat, told)
+            except Exception as exc:  # an advertised seat keeps its slots
+                # Only the type of an unexpected error: its message may contain a prompt.
+                shown = exc if isinstance(exc, GridError) else type(exc).__name__
+                log.warning("a slot of %s failed: %s", self.worker.seat, shown)
                 self._stopping.wait(POLL_SECONDS)
 
     def run(self, stage: StageCall, value: Json, context: StageContext) -> Json:
-        """Have the worker run one stage: a graph of that stage alone is posted to its `/execute`.
+        """Run one stage at the worker: post a graph of this stage alone to its `/execute`.
 
-        StageError: the stage's own fault, as the worker says. SeatUnavailable, SeatRateLimited: the worker's.
+        Raises StageError if the worker reports that the stage failed, SeatUnavailable and SeatRateLimited
+        if the worker cannot run it.
         """
         if stage.implementation.startswith(("builtin:", "python:")):
             return stages.run_builtin(stage, value, context)
         if stage.implementation == "llm:api_request":
             raise SeatUnavailable(
-                f"The worker {self.worker.about.worker_id} runs stages of graphs, no request of a model API",
-                {"reason": "it came by POST /workers"},
+                f"The worker {self.worker.advertisement.worker_id} cannot run requests of a model API",
+                {"reason": "workers over HTTP, enrolled by POST /workers, run only stages of graphs"},
             )
         graph = {"description": stage.name, "version": "0.1.0", "root": {"op": "Stage", "id": stage.id}}
         request_body = {"job_id": context.job, "graph": graph, "input": _with_one_model(value, stage.queue)}
         try:
-            reply = run_coroutine(self._post(json.dumps(request_body, separators=(",", ":")).encode()), context)
+            reply = run_coroutine(
+                self._post(json.dumps(request_body, separators=(",", ":")).encode()), context
+            )
         except StageError as exc:
             exc.details.setdefault("path", stage.path)
             exc.details.setdefault("stage", stage.name)
@@ -251,63 +259,68 @@ class HostedSeat:
                 f"The stage {stage.name} failed: {reason}",
                 {"path": stage.path, "stage": stage.name, "reason": reason},
             )
-        raise self._unavailable(reason or f"it answered with the status {reply.get('status')!r:.40}")
+        raise self._unavailable(reason or f"unknown status {reply.get('status')!r:.40} in its response")
 
     async def _post(self, body: bytes) -> dict[str, Json]:
-        """What the worker answers to an ExecuteRequest."""
+        """Return the worker's response to an ExecuteRequest."""
         import httpx
 
-        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS)  # the stage's own time is looked at elsewhere
+        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS)  # the stage's own timeout applies
         headers = {"content-type": "application/json", "accept": "application/json"}
-        url = self.worker.about.url.rstrip("/") + "/execute"
+        url = self.worker.advertisement.url.rstrip("/") + "/execute"
         try:
             async with (
                 httpx.AsyncClient(timeout=timeout, trust_env=False, follow_redirects=False) as client,
-                client.stream("POST", url, content=body, headers=headers) as answer,
+                client.stream("POST", url, content=body, headers=headers) as response,
             ):
-                text = await self._read(answer)
+                text = await self._read(response)
         except (httpx.HTTPError, OSError) as exc:
             raise self._unavailable(f"{type(exc).__name__}: {exc}"[:MAX_REASON_CHARS]) from None
-        if answer.status_code == 429:
-            wait = parse_retry_after(answer.headers.get("retry-after", ""))
+        if response.status_code == 429:
+            wait = parse_retry_after(response.headers.get("retry-after", ""))
             raise SeatRateLimited(
-                f"The worker {self.worker.about.worker_id} is asked too often",
+                f"The worker {self.worker.advertisement.worker_id} has reached its rate limit",
                 {} if wait is None else {"retry_after": wait},
             )
-        if answer.status_code in (400, 413, 422):
+        if response.status_code in (400, 413, 422):
             reason = text[:MAX_REASON_CHARS].decode("utf-8", "replace")
-            raise StageError("The worker refused the stage", {"reason": reason, "status": answer.status_code})
-        if answer.status_code != 200:
-            raise self._unavailable(f"HTTP {answer.status_code}")
+            raise StageError(
+                "The worker refused the stage", {"reason": reason, "status": response.status_code}
+            )
+        if response.status_code != 200:
+            raise self._unavailable(f"HTTP {response.status_code}")
         try:
             reply = json.loads(text)
         except (ValueError, RecursionError):
             reply = None
         if not isinstance(reply, dict) or "status" not in reply:
-            raise self._unavailable("its answer is none of a worker")
+            raise self._unavailable("its response is not that of a worker")
         return reply
 
-    async def _read(self, answer: httpx.Response) -> bytes:
+    async def _read(self, response: httpx.Response) -> bytes:
         parts, size = [], 0
-        async for part in answer.aiter_bytes():
+        async for part in response.aiter_bytes():
             parts.append(part)
             size += len(part)
             if size > self.config.max_value:
                 raise OutputTooLarge(
-                    "The worker's answer is too large", {"expected": f"at most {self.config.max_value} bytes"}
+                    "The worker's response is too large",
+                    {"expected": f"at most {self.config.max_value} bytes"},
                 )
             await asyncio.sleep(0)
         return b"".join(parts)
 
     def _unavailable(self, reason: str) -> SeatUnavailable:
         return SeatUnavailable(
-            f"The worker {self.worker.about.worker_id} cannot be asked",
-            {"reason": reason, "endpoint": self.worker.about.url},
+            f"The worker {self.worker.advertisement.worker_id} cannot be reached",
+            {"reason": reason, "endpoint": self.worker.advertisement.url},
         )
 
 
 def _with_one_model(value: Json, queue: str) -> Json:
-    """A stage's input, where it names several models with the one from whose queue the stage was taken."""
+    """Return a stage's input with one model: of several names, that of the queue from which the stage was
+    taken.
+    """
     models = value.get("model") if isinstance(value, dict) else None
     if not isinstance(models, list):
         return value
@@ -322,5 +335,5 @@ def _with_one_model(value: Json, queue: str) -> Json:
 
 
 def _parse_cents(cents: Any) -> int:
-    """The cents that a worker says it spent; 0 where it says nothing that counts."""
+    """Return the cents that a worker reports to have spent, 0 if it reports nothing valid."""
     return cents if isinstance(cents, int) and not isinstance(cents, bool) and 0 <= cents <= 10**11 else 0

@@ -1,0 +1,8 @@
+"""Count and collect what `GET /metrics` shows.
+
+In: the state of the grid, ended jobs, this gateway's requests.
+Out: metrics in the Prometheus format.
+Imported by: gateway.app, gateway.routes, docs.
+"""
+
+__all__ = ["catalogue", "collector", "request_metrics"]

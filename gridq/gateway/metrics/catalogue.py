@@ -1,18 +1,18 @@
-"""Every metric by name: what it is, and what it covers. docs/http.md shows the same table."""
+"""The catalogue of metrics: the type, the help text, the scope and the labels of each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-GRID_SINCE_START = "Of the whole grid, as this gateway has counted it since its start; of several gateways take one."
-GATEWAY_SINCE_START = "Of this gateway alone, since its start."
-GRID_NOW = "Of the whole grid, now."
-GATEWAY_NOW = "Of this gateway alone, now."
+GRID_SINCE_START = "Whole grid, counted by this gateway since its start; scrape one gateway only."
+GATEWAY_SINCE_START = "This gateway, since its start."
+GRID_NOW = "Whole grid, now."
+GATEWAY_NOW = "This gateway, now."
 
 
 class Metric(NamedTuple):
-    """One metric: what it says, what it covers, its labels. A counter's samples end in `_total`."""
+    """A metric: its help text, what it covers, its labels. The samples of a counter end in `_total`."""
 
     kind: Literal["counter", "gauge", "histogram"]
     text: str
@@ -21,172 +21,114 @@ class Metric(NamedTuple):
 
     @property
     def help(self) -> str:
-        """Its HELP line."""
+        """The HELP line."""
         return f"{self.text} {self.covers}"
 
 
 METRICS: Mapping[str, Metric] = {
-    "gridq_jobs": Metric(
-        "gauge",
-        "Jobs that are queued or running.",
-        GRID_NOW,
-        ("state",),
-    ),
+    "gridq_jobs": Metric("gauge", "Jobs that are queued or running.", GRID_NOW, ("state",)),
     "gridq_jobs_submitted": Metric(
         "counter",
-        "Jobs that were taken.",
+        "Jobs that the grid accepted.",
         GRID_SINCE_START,
     ),
-    "gridq_jobs_ended": Metric(
-        "counter",
-        "Jobs that ended, by their final state.",
-        GRID_SINCE_START,
-        ("state",),
-    ),
-    "gridq_queue_depth": Metric(
-        "gauge",
-        "Stages that stand ready.",
-        GRID_NOW,
-        (
-            "queue",
-            "priority",
-        ),
-    ),
+    "gridq_jobs_ended": Metric("counter", "Jobs that ended, by final state.", GRID_SINCE_START, ("state",)),
+    "gridq_queue_depth": Metric("gauge", "Ready stages in the queue.", GRID_NOW, ("queue", "priority")),
     "gridq_queue_oldest_seconds": Metric(
         "gauge",
-        "For how long the oldest of them waits.",
+        "How long the oldest ready stage of the queue has waited.",
         GRID_NOW,
-        (
-            "queue",
-            "priority",
-        ),
+        ("queue", "priority"),
     ),
     "gridq_queue_running": Metric(
         "gauge",
-        "Stages claimed from it that run.",
+        "Running stages that were taken from the queue.",
         GRID_NOW,
         ("queue",),
     ),
     "gridq_queue_concurrency": Metric(
         "gauge",
-        "Slots that take from it.",
+        "Slots of the live seats that serve the queue.",
         GRID_NOW,
         ("queue",),
     ),
     "gridq_seat_up": Metric(
         "gauge",
-        "1: the seat is live and takes work; 0: it is live and does not.",
+        "1 if the live seat takes work, 0 if it does not.",
         GRID_NOW,
-        (
-            "seat",
-            "kind",
-            "state",
-        ),
+        ("seat", "kind", "state"),
     ),
-    "gridq_seat_concurrency": Metric(
-        "gauge",
-        "Stages it can run at once.",
-        GRID_NOW,
-        ("seat",),
-    ),
-    "gridq_seat_busy": Metric(
-        "gauge",
-        "Slots that hold a stage.",
-        GRID_NOW,
-        ("seat",),
-    ),
+    "gridq_seat_concurrency": Metric("gauge", "Stages that the seat can run at once.", GRID_NOW, ("seat",)),
+    "gridq_seat_busy": Metric("gauge", "Stages that the seat is running.", GRID_NOW, ("seat",)),
     "gridq_seat_reliability": Metric(
         "gauge",
-        "The part of its attempts that comes to something, the latest counting most.",
+        "Share of the seat's attempts that succeed, from 0 to 1; recent attempts weigh more.",
         GRID_NOW,
         ("seat",),
     ),
     "gridq_seat_budget_dollars": Metric(
         "gauge",
-        "Of the budgets of money that bind it, its own or shared, that with least left; none: no budget.",
+        "The seat's tightest money budget, its own or shared; absent without a budget.",
         GRID_NOW,
         ("seat",),
     ),
     "gridq_seat_budget_left_dollars": Metric(
         "gauge",
-        "What is left of that.",
+        "What is left of the seat's tightest money budget.",
         GRID_NOW,
         ("seat",),
     ),
     "gridq_account_limit": Metric(
         "gauge",
-        "Each limit that gridq quota shows, in dollars or as it is counted; none where there is none.",
+        "Limit of the account, in dollars, tokens, requests or jobs; absent without a limit.",
         GRID_NOW,
-        (
-            "kind",
-            "name",
-            "what",
-        ),
+        ("kind", "name", "what"),
     ),
     "gridq_account_used": Metric(
         "gauge",
-        "What is used of it; of agents the 500 nearest to a limit, the rest are (others).",
+        "Amount used in the current window. Agents beyond the 500 nearest to a limit are summed as (others).",
         GRID_NOW,
-        (
-            "kind",
-            "name",
-            "what",
-        ),
+        ("kind", "name", "what"),
     ),
-    "gridq_account_held": Metric(
+    "gridq_account_reserved": Metric(
         "gauge",
-        "What is promised to what runs.",
+        "Amount reserved for running work.",
         GRID_NOW,
-        (
-            "kind",
-            "name",
-            "what",
-        ),
+        ("kind", "name", "what"),
     ),
     "gridq_account_left": Metric(
         "gauge",
-        "The limit without both; below nothing where actual use went over.",
+        "Limit minus used and reserved; negative if actual use exceeded the limit.",
         GRID_NOW,
-        (
-            "kind",
-            "name",
-            "what",
-        ),
+        ("kind", "name", "what"),
     ),
-    "gridq_account_turn_timestamp_seconds": Metric(
+    "gridq_account_reset_timestamp_seconds": Metric(
         "gauge",
-        "When its window turns, in seconds since 1970; none where it has not begun.",
+        "Unix time at which the window resets; absent if it has not begun.",
         GRID_NOW,
-        (
-            "kind",
-            "name",
-            "what",
-        ),
+        ("kind", "name", "what"),
     ),
     "gridq_stages": Metric(
         "counter",
-        "Stages that were recorded, of jobs that ended.",
+        "Recorded stages of ended jobs, by final state.",
         GRID_SINCE_START,
-        (
-            "queue",
-            "state",
-        ),
+        ("queue", "state"),
     ),
     "gridq_stage_wait_seconds": Metric(
         "histogram",
-        "From ready to claimed, of the stages of jobs that ended.",
+        "Time from ready to claimed, for stages of ended jobs.",
         GRID_SINCE_START,
         ("queue",),
     ),
     "gridq_stage_run_seconds": Metric(
         "histogram",
-        "From claimed to recorded, of the same stages.",
+        "Time from claimed to recorded, for stages of ended jobs.",
         GRID_SINCE_START,
         ("queue",),
     ),
     "gridq_stage_retries": Metric(
         "counter",
-        "Attempts before the recorded one that failed, were lost or died.",
+        "Attempts before the recorded one that failed, were lost, or killed their process.",
         GRID_SINCE_START,
         ("queue",),
     ),
@@ -194,97 +136,74 @@ METRICS: Mapping[str, Metric] = {
         "counter",
         "Tokens that recorded stages used.",
         GRID_SINCE_START,
-        (
-            "queue",
-            "direction",
-        ),
+        ("queue", "direction"),
     ),
-    "gridq_losses": Metric(
+    "gridq_attempts_lost": Metric(
         "counter",
         "Attempts that were lost with their worker.",
-        "Of the whole grid, kept by its server.",
+        "Whole grid, counted by the Redis server.",
     ),
     "gridq_agent_spent_dollars": Metric(
         "counter",
-        "What the recorded stages of its jobs cost; most agents but the first 500 are (others).",
+        "Cost of the recorded stages of the agent's jobs. Agents after the first 500 are summed as (others).",
         GRID_SINCE_START,
         ("agent",),
     ),
     "gridq_seat_spent_dollars": Metric(
         "counter",
-        "What the recorded stages that it ran cost.",
+        "Cost of the recorded stages that the seat ran.",
         GRID_SINCE_START,
         ("seat",),
     ),
     "gridq_http_requests": Metric(
         "counter",
-        "Requests that were answered; 499: the client went away first.",
+        "HTTP requests, by status; 499 if the client disconnected first.",
         GATEWAY_SINCE_START,
-        (
-            "method",
-            "route",
-            "status",
-        ),
+        ("method", "route", "status"),
     ),
-    "gridq_http_request_seconds": Metric(
+    "gridq_http_request_duration_seconds": Metric(
         "histogram",
-        "How long they took; of a stream to its head.",
+        "Duration of HTTP requests; of a stream until its response head.",
         GATEWAY_SINCE_START,
         ("route",),
     ),
-    "gridq_http_open_requests": Metric(
+    "gridq_http_open_requests": Metric("gauge", "Open HTTP requests.", GATEWAY_NOW),
+    "gridq_http_open_streams": Metric("gauge", "Open HTTP streams.", GATEWAY_NOW),
+    "gridq_job_followers": Metric("gauge", "Requests that wait for a job or read its stream.", GATEWAY_NOW),
+    "gridq_metrics_lagging": Metric(
         "gauge",
-        "Requests that are open.",
+        "1 if more jobs ended than one scrape counts; later scrapes catch up.",
         GATEWAY_NOW,
     ),
-    "gridq_http_open_streams": Metric(
-        "gauge",
-        "Streams that are open.",
-        GATEWAY_NOW,
-    ),
-    "gridq_relay_followers": Metric(
-        "gauge",
-        "Readers that wait for the streams of jobs.",
-        GATEWAY_NOW,
-    ),
-    "gridq_metrics_behind": Metric(
-        "gauge",
-        "1: more jobs ended than were read for this answer; the next one has more of them.",
-        GATEWAY_NOW,
-    ),
-    "noether_grid_workers_total": Metric(
-        "gauge",
-        "noether-grid's name: live seats.",
-        GRID_NOW,
-    ),
+    "noether_grid_workers_total": Metric("gauge", "Live seats, under noether-grid's name.", GRID_NOW),
     "noether_grid_workers_healthy": Metric(
         "gauge",
-        "noether-grid's name: live seats that take work.",
+        "Live seats that take work, under noether-grid's name.",
         GRID_NOW,
     ),
     "noether_grid_jobs_submitted": Metric(
         "counter",
-        "noether-grid's name of gridq_jobs_submitted.",
+        "gridq_jobs_submitted, under noether-grid's name.",
         GRID_SINCE_START,
     ),
     "noether_grid_jobs_succeeded": Metric(
         "counter",
-        "noether-grid's name of gridq_jobs_ended of the state done.",
+        "gridq_jobs_ended with the state done, under noether-grid's name.",
         GRID_SINCE_START,
     ),
     "noether_grid_jobs_failed": Metric(
         "counter",
-        "noether-grid's name of gridq_jobs_ended of the states failed and cancelled.",
+        "gridq_jobs_ended with the states failed and cancelled, under noether-grid's name.",
         GRID_SINCE_START,
     ),
     "noether_grid_jobs_abandoned": Metric(
         "counter",
-        "noether-grid's name of gridq_jobs_ended of the state expired.",
+        "gridq_jobs_ended with the state expired, under noether-grid's name.",
         GRID_SINCE_START,
     ),
     "noether_grid_cents_spent": Metric(
         "counter",
-        "noether-grid's name: cents that recorded stages cost.",
+        "Cost of recorded stages in cents, under noether-grid's name.",
         GRID_SINCE_START,
     ),
 }

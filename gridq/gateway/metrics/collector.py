@@ -1,7 +1,7 @@
 """Collect the metrics of the grid and of this gateway for Prometheus.
 
-`gridq.gateway.metrics.catalogue` names and describes each. What is said of the grid is read from the server
-at most once a second, however often it is asked for; what is counted, each gateway counts for itself.
+Gauges of the grid are read from the server at most once a second, however often they are scraped. Counters
+are kept by each gateway itself. `gridq.gateway.metrics.catalogue` describes all metrics.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from gridq.gateway.metrics.catalogue import METRICS
 from gridq.gateway.metrics.histogram import Histogram
 from gridq.gateway.metrics.job_metrics import MAX_AGENTS, OTHER_AGENTS, JobMetrics
 from gridq.gateway.metrics.request_metrics import RequestMetrics
-from gridq.limits import accounts as ledger
+from gridq.limits import accounts
 from gridq.limits.accounts import Account
 from gridq.seats import registry
 from gridq.seats.registry import LiveSeat
-from gridq.views import queues as backlog
+from gridq.views import queues as queue_views
 from gridq.views.queues import QueueView
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
 CACHE_SECONDS = 1.0
-"""Seconds for which an answer is given again: reading the metrics cannot load the grid."""
+"""How long a response is cached, so that scrapes cannot load the grid."""
 
 OPENMETRICS = "application/openmetrics-text"
 
@@ -39,85 +39,93 @@ MICRO_PER_DOLLAR = 1_000_000
 
 @dataclass(slots=True)
 class GridReading:
-    """What one look at the server gave."""
+    """The state of the grid at one scrape."""
 
     seats: list[LiveSeat] = field(default_factory=list)
     queues: list[QueueView] = field(default_factory=list)
     accounts: tuple[Account, ...] = ()
     queued: int = 0
     running: int = 0
-    losses: int = 0
+    attempts_lost: int = 0
 
 
 class MetricsCollector:
-    """The metrics of one gateway: a collector, asked by a registry of its own."""
+    """Collects and formats the metrics of one gateway."""
 
     def __init__(self, grid: GridConnection, request_metrics: RequestMetrics) -> None:
         self.grid = grid
         self.request_metrics = request_metrics
         self.job_metrics = JobMetrics(int(grid.config.result_ttl * 1000))
         self._plain = Cached(partial(grid.call, self._text, ""), CACHE_SECONDS)
-        self._openmetrics = Cached(partial(grid.call, self._text, f"{OPENMETRICS}; version=1.0.0"), CACHE_SECONDS)
+        self._openmetrics = Cached(
+            partial(grid.call, self._text, f"{OPENMETRICS}; version=1.0.0"), CACHE_SECONDS
+        )
 
     async def text(self, accept: str) -> tuple[bytes, str]:
-        """(the metrics in the format that `accept` asks for, its content type), at most KEPT seconds old."""
+        """Return the metrics in the format that `accept` asks for, and the content type. They are cached
+        for CACHE_SECONDS.
+        """
         return await (self._openmetrics if OPENMETRICS in accept else self._plain).get()
 
     def _text(self, accept: str) -> tuple[bytes, str]:
         from prometheus_client import CollectorRegistry
         from prometheus_client.exposition import choose_encoder
 
-        looked = self._look()
-        own = CollectorRegistry(auto_describe=False)
-        own.register(_FamilyList(list(self._families(looked))))
+        reading = self._read_grid()
+        collector_registry = CollectorRegistry(auto_describe=False)
+        collector_registry.register(_FamilyList(list(self._families(reading))))
         encode, content_type = choose_encoder(accept)
-        return encode(own), content_type
+        return encode(collector_registry), content_type
 
-    def _look(self) -> GridReading:
+    def _read_grid(self) -> GridReading:
         client, keys = self.grid.client.redis, self.grid.keys
         self.job_metrics.update(client, keys)
-        look = client.pipeline(transaction=True)
-        look.zcard(keys("inbox"))
-        look.zcard(keys("deadlines"))
-        look.hget(keys("attempts_lost"), "count")
-        inbox, open_jobs, losses = look.execute()
+        pipeline = client.pipeline(transaction=True)
+        pipeline.zcard(keys("inbox"))
+        pipeline.zcard(keys("deadlines"))
+        pipeline.hget(keys("attempts_lost"), "count")
+        inbox, open_jobs, attempts_lost = pipeline.execute()
         return GridReading(
             registry.read_live_seats(client, keys),
-            backlog.queues(client, keys),
-            ledger.read(client, keys, self.grid.config.timezone).accounts,
+            queue_views.read_queues(client, keys),
+            accounts.read_accounts(client, keys, self.grid.config.timezone).accounts,
             inbox,
             max(open_jobs - inbox, 0),
-            int(losses or 0),
+            int(attempts_lost or 0),
         )
 
-    def _families(self, looked: GridReading) -> Iterator[Metric]:
+    def _families(self, reading: GridReading) -> Iterator[Metric]:
         job_metrics, request_metrics = self.job_metrics, self.request_metrics
-        yield _build_family("gridq_jobs", {("queued",): looked.queued, ("running",): looked.running})
+        yield _build_family("gridq_jobs", {("queued",): reading.queued, ("running",): reading.running})
         yield _build_family("gridq_jobs_submitted", {(): job_metrics.submitted})
-        ends = {state: job_metrics.ended.get(state, 0) for state in ("done", "failed", "cancelled", "expired")}
+        ends = {
+            state: job_metrics.ended.get(state, 0) for state in ("done", "failed", "cancelled", "expired")
+        }
         yield _build_family("gridq_jobs_ended", {(state,): count for state, count in ends.items()})
-        yield from _queue_families(looked.queues)
-        yield from _seat_families([seat for seat in looked.seats if seat.kind != registry.ROUTER_KIND])
-        yield from _account_families(looked.accounts)
+        yield from _queue_families(reading.queues)
+        yield from _seat_families([seat for seat in reading.seats if seat.kind != registry.ROUTER_KIND])
+        yield from _account_families(reading.accounts)
         yield _build_family("gridq_stages", job_metrics.stages)
         yield _build_histogram("gridq_stage_wait_seconds", job_metrics.waits)
         yield _build_histogram("gridq_stage_run_seconds", job_metrics.runs)
         yield _build_family("gridq_stage_retries", {(queue,): n for queue, n in job_metrics.retries.items()})
         yield _build_family("gridq_stage_tokens", job_metrics.tokens)
-        yield _build_family("gridq_losses", {(): looked.losses})
+        yield _build_family("gridq_attempts_lost", {(): reading.attempts_lost})
         for name, spent in (("agent", job_metrics.agents), ("seat", job_metrics.seats)):
             dollars = {(who,): micro / MICRO_PER_DOLLAR for who, micro in spent.items()}
             yield _build_family(f"gridq_{name}_spent_dollars", dollars)
-        requests = {(way, route, str(status)): n for (way, route, status), n in request_metrics.requests.items()}
+        requests = {
+            (way, route, str(status)): n for (way, route, status), n in request_metrics.requests.items()
+        }
         yield _build_family("gridq_http_requests", requests)
-        yield _build_histogram("gridq_http_request_seconds", request_metrics.seconds)
+        yield _build_histogram("gridq_http_request_duration_seconds", request_metrics.seconds)
         yield _build_family("gridq_http_open_requests", {(): request_metrics.open})
         yield _build_family("gridq_http_open_streams", {(): request_metrics.streams})
-        yield _build_family("gridq_relay_followers", {(): len(self.grid.relay)})
-        yield _build_family("gridq_metrics_behind", {(): int(job_metrics.lagging)})
-        workers = [seat for seat in looked.seats if seat.kind != registry.ROUTER_KIND]
+        yield _build_family("gridq_job_followers", {(): len(self.grid.relay)})
+        yield _build_family("gridq_metrics_lagging", {(): int(job_metrics.lagging)})
+        workers = [seat for seat in reading.seats if seat.kind != registry.ROUTER_KIND]
         healthy = sum(seat.state == "ready" and not seat.stale for seat in workers)
-        seed = {
+        noether = {
             "workers_total": len(workers),
             "workers_healthy": healthy,
             "jobs_submitted": job_metrics.submitted,
@@ -126,12 +134,12 @@ class MetricsCollector:
             "jobs_abandoned": ends["expired"],
             "cents_spent": job_metrics.micro_dollars / 10_000,
         }
-        for name, value in seed.items():
+        for name, value in noether.items():
             yield _build_family(f"noether_grid_{name}", {(): value})
 
 
 class _FamilyList:
-    """What a registry asks."""
+    """A collector of families that are computed already."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -143,9 +151,9 @@ class _FamilyList:
 def _build_family(name: str, samples: Mapping[Any, float]) -> Metric:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    about = METRICS[name]
-    made: Any = CounterMetricFamily if about.kind == "counter" else GaugeMetricFamily
-    family: Metric = made(name, about.help, labels=about.labels)
+    metric = METRICS[name]
+    family_class: Any = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family: Metric = family_class(name, metric.help, labels=metric.labels)
     add: Any = family
     for values, value in sorted(samples.items()):
         add.add_metric(values, value)
@@ -155,10 +163,10 @@ def _build_family(name: str, samples: Mapping[Any, float]) -> Metric:
 def _build_histogram(name: str, found: Mapping[str, Histogram]) -> Metric:
     from prometheus_client.core import HistogramMetricFamily
 
-    about = METRICS[name]
-    family = HistogramMetricFamily(name, about.help, labels=about.labels)
-    for of, distribution in sorted(found.items()):
-        family.add_metric([of], distribution.cumulative_buckets(), distribution.sum)
+    metric = METRICS[name]
+    family = HistogramMetricFamily(name, metric.help, labels=metric.labels)
+    for label, histogram in sorted(found.items()):
+        family.add_metric([label], histogram.cumulative_buckets(), histogram.sum)
     return family
 
 
@@ -186,15 +194,17 @@ def _seat_families(seats: list[LiveSeat]) -> Iterator[Metric]:
 
 
 def _account_families(accounts: Iterable[Account]) -> Iterator[Metric]:
-    """What `gridq quota` shows, money in dollars and all else as it is counted."""
-    names = ("limit", "used", "held", "left", "turn_timestamp_seconds")
+    """Return the metrics of the accounts that `gridq quota` shows: money in dollars, all else as it is
+    counted.
+    """
+    names = ("limit", "used", "reserved", "left", "reset_timestamp_seconds")
     found: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in names}
     for account in group_agents(accounts):
-        unit = MICRO_PER_DOLLAR if account.money else 1
-        until = None if account.until is None else account.until / 1000
+        unit = MICRO_PER_DOLLAR if account.is_money else 1
+        until = None if account.resets_at is None else account.resets_at / 1000
         amounts = (account.limit, account.spent, account.reserved, account.remaining)
-        told = (*(None if amount is None else amount / unit for amount in amounts), until)
-        for name, value in zip(names, told, strict=True):
+        values = (*(None if amount is None else amount / unit for amount in amounts), until)
+        for name, value in zip(names, values, strict=True):
             if value is not None:
                 found[name][account.kind, account.name, account.what] = value
     for name, samples in found.items():
@@ -202,28 +212,30 @@ def _account_families(accounts: Iterable[Account]) -> Iterator[Metric]:
 
 
 def group_agents(accounts: Iterable[Account]) -> list[Account]:
-    """All accounts, but of agents only those of AGENTS of them: where a grid takes jobs of everybody, anybody
-    can be a new one. Those nearest to a limit are kept, then those that used most; what the others have used
-    and hold is one account, without a limit, of OTHERS.
+    """Return all accounts, with those of most agents summed up if there are more than MAX_AGENTS of them.
+
+    On a public grid anybody can be a new agent, so the number of labels must be bounded. The agents nearest
+    to a limit are kept, then those that used most. The others become one account without a limit, of
+    OTHER_AGENTS.
     """
-    kept, agents = [], defaultdict(list)
+    grouped, agents = [], defaultdict(list)
     for account in accounts:
         if account.kind == "agent":
             agents[account.name].append(account)
         else:
-            kept.append(account)
-    first = heapq.nlargest(MAX_AGENTS, agents, key=lambda name: max(map(_usage_of, agents[name])))
+            grouped.append(account)
+    shown = heapq.nlargest(MAX_AGENTS, agents, key=lambda name: max(map(_usage_of, agents[name])))
     others = defaultdict(list)
-    for name in agents.keys() - set(first):
+    for name in agents.keys() - set(shown):
         for account in agents[name]:
             others[account.what].append(account)
     for some in others.values():
-        spent, held = sum(each.spent for each in some), sum(each.reserved for each in some)
-        kept.append(replace(some[0], name=OTHER_AGENTS, limit=None, spent=spent, reserved=held))
-    return [*kept, *(account for name in first for account in agents[name])]
+        spent, reserved = sum(each.spent for each in some), sum(each.reserved for each in some)
+        grouped.append(replace(some[0], name=OTHER_AGENTS, limit=None, spent=spent, reserved=reserved))
+    return [*grouped, *(account for name in shown for account in agents[name])]
 
 
 def _usage_of(account: Account) -> tuple[float, int]:
-    """How much of its limit is used or held, and how much that is."""
+    """Return the share of the limit that is used or reserved, and the amount itself."""
     used = account.spent + account.reserved
     return (0.0 if account.limit is None else used / max(account.limit, 1)), used

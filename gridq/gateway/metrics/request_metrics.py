@@ -1,4 +1,4 @@
-"""What this gateway has been asked: requests by route and status, how long they took, what is open."""
+"""Metrics of this gateway's HTTP requests: their number, their duration, and how many are open."""
 
 from __future__ import annotations
 
@@ -9,72 +9,80 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gridq.gateway.metrics.histogram import Distribution
+from gridq.gateway.metrics.histogram import Histogram
 
-NOWHERE = "(none)"
-"""The route of a request that met none: paths that people make up are not told apart."""
+NO_ROUTE = "(none)"
+"""The route label of a request that matches no route. Unknown paths are not told apart, to bound the
+labels.
+"""
 
-METHODS = frozenset(("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"))
+KNOWN_METHODS = frozenset(("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"))
 
-STREAM = b"text/event-stream"
+EVENT_STREAM = b"text/event-stream"
 
 
-class Tally:
-    """The counts of one gateway."""
+class RequestMetrics:
+    """The request metrics of one gateway."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
-        self.seconds: defaultdict[str, Distribution] = defaultdict(Distribution)
+        self.seconds: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.open = 0
         self.streams = 0
 
 
-class Counting:
-    """The middleware that counts. The time of a stream is that to its head."""
+class RequestMetricsMiddleware:
+    """The middleware that counts requests. A stream's duration ends with its response head."""
 
-    def __init__(self, app: ASGIApp, tally: Tally) -> None:
+    def __init__(self, app: ASGIApp, request_metrics: RequestMetrics) -> None:
         self.app = app
-        self.tally = tally
+        self.request_metrics = request_metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        tally, began = self.tally, time.monotonic()
+        request_metrics, began = self.request_metrics, time.monotonic()
         status, head, streams = 499, 0.0, False
 
         async def count(message: Message) -> None:
             nonlocal status, head, streams
             if message["type"] == "http.response.start":
                 status, head = message["status"], time.monotonic()
-                if any(value.startswith(STREAM) for name, value in message["headers"] if name == TYPE):
+                if any(
+                    value.startswith(EVENT_STREAM)
+                    for name, value in message["headers"]
+                    if name == CONTENT_TYPE
+                ):
                     streams = True
-                    tally.streams += 1
+                    request_metrics.streams += 1
             await send(message)
 
-        tally.open += 1
+        request_metrics.open += 1
         try:
             await self.app(scope, receive, count)
         finally:
-            tally.open -= 1
-            tally.streams -= streams
+            request_metrics.open -= 1
+            request_metrics.streams -= streams
             route = route_of(scope)
-            method = scope["method"] if scope["method"] in METHODS else NOWHERE
-            tally.requests[method, route, status] += 1
-            if route != NOWHERE and head:
-                tally.seconds[route].add((head if streams else time.monotonic()) - began)
+            method = scope["method"] if scope["method"] in KNOWN_METHODS else NO_ROUTE
+            request_metrics.requests[method, route, status] += 1
+            if route != NO_ROUTE and head:
+                request_metrics.seconds[route].observe((head if streams else time.monotonic()) - began)
 
 
-TYPE = b"content-type"
+CONTENT_TYPE = b"content-type"
 
 
 def install(app: FastAPI) -> None:
-    """Count what `app` is asked, in `app.state.tally`: the last middleware to be added, so the outermost."""
-    app.state.tally = Tally()
-    app.add_middleware(Counting, tally=app.state.tally)
+    """Count the requests of `app` in `app.state.request_metrics`. Call it last, so that the middleware is
+    the outermost.
+    """
+    app.state.request_metrics = RequestMetrics()
+    app.add_middleware(RequestMetricsMiddleware, request_metrics=app.state.request_metrics)
 
 
 def route_of(scope: Scope) -> str:
-    """The route that a request met, as it is written: `/jobs/{id}`."""
+    """Return the route that a request matched, as it is declared: `/jobs/{id}`."""
     route: Any = scope.get("route")
-    return str(getattr(route, "path", NOWHERE))
+    return str(getattr(route, "path", NO_ROUTE))

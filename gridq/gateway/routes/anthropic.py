@@ -1,4 +1,4 @@
-"""Anthropic's API: messages, and the count of their tokens. Clients set their base URL to
+"""Routes of the Anthropic API: messages and their token count. Clients set their base URL to
 `http://host:port`.
 """
 
@@ -8,9 +8,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from gridq.gateway.auth.caller import identify
-from gridq.gateway.grid.connection import Door
-from gridq.gateway.http.request_body import models_of, parse_body, read_body
-from gridq.gateway.routes.model_api import ANTHROPIC, begin
+from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.http.request_body import parse_body, read_body, read_models
+from gridq.gateway.routes.model_api import ANTHROPIC, forward
 from gridq.protocol.token_count import count_tokens
 
 router = APIRouter(tags=["anthropic"])
@@ -18,18 +18,18 @@ router = APIRouter(tags=["anthropic"])
 
 @router.post("/v1/messages", response_class=Response)
 async def messages(request: Request) -> Response:
-    """Continue a conversation, whole or as a stream of events."""
-    return await begin(request, ANTHROPIC, "messages")
+    """Create a message, whole or as a stream of events."""
+    return await forward(request, ANTHROPIC, "messages")
 
 
 @router.post("/v1/messages/count_tokens", response_class=Response)
 async def count(request: Request) -> Response:
-    """An estimate of the tokens of a request's messages, system prompt and tools; nothing is asked of a
-    model.
+    """Return an estimate of the tokens of a request's messages, system prompt and tools. No model is
+    called.
     """
-    door: Door = request.app.state.door
+    grid: GridConnection = request.app.state.grid
     await identify(request, "submit")
     raw = await read_body(request.receive)
-    body = parse_body(raw, door.options.max_json_depth)
-    models_of(body)
+    body = parse_body(raw, grid.options.max_json_depth)
+    read_models(body)
     return JSONResponse({"input_tokens": count_tokens(body)})

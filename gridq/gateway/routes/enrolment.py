@@ -1,4 +1,4 @@
-"""Routes for workers that are reached over HTTP: enrol, send a heartbeat, leave."""
+"""Routes for workers over HTTP: enrol, send heartbeats, leave."""
 
 from __future__ import annotations
 
@@ -8,78 +8,79 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
 from gridq.errors import SeatNotFound
-from gridq.gateway.auth.caller import worker_secret
-from gridq.gateway.grid.connection import Door
-from gridq.gateway.http.schemas import faults
+from gridq.gateway.auth.caller import require_worker_secret
+from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.http.schemas import error_responses
 from gridq.gateway.http_workers.enrolment import (
-    Enrolled,
+    EnrolmentResult,
     Heartbeat,
     WorkerAdvertisement,
-    beat,
     enrol,
-    leave,
+    record_heartbeat,
+    remove,
     seat_of,
 )
 
 router = APIRouter(tags=["workers"])
 
-WorkerId = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="the worker's id")]
-Secret = [Depends(worker_secret)]
+WorkerId = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="The worker's ID.")]
+Secret = [Depends(require_worker_secret)]
 
 
 @router.post(
     "/workers",
     status_code=201,
-    summary="Enrol a worker that is asked over HTTP",
-    response_model=Enrolled,
-    responses=faults(400, 401, 403, 413, 429, 503),
+    summary="Enrol a worker over HTTP",
+    response_model=EnrolmentResult,
+    responses=error_responses(400, 401, 403, 413, 429, 503),
     dependencies=Secret,
 )
-async def enrolled(request: Request, about: WorkerAdvertisement) -> Enrolled:
-    """From now on it is a seat that serves the models which it names, and stages that need them are posted to
-    its `/execute`. A worker that starts anew enrols again. With the header X-Grid-Secret.
+async def enrolled(request: Request, body: WorkerAdvertisement) -> EnrolmentResult:
+    """Enrol a worker, or replace what it advertised before. The grid gets a seat that serves its models,
+    and posts stages for them to its `/execute`. Enrol again after a restart. Send the worker secret in
+    `X-Grid-Secret`.
     """
-    door: Door = request.app.state.door
-    await door.call(enrol, door.client.redis, door.keys, about)
-    request.app.state.hosting.look_soon()
-    return Enrolled(worker_id=about.worker_id, seat=seat_of(about.worker_id))
+    grid: GridConnection = request.app.state.grid
+    await grid.call(enrol, grid.client.redis, grid.keys, body)
+    request.app.state.worker_host.reconcile_soon()
+    return EnrolmentResult(worker_id=body.worker_id, seat=seat_of(body.worker_id))
 
 
 @router.post(
     "/workers/{id}/heartbeat",
     status_code=204,
-    summary="An enrolled worker lives",
+    summary="Send a heartbeat",
     response_class=Response,
-    responses=faults(400, 401, 403, 404, 413, 429, 503),
+    responses=error_responses(400, 401, 403, 404, 413, 429, 503),
     dependencies=Secret,
 )
-async def heartbeat(request: Request, id: WorkerId, about: Heartbeat) -> Response:
-    """It is kept for three more heartbeats. 404: it is not known any more, and enrols again."""
-    door: Door = request.app.state.door
-    if not await door.call(beat, door.client.redis, door.keys, id, about):
-        raise _unknown(id)
-    if about.capabilities:
-        request.app.state.hosting.look_soon()
+async def heartbeat(request: Request, id: WorkerId, body: Heartbeat) -> Response:
+    """Keep a worker enrolled for three more heartbeat intervals. After a 404 the worker must enrol again."""
+    grid: GridConnection = request.app.state.grid
+    if not await grid.call(record_heartbeat, grid.client.redis, grid.keys, id, body):
+        raise _not_enrolled(id)
+    if body.capabilities:
+        request.app.state.worker_host.reconcile_soon()
     return Response(status_code=204)
 
 
 @router.delete(
     "/workers/{id}",
     status_code=204,
-    summary="An enrolled worker goes",
+    summary="Remove a worker",
     response_class=Response,
-    responses=faults(400, 401, 403, 404, 429, 503),
+    responses=error_responses(400, 401, 403, 404, 429, 503),
     dependencies=Secret,
 )
 async def left(request: Request, id: WorkerId) -> Response:
-    """It is asked nothing more; what it runs may finish within GRIDQ_DRAIN."""
-    door: Door = request.app.state.door
-    if not await door.call(leave, door.client.redis, door.keys, id):
-        raise _unknown(id)
-    request.app.state.hosting.look_soon()
+    """Remove a worker. It gets no more stages; running ones may finish within GRIDQ_DRAIN seconds."""
+    grid: GridConnection = request.app.state.grid
+    if not await grid.call(remove, grid.client.redis, grid.keys, id):
+        raise _not_enrolled(id)
+    request.app.state.worker_host.reconcile_soon()
     return Response(status_code=204)
 
 
-def _unknown(worker_id: str) -> SeatNotFound:
-    details = {"path": worker_id, "fix": "enrol it by POST /workers"}
+def _not_enrolled(worker_id: str) -> SeatNotFound:
+    details = {"path": worker_id, "fix": "enrol it with POST /workers"}
     return SeatNotFound(f"No worker {worker_id!r} is enrolled", details)

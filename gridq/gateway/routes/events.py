@@ -129,7 +129,9 @@ async def _is_complete(grid: GridConnection, job: str, after_entry: str) -> bool
 class _EventStream:
     """The events that one client reads."""
 
-    def __init__(self, grid: GridConnection, cached_view: Cached[JobView], job: str, after_entry: str, request_id: str) -> None:
+    def __init__(
+        self, grid: GridConnection, cached_view: Cached[JobView], job: str, after_entry: str, request_id: str
+    ) -> None:
         self.grid = grid
         self.cached_view = cached_view
         self.job = job

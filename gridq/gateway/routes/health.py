@@ -1,4 +1,4 @@
-"""Whether the gateway lives, and whether it can take work: for whoever restarts it, or sends it work."""
+"""Routes for liveness and readiness checks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from gridq.submission.refusal_details import explain_refusal
 router = APIRouter(tags=["health"])
 
 SERVER_TIMEOUT_SECONDS = 2.0
-"""Seconds within which the server must answer."""
+"""The time within which the Redis server must answer."""
 
 RETRY_SECONDS = 2.0
-"""Seconds after which to look again."""
+"""The time after which a client should check again."""
 
 NO_STORE = {"cache-control": "no-store"}
 
@@ -34,26 +34,32 @@ STARTED = time.monotonic()
 
 
 @cache
-def program_version() -> str:
-    """This gridq's version."""
+def package_version() -> str:
+    """Return the installed version of gridq."""
     return version("gridq")
 
 
-@router.get("/health", summary="The process lives", response_model=Health)
+@router.get("/health", summary="Check liveness", response_model=Health)
 async def health() -> Any:
-    """Always 200, at once, and without a look at the server."""
-    return {"ok": True, "status": "ok", "version": program_version(), "uptime": round(time.monotonic() - STARTED, 3)}
+    """Return 200 at once, without asking the Redis server. It shows that the process is alive."""
+    return {
+        "ok": True,
+        "status": "ok",
+        "version": package_version(),
+        "uptime": round(time.monotonic() - STARTED, 3),
+    }
 
 
 @router.get(
     "/ready",
-    summary="The gateway can take work",
+    summary="Check readiness",
     response_model=Readiness,
-    responses={503: {"model": NotReady, "description": "it cannot; the reason says why"}},
+    responses={503: {"model": NotReady, "description": "The gateway cannot take work; `reason` says why."}},
 )
-async def has_entries(request: Request) -> Response:
-    """200 where the server answers, its data are of this version, it has memory left, a router is live and
-    the gateway does not stop; else 503 with the reason and what every refusal says.
+async def ready(request: Request) -> Response:
+    """Return 200 if the gateway can take work: the Redis server answers, has memory left and holds data of
+    this version, a router is live, and the gateway is not shutting down. Otherwise return 503 with the
+    reason.
     """
     grid: GridConnection = request.app.state.grid
     routers: int | None = None
@@ -64,9 +70,9 @@ async def has_entries(request: Request) -> Response:
         try:
             async with asyncio.timeout(SERVER_TIMEOUT_SECONDS):
                 routers, error = await _check_grid(grid)
-        except (TimeoutError, RedisError, OSError):  # its own words would tell the server's address
-            fix = "start it, or see to the network"
-            error = BrokerUnreachable("The server does not answer", {"fix": fix})
+        except (TimeoutError, RedisError, OSError):  # their messages would reveal the server's address
+            fix = "start the Redis server, or check the network between it and the gateway"
+            error = BrokerUnreachable("The Redis server does not answer", {"fix": fix})
     if error is None:
         body = Readiness(ready=True, reason="", fix="", routers=routers)
         return JSONResponse(body.model_dump(), headers=NO_STORE)
@@ -78,20 +84,23 @@ async def has_entries(request: Request) -> Response:
 
 
 async def _check_grid(grid: GridConnection) -> tuple[int, GridError | None]:
-    """(live routers, why the grid cannot take work)."""
+    """Return the number of live routers, and the error if the grid cannot take work."""
     keys = grid.keys
-    look = grid.redis.pipeline(transaction=False)
-    look.get(keys("schema"))
-    look.scard(keys("serving", queue_names.PURE))
-    look.exists(keys("memory_full"))
-    data, routers, full = await look.execute()
+    pipeline = grid.redis.pipeline(transaction=False)
+    pipeline.get(keys("schema"))
+    pipeline.scard(keys("serving", queue_names.PURE))
+    pipeline.exists(keys("memory_full"))
+    data, routers, full = await pipeline.execute()
     if data is not None and int(data) != schema.SCHEMA:
-        about = {"bottleneck": "the version of this gateway", "fix": "run the grid's version of gridq"}
-        return routers, SchemaMismatch("The grid's data are of another version", about)
+        details = {
+            "bottleneck": "the version of this gateway",
+            "fix": "install the same version of gridq on every machine",
+        }
+        return routers, SchemaMismatch("The grid's data belongs to another version of gridq", details)
     if full:
-        fix = "wait for jobs to end, or raise maxmemory"
-        return routers, GridFull("The server's memory is nearly used up", {"fix": fix})
+        fix = "wait for jobs to end, or raise maxmemory of the Redis server"
+        return routers, GridFull("The Redis server is almost out of memory", {"fix": fix})
     if not routers:
-        fix = "start one with celery -A gridq.app worker -Q gridq:router"
+        fix = "start a router: celery -A gridq.app worker -Q gridq:router"
         return 0, NoLiveSeat("No router is live", {"queue": queue_names.PURE, "fix": fix})
     return routers, None

@@ -1,4 +1,4 @@
-"""What `POST /jobs` takes: a graph, its input and the options of the job."""
+"""The body of `POST /jobs`: a graph, its input and the job's options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLE_GRAPH: dict[str, Any] = {
 
 
 class JobSpec(JobOptions):
-    """A graph to run: what `POST /jobs` takes. Every option of a job stands beside graph and input.
+    """A graph to run. The options of the job stand beside graph and input.
 
     `deadline_secs` and `queue_timeout_secs` are noether-grid's names of `deadline` and `queue_timeout`.
     """
@@ -33,48 +33,54 @@ class JobSpec(JobOptions):
         json_schema_extra={
             "examples": [
                 {"graph": EXAMPLE_GRAPH, "input": {"name": "Ann"}},
-                {"graph": EXAMPLE_GRAPH, "input": {"name": "Ann"}, "queue_timeout_secs": 30, "budget_cents": 5},
+                {
+                    "graph": EXAMPLE_GRAPH,
+                    "input": {"name": "Ann"},
+                    "queue_timeout_secs": 30,
+                    "budget_cents": 5,
+                },
             ]
         },
     )
 
-    graph: dict[str, Any] | str = Field(description="a graph as JSON object, or as text")
-    input: Json = Field(None, description="any JSON value")
+    graph: dict[str, Any] | str = Field(description="The graph, as a JSON object or as JSON text.")
+    input: Json = Field(None, description="The graph's input, any JSON value.")
     job: str | None = Field(
         None,
         pattern=r"^\.*[A-Za-z0-9_-][A-Za-z0-9_.-]*$",
         max_length=128,
-        description="the job's id, where the submitter makes it: the same again is no second job. Of dots "
-        "alone none can be asked for by a URL",
+        description="An ID for the job, if you choose it yourself. Submitting the same ID again returns the "
+        "existing job. It needs at least one character other than a dot, because it is part of URLs.",
     )
     deadline_secs: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="the same as `deadline`, seconds"
+        None, description="noether-grid's name of `deadline`, in seconds."
     )
     queue_timeout_secs: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="the same as `queue_timeout`, seconds"
+        None, description="noether-grid's name of `queue_timeout`, in seconds."
     )
-    key: None = Field(None, exclude=True, description="never in a body: keys come in a header")
+    key: None = Field(None, exclude=True, description="Not allowed in a body: API keys are sent in a header.")
 
     @model_validator(mode="before")
     @classmethod
-    def _lists(cls, given: Any) -> Any:
-        """JSON has lists where an option is a tuple."""
+    def _convert_lists(cls, given: Any) -> Any:
+        """Convert JSON lists to the tuples that options are."""
         if not isinstance(given, dict):
             return given
         names = JobOptions.model_fields.keys() & given.keys()
         return given | {name: tuple(given[name]) for name in names if isinstance(given[name], list)}
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> JobSpec:
+    def _check_aliases(self) -> JobSpec:
         for name in NOETHER_NAMES.values():
             ours, theirs = getattr(self, name), getattr(self, f"{name}_secs")
             if ours is not None and theirs is not None and ours != theirs:
-                raise ValueError(f"{name} and {name}_secs are two names of one thing and differ")
+                raise ValueError(f"{name} and {name}_secs name the same option and differ")
         return self
 
     def options(self, base: JobOptions) -> JobOptions:
-        """The job's options: those of `base`, with what the body says in their place. The end of its stream
-        is kept in any case, so that it can be waited for.
+        """Return the job's options: those of `base`, overridden by the body.
+
+        The end of its stream is kept in any case, so that clients can wait for it.
         """
         said = {name: getattr(self, name) for name in self.model_fields_set & JobOptions.model_fields.keys()}
         for theirs, ours in NOETHER_NAMES.items():
@@ -85,16 +91,16 @@ class JobSpec(JobOptions):
 
 
 def read_spec(raw: bytes, *, depth: int) -> JobSpec:
-    """The body of a submission. RequestError names the field at fault."""
+    """Parse the body of a submission. RequestError names the field that is invalid."""
     body = parse_body(raw, depth)
     unknown = body.keys() - JobSpec.model_fields.keys()
     if unknown:
         name = min(unknown)[:80]
         known = ", ".join(field for field in JobSpec.model_fields if field != "key")
-        raise RequestError(f"There is no field {name!r}", {"path": name, "expected": f"one of {known}"})
+        raise RequestError(f"Unknown field: {name!r}", {"path": name, "expected": f"one of {known}"})
     try:
         return JobSpec.model_validate(body)
     except ValidationError as exc:
         path, reason = first_fault(exc)
         details = {"path": path[:200], "reason": reason[:500]}
-        raise RequestError(f"The field {path.partition('.')[0]!r} is not usable", details) from None
+        raise RequestError(f"Invalid field: {path.partition('.')[0]!r}", details) from None

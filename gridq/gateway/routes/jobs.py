@@ -81,7 +81,10 @@ async def submit(
     request: Request,
     caller: Annotated[Caller, Depends(require_scope("submit"))],
     idempotency_key: Annotated[
-        str | None, Header(description="Repeating the same key and body returns the same job.", pattern=r"^[ -~]{1,255}$")
+        str | None,
+        Header(
+            description="Repeating the same key and body returns the same job.", pattern=r"^[ -~]{1,255}$"
+        ),
     ] = None,
 ) -> Response:
     """Submit a graph with its input. A refused job is not queued.
@@ -228,7 +231,9 @@ def _encode_spec(spec: JobSpec, config: Settings) -> tuple[bytes, bytes]:
 
 
 def _max_json_depth(grid: GridConnection) -> int:
-    return max(grid.options.max_json_depth, JSON_LEVELS_PER_NODE * grid.config.max_depth + JSON_LEVELS_PER_NODE)
+    return max(
+        grid.options.max_json_depth, JSON_LEVELS_PER_NODE * grid.config.max_depth + JSON_LEVELS_PER_NODE
+    )
 
 
 def _json_response(body: bytes, status: int = 200, *, location: str = "", job: str = "") -> Response:

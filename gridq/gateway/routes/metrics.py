@@ -1,4 +1,4 @@
-"""`GET /metrics`: the grid and this gateway as Prometheus reads them."""
+"""`GET /metrics`: the metrics of the grid and of this gateway, for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from gridq.config.urls import is_loopback
-from gridq.gateway.auth.caller import FORWARDED, check_local, identify
-from gridq.gateway.grid.connection import Door
-from gridq.gateway.http.schemas import faults
-from gridq.gateway.metrics.collector import Metrics
+from gridq.gateway.auth.caller import FORWARDING_HEADERS, check_local, identify
+from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.http.schemas import error_responses
+from gridq.gateway.metrics.collector import MetricsCollector
 
 router = APIRouter(tags=["health"])
 
 
-async def observer(request: Request) -> None:
-    """Who may read the metrics: whoever is at this machine, else who has a key for reading."""
-    door: Door = request.app.state.door
+async def require_reader(request: Request) -> None:
+    """Allow requests from this machine, and callers with a key of the scope `read`."""
+    grid: GridConnection = request.app.state.grid
     peer = request.client.host if request.client else ""
-    if is_loopback(peer) and not any(name in request.headers for name in FORWARDED):
-        check_local(request, door)
+    if is_loopback(peer) and not any(name in request.headers for name in FORWARDING_HEADERS):
+        check_local(request, grid)
         return
     await identify(request, "read")
 
@@ -29,13 +29,15 @@ async def observer(request: Request) -> None:
     summary="Metrics for Prometheus",
     response_class=Response,
     responses={
-        200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "the metrics"},
-        **faults(401, 403, 429, 503),
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The metrics."},
+        **error_responses(401, 403, 429, 503),
     },
-    dependencies=[Depends(observer)],
+    dependencies=[Depends(require_reader)],
 )
 async def metrics(request: Request) -> Response:
-    """The grid and this gateway, at most a second old. From this machine without a key."""
-    found: Metrics = request.app.state.metrics
+    """Return the metrics of the grid and of this gateway, at most a second old. Requests from this machine
+    need no key.
+    """
+    found: MetricsCollector = request.app.state.metrics
     text, content_type = await found.text(request.headers.get("accept", ""))
     return Response(text, media_type=content_type)

@@ -1,7 +1,7 @@
-"""A request of a model API on its way through the grid: submitted as it came, answered as its client expects.
+"""Forward a request of a model API through the grid: submit its body as it came, answer as its client
+expects.
 
-The body's bytes are passed on; what comes back is passed back. A client that goes away takes its job with it,
-unless it asked to detach.
+If the client disconnects, the job is cancelled, unless the request asked to detach.
 """
 
 from __future__ import annotations
@@ -41,51 +41,60 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class ModelApi:
-    """How one model API words a stream and its errors."""
+    """The formats of one model API: the frames of a stream, and errors."""
 
     name: str
-    frame: Callable[[str, bytes], bytes]
-    end: Callable[[str], bytes]
+    piece_frame: Callable[[str, bytes], bytes]
+    end_frame: Callable[[str], bytes]
     error_frame: Callable[[dict[str, Json]], bytes]
-    error: Callable[[GridError, str], dict[str, Json]]
+    error_body: Callable[[GridError, str], dict[str, Json]]
 
 
-OPENAI = ModelApi("openai", sse.openai_frame, sse.openai_end_frame, sse.openai_error_frame, errors.openai_error)
+OPENAI = ModelApi(
+    "openai", sse.openai_frame, sse.openai_end_frame, sse.openai_error_frame, errors.openai_error
+)
 ANTHROPIC = ModelApi(
-    "anthropic", sse.anthropic_frame, sse.anthropic_end_frame, sse.anthropic_error_frame, errors.anthropic_error
+    "anthropic",
+    sse.anthropic_frame,
+    sse.anthropic_end_frame,
+    sse.anthropic_error_frame,
+    errors.anthropic_error,
 )
 
 
 async def forward(request: Request, api: ModelApi, path: str) -> ModelApiResponse:
-    """Check a request to `path` of a API format; the response to send, which submits it.
+    """Check a request to `path` of a model API. Returns the response, which submits the job when it is
+    sent.
 
-    The id of a job that streams ends with its path: what has another one is not resumed here, for its pieces
-    are none of this path's. The errors of `caller.identify`, `asked`, `read_body` and `parse_body`;
-    MissingField, InvalidField; JobNotFound.
+    The ID of a streaming job ends with its path. A job of another path is not resumed, because its pieces
+    have another format.
+
+    Raises the errors of `identify`, `read_request_options`, `read_body` and `parse_body`, MissingField,
+    InvalidField and JobNotFound.
     """
     grid: GridConnection = request.app.state.grid
     caller = await identify(request, "submit")
     headers = request.scope["headers"]
     raw = await read_body(request.receive)
     body = parse_body(raw, grid.options.max_json_depth)
-    stream = read_stream(body) and path != "embeddings"  # these come whole alone
-    about = read_request_options(headers, caller.agent, stream=stream)
-    model = read_models(body, about.models)
-    detach = about.detach
+    stream = read_stream(body) and path != "embeddings"  # embeddings are never streamed
+    job_options = read_request_options(headers, caller.agent, stream=stream)
+    model = read_models(body, job_options.models)
+    detach = job_options.detach
     mark = "." + path.replace("/", "-")
-    if about.resume is not None:
+    if job_options.resume is not None:
         await identify(request, "read", "read-all")
-        job = about.resume[0]
+        job = job_options.resume[0]
         agent = await grid.read_agent(job)
         if not caller.may_see(agent):
             raise build_not_found_error(job)
         if not job.endswith(mark):
             raise RequestError(
-                f"The job {job} is no stream of {request.url.path}",
+                f"The job {job} is not a stream of {request.url.path}",
                 {
                     "path": "last-event-id",
-                    "expected": f"the id of an event that a stream of {request.url.path} has sent",
-                    "fix": f"follow it at /jobs/{job}/events, or send the request without Last-Event-ID",
+                    "expected": f"the ID of an event from a stream of {request.url.path}",
+                    "fix": f"follow the job at /jobs/{job}/events, or send the request without Last-Event-ID",
                 },
             )
         detach = detach or not caller.may_cancel(agent)
@@ -101,17 +110,28 @@ async def forward(request: Request, api: ModelApi, path: str) -> ModelApiRespons
     )
     job = make_job_id() + (mark if stream else "")
     return ModelApiResponse(
-        grid, api, caller, about, job=job, graph=graph, value=value, stream=stream, detached=detach
+        grid, api, caller, job_options, job=job, graph=graph, value=value, stream=stream, detached=detach
     )
 
 
 class ModelApiResponse(Response):
-    """The response to a request of a model API: it submits the job, waits and answers."""
+    """The response to a request of a model API: it submits the job, waits for it and sends the answer."""
 
     background = None
 
-    def __init__(self, grid: GridConnection, api: ModelApi, caller: Caller, options: RequestOptions, *, job: str,
-                 graph: bytes, value: bytes, stream: bool, detached: bool) -> None:  # fmt: skip
+    def __init__(
+        self,
+        grid: GridConnection,
+        api: ModelApi,
+        caller: Caller,
+        options: RequestOptions,
+        *,
+        job: str,
+        graph: bytes,
+        value: bytes,
+        stream: bool,
+        detached: bool,
+    ) -> None:
         self.grid = grid
         self.api = api
         self.caller = caller
@@ -123,7 +143,7 @@ class ModelApiResponse(Response):
         self.job = ""
         self.detached = detached
         self.head_sent = False
-        """Whether the head is out, by which the client knows its job."""
+        """True once the response head is sent, which tells the client the job's ID."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -133,7 +153,7 @@ class ModelApiResponse(Response):
             except asyncio.CancelledError:
                 if client.disconnected:
                     client.uncancel()
-                # A stream that this gateway cuts off as it stops is read on at another one.
+                # If the gateway shuts down, a client that knows its job can resume it at another gateway.
                 known = self.head_sent or self.options.resume is not None
                 if not self.detached and self.job and (client.disconnected or not known):
                     await self._cancel_job()
@@ -151,7 +171,7 @@ class ModelApiResponse(Response):
                 await self._send_whole(request, send)
 
     async def _follow_job(self) -> Follower:
-        """The follower of the job, which is submitted where it is not asked for again."""
+        """Return a follower of the job. Submits the job, unless the request resumes one."""
         relay = self.grid.relay
         if self.options.resume is not None:
             self.job, after = self.options.resume
@@ -162,7 +182,7 @@ class ModelApiResponse(Response):
             self.job = await self.grid.submit(
                 self.graph,
                 self.value,
-                self.options.about,
+                self.options.job_options,
                 key=self.caller.key,
                 job=job,
                 follower=follower,
@@ -171,7 +191,9 @@ class ModelApiResponse(Response):
         except BaseException:
             follower.close()
             raise
-        self.graph = self.value = b""  # the grid has them: of many that wait each may be long
+        self.graph = self.value = (
+            b""  # stored in the grid by now; freed, because many requests may wait with large bodies
+        )
         if self.job == job:
             return follower
         follower.close()
@@ -188,15 +210,17 @@ class ModelApiResponse(Response):
         await send({"type": "http.response.body", "body": body})
 
     async def _read_ended(self) -> EndedJob:
-        """How the job ended, waited for where the server is away just now."""
+        """Return how the job ended. Retries while the server is away."""
         ended: EndedJob = await OutageRetry(None).call_async(self.grid.read_ended, self.job)
         return ended
 
     async def _stream_pieces(self, follower: Follower, request: Request, send: Send) -> None:
-        """Send each piece as it comes; nothing before the first: an error before it has its status."""
-        patience = self.grid.options.keep_alive
+        """Send each piece as it arrives. Nothing is sent before the first, so that an earlier error has its
+        own status.
+        """
+        keep_alive_seconds = self.grid.options.keep_alive
         while True:
-            entry = await follower.next(patience)
+            entry = await follower.next(keep_alive_seconds)
             if entry is None:
                 await self._send(sse.KEEP_ALIVE, request, send)
                 continue
@@ -213,18 +237,18 @@ class ModelApiResponse(Response):
             try:
                 ended = await self._read_ended()
                 if entry.end is not JobState.DONE:
-                    raise ended.end.error() or GridError("The job did not end well")
+                    raise ended.end.error() or GridError("The job failed")
                 headers = b"".join(b": %b: %b\n" % header for header in _usage_headers(ended.rows))
-            except JobNotFound:  # its result has expired, yet all of its stream is here
+            except JobNotFound:  # its result has expired, but its stream is complete
                 if entry.end is not JobState.DONE:
                     raise
-            last = self.api.end(f"{self.job}/{entry.id or follower.position.decode()}")
+            last = self.api.end_frame(f"{self.job}/{entry.id or follower.position.decode()}")
             await self._send(headers + last, request, send, more=False)
             return
 
     def _format_piece(self, entry: Entry) -> bytes:
         assert entry.piece is not None
-        return self.api.frame(f"{self.job}/{entry.id}", entry.piece)
+        return self.api.piece_frame(f"{self.job}/{entry.id}", entry.piece)
 
     async def _send(self, data: bytes, request: Request, send: Send, *, more: bool = True) -> None:
         if not self.head_sent:
@@ -240,7 +264,7 @@ class ModelApiResponse(Response):
         ]
 
     async def _send_error(self, request: Request, error: GridError, receive: Receive, send: Send) -> None:
-        """Tell the client: by the status, or where the stream has begun by its last event."""
+        """Report the error: by the status, or if the stream has begun by its last event."""
         if self.job:
             error.details.setdefault("job", self.job)
         if not self.head_sent:
@@ -248,8 +272,8 @@ class ModelApiResponse(Response):
             await errors.error_response(request, error, headers)(request.scope, receive, send)
             return
         errors.log_error(request, error)
-        record: dict[str, Any] = self.api.error(error, errors.request_id_of(request))
-        await send({"type": "http.response.body", "body": self.api.error_frame(record)})
+        body: dict[str, Any] = self.api.error_body(error, errors.request_id_of(request))
+        await send({"type": "http.response.body", "body": self.api.error_frame(body)})
 
     async def _cancel_job(self) -> None:
         try:
@@ -261,8 +285,8 @@ class ModelApiResponse(Response):
 
 
 def _usage_headers(rows: list[HistoryRow]) -> Headers:
-    """What is told of how a job went, known when it has ended: of a whole answer in its head, of a stream in
-    a comment before its end.
+    """Return headers about the job's execution. They are known once it has ended, so a whole response has
+    them in its head, and a stream in a comment before its end.
     """
     if not rows:
         return []

@@ -1,7 +1,7 @@
-"""OpenAI's API: chat and text completions, embeddings and the list of models.
+"""Routes of the OpenAI API: chat and text completions, embeddings and models.
 
-Clients set their base URL to `http://host:port/v1`. What the grid does not know passes through to the model's
-endpoint, and back.
+Clients set their base URL to `http://host:port/v1`. Fields that gridq does not know pass through to the
+model's endpoint, and back.
 """
 
 from __future__ import annotations
@@ -11,53 +11,53 @@ from starlette.responses import JSONResponse, Response
 
 from gridq.errors import RouteNotFound
 from gridq.gateway.auth.caller import identify
-from gridq.gateway.grid.models import near
-from gridq.gateway.grid.snapshot import glance_of
-from gridq.gateway.routes.model_api import OPENAI, begin
+from gridq.gateway.grid.models import find_closest
+from gridq.gateway.grid.snapshot import snapshot_of
+from gridq.gateway.routes.model_api import OPENAI, forward
 
 router = APIRouter(tags=["openai"])
 
 
 @router.post("/v1/chat/completions", response_class=Response)
 async def chat_completions(request: Request) -> Response:
-    """Continue a conversation, whole or as a stream of chunks."""
-    return await begin(request, OPENAI, "chat/completions")
+    """Create a chat completion, whole or as a stream of chunks."""
+    return await forward(request, OPENAI, "chat/completions")
 
 
 @router.post("/v1/completions", response_class=Response)
 async def completions(request: Request) -> Response:
-    """Continue a text, whole or as a stream."""
-    return await begin(request, OPENAI, "completions")
+    """Create a text completion, whole or as a stream."""
+    return await forward(request, OPENAI, "completions")
 
 
 @router.post("/v1/embeddings", response_class=Response)
 async def embeddings(request: Request) -> Response:
-    """Embed a text, or each of several."""
-    return await begin(request, OPENAI, "embeddings")
+    """Create an embedding of each input."""
+    return await forward(request, OPENAI, "embeddings")
 
 
 @router.get("/v1/models", response_class=Response)
 async def models(request: Request) -> Response:
-    """Every model that a live seat offers, every family that one declares, and `any`."""
+    """List the models of the live seats, their families, and `any`."""
     await identify(request, "read")
-    data = list((await glance_of(request.app).models.get()).values())
+    data = list((await snapshot_of(request.app).models.get()).values())
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
     return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
 
 
 @router.get("/v1/models/{name:path}", response_class=Response)
 async def model(request: Request, name: str) -> Response:
-    """One model. A name may hold slashes."""
+    """Read one model. Its name may contain slashes."""
     await identify(request, "read")
-    offered = await glance_of(request.app).models.get()
+    offered = await snapshot_of(request.app).models.get()
     found = offered.get(name)
     if found is None:
-        close = near(name, offered)
+        close = find_closest(name, offered)
         raise RouteNotFound(
-            f"Nobody offers the model {name[:200]!r} now",
+            f"No live seat offers the model {name[:200]!r}",
             {
                 "path": "model",
-                "reason": "the closest are " + ", ".join(close) if close else "nobody offers any",
+                "reason": "the closest are " + ", ".join(close) if close else "no model is on offer",
             },
         )
     return JSONResponse(found)

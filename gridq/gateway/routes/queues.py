@@ -1,4 +1,4 @@
-"""What waits where, what can be asked for, and the stages in quarantine."""
+"""Routes for queues, the capabilities on offer, and quarantined stages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request
 
 from gridq.gateway.auth.caller import Caller
-from gridq.gateway.grid.connection import Door
-from gridq.gateway.grid.snapshot import glance_of
-from gridq.gateway.http.schemas import Offer, QuarantineAct, QuarantineOutcome, Queue, faults
-from gridq.gateway.routes.jobs import Reader, find
-from gridq.gateway.routes.workers import Operator, anybody
+from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.grid.snapshot import snapshot_of
+from gridq.gateway.http.schemas import (
+    CapabilityOffer,
+    QuarantineRequest,
+    QuarantineResult,
+    Queue,
+    error_responses,
+)
+from gridq.gateway.routes.jobs import Reader, find_job
+from gridq.gateway.routes.workers import Operator, any_key
 from gridq.seats import registry
 from gridq.views import quarantine
 
@@ -20,81 +26,81 @@ router = APIRouter(tags=["queues"])
 
 @router.get(
     "/queues",
-    summary="What waits for which capability",
+    summary="List queues",
     response_model=list[Queue],
-    responses=faults(400, 401, 403, 429, 503),
-    dependencies=[Depends(anybody)],
+    responses=error_responses(400, 401, 403, 429, 503),
+    dependencies=[Depends(any_key)],
 )
 async def queues(
     request: Request,
     *,
-    queue: Annotated[str | None, Query(description="this one alone, such as llm:any")] = None,
+    queue: Annotated[str | None, Query(description="Only this queue, such as `llm:any`.")] = None,
 ) -> Any:
-    """Each capability's queue that holds something or that a live seat serves, the routers' first. At most a
-    second old.
+    """List the queues that hold stages or that a live seat serves, the routers' queue first. The list is at
+    most a second old.
     """
-    found = await glance_of(request.app).queues.get()
+    found = await snapshot_of(request.app).queues.get()
     return [view.to_json() for view in found if queue in (None, view.queue)]
 
 
 @router.get(
     "/models",
-    summary="What a stage can ask for now",
-    response_model=list[Offer],
-    responses=faults(400, 401, 403, 429, 503),
-    dependencies=[Depends(anybody)],
+    summary="List capabilities on offer",
+    response_model=list[CapabilityOffer],
+    responses=error_responses(400, 401, 403, 429, 503),
+    dependencies=[Depends(any_key)],
 )
 async def models(request: Request) -> Any:
-    """Each capability of the live seats, who serves it, and where its model is loaded. `/v1/models` lists
-    those that the model APIs can ask for, as their clients read it.
+    """List the capabilities of the live seats, who serves each, and where its model is loaded. For the
+    models of the model APIs, see `/v1/models`.
     """
-    seats = await glance_of(request.app).seats.get()
-    return registry.offers_of([seat for seat in seats if seat.kind != registry.ROUTER_KIND])
+    seats = await snapshot_of(request.app).seats.get()
+    return registry.list_offers([seat for seat in seats if seat.kind != registry.ROUTER_KIND])
 
 
 @router.get(
     "/quarantine",
-    summary="Stages in quarantine",
+    summary="List quarantined stages",
     response_model=list[quarantine.Quarantined],
-    responses=faults(400, 401, 403, 429, 503),
+    responses=error_responses(400, 401, 403, 429, 503),
 )
 async def quarantined(request: Request, caller: Reader) -> Any:
-    """The stages that killed the process that ran them twice: of one's own jobs, or with the scope `read-all`
-    of all.
+    """List the stages that killed the process that ran them twice: those of your own jobs, or with the
+    scope `read-all` of all jobs.
     """
-    door: Door = request.app.state.door
-    found = await door.call(quarantine.listing, door.client.redis, door.keys)
+    grid: GridConnection = request.app.state.grid
+    found = await grid.call(quarantine.listing, grid.client.redis, grid.keys)
     return [stage for stage in found if caller.may_see(stage.agent)]
 
 
 @router.post(
     "/quarantine/release",
-    summary="Run a stage in quarantine again",
-    response_model=QuarantineOutcome,
-    responses=faults(400, 401, 403, 404, 409, 429, 503),
+    summary="Release a quarantined stage",
+    response_model=QuarantineResult,
+    responses=error_responses(400, 401, 403, 404, 409, 429, 503),
 )
-async def release(request: Request, about: QuarantineAct, caller: Operator) -> QuarantineOutcome:
-    """As if it had killed nobody yet: once its cause is mended."""
-    return await _act(request, "release", about, caller)
+async def release(request: Request, body: QuarantineRequest, caller: Operator) -> QuarantineResult:
+    """Run a quarantined stage again, with its count of deaths reset. Do so once the cause is repaired."""
+    return await _act(request, "release", body, caller)
 
 
 @router.post(
     "/quarantine/drop",
-    summary="Give a stage in quarantine up",
-    response_model=QuarantineOutcome,
-    responses=faults(400, 401, 403, 404, 409, 429, 503),
+    summary="Drop a quarantined stage",
+    response_model=QuarantineResult,
+    responses=error_responses(400, 401, 403, 404, 409, 429, 503),
 )
-async def drop(request: Request, about: QuarantineAct, caller: Operator) -> QuarantineOutcome:
-    """Its job fails at once, whatever Retry stands around the stage."""
-    return await _act(request, "drop", about, caller)
+async def drop(request: Request, body: QuarantineRequest, caller: Operator) -> QuarantineResult:
+    """Give up a quarantined stage. Its job fails at once, even if a Retry encloses the stage."""
+    return await _act(request, "drop", body, caller)
 
 
 async def _act(
-    request: Request, verb: Literal["release", "drop"], about: QuarantineAct, caller: Caller
-) -> QuarantineOutcome:
-    door: Door = request.app.state.door
-    job = await find(door, caller, about.job)
+    request: Request, verb: Literal["release", "drop"], body: QuarantineRequest, caller: Caller
+) -> QuarantineResult:
+    grid: GridConnection = request.app.state.grid
+    job = await find_job(grid, caller, body.job)
     by = f"{caller.agent} ({caller.key})" if caller.key else caller.agent
-    now = await door.call(quarantine.act, door.client.scripts, verb, job, about.stage, by)
+    now = await grid.call(quarantine.act, grid.client.scripts, verb, job, body.stage, by)
     outcome: Literal["released", "dropped"] = "released" if verb == "release" else "dropped"
-    return QuarantineOutcome(job=job, stage=str(about.stage), outcome=outcome, before=not now)
+    return QuarantineResult(job=job, stage=str(body.stage), outcome=outcome, before=not now)

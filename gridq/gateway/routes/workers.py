@@ -1,4 +1,4 @@
-"""Workers over HTTP: the live seats, one of them, draining."""
+"""Routes for seats: list them, read one, drain and undrain it."""
 
 from __future__ import annotations
 
@@ -23,27 +23,36 @@ from gridq.seats.registry import LiveSeat
 router = APIRouter(tags=["workers"])
 
 MAX_WAIT_SECONDS = 10.0
-"""Seconds for which a drain waits at most for the seat to obey; its worker renews each second."""
+"""The longest that a request waits for a seat to apply a drain. Its worker renews its lease each second."""
 
 MAX_SUGGESTIONS = 3
-"""Names that are told where one is wrong."""
+"""The most names that an error suggests."""
 
 
 any_key = require_scope("read", "submit")
-"""Whoever has a key, whatever it is for; on a grid without keys everybody."""
+"""Any caller with a key, whatever its scopes; on a grid without keys everybody."""
 
 Operator = Annotated[Caller, Depends(require_scope("operate"))]
 WaitSeconds = Annotated[
-    float, Query(ge=0, allow_inf_nan=False, description="seconds to wait until it obeys, at most 10")
+    float,
+    Query(
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds to wait until the seat's worker has applied the change, at most 10.",
+    ),
 ]
 SeatName = Annotated[
-    str, Path(max_length=200, description="the seat, as machine.name; its name alone where one is called so")
+    str,
+    Path(
+        max_length=200,
+        description="The seat, as `machine.name`. The name alone is enough if only one live seat has it.",
+    ),
 ]
 
 
 @router.get(
     "/workers",
-    summary="List the live seats",
+    summary="List live seats",
     response_model=list[Worker],
     responses=error_responses(400, 401, 403, 429, 503),
     dependencies=[Depends(any_key)],
@@ -51,12 +60,16 @@ SeatName = Annotated[
 async def workers(
     request: Request,
     *,
-    queue: Annotated[str | None, Query(description="only those that serve it, such as llm:any")] = None,
-    kind: Annotated[str | None, Query(description="only those of it, such as gpu")] = None,
-    state: Annotated[str | None, Query(description="only those in it, such as ready or paused")] = None,
-    routers: Annotated[bool, Query(description="the routers' own seats too")] = False,
+    queue: Annotated[
+        str | None, Query(description="Only seats that serve this queue, such as `llm:any`.")
+    ] = None,
+    kind: Annotated[str | None, Query(description="Only seats of this kind, such as `gpu`.")] = None,
+    state: Annotated[
+        str | None, Query(description="Only seats in this state, such as `ready` or `paused`.")
+    ] = None,
+    routers: Annotated[bool, Query(description="Include the seats of the routers.")] = False,
 ) -> Any:
-    """Every live seat: what it says of itself, what it holds, what it may spend. At most a second old."""
+    """List live seats with what they advertise, run and may still spend. The list is at most a second old."""
     grid: GridConnection = request.app.state.grid
     seats = await snapshot_of(request.app).seats.get()
     return [
@@ -71,51 +84,51 @@ async def workers(
 
 @router.get(
     "/workers/{seat}",
-    summary="One live seat",
+    summary="Read a live seat",
     response_model=Worker,
     responses=error_responses(400, 401, 403, 404, 429, 503),
     dependencies=[Depends(any_key)],
 )
 async def worker(request: Request, seat: SeatName) -> Any:
-    """One live seat, a router's too."""
+    """Read one live seat. It may be a router's."""
     grid: GridConnection = request.app.state.grid
     return worker_record(find_seat(await snapshot_of(request.app).seats.get(), seat), grid.config.lease_ms)
 
 
 @router.post(
     "/workers/{seat}/drain",
-    summary="Let a seat take nothing more",
+    summary="Drain a seat",
     response_model=DrainResult,
     responses=error_responses(400, 401, 403, 404, 429, 503),
 )
 async def drain(request: Request, seat: SeatName, caller: Operator, wait: WaitSeconds = 0.0) -> DrainResult:
-    """What runs on it goes on, what waits goes to others. It holds though the worker is restarted, until it
-    is undone.
+    """Stop a seat from taking new work. Running stages go on; waiting ones go to other seats. The drain
+    lasts until it is undone, even if the worker restarts.
     """
     grid: GridConnection = request.app.state.grid
-    found = find_seat(await snapshot_of(request.app).seats.get(), seat).seat
-    await grid.call(registry.drain, grid.client.redis, grid.keys, found)
-    return await _wait_for_seat(request, found, wait, drained=True)
+    seat_name = find_seat(await snapshot_of(request.app).seats.get(), seat).seat
+    await grid.call(registry.drain, grid.client.redis, grid.keys, seat_name)
+    return await _wait_for_seat(request, seat_name, wait, drained=True)
 
 
 @router.post(
     "/workers/{seat}/undrain",
-    summary="Let a seat take work again",
+    summary="Undrain a seat",
     response_model=DrainResult,
     responses=error_responses(400, 401, 403, 404, 429, 503),
 )
 async def undrain(request: Request, seat: SeatName, caller: Operator, wait: WaitSeconds = 0.0) -> DrainResult:
-    """Undo a drain; also that of a seat that is not live now, named in full."""
+    """Let a drained seat take work again. To undrain a seat that is not live, pass its full name."""
     grid: GridConnection = request.app.state.grid
-    found = seat
+    seat_name = seat
     if not await grid.call(registry.undrain, grid.client.redis, grid.keys, seat):
-        found = find_seat(await snapshot_of(request.app).seats.get(), seat).seat
-        await grid.call(registry.undrain, grid.client.redis, grid.keys, found)
-    return await _wait_for_seat(request, found, wait, drained=False)
+        seat_name = find_seat(await snapshot_of(request.app).seats.get(), seat).seat
+        await grid.call(registry.undrain, grid.client.redis, grid.keys, seat_name)
+    return await _wait_for_seat(request, seat_name, wait, drained=False)
 
 
 def find_seat(seats: list[LiveSeat], given: str) -> LiveSeat:
-    """The one of `seats` that is meant. SeatNotFound: none, or several, are."""
+    """Return the seat that `given` names. Raises SeatNotFound if none or several match."""
     for seat in seats:
         if seat.seat == given:
             return seat
@@ -124,14 +137,19 @@ def find_seat(seats: list[LiveSeat], given: str) -> LiveSeat:
         return called[0]
     names = {name: seat.seat for seat in seats for name in (seat.seat, seat.seat.partition(".")[2])}
     close = [names[name] for name in difflib.get_close_matches(given, list(names), MAX_SUGGESTIONS, 0.6)]
-    near = [seat.seat for seat in called] or sorted(set(close))
-    few = f"{len(called)} live seats are called {given!r}" if called else f"No live seat is called {given!r}"
-    details = {"path": given, "fix": "name it in full: " + " or ".join(near) if near else "see /workers"}
-    raise SeatNotFound(few, details)
+    suggestions = [seat.seat for seat in called] or sorted(set(close))
+    message = (
+        f"{len(called)} live seats are named {given!r}" if called else f"No live seat is named {given!r}"
+    )
+    fix = (
+        "use the full name: " + " or ".join(suggestions) if suggestions else "list the live seats at /workers"
+    )
+    details = {"path": given, "fix": fix}
+    raise SeatNotFound(message, details)
 
 
 async def _wait_for_seat(request: Request, name: str, wait: float, *, drained: bool) -> DrainResult:
-    """What the seat does, once it is seen to obey or `wait` seconds have passed."""
+    """Return the seat's state once it has applied the change, or after `wait` seconds."""
     snapshot = snapshot_of(request.app)
     until = time.monotonic() + min(wait, MAX_WAIT_SECONDS)
     while True:
@@ -144,13 +162,15 @@ async def _wait_for_seat(request: Request, name: str, wait: float, *, drained: b
 
 
 def worker_record(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
-    """A seat as Worker has it. Its worker was seen within its lease, else it would not be live."""
-    said = seat.capability if seat.seat.startswith(f"{registry.HTTP_MACHINE}.") else {}
+    """Return a seat as Worker. A live seat renewed its lease at most `lease_ms` ago, which gives
+    `last_seen`.
+    """
+    advertised = seat.capability if seat.seat.startswith(f"{registry.HTTP_MACHINE}.") else {}
     return {
         **seat.model_dump(),
         "free_slots": seat.free,
-        "worker_id": said.get("worker_id", seat.seat),
-        "url": said.get("url", f"seat:{seat.seat}"),
+        "worker_id": advertised.get("worker_id", seat.seat),
+        "url": advertised.get("url", f"seat:{seat.seat}"),
         "capabilities": _capabilities(seat),
         "in_flight_jobs": seat.busy,
         "last_seen": datetime.fromtimestamp(time.time() - lease_ms / 1000, UTC),
@@ -159,7 +179,7 @@ def worker_record(seat: LiveSeat, lease_ms: int) -> dict[str, Json]:
 
 
 def _capabilities(seat: LiveSeat) -> list[dict[str, Json]]:
-    """The models of a seat, in noether-grid's words."""
+    """Return the models of a seat as noether-grid's clients read them."""
     offered = seat.capability.get("offered")
     if seat.seat.startswith(f"{registry.HTTP_MACHINE}.") and isinstance(offered, list):
         left = None if seat.budget_left is None else seat.budget_left // 10_000

@@ -1,4 +1,4 @@
-"""One reader's place in a job's stream, and the bounded buffer between it and the server."""
+"""The position of one reader in a job's stream, and the bounded buffer between it and the server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Self
 from gridq.errors import GridError
 from gridq.protocol.states import JobState
 
-BYTES = 1024 * 1024
-"""A buffer of so many bytes is full, however few pieces they are."""
+MAX_BUFFER_BYTES = 1024 * 1024
+"""A buffer with as many bytes is full, even if it has few pieces."""
 
 
 class Entry(NamedTuple):
-    """One entry of a job's stream: a piece as JSON text with the path of the stage that made it, or the end.
+    """One entry of a job's stream: the end of the job, or a piece as JSON text with the path of its stage.
 
-    `id` names its place in the stream; it is empty for the end of a job that has no stream.
+    `id` is the entry's place in the stream, empty for the end of a job that has no stream.
     """
 
     id: str
@@ -29,10 +29,10 @@ class Entry(NamedTuple):
     end: JobState | None
 
 
-def order(entry_id: str | bytes) -> tuple[int, int]:
-    """A stream entry's id as what it is compared by.
+def parse_entry_id(entry_id: str | bytes) -> tuple[int, int]:
+    """Return the ID of a stream entry as a tuple that can be compared.
 
-    >>> order("1700000000000-3") > order("0")
+    >>> parse_entry_id("1700000000000-3") > parse_entry_id("0")
     True
     """
     ms, _, number = (entry_id.decode() if isinstance(entry_id, bytes) else entry_id).partition("-")
@@ -40,102 +40,117 @@ def order(entry_id: str | bytes) -> tuple[int, int]:
 
 
 class Follower:
-    """Reads one job's stream; made by `Relay.follow`, and closed by whoever asked for it (`with`).
+    """A reader of one job's stream, made by `Relay.follow`. Close it, or use it in a `with` statement.
 
-    `at` is the last entry that was taken from the server. Its error is raised where the job's stream cannot
-    be followed (any more).
+    `position` is the last entry that was read from the server. If the stream cannot be followed any more,
+    `next` raises the error.
     """
 
-    def __init__(self, job: str, key: bytes, after: str, *, most: int, close: Callable[[Follower], None],
-                 wake: Callable[[], None], fresh: bool) -> None:  # fmt: skip
+    def __init__(
+        self,
+        job: str,
+        key: bytes,
+        after: str,
+        *,
+        max_entries: int,
+        close: Callable[[Follower], None],
+        wake: Callable[[], None],
+        fresh: bool,
+    ) -> None:
         self.job = job
         self.key = key
-        self.at = after.encode()
-        self.full = False
-        self.ended = False
-        self.doubtful = not fresh
-        """Entries that it has not seen may have been trimmed away: to be checked with the next ones."""
-        self.patience = 1.0
-        self.heard = math.inf if fresh else 0.0
-        """When it was last heard or looked at, by the monotonic clock; infinite: not to be looked at yet."""
+        self.position = after.encode()
+        self.is_full = False
+        self.is_ended = False
+        self.may_have_gap = not fresh
+        """True if entries after `position` may have been trimmed; checked with the next entries."""
+        self.max_silence = 1.0
+        self.last_heard = math.inf if fresh else 0.0
+        """When the job was last heard of or checked, in monotonic seconds; infinite: not checked yet."""
         self._entries: deque[Entry] = deque()
         self._size = 0
-        self._most = most
+        self._max_entries = max_entries
         self._fault: GridError | None = None
-        self._waiter: asyncio.Future[bool] | None = None
+        self._reader: asyncio.Future[bool] | None = None
         self._close = close
         self._wake = wake
 
     @property
-    def open(self) -> bool:
-        """Whether there is room for more, and more to come."""
-        return not (self.full or self.ended)
+    def wants_more(self) -> bool:
+        """True if there is room for more entries, and more may come."""
+        return not (self.is_full or self.is_ended)
 
     @property
-    def ready(self) -> bool:
-        """Whether `next` would give an entry at once."""
+    def has_entries(self) -> bool:
+        """True if `next` would return an entry at once."""
         return bool(self._entries)
 
-    def watch(self, patience: float) -> None:
-        """From now on look at the job where its stream was silent for `patience` seconds."""
-        self.patience = patience
-        self.heard = time.monotonic()
+    def check_if_silent(self, max_silence: float) -> None:
+        """Check the job's state from now on if its stream is silent for `max_silence` seconds."""
+        self.max_silence = max_silence
+        self.last_heard = time.monotonic()
 
-    def take(self, entries: Sequence[Sequence[Any]], now: float) -> None:
-        """Keep what the server gave, `(id, [field, value, …])` each, as far as it is after `at`."""
-        self.heard = now
+    def feed(self, entries: Sequence[Sequence[Any]], now: float) -> None:
+        """Buffer entries from the server, each `(id, [field, value, …])`, all after `position`."""
+        self.last_heard = now
         for number, fields in entries:
             if fields[0] == b"end":
-                self.ended = True
+                self.is_ended = True
                 entry = Entry(number.decode(), "", None, JobState(fields[1].decode()))
             else:
                 entry = Entry(number.decode(), fields[1].decode(), fields[3], None)
                 self._size += len(fields[3])
             self._entries.append(entry)
         if entries:
-            self.at = entries[-1][0]
-            self.full = not self.ended and (len(self._entries) >= self._most or self._size >= BYTES)
-            self._rouse()
+            self.position = entries[-1][0]
+            self.is_full = not self.is_ended and (
+                len(self._entries) >= self._max_entries or self._size >= MAX_BUFFER_BYTES
+            )
+            self._wake_reader()
 
     def finish(self, state: JobState) -> None:
-        """The job has ended, and has no stream that says so."""
-        self.ended = True
+        """Record the end of a job that has no stream."""
+        self.is_ended = True
         self._entries.append(Entry("", "", None, state))
-        self._rouse()
+        self._wake_reader()
 
     def fail(self, fault: GridError) -> None:
-        """It cannot be followed: `fault` is raised once what was read is handed out."""
-        self.ended = True
+        """Have `next` raise `fault` once the buffer is empty."""
+        self.is_ended = True
         self._fault = fault
-        self._rouse()
+        self._wake_reader()
 
     async def next(self, timeout: float | None = None) -> Entry | None:
-        """The next entry; None where `timeout` seconds pass without one, or after the end."""
+        """Return the next entry, None after `timeout` seconds without one or after the end."""
         while not self._entries:
             if self._fault is not None:
                 raise self._fault
-            if self.ended:
+            if self.is_ended:
                 return None
             loop = asyncio.get_running_loop()
-            waiter = self._waiter = loop.create_future()
-            timer = None if timeout is None else loop.call_later(timeout, _give_up, waiter)
+            reader = self._reader = loop.create_future()
+            timer = None if timeout is None else loop.call_later(timeout, _give_up, reader)
             try:
-                if not await waiter:
+                if not await reader:
                     return None
             finally:
-                self._waiter = None
+                self._reader = None
                 if timer is not None:
                     timer.cancel()
         entry = self._entries.popleft()
         if entry.piece is not None:
             self._size -= len(entry.piece)
-        if self.full and len(self._entries) <= self._most // 2 and self._size <= BYTES // 2:
-            self.full, self.doubtful = False, True
+        if (
+            self.is_full
+            and len(self._entries) <= self._max_entries // 2
+            and self._size <= MAX_BUFFER_BYTES // 2
+        ):
+            self.is_full, self.may_have_gap = False, True
             self._wake()
         return entry
 
-    async def end(self, timeout: float | None = None) -> JobState | None:
-        """How the job ended, its pieces passed over; None where `timeout` seconds pass before it does."""
+    async def wait_for_end(self, timeout: float | None = None) -> JobState | None:
+        """Skip all pieces and return how the job ended, None if it does not within `timeout` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             entry = await self.next(None if until is None else max(until - time.monotonic(), 0))
@@ -151,15 +166,15 @@ class Follower:
         self.close()
 
     def close(self) -> None:
-        """Follow no more; harmless where it is closed."""
-        self.ended = True
+        """Stop following. Closing twice is harmless."""
+        self.is_ended = True
         self._close(self)
 
-    def _rouse(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(True)
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(True)
 
 
-def _give_up(waiter: asyncio.Future[bool]) -> None:
-    if not waiter.done():
-        waiter.set_result(False)
+def _give_up(reader: asyncio.Future[bool]) -> None:
+    if not reader.done():
+        reader.set_result(False)

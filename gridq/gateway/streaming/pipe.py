@@ -1,9 +1,11 @@
-"""One connection on which many ask at once: what was asked meanwhile goes out together, and the replies come
-back in their order.
+"""One Redis connection that pipelines the commands of many callers.
 
-redis-py has a connection for each caller, and a timer, a task and a look at the pool for each call. What a
-gateway asks for every request it asks here. It is the quick way alone: who hears that the connection was lost
-asks again by a patient one, so what is sent here must be harmless to repeat.
+Commands that are queued while a reply is awaited are sent together; replies come back in order. redis-py
+would use a connection, a timer, a task and a look at the pool for each call, so what a gateway needs for
+every request goes here.
+
+This is the fast path only. After a lost connection callers repeat their commands on an ordinary connection,
+so send only commands that are safe to repeat.
 """
 
 from __future__ import annotations
@@ -23,73 +25,77 @@ Command = tuple[Any, ...]
 
 
 class PendingCommands:
-    """Commands of one caller, their replies, and the future that is done with the last of them. Of a command
-    that was refused the reply is its ResponseError; `answered` raises ConnectionError where the connection
-    was lost, and whether they were done is not known.
+    """The commands of one caller, their replies, and a future that is done with the last reply.
+
+    The reply to a refused command is its ResponseError. `future` raises ConnectionError if the connection
+    is lost; then it is unknown whether the commands ran.
     """
 
-    __slots__ = ("answered", "commands", "replies")
+    __slots__ = ("commands", "future", "replies")
 
-    def __init__(self, commands: tuple[Command, ...], answered: asyncio.Future[None]) -> None:
+    def __init__(self, commands: tuple[Command, ...], future: asyncio.Future[None]) -> None:
         self.commands = commands
         self.replies: list[Any] = []
-        self.answered = answered
+        self.future = future
 
-    def end(self, fault: Exception | None = None) -> None:
-        """Let its caller go on."""
-        if self.answered.done():  # the caller has gone
+    def finish(self, fault: Exception | None = None) -> None:
+        """Complete the future."""
+        if self.future.done():  # the caller was cancelled
             return
         if fault is None:
-            self.answered.set_result(None)
+            self.future.set_result(None)
         else:
-            self.answered.set_exception(fault)
+            self.future.set_exception(fault)
 
 
 class Pipe:
-    """The connection, opened with the first question and closed with the pipe. For one loop."""
+    """The connection, opened with the first command and closed with the pipe. Use it on one event loop."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
-        self._waiting: list[PendingCommands] = []
+        self._queued: list[PendingCommands] = []
         self._sent: list[PendingCommands] = []
-        self._news = asyncio.Event()
+        self._queue_changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
     def send(self, *commands: Command) -> PendingCommands:
-        """Send commands, together; `ask` for who waits at once. ConnectionError: the pipe is closed."""
+        """Send commands together, without waiting for the replies. Raises ConnectionError if the pipe is
+        closed.
+        """
         if self._closed:
             raise ConnectionError("the pipe is closed")
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="pipe")
-        asked = PendingCommands(commands, asyncio.get_running_loop().create_future())
-        self._waiting.append(asked)
-        self._news.set()
-        return asked
+        pending = PendingCommands(commands, asyncio.get_running_loop().create_future())
+        self._queued.append(pending)
+        self._queue_changed.set()
+        return pending
 
-    async def ask(self, *commands: Command) -> list[Any]:
-        """The replies to `commands`. ResponseError: one was refused. ConnectionError: the connection was
-        lost.
+    async def execute(self, *commands: Command) -> list[Any]:
+        """Send commands and return their replies.
+
+        Raises ResponseError if one is refused, ConnectionError if the connection is lost.
         """
-        asked = self.send(*commands)
-        await asked.answered
-        for reply in asked.replies:
+        pending = self.send(*commands)
+        await pending.future
+        for reply in pending.replies:
             if isinstance(reply, ResponseError):
                 raise reply
-        return asked.replies
+        return pending.replies
 
     async def close(self) -> None:
-        """End the connection; who waits hears that it is lost."""
+        """Close the connection. Pending callers get a ConnectionError."""
         self._closed = True
         if self._task is not None:
             await cancel(self._task)
-        self._lose("the pipe is closed")
+        self._fail_all("the pipe is closed")
         await self._client.aclose()
 
     async def _run(self) -> None:
         pool = self._client.connection_pool
         while True:
-            await self._news.wait()
+            await self._queue_changed.wait()
             try:
                 connection = await pool.get_connection()  # type: ignore[no-untyped-call]
                 try:
@@ -98,29 +104,29 @@ class Pipe:
                 finally:
                     await connection.disconnect(nowait=True)
                     await pool.release(connection)
-            except Exception as exc:  # whatever it is: nobody may wait for a reply that will not come
+            except Exception as exc:  # whatever it is, no caller may wait for a reply that will not come
                 if not isinstance(exc, RedisError | OSError):
-                    log.exception("the connection for quick questions begins anew")
-                self._lose(str(exc))
+                    log.exception("the pipelined connection failed; reconnecting")
+                self._fail_all(str(exc))
 
     async def _exchange(self, connection: Any) -> None:
-        """Send what waits, and hand out the replies."""
-        await self._news.wait()
-        self._news.clear()
-        self._sent, self._waiting = self._waiting, []
-        commands = [command for asked in self._sent for command in asked.commands]
+        """Send the queued commands and hand out their replies."""
+        await self._queue_changed.wait()
+        self._queue_changed.clear()
+        self._sent, self._queued = self._queued, []
+        commands = [command for pending in self._sent for command in pending.commands]
         await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-        for asked in self._sent:
-            for _ in asked.commands:
+        for pending in self._sent:
+            for _ in pending.commands:
                 try:
-                    asked.replies.append(await connection.read_response())
+                    pending.replies.append(await connection.read_response())
                 except ResponseError as exc:
-                    asked.replies.append(exc)
-            asked.end()
+                    pending.replies.append(exc)
+            pending.finish()
         self._sent = []
 
-    def _lose(self, why: str) -> None:
-        lost, self._sent, self._waiting = [*self._sent, *self._waiting], [], []
-        self._news.clear()
-        for asked in lost:
-            asked.end(ConnectionError(why))
+    def _fail_all(self, why: str) -> None:
+        failed, self._sent, self._queued = [*self._sent, *self._queued], [], []
+        self._queue_changed.clear()
+        for pending in failed:
+            pending.finish(ConnectionError(why))

@@ -1,9 +1,9 @@
-"""One reader for all streams: a single connection that waits for every job that somebody follows.
+"""One reader for the streams of all followed jobs, on a single connection.
 
-A blocking XREAD over all their keys gives what is new, whichever it is. A follower whose buffer is full is
-left out of the next one, so memory is bounded and the server keeps the rest; a new follower interrupts the
-one that blocks by CLIENT UNBLOCK. While the server is away followers wait: nothing is lost, for a stream is
-read from where its follower stands.
+A blocking XREAD over all streams returns what is new in any of them. A follower whose buffer is full is
+left out of the next read, so memory is bounded and the server keeps the rest. A new follower interrupts a
+blocking read with CLIENT UNBLOCK. While the server is away followers wait and lose nothing, because each
+stream is read from its follower's position.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from gridq.errors import StreamTrimmed
 from gridq.gateway.streaming.cancellation import cancel
-from gridq.gateway.streaming.follower import Follower, order
+from gridq.gateway.streaming.follower import Follower, parse_entry_id
 from gridq.gateway.streaming.pipe import Pipe
 from gridq.jobs.record import End
 from gridq.jobs.waiting import build_not_found_error, build_poll
@@ -28,36 +28,37 @@ from gridq.store.keys import Keys
 log = logging.getLogger(__name__)
 
 BLOCK_MS = 5000
-"""How long one read waits: less than the socket's time-out."""
+"""How long one read blocks. It must be shorter than the socket's timeout."""
 
-COUNT = 100
-"""The most entries of one stream in one reply."""
+MAX_ENTRIES = 100
+"""The most entries of one stream in a reply."""
 
-PAUSE = 0.2
-"""Seconds between two tries where the server is away."""
+RETRY_SECONDS = 0.2
+"""Seconds between two attempts while the server is away."""
 
-GATHER = 20e-6
-"""Seconds a follower that are waited between two reads: with thousands of them each read is dear, so it
-brings the news of several; with few it comes at once.
+GATHER_SECONDS_PER_FOLLOWER = 20e-6
+"""Pause between two reads for each follower. With thousands of followers a read is expensive, so each
+should return the entries of several; with few, entries arrive at once.
 """
 
-LONGEST_GATHER = 0.02
+MAX_GATHER_SECONDS = 0.02
 
-AGAIN = 0.0005
+UNBLOCK_RETRY_SECONDS = 0.0005
 """Seconds until a read that could not be interrupted yet is interrupted again."""
 
-LOOK = 1.0
-"""Seconds between two rounds of looks at the followers that heard nothing."""
+CHECK_SECONDS = 1.0
+"""Seconds between two checks of silent jobs."""
 
-AT_ONCE = 1000
-"""Followers looked at in one round."""
+MAX_CHECKS = 1000
+"""The most jobs in one check."""
 
-CALM = 10.0
-"""Seconds after which a job that was admitted with a stream is looked at, as a stranger's is after one."""
+ADMITTED_SILENCE_SECONDS = 10.0
+"""Silence after which a job that this gateway admitted is checked. Other jobs are checked after one second.
+"""
 
 
 class Relay:
-    """Follows the streams of many jobs. `start` it on the loop that uses it."""
+    """Follows the streams of many jobs. `start` it on the event loop that uses it."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys, pipe: Pipe, *, buffer: int = 256) -> None:
         self._client = client
@@ -67,39 +68,46 @@ class Relay:
         self._followers: dict[bytes, list[Follower]] = {}
         self._changed = asyncio.Event()
         self._blocked: int | None = None
-        self._doubt = asyncio.Event()
+        self._check_now = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin to read."""
-        parts = (self._read, self._wake, self._look_round)
+        parts = (self._read, self._interrupt_read, self._check_silent_jobs)
         self._tasks = [asyncio.create_task(part(), name=f"relay{part.__name__}") for part in parts]
 
     async def close(self) -> None:
-        """End all reading; followers hear nothing more."""
+        """Stop reading. Followers get nothing more."""
         await cancel(*self._tasks)
 
     def __len__(self) -> int:
         return sum(map(len, self._followers.values()))
 
     def follow(self, job: str, after: str = "0", *, fresh: bool = False) -> Follower:
-        """Follow a job's stream behind the entry `after`, with its end as the last entry.
+        """Return a follower of a job's stream after the entry `after`. The last entry is the job's end.
 
-        A job without a stream of its own tells its end alone. `fresh`: it is about to be submitted with a
-        stream, so nobody looks for it before `Follower.watch`. The follower raises JobNotFound, and
-        StreamTrimmed where what comes next is there no more.
+        If the job has no stream, the follower returns only its end. `fresh`: the job is about to be
+        submitted with a stream, and is not checked before `Follower.check_if_silent`.
+
+        The follower raises JobNotFound, and StreamTrimmed if the next entries no longer exist.
         """
         key = self._keys("stream", job).encode()
         follower = Follower(
-            job, key, after, most=self._buffer, close=self._drop, wake=self._changed.set, fresh=fresh
+            job,
+            key,
+            after,
+            max_entries=self._buffer,
+            close=self._unfollow,
+            wake=self._changed.set,
+            fresh=fresh,
         )
         self._followers.setdefault(key, []).append(follower)
         self._changed.set()
         if not fresh:
-            self._doubt.set()
+            self._check_now.set()
         return follower
 
-    def _drop(self, follower: Follower) -> None:
+    def _unfollow(self, follower: Follower) -> None:
         group = self._followers.get(follower.key, [])
         if follower in group:
             group.remove(follower)
@@ -114,11 +122,11 @@ class Relay:
             try:
                 connection = await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
                 try:
-                    number = int(await _ask(connection, "CLIENT", "ID"))
+                    number = int(await _send_command(connection, "CLIENT", "ID"))
                     while True:
-                        await self._turn(connection, number)
+                        await self._read_once(connection, number)
                         if away:
-                            log.warning("the streams are read again")
+                            log.warning("reading streams again")
                         away = False
                 finally:
                     self._blocked = None
@@ -126,108 +134,110 @@ class Relay:
                     await self._client.connection_pool.release(connection)
             except (RedisError, OSError) as exc:
                 if not away:
-                    log.warning("the streams wait for the server: %s", exc)
+                    log.warning("streams wait for the Redis server: %s", exc)
                 away = True
-                await asyncio.sleep(PAUSE)
-            except Exception:  # whatever it is: all that wait for streams wait for this one task
-                log.exception("the reader of streams begins anew")
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_SECONDS)
+            except Exception:  # whatever it is, all followers depend on this task
+                log.exception("the stream reader failed; restarting")
+                await asyncio.sleep(RETRY_SECONDS)
 
-    async def _turn(self, connection: Any, number: int) -> None:
-        """One read of all that is followed now. `number` is the connection's own at the server."""
+    async def _read_once(self, connection: Any, number: int) -> None:
+        """Read once from all followed streams. `number` is the connection's ID at the server."""
         self._changed.clear()
-        wanted = self._wanted()
-        if not wanted:
+        streams = self._streams_to_read()
+        if not streams:
             await self._changed.wait()
             return
-        keys = list(wanted)
-        places = [
-            group[0].at if len(group) == 1 else min((follower.at for follower in group), key=order)
-            for group in wanted.values()
+        keys = list(streams)
+        positions = [
+            group[0].position
+            if len(group) == 1
+            else min((follower.position for follower in group), key=parse_entry_id)
+            for group in streams.values()
         ]
         self._blocked = number
-        await connection.send_packed_command(_xread(keys, places))
+        await connection.send_packed_command(_pack_xread(keys, positions))
         reply = await connection.read_response()
         self._blocked = None
         now = time.monotonic()
         for key, entries in reply or ():
-            group = wanted[key]  # who came since then has another place
+            group = streams[key]  # without followers that came since, which have other positions
             for follower in group:
-                if follower.open:
-                    await self._hand(follower, entries, now, alone=len(group) == 1)
-        pause = min(GATHER * len(keys), LONGEST_GATHER)
+                if follower.wants_more:
+                    await self._deliver(follower, entries, now, alone=len(group) == 1)
+        pause = min(GATHER_SECONDS_PER_FOLLOWER * len(keys), MAX_GATHER_SECONDS)
         if pause > 2e-3:
             await asyncio.sleep(pause)
 
-    def _wanted(self) -> dict[bytes, list[Follower]]:
-        """The streams to read, each with those who have room for more of it."""
-        wanted = {}
+    def _streams_to_read(self) -> dict[bytes, list[Follower]]:
+        """Return the streams to read, each with the followers that have room for more."""
+        streams = {}
         for key, group in self._followers.items():
-            open_ones = [follower for follower in group if follower.open]
+            open_ones = [follower for follower in group if follower.wants_more]
             if open_ones:
-                wanted[key] = open_ones
-        return wanted
+                streams[key] = open_ones
+        return streams
 
-    async def _hand(self, follower: Follower, entries: list[Any], now: float, *, alone: bool) -> None:
-        if not alone:  # read from where the last of them stands
-            at = order(follower.at)
-            entries = [entry for entry in entries if order(entry[0]) > at]
-        if follower.doubtful and entries:
-            if not await self._whole(follower):
-                follower.fail(_trimmed(follower.job))
+    async def _deliver(self, follower: Follower, entries: list[Any], now: float, *, alone: bool) -> None:
+        if not alone:  # the read began at the position of the slowest
+            position = parse_entry_id(follower.position)
+            entries = [entry for entry in entries if parse_entry_id(entry[0]) > position]
+        if follower.may_have_gap and entries:
+            if not await self._is_complete(follower):
+                follower.fail(_stream_trimmed(follower.job))
                 return
-            follower.doubtful = False
-        follower.take(entries, now)
+            follower.may_have_gap = False
+        follower.feed(entries, now)
 
-    async def _whole(self, follower: Follower) -> bool:
-        """Whether nothing behind the follower's place has been trimmed away.
+    async def _is_complete(self, follower: Follower) -> bool:
+        """Return True if nothing after the follower's position was trimmed.
 
-        Asked after the read: what is there then was there before, too.
+        It is called after the read, because what exists now also existed then.
         """
         about = await self._client.xinfo_stream(follower.key)
         if about["entries-added"] == about["length"]:
             return True
         first = about["first-entry"]
-        return bool(first and order(first[0]) <= order(follower.at))
+        return bool(first and parse_entry_id(first[0]) <= parse_entry_id(follower.position))
 
-    async def _wake(self) -> None:
-        """Interrupt the read that blocks where what is followed has changed."""
+    async def _interrupt_read(self) -> None:
+        """Interrupt a blocking read when the set of followed streams changes."""
         while True:
             await self._changed.wait()
             if self._blocked is not None:
                 with contextlib.suppress(RedisError, OSError):
-                    await self._pipe.ask(("CLIENT", "UNBLOCK", self._blocked))
-            # It may have come before the read did. `_turn` takes the mark away as it begins the next.
+                    await self._pipe.execute(("CLIENT", "UNBLOCK", self._blocked))
+            # UNBLOCK may have come before the read blocked. `_read_once` clears the event as it starts again.
             await asyncio.sleep(0)
             if self._changed.is_set():
-                await asyncio.sleep(AGAIN if self._blocked is not None else 0.001)
+                await asyncio.sleep(UNBLOCK_RETRY_SECONDS if self._blocked is not None else 0.001)
 
-    # -- jobs that say nothing
+    # -- silent jobs
 
-    async def _look_round(self) -> None:
+    async def _check_silent_jobs(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK):
-                    await self._doubt.wait()
-            self._doubt.clear()
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await self._check_now.wait()
+            self._check_now.clear()
             now = time.monotonic()
             silent = [
                 follower
                 for group in self._followers.values()
                 for follower in group
-                if follower.open and now - follower.heard >= follower.patience
+                if follower.wants_more and now - follower.last_heard >= follower.max_silence
             ]
-            silent.sort(key=lambda follower: follower.heard)
+            silent.sort(key=lambda follower: follower.last_heard)
             try:
-                await self._look_at(silent[:AT_ONCE])
-            except (RedisError, OSError):  # the reader says so
-                await asyncio.sleep(PAUSE)
-            except Exception:  # as in `_read`: what it is may be one job's alone
-                log.exception("the jobs that say nothing are looked at again")
-                await asyncio.sleep(PAUSE)
+                await self._check_jobs(silent[:MAX_CHECKS])
+            except (RedisError, OSError):  # the reader logs it
+                await asyncio.sleep(RETRY_SECONDS)
+            except Exception:  # as in `_read`; the cause may be a single job
+                log.exception("checking silent jobs failed; retrying")
+                await asyncio.sleep(RETRY_SECONDS)
 
-    async def _look_at(self, silent: list[Follower]) -> None:
-        """Whether these jobs are there, and whether one without a stream has ended."""
+    async def _check_jobs(self, silent: list[Follower]) -> None:
+        """Check if these jobs still exist, and if one without a stream has ended."""
         if not silent:
             return
         together = self._client.pipeline(transaction=False)
@@ -239,34 +249,36 @@ class Relay:
         now = time.monotonic()
         for place, follower in enumerate(silent):
             end, running, queued, last = replies[4 * place : 4 * place + 4]
-            follower.heard = now
-            if not follower.open or (last and order(last[0][0]) > order(follower.at)):
+            follower.last_heard = now
+            if not follower.wants_more or (
+                last and parse_entry_id(last[0][0]) > parse_entry_id(follower.position)
+            ):
                 continue
-            if end is not None:  # it has no stream, or was asked for behind its end
-                follower.finish(End.read(end).state)
+            if end is not None:  # it has no stream, or is followed from after its end
+                follower.finish(End.parse(end).state)
             elif not running and not queued:
                 follower.fail(build_not_found_error(follower.job))
 
 
-def _xread(keys: list[bytes], places: list[bytes]) -> list[bytes]:
-    """The command in the server's own form: with thousands of keys redis-py takes longer to write it."""
-    words = [b"XREAD", b"COUNT", str(COUNT).encode(), b"BLOCK", str(BLOCK_MS).encode(), b"STREAMS"]
+def _pack_xread(keys: list[bytes], positions: list[bytes]) -> list[bytes]:
+    """Encode XREAD in the protocol itself, because redis-py takes longer with thousands of keys."""
+    words = [b"XREAD", b"COUNT", str(MAX_ENTRIES).encode(), b"BLOCK", str(BLOCK_MS).encode(), b"STREAMS"]
     words += keys
-    words += places
+    words += positions
     return [b"*%d\r\n" % len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])]
 
 
-async def _ask(connection: Any, *command: str) -> Any:
+async def _send_command(connection: Any, *command: str) -> Any:
     await connection.send_command(*command)
     return await connection.read_response()
 
 
-def _trimmed(job: str) -> StreamTrimmed:
+def _stream_trimmed(job: str) -> StreamTrimmed:
     return StreamTrimmed(
-        "Part of the stream behind this place is gone",
+        "Part of the stream after this position no longer exists",
         {
             "path": job,
-            "reason": "the reader fell more than some 10,000 pieces behind",
-            "fix": "take the whole answer when the job has ended",
+            "reason": "the server keeps about 10,000 pieces, and this reader fell further behind",
+            "fix": "read the whole answer once the job has ended",
         },
     )

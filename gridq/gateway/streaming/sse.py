@@ -1,7 +1,8 @@
-"""Events as a model API's client reads them: one piece of a job's stream, one frame.
+"""Server-sent events as the clients of each model API read them: one frame for each piece of a job's
+stream.
 
-Every frame has `id: <job>/<entry>`, which a client that lost its connection sends as Last-Event-ID to any
-gateway of the grid.
+Each frame has `id: <job>/<entry>`. A client that lost its connection sends it as Last-Event-ID to any
+gateway.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import re
 from gridq.protocol.models import Json
 
 KEEP_ALIVE = b": keep-alive\n"
-"""A comment, which clients pass over and proxies take for life. No empty line follows: where the event before
-had an id, the official clients take that for one more event, without data.
+"""A comment, which clients ignore and which keeps proxies from closing the connection.
+
+No empty line follows. After an event with an ID the official clients would take it for another event
+without data.
 """
 
 HEADERS = (
@@ -21,56 +24,56 @@ HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
-"""Of every stream: nobody on the way may keep it back or keep it."""
+"""Headers of every stream, so that nothing on the way buffers or caches it."""
 
 _TYPE = re.compile(rb'\{"type":"([a-z_]{1,64})"')
 _NAME = re.compile(r"[a-z_]{1,64}")
 
 
 def frame(data: bytes, *, id: str = "", event: bytes = b"") -> bytes:
-    """One event. `data` is JSON text on one line, as all that is stored is."""
+    """Return one event. `data` is JSON text on one line, as all stored JSON is."""
     named = b"event: %b\n" % event if event else b""
     placed = b"id: %b\n" % id.encode() if id else b""
     return b"%b%bdata: %b\n\n" % (placed, named, data)
 
 
-def openai_frame(place: str, piece: bytes) -> bytes:
-    """A chunk."""
-    return b"id: %b\ndata: %b\n\n" % (place.encode(), piece)
+def openai_frame(event_id: str, piece: bytes) -> bytes:
+    """Return a chunk of a completion. `event_id` is the frame's ID."""
+    return b"id: %b\ndata: %b\n\n" % (event_id.encode(), piece)
 
 
-def openai_end(place: str) -> bytes:
-    """The word that the stream is whole."""
-    return b"id: %b\ndata: [DONE]\n\n" % place.encode()
+def openai_end_frame(event_id: str) -> bytes:
+    """Return the frame that marks a complete stream."""
+    return b"id: %b\ndata: [DONE]\n\n" % event_id.encode()
 
 
-def openai_fault(error: dict[str, Json]) -> bytes:
-    """What OpenAI's clients raise as an APIError."""
-    return b"data: %b\n\n" % _text(error)
+def openai_error_frame(error: dict[str, Json]) -> bytes:
+    """Return an error frame, which OpenAI's clients raise as an APIError."""
+    return b"data: %b\n\n" % _to_json(error)
 
 
-def anthropic_frame(place: str, piece: bytes) -> bytes:
-    """An event under its own type."""
+def anthropic_frame(event_id: str, piece: bytes) -> bytes:
+    """Return an event with its type as the event's name."""
     match = _TYPE.match(piece)
-    kind = match[1] if match else _kind(json.loads(piece))
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (place.encode(), kind, piece)
+    kind = match[1] if match else _event_type(json.loads(piece))
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (event_id.encode(), kind, piece)
 
 
-def _kind(event: Json) -> bytes:
-    """The type of an event; of what is none of this API format, as a job of another one has it, `message`."""
+def _event_type(event: Json) -> bytes:
+    """Return the type of an event. `message` if it has none, as the pieces of a job of another API."""
     kind = event.get("type") if isinstance(event, dict) else None
     return kind.encode() if isinstance(kind, str) and _NAME.fullmatch(kind) else b"message"
 
 
-def anthropic_end(place: str) -> bytes:
-    """Nothing: the last piece, `message_stop`, says it."""
+def anthropic_end_frame(event_id: str) -> bytes:
+    """Return nothing: the last piece, `message_stop`, marks a complete stream."""
     return b""
 
 
-def anthropic_fault(error: dict[str, Json]) -> bytes:
-    """What Anthropic's clients raise as an APIStatusError."""
-    return b"event: error\ndata: %b\n\n" % _text(error)
+def anthropic_error_frame(error: dict[str, Json]) -> bytes:
+    """Return an error frame, which Anthropic's clients raise as an APIStatusError."""
+    return b"event: error\ndata: %b\n\n" % _to_json(error)
 
 
-def _text(value: Json) -> bytes:
+def _to_json(value: Json) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()

@@ -103,7 +103,7 @@ def served(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> 
     with (
         OpenAIServer() as api,
         llm_grid(config, {"m.api": LlmRunner(api.url)}, concurrency=8) as grid,
-        serving(config, keep_alive=0.5, hold=0.5) as gateway,
+        serving(config, keep_alive=0.5, admission_wait=0.5) as gateway,
     ):
         yield Served(gateway, api, config, grid)
 

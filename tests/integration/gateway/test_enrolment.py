@@ -90,8 +90,8 @@ def config(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def gateway(config: Settings) -> Iterator[Gateway]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hosting, "LOOK", 0.05)
-        with serving(config, secret=SecretStr(SECRET), hold=0.2) as started:
+        patch.setattr(hosting, "POLL_SECONDS", 0.05)
+        with serving(config, worker_secret=SecretStr(SECRET), admission_wait=0.2) as started:
             yield started
 
 
@@ -122,7 +122,7 @@ def enrol(
 def seats(config: Settings) -> list[LiveSeat]:
     """The enrolled workers' seats, asked of the server itself: a gateway may be a second behind."""
     with connect(config.broker_url.get_secret_value(), name="tests") as client:
-        live = registry.live_seats(client, Keys(config.prefix), routers=False)
+        live = registry.read_live_seats(client, Keys(config.prefix), routers=False)
     return [seat for seat in live if not seat.stale]
 
 
@@ -241,15 +241,17 @@ def test_a_request_of_a_model_api_is_not_for_it(
     assert "no request of a model API" in reply.text
     assert worker.asked == []
     with connect(config.broker_url.get_secret_value(), name="tests") as client:
-        assert models.models(client, Keys(config.prefix)) == {}, "the model APIs' clients would ask for it"
+        assert models.read_models(client, Keys(config.prefix)) == {}, (
+            "the model APIs' clients would ask for it"
+        )
 
 
 def test_another_gateway_takes_over_whom_one_that_stops_served(
     config: Settings, gateway: Gateway, worker: ForeignWorker
 ) -> None:
-    with serving(config, secret=SecretStr(SECRET)) as first:
+    with serving(config, worker_secret=SecretStr(SECRET)) as first:
         enrol(first, worker, config)
-        hosts = {id(each): each.server.config.app.state.hosting for each in (first, gateway)}
+        hosts = {id(each): each.server.config.app.state.worker_host for each in (first, gateway)}
         wait_for(lambda: [host for host in hosts.values() if "alice" in host._served])
         assert sum("alice" in host._served for host in hosts.values()) == 1
     wait_for(lambda: "alice" in hosts[id(gateway)]._served)
@@ -272,7 +274,7 @@ def test_a_gateway_that_stops_leaves_them_while_what_is_open_ends(
     with (
         connect(config.broker_url.get_secret_value(), name="tests") as client,
         LocalGrid(client, long, {"m.router": [queue_names.PURE]}),
-        serving(long, secret=SecretStr(SECRET), hold=0.2) as own,
+        serving(long, worker_secret=SecretStr(SECRET), admission_wait=0.2) as own,
     ):
         enrol(own, worker, long)
         graph = {"root": stage("llm_complete", model="claude-opus-4-6", prompt="p")}
@@ -313,7 +315,7 @@ def test_who_goes_is_asked_nothing_more(gateway: Gateway, worker: ForeignWorker,
 def test_only_so_many_are_enrolled_and_none_of_them_is_turned_away(
     gateway: Gateway, worker: ForeignWorker, config: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enrolment, "MOST", 1)
+    monkeypatch.setattr(enrolment, "MAX_WORKERS", 1)
     enrol(gateway, worker, config)
     other = {"worker_id": "bob", "url": worker.url}
     error = refused(gateway.http.post("/workers", json=other, headers=SHOWN), 503, "workers.full")

@@ -83,7 +83,7 @@ def _two(server: EmbeddedServer, home: Path) -> Iterator[Two]:
             ),
         }
         grid = stack.enter_context(llm_grid(config, runners, concurrency=2))
-        yield Two(stack.enter_context(serving(config, hold=0.2)), grid, first, second)
+        yield Two(stack.enter_context(serving(config, admission_wait=0.2)), grid, first, second)
 
 
 def test_the_best_serves_it_while_it_can(two: Two) -> None:

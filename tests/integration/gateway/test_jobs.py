@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gridq.gateway.http.request_body import MOST_VALUES
+from gridq.gateway.http.request_body import MAX_VALUES
 from gridq.limits import api_keys
 from tests.builders import seq, stage
 from tests.gateways import Benches, Gateway, benches
@@ -168,7 +168,7 @@ def test_a_body_that_is_no_json(gateway: Gateway, raw: bytes) -> None:
 
 
 def test_a_body_of_too_many_values(gateway: Gateway) -> None:
-    raw = b'{"graph":{},"input":[' + b"[]," * MOST_VALUES + b"[]]}"
+    raw = b'{"graph":{},"input":[' + b"[]," * MAX_VALUES + b"[]]}"
     reply = gateway.http.post("/jobs", content=raw)
     assert reply.status_code == 413
     assert (reply.json()["error"]["code"], reply.json()["error"]["path"]) == ("input.too_large", "body")

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from gridq.gateway.metrics.catalogue import MEASURES
-from gridq.gateway.metrics.collector import KEPT
+from gridq.gateway.metrics.catalogue import METRICS
+from gridq.gateway.metrics.collector import CACHE_SECONDS
 from gridq.limits import api_keys
 from gridq.limits.enforcement import lift, put_in_force, write_calendar
 from gridq.limits.quotas_file import parse
@@ -55,8 +55,8 @@ def test_each_metric_is_there_as_it_is_described_and_no_other(gateway: Gateway) 
     run(gateway, {"root": stage("bench_spend", micro_dollars=1, tokens_in=1)})
     text = gateway.http.get("/metrics").text
     told = {family.name: family for family in read_text(text)}
-    assert set(told) == set(MEASURES)
-    for name, measure in MEASURES.items():
+    assert set(told) == set(METRICS)
+    for name, measure in METRICS.items():
         assert (told[name].type, told[name].documentation) == (measure.kind, measure.help), name
         for sample in told[name].samples:
             assert set(sample.labels) - {"le"} == set(measure.labels), name
@@ -85,7 +85,7 @@ def test_what_jobs_did_is_counted(gateway: Gateway) -> None:
     assert grew("noether_grid_jobs_failed_total") == 1
     assert grew("noether_grid_cents_spent_total") == pytest.approx(2.5)
     assert grew("gridq_http_requests_total", "POST", "/jobs", "202") == 2
-    assert grew("gridq_http_request_seconds_count", "/jobs/{id}") == 2
+    assert grew("gridq_http_request_duration_seconds_count", "/jobs/{id}") == 2
 
 
 def test_it_is_counted_from_the_gateways_start(server: EmbeddedServer, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_what_is_there_now_is_told(gateway: Gateway) -> None:
             open_now = wait_for(
                 lambda: read(gateway), true=lambda told: told["gridq_http_open_streams"][()] == 1, poll=0.3
             )
-            assert open_now["gridq_relay_followers"][()] == 1
+            assert open_now["gridq_job_followers"][()] == 1
         wait_for(lambda: read(gateway), true=lambda told: told["gridq_http_open_streams"][()] == 0, poll=0.3)
     finally:
         for each in (job, asleep):
@@ -180,7 +180,9 @@ def test_each_limit_is_told_with_what_is_used_and_left_and_when_it_turns(
             poll=0.3,
         )
         told = {
-            key: tuple(now[f"gridq_account_{name}"].get(key) for name in ("limit", "used", "held", "left"))
+            key: tuple(
+                now[f"gridq_account_{name}"].get(key) for name in ("limit", "used", "reserved", "left")
+            )
             for key in now["gridq_account_limit"]
         }
         assert told == {
@@ -191,7 +193,7 @@ def test_each_limit_is_told_with_what_is_used_and_left_and_when_it_turns(
             ("seat", "m.bench", "grid money a day"): (7, 0.25, 0, 6.75),
         }
         assert now["gridq_account_used"]["agent", "bea", "jobs"] == 1  # which has no limit
-        turns = now["gridq_account_turn_timestamp_seconds"]
+        turns = now["gridq_account_reset_timestamp_seconds"]
         assert 0 < turns["grid", "all of it", "requests in 5h"] - time.time() <= 5 * 3600
         assert turns["agent", "bea", "money a day"] % 86_400 == 0
         assert now["gridq_seat_budget_left_dollars"]["m.bench",] == 6.75
@@ -217,7 +219,7 @@ def test_reading_it_often_asks_the_server_once(place: Benches, gateway: Gateway)
     before, began = written(), time.monotonic()
     for _ in range(20):
         read(gateway)
-    assert written() - before <= 1 + (time.monotonic() - began) / KEPT
+    assert written() - before <= 1 + (time.monotonic() - began) / CACHE_SECONDS
 
 
 def test_openmetrics_for_who_asks_for_it(gateway: Gateway) -> None:

@@ -45,7 +45,7 @@ NOTHING_TO_GET_WRONG = ("/health", "/ready")
 
 @pytest.fixture(scope="module")
 def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benches]:
-    with benches(server, tmp_path_factory.mktemp("home"), hold=0.0, keep_alive=0.2) as started:
+    with benches(server, tmp_path_factory.mktemp("home"), admission_wait=0.0, keep_alive=0.2) as started:
         yield started
 
 

@@ -20,7 +20,7 @@ from workers.supervisor.embedded_server import EmbeddedServer
 
 @pytest.fixture(scope="module")
 def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benches]:
-    with benches(server, tmp_path_factory.mktemp("home"), concurrency=2, hold=0.2) as started:
+    with benches(server, tmp_path_factory.mktemp("home"), concurrency=2, admission_wait=0.2) as started:
         ad = Advertisement(
             seat="m.bench", machine="m", worker="bench@m", incarnation="i", kind="bench", concurrency=2,
             queues=["bench:any"], capability={"models": [{"name": "any"}], "host": "here"},
@@ -80,7 +80,7 @@ def test_one_seat_by_its_id_or_its_name(gateway: Gateway) -> None:
 
 def test_a_seat_is_drained_and_takes_work_again(gateway: Gateway) -> None:
     told = gateway.post("/workers/bench/drain?wait=10")
-    assert told == {"seat": "m.bench", "drained": True, "obeys": True, "busy": 0}
+    assert told == {"seat": "m.bench", "drained": True, "drain_acknowledged": True, "busy": 0}
     assert gateway.post("/workers/bench/drain")["drained"]
     try:
         assert gateway.get("/workers/m.bench")["state"] == "draining"
@@ -92,7 +92,7 @@ def test_a_seat_is_drained_and_takes_work_again(gateway: Gateway) -> None:
         assert _queue(gateway)["oldest"]["interactive"] > 0
     finally:
         told = gateway.post("/workers/bench/undrain?wait=10")
-    assert told == {"seat": "m.bench", "drained": False, "obeys": True, "busy": told["busy"]}
+    assert told == {"seat": "m.bench", "drained": False, "drain_acknowledged": True, "busy": told["busy"]}
     assert gateway.get(f"/jobs/{job}?wait=30")["state"] == "done"
 
 

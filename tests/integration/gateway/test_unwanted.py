@@ -25,10 +25,12 @@ ASKED = {"max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
 def test_a_job_whose_client_was_told_that_the_server_is_away_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caller, "KEPT", 600.0)  # whether there are keys is known: the job itself is sent
+    monkeypatch.setattr(
+        caller, "CACHE_SECONDS", 600.0
+    )  # whether there are keys is known: the job itself is sent
     for module in (connection, door):
         monkeypatch.setattr(module, "CONNECT_TIMEOUT", 0.3)
-    monkeypatch.setattr(orphaned_jobs, "AGAIN", 0.05)
+    monkeypatch.setattr(orphaned_jobs, "RETRY_SECONDS", 0.05)
     with llm_grid(tmp_path) as grid, serving(grid.config) as gateway:
         gateway.post(PATH, {"model": "echo", **ASKED})
         pid = grid.server.pid

@@ -26,14 +26,14 @@ def test_they_come_from_the_environment_and_from_files(
 ) -> None:
     (tmp_path / "secret").write_text("s3cret\n")
     monkeypatch.setenv("GRIDQ_GATEWAY_PORT", "9000")
-    monkeypatch.setenv("GRIDQ_GATEWAY_ORIGINS", "https://a.example, https://b.example")
-    monkeypatch.setenv("GRIDQ_GATEWAY_SECRET_FILE", str(tmp_path / "secret"))
+    monkeypatch.setenv("GRIDQ_GATEWAY_ALLOWED_ORIGINS", "https://a.example, https://b.example")
+    monkeypatch.setenv("GRIDQ_GATEWAY_WORKER_SECRET_FILE", str(tmp_path / "secret"))
     monkeypatch.setenv("GRIDQ_GATEWAY_MAX_BODY", "")
-    made = gateway_options(host=None, hold=3)
-    assert (made.port, made.hold, made.host, made.max_body) == (9000, 3, "127.0.0.1", None)
-    assert made.origins == ("https://a.example", "https://b.example")
-    assert made.secret is not None
-    assert made.secret.get_secret_value() == "s3cret"
+    made = gateway_options(host=None, admission_wait=3)
+    assert (made.port, made.admission_wait, made.host, made.max_body) == (9000, 3, "127.0.0.1", None)
+    assert made.allowed_origins == ("https://a.example", "https://b.example")
+    assert made.worker_secret is not None
+    assert made.worker_secret.get_secret_value() == "s3cret"
     assert "s3cret" not in repr(made)
 
 

@@ -11,7 +11,13 @@ from pydantic import SecretStr
 from starlette.requests import Request
 
 from gridq.errors import AuthError, GridError, OriginRefused, TooManyAttempts
-from gridq.gateway.auth.caller import FORWARDED, Caller, Callers, given, worker_secret
+from gridq.gateway.auth.caller import (
+    FORWARDING_HEADERS,
+    Authenticator,
+    Caller,
+    read_key,
+    require_worker_secret,
+)
 from gridq.gateway.auth.failed_attempts import BURST
 from gridq.gateway.options import GatewayOptions
 
@@ -25,10 +31,10 @@ def request(
     there = SimpleNamespace(exists=lambda key: int(keys and key == "api_keys"))
     scripts = SimpleNamespace(client=there, keys=lambda name: name)
     raw = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
-    door: Any = SimpleNamespace(
+    grid: Any = SimpleNamespace(
         options=options or GatewayOptions(), client=SimpleNamespace(scripts=scripts), call=call
     )
-    app = app or SimpleNamespace(state=SimpleNamespace(door=door, callers=Callers(door)))
+    app = app or SimpleNamespace(state=SimpleNamespace(grid=grid, authenticator=Authenticator(grid)))
     return Request({"type": "http", "headers": raw, "app": app, "client": ("9.9.9.9", 1), "path": "/workers"})
 
 
@@ -46,7 +52,7 @@ def request(
     ],
 )
 def test_where_a_key_stands(headers: dict[str, str], key: str) -> None:
-    assert given(request(None, **headers)) == key
+    assert read_key(request(None, **headers)) == key
 
 
 def test_whose_jobs_a_caller_may_see_and_end() -> None:
@@ -54,7 +60,7 @@ def test_whose_jobs_a_caller_may_see_and_end() -> None:
     all_readers = Caller("ann", "k", frozenset(("read-all",)))
     operator = Caller("ann", "k", frozenset(("operate",)))
     nobody = Caller("default")
-    told = [[c.may_see("ann"), c.may_see("bob"), c.may_end("ann"), c.may_end("bob")] for c in
+    told = [[c.may_see("ann"), c.may_see("bob"), c.may_cancel("ann"), c.may_cancel("bob")] for c in
             (usual, all_readers, operator, nobody)]  # fmt: skip
     assert told == [
         [True, False, True, False],
@@ -64,44 +70,44 @@ def test_whose_jobs_a_caller_may_see_and_end() -> None:
     ]
 
 
-SECRET = GatewayOptions(host="0.0.0.0", secret=SecretStr("the grid's secret"))
+SECRET = GatewayOptions(host="0.0.0.0", worker_secret=SecretStr("the grid's secret"))
 
 
 def test_workers_know_the_grids_secret() -> None:
-    asyncio.run(worker_secret(request(SECRET, x_grid_secret="the grid's secret")))
+    asyncio.run(require_worker_secret(request(SECRET, x_grid_secret="the grid's secret")))
     first = request(SECRET, x_grid_secret="another")
     for number in range(BURST + 1):
         with pytest.raises(GridError) as caught:
-            asyncio.run(worker_secret(request(app=first.app, x_grid_secret="another")))
+            asyncio.run(require_worker_secret(request(app=first.app, x_grid_secret="another")))
         assert type(caught.value) is (AuthError if number < BURST else TooManyAttempts)
         assert "secret" not in str(caught.value.details.get("expected", "")).replace(
-            "GRIDQ_GATEWAY_SECRET", ""
+            "GRIDQ_GATEWAY_WORKER_SECRET", ""
         )
     for told in ("", "é", "the grid's secret "):
         with pytest.raises(GridError):
-            asyncio.run(worker_secret(request(SECRET, x_grid_secret=told)))
+            asyncio.run(require_worker_secret(request(SECRET, x_grid_secret=told)))
 
 
 def test_wrong_keys_keep_no_worker_of_the_same_address_out() -> None:
     asked = request(SECRET, x_grid_secret="the grid's secret")
     for _ in range(2 * BURST):
-        asked.app.state.callers.attempts.failed("9.9.9.9")
-    asyncio.run(worker_secret(asked))
+        asked.app.state.authenticator.failed_keys.record("9.9.9.9")
+    asyncio.run(require_worker_secret(asked))
 
 
 def test_without_a_secret_workers_come_from_this_machine_alone() -> None:
-    asyncio.run(worker_secret(request(host="127.0.0.1:8080")))
+    asyncio.run(require_worker_secret(request(host="127.0.0.1:8080")))
     with pytest.raises(OriginRefused):
-        asyncio.run(worker_secret(request(host="evil.example.com")))
+        asyncio.run(require_worker_secret(request(host="evil.example.com")))
     with pytest.raises(AuthError):
-        asyncio.run(worker_secret(request(GatewayOptions(host="0.0.0.0"), host="127.0.0.1:8080")))
+        asyncio.run(require_worker_secret(request(GatewayOptions(host="0.0.0.0"), host="127.0.0.1:8080")))
     with pytest.raises(AuthError):
-        asyncio.run(worker_secret(request(keys=True, host="127.0.0.1:8080")))
+        asyncio.run(require_worker_secret(request(keys=True, host="127.0.0.1:8080")))
 
 
-@pytest.mark.parametrize("header", FORWARDED)
+@pytest.mark.parametrize("header", FORWARDING_HEADERS)
 def test_nor_do_they_come_through_a_proxy_on_this_machine(header: str) -> None:
     with pytest.raises(OriginRefused, match="proxy"):
         asyncio.run(
-            worker_secret(request(host="127.0.0.1:8080", **{header.replace("-", "_"): "203.0.113.9"}))
+            require_worker_secret(request(host="127.0.0.1:8080", **{header.replace("-", "_"): "203.0.113.9"}))
         )

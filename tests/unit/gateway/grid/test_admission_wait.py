@@ -10,7 +10,7 @@ import pytest
 
 from gridq.errors import NoLiveSeat
 from gridq.gateway.grid import admission_wait
-from gridq.gateway.grid.admission_wait import Holding
+from gridq.gateway.grid.admission_wait import AdmissionWait
 from gridq.store.connection import connect_async
 from tests.conftest import GridEnv
 from tests.unit.store.plans import Grid, one
@@ -18,7 +18,7 @@ from tests.unit.store.plans import Grid, one
 OPUS, GONE, OTHER = "llm:opus", "llm:gone", "gpu:cuda-8g"
 
 
-class Asking:
+class Attempt:
     """Admits a stage of one queue, and counts how often it was asked to."""
 
     def __init__(self, grid: Grid, queue: str = OPUS) -> None:
@@ -40,9 +40,11 @@ def grid(grid_env: GridEnv) -> Grid:
 
 
 @asynccontextmanager
-async def held(grid: Grid, seconds: float = 30.0, most: int = admission_wait.MOST) -> AsyncIterator[Holding]:
+async def running(
+    grid: Grid, seconds: float = 30.0, max_jobs: int = admission_wait.MAX_WAITING_JOBS
+) -> AsyncIterator[AdmissionWait]:
     client = connect_async(grid.config.broker_url.get_secret_value(), name="tests", timeout=5.0)
-    made = Holding(client, grid.keys, seconds, most=most)
+    made = AdmissionWait(client, grid.keys, seconds, max_jobs=max_jobs)
     made.start()
     try:
         yield made
@@ -57,29 +59,29 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_who_is_served_is_not_held(grid: Grid) -> None:
+def test_a_served_queue_admits_at_once(grid: Grid) -> None:
     async def scenario() -> None:
         grid.seat("m.a", OPUS)
-        async with held(grid) as holds:
-            asking = Asking(grid)
-            assert await holds.admit(asking) == "ok"
-            assert asking.attempts == 1
+        async with running(grid) as waits:
+            attempt = Attempt(grid)
+            assert await waits.admit(attempt) == "ok"
+            assert attempt.attempts == 1
 
     asyncio.run(scenario())
 
 
-def test_a_job_before_the_first_worker_waits_for_it_and_asks_no_more_than_it_must(grid: Grid) -> None:
+def test_a_job_waits_for_the_first_worker_and_retries_once(grid: Grid) -> None:
     async def scenario() -> None:
-        async with held(grid) as holds:
-            asking = Asking(grid)
-            task = asyncio.create_task(holds.admit(asking))
-            await until(lambda: holds.held == 1)
-            await asyncio.sleep(3 * admission_wait.CLOSE)
-            assert asking.attempts == 1
+        async with running(grid) as waits:
+            attempt = Attempt(grid)
+            task = asyncio.create_task(waits.admit(attempt))
+            await until(lambda: waits.waiting_jobs == 1)
+            await asyncio.sleep(3 * admission_wait.WAITING_POLL_SECONDS)
+            assert attempt.attempts == 1
             grid.seat("m.a", OPUS)
             assert await task == "ok"
-            assert asking.attempts == 2
-            assert holds.held == 0
+            assert attempt.attempts == 2
+            assert waits.waiting_jobs == 0
 
     asyncio.run(scenario())
 
@@ -87,60 +89,60 @@ def test_a_job_before_the_first_worker_waits_for_it_and_asks_no_more_than_it_mus
 def test_an_unknown_model_gets_its_error_at_once(grid: Grid) -> None:
     async def scenario() -> None:
         grid.seat("m.a", OPUS)
-        async with held(grid, seconds=3600) as holds:
+        async with running(grid, seconds=3600) as waits:
             with pytest.raises(NoLiveSeat) as caught:
-                await holds.admit(Asking(grid, GONE))
+                await waits.admit(Attempt(grid, GONE))
             assert caught.value.details["served"] is False
 
     asyncio.run(scenario())
 
 
-def test_a_queue_that_was_served_lately_is_waited_for(grid: Grid) -> None:
+def test_a_job_waits_for_a_recently_served_queue(grid: Grid) -> None:
     async def scenario() -> None:
         grid.seat("m.a", OPUS)
         grid.seat("m.b", GONE)
-        async with held(grid) as holds:
-            await until(lambda: GONE in holds._seen)
+        async with running(grid) as waits:
+            await until(lambda: GONE in waits._last_served)
             grid.scripts.leave("m.b", "i1", "go")
-            task = asyncio.create_task(holds.admit(Asking(grid, GONE)))
-            await until(lambda: bool(holds._waiting))
+            task = asyncio.create_task(waits.admit(Attempt(grid, GONE)))
+            await until(lambda: bool(waits._waiters))
             grid.seat("m.b", GONE, inc="i2")
             assert await task == "ok"
 
     asyncio.run(scenario())
 
 
-def test_a_seat_that_takes_nothing_for_a_while_is_waited_for(grid: Grid) -> None:
+def test_a_job_waits_for_a_drained_seat(grid: Grid) -> None:
     async def scenario() -> None:
         grid.seat("m.a", OPUS)
         grid.seat("m.b", GONE)
         grid.scripts.leave("m.b", "i1", "drain")
-        async with held(grid) as holds:
-            task = asyncio.create_task(holds.admit(Asking(grid, GONE)))
-            await until(lambda: bool(holds._waiting))
+        async with running(grid) as waits:
+            task = asyncio.create_task(waits.admit(Attempt(grid, GONE)))
+            await until(lambda: bool(waits._waiters))
             grid.seat("m.b", GONE)
             assert await task == "ok"
 
     asyncio.run(scenario())
 
 
-def test_a_kind_that_nobody_has_is_waited_for_though_others_are_live(grid: Grid) -> None:
+def test_a_job_waits_for_a_kind_without_live_seats(grid: Grid) -> None:
     async def scenario() -> None:
         grid.seat("m.a", OTHER)
-        async with held(grid) as holds:
-            task = asyncio.create_task(holds.admit(Asking(grid)))
-            await until(lambda: bool(holds._waiting))
+        async with running(grid) as waits:
+            task = asyncio.create_task(waits.admit(Attempt(grid)))
+            await until(lambda: bool(waits._waiters))
             grid.seat("m.b", OPUS)
             assert await task == "ok"
 
     asyncio.run(scenario())
 
 
-def test_who_waits_for_a_kind_is_told_at_once_when_it_comes_without_the_queue(grid: Grid) -> None:
+def test_a_waiting_job_is_refused_once_its_kind_is_live_without_its_queue(grid: Grid) -> None:
     async def scenario() -> None:
-        async with held(grid, seconds=3600) as holds:
-            task = asyncio.create_task(holds.admit(Asking(grid, GONE)))
-            await until(lambda: bool(holds._waiting))
+        async with running(grid, seconds=3600) as waits:
+            task = asyncio.create_task(waits.admit(Attempt(grid, GONE)))
+            await until(lambda: bool(waits._waiters))
             grid.seat("m.a", OPUS)
             with pytest.raises(NoLiveSeat) as caught:
                 await task
@@ -149,83 +151,83 @@ def test_who_waits_for_a_kind_is_told_at_once_when_it_comes_without_the_queue(gr
     asyncio.run(scenario())
 
 
-def test_the_hold_is_bounded_in_time_and_says_how_long_it_was(grid: Grid) -> None:
+def test_the_wait_ends_in_time_and_reports_how_long_it_was(grid: Grid) -> None:
     async def scenario() -> None:
-        async with held(grid, seconds=0.3) as holds:
+        async with running(grid, seconds=0.3) as waits:
             with pytest.raises(NoLiveSeat) as caught:
-                await holds.admit(Asking(grid))
-            assert caught.value.details["held"] >= 0.29
+                await waits.admit(Attempt(grid))
+            assert caught.value.details["waited_seconds"] >= 0.29
             assert "served" not in caught.value.details
-            assert holds.held == 0
-        async with held(grid, seconds=3600) as holds:
+            assert waits.waiting_jobs == 0
+        async with running(grid, seconds=3600) as waits:
             with pytest.raises(NoLiveSeat) as caught:
-                await holds.admit(Asking(grid), within=0.1)
-            assert caught.value.details["held"] >= 0.09
+                await waits.admit(Attempt(grid), within=0.1)
+            assert caught.value.details["waited_seconds"] >= 0.09
 
     asyncio.run(scenario())
 
 
-def test_the_hold_is_bounded_in_number(grid: Grid) -> None:
+def test_the_number_of_waiting_jobs_is_bounded(grid: Grid) -> None:
     async def scenario() -> None:
-        async with held(grid, seconds=3600, most=2) as holds:
-            tasks = [asyncio.create_task(holds.admit(Asking(grid))) for _ in range(2)]
-            await until(lambda: holds.held == 2)
+        async with running(grid, seconds=3600, max_jobs=2) as waits:
+            tasks = [asyncio.create_task(waits.admit(Attempt(grid))) for _ in range(2)]
+            await until(lambda: waits.waiting_jobs == 2)
             with pytest.raises(NoLiveSeat) as caught:
-                await holds.admit(Asking(grid))
-            assert "held already" in str(caught.value.reason)
+                await waits.admit(Attempt(grid))
+            assert "2 jobs" in str(caught.value.reason)
             grid.seat("m.a", OPUS)
             assert await asyncio.gather(*tasks) == ["ok", "ok"]
 
     asyncio.run(scenario())
 
 
-def test_no_hold_where_it_is_set_to_nothing(grid: Grid) -> None:
+def test_zero_seconds_turn_the_wait_off(grid: Grid) -> None:
     async def scenario() -> None:
-        async with held(grid, seconds=0) as holds:
+        async with running(grid, seconds=0) as waits:
             with pytest.raises(NoLiveSeat):
-                await holds.admit(Asking(grid))
+                await waits.admit(Attempt(grid))
 
     asyncio.run(scenario())
 
 
-def test_whoever_goes_away_or_is_closed_on_is_not_held_any_more(grid: Grid) -> None:
+def test_cancelling_or_closing_ends_the_wait(grid: Grid) -> None:
     async def scenario() -> None:
-        async with held(grid, seconds=3600) as holds:
-            task = asyncio.create_task(holds.admit(Asking(grid)))
-            await until(lambda: bool(holds._waiting))
+        async with running(grid, seconds=3600) as waits:
+            task = asyncio.create_task(waits.admit(Attempt(grid)))
+            await until(lambda: bool(waits._waiters))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert (holds.held, dict(holds._waiting)) == (0, {})
-            task = asyncio.create_task(holds.admit(Asking(grid)))
-            await until(lambda: bool(holds._waiting))
+            assert (waits.waiting_jobs, dict(waits._waiters)) == (0, {})
+            task = asyncio.create_task(waits.admit(Attempt(grid)))
+            await until(lambda: bool(waits._waiters))
         with pytest.raises(NoLiveSeat):
             await task
 
     asyncio.run(scenario())
 
 
-def test_where_nobody_can_look_it_is_held_no_longer(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(holds: Holding) -> None:
+def test_the_wait_ends_in_time_though_the_server_is_away(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: AdmissionWait) -> None:
         raise ConnectionError("the server is away")
 
-    monkeypatch.setattr(Holding, "_look", look)
+    monkeypatch.setattr(AdmissionWait, "_poll", fail)
 
     async def scenario() -> None:
-        async with held(grid, seconds=0.1) as holds, asyncio.timeout(20):
+        async with running(grid, seconds=0.1) as waits, asyncio.timeout(20):
             with pytest.raises(NoLiveSeat):
-                await holds.admit(Asking(grid))
+                await waits.admit(Attempt(grid))
 
     asyncio.run(scenario())
 
 
-def test_many_held_share_one_look(grid: Grid) -> None:
+def test_waiting_jobs_share_one_poll(grid: Grid) -> None:
     async def scenario() -> None:
-        async with held(grid) as holds:
-            tasks = [asyncio.create_task(holds.admit(Asking(grid))) for _ in range(300)]
-            await until(lambda: len(holds._waiting[(OPUS,)]) == 300)
+        async with running(grid) as waits:
+            tasks = [asyncio.create_task(waits.admit(Attempt(grid))) for _ in range(300)]
+            await until(lambda: len(waits._waiters[(OPUS,)]) == 300)
             asked = int(grid.client.info("commandstats")["cmdstat_hkeys"]["calls"])
-            await asyncio.sleep(5 * admission_wait.CLOSE)
+            await asyncio.sleep(5 * admission_wait.WAITING_POLL_SECONDS)
             looks = int(grid.client.info("commandstats")["cmdstat_hkeys"]["calls"]) - asked
             assert 0 < looks < 50, "each for itself they would have been a thousand"
             grid.seat("m.a", OPUS)

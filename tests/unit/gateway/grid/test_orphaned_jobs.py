@@ -10,7 +10,7 @@ import pytest
 
 from gridq.errors import BrokerUnreachable, GridError, JobNotFound, SeatNotFound
 from gridq.gateway.grid import orphaned_jobs
-from gridq.gateway.grid.orphaned_jobs import LOOKS, Unwanted
+from gridq.gateway.grid.orphaned_jobs import MAX_LOOKUPS, OrphanedJobs
 
 AWAY, NOT_THERE = BrokerUnreachable("away"), JobNotFound("not there")
 
@@ -31,14 +31,14 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphaned_jobs, "AGAIN", 0.0)
+    monkeypatch.setattr(orphaned_jobs, "RETRY_SECONDS", 0.0)
 
 
 def end(server: Server, *jobs: str) -> None:
     """Have all of `jobs` cancelled, until nothing is left to do."""
 
     async def main() -> None:
-        jobs_to_end = Unwanted(server.cancel)
+        jobs_to_end = OrphanedJobs(server.cancel)
         for job in jobs:
             jobs_to_end.add(job)
         while len(jobs_to_end):
@@ -69,7 +69,7 @@ def test_a_job_that_comes_a_little_later_is_found() -> None:
 def test_a_job_that_never_comes_is_forgotten() -> None:
     server = Server(a=[NOT_THERE] * 20)
     end(server, "a", "b")
-    assert server.asked == {"a": LOOKS, "b": 1}
+    assert server.asked == {"a": MAX_LOOKUPS, "b": 1}
 
 
 def test_one_fault_keeps_no_other_job() -> None:
@@ -79,7 +79,7 @@ def test_one_fault_keeps_no_other_job() -> None:
 
 
 def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphaned_jobs, "MOST", 2)
+    monkeypatch.setattr(orphaned_jobs, "MAX_JOBS", 2)
     server = Server()
     end(server, "a", "b", "c")
     assert server.asked == {"b": 1, "c": 1}
@@ -89,7 +89,7 @@ def test_once_it_is_closed_it_has_tried_once_more_and_takes_nothing() -> None:
     server = Server(a=[AWAY] * 20)
 
     async def main() -> None:
-        jobs = Unwanted(server.cancel)
+        jobs = OrphanedJobs(server.cancel)
         jobs.add("a")
         await jobs.close()
         jobs.add("b")

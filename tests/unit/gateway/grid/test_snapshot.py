@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from gridq.gateway.grid.connection import Door
-from gridq.gateway.grid.snapshot import Glance
+from gridq.gateway.grid.connection import GridConnection
+from gridq.gateway.grid.snapshot import GridSnapshot
 from gridq.gateway.options import GatewayOptions
 from gridq.views.jobs import JobReader, JobView
 from tests.conftest import GridEnv
@@ -17,23 +17,23 @@ def test_all_who_watch_a_job_share_one_look(grid_env: GridEnv) -> None:
     grid = Grid(grid_env.client, grid_env.settings)
     grid.admit(one(), job="watched")
 
-    async def watched(door: Door) -> tuple[list[JobView], JobView, JobView]:
-        glance = Glance(door)
-        watchers = [glance.job("watched") for _ in range(20)]
+    async def watched(grid: GridConnection) -> tuple[list[JobView], JobView, JobView]:
+        snapshot = GridSnapshot(grid)
+        watchers = [snapshot.job("watched") for _ in range(20)]
         views = await asyncio.gather(*(each.get() for each in watchers))
-        watchers[0].forget()
+        watchers[0].invalidate()
         again = await watchers[1].get()
         del watchers
         gc.collect()
-        assert not glance._jobs, "kept as long as anybody watches"
-        return views, again, await asyncio.to_thread(JobReader(grid.client, door.keys, "watched").read)
+        assert not snapshot._jobs, "kept as long as anybody watches"
+        return views, again, await asyncio.to_thread(JobReader(grid.client, grid.keys, "watched").read)
 
     async def run() -> None:
-        door = await Door.open(grid_env.settings, GatewayOptions())
+        grid = await GridConnection.open(grid_env.settings, GatewayOptions())
         try:
-            views, again, now = await watched(door)
+            views, again, now = await watched(grid)
         finally:
-            await door.close()
+            await grid.close()
         assert all(view is views[0] for view in views)
         assert again is not views[0]
         assert again.state is views[0].state is now.state

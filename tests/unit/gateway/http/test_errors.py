@@ -130,7 +130,7 @@ def test_where_every_seat_was_over_its_rate_that_is_the_bottleneck() -> None:
     error = AttemptsExhausted("so", {"status": 429, "retry_after": 7.2, "worker": "m.api"})
     told: Any = faults.openai_error(error, "r")
     assert told["error"]["bottleneck"] == "the rate limit of m.api"
-    assert told["error"]["fix"] == "ask again in 8 s"
+    assert told["error"]["fix"] == "try again in 8 s"
 
 
 def test_what_fails_again_is_not_repeated_by_the_official_clients() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gridq.errors import GridError, InputTooLarge, InvalidJson
 from gridq.gateway.http import request_body
-from gridq.gateway.http.request_body import LARGE, MOST_VALUES, parse_body
+from gridq.gateway.http.request_body import LARGE_BODY_BYTES, MAX_VALUES, parse_body
 
 VALUES = [
     "0", "-0", "-0.0", "1.50", "1.0e2", "1E5", "0.1", "1e-400", "5e-324", "1.7976931348623157e308", "1e400",
@@ -86,20 +86,20 @@ def test_the_depth_of_a_body(opens: str) -> None:
     [("[]", 2), ("{}", 2), ("1", 1), ('""', 1), ('"a,[b"', 1), ("[[[[1,2],[]]]]", 8), ('{"a":{"b":0}}', 3)],
 )
 def test_too_many_values(unit: str, each: int) -> None:
-    many = MOST_VALUES // each
+    many = MAX_VALUES // each
     body = '{"model":"m","messages":['
     error = refused((body + ",".join([unit] * (many + 2)) + "]}").encode())
     assert isinstance(error, InputTooLarge)
     assert error.path == "body"
-    assert str(MOST_VALUES) in error.details["expected"]
+    assert str(MAX_VALUES) in error.details["expected"]
     assert error.details["fix"]
     few = (body + ",".join([unit] * (many - 5)) + "]}").encode()
     assert len(parse_body(few, 20)["messages"]) == many - 5
 
 
 def test_too_many_keys() -> None:
-    assert isinstance(refused(b'{"x":{' + b'"":0,' * MOST_VALUES + b'"":0}}'), InputTooLarge)
-    assert isinstance(refused(b'{"x":["' + b'","' * 2 * MOST_VALUES + b'"]}'), InputTooLarge)
+    assert isinstance(refused(b'{"x":{' + b'"":0,' * MAX_VALUES + b'"":0}}'), InputTooLarge)
+    assert isinstance(refused(b'{"x":["' + b'","' * 2 * MAX_VALUES + b'"]}'), InputTooLarge)
 
 
 def test_it_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_it_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> 
         raise AssertionError("decoded")
 
     monkeypatch.setattr(request_body, "_decode", never)
-    assert isinstance(refused(b'{"x":[' + b"[]," * MOST_VALUES), InputTooLarge)
+    assert isinstance(refused(b'{"x":[' + b"[]," * MAX_VALUES), InputTooLarge)
 
 
 @pytest.mark.parametrize(
@@ -137,14 +137,14 @@ def test_garbage_is_collected_again_after_a_large_body(monkeypatch: pytest.Monke
     monkeypatch.setattr(request_body, "_decode", watched)
     assert gc.isenabled()
     parse_body(b'{"x":1}', 20)
-    parse_body(b'{"x":"%b"}' % (b"a" * LARGE), 20)
+    parse_body(b'{"x":"%b"}' % (b"a" * LARGE_BODY_BYTES), 20)
     assert gc.isenabled()
-    refused(b'{"x":"%b"' % (b"a" * LARGE))
+    refused(b'{"x":"%b"' % (b"a" * LARGE_BODY_BYTES))
     assert gc.isenabled()
     assert seen == [True, False, False]
     gc.disable()
     try:
-        parse_body(b'{"x":"%b"}' % (b"a" * LARGE), 20)
+        parse_body(b'{"x":"%b"}' % (b"a" * LARGE_BODY_BYTES), 20)
         assert not gc.isenabled(), "who had paused it goes on without"
     finally:
         gc.enable()

@@ -8,13 +8,16 @@ from gridq.limits.accounts import Account
 
 
 def account(name: str, spent: int, limit: int | None = None, what: str = "money") -> Account:
-    return Account("agent", name, what, limit, spent, reserved=1, resource="money" if what == "money" else "jobs")
+    return Account(
+        "agent", name, what, limit, spent, reserved=1, resource="money" if what == "money" else "jobs"
+    )
 
 
 def test_a_few_agents_are_told_apart_and_all_that_are_no_agents() -> None:
     accounts = [account(f"a{number}", number) for number in range(MAX_AGENTS)]
     accounts += [
-        Account("owner", f"o{number}", "tokens a day", 9, 1, resource="tokens") for number in range(2 * MAX_AGENTS)
+        Account("owner", f"o{number}", "tokens a day", 9, 1, resource="tokens")
+        for number in range(2 * MAX_AGENTS)
     ]
     assert sorted(group_agents(accounts), key=str) == sorted(accounts, key=str)
 
@@ -39,5 +42,5 @@ def test_of_many_agents_those_nearest_to_a_limit_are_and_the_others_are_one() ->
         "money": (least, 12, None),
         "jobs": (least, 12, None),
     }
-    assert others["money"].money
-    assert not others["jobs"].money
+    assert others["money"].is_money
+    assert not others["jobs"].is_money

@@ -25,7 +25,7 @@ class Ended:
         self.client = client
         self.keys = keys
 
-    def add(self, job: str, *, state: str = "done", agent: str = "ann", at: int | None = None,
+    def observe(self, job: str, *, state: str = "done", agent: str = "ann", at: int | None = None,
             **row: object) -> None:  # fmt: skip
         now = now_ms(self.client) if at is None else at
         self.client.hset(self.keys("summary", job), mapping={"state": state, "agent": agent})
@@ -45,72 +45,74 @@ def ended(grid_env: GridEnv) -> Iterator[Ended]:
 
 @pytest.fixture
 def harvest(ended: Ended) -> JobMetrics:
-    ended.add("before", at=now_ms(ended.client) - 5000)
+    ended.observe("before", at=now_ms(ended.client) - 5000)
     made = JobMetrics(HOUR)
-    made.take(ended.client, ended.keys)
+    made.update(ended.client, ended.keys)
     return made
 
 
-def test_what_ended_before_it_began_is_not_counted_and_all_else_once(ended: Ended, harvest: JobMetrics) -> None:
+def test_what_ended_before_it_began_is_not_counted_and_all_else_once(
+    ended: Ended, harvest: JobMetrics
+) -> None:
     assert (harvest.submitted, sum(harvest.ended.values())) == (0, 0)
-    ended.add("a", micro_dollars=30, tokens_in=5, tokens_out=7, failures=1, losses=1)
-    ended.add("b", state="failed", agent="bob")
+    ended.observe("a", micro_dollars=30, tokens_in=5, tokens_out=7, failures=1, losses=1)
+    ended.observe("b", state="failed", agent="bob")
     for _ in range(3):
-        harvest.take(ended.client, ended.keys)
+        harvest.update(ended.client, ended.keys)
     assert harvest.ended == {"done": 1, "failed": 1}
     assert harvest.stages == {("llm:any", "done"): 1}
     assert harvest.tokens == {("llm:any", "in"): 5, ("llm:any", "out"): 7}
     assert harvest.retries == {"llm:any": 2}
     assert (harvest.agents, harvest.seats, harvest.micro_dollars) == ({"ann": 30}, {"m.gpu0": 30}, 30)
-    assert dict(harvest.waits["llm:any"].cumulated())["0.025"] == 1.0
+    assert dict(harvest.waits["llm:any"].cumulative_buckets())["0.025"] == 1.0
     assert harvest.runs["llm:any"].sum == 2.0
 
 
 def test_several_of_one_millisecond_are_all_counted(ended: Ended, harvest: JobMetrics) -> None:
     now = now_ms(ended.client)
-    ended.add("m", at=now)
-    harvest.take(ended.client, ended.keys)
+    ended.observe("m", at=now)
+    harvest.update(ended.client, ended.keys)
     for job in ("a", "n", "z"):
-        ended.add(job, at=now)
-    harvest.take(ended.client, ended.keys)
-    harvest.take(ended.client, ended.keys)
+        ended.observe(job, at=now)
+    harvest.update(ended.client, ended.keys)
+    harvest.update(ended.client, ended.keys)
     assert harvest.ended == {"done": 4}
 
 
 def test_what_is_submitted_now_is_counted_the_next_time_not_twice(ended: Ended, harvest: JobMetrics) -> None:
     for number in range(20):
-        ended.add(f"j{number}")
-        harvest.take(ended.client, ended.keys)
+        ended.observe(f"j{number}")
+        harvest.update(ended.client, ended.keys)
     until = now_ms(ended.client)
     while now_ms(ended.client) <= until + 1:
         pass
-    harvest.take(ended.client, ended.keys)
+    harvest.update(ended.client, ended.keys)
     assert harvest.submitted == 20
 
 
 def test_one_look_is_bounded_and_the_next_goes_on(
     ended: Ended, harvest: JobMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harvesting, "PAGE", 2)
-    monkeypatch.setattr(harvesting, "MOST", 4)
+    monkeypatch.setattr(harvesting, "PAGE_JOBS", 2)
+    monkeypatch.setattr(harvesting, "MAX_JOBS_PER_UPDATE", 4)
     for number in range(7):
-        ended.add(f"j{number}")
-    harvest.take(ended.client, ended.keys)
-    assert harvest.behind
+        ended.observe(f"j{number}")
+    harvest.update(ended.client, ended.keys)
+    assert harvest.lagging
     assert sum(harvest.ended.values()) < 7
-    while harvest.behind:
-        harvest.take(ended.client, ended.keys)
+    while harvest.lagging:
+        harvest.update(ended.client, ended.keys)
     assert harvest.ended == {"done": 7}
 
 
 def test_agents_that_are_made_up_do_not_make_it_grow(
     ended: Ended, harvest: JobMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harvesting, "AGENTS", 2)
+    monkeypatch.setattr(harvesting, "MAX_AGENTS", 2)
     for number in range(5):
-        ended.add(f"j{number}", agent=f"a{number}", micro_dollars=1)
-    ended.add("again", agent="a0", micro_dollars=1)
-    harvest.take(ended.client, ended.keys)
+        ended.observe(f"j{number}", agent=f"a{number}", micro_dollars=1)
+    ended.observe("again", agent="a0", micro_dollars=1)
+    harvest.update(ended.client, ended.keys)
     assert len(harvest.agents) == 3
     assert harvest.agents[OTHER_AGENTS] == 3
     assert harvest.micro_dollars == 6
@@ -119,6 +121,6 @@ def test_agents_that_are_made_up_do_not_make_it_grow(
 def test_a_distribution_counts_up_to_each_bound() -> None:
     found = Histogram()
     for seconds in (0.0, 0.005, 0.006, 2000.0):
-        found.add(seconds)
-    told = dict(found.cumulated())
+        found.observe(seconds)
+    told = dict(found.cumulative_buckets())
     assert (told["0.005"], told["0.025"], told["1800.0"], told["+Inf"]) == (2, 3, 3, 4)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gridq.gateway.grid.admission_wait import Holding
-from gridq.gateway.grid.orphaned_jobs import Unwanted
+from gridq.gateway.grid.admission_wait import AdmissionWait
+from gridq.gateway.grid.orphaned_jobs import OrphanedJobs
 from gridq.gateway.streaming.cancellation import cancel
 from gridq.gateway.streaming.pipe import Pipe
 from gridq.gateway.streaming.relay import Relay
@@ -51,15 +51,15 @@ class Deaf:
     async def aclose(self) -> None: ...
 
 
-def holding(client: Any) -> Callable[[], Awaitable[None]]:
-    made = Holding(client, Keys("t:"), 1.0)
+def admission_wait(client: Any) -> Callable[[], Awaitable[None]]:
+    made = AdmissionWait(client, Keys("t:"), 1.0)
     made.start()
     return made.close
 
 
 def pipe(client: Any) -> Callable[[], Awaitable[None]]:
     made = Pipe(client)
-    made.send(("PING",)).answered.add_done_callback(lambda answered: answered.exception())
+    made.send(("PING",)).future.add_done_callback(lambda future: future.exception())
     return made.close
 
 
@@ -69,8 +69,8 @@ def relay(client: Any) -> Callable[[], Awaitable[None]]:
     return made.close
 
 
-def unwanted(client: Any) -> Callable[[], Awaitable[None]]:
-    made = Unwanted(client.wait)
+def orphaned_jobs(client: Any) -> Callable[[], Awaitable[None]]:
+    made = OrphanedJobs(client.wait)
     made.add("a")
 
     async def close() -> None:
@@ -83,7 +83,7 @@ def unwanted(client: Any) -> Callable[[], Awaitable[None]]:
     return close
 
 
-@pytest.mark.parametrize("made", [holding, pipe, relay, unwanted])
+@pytest.mark.parametrize("made", [admission_wait, pipe, relay, orphaned_jobs])
 def test_a_close_ends_what_swallows_cancels(made: Callable[[Any], Callable[[], Awaitable[None]]]) -> None:
     async def main() -> None:
         client = Deaf()

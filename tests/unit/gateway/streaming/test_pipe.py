@@ -29,13 +29,13 @@ def on_a_loop(url: str, act: Callable[[Pipe], Awaitable[None]]) -> None:
 
 def test_each_of_many_gets_its_own_replies(grid_env: GridEnv) -> None:
     async def act(pipe: Pipe) -> None:
-        async def ask(number: int) -> list[Any]:
-            return await pipe.ask(*[("ECHO", f"{number} {part}") for part in range(number % 3 + 1)])
+        async def execute(number: int) -> list[Any]:
+            return await pipe.execute(*[("ECHO", f"{number} {part}") for part in range(number % 3 + 1)])
 
-        replies = await asyncio.gather(*map(ask, range(500)))
+        replies = await asyncio.gather(*map(execute, range(500)))
         for number, found in enumerate(replies):
             assert found == [f"{number} {part}".encode() for part in range(number % 3 + 1)]
-        clients = await pipe.ask(("CLIENT", "LIST"))
+        clients = await pipe.execute(("CLIENT", "LIST"))
         assert clients[0].count(b"name=pipe ") == 1
 
     on_a_loop(grid_env.url, act)
@@ -43,9 +43,9 @@ def test_each_of_many_gets_its_own_replies(grid_env: GridEnv) -> None:
 
 def test_what_is_refused_is_raised_to_who_asked_it_alone(grid_env: GridEnv) -> None:
     async def act(pipe: Pipe) -> None:
-        good = asyncio.ensure_future(pipe.ask(("ECHO", "a")))
-        bad = asyncio.ensure_future(pipe.ask(("ECHO", "b"), ("EVALSHA", "0" * 40, 0), ("ECHO", "c")))
-        after = asyncio.ensure_future(pipe.ask(("ECHO", "d")))
+        good = asyncio.ensure_future(pipe.execute(("ECHO", "a")))
+        bad = asyncio.ensure_future(pipe.execute(("ECHO", "b"), ("EVALSHA", "0" * 40, 0), ("ECHO", "c")))
+        after = asyncio.ensure_future(pipe.execute(("ECHO", "d")))
         assert (await good, await after) == ([b"a"], [b"d"])
         with pytest.raises(ResponseError):
             await bad
@@ -55,7 +55,7 @@ def test_what_is_refused_is_raised_to_who_asked_it_alone(grid_env: GridEnv) -> N
 
 def test_a_caller_that_goes_away_moves_nobodys_reply(grid_env: GridEnv) -> None:
     async def act(pipe: Pipe) -> None:
-        asking = [asyncio.ensure_future(pipe.ask(("ECHO", str(number)))) for number in range(50)]
+        asking = [asyncio.ensure_future(pipe.execute(("ECHO", str(number)))) for number in range(50)]
         await asyncio.sleep(0)
         for each in asking[::2]:
             each.cancel()
@@ -69,16 +69,16 @@ def test_a_caller_that_goes_away_moves_nobodys_reply(grid_env: GridEnv) -> None:
 
 def test_who_waits_on_a_lost_connection_hears_it_and_the_next_has_a_new_one(grid_env: GridEnv) -> None:
     async def act(pipe: Pipe) -> None:
-        number = (await pipe.ask(("CLIENT", "ID")))[0]
-        waiting = asyncio.ensure_future(pipe.ask(("BLPOP", f"{grid_env.prefix}none", 30)))
+        number = (await pipe.execute(("CLIENT", "ID")))[0]
+        waiting = asyncio.ensure_future(pipe.execute(("BLPOP", f"{grid_env.prefix}none", 30)))
         await asyncio.sleep(0.1)
-        behind = asyncio.ensure_future(pipe.ask(("ECHO", "x")))
+        behind = asyncio.ensure_future(pipe.execute(("ECHO", "x")))
         await asyncio.sleep(0.1)
         grid_env.client.client_kill_filter(_id=str(number))
         for each in (waiting, behind):
             with pytest.raises(ConnectionError):
                 await each
-        assert await pipe.ask(("ECHO", "y")) == [b"y"]
+        assert await pipe.execute(("ECHO", "y")) == [b"y"]
 
     on_a_loop(grid_env.url, act)
 
@@ -87,7 +87,7 @@ def test_a_server_that_is_away_is_told_at_once() -> None:
     async def act(pipe: Pipe) -> None:
         for _ in range(3):
             with pytest.raises(ConnectionError):
-                await pipe.ask(("PING",))
+                await pipe.execute(("PING",))
 
     with EmbeddedServer() as server:
         url = server.url
@@ -96,13 +96,13 @@ def test_a_server_that_is_away_is_told_at_once() -> None:
 
 def test_a_closed_pipe_takes_nothing(grid_env: GridEnv) -> None:
     async def act(pipe: Pipe) -> None:
-        await pipe.ask(("PING",))
-        waiting = asyncio.ensure_future(pipe.ask(("BLPOP", f"{grid_env.prefix}none", 30)))
+        await pipe.execute(("PING",))
+        waiting = asyncio.ensure_future(pipe.execute(("BLPOP", f"{grid_env.prefix}none", 30)))
         await asyncio.sleep(0.05)
         await pipe.close()
         with pytest.raises(ConnectionError):
             await waiting
         with pytest.raises(ConnectionError):
-            await pipe.ask(("PING",))
+            await pipe.execute(("PING",))
 
     on_a_loop(grid_env.url, act)

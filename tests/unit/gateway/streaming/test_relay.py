@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gridq.errors import JobNotFound, StreamTrimmed
-from gridq.gateway.streaming.follower import Entry, Follower, order
+from gridq.gateway.streaming.follower import Entry, Follower, parse_entry_id
 from gridq.gateway.streaming.pipe import Pipe
-from gridq.gateway.streaming.relay import COUNT, Relay
+from gridq.gateway.streaming.relay import MAX_ENTRIES, Relay
 from gridq.protocol.states import JobState
 from gridq.store.connection import connect_async
 from gridq.store.keys import Keys
@@ -91,7 +91,9 @@ def test_what_is_there_and_what_comes_then_the_end(grid_env: GridEnv) -> None:
             entries = await reading
         assert pieces(entries) == ["1", "2", "3"]
         assert entries[-1].end is JobState.FAILED
-        assert [order(entry.id) for entry in entries] == sorted(order(entry.id) for entry in entries)
+        assert [parse_entry_id(entry.id) for entry in entries] == sorted(
+            parse_entry_id(entry.id) for entry in entries
+        )
         assert entries[0].path == "root"
         assert len(made.relay) == 0
 
@@ -143,7 +145,7 @@ def test_a_reader_that_does_not_read_keeps_a_bounded_buffer_and_loses_nothing(gr
             await made.end("j1")
             await made.end("j2")
             assert pieces(await all_of(quick)) == ["1"]
-            assert len(slow._entries) < 64 + COUNT
+            assert len(slow._entries) < 64 + MAX_ENTRIES
             assert pieces(await all_of(slow)) == [str(number) for number in range(5000)]
 
     on_a_loop(grid_env, act, buffer=64)
@@ -156,7 +158,7 @@ def test_pieces_of_many_bytes_fill_a_buffer_too(grid_env: GridEnv) -> None:
             for _ in range(30):
                 await made.write("j1", *[long] * 10)
                 await asyncio.sleep(0.005)
-            assert slow._size < 2_000_000 + COUNT * 100_000
+            assert slow._size < 2_000_000 + MAX_ENTRIES * 100_000
             await made.end("j1")
             assert len(pieces(await all_of(slow))) == 300
 
@@ -216,9 +218,9 @@ def test_a_job_without_a_stream_tells_its_end(grid_env: GridEnv) -> None:
         await made.client.hset(made.keys("job", "j1"), "agent", "ann")
         await made.client.expire(made.keys("job", "j1"), 600)
         with made.relay.follow("j1") as follower:
-            assert await follower.end(0.1) is None
+            assert await follower.wait_for_end(0.1) is None
             await made.end("j1", "cancelled", stream=False)
-            assert await follower.end() is JobState.CANCELLED
+            assert await follower.wait_for_end() is JobState.CANCELLED
 
     on_a_loop(grid_env, act)
 
@@ -234,12 +236,12 @@ def test_a_job_that_is_not_there_is_not_waited_for(grid_env: GridEnv) -> None:
 def test_a_job_that_is_about_to_be_submitted_is_not_looked_for_before(
     grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gridq.gateway.streaming.relay.LOOK", 0.02)
+    monkeypatch.setattr("gridq.gateway.streaming.relay.CHECK_SECONDS", 0.02)
 
     async def act(made: Scene) -> None:
         with made.relay.follow("j1", fresh=True) as follower:
             assert await follower.next(0.3) is None
-            follower.watch(0.0)
+            follower.check_if_silent(0.0)
             with pytest.raises(JobNotFound):
                 await follower.next()
 
