@@ -24,17 +24,17 @@ SOCKET = {
     **KEEPALIVE,
     "health_check_interval": 10,
 }
-"""How Celery's connections wait."""
+"""Timeouts and keepalive of Celery's connections."""
 
 OVERRIDES = (
     "CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND",
 )  # fmt: skip
-"""Variables by which Celery lets its environment, or `celery -b`, name another server for all apps."""
+"""Variables by which Celery's environment, or `celery -b`, names another server for all apps."""
 
 
 class Link(Connection):  # type: ignore[misc]
-    """A connection of Celery's. Kombu's pauses between two tries to connect grow to half a minute, for which
-    a worker would stay deaf after its server has come back.
+    """A connection of Celery that retries every few seconds. Kombu's pauses grow to half a minute, during
+    which a worker would take no work though its server is back.
     """
 
     def ensure_connection(
@@ -54,8 +54,8 @@ class Link(Connection):  # type: ignore[misc]
 class Messaging(AMQP):  # type: ignore[misc]
     """Celery's messaging with every queue on the default exchange.
 
-    A message reaches its queue by name alone, so kombu keeps no table of bindings for it: two keys less for
-    each queue, neither of which would ever expire, and two round trips less at the first publish.
+    A message reaches its queue by name alone, so kombu keeps no table of bindings for it. That saves two keys
+    per queue, which would never expire, and two round trips at the first publish.
     """
 
     Connection = Link
@@ -66,7 +66,7 @@ class Messaging(AMQP):  # type: ignore[misc]
 
 
 class OneServer(Configuration):  # type: ignore[misc]
-    """Celery's configuration, deaf to OVERRIDES: wake-ups on one server would call for work on another."""
+    """Celery's configuration without OVERRIDES: wake-ups on one server must not announce work on another."""
 
     @property
     def broker_url(self) -> Any:
@@ -80,27 +80,27 @@ class OneServer(Configuration):  # type: ignore[misc]
 
 
 class GridApp(Celery):  # type: ignore[misc]
-    """A Celery app on the server that GRIDQ_BROKER_URL names, and on no other."""
+    """A Celery app on the server that GRIDQ_BROKER_URL names and on no other."""
 
     @property
     def conf(self) -> Any:
-        """The configuration, also where nothing has read it yet."""
+        """Return the configuration, even if nothing has read it yet."""
         found = super().conf
-        object.__setattr__(found, "__class__", OneServer)  # its own would set a key
+        object.__setattr__(found, "__class__", OneServer)  # assigning it would set a key
         return found
 
 
 def configure(config: Settings) -> None:
-    """Point the app at other settings than this process's `settings()`, as tests do."""
+    """Make the app use other settings than this process's `settings()`, as tests do."""
     app.conf.update(server_options(config))
     disconnect()
 
 
 def disconnect() -> None:
-    """Close this thread's connections of the app; it makes new ones when it needs them."""
+    """Close this thread's connections of the app. It opens new ones when it needs them."""
     backend = app._backend
     if backend is not None:
-        # Results of before may outlive it: without a subscription they ask nothing of it when they go.
+        # Older results may outlive it: without a subscription they ask nothing of it when they are discarded.
         backend.result_consumer.stop()
         backend.result_consumer._pubsub = None
         backend.client.connection_pool.disconnect()
@@ -113,7 +113,7 @@ def disconnect() -> None:
 
 
 def server_options(config: Settings) -> dict[str, Any]:
-    """The Celery settings that follow from gridq's own: the server, the prefix and the results' life."""
+    """Return the Celery settings that follow from gridq's own: server, prefix, lifetime of results."""
     found = parse_sentinels(config.broker_url.get_secret_value())
     if found is not None:
         return _of_sentinels(config, found)
@@ -137,8 +137,8 @@ def server_options(config: Settings) -> dict[str, Any]:
 
 
 def _of_sentinels(config: Settings, found: Sentinels) -> dict[str, Any]:
-    """The same where sentinels say which server is the primary. Flower takes redis:// alone, so the URL names
-    the first of them, and the transport gets all.
+    """Return the same where sentinels know the primary. Flower accepts redis:// only, so the URL names the
+    first sentinel, and the transport gets all of them.
     """
     from gridq.store.sentinel import asking, certificates
 
@@ -157,19 +157,19 @@ def _of_sentinels(config: Settings, found: Sentinels) -> dict[str, Any]:
 
 
 def _options(config: Settings, broker: str, backend: str, socket: dict[str, Any]) -> dict[str, Any]:
-    """The settings that all servers share; `socket` are options of the broker's connections."""
+    """Return the settings that all kinds of servers share. `socket`: options of the broker's connections."""
     return {
         "broker_url": broker,
         "broker_transport": TRANSPORT,
         "broker_transport_options": {
             "global_keyprefix": config.prefix,
             "client_name": "gridq",
-            # Wake-ups need no emulated acknowledgement: it costs round trips, and what it would save the
-            # sweep rings again.
+            # Wake-ups need no emulated acknowledgement: it costs round trips, and the sweep replaces a lost
+            # wake-up anyway.
             "ack_emulation": False,
             "body_encoding": "utf-8",
             "polling_interval": 0.2,
-            # How long a publish tries to connect; without them it never gives up.
+            # How long publishing tries to connect; without these it never gives up.
             "max_retries": 2,
             "interval_start": 0,
             "interval_step": 0.1,
