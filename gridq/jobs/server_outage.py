@@ -1,4 +1,4 @@
-"""How long who waits for a job bears a server that is away."""
+"""Keep waiting for a job while the server is unreachable."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from typing import Any, TypeVar
 from gridq.errors import BrokerUnreachable
 
 MAX_OUTAGE_SECONDS = 300.0
-"""Seconds for which the server may be away until a caller without a time-out of its own hears of it."""
+"""How long the server may be unreachable before a caller without a timeout of its own gets the error."""
 
 RETRY_PAUSE_SECONDS = 0.2
-"""Seconds between two questions, beside those that the connection takes to be made."""
+"""The pause between two tries, in addition to the time that connecting takes."""
 
 C = TypeVar("C")
 
 
 class OutageRetry:
-    """Asks again while nobody answers: for `timeout` seconds from now on, or AWAY where there is none. The
-    job goes on meanwhile, or waits as its caller does.
+    """Repeats a call while the server is unreachable.
+
+    It gives up `timeout` seconds after it was created, or without a timeout after MAX_OUTAGE_SECONDS of
+    outage. The job itself continues meanwhile.
     """
 
     def __init__(self, timeout: float | None) -> None:
         self._timeout = timeout
         self._began = time.monotonic()
 
-    def ask(self, ask: Callable[[C], Any], what: C) -> Any:
-        """What `ask(what)` gives. BrokerUnreachable: time is up."""
+    def call(self, function: Callable[[C], Any], argument: C) -> Any:
+        """Return `function(argument)`. Raises BrokerUnreachable when it gives up."""
         since = time.monotonic()
         while True:
             try:
-                return ask(what)
+                return function(argument)
             except BrokerUnreachable:
                 if self._is_over(since):
                     raise
             time.sleep(RETRY_PAUSE_SECONDS)
 
-    async def ask_async(self, ask: Callable[[C], Awaitable[Any]], what: C) -> Any:
-        """The same for asyncio."""
+    async def call_async(self, function: Callable[[C], Awaitable[Any]], argument: C) -> Any:
+        """Return `await function(argument)`, like `call`."""
         since = time.monotonic()
         while True:
             try:
-                return await ask(what)
+                return await function(argument)
             except BrokerUnreachable:
                 if self._is_over(since):
                     raise

@@ -1,4 +1,4 @@
-"""How a job is waited for: the server's commands in their order, whoever sends them, on a thread or not.
+"""Wait for a job, as generators of Redis commands, so that threads and asyncio share one implementation.
 
 Each generator yields commands and is sent their replies.
 """
@@ -17,32 +17,33 @@ from gridq.protocol.models import Json
 from gridq.store.keys import Keys
 
 BLOCK_SECONDS = 5.0
-"""Seconds for which one blocking command waits: less than the socket's time-out."""
+"""How long one blocking command waits: less than the socket timeout."""
 
 FULL_SERVER_PAUSE_SECONDS = 0.2
-"""Seconds between two looks where the server has no memory left and so refuses the command that blocks."""
+"""The pause between two polls of a server that is out of memory, and so refuses the blocking command."""
 
 Commands = list[tuple[Any, ...]]
-"""Commands of the server, each its name and its arguments: several are done at one instant."""
+"""Redis commands with their arguments; several run in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a stage's answer: which stage of the graph made it, and what it is."""
+    """A piece of a stage's answer, with the path of the stage in the graph."""
 
     path: str
     value: Json
 
 
 def is_blocking(commands: Commands) -> bool:
-    """Whether this is the command that blocks until a job's end is there: the same as no answer where the
-    server's memory is used up and it is refused.
+    """Return whether this is the command that blocks until a job ends.
+
+    A server that is out of memory refuses it; treat that like no reply.
     """
     return str(commands[0][0]) == "BLMOVE"
 
 
 def build_poll(keys: Keys, job: str) -> Commands:
-    """What tells, at one instant, where a job stands: its end, does it run, is it in the inbox."""
+    """Return the commands that read a job's end, whether it runs, and whether it is in the inbox."""
     return [
         ("LINDEX", keys("result", job), 0),
         ("EXISTS", keys("job", job)),
@@ -51,7 +52,7 @@ def build_poll(keys: Keys, job: str) -> Commands:
 
 
 def wait_for_end(keys: Keys, job: str, timeout: float | None) -> Generator[Commands, Any, End | None]:
-    """Commands that wait for the end of a job; None where `timeout` seconds passed. JobNotFound."""
+    """Wait for the end of a job. The result is None after `timeout` seconds. Raises JobNotFound."""
     until = None if timeout is None else time.monotonic() + timeout
     key = keys("result", job)
     while True:
@@ -62,15 +63,17 @@ def wait_for_end(keys: Keys, job: str, timeout: float | None) -> Generator[Comma
         if data is None and wait <= 0:
             return None
         if data is None:
-            # Moving a list of one onto itself waits for it to be there and leaves it as it was.
+            # Moving a one-element list onto itself waits for it to exist and leaves it unchanged.
             data = yield [("BLMOVE", key, key, "LEFT", "LEFT", max(wait, 0.01))]
         if data is not None:
-            return End.read(data)
+            return End.parse(data)
 
 
 def read_pieces(keys: Keys, job: str, timeout: float | None) -> Generator[Commands | Piece, Any, float]:
-    """Commands that read a job's stream, and its pieces as they come; no command at all where `timeout`
-    seconds passed without a piece. The result is how long the job's end is then to be waited for.
+    """Read a job's stream: yield commands, and the pieces as they come.
+
+    After `timeout` seconds without a piece it yields an empty list. The result is how many seconds to wait
+    for the job's end.
     """
     at = b"0"
     idle_since = time.monotonic()
@@ -91,15 +94,16 @@ def read_pieces(keys: Keys, job: str, timeout: float | None) -> Generator[Comman
 
 
 def build_timeout_error(job: str, timeout: float, waits_for: str) -> WaitTimeout:
-    """The error of a wait that took `timeout` seconds; `waits_for` says in words what the job waits for."""
-    details = {"path": job, "job": job, "fix": "wait longer; the job goes on"}
+    """Return the error for a wait of `timeout` seconds; `waits_for` completes "it waits for …"."""
+    details = {"path": job, "job": job, "fix": "wait longer: the job continues"}
     if waits_for:
         details |= {"reason": f"it waits for {waits_for}", "waits_for": waits_for}
-    return WaitTimeout(f"The job {job} was not finished within {timeout:g} s", details)
+    return WaitTimeout(f"The job {job} did not end within {timeout:g} s", details)
 
 
 def build_not_found_error(job: str) -> JobNotFound:
-    """The error of a job that is not there."""
+    """Return the error for a job that does not exist."""
     return JobNotFound(
-        f"There is no job {job!r}", {"path": job, "reason": "never submitted, or its result has expired"}
+        f"There is no job {job!r}",
+        {"path": job, "reason": "it was never submitted, or its result has expired"},
     )

@@ -1,13 +1,12 @@
-"""The accounts: the limits in force, what whoever has one has used and holds, and the refusals that follow.
+"""The accounts: the active limits, what each account has used and reserved, and the refusals of admit.lua.
 
-Limits are enforced by the scripts alone, from what stands in Redis, so that all routers and clients together
-keep them. This module reads, and says in words.
+The scripts alone enforce limits, from what is in Redis, so that all routers and clients keep them together.
+This module reads them and puts them into words.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -39,17 +38,19 @@ from gridq.protocol.models import Resource
 from gridq.protocol.money import format_dollars
 from gridq.store.connection import now_ms
 from gridq.store.keys import Keys
+from gridq.store.replies import QuotaReached
 
 MINUTE_MS = 60_000
 
 ORPHANED_MS = 15_000
-"""A router that has the quotas file says so every seven seconds at the latest (`gridq.limits.enforcement`).
+"""Limits whose file no router has confirmed for this long are orphaned. A router confirms them at least every
+seven seconds (`gridq.limits.enforcement`).
 """
 
-MONTHLY: tuple[Resource, Resource] = ("money", "jobs")
-"""What agents and teams use that is counted by the month, whether it has a limit or not."""
+MONTHLY_RESOURCES: tuple[Resource, Resource] = ("money", "jobs")
+"""What agents and teams use that is counted by the month, with or without a limit."""
 
-_CODES: dict[str, type[QuotaExceeded]] = {
+_ERRORS: dict[str, type[QuotaExceeded]] = {
     cls.code.partition(".")[2]: cls
     for cls in (
         AgentMoneyExceeded,
@@ -64,33 +65,35 @@ _CODES: dict[str, type[QuotaExceeded]] = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """In which time a limit counts: `per` as files write it, such as `day` or `5h`.
+    """The time in which a limit counts: `per` as files write it, such as `day` or `5h`.
 
-    `calendar`: of the calendar; `first-use`: so long from its first use on; `sliding`: any time so long.
-    `since` and `until`: when it began and turns, ms; None where it has not begun, slides, or nobody knows.
+    `calendar`: a period of the calendar; `first-use`: it begins with its first use; `sliding`: any time of
+    that length. `starts_at` and `resets_at` are in ms; None if the window has not begun, slides, or is not
+    known.
     """
 
     per: str
     kind: Literal["calendar", "first-use", "sliding"]
-    since: int | None = None
-    until: int | None = None
+    starts_at: int | None = None
+    resets_at: int | None = None
 
     @property
     def seconds(self) -> int | None:
-        """How long it is; None: one of the calendar, of which nobody knows."""
+        """Its length; None for a calendar window whose bounds are not known."""
         length = first_use_window_ms(self.per)
-        if length is None and self.since is not None and self.until is not None:
-            length = self.until - self.since
+        if length is None and self.starts_at is not None and self.resets_at is not None:
+            length = self.resets_at - self.starts_at
         return None if length is None else length // 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What one agent, team, seat, owner, model family or the whole grid may use of one thing, in
-    micro-dollars, tokens, jobs, requests or stages at once, or a queue may hold of stages that stand ready.
+    """What one agent, team, seat, owner, model family or the whole grid may use of one resource, or how many
+    stages a queue may hold.
 
-    `limit` None: none. `reserved` is set aside for running work. `window` None: it counts what is there now.
-    `team`, `parked` (its pending work stands aside): of agents alone. `by`: the file that sets the limit.
+    Amounts are micro-dollars, tokens, jobs, requests, or stages at once. `limit` None: no limit. `reserved`
+    is set aside for running work. `window` None: it counts what is there now. `team` and `parked` (its
+    pending work waits until a window resets) are of agents only. `set_by`: the file with the limit.
     """
 
     kind: str
@@ -101,222 +104,228 @@ class Account:
     reserved: int = 0
     team: str | None = None
     parked: bool = False
-    by: Literal["seats file", "quotas file"] = "quotas file"
+    set_by: Literal["seats file", "quotas file"] = "quotas file"
     resource: Resource | Literal["pending"] = field(kw_only=True)
     window: Window | None = None
 
     @property
-    def money(self) -> bool:
+    def is_money(self) -> bool:
         """Whether it is counted in micro-dollars."""
         return self.resource == "money"
 
     @property
-    def until(self) -> int | None:
-        """When its window turns, ms; None: it has none, or nobody knows."""
-        return None if self.window is None else self.window.until
+    def resets_at(self) -> int | None:
+        """When its window resets, in ms; None if it has none, or that is not known."""
+        return None if self.window is None else self.window.resets_at
 
     @property
     def remaining(self) -> int | None:
-        """What may still be promised; below nothing where actual use went over. None: no limit."""
+        """What may still be reserved, below 0 if actual use exceeded the limit. None: no limit."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveLimits:
-    """The limits in force: where they came from and when (ms), and why a newer file was refused. `holder`,
-    `seen`: where and when (ms) a router last had their file; None: not known. `orphaned`: none has it now.
+    """The quotas file that applies now.
+
+    `source` and `applied_at` (ms): where it came from and when; `error`: why a newer version was refused.
+    `holder` and `last_seen` (ms): where and when a router last had the file, None if not known.
+    `is_orphaned`: no live router has it any more.
     """
 
     source: str
-    at: int
+    applied_at: int
     digest: str
     error: str = ""
     holder: str = ""
-    seen: int | None = None
-    orphaned: bool = False
+    last_seen: int | None = None
+    is_orphaned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AccountsReport:
-    """Everything that `gridq quota` shows. `in_force` None: no limits; `keys`: the grid asks for API keys."""
+    """What `gridq quota` shows. `active_limits` None: there are none. `requires_keys`: jobs need an API key."""
 
     zone: str
-    in_force: ActiveLimits | None
-    keys: bool
+    active_limits: ActiveLimits | None
+    requires_keys: bool
     accounts: tuple[Account, ...]
 
     @property
-    def single_tenant(self) -> bool:
-        """Whether the grid takes every job of everybody."""
-        return self.in_force is None and not self.keys
+    def is_single_tenant(self) -> bool:
+        """Whether the grid accepts every job of everybody."""
+        return self.active_limits is None and not self.requires_keys
 
 
-def read(client: Redis, keys: Keys, zone: str) -> AccountsReport:
-    """The accounts now; `zone` where no router has said which one counts."""
+def read_accounts(client: Redis, keys: Keys, zone: str) -> AccountsReport:
+    """Read all accounts. `zone`: the time zone if no router has written one."""
     now = now_ms(client)
-    look = client.pipeline(transaction=True)
-    look.hgetall(keys("limits"))
-    look.hgetall(keys("calendar"))
-    look.hgetall(keys("reserved"))
-    look.hgetall(keys("parked_agents"))
-    look.exists(keys("api_keys"))
-    look.zrange(keys("seats"), 0, -1)
-    look.smembers(keys("queues"))
-    look.hgetall(keys("meters"))
-    found: list[Any] = look.execute()
-    limits, turns, promised, parked = map(_texts, found[:4])
-    month = _of_calendar("month", None, turns, now)
-    spent = _texts(client.hgetall(keys("spent", str(month.since or 0))))
-    meters = _texts(found[7])
-    accounts = _people(limits, spent, promised, parked, month)
-    accounts += _seats(client, keys, [name.decode() for name in found[5]], turns, now)
-    accounts += _shared(meters, turns, now)
-    accounts += _queues(client, keys, limits, [name.decode() for name in found[6]])
-    in_force = None
-    if "digest" in limits:
-        about = json.loads(limits.get("about") or "{}")
-        source, at = str(about.get("source", "")), int(about.get("at", 0))
-        seen = int(limits["seen_at"]) if "seen_at" in limits else None
-        in_force = ActiveLimits(
-            source,
-            at,
-            limits["digest"],
-            limits.get("error", ""),
-            limits.get("holder", source),
-            seen,
-            seen is not None and now - seen > ORPHANED_MS,
-        )
-    return AccountsReport(turns.get("zone", zone), in_force, bool(found[4]), tuple(accounts))
+    pipe = client.pipeline(transaction=True)
+    pipe.hgetall(keys("limits"))
+    pipe.hgetall(keys("calendar"))
+    pipe.hgetall(keys("reserved"))
+    pipe.hgetall(keys("parked_agents"))
+    pipe.exists(keys("api_keys"))
+    pipe.zrange(keys("seats"), 0, -1)
+    pipe.smembers(keys("queues"))
+    pipe.hgetall(keys("meters"))
+    replies: list[Any] = pipe.execute()
+    limits, calendar, reserved, parked = map(_decode, replies[:4])
+    month = _find_calendar_window("month", None, calendar, now)
+    spent = _decode(client.hgetall(keys("spent", str(month.starts_at or 0))))
+    accounts = _build_monthly(limits, spent, reserved, parked, month)
+    accounts += _read_seats(client, keys, [name.decode() for name in replies[5]], calendar, now)
+    accounts += _build_shared(_decode(replies[7]), calendar, now)
+    accounts += _read_queues(client, keys, limits, [name.decode() for name in replies[6]])
+    active = _read_active_limits(limits, now) if "digest" in limits else None
+    return AccountsReport(calendar.get("zone", zone), active, bool(replies[4]), tuple(accounts))
 
 
 def read_zone(client: Redis, keys: Keys, zone: str) -> str:
-    """The time zone in which windows turn; `zone` where no router has said so."""
-    told: Any = client.hget(keys("calendar"), "zone")
-    return zone if told is None else str(told.decode())
+    """Return the time zone in which windows reset; `zone` if no router has written one."""
+    stored: Any = client.hget(keys("calendar"), "zone")
+    return zone if stored is None else str(stored.decode())
 
 
-def window(turns: str, now: int) -> tuple[int, int | None]:
-    """(start, end) in ms of the window that `now` stands in, as the scripts find it: 0 and None where no
-    calendar says.
+def find_window(instants: str, now: int) -> tuple[int, int | None]:
+    """Return (start, end) in ms of the calendar window around `now`, as the scripts find it.
+
+    `instants`: the starts of windows in ms, separated by spaces. Without a start it is 0, without an end
+    None.
     """
-    instants = [int(at) for at in turns.split()]
-    past = [at for at in instants if at <= now]
-    return past[-1] if past else 0, next((at for at in instants if at > now), None)
+    starts = [int(at) for at in instants.split()]
+    past = [at for at in starts if at <= now]
+    return past[-1] if past else 0, next((at for at in starts if at > now), None)
 
 
-def build_quota_error(reply: Sequence[str], zone: str) -> QuotaExceeded:
-    """The refusal that a script's reply stands for: `quota`, which limit, whose, used, held, the limit,
-    needed, the window's end or '', the window.
-    """
-    what, name = reply[1], reply[2]
-    used, held, limit, needed = map(int, reply[3:7])
-    until = int(reply[7]) if reply[7] else None
-    window = reply[8]
-    kind, _, resource = what.partition("_")
-    money = resource == "money"
-    monthly = window == "month" and resource != "tokens"
-    key = f"{kind}s.{name}." + (f"monthly_{'dollars' if money else 'jobs'}" if monthly else "budgets")
+def build_quota_error(reply: QuotaReached, zone: str) -> QuotaExceeded:
+    """Return the refusal that a script's reply stands for; `zone`: the time zone of its `retry_at`."""
+    kind, _, resource = reply.what.partition("_")
+    used, reserved, limit, needed = reply.used, reply.reserved, reply.limit, reply.needed
+    is_money = resource == "money"
+    is_monthly = reply.window == "month" and resource != "tokens"
+    key = f"{kind}s.{reply.name}."
+    key += f"monthly_{'dollars' if is_money else 'jobs'}" if is_monthly else "budgets"
 
-    def told(amount: int) -> str:
-        return format_dollars(amount) if money else str(amount)
+    def show(amount: int) -> str:
+        return format_dollars(amount) if is_money else str(amount)
 
-    alone = needed > limit
-    retry_at = None if alone else format_iso_time(until, zone)
-    if alone:
-        fix = f"raise {key} in the quotas file to {told(needed).removeprefix('$')} or more"
+    never_fits = needed > limit
+    retry_at = None if never_fits else format_iso_time(reply.resets_at, zone)
+    if never_fits:
+        fix = f"raise {key} in the quotas file to {show(needed).removeprefix('$')} or more"
     elif used + needed <= limit:
-        fix = "submit again when jobs that run have ended and given back what they hold"
+        fix = "submit it again when running jobs have ended and released what they reserved"
     else:
-        fix = f"raise {key} in the quotas file" + (f", or submit again after {retry_at}" if retry_at else "")
-    reason = f"of {told(limit)} a {window} {told(used)} is used and {told(held)} held by jobs that run"
-    if not money:
-        reason = f"of {limit} {resource} a {window} {used} are used"
-    this = "today" if window == "day" else f"this {window}"
-    lacks = "too little money left for this job" if money else f"no {resource} left {this}"
-    return _CODES[what](
-        f"The {kind} {name!r} has {lacks}",
+        fix = f"raise {key} in the quotas file" + (
+            f", or submit it again after {retry_at}" if retry_at else ""
+        )
+    if is_money:
+        reason = f"{show(used)} of {show(limit)} a {reply.window} is used, {show(reserved)} is reserved"
+        lacks = "too little money left for this job"
+    else:
+        reason = f"{used} of {limit} {resource} a {reply.window} are used"
+        lacks = f"no {resource} left " + ("today" if reply.window == "day" else f"this {reply.window}")
+    return _ERRORS[reply.what](
+        f"The {kind} {reply.name!r} has {lacks}",
         {
             "path": key,
-            "expected": f"at least {told(needed)} left",
+            "expected": f"at least {show(needed)} left",
             "reason": reason,
             "fix": fix,
             "retry_at": retry_at,
             "limit": limit,
             "used": used,
-            "reserved": held,
+            "reserved": reserved,
             "needed": needed,
-            "window": window,
+            "window": reply.window,
         },
     )
 
 
-def _people(
+def _read_active_limits(limits: dict[str, str], now: int) -> ActiveLimits:
+    about = json.loads(limits.get("about") or "{}")
+    source = str(about.get("source", ""))
+    last_seen = int(limits["seen_at"]) if "seen_at" in limits else None
+    return ActiveLimits(
+        source,
+        int(about.get("at", 0)),
+        limits["digest"],
+        limits.get("error", ""),
+        limits.get("holder", source),
+        last_seen,
+        last_seen is not None and now - last_seen > ORPHANED_MS,
+    )
+
+
+def _build_monthly(
     limits: dict[str, str],
     spent: dict[str, str],
-    promised: dict[str, str],
+    reserved: dict[str, str],
     parked: dict[str, str],
     month: Window,
 ) -> list[Account]:
-    """The accounts of agents and teams: whoever has a limit, has used or holds something."""
-    known = {name for name in (*limits, *promised) if name[:2] in ("a:", "t:")}
+    """Return the monthly accounts of the agents and teams that have a limit, usage or a reservation."""
+    known = {name for name in (*limits, *reserved) if name[:2] in ("a:", "t:")}
     known |= {field.partition(" ")[2] for field in spent}
     found = []
     for who in sorted(known - {"a:*"}):
-        agent, name = who[:2] == "a:", who[2:]
-        default = limits.get("a:*", "- - -") if agent else "- -"
+        is_agent, name = who[:2] == "a:", who[2:]
+        default = limits.get("a:*", "- - -") if is_agent else "- -"
         *more, money, jobs = limits.get(who, default).split()
         team = next((word for word in more if word != "-"), None)
-        for what, limit in zip(MONTHLY, (money, jobs), strict=True):
+        for resource, limit in zip(MONTHLY_RESOURCES, (money, jobs), strict=True):
             found.append(
                 Account(
-                    kind="agent" if agent else "team",
+                    kind="agent" if is_agent else "team",
                     name=name,
-                    what=what,
+                    what=resource,
                     limit=None if limit == "-" else int(limit),
-                    spent=int(spent.get(f"{what} {who}", 0)),
-                    reserved=int(promised.get(who, 0)) if what == "money" else 0,
+                    spent=int(spent.get(f"{resource} {who}", 0)),
+                    reserved=int(reserved.get(who, 0)) if resource == "money" else 0,
                     team=team,
-                    parked=agent and name in parked,
-                    resource=what,
+                    parked=is_agent and name in parked,
+                    resource=resource,
                     window=month,
                 )
             )
     return found
 
 
-def _queues(client: Redis, keys: Keys, limits: dict[str, str], used: list[str]) -> list[Account]:
-    """The accounts of the queues that have a bound: of those under `q:*` the ones that are in use."""
+def _read_queues(client: Redis, keys: Keys, limits: dict[str, str], in_use: list[str]) -> list[Account]:
+    """Return the accounts of the queues with a limit; the limit of `q:*` applies to queues in use."""
     bounds = {name[2:]: limit.split()[0] for name, limit in limits.items() if name[:2] == "q:"}
     default = bounds.pop("*", "-")
-    bounds = {queue: default for queue in used if queue_names.get_kind(queue) != "gridq"} | bounds
-    bounded = sorted(queue for queue, most in bounds.items() if most != "-")
-    look = client.pipeline(transaction=False)
-    for queue in bounded:
-        look.hvals(keys("classes", queue))
+    bounds = {queue: default for queue in in_use if queue_names.get_kind(queue) != "gridq"} | bounds
+    limited = sorted(queue for queue, limit in bounds.items() if limit != "-")
+    pipe = client.pipeline(transaction=False)
+    for queue in limited:
+        pipe.hvals(keys("classes", queue))
     return [
         Account("queue", queue, "pending", int(bounds[queue]), sum(map(int, counts)), resource="pending")
-        for queue, counts in zip(bounded, look.execute() if bounded else (), strict=True)
+        for queue, counts in zip(limited, pipe.execute() if limited else (), strict=True)
     ]
 
 
-_SEAT = [OWN, GRID, "requests_per_minute", "quota_requests_per_minute"]
-
-
-def _seats(client: Redis, keys: Keys, names: list[str], turns: dict[str, str], now: int) -> list[Account]:
-    """The accounts of the live seats that have a limit: of both sheets, the machine's own and the grid's."""
-    look = client.pipeline(transaction=True)
+def _read_seats(
+    client: Redis, keys: Keys, names: list[str], calendar: dict[str, str], now: int
+) -> list[Account]:
+    """Return the accounts of the live seats with a limit, of their machine or of the quotas file."""
+    pipe = client.pipeline(transaction=True)
     for name in names:
-        look.hmget(keys("seat", name), _SEAT)
-        look.lrange(keys("claim_times", name), 0, -1)
-    replies = look.execute()
+        pipe.hmget(keys("seat", name), OWN, GRID, "requests_per_minute", "quota_requests_per_minute")
+        pipe.lrange(keys("claim_times", name), 0, -1)
+    replies = pipe.execute()
     found = []
     for at, name in enumerate(names):
-        (own, grid, rpm, grpm), times = replies[at * 2 : at * 2 + 2]
-        for bearer, raw in ((OWN, own), (GRID, grid)):
-            found += [_metered("seat", name, meter, turns, now) for meter in parse_budget(raw, bearer, now)]
-        rates = [int(rate) for rate in (rpm, grpm) if rate is not None]
+        (own, grid, own_rate, grid_rate), times = replies[at * 2 : at * 2 + 2]
+        for account, raw in ((OWN, own), (GRID, grid)):
+            meters = parse_budget(raw, account, now)
+            found += [_build_metered("seat", name, meter, calendar, now) for meter in meters]
+        rates = [int(rate) for rate in (own_rate, grid_rate) if rate is not None]
         if rates:
             recent = sum(now - MINUTE_MS < int(when) <= now for when in times)
+            is_own = own_rate is not None and int(own_rate) == min(rates)
             found.append(
                 Account(
                     "seat",
@@ -324,7 +333,7 @@ def _seats(client: Redis, keys: Keys, names: list[str], turns: dict[str, str], n
                     "requests a minute",
                     min(rates),
                     recent,
-                    by="seats file" if rpm is not None and int(rpm) == min(rates) else "quotas file",
+                    set_by="seats file" if is_own else "quotas file",
                     resource="requests",
                     window=Window(MINUTE, "sliding"),
                 )
@@ -332,20 +341,20 @@ def _seats(client: Redis, keys: Keys, names: list[str], turns: dict[str, str], n
     return found
 
 
-def _shared(meters: dict[str, str], turns: dict[str, str], now: int) -> list[Account]:
-    """The accounts of the whole grid, of owners and model families, and of agents and teams beside those of
-    their month.
+def _build_shared(budgets: dict[str, str], calendar: dict[str, str], now: int) -> list[Account]:
+    """Return the accounts of the whole grid, of owners and model families, and of the agents and teams that
+    have budgets.
     """
     kinds = ACCOUNT_KINDS | {WHOLE_GRID: "grid"}
     return [
-        _metered(kinds[bearer[0]], account_name(bearer) or "all of it", meter, turns, now)
-        for bearer in sorted(meters, key=lambda name: (list(kinds).index(name[0]), name))
-        for meter in parse_budget(meters[bearer], bearer, now)
+        _build_metered(kinds[account[0]], account_name(account) or "all of it", meter, calendar, now)
+        for account in sorted(budgets, key=lambda name: (list(kinds).index(name[0]), name))
+        for meter in parse_budget(budgets[account], account, now)
     ]
 
 
-def _metered(kind: str, name: str, meter: Meter, turns: dict[str, str], now: int) -> Account:
-    """A meter's account. What the quotas file allows a seat, beside what its machine does, says `grid`."""
+def _build_metered(kind: str, name: str, meter: Meter, calendar: dict[str, str], now: int) -> Account:
+    """Return a meter's account. A seat's limit from the quotas file is called `grid …`."""
     return Account(
         kind,
         name,
@@ -353,29 +362,30 @@ def _metered(kind: str, name: str, meter: Meter, turns: dict[str, str], now: int
         meter.limit,
         meter.used,
         meter.reserved,
-        by="seats file" if meter.account == OWN else "quotas file",
+        set_by="seats file" if meter.account == OWN else "quotas file",
         resource=meter.resource,
-        window=_window_of(meter, turns, now),
+        window=_find_window(meter, calendar, now),
     )
 
 
-def _window_of(meter: Meter, turns: dict[str, str], now: int) -> Window | None:
+def _find_window(meter: Meter, calendar: dict[str, str], now: int) -> Window | None:
     if meter.window == NO_WINDOW:
         return None
     if meter.window in CALENDAR:
-        return _of_calendar(meter.window, meter.resets_at, turns, now)
-    since = None if meter.resets_at is None else meter.resets_at - (first_use_window_ms(meter.window) or 0)
-    return Window(meter.window, "first-use", since, meter.resets_at)
+        return _find_calendar_window(meter.window, meter.resets_at, calendar, now)
+    resets_at = meter.resets_at
+    starts_at = None if resets_at is None else resets_at - (first_use_window_ms(meter.window) or 0)
+    return Window(meter.window, "first-use", starts_at, resets_at)
 
 
-def _of_calendar(period: str, turn: int | None, turns: dict[str, str], now: int) -> Window:
-    """The window that ends at `turn`, as a meter says; None: the present one by the calendar."""
-    instants = turns.get(period, "")
-    since, until = window(instants, now if turn is None else turn - 1)
-    if turn not in (None, until):  # the meter's is of another time zone, or there is no calendar
-        return Window(period, "calendar", None, turn)
-    return Window(period, "calendar", since or None, until)
+def _find_calendar_window(period: str, resets_at: int | None, calendar: dict[str, str], now: int) -> Window:
+    """Return the window that ends at `resets_at`, as a meter says; None: the present one of the calendar."""
+    instants = calendar.get(period, "")
+    start, end = find_window(instants, now if resets_at is None else resets_at - 1)
+    if resets_at not in (None, end):  # the meter's window is of another time zone, or there is no calendar
+        return Window(period, "calendar", None, resets_at)
+    return Window(period, "calendar", start or None, end)
 
 
-def _texts(found: Any) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in found.items()}
+def _decode(fields: Any) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in fields.items()}

@@ -287,7 +287,9 @@ class _Reader(ConfigText):
         if not isinstance(listed, list):
             self.refuse(at, "budgets is no list", f'a list such as [{{{units[0]} = 5, per = "day"}}]')
         try:
-            return budget_syntax.check_distinct([budget_syntax.parse_limit(each, units, first_use=spans) for each in listed])
+            return budget_syntax.check_distinct(
+                [budget_syntax.parse_limit(each, units, first_use=spans) for each in listed]
+            )
         except BudgetError as exc:
             self.refuse(at, exc.message + (f" (its {exc.key})" if exc.key else ""), exc.expected)
 
@@ -351,7 +353,9 @@ class _Reader(ConfigText):
         """The queue that a name means: as `gridq queues` shows it, or with the model's own name in it."""
         kind, colon, rest = name.partition(":")
         try:
-            return names.check_queue_name(f"{kind}:{names.normalize_slug(rest)}" if colon and name.isprintable() else name)
+            return names.check_queue_name(
+                f"{kind}:{names.normalize_slug(rest)}" if colon and name.isprintable() else name
+            )
         except ConfigError as exc:
             self.refuse(at, f"{name!r} is no queue", str(exc.expected), "take a name that gridq queues shows")
 

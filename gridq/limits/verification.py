@@ -13,7 +13,7 @@ from typing import Any
 from redis import Redis
 
 from gridq.limits import ledger
-from gridq.limits.accounts import window
+from gridq.limits.accounts import find_window
 from gridq.limits.ledger import Entry
 from gridq.protocol.meters import GRID, OWN, Meter, describe_account, parse_budget
 from gridq.store.keys import Keys
@@ -170,7 +170,7 @@ def _held(who: list[str]) -> dict[Sheet, Counter[str]]:
 
 def _month(turns: bytes | None, clock: tuple[int, int]) -> str:
     now = int(clock[0]) * 1000 + int(clock[1]) // 1000
-    return str(window((turns or b"").decode(), now)[0])
+    return str(find_window((turns or b"").decode(), now)[0])
 
 
 def _payers(entry: Entry) -> list[str]:

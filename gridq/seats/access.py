@@ -45,16 +45,10 @@ def filter_lent_seats(
     return lent
 
 
-def build_not_lent_error(reply: Sequence[str], agent: str) -> NoLiveSeat:
-    """Return the refusal for a script's reply: a word, the queue and its fall-backs joined by |, then for each
-    seat its id and whom it is lent to.
-    """
-    _, links, *pairs = reply
-    queues = links.split("|")
-    seats = [
-        describe_access(seat, _read_names(words)) for seat, words in zip(pairs[::2], pairs[1::2], strict=True)
-    ]
-    seats = list(dict.fromkeys(seats))
+def build_not_lent_error(reply: NotLent, agent: str) -> NoLiveSeat:
+    """Return the refusal that a script's reply stands for."""
+    queues = reply.queue.split("|")
+    seats = list(dict.fromkeys(describe_access(seat, _read_names(words)) for seat, words in reply.seats))
     more = f" and {len(seats) - MAX_NAMED} more" if len(seats) > MAX_NAMED else ""
     return NoLiveSeat(
         f"No live seat of {' or '.join(queues)} is lent to the agent {agent!r}",
@@ -68,7 +62,8 @@ def describe_access(seat: str, names: Sequence[str]) -> str:
 
 
 def _find_team(client: Redis, keys: Keys, job: str, agent: str, key_id: str) -> str:
-    """Return an agent's team as admit.lua finds it: by the quotas file, else by its API key; empty if none."""
+    """Return an agent's team as admit.lua finds it: by the quotas file, else by its API key; empty if none.
+    """
     limits = client.hget(keys("limits"), f"a:{agent}")
     team = limits.decode().partition(" ")[0] if isinstance(limits, bytes) else "-"
     if team != "-":

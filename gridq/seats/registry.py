@@ -57,44 +57,50 @@ HTTP_MACHINE = "http"
 class LiveSeat(Advertisement):
     """A live seat: its worker's advertisement, and what the grid itself knows.
 
-    `busy` is how many slots hold a stage now, `wake-ups` how many messages wait in its own queue; money is in
-    micro-dollars, times in seconds since 1970. `stale`: its worker has not said for three heartbeats how it
-    is; kind, capability and metrics are unknown then.
+    `busy`: the slots in use. `wake_ups`: the messages in its own queue. Money is in micro-dollars, times in
+    seconds since 1970. `stale`: its worker has sent no heartbeat for three intervals; kind, capability and
+    metrics are unknown then.
     """
 
     busy: int = 0
     wake_ups: int = 0
-    warm: list[str] = Field(default_factory=list, description="its queues whose model it has loaded")
-    meters: list[Meter] = Field(default_factory=list, description="all that bind it, also shared ones")
+    warm: list[str] = Field(default_factory=list, description="the queues whose model it has loaded")
+    meters: list[Meter] = Field(default_factory=list, description="all that apply to it, also shared ones")
     budget: int | None = Field(
-        None, description="of the one of money with least left; None: no budget set; 0: a budget of nothing"
+        None, description="the limit of the money budget with least left; null: no money budget"
     )
     budget_left: int | None = None
-    budget_until: float | None = Field(None, description="when that turns")
-    prices: tuple[int, int] = Field((0, 0), description="micro-dollars a million tokens, in and out")
-    hourly: int = Field(0, description="micro-dollars for an hour of a slot")
+    budget_until: float | None = Field(None, description="when that budget resets")
+    prices: tuple[int, int] = Field((0, 0), description="micro-dollars per million tokens, in and out")
+    hourly: int = Field(0, description="micro-dollars per hour of a slot")
     rates: SeatRates = Field(FREE, exclude=True)
-    per_minute: int | None = Field(None, description="requests in any minute; None: no limit")
-    rate_until: float | None = Field(None, description="until when these are used up; None: they are not")
+    per_minute: int | None = Field(None, description="requests in any minute; null: no limit")
+    rate_until: float | None = Field(None, description="when it may make requests again; null: now")
     reliability: float = Field(
-        1.0, description="the part of its attempts that comes to something, the latest counting most; 0 to 1"
+        1.0, description="the part of its attempts that succeeds, from 0 to 1; recent attempts count most"
     )
     stale: bool = False
-    drain_acknowledged: bool = Field(True, description="False: it has yet to heed that an operator drains it, or no more")
+    drain_acknowledged: bool = Field(
+        True, description="whether its worker applies what an operator last asked for: drain, or undrain"
+    )
 
-    def find_shortage(self, queue: str, cost: int, expects: UsageEstimate = NO_ESTIMATE) -> Meter | None:
-        """The meter in which a stage of a queue has no room that is said to cost so many micro-dollars."""
-        return find_shortage(self.meters, queue, cost, expects, self.rates)
+    def find_shortage(self, queue: str, cost: int, estimate: UsageEstimate = NO_ESTIMATE) -> Meter | None:
+        """Return the meter without room for a stage of a queue with this cost in micro-dollars; None if all
+        have.
+        """
+        return find_shortage(self.meters, queue, cost, estimate, self.rates)
 
     @property
     def free(self) -> int:
-        """How many stages it would take now."""
+        """The number of stages it would take now."""
         return max(self.concurrency - self.busy, 0) if self.state == "ready" else 0
 
 
 def advertise(client: Redis, keys: Keys, ad: Advertisement, heartbeat: float) -> None:
     """Publish a seat's advertisement, valid for three heartbeats."""
-    client.set(keys("advertisement", ad.seat), ad.model_dump_json(), px=int(TTL_HEARTBEATS * heartbeat * 1000))
+    client.set(
+        keys("advertisement", ad.seat), ad.model_dump_json(), px=int(TTL_HEARTBEATS * heartbeat * 1000)
+    )
 
 
 def withdraw(client: Redis, keys: Keys, seat: str) -> None:
@@ -160,12 +166,12 @@ def _seat(seat: str, now: float, replies: list[Any], shared: dict[bytes, bytes])
     fields |= _limits(record, fields["meters"], now, claims, oldest)
     fields["reliability"] = round(reliability(record.get("reliability"), now * 1000), 3)
     draining = record.get("draining")
-    fields |= {"obeys": (drain is None) == (draining != "op") or draining == "1"}
+    fields |= {"drain_acknowledged": (drain is None) == (draining != "op") or draining == "1"}
     if drain is not None:
         why = {"state": "draining", "reason": "an operator drains it", "since": float(drain), "until": None}
         fields |= why
     elif draining is not None and said.state == "ready":
-        fields |= {"state": "draining", "reason": "its worker stops"}
+        fields |= {"state": "draining", "reason": "it takes no more work"}
     return LiveSeat(**fields)
 
 
@@ -182,15 +188,17 @@ def _limits(
 ) -> dict[str, Json]:
     """Return the fields that say what the seat may still give.
 
-    Its money is that of the meter with least left among those that apply to all of its queues. Its requests per
-    minute are the lower of those of its machine and of the quotas file.
+    Its money is that of the meter with least left among those that apply to all of its queues. Its requests
+    per minute are the lower of those of its machine and of the quotas file.
     """
     found: dict[str, Json] = {}
     least = find_tightest((meter for meter in meters if not meter.queues), "money")
     if least is not None:
         found |= {"budget": least.limit, "budget_left": least.remaining}
         found["budget_until"] = least.resets_at / 1000 if least.resets_at else None
-    rates = [int(record[name]) for name in ("requests_per_minute", "quota_requests_per_minute") if record.get(name)]
+    rates = [
+        int(record[name]) for name in ("requests_per_minute", "quota_requests_per_minute") if record.get(name)
+    ]
     if rates:
         found["per_minute"] = min(rates)
         again = now if oldest is None else float(oldest) / 1000 + 60
@@ -240,8 +248,10 @@ def read_published_stages(client: Redis, keys: Keys) -> list[dict[str, Json]]:
 
 
 def list_offers(seats: list[LiveSeat]) -> list[dict[str, Json]]:
-    """Each capability of `seats`: its queue, who serves it, who has its model loaded, whether any of them
-    loads models at all, and the slots, all and free.
+    """Return the capabilities of seats.
+
+    Each has its queue, the seats that serve it, those that have its model loaded, whether one of them can
+    load it, and the numbers of slots and of free slots.
     """
     found: dict[str, dict[str, Any]] = {}
     for seat in seats:
@@ -263,54 +273,53 @@ def list_offers(seats: list[LiveSeat]) -> list[dict[str, Json]]:
 
 
 def _models(seat: LiveSeat) -> set[str]:
-    """The slugs of the models that a seat describes."""
+    """Return the slugs of the models that a seat describes."""
     listed = seat.capability.get("models")
     models = listed if isinstance(listed, list) else []
     names = [model.get("name") for model in models if isinstance(model, dict)]
     return {queue_names.make_slug(name) for name in names if isinstance(name, str) and name}
 
 
-def nearest(client: Redis, keys: Keys, queue: str) -> str:
-    """In words, why nobody serves `queue`: the seat that serves it but takes nothing, else the live seat
-    that comes close, else what its kind, or whoever is live, serves instead.
-    """
-    return explain_no_seat(queue, read_live_seats(client, keys, routers=False))
-
-
 def explain_no_seat(queue: str, live: list[LiveSeat]) -> str:
-    """`nearest` among the seats `live`."""
+    """Explain why no seat serves `queue`.
+
+    It names the seats that serve it but take no work; else the live seat with the most similar capability;
+    else what seats of its kind, or all live seats, serve.
+    """
     if not live:
-        return "no seat is live at all"
-    idle = [seat for seat in live if queue in seat.queues]
-    if idle:
-        return "; ".join(_unwell(seat) for seat in idle[:NAMED])
+        return "no seat is live"
+    serving = [seat for seat in live if queue in seat.queues]
+    if serving:
+        return "; ".join(_describe_state(seat) for seat in serving[:MAX_NAMED])
     offers = {q: seat for seat in live for q in seat.queues}
     kind = queue_names.get_kind(queue)
     same = [q for q in offers if queue_names.get_kind(q) == kind]
-    close = max(same, key=lambda offer: _alike(offer, queue), default=None)
-    if close is not None and _alike(close, queue) >= CLOSE:
-        seat = offers[close]
-        but = "" if seat.state == "ready" else f", which is {seat.state}: {seat.reason}"
-        return f"the closest is {close}, served by {seat.seat}{but}"
+    closest = max(same, key=lambda offer: _compare_names(offer, queue), default=None)
+    if closest is not None and _compare_names(closest, queue) >= MIN_SIMILARITY:
+        seat = offers[closest]
+        state = "" if seat.state == "ready" else f", which is {seat.state}: {seat.reason}"
+        return f"the closest is {closest}, served by {seat.seat}{state}"
     if same:
-        return f"the live seats of {kind} serve " + _named(same)
-    return f"no live seat is of the kind {kind}; those that are live serve " + _named(list(offers))
+        return f"the live seats of {kind} serve " + _join_names(same)
+    return f"no live seat is of kind {kind}; the live seats serve " + _join_names(list(offers))
 
 
-def _alike(one: str, other: str) -> float:
+def _compare_names(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one.partition(":")[2], other.partition(":")[2]).ratio()
 
 
-def _named(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     shown = sorted(set(names))
-    return ", ".join(shown[:NAMED]) + (f" and {len(shown) - NAMED} more" if len(shown) > NAMED else "")
+    return ", ".join(shown[:MAX_NAMED]) + (
+        f" and {len(shown) - MAX_NAMED} more" if len(shown) > MAX_NAMED else ""
+    )
 
 
-def _unwell(seat: LiveSeat) -> str:
-    return f"{seat.seat} serves it but is {seat.state}" + (f": {seat.reason}" if seat.reason else "")
+def _describe_state(seat: LiveSeat) -> str:
+    return f"{seat.seat} serves it, but is {seat.state}" + (f": {seat.reason}" if seat.reason else "")
 
 
 def _live(client: Redis, keys: Keys) -> list[str]:
-    # Not by SCAN, which walks every key of the server, while jobs are being admitted.
+    # Not by SCAN: it would walk every key of the server for each admission.
     names: list[bytes] = client.zrange(keys("seats"), 0, -1)  # type: ignore[assignment]
     return [name.decode() for name in names]

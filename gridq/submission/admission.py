@@ -44,9 +44,20 @@ from gridq.protocol.models import Advertisement
 from gridq.protocol.money import format_dollars
 from gridq.seats import access, registry
 from gridq.store import values
-from gridq.store.admitting import Word
-from gridq.store.admitting import arguments as arguments_of
-from gridq.store.scripts import Scripts
+from gridq.store.replies import (
+    Accepted,
+    AdmitReply,
+    AlreadyKnown,
+    KeyRefused,
+    NoSeat,
+    NotLent,
+    OtherBody,
+    QueueLimitReached,
+    QuotaReached,
+    SameJob,
+    read_admission,
+)
+from gridq.store.scripts import NewJob, Scripts, Word, build_admit_words
 from gridq.store.ttl_cache import TtlCache
 from gridq.submission.estimates import TokenEstimate, estimate_tokens, expect_usage, format_expected
 from gridq.submission.live_forecast import (
@@ -161,13 +172,15 @@ class Admission:
         if not request.is_unique or len(request.value) > self.config.inline_value:
             return None
         expected = self._expect_usage(compiled, request.value)
-        return self._build_arguments(request, compiled, Fingerprint(), {}, expected)
+        return build_admit_words(self._build_job(request, compiled, Fingerprint(), {}, expected))
 
-    def narrate_fast_admission(self, request: JobRequest, reply: Sequence[str]) -> None:
-        """Narrate a job that was written with the arguments of `build_fast_arguments`."""
+    def read_fast_reply(self, request: JobRequest, reply: Sequence[bytes]) -> bool:
+        """Return whether admit.lua wrote the job, called with the words of `build_fast_arguments`."""
+        found = read_admission(reply)
         compiled = self._find_compiled(request.graph)
-        if compiled is not None:
-            _narrate(request, compiled, reply)
+        if isinstance(found, Accepted) and compiled is not None:
+            _narrate(request, compiled, found)
+        return isinstance(found, Accepted)
 
     # -- compiling
 
@@ -211,7 +224,7 @@ class Admission:
 
     def _refresh_catalogue(self) -> None:
         offered = registry.read_published_stages(self.scripts.client, self.scripts.keys)
-        self._catalogue = self._local_catalogue.extended(map(StageSpec.from_json, offered))
+        self._catalogue = self._local_catalogue.extend(map(StageSpec.from_json, offered))
         self._compiled.clear()
         self._catalogue_read_at = time.monotonic()
 
@@ -231,45 +244,48 @@ class Admission:
             if compiled.demands or options.pin is not None or options.avoid:
                 excluded_seats = self._find_excluded_seats(request, compiled)
             self.forecast.check(request.job, stages, options, excluded_seats, queued=request.queued)
-            arguments = self._build_arguments(request, compiled, fingerprint, excluded_seats, expected)
-            reply = self.scripts.admit(arguments)
+            reply = self.scripts.admit(
+                self._build_job(request, compiled, fingerprint, excluded_seats, expected)
+            )
             return Admitted(self._read_reply(request, compiled, reply), compiled)
         except EXPLAINED as exc:
             if values.is_link(request.value):
                 self.scripts.client.unlink(self.scripts.keys("value", request.value[1:].decode()))
             raise self.forecast.explain(exc, stages, options, excluded_seats) from None
 
-    def _read_reply(self, request: JobRequest, compiled: CompiledGraph, reply: list[str]) -> str:
+    def _read_reply(self, request: JobRequest, compiled: CompiledGraph, reply: AdmitReply) -> str:
         """Return the job's id by the reply of admit.lua, or raise the refusal that it stands for."""
-        match reply[0]:
-            case "noseat":
-                raise self._build_no_seat_error(reply[1].split("|"))
-            case "barred":
+        match reply:
+            case Accepted():
+                _narrate(request, compiled, reply)
+            case AlreadyKnown():
+                pass
+            case SameJob(job):
+                return job
+            case OtherBody(job):
+                raise idempotency.build_conflict_error(job, keyed=job != request.job)
+            case KeyRefused(reason):
+                raise api_keys.build_key_error(reason, request.key_id)
+            case NoSeat(queues):
+                raise self._build_no_seat_error(queues[0].split("|"))
+            case NotLent():
                 raise access.build_not_lent_error(reply, request.options.agent)
-            case "key":
-                raise api_keys.build_key_error(reply[1], request.key_id)
-            case "queue":
+            case QueueLimitReached():
                 raise _build_queue_full_error(reply)
-            case "quota":
+            case QuotaReached():
                 zone = accounts.read_zone(self.scripts.client, self.scripts.keys, self.config.timezone)
                 raise accounts.build_quota_error(reply, zone)
-            case "conflict":
-                raise idempotency.build_conflict_error(reply[1], keyed=reply[1] != request.job)
-            case "same":
-                return reply[1]
-            case "ok":
-                _narrate(request, compiled, reply)
         return request.job
 
-    def _build_arguments(
+    def _build_job(
         self,
         request: JobRequest,
         compiled: CompiledGraph,
         fingerprint: Fingerprint,
         excluded_seats: ExcludedSeats,
         expected: Mapping[int, UsageEstimate],
-    ) -> tuple[Word, ...]:
-        """Return the arguments of admit.lua. Raises JobBudgetExceeded."""
+    ) -> NewJob:
+        """Return the job as admit.lua writes it. Raises JobBudgetExceeded."""
         options = request.options
         fields = [*compiled.fields, *format_expected(expected)]
         if excluded_seats:
@@ -283,28 +299,28 @@ class Admission:
             if compiled.micro_dollars > budget:
                 raise _build_job_budget_error(budget, compiled.micro_dollars)
             fields += ["budget", budget]
-        return arguments_of(
-            request.job,
+        return NewJob(
+            job=request.job,
             agent=options.agent,
-            prio=options.prio,
+            priority=options.prio,
             deadline_ms=None if request.queued else get_deadline_ms(options, self.config),
-            ttl_ms=int(self.config.result_ttl * 1000),
+            result_ttl_ms=int(self.config.result_ttl * 1000),
             celery=request.celery,
             stream=options.stream,
-            wait=options.wait_for_seat,
-            value=request.value,
+            wait_for_seat=options.wait_for_seat,
+            input=request.value,
             answer=compiled.answer,
             steps=compiled.steps,
-            needs=compiled.needs,
+            queues=compiled.needs,
             ready=compiled.ready,
             fields=fields,
             name=options.name or compiled.name,
             session=options.session or "",
-            key=request.key_id,
+            api_key=request.key_id,
             micro_dollars=compiled.micro_dollars,
             stages=compiled.stages,
-            idempotency=fingerprint.key,
-            body=fingerprint.digest,
+            idempotency_key=fingerprint.key,
+            body_digest=fingerprint.digest,
             queue_timeout_ms=get_queue_timeout_ms(options, self.config),
         )
 
@@ -355,7 +371,7 @@ class Admission:
         )
 
 
-def _narrate(request: JobRequest, compiled: CompiledGraph, reply: Sequence[str]) -> None:
+def _narrate(request: JobRequest, compiled: CompiledGraph, reply: Accepted) -> None:
     options = request.options
     narration.narrate(
         "job admitted",
@@ -364,7 +380,7 @@ def _narrate(request: JobRequest, compiled: CompiledGraph, reply: Sequence[str])
         agent=options.agent,
         stages=compiled.stages,
     )
-    for dropped in reply[1:]:
+    for dropped in reply.dropped_jobs:
         narration.narrate("job preempted", job=dropped, by=request.job)
 
 
@@ -386,10 +402,8 @@ def _build_job_budget_error(budget: int, needed: int) -> JobBudgetExceeded:
     )
 
 
-def _build_queue_full_error(reply: Sequence[str]) -> QueueFull:
-    """Return the refusal for the reply (`queue`, its name, pending, limit, needed)."""
-    queue = reply[1]
-    pending, limit, needed = map(int, reply[2:5])
+def _build_queue_full_error(reply: QueueLimitReached) -> QueueFull:
+    queue, pending, limit, needed = reply.queue, reply.pending, reply.limit, reply.needed
     stages = "a stage" if needed == 1 else f"the {needed} stages that are ready at once"
     return QueueFull(
         f"The queue {queue} has no room for {stages}: {pending} of {limit} places are taken",

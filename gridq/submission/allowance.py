@@ -1,5 +1,6 @@
-"""Whether an agent may submit a job now, without submitting it: by its API key, and by its own quota and its
-team's, in the words of the refusal that a submission would get.
+"""Check whether an agent may submit a job now, without submitting it.
+
+It checks the API key, the agent's quota and its team's, and returns the refusal that a submission would get.
 """
 
 from __future__ import annotations
@@ -14,54 +15,61 @@ from gridq.limits.quotas_file import NAME
 from gridq.store.connection import now_ms
 from gridq.store.scripts import Scripts
 
-ANYBODY: str = JobOptions.model_fields["agent"].default
+DEFAULT_AGENT: str = JobOptions.model_fields["agent"].default
 """The agent of a job whose submitter names none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """`agent` None: nobody knows whose the job would be; `team` None: in none. `refusal` None: it may."""
+    """Whose job it would be, and the refusal, None if the agent may submit it.
+
+    `agent` None: not known, as the API key is refused. `team` None: the agent has no team.
+    """
 
     agent: str | None
     team: str | None = None
     refusal: GridError | None = None
 
 
-def allowance(scripts: Scripts, config: Settings, agent: str | None, micro: int, tokens: int) -> Allowance:
-    """Whether a job of `micro` micro-dollars and so many tokens may begin now, of an agent, or of who submits
-    with these settings. ConfigError: `agent` is no name.
+def check_allowance(
+    scripts: Scripts, config: Settings, agent: str | None, micro_dollars: int, tokens: int
+) -> Allowance:
+    """Check whether a job of this cost and size may start now.
+
+    `agent` None: the agent is the one that the settings identify. Raises ConfigError if it is not a name.
     """
     try:
-        agent, team = _submitter(scripts, config) if agent is None else (agent, _team(scripts, agent))
+        if agent is None:
+            agent, team = _identify(scripts, config)
+        else:
+            team = _find_team(scripts, agent)
     except AuthError as exc:
         return Allowance(None, refusal=exc)
-    counts_for, reply = scripts.afford(agent, team or "-", micro, tokens)
-    team = None if counts_for == "-" else counts_for
-    if not reply:
+    found = scripts.afford(agent, team or "-", micro_dollars, tokens)
+    team = None if found.team == "-" else found.team
+    if found.refusal is None:
         return Allowance(agent, team)
-    error = accounts.build_quota_error(
-        reply, accounts.read_zone(scripts.client, scripts.keys, config.timezone)
-    )
-    return Allowance(agent, team, error)
+    zone = accounts.read_zone(scripts.client, scripts.keys, config.timezone)
+    return Allowance(agent, team, accounts.build_quota_error(found.refusal, zone))
 
 
-def _submitter(scripts: Scripts, config: Settings) -> tuple[str, str | None]:
-    """The agent and team of who submits with these settings. AuthError: the grid would not take it."""
+def _identify(scripts: Scripts, config: Settings) -> tuple[str, str | None]:
+    """Return the agent and team that the settings identify. Raises AuthError."""
     if config.key is not None:
         key = api_keys.verify(scripts.client, scripts.keys, config.key)
         return key.agent, key.team
     if scripts.client.exists(scripts.keys("api_keys")):
         raise api_keys.build_key_error("missing")
-    return ANYBODY, None
+    return DEFAULT_AGENT, None
 
 
-def _team(scripts: Scripts, agent: str) -> str | None:
-    """The team that the keys of an agent are of."""
+def _find_team(scripts: Scripts, agent: str) -> str | None:
+    """Return the team of an agent's API keys."""
     if not NAME.fullmatch(agent):
         raise ConfigError(
-            f"{agent[:64]!r} is no agent",
+            f"Invalid agent name {agent[:64]!r}",
             {"path": "--agent", "expected": "1 to 64 letters, digits, '_', '.', '@' or '-'"},
         )
     now = now_ms(scripts.client)
     keys = (key for key in api_keys.list_keys(scripts.client, scripts.keys) if key.agent == agent)
-    return next((key.team for key in keys if key.stands(now)), None)
+    return next((key.team for key in keys if key.is_valid(now)), None)

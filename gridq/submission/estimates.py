@@ -51,11 +51,11 @@ def estimate_tokens(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[TokenE
     return tuple(found.values())
 
 
-def format_expected(expect_usage: Mapping[int, UsageEstimate]) -> list[str]:
+def format_expected(expected: Mapping[int, UsageEstimate]) -> list[str]:
     """The job's fields that say so to the scripts: `tk:<step>` → "in out", or "in out timeout" where it has a
     time-out of its own.
     """
-    return [word for step, expects in expect_usage.items() for word in (f"tokens:{step}", expects.to_text())]
+    return [word for step, expects in expected.items() for word in (f"tokens:{step}", expects.to_text())]
 
 
 def expect_usage(found: Sequence[TokenEstimate], value: bytes, length: int) -> dict[int, UsageEstimate]:

@@ -10,6 +10,7 @@ from gridq.jobs.record import get_deadline_ms, get_queue_timeout_ms, parse_optio
 from gridq.limits import api_keys
 from gridq.protocol.models import Json
 from gridq.store.connection import connect_to_submit, translated
+from gridq.store.replies import KeyRefused, OtherBody, SameJob
 from gridq.store.scripts import Scripts
 from gridq.submission.request import build_request, store_large_input
 
@@ -38,28 +39,28 @@ class Inbox:
             )  # fmt: skip
             about = request.options
             fingerprint = request.make_fingerprint()
-            stored = self.scripts.enqueue(
+            reply = self.scripts.enqueue(
                 job,
                 agent=about.agent,
                 deadline_ms=get_deadline_ms(about, self.config),
-                ttl_ms=int(self.config.result_ttl * 1000),
+                result_ttl_ms=int(self.config.result_ttl * 1000),
                 celery=celery,
                 stream=about.stream,
                 graph=request.graph,
-                value=store_large_input(self.scripts, job, request.value, about),
+                input=store_large_input(self.scripts, job, request.value, about),
                 options=about.model_dump_json(exclude_defaults=True).encode(),
-                key=request.key_id,
-                idempotency=fingerprint.key,
-                body=fingerprint.digest,
+                api_key=request.key_id,
+                idempotency_key=fingerprint.key,
+                body_digest=fingerprint.digest,
                 queue_timeout_ms=get_queue_timeout_ms(about, self.config),
             )
-        match stored:
-            case ["same", other]:
+        match reply:
+            case SameJob(other):
                 return other
-            case ["conflict", other]:
+            case OtherBody(other):
                 raise idempotency.build_conflict_error(other, keyed=other != job)
-            case [word]:
-                raise api_keys.build_key_error(word, request.key_id)
+            case KeyRefused(reason):
+                raise api_keys.build_key_error(reason, request.key_id)
         return job
 
 

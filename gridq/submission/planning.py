@@ -76,9 +76,9 @@ def load_local_catalogue(config: Settings, profiles: Mapping[str, Profile]) -> C
     specs = stages.load_builtin_specs() + [spec for profile in profiles.values() for spec in profile.stages()]
     catalogue = Catalogue(map(StageSpec.from_json, specs))
     if config.stages_dir is not None:
-        catalogue = catalogue.extended(load_directory(config.stages_dir))
+        catalogue = catalogue.extend(load_directory(config.stages_dir))
     if config.stages:
-        catalogue = catalogue.extended(map(StageSpec.from_json, stages.load_modules(config.stages)))
+        catalogue = catalogue.extend(map(StageSpec.from_json, stages.load_modules(config.stages)))
     return catalogue
 
 

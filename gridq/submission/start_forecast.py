@@ -129,7 +129,9 @@ def _forecast_group(group: SeatGroup, request: StageRequest) -> StartForecast:
     if pace.rate is None or not pace.is_complete:
         return StartForecast(request.queue, position, group.concurrency, None, None, None, "", pace.rate)
     start = _estimate_start(pace, position)
-    margin = SPREAD_FACTOR * P90_DEVIATIONS * _estimate_deviation(start, position, position - group.free, pace)
+    margin = (
+        SPREAD_FACTOR * P90_DEVIATIONS * _estimate_deviation(start, position, position - group.free, pace)
+    )
     earliest = min(seat.back_in or 0.0 for seat in group.seats) if group.after_reset else 0.0
     low = max(start - margin, earliest)
     if any(seat.is_reserved and not seat.running for seat in group.seats):
@@ -218,7 +220,9 @@ def _find_pace(group: SeatGroup, request: StageRequest) -> Pace:
     return pace
 
 
-def _estimate_service(snapshot: QueueSnapshot, seat: SeatLoad, mix: Mapping[str, float]) -> ServiceTime | None:
+def _estimate_service(
+    snapshot: QueueSnapshot, seat: SeatLoad, mix: Mapping[str, float]
+) -> ServiceTime | None:
     """Estimate how long a stage of the `mix` (queue → count) takes a slot of the seat; None: not measured."""
     parts = []
     for queue, count in mix.items():

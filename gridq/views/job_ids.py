@@ -8,7 +8,7 @@ from typing import Any
 from redis import Redis
 
 from gridq.errors import AmbiguousJob
-from gridq.jobs.waiting import build_poll, build_not_found_error
+from gridq.jobs.waiting import build_not_found_error, build_poll
 from gridq.store.keys import Keys
 
 LEAST = 4

@@ -102,7 +102,7 @@ def _summaries(client: Redis, keys: Keys, page: list[_Place]) -> list[JobSummary
     look = client.pipeline(transaction=False)
     for _, job in page:
         look.hmget(keys("job", job), HEAD)
-        look.hmget(keys("summary", job), [*HEAD, "state", "ended"])
+        look.hmget(keys("summary", job), [*HEAD, "state", "ended_at"])
         look.hmget(keys("submitted", job), ["name", "agent", "options"])
     replies = look.execute() if page else []
     return [

@@ -119,7 +119,7 @@ class JobView:
         return record
 
 
-def by_step(stages: Iterable[StageView]) -> list[list[StageView]]:
+def group_by_step(stages: Iterable[StageView]) -> list[list[StageView]]:
     """`stages` with those that are claimed as one together."""
     return [list(group) for _, group in groupby(stages, key=lambda s: s.path if s.step is None else s.step)]
 
@@ -284,7 +284,9 @@ def _now(stage: StageView, one: dict[str, bytes | None], hold: str | None, now: 
     elif stage.state is StageState.READY:
         stage.started = stage.run_ms = None
         stage.wait_ms = None if ready is None else max(now - ready, 0) * 1000
-        names = _text(one["excluded"]).split(",")  # "=seat", all but that one, stands beside the names of the others
+        names = _text(one["excluded"]).split(
+            ","
+        )  # "=seat", all but that one, stands beside the names of the others
         stage.excluded = tuple(name for name in names if name and not name.startswith("="))
         stage.expects = UsageEstimate.parse(_text(one["tokens"] or b"0 0"))
         stage.cost = int(re.sub(r"^\S+ \d+/(\d+)\|.*$", r"\1", _text(one["pending"])))

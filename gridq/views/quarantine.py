@@ -56,7 +56,11 @@ def listing(client: Redis, keys: Keys) -> list[Quarantined]:
         page = [(*member.decode().rsplit(":", 1), until) for member, until in members[at : at + PAGE]]
         look = client.pipeline(transaction=False)
         for job, step, _ in page:
-            fields = ["name", "agent", *(f"{field}:{step}" for field in ("spec", "quarantine", "attempts", "deaths"))]
+            fields = [
+                "name",
+                "agent",
+                *(f"{field}:{step}" for field in ("spec", "quarantine", "attempts", "deaths")),
+            ]
             look.hmget(keys("job", job), fields)
         for (job, step, until), reply in zip(page, look.execute(), strict=True):
             if None not in (reply[2], reply[3]):  # else it has left it since

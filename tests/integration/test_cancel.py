@@ -13,7 +13,7 @@ from gridq import errors, stages
 from gridq.app import app
 from gridq.client import Client
 from gridq.config.settings import Settings
-from gridq.limits.accounts import read
+from gridq.limits.accounts import read_accounts
 from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
 from gridq.profiles.profile import StageContext
@@ -310,7 +310,7 @@ def test_a_models_answer_is_broken_off_and_what_it_cost_is_the_seats_waste(serve
             spent = 1_000_000 - left()
             assert spent >= 100 + 10  # a hundred tokens in, and one out
             assert spent % 10 == 0
-            accounts = {(one.name, one.what): one for one in read(client, keys, "UTC").accounts}
+            accounts = {(one.name, one.what): one for one in read_accounts(client, keys, "UTC").accounts}
             assert accounts["ann", "money"].spent == accounts["ann", "money"].reserved == 0
         runner.profile.close()
     for key in client.scan_iter("cancelwire:*", count=1000):

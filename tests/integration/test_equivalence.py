@@ -37,7 +37,7 @@ class TestAdmission(Admission):
 
     __test__ = False
 
-    def _compile(self, text: bytes, catalogue: Catalogue) -> tuple[Graph, Plan]:
+    def _compile_text(self, text: bytes, catalogue: Catalogue) -> tuple[Graph, Plan]:
         graph = parse(text, max_depth=1000)
         return graph, compile_plan(graph, CATALOGUE, place, max_steps=100_000)
 

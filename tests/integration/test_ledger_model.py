@@ -16,10 +16,10 @@ from hypothesis.stateful import (
 )
 
 from gridq.app import app
-from gridq.limits.accounts import Account, read
+from gridq.limits.accounts import Account, read_accounts
 from gridq.limits.verification import verify
 from gridq.messaging import wake_ups
-from gridq.store.replies import Claim
+from gridq.store.replies import Accepted, Claim
 from tests import machines
 from tests.conftest import GridEnv
 from tests.invariants import broken
@@ -89,7 +89,7 @@ class Ledgers(RuleBasedStateMachine):
             limit_ is None or self.spent[who] + self.held(who) + needed <= limit_
             for who, limit_ in self.binding(agent)
         )
-        assert (reply == ["ok"]) == fits, reply
+        assert (reply == Accepted()) == fits, reply
         if fits:
             self.jobs[job] = agent, cost * length
             for who, _ in self.binding(agent):
@@ -165,7 +165,7 @@ class Ledgers(RuleBasedStateMachine):
 
     @invariant()
     def ledgers(self) -> None:
-        accounts = read(self.grid.client, self.grid.keys, "UTC").accounts
+        accounts = read_accounts(self.grid.client, self.grid.keys, "UTC").accounts
         found = {(account.name, account.what): account for account in accounts}
         for who in (*AGENTS, "t"):
             money = found.get((who, "money"), Account("agent", who, "money", None, 0, resource="money"))

@@ -28,7 +28,7 @@ def scripts(grid_env: GridEnv) -> Scripts:
     """Two live cards of 24 GB: an old and a new one."""
     scripts = Scripts(grid_env.client, grid_env.settings)
     for name, cap in (("m.old", "7.5"), ("m.new", "10.0")):
-        scripts.register(name, "i", host="h", concurrency=1, queues=[QUEUE], ttl_ms=60_000)
+        scripts.register(name, "i", host="h", concurrency=1, queues=[QUEUE], record_ttl_ms=60_000)
         capability: dict[str, Any] = {
             "device": "cuda:0",
             "name": "a card",
@@ -60,7 +60,7 @@ def admission(scripts: Scripts, grid_env: GridEnv, effect: dict[str, Any]) -> Ad
         "effects": [effect],
         "implementation": "gpu:x",
     }
-    made._catalogue = made._local_catalogue.extended([StageSpec.from_json(spec)])
+    made._catalogue = made._local_catalogue.extend([StageSpec.from_json(spec)])
     return made
 
 
@@ -98,7 +98,7 @@ def test_a_submitter_may_wait_for_one_that_will(scripts: Scripts, grid_env: Grid
     assert made.admit(request("j", wait_for_seat=True))
     scripts.sweep()
     assert scripts.claim("m.new", "i", "i.0", "n") == "none"
-    scripts.register("m.next", "i", host="h", concurrency=1, queues=[QUEUE], ttl_ms=60_000)
+    scripts.register("m.next", "i", host="h", concurrency=1, queues=[QUEUE], record_ttl_ms=60_000)
     assert isinstance(scripts.claim("m.next", "i", "i.0", "n"), Claim)
 
 

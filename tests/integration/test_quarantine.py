@@ -18,7 +18,7 @@ from gridq.protocol.models import Json, StageCall
 from gridq.protocol.states import JobState, StageState
 from gridq.views import jobs as history
 from gridq.views.quarantine import Quarantined
-from gridq.views.queues import waits_for
+from gridq.views.wait_reasons import explain_wait
 from tests.builders import parallel, retry, seq, stage
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
@@ -90,10 +90,10 @@ def test_it_kills_two_and_no_more_and_its_job_goes_on(grid: LocalGrid, runner: D
     [aside] = view.having(StageState.QUARANTINED)
     assert (aside.path, aside.attempts, aside.deaths, aside.losses) == ("root.branches.bad", 2, 2, 0)
     assert aside.until == pytest.approx(found.until)
-    words = waits_for(grid.client.redis, grid.client.keys, view)
+    words = explain_wait(grid.client.redis, grid.client.keys, view)
     assert re.match(
-        rf"an operator: stage bench_die killed the process that ran it twice, at last on worker "
-        rf"{re.escape(found.worker)}; until \d\d:\d\d", words,
+        rf"an operator: stage bench_die killed the process that ran it twice, most recently on worker "
+        rf"{re.escape(found.worker)}; release or drop it before \d\d:\d\d", words,
     )  # fmt: skip
     assert len(runner.died) == 2
     assert grid.client.cancel(job)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gridq.limits.accounts import read
+from gridq.limits.accounts import read_accounts
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
 from tests.unit.store.entered import agrees
@@ -127,7 +127,7 @@ def test_a_cent_is_promised_once(grid_env: GridEnv, tmp_path: object) -> None:
     )
     assert said["ok"] == 50
     assert said.total() == 160
-    accounts = {(one.name, one.what): one for one in read(grid.client, grid.keys, "UTC").accounts}
+    accounts = {(one.name, one.what): one for one in read_accounts(grid.client, grid.keys, "UTC").accounts}
     assert accounts["t", "money"].reserved == 50 * 30_000
     assert accounts["ann", "jobs"].spent + accounts["bob", "jobs"].spent == 50 == accounts["t", "jobs"].spent
     assert accounts["ann", "jobs"].spent <= 30

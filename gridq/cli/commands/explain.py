@@ -108,7 +108,7 @@ def explain_graph(
     encode_graph(text, config)
     with translated(client.url):
         published = registry.read_published_stages(client.redis, client.keys)
-    catalogue = load_local_catalogue(config, profiles).extended(map(StageSpec.from_json, published))
+    catalogue = load_local_catalogue(config, profiles).extend(map(StageSpec.from_json, published))
     graph, output, plan = compile_text(text, catalogue, config, profiles)
     seats = client.seats()
     demands = {each.step: each.demand for each in find_demands(plan, profiles)}

@@ -89,7 +89,7 @@ def list_keys(json: JsonOption = False, debug: DebugOption = False) -> None:
     with _open_grid() as (client, names):
         now, found = now_ms(client), api_keys.list_keys(client, names)
     if json:
-        print_json([_to_json(key) | {"active": key.stands(now)} for key in found])
+        print_json([_to_json(key) | {"active": key.is_valid(now)} for key in found])
         return
     if not found:
         typer.echo("There are no keys: the grid is single-tenant and accepts every job.", err=True)
@@ -98,8 +98,8 @@ def list_keys(json: JsonOption = False, debug: DebugOption = False) -> None:
     columns = ["id", "agent", "team", "scopes", *(["limits"] if has_limits else []), "created", "state"]
     table = make_table(*columns, keep_first=True, gap=1)
     for key in found:
-        ends = format_zone_time(key.ends, zone)
-        state = "active" if ends is None else f"until {ends}" if key.stands(now) else f"ended {ends}"
+        ends = format_zone_time(key.expires_at, zone)
+        state = "active" if ends is None else f"until {ends}" if key.is_valid(now) else f"ended {ends}"
         made = format_zone_time(key.created, zone) or ""
         limits = [_format_limits(key) or "-"] if has_limits else []
         table.add_row(key.id, key.agent, key.team or "-", ",".join(key.scopes), *limits, made, state)
@@ -194,6 +194,6 @@ def _to_json(key: Key) -> dict[str, Any]:
         "team": key.team,
         "scopes": list(key.scopes),
         "created": key.created / 1000,
-        "ends": None if key.ends is None else key.ends / 1000,
+        "ends": None if key.expires_at is None else key.expires_at / 1000,
         "limits": key.limits.dump(),
     }

@@ -1,14 +1,15 @@
-"""What a refusal and an account say."""
+"""Refusals and accounts."""
 
 from __future__ import annotations
 
 import pytest
 
 from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, TeamMoneyExceeded
-from gridq.limits.accounts import Account, build_quota_error, window
+from gridq.limits.accounts import Account, build_quota_error, find_window
 from gridq.protocol.money import format_dollars
+from gridq.store.replies import QuotaReached
 
-TURN = "1796083200000"  # 2026-12-01T00:00:00Z
+TURN = 1_796_083_200_000  # 2026-12-01T00:00:00Z
 
 
 @pytest.mark.parametrize(
@@ -25,42 +26,42 @@ def test_dollars_are_exact(micro: int, text: str) -> None:
     assert format_dollars(micro) == text
 
 
-def test_used_up_until_the_month_turns() -> None:
-    reply = ["quota", "agent_money", "ann", "9000000", "500000", "10000000", "2000000", TURN, "month"]
+def test_used_up_until_the_month_ends() -> None:
+    reply = QuotaReached("agent_money", "ann", 9000000, 500000, 10000000, 2000000, TURN, "month")
     error = build_quota_error(reply, "Europe/Berlin")
     assert type(error) is AgentMoneyExceeded
     assert error.details["retry_at"] == "2026-12-01T01:00:00+01:00"
     assert str(error) == (
         "quota.agent_money: The agent 'ann' has too little money left for this job (at"
-        " agents.ann.monthly_dollars); expected at least $2.00 left; of $10.00 a month $9.00 is used and"
-        " $0.50 held by jobs that run. Fix: raise agents.ann.monthly_dollars in the quotas file, or submit"
+        " agents.ann.monthly_dollars); expected at least $2.00 left; $9.00 of $10.00 a month is used, "
+        "$0.50 is reserved. Fix: raise agents.ann.monthly_dollars in the quotas file, or submit it"
         " again after 2026-12-01T01:00:00+01:00"
     )
 
 
 def test_who_does_not_have_the_grids_time_zone_is_refused_as_well() -> None:
-    reply = ["quota", "agent_money", "ann", "9000000", "500000", "10000000", "2000000", TURN, "month"]
+    reply = QuotaReached("agent_money", "ann", 9000000, 500000, 10000000, 2000000, TURN, "month")
     error = build_quota_error(reply, "Mars/Gale")
     assert type(error) is AgentMoneyExceeded
     assert error.details["retry_at"] == "2026-12-01T00:00:00+00:00"
 
 
-def test_only_held_may_come_back_sooner() -> None:
-    error = build_quota_error(["quota", "team_money", "t", "1", "9999999", "10000000", "5", TURN, "month"], "UTC")
+def test_a_reservation_may_be_released_sooner() -> None:
+    error = build_quota_error(QuotaReached("team_money", "t", 1, 9999999, 10000000, 5, TURN, "month"), "UTC")
     assert type(error) is TeamMoneyExceeded
-    assert "when jobs that run have ended" in (error.fix or "")
+    assert "when running jobs have ended" in (error.fix or "")
 
 
 def test_jobs_and_no_calendar() -> None:
-    error = build_quota_error(["quota", "agent_jobs", "ann", "3", "0", "3", "1", "", "month"], "UTC")
+    error = build_quota_error(QuotaReached("agent_jobs", "ann", 3, 0, 3, 1, None, "month"), "UTC")
     assert type(error) is AgentJobsExceeded
     assert error.message == "The agent 'ann' has no jobs left this month"
-    assert error.reason == "of 3 jobs a month 3 are used"
+    assert error.reason == "3 of 3 jobs a month are used"
     assert error.details["retry_at"] is None
 
 
 def test_a_limit_of_nothing_has_no_later() -> None:
-    error = build_quota_error(["quota", "agent_jobs", "ann", "0", "0", "0", "1", TURN, "month"], "UTC")
+    error = build_quota_error(QuotaReached("agent_jobs", "ann", 0, 0, 0, 1, TURN, "month"), "UTC")
     assert error.details["retry_at"] is None
     assert "to 1 or more" in (error.fix or "")
 
@@ -71,7 +72,7 @@ def test_no_limit_has_no_remainder() -> None:
 
 
 def test_the_window_as_scripts_find_it() -> None:
-    assert window("", 5) == (0, None)
-    assert window("1 4 9", 4) == (4, 9)
-    assert window("1 4 9", 20) == (9, None)
-    assert window("7 9", 5) == (0, 7)
+    assert find_window("", 5) == (0, None)
+    assert find_window("1 4 9", 4) == (4, 9)
+    assert find_window("1 4 9", 20) == (9, None)
+    assert find_window("7 9", 5) == (0, 7)

@@ -68,7 +68,7 @@ def test_a_revoked_key_ends_at_once(grid_env: GridEnv) -> None:
     with pytest.raises(KeyRevoked, match=made.id):
         verify(grid_env, text)
     ended = api_keys.revoke(grid_env.client, names(grid_env), made.id)
-    assert [ended] == api_keys.listing(grid_env.client, names(grid_env))
+    assert [ended] == api_keys.list_keys(grid_env.client, names(grid_env))
 
 
 def test_a_key_that_is_revoked_while_it_is_rotated_stays_revoked_and_has_no_successor(
@@ -87,7 +87,7 @@ def test_a_key_that_is_revoked_while_it_is_rotated_stays_revoked_and_has_no_succ
         api_keys.rotate(client, keys, made.id, overlap=3600)
     with pytest.raises(KeyRevoked):
         verify(grid_env, text)
-    assert [key.id for key in api_keys.listing(client, keys)] == [made.id]
+    assert [key.id for key in api_keys.list_keys(client, keys)] == [made.id]
 
 
 def test_rotation_with_and_without_an_overlap(grid_env: GridEnv) -> None:
@@ -102,7 +102,7 @@ def test_rotation_with_and_without_an_overlap(grid_env: GridEnv) -> None:
     with pytest.raises(KeyRevoked):
         api_keys.rotate(grid_env.client, names(grid_env), second.id)
     # A key that is still good for an hour is ended by revoking it, and by nothing else prolonged.
-    assert api_keys.revoke(grid_env.client, names(grid_env), first.id).stands(0)
+    assert api_keys.revoke(grid_env.client, names(grid_env), first.id).is_valid(0)
     with pytest.raises(KeyRevoked):
         verify(grid_env, one)
 
@@ -111,7 +111,7 @@ def test_rotating_a_key_that_is_forgotten_meanwhile_makes_none(
     grid_env: GridEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, _ = api_keys.create(grid_env.client, names(grid_env), "ann")
-    digest = api_keys.digest
+    digest = api_keys.hash_secret
 
     def forgotten(secret: str) -> str:
         api_keys.forget(grid_env.client, names(grid_env), old.id)
@@ -120,7 +120,7 @@ def test_rotating_a_key_that_is_forgotten_meanwhile_makes_none(
     monkeypatch.setattr(api_keys, "digest", forgotten)  # called once the old key has been read
     with pytest.raises(KeyNotFound):
         api_keys.rotate(grid_env.client, names(grid_env), old.id)
-    assert api_keys.listing(grid_env.client, names(grid_env)) == []
+    assert api_keys.list_keys(grid_env.client, names(grid_env)) == []
 
 
 def test_a_scope_that_a_key_lacks(grid_env: GridEnv) -> None:
@@ -168,7 +168,7 @@ def test_forgetting_the_last_opens_the_grid(grid_env: GridEnv) -> None:
     made = [api_keys.create(grid_env.client, keys, agent)[0] for agent in ("ann", "bob")]
     assert not api_keys.forget(grid_env.client, keys, made[0].id)
     assert api_keys.forget(grid_env.client, keys, made[1].id)
-    assert api_keys.listing(grid_env.client, keys) == []
+    assert api_keys.list_keys(grid_env.client, keys) == []
 
 
 def test_a_key_among_a_stage_s_arguments_is_the_job_s_and_not_the_stage_s() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gridq.config.settings import Settings
 from gridq.errors import QuotasFileError
-from gridq.limits.accounts import ORPHANED_MS, ActiveLimits, read
+from gridq.limits.accounts import ORPHANED_MS, ActiveLimits, read_accounts
 from gridq.limits.enforcement import QuotasEnforcer, lift
 from gridq.store.connection import now_ms
 from gridq.store.scripts import Scripts
@@ -38,7 +38,7 @@ def router(env: GridEnv, file: Path | None = None, zone: str = "UTC") -> QuotasE
 def limits(env: GridEnv) -> dict[str, int | None]:
     """The jobs that each agent may submit."""
     scripts = Scripts(env.client, env.settings)
-    accounts = read(env.client, scripts.keys, "UTC").accounts
+    accounts = read_accounts(env.client, scripts.keys, "UTC").accounts
     return {one.name: one.limit for one in accounts if one.what == "jobs"}
 
 
@@ -55,8 +55,8 @@ def test_without_file_and_keys_the_grid_is_single_tenant_and_says_so(
     limiting = router(grid_env)
     limiting.once()
     assert told.text.count("single-tenant") == 1
-    found = read(grid_env.client, limiting.scripts.keys, "UTC")
-    assert found.single_tenant
+    found = read_accounts(grid_env.client, limiting.scripts.keys, "UTC")
+    assert found.is_single_tenant
     assert found.accounts == ()
 
 
@@ -80,7 +80,7 @@ def test_a_change_counts_and_a_mistake_does_not(
         limiting.once()
         limiting.once()
         assert limits(grid_env) == {"ann": 2}
-        in_force = read(grid_env.client, limiting.scripts.keys, "UTC").in_force
+        in_force = read_accounts(grid_env.client, limiting.scripts.keys, "UTC").active_limits
         assert in_force is not None
         assert "q.toml:2" in in_force.error
     assert told.text.count("is refused") == 2
@@ -89,7 +89,7 @@ def test_a_change_counts_and_a_mistake_does_not(
     assert limits(grid_env) == {"ann": 2}
     write(file, "[agents.ann]\nmonthly_jobs = 2")
     limiting.once()
-    in_force = read(grid_env.client, limiting.scripts.keys, "UTC").in_force
+    in_force = read_accounts(grid_env.client, limiting.scripts.keys, "UTC").active_limits
     assert in_force is not None
     assert in_force.error == ""
 
@@ -124,7 +124,7 @@ def test_two_files_that_differ_do_not_fight_and_are_told(
 
 
 def in_force(env: GridEnv) -> ActiveLimits:
-    found = read(env.client, Scripts(env.client, env.settings).keys, "UTC").in_force
+    found = read_accounts(env.client, Scripts(env.client, env.settings).keys, "UTC").active_limits
     assert found is not None
     return found
 
@@ -138,19 +138,19 @@ def set_back(env: GridEnv, ms: int) -> None:
 
 def test_limits_whose_file_nobody_has_are_told(grid_env: GridEnv, tmp_path: Path) -> None:
     first = router(grid_env, write(tmp_path / "a.json", '{"ann": 5}'))
-    assert not in_force(grid_env).orphaned
+    assert not in_force(grid_env).is_orphaned
     set_back(grid_env, ORPHANED_MS + 1000)
-    assert in_force(grid_env).orphaned
+    assert in_force(grid_env).is_orphaned
     before = now_ms(grid_env.client)
     first.once()
     found = in_force(grid_env)
-    assert not found.orphaned
-    assert found.seen is not None
-    assert found.seen >= before
+    assert not found.is_orphaned
+    assert found.last_seen is not None
+    assert found.last_seen >= before
     router(grid_env).once()  # without a file it upholds nothing
     set_back(grid_env, ORPHANED_MS + 1000)
     router(grid_env).once()
-    assert in_force(grid_env).orphaned
+    assert in_force(grid_env).is_orphaned
 
 
 def test_a_router_upholds_only_what_its_own_file_says(grid_env: GridEnv, tmp_path: Path) -> None:
@@ -161,11 +161,11 @@ def test_a_router_upholds_only_what_its_own_file_says(grid_env: GridEnv, tmp_pat
     set_back(grid_env, ORPHANED_MS + 1000)
     other.once()
     found = in_force(grid_env)
-    assert found.orphaned
+    assert found.is_orphaned
     assert found.holder.endswith("gone/a.json")
     router(grid_env, write(tmp_path / "copy.json", '{"ann": 5}'))
     other.once()
-    assert not in_force(grid_env).orphaned
+    assert not in_force(grid_env).is_orphaned
     assert in_force(grid_env).source.endswith("copy.json")
 
 
@@ -175,7 +175,7 @@ def test_a_router_with_a_copy_of_the_file_upholds_it_too(grid_env: GridEnv, tmp_
     set_back(grid_env, ORPHANED_MS + 1000)
     copy.once()
     found = in_force(grid_env)
-    assert not found.orphaned
+    assert not found.is_orphaned
     assert found.source.endswith("first.json")
     assert found.holder.endswith("copy.json")
 
@@ -191,10 +191,10 @@ def test_the_first_time_zone_stays_and_another_is_told(
     grid_env: GridEnv, told: pytest.LogCaptureFixture
 ) -> None:
     first = router(grid_env, zone="Europe/Berlin")
-    assert read(grid_env.client, first.scripts.keys, "UTC").zone == "Europe/Berlin"
+    assert read_accounts(grid_env.client, first.scripts.keys, "UTC").zone == "Europe/Berlin"
     router(grid_env, zone="Asia/Tokyo")
-    assert read(grid_env.client, first.scripts.keys, "UTC").zone == "Asia/Tokyo"
+    assert read_accounts(grid_env.client, first.scripts.keys, "UTC").zone == "Asia/Tokyo"
     first._calendar_due = 0.0
     first.once()
-    assert read(grid_env.client, first.scripts.keys, "UTC").zone == "Asia/Tokyo"
+    assert read_accounts(grid_env.client, first.scripts.keys, "UTC").zone == "Asia/Tokyo"
     assert told.text.count("windows turned by") == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.client import Pipeline
 
-from gridq.limits.accounts import Account, read
+from gridq.limits.accounts import Account, read_accounts
 from gridq.limits.enforcement import put_in_force
 from gridq.limits.quotas_file import parse
 from tests.unit.store.plans import ANY, HOUR, Grid, one
@@ -53,11 +53,11 @@ def over(grid: Grid, window: str) -> None:
 
 def account(grid: Grid, name: str, what: str = "money") -> Account:
     """One account as `gridq quota` would show it."""
-    accounts = read(grid.client, grid.keys, "UTC").accounts
+    accounts = read_accounts(grid.client, grid.keys, "UTC").accounts
     return next(found for found in accounts if (found.name, found.what) == (name, what))
 
 
-def ask(grid: Grid, cost: int = 0, agent: str = "ann", **options: Any) -> list[str]:
+def ask(grid: Grid, cost: int = 0, agent: str = "ann", **options: Any) -> AdmitReply:
     """Admit one stage of some cost; the script's reply."""
     return grid.admit(one(cost=cost), agent=agent, **options)
 

@@ -84,7 +84,7 @@ def test_the_word_of_an_operator_outlives_the_seat_and_not_for_ever(grid: Grid) 
     grid.seat()
     drain(grid)
     grid.scripts.leave("m.a", "i1", "go")
-    assert 0 < grid.client.pttl(grid.keys("drain", "m.a")) <= registry.DRAIN_MS  # type: ignore[operator]
+    assert 0 < grid.client.pttl(grid.keys("drain", "m.a")) <= registry.DRAIN_TTL_MS  # type: ignore[operator]
     grid.seat(inc="i2")
     assert grid.claim(inc="i2") == "draining"
     assert not registry.undrain(grid.client, grid.keys, "m.b")

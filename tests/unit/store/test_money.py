@@ -8,12 +8,13 @@ import pytest
 
 from gridq.errors import AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
 from gridq.limits import api_keys
-from gridq.limits.accounts import build_quota_error, read
+from gridq.limits.accounts import build_quota_error, read_accounts
 from gridq.limits.enforcement import lift, put_in_force
 from gridq.limits.quotas_file import Limits
 from gridq.protocol.states import JobState
+from gridq.store.replies import Accepted, AlreadyKnown, KeyRefused, QuotaReached
 from tests.unit.store.limits import DAY, HOUR, account, ask, limit, parked, turn, turn_at
-from tests.unit.store.plans import Grid, chain, one, plan, step
+from tests.unit.store.plans import Grid, chain, one, plan, quota, quota_of, step
 
 pytestmark = pytest.mark.usefixtures("key_hygiene")
 
@@ -27,7 +28,7 @@ def test_without_limits_nothing_is_kept(grid: Grid) -> None:
     grid.done(grid.take(), used=10)
     assert not grid.own() & {"limits", "reserved", "reservations", "calendar", "parked_agents"}
     assert not [name for name in grid.own() if name.startswith("spent")]
-    assert read(grid.client, grid.keys, "UTC").single_tenant
+    assert read_accounts(grid.client, grid.keys, "UTC").single_tenant
 
 
 def test_a_job_holds_its_estimate_until_it_is_spent(grid: Grid) -> None:
@@ -51,10 +52,10 @@ def test_what_is_over_is_refused_and_nothing_is_written(grid: Grid) -> None:
     before = grid.own()
     value = b'"x"'
     refusal = ask(grid, 4_001, value=value)
-    assert refusal[:2] == ["quota", "agent_money"]
+    assert quota(refusal).what == "agent_money"
     assert grid.own() == before
     assert account(grid, "ann", "jobs").spent == 1
-    assert ask(grid, 4_000) == ["ok"]
+    assert ask(grid, 4_000) == Accepted()
     error = build_quota_error(refusal, "UTC")
     assert isinstance(error, AgentMoneyExceeded)
     assert error.path == "agents.ann.monthly_dollars"
@@ -67,7 +68,7 @@ def test_a_refused_job_s_long_input_is_dropped(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     grid.client.set(grid.keys("value", "j1:in"), b"[]", px=HOUR)
-    assert grid.admit(one(cost=20_000), "j1", value=b"@j1:in")[0] == "quota"
+    assert isinstance(grid.admit(one(cost=20_000), "j1", value=b"@j1:in"), QuotaReached)
     assert not grid.client.exists(grid.keys("value", "j1:in"))
 
 
@@ -83,9 +84,9 @@ def test_a_job_that_never_fits_is_told_so(grid: Grid) -> None:
 def test_nothing_and_no_limit_differ(grid: Grid) -> None:
     grid.seat()
     limit(grid, '[agents.ann]\nmonthly_dollars = 0\n[agents.bob]\nmonthly_dollars = "none"\nmonthly_jobs = 0')
-    assert ask(grid, 0)[:2] == ["quota", "agent_money"]
-    assert ask(grid, 5, "bob")[:2] == ["quota", "agent_jobs"]
-    assert ask(grid, 10**12, "cleo") == ["ok"]  # nobody limits cleo
+    assert quota(ask(grid, 0)).what == "agent_money"
+    assert quota(ask(grid, 5, "bob")).what == "agent_jobs"
+    assert ask(grid, 10**12, "cleo") == Accepted()  # nobody limits cleo
     limit(grid, '[agents."*"]\nmonthly_jobs = 1')
     assert [ask(grid, 0, "cleo")[0], ask(grid, 0, "dora")[0], ask(grid, 0, "dora")[0]] == [
         "quota",
@@ -98,18 +99,18 @@ def test_with_nothing_left_even_free_work_is_refused(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     grid.job(one(cost=10_000))
-    assert ask(grid, 0)[0] == "quota"
+    assert isinstance(ask(grid, 0), QuotaReached)
 
 
 def test_all_limits_bind_and_all_are_charged_or_none(grid: Grid) -> None:
     grid.seat()
     limit(grid, TEAM + "monthly_jobs = 1\n")  # bob's
-    assert ask(grid, 6_000) == ["ok"]
+    assert ask(grid, 6_000) == Accepted()
     refusal = ask(grid, 4_001, "bob")
     assert isinstance(build_quota_error(refusal, "UTC"), TeamMoneyExceeded)
     assert account(grid, "bob", "jobs").spent == 0
     assert (account(grid, "t").reserved, account(grid, "t", "jobs").spent) == (6_000, 1)
-    assert ask(grid, 4_000, "bob") == ["ok"]
+    assert ask(grid, 4_000, "bob") == Accepted()
     assert account(grid, "t").remaining == 0
     limit(grid, TEAM.replace("monthly_dollars = 0.01", "monthly_jobs = 2"))
     assert isinstance(build_quota_error(ask(grid, 0), "UTC"), TeamJobsExceeded)
@@ -119,7 +120,7 @@ def test_the_same_job_again_holds_nothing_more(grid: Grid) -> None:
     grid.seat()
     limit(grid, ANN)
     grid.job(one(cost=6_000), "j1")
-    assert grid.admit(one(cost=6_000), "j1") == ["known"]
+    assert grid.admit(one(cost=6_000), "j1") == AlreadyKnown()
     assert account(grid, "ann").reserved == 6_000
     assert account(grid, "ann", "jobs").spent == 1
 
@@ -179,11 +180,11 @@ def test_a_month_that_turns_gives_new_money_but_not_what_runs_holds(grid: Grid) 
     grid.job(one(cost=4_000))
     grid.done(grid.take(), used=4_000)
     grid.job(one(cost=5_000))
-    assert ask(grid, 2_000)[0] == "quota"
+    assert isinstance(ask(grid, 2_000), QuotaReached)
     turn(grid)
     assert (account(grid, "ann").spent, account(grid, "ann").reserved) == (0, 5_000)
-    assert ask(grid, 5_001)[0] == "quota"  # what runs now will be spent in this month
-    assert ask(grid, 5_000) == ["ok"]
+    assert isinstance(ask(grid, 5_001), QuotaReached)  # what runs now will be spent in this month
+    assert ask(grid, 5_000) == Accepted()
     grid.done(grid.take(), used=5_000)
     assert (account(grid, "ann").spent, account(grid, "ann").reserved) == (5_000, 5_000)
 
@@ -269,7 +270,7 @@ def test_a_lowered_limit_parks_what_waits_and_lets_run_what_runs(grid: Grid) -> 
     limit(grid, ANN.replace("0.01", "0.0005"))
     assert parked(grid) == {"ann"}
     assert account(grid, "ann").remaining == 500 - 1_000 - account(grid, "ann").reserved
-    assert ask(grid, 0)[0] == "quota"
+    assert isinstance(ask(grid, 0), QuotaReached)
     assert grid.done(running, used=200) in ("", "plain")
     assert grid.claim() == "none"  # what became ready stands aside too
     lift(grid.scripts)
@@ -347,7 +348,7 @@ def test_a_stage_that_comes_back_stands_aside(grid: Grid) -> None:
 
 def test_limits_are_told_with_where_they_come_from(grid: Grid) -> None:
     put_in_force(grid.scripts, Limits(digest="d"), "host:/etc/q.toml")
-    found = read(grid.client, grid.keys, "UTC")
+    found = read_accounts(grid.client, grid.keys, "UTC")
     assert found.in_force is not None
     assert (found.in_force.source, found.in_force.digest) == ("host:/etc/q.toml", "d")
     assert abs(found.in_force.at - grid.now()) < HOUR
@@ -361,36 +362,36 @@ def test_limits_are_told_with_where_they_come_from(grid: Grid) -> None:
 
 def test_a_key_is_asked_for_as_soon_as_there_is_one(grid: Grid) -> None:
     grid.seat()
-    assert grid.admit(one()) == ["ok"]
+    assert grid.admit(one()) == Accepted()
     made, _ = api_keys.create(grid.client, grid.keys, "ann", team="t")
-    assert grid.admit(one(), "j8") == ["key", "missing"]
-    assert grid.admit(one(), "j8", key="nobody") == ["key", "unknown"]
-    assert grid.admit(one(), "j8", key=made.id, agent="bob") == ["key", "unknown"]
+    assert grid.admit(one(), "j8") == KeyRefused("missing")
+    assert grid.admit(one(), "j8", key="nobody") == KeyRefused("unknown")
+    assert grid.admit(one(), "j8", key=made.id, agent="bob") == KeyRefused("unknown")
     assert "job:j8" not in grid.own()
-    assert grid.admit(one(), "j8", key=made.id) == ["ok"]
+    assert grid.admit(one(), "j8", key=made.id) == Accepted()
     api_keys.revoke(grid.client, grid.keys, made.id)
-    assert grid.admit(one(), "j9", key=made.id) == ["key", "revoked"]
+    assert grid.admit(one(), "j9", key=made.id) == KeyRefused("revoked")
     api_keys.forget(grid.client, grid.keys, made.id)
-    assert grid.admit(one(), "j9") == ["ok"]
+    assert grid.admit(one(), "j9") == Accepted()
 
 
 def test_a_key_s_team_counts_unless_the_file_names_one(grid: Grid) -> None:
     grid.seat()
     made, _ = api_keys.create(grid.client, grid.keys, "ann", team="key-team")
     limit(grid, "[teams.key-team]\nmonthly_jobs = 1\n")
-    assert grid.admit(one(), key=made.id) == ["ok"]
-    assert grid.admit(one(), key=made.id)[:3] == ["quota", "team_jobs", "key-team"]
+    assert grid.admit(one(), key=made.id) == Accepted()
+    assert quota_of(grid.admit(one(), key=made.id)) == ("team_jobs", "key-team")
     limit(grid, '[teams.t]\nmonthly_jobs = 1\n[agents.ann]\nteam = "t"\n[teams.key-team]\nmonthly_jobs = 1\n')
-    assert grid.admit(one(), key=made.id) == ["ok"]
-    assert grid.admit(one(), key=made.id)[:3] == ["quota", "team_jobs", "t"]
+    assert grid.admit(one(), key=made.id) == Accepted()
+    assert quota_of(grid.admit(one(), key=made.id)) == ("team_jobs", "t")
 
 
 def test_a_key_ends_by_the_server_s_clock(grid: Grid) -> None:
     grid.seat()
     old, _ = api_keys.create(grid.client, grid.keys, "ann")
     new, _ = api_keys.rotate(grid.client, grid.keys, old.id, overlap=3600)
-    assert grid.admit(one(), key=old.id) == ["ok"]
-    assert grid.admit(one(), key=new.id) == ["ok"]
+    assert grid.admit(one(), key=old.id) == Accepted()
+    assert grid.admit(one(), key=new.id) == Accepted()
     record = json.loads(grid.client.hget(grid.keys("api_keys"), old.id))
     grid.client.hset(grid.keys("api_keys"), old.id, json.dumps(record | {"ends": grid.now() - 1}))
-    assert grid.admit(one(), key=old.id) == ["key", "revoked"]
+    assert grid.admit(one(), key=old.id) == KeyRefused("revoked")

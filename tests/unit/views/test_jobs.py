@@ -12,7 +12,7 @@ from gridq.errors import AttemptsExhausted, ConfigError, GridError, JobNotFound
 from gridq.protocol.states import JobState, StageState
 from gridq.submission.inbox import Inbox
 from gridq.views import job_list, jobs
-from gridq.views.jobs import JobView, StageView, by_step
+from gridq.views.jobs import JobView, StageView, group_by_step
 from tests.builders import branch, parallel, seq, stage
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
@@ -55,7 +55,7 @@ def test_pure_stages_that_stand_side_by_side_are_one_step(grid: LocalGrid) -> No
     root = seq(stage("format_json"), stage("parse_json"), stage("bench_echo", slug="rare"))
     job = grid.client.submit({"root": root}, {"a": 1}, wait_for_seat=True)
     view = grid.client.view(job)
-    assert [[stage.stage for stage in step] for step in by_step(view.stages)] == [
+    assert [[stage.stage for stage in step] for step in group_by_step(view.stages)] == [
         ["format_json", "parse_json"],
         ["bench_echo"],
     ]

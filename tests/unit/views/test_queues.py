@@ -18,7 +18,7 @@ from gridq.messaging import wake_ups
 from gridq.protocol.models import Advertisement, Limit, Usage
 from gridq.seats import registry
 from gridq.seats.registry import explain_no_seat
-from gridq.views.queues import why
+from gridq.views.wait_reasons import explain_ready_stage
 from tests.builders import parallel, stage
 from tests.conftest import GridEnv
 from tests.fakes.bench_profile import BENCH
@@ -45,7 +45,7 @@ def live(
         "concurrency": concurrency,
         "limits": limits,
         "queues": queues,
-        "ttl_ms": 60_000,
+        "record_ttl_ms": 60_000,
     }
     client.scripts.register(seat, f"i-{seat}", host=seat, **kwargs)
     machine, _, name = seat.partition(".")
@@ -106,10 +106,10 @@ def test_a_seat_whose_worker_is_silent_is_live_all_the_same(client: Client) -> N
 @pytest.mark.parametrize(
     ("served", "says"),
     [
-        ([], "no seat is live at all"),
+        ([], "no seat is live"),
         (["llm:opus-4-6"], "the closest is llm:opus-4-6, served by m.a"),
         (["llm:any"], "the live seats of llm serve llm:any"),
-        (["bench:any"], "no live seat is of the kind llm; those that are live serve bench:any"),
+        (["bench:any"], "no live seat is of kind llm; the live seats serve bench:any"),
     ],
 )
 def test_only_what_is_close_is_called_close(client: Client, served: list[str], says: str) -> None:
@@ -121,7 +121,7 @@ def test_only_what_is_close_is_called_close(client: Client, served: list[str], s
 def test_nobody_serves_it(client: Client) -> None:
     assert (
         waits(client)
-        == "a seat of bench:any to run bench_echo: no live seat serves it; no seat is live at all"
+        == "a seat of bench:any to run bench_echo: no live seat serves it; no seat is live"
     )
 
 
@@ -139,7 +139,7 @@ def test_the_only_seat_fell_ill_of_the_stage(client: Client) -> None:
     client.scripts.fail(held.lease, "seat", pause_ms=60_000, used=Usage(), error=ERROR, row="", seat="m.a")
     told = "a seat of bench:any to run bench_echo: "
     failed = "m.a failed it or lacks what it needs"
-    assert client.waits_for(job) == f"{told}{failed}, and nobody else serves it"
+    assert client.waits_for(job) == f"{told}{failed}, and no other seat serves it"
     ill = {"state": "rate_limited", "reason": "the limit is used up"}
     live(client, "m.a", "bench:any", until=time.time() + 600, **ill)
     said = client.waits_for(job)
@@ -148,7 +148,7 @@ def test_the_only_seat_fell_ill_of_the_stage(client: Client) -> None:
     live(client, "m.b", "bench:any", **ill)
     [stage] = client.view(job).stages
     stage.excluded = ("m.a", "m.b")
-    assert why(stage, client.workers()) == f"m.b is rate_limited: the limit is used up; {failed}"
+    assert explain_ready_stage(stage, client.workers()) == f"m.b is rate_limited: the limit is used up; {failed}"
 
 
 def test_every_slot_is_busy(client: Client) -> None:
@@ -200,7 +200,7 @@ def test_a_seat_has_made_its_requests_of_the_minute(client: Client) -> None:
     client.submit(echo(), 1)
     assert not isinstance(client.scripts.claim("m.a", "i-m.a", "one", "nonce"), str)
     said = waits(client)
-    assert re.search(r"m\.a has made its 1 requests of a minute; again in \d+ s$", said), said
+    assert re.search(r"m\.a has used its 1 requests per minute; the next is in \d+ s$", said), said
 
 
 def test_an_agent_is_over_its_money(client: Client) -> None:
@@ -208,11 +208,11 @@ def test_an_agent_is_over_its_money(client: Client) -> None:
     client.redis.sadd(client.keys("parked", "ann"), "bench:any 0/0|")
     client.redis.expire(client.keys("parked", "ann"), 60)
     job = client.submit(echo(), 1, wait_for_seat=True, agent="ann")
-    assert client.waits_for(job) == "what the agent 'ann' or its team may use is used up"
+    assert client.waits_for(job) == "a new budget window: the agent 'ann' or its team has used up a limit"
     put_in_force(client.scripts, parse('[agents.ann]\nbudgets = [{tokens = 5, per = "day"}]', "q.toml"), "t")
     client.redis.hset(client.keys("meters"), "a:ann", "tokens/day/5/7/0/ jobs/day/5/7/0/")
     assert client.waits_for(job) == (
-        "what the agent 'ann' or its team may use is used up; agent ann has used 7 of 5 of its tokens a day"
+        "a new budget window: agent ann has used 7 of 5 (tokens a day)"
     )
 
 
@@ -222,5 +222,5 @@ def test_what_seats_share_is_told_once(client: Client) -> None:
         live(client, seat, "bench:any", state="ready")
     told = waits(client)
     assert told.endswith(
-        ": a budget does not suffice: the whole grid has 0 requests left of 0 requests in 5h"
+        ": a budget has too little left: the whole grid has 0 requests left of 0 requests in 5h"
     )
