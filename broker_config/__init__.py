@@ -1,1 +1,1 @@
-"""Configuration of what gridq stands on: Celery."""
+"""Configuration files of the programs that gridq builds on: Celery, Flower, Redis."""

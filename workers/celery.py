@@ -1,4 +1,4 @@
-"""`celery -A workers worker --seat NAME`: the grid's Celery app, serving one seat of this machine."""
+"""The Celery app of `celery -A workers worker --seat NAME`, which serves one seat of this machine."""
 
 from click import Option
 
@@ -9,7 +9,7 @@ app.user_options["worker"].add(
     Option(
         ("--seat",),
         default=None,
-        help="The seat of this machine to serve; `gridq probe` lists them.",
+        help="Seat of this machine to serve. `gridq probe` lists them.",
     )
 )
 WorkerProcess().connect_signals()

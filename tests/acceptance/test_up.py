@@ -147,11 +147,11 @@ def test_a_grid_whose_parent_was_killed_leaves_no_process_and_another_can_start(
 def test_down_ends_what_runs(home: HomeFolder) -> None:
     nothing = home("down")
     assert nothing.returncode == 0
-    assert "No gridq up runs" in nothing.stdout
+    assert "gridq up does not run" in nothing.stdout
     home.env["GRIDQ_GATEWAY_HOST"] = "0.0.0.0"
     detached = home("up", "--no-flower", "--detach")
     assert detached.returncode == 0, detached.stderr
-    assert "Not found  gateway: None listens at 0.0.0.0 while the grid has no API key" in detached.stdout
+    assert "Not found  gateway: listening at 0.0.0.0 needs an API key" in detached.stdout
     assert "The grid is up" in detached.stdout
     url, port = home.state("grid")["broker_url"], port_of(home.state("grid"))
     done = home.json("down")

@@ -115,7 +115,7 @@ def test_what_is_foretold_is_of_the_queue_where_it_would_stand(grid: LocalGrid) 
     beat = Heartbeat(
         grid.scripts.client, grid.config, two, machine="m", kind="bench", capability={"slugs": ["two"]}
     )
-    ad = beat.advertisement().model_copy(update={"service": {"bench:two": slow}})
+    ad = beat.build_advertisement().model_copy(update={"service": {"bench:two": slow}})
     grid.scripts.client.set(grid.scripts.keys("advertisement", "m.two"), ad.model_dump_json(), px=60_000)
     jobs = [grid.client.submit(graph("bench_sleep", slug=("two",), ms=3000), {}) for _ in range(4)]
     wait_for(lambda: two.busy == 2)

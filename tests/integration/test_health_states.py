@@ -51,7 +51,7 @@ class Told:
         """The state after a failure, and for how many seconds from then on, to ten."""
         before = time.time()
         self.session.report_seat_failure(error)
-        ad = self.beat.advertisement()
+        ad = self.beat.build_advertisement()
         return None if ad.until is None else (ad.state, round(ad.until - before, -1))
 
 
@@ -81,7 +81,7 @@ def refused(state: str = "", **details: Json) -> SeatDegraded:
 def test_each_cause_is_a_state_of_its_own(told: Told, said: str, state: str) -> None:
     before = time.time()
     assert told.rest(refused(said)) == (state, 60)
-    ad = told.beat.advertisement()
+    ad = told.beat.build_advertisement()
     assert (ad.reason, before <= ad.since <= time.time()) == ("It was refused", True)
 
 
@@ -180,7 +180,7 @@ def test_it_is_tried_with_one_stage_at_a_time_until_one_succeeds(ill: Ill) -> No
     wait_for(lambda: ill.login.running)
     seat = ill.seat()
     assert (seat.state, seat.concurrency) == ("ready", 1)
-    assert seat.reason == "on trial, one stage at a time, after: It was refused"
+    assert seat.reason == "recovering, one stage at a time, after: It was refused"
     assert not ill.client.wait(jobs[5], 0.7)  # several renewals, and each slot has looked
     assert ill.login.running == 1
     ill.login.go_on.set()

@@ -5,4 +5,4 @@ Out: seats ready to be served, the home folder's configuration and run records.
 Imported by: process, supervisor, cli.
 """
 
-__all__ = ["join_tokens", "joining", "probing", "run_records", "seats"]
+__all__ = ["join_tokens", "joining", "locks", "probing", "run_records", "seats"]

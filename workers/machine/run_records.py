@@ -4,24 +4,24 @@ still runs.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from gridq.config.home import make_folder_error, read_running_record, write_private
 from gridq.errors import AlreadyRunning
+from workers.machine.locks import take_lock
 
 LOCK_WAIT_SECONDS = 1.0
-"""Time to wait for the lock: a program that only checks it holds it for a moment."""
+"""Time to wait for the record's lock."""
 
 
 class RunRecord:
-    """The record that the program `name` keeps in `home` while it runs; `gridq.config.home.read_running_record` reads it.
+    """The record that the program `name` keeps in `home` while it runs;
+    `gridq.config.home.read_running_record` reads it.
 
     AlreadyRunning: the program runs in this home already. ConfigError: the folder cannot be written.
     """
@@ -33,12 +33,9 @@ class RunRecord:
             self._lock = os.open(home / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise make_folder_error(home, exc) from None
-        end = time.monotonic() + LOCK_WAIT_SECONDS
-        while not self._take_lock():
-            if time.monotonic() > end:
-                os.close(self._lock)
-                raise make_already_running_error(home, name)
-            time.sleep(0.02)
+        if not take_lock(self._lock, LOCK_WAIT_SECONDS):
+            os.close(self._lock)
+            raise make_already_running_error(home, name)
         self.path.unlink(missing_ok=True)
 
     def write(self, values: dict[str, Any]) -> None:
@@ -49,13 +46,6 @@ class RunRecord:
         """Remove the record: the program ends."""
         self.path.unlink(missing_ok=True)
         os.close(self._lock)
-
-    def _take_lock(self) -> bool:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
 
 
 def make_already_running_error(home: Path, name: str) -> AlreadyRunning:

@@ -1,7 +1,7 @@
-"""The heartbeat: each ten seconds, give or take, the worker says again what its seat is.
+"""The heartbeat: about every ten seconds the worker advertises its seat again.
 
-Nothing slow stands in its way: what the profile measures is sampled on another thread, and the beat tells the
-last sample. Live or dead is not its business (that is the lease's), and it carries no ledger.
+Nothing slow delays it: the profile's metrics are sampled on another thread, and a beat publishes the last
+sample. It does not decide whether the seat is live: the session's lease does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Advertises one seat, and with it the user's stages where the seat runs them, until `stop`."""
+    """Advertises one seat, and the user's stages if the seat runs them, until `stop`."""
 
     def __init__(
         self,
@@ -61,38 +61,38 @@ class Heartbeat:
         self._keys = Keys(config.prefix)
         self._repeats = [PeriodicThread("heartbeat", config.heartbeat, self.beat)]
         if profile is not None:
-            self._repeats.append(PeriodicThread("sample", config.heartbeat / 2, self._look))
+            self._repeats.append(PeriodicThread("sample", config.heartbeat / 2, self._read_sample))
 
     def start(self) -> None:
-        """Advertise at once, then with each beat."""
+        """Advertise now, then with each beat."""
         self.beat()
         for repeat in self._repeats:
             repeat.start()
 
     def stop(self) -> None:
-        """Stop, and take the advertisement back."""
+        """Stop, and withdraw the advertisement."""
         for repeat in self._repeats:
             repeat.stop()
         try:
             registry.withdraw(self.client, self._keys, self.session.seat)
         except RedisError as exc:
-            log.warning("the advertisement could not be taken back: %s", exc)
+            log.warning("the advertisement could not be withdrawn: %s", exc)
 
-    def advertisement(self) -> Advertisement:
-        """What this seat is now."""
-        metrics, unwell = self._sample
+    def build_advertisement(self) -> Advertisement:
+        """Return the seat's advertisement as of now."""
+        metrics, fault = self._sample
         session = self.session
         state, reason = "ready", ""
         since = until = None
-        rest = session.unavailable
+        pause = session.unavailable
         if session.draining:
             state, reason = "draining", "the worker is stopping"
-        elif rest is not None:
-            state, reason, since, until = rest.state, rest.reason, rest.since, rest.until
-        elif unwell:
-            state, reason = "degraded", unwell
+        elif pause is not None:
+            state, reason, since, until = pause.state, pause.reason, pause.since, pause.until
+        elif fault:
+            state, reason = "degraded", fault
         elif session.breaker.half_open_reason:
-            reason = f"on trial, one stage at a time, after: {session.breaker.half_open_reason}"
+            reason = f"recovering, one stage at a time, after: {session.breaker.half_open_reason}"
         if state != self._state:
             self._state, self._since = state, time.time()
         return Advertisement(
@@ -119,20 +119,20 @@ class Heartbeat:
             timeouts=self.timeouts,
         )
 
-    def offer(self) -> None:
-        """Offer the user's stages now. A seat does so before it goes live: whoever sees it live, and submits
-        one of its stages, is not to be told that there is no such stage.
+    def publish_stages(self) -> None:
+        """Publish the user's stages. This comes before the seat goes live, so that whoever sees it live can
+        submit them.
         """
         registry.publish_stages(self.client, self._keys, self.machine, self.specs, self.config.heartbeat)
 
     def beat(self) -> None:
         """Advertise now."""
-        registry.advertise(self.client, self._keys, self.advertisement(), self.config.heartbeat)
-        self.offer()
+        registry.advertise(self.client, self._keys, self.build_advertisement(), self.config.heartbeat)
+        self.publish_stages()
 
-    def _look(self) -> None:
+    def _read_sample(self) -> None:
         assert self.profile is not None
         try:
             self._sample = (self.profile.metrics(), self.profile.health())
-        except Exception as exc:  # a profile's fault is told, not spread
-            self._sample = ({}, f"its health could not be read: {type(exc).__name__}: {exc}")
+        except Exception as exc:  # a broken profile must not stop the heartbeat
+            self._sample = ({}, f"the profile's health check failed: {type(exc).__name__}: {exc}")

@@ -1,7 +1,7 @@
-"""One heap for all threads of a worker, where its C library would else give each a heap of its own.
+"""Let all threads of a worker share one heap.
 
-glibc does so that threads which allocate side by side do not wait for one another. Python's threads take
-turns, and what a thread's own heap has once grown to stays with the process.
+glibc gives each thread its own heap, so that threads that allocate at the same time do not wait for each
+other. Python's threads take turns anyway, and a heap that has grown never shrinks.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import contextlib
 import sys
 
 M_ARENA_MAX = -8
-"""glibc's malloc.h."""
+"""From glibc's malloc.h."""
 
 
 def limit_arenas() -> None:
-    """Let the threads that are started from now on share one heap; does nothing where there is no glibc."""
+    """Let the threads that are started from now on share one heap. Without glibc, do nothing."""
     if sys.platform != "linux":
         return
     import ctypes
 
-    with contextlib.suppress(AttributeError):  # musl has no such call
+    with contextlib.suppress(AttributeError):  # musl has no mallopt
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)

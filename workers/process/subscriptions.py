@@ -1,4 +1,4 @@
-"""Which seat a worker serves and which queues it listens to: from `--seat` and `-Q`, or one clear error."""
+"""Choose the seat that a worker serves and its queues, from `--seat` and `-Q`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from gridq.protocol import queue_names
 from workers.machine.seats import ProbeResult, Seat
 
 
-def choose_seat(found: ProbeResult, seat: str | None, asked: Sequence[str]) -> tuple[Seat, tuple[str, ...]]:
-    """(the seat, the capabilities to serve).
+def choose_seat(found: ProbeResult, name: str | None, queues: Sequence[str]) -> tuple[Seat, tuple[str, ...]]:
+    """Return the seat and the queues to serve.
 
-    `seat` is `--seat`'s name, `asked` the queues of `-Q`. Without `seat`, the one seat there is, or the one
-    seat that serves the asked queues; a queue that the seat does not serve is an error.
+    `name`: the value of `--seat`; None: the only seat of this machine, or the only one that serves `queues`.
+    `queues`: the value of `-Q`; empty: all queues of the seat. ConfigError: there is no such seat, there are
+    several, or it does not serve a queue.
     """
-    if seat is not None:
-        [chosen] = found.select([seat])
+    if name is not None:
+        [chosen] = found.select([name])
     else:
-        able = [each for each in found.seats if all(name in each.queues for name in asked)]
-        if asked and not able:
+        able = [each for each in found.seats if all(queue in each.queues for queue in queues)]
+        if queues and not able:
             raise ConfigError(
-                "No seat of this machine serves " + ", ".join(asked),
+                "No seat of this machine serves " + ", ".join(queues),
                 {
                     "path": "-Q",
-                    "expected": "queues of one seat: " + "; ".join(_served(each) for each in found.seats),
+                    "expected": "queues of one seat: " + "; ".join(_describe(each) for each in found.seats),
                 },
             )
         if len(able) > 1:
             raise ConfigError(
-                "This machine has several seats" + (" that serve them" if asked else ""),
+                "This machine has several seats" + (" that serve them" if queues else ""),
                 {
                     "path": "--seat",
                     "expected": "one of " + ", ".join(each.name for each in able),
@@ -37,14 +38,14 @@ def choose_seat(found: ProbeResult, seat: str | None, asked: Sequence[str]) -> t
                 },
             )
         chosen = able[0]
-    for name in asked:
-        if name not in chosen.queues:
+    for queue in queues:
+        if queue not in chosen.queues:
             raise ConfigError(
-                f"The seat {chosen.name!r} does not serve {queue_names.check_queue_name(name)}",
+                f"The seat {chosen.name!r} does not serve {queue_names.check_queue_name(queue)}",
                 {"path": "-Q", "expected": "some of " + ", ".join(chosen.queues)},
             )
-    return chosen, tuple(name for name in chosen.queues if not asked or name in asked)
+    return chosen, tuple(queue for queue in chosen.queues if not queues or queue in queues)
 
 
-def _served(seat: Seat) -> str:
+def _describe(seat: Seat) -> str:
     return f"{seat.name} serves {', '.join(seat.queues)}"

@@ -1,8 +1,7 @@
-"""The timeouts that are in effect, read back from where they work: open connections, the server's clock.
+"""Read back the timeouts that are in effect, from open connections and the server's clock.
 
-A timeout that was set may be overruled on its way, by a query in a URL, an option of a library, a program
-with other settings. So a worker reads back what holds at its start, tells it with its heartbeat, and warns
-where that is not what was set.
+A query in a URL, a library's option or another program's settings may override a setting. So a worker reads
+the effective values when it starts, publishes them with its heartbeat, and warns about differences.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ log = logging.getLogger(__name__)
 
 
 def read_timeouts(app: Celery, scripts: Scripts, config: Settings, seat: str) -> dict[str, float]:
-    """The seconds of each timeout of a live seat's worker; 0: none.
+    """Return the seconds of each timeout of a live seat's worker; 0: none.
 
-    `command`: for an answer to a script; `message` and `result`: for an answer to Celery; `redelivery`: until
-    a message that was not acknowledged comes again (0: never, the sweep looks after what it stood for).
+    `command`: of an answer to a script. `message`, `result`: of an answer to Celery. `redelivery`: until a
+    message that was not acknowledged is delivered again; 0: never, as the sweep handles its stages.
     """
     client = scripts.client
     pool = client.connection_pool
@@ -50,11 +49,11 @@ def read_timeouts(app: Celery, scripts: Scripts, config: Settings, seat: str) ->
         "drain": config.drain,
         "job": config.deadline,
     }
-    told = {name: round(float(value or 0), 1) for name, value in found.items()}
-    log.info("timeouts in effect: %s", ", ".join(f"{name} {value:g} s" for name, value in told.items()))
+    effective = {name: round(float(value or 0), 1) for name, value in found.items()}
+    log.info("timeouts in effect: %s", ", ".join(f"{name} {value:g} s" for name, value in effective.items()))
     if not 0.5 * config.lease_ms / 1000 <= lease <= config.lease_ms / 1000 + 0.1:
-        log.warning("the lease in effect is %.1f s, GRIDQ_LEASE_MS says %d", lease, config.lease_ms)
+        log.warning("the effective lease is %.1f s, but GRIDQ_LEASE_MS is %d", lease, config.lease_ms)
     for name in ("command", "message", "result"):
-        if not told[name]:
-            log.warning("no timeout is in effect for %s: a connection that is half open may hang", name)
-    return told
+        if not effective[name]:
+            log.warning("there is no effective %s timeout: a half-open connection may hang", name)
+    return effective

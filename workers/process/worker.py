@@ -1,11 +1,9 @@
-"""The life of a worker process: choose the seat, go live, drain, leave. Hooked to Celery's own signals."""
+"""A worker process: it chooses its seat, goes live, drains and leaves, driven by Celery's signals."""
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
-import time
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
@@ -34,6 +32,7 @@ from gridq.store.capacity import check_kept
 from gridq.store.connection import connect
 from gridq.store.readiness import AWAY, await_server
 from gridq.store.scripts import Scripts
+from workers.machine.locks import take_lock
 from workers.machine.probing import probe_for_seat
 from workers.machine.seats import Seat
 from workers.owner.rules import make_rules
@@ -44,12 +43,14 @@ from workers.process.subscriptions import choose_seat
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 0.5
-"""Seconds for which a look at a seat's lock by somebody else is waited out."""
+LOCK_WAIT_SECONDS = 0.5
+"""Time to wait for a seat's lock."""
 
 
 class SeatRunner:
-    """Runs the stages of one seat: built-in ones here, its profile's by the profile."""
+    """Runs the stages of one seat: built-in and Python stages itself, the others through the seat's
+    profile.
+    """
 
     def __init__(self, profile: Profile | None) -> None:
         self.profile = profile
@@ -63,7 +64,7 @@ class SeatRunner:
 
 
 class Worker:
-    """One seat served by this process."""
+    """The worker of one seat, in this process."""
 
     def __init__(
         self, app: Celery, config: Settings, seat: Seat, serves: Sequence[str], concurrency: int
@@ -77,7 +78,7 @@ class Worker:
         self.config = config
         self.seat = seat
         self.machine = get_machine_id(config.home)
-        self.lock = _lock(config.home, seat.name)
+        self.lock = _lock_seat(config.home, seat.name)
         worker = f"{seat.name}@{self.machine}"
         self.session = Session(
             scripts,
@@ -90,7 +91,7 @@ class Worker:
             worker=worker,
             monitors=Monitors(app, scripts, worker),
             warm=seat.profile.warm if seat.profile is not None else None,
-            terms=_terms(seat),
+            terms=_make_terms(seat),
             on_end=partial(answers.publish_answer, app, scripts),
             on_gone=self._gone,
             on_change=self._changed,
@@ -131,7 +132,7 @@ class Worker:
             self.seat.profile.open(self.seat.capability, self.seat.offer.config)
         wake_ups.write_templates(self.app, self._client, self.session.scripts.keys)
         install_revoke(self.session.scripts, partial(answers.publish_answer, self.app, self.session.scripts))
-        self.heartbeat.offer()
+        self.heartbeat.publish_stages()
         self.owner.prepare()
         self.session.start()
         self.heartbeat.timeouts = timeouts.read_timeouts(
@@ -142,13 +143,15 @@ class Worker:
         run_stage.answer = self.answer_wake_up
 
     def stop(self) -> None:
-        """Leave the grid and give back what the profile holds. What runs without Celery may finish first."""
+        """Leave the grid and release the profile's resources. Stages that run outside Celery may finish
+        first.
+        """
         run_stage.answer = None
         self.session.stop()
         self._leave()
 
     def answer_wake_up(self) -> None:
-        """Look for stages to run."""
+        """Run the stages that wait for this seat."""
         with self.watchdog.handling_message():
             self.session.work()
 
@@ -166,13 +169,13 @@ class Worker:
         self.heartbeat.beat()
 
     def _gone(self) -> None:
-        """The server had forgotten this seat (a new server, a lost file): say everything again."""
+        """Advertise everything again: the server has lost this seat (a new server, a lost file)."""
         wake_ups.write_templates(self.app, self._client, self.session.scripts.keys)
         self.heartbeat.beat()
 
 
-def _terms(seat: Seat) -> SeatTerms:
-    """What the server is told of a seat at its registration."""
+def _make_terms(seat: Seat) -> SeatTerms:
+    """Return the terms that a seat registers with."""
     families, prices, hourly = {}, None, None
     if seat.profile is not None and seat.capability is not None:
         families = {queue: tuple(names) for queue, names in seat.profile.families(seat.capability).items()}
@@ -189,35 +192,23 @@ def _terms(seat: Seat) -> SeatTerms:
     )
 
 
-def _lock(home: Path, seat: str) -> TextIO:
-    """Hold the seat's lock on this machine. SeatInUse: another process of this home serves it."""
+def _lock_seat(home: Path, seat: str) -> TextIO:
+    """Lock the seat on this machine. SeatInUse: another process of this home serves it."""
     folder = home / "seats"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = (folder / f"{seat}.lock").open("a+")
-    end = time.monotonic() + PATIENCE
-    while not _taken(file):
-        if time.monotonic() < end:
-            time.sleep(0.02)
-            continue
+    if not take_lock(file.fileno(), LOCK_WAIT_SECONDS):
         file.seek(0)
         other = file.read().strip() or "unknown"
         file.close()
         raise SeatInUse(
-            f"The seat {seat!r} of this machine is served already",
-            {"worker": f"process {other}", "fix": "stop that worker first"},
+            f"Another worker of this machine already serves the seat {seat!r}",
+            {"worker": f"process {other}", "fix": "stop that worker"},
         ) from None
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
     return file
-
-
-def _taken(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 class WorkerProcess:

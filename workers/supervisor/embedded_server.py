@@ -5,7 +5,6 @@ process.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import random
@@ -27,6 +26,7 @@ import redis
 from gridq.config.home import ACCESS, write_private
 from gridq.errors import BrokerUnreachable, ConfigError
 from gridq.store.readiness import reading
+from workers.machine.locks import take_lock
 
 HOST = "127.0.0.1"
 PORT_TRIES = 5
@@ -205,23 +205,13 @@ class EmbeddedServer:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         # The server inherits the lock, which is held until the server ends, even if this process ends first.
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        end = time.monotonic() + LOCK_WAIT_SECONDS
-        while not self._take_lock():
-            if time.monotonic() > end:
-                os.close(self._lock)
-                self._lock = -1
-                raise ConfigError(
-                    f"Another server runs in {self.folder}",
-                    {"fix": "stop it, or use another folder"},
-                )
-            time.sleep(0.02)
-
-    def _take_lock(self) -> bool:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
+        if not take_lock(self._lock, LOCK_WAIT_SECONDS):
+            os.close(self._lock)
+            self._lock = -1
+            raise ConfigError(
+                f"Another server runs in {self.folder}",
+                {"fix": "stop it, or use another folder"},
+            )
 
     def _config(self) -> bytes:
         lines = [

