@@ -72,7 +72,7 @@ class Step:
     fallbacks: tuple[str, ...] = ()
 
     @property
-    def links(self) -> tuple[str, ...]:
+    def queues(self) -> tuple[str, ...]:
         """Its queue and its fall-backs."""
         return (self.queue, *self.fallbacks)
 

@@ -70,10 +70,10 @@ def create(
     limits = api_keys.KeyLimits(rpm, parallel, max_body, tuple(dict.fromkeys(origin or ())))
     with _open_grid() as (client, names):
         first = not client.exists(names("api_keys"))
-        made, text = api_keys.create(
+        key, text = api_keys.create(
             client, names, agent, team=team, scopes=scope or api_keys.DEFAULT_SCOPES, limits=limits
         )
-    _print_key(made, text, json)
+    _print_key(key, text, json)
     if first and not json:
         typer.echo("This is the first key: from now on the grid accepts no job without a key.", err=True)
 
@@ -100,9 +100,9 @@ def list_keys(json: JsonOption = False, debug: DebugOption = False) -> None:
     for key in found:
         ends = format_zone_time(key.expires_at, zone)
         state = "active" if ends is None else f"until {ends}" if key.is_valid(now) else f"ended {ends}"
-        made = format_zone_time(key.created, zone) or ""
+        created = format_zone_time(key.created, zone) or ""
         limits = [_format_limits(key) or "-"] if has_limits else []
-        table.add_row(key.id, key.agent, key.team or "-", ",".join(key.scopes), *limits, made, state)
+        table.add_row(key.id, key.agent, key.team or "-", ",".join(key.scopes), *limits, created, state)
     make_console().print(table)
 
 
@@ -149,8 +149,8 @@ def rotate(
 
     seconds = parse_seconds(overlap, "--overlap", 0, MAX_OVERLAP_SECONDS)
     with _open_grid() as (client, names):
-        made, text = api_keys.rotate(client, names, key_id, seconds)
-    _print_key(made, text, json)
+        key, text = api_keys.rotate(client, names, key_id, seconds)
+    _print_key(key, text, json)
 
 
 @contextmanager
@@ -193,7 +193,7 @@ def _to_json(key: Key) -> dict[str, Any]:
         "agent": key.agent,
         "team": key.team,
         "scopes": list(key.scopes),
-        "created": key.created / 1000,
-        "ends": None if key.expires_at is None else key.expires_at / 1000,
+        "created_at": key.created / 1000,
+        "expires_at": None if key.expires_at is None else key.expires_at / 1000,
         "limits": key.limits.dump(),
     }

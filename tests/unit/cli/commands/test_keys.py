@@ -41,7 +41,7 @@ def test_a_key_s_life_as_json(grid_env: GridEnv) -> None:
     assert new["key"] != made["key"]
     listed = {key["id"]: key["active"] for key in json.loads(run("list", "--json")[0])}
     assert listed == {made["id"]: False, new["id"]: True}
-    assert json.loads(run("revoke", new["id"], "--json")[0])["ends"] is not None
+    assert json.loads(run("revoke", new["id"], "--json")[0])["expires_at"] is not None
     assert "hash" not in run("list", "--json")[0]
 
 
