@@ -226,8 +226,14 @@ def test_every_function_on_the_walk_exists() -> None:
             source = (ROOT / path).read_text("utf-8")
             for part in function.split("."):
                 assert re.search(rf"^\s*(?:async )?(?:def|class) {part}\b", source, re.M), (path, function)
-    for folder in re.findall(r"`((?:gridq|workers)/[\w/]*/)`", text):
-        assert (ROOT / folder).is_dir(), folder
+
+
+def test_every_folder_has_a_row_in_the_architecture() -> None:
+    rows = re.findall(
+        r"^\| `((?:gridq|workers)/\w+/)` \|", (DOCS / "architecture.md").read_text("utf-8"), re.M
+    )
+    found = [path.parent for top in ("gridq", "workers") for path in (ROOT / top).glob("*/__init__.py")]
+    assert sorted(rows) == sorted(f"{folder.relative_to(ROOT)}/" for folder in found)
 
 
 def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
