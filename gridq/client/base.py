@@ -88,7 +88,7 @@ class BaseClient(ABC):
         raise NotImplementedError
 
     def quarantined(self) -> list[Quarantined]:
-        """List the stages in quarantine, of all jobs. Each one killed the process that ran it twice."""
+        """List the stages in quarantine, of all jobs. Each of them killed its process, twice."""
         raise NotImplementedError
 
     def release(self, job: str, stage: str | int, by: str = "an operator") -> bool:
@@ -174,9 +174,7 @@ class BaseClient(ABC):
 
 
 class BaseAsyncClient(ABC):
-    """The same client for asyncio.
-
-    Each method takes and returns what the method of that name of BaseClient does.
+    """A client of one grid for asyncio, with the methods of BaseClient as coroutines.
 
     Methods that wait for a job use no thread. Short calls run on one, by the client `sync`.
     """

@@ -207,9 +207,7 @@ class BrokerClient(BaseClient):
         self.scripts.client.close()
 
     def _execute(self, commands: Commands) -> Any:
-        """Execute commands: one and return its reply, or several in a transaction and return the list of
-        replies.
-        """
+        """Execute one command and return its reply, or several in a transaction and return their replies."""
         with translated(self.url):
             if len(commands) == 1:
                 try:

@@ -170,7 +170,7 @@ class Gateways:
 
 
 class AsyncGateways:
-    """The same for asyncio. It may be used on one event loop after another, but not on two at once."""
+    """The same for asyncio. It may be used on one event loop after another."""
 
     def __init__(self, gateways: Gateways) -> None:
         self._gateways = gateways
@@ -279,10 +279,7 @@ class Failover:
         self._reason = reason.rstrip(".") or type(exc).__name__
 
     def accept(self, reply: httpx.Response) -> bool:
-        """Return whether the reply is a gateway's answer.
-
-        If not (a proxy, or a gateway that stops), try the next.
-        """
+        """Return whether the reply is a gateway's answer, not a proxy's or that of a gateway that is stopping."""
         error = _parse_error_reply(reply)
         if isinstance(error, GatewayStops):
             self._reason = error.message

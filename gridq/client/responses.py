@@ -1,9 +1,7 @@
 """Convert a gateway's JSON answers into the grid's own types.
 
-Fields that this version does not know are ignored.
-
-Every `read_…` function raises GatewayUnreachable if the answer does not have the shape that a gateway gives
-it.
+Fields that this version does not know are ignored. Every `read_…` function raises GatewayUnreachable if the
+answer does not have the shape that a gateway gives it.
 """
 
 from __future__ import annotations

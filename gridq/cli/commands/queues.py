@@ -13,11 +13,9 @@ app = typer.Typer()
 
 @app.command(epilog=EPILOG, short_help="Show the queue of each capability.")
 def queues(grid: GridOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show the queue of each capability: the waiting stages by priority, the wait of the oldest, and what
-    runs.
+    """Show the queue of each capability: what waits in it, by priority and for how long, and what runs.
 
-    It also shows the wake-ups (messages that wake a worker), the slots of the live seats that serve the
-    queue, and the number of these seats.
+    It also shows the wake-ups (messages that wake a worker), the live seats that serve the queue, and their slots.
     """
     config = load_settings(grid)
     with open_client(config) as client:
@@ -40,9 +38,7 @@ def queues(grid: GridOption = None, json: JsonOption = False, debug: DebugOption
 
 @app.command(epilog=EPILOG, short_help="Show the models and other capabilities you can use now.")
 def models(grid: GridOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show what a stage can use now: each capability of the live seats, the seats, and where a model is
-    loaded.
-    """
+    """Show the models and other capabilities that a stage can use now, the seats, and where a model is loaded."""
     from gridq.seats.registry import list_offers
 
     config = load_settings(grid)

@@ -72,9 +72,7 @@ def quota(
 
 
 def format_headline(found: AccountsReport) -> list[str]:
-    """Return the lines about the limits as a whole: their source, whether API keys are required, and
-    problems.
-    """
+    """Return the lines about the limits as a whole: their source, the need for API keys, and problems."""
     from gridq.config.time_zones import find_zone
     from gridq.protocol.calendar import format_iso_time
 

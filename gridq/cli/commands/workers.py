@@ -110,10 +110,9 @@ def make_full_table(seats: Sequence[LiveSeat]) -> Table:
 
 
 def make_shared_table(seats: Sequence[LiveSeat]) -> Table | None:
-    """Return a table with one row for each budget of an owner, a model family or the whole grid; None if
-    none.
+    """Return a table with one row for each shared budget, and the seats that it applies to.
 
-    The last column has the seats that the budget applies to.
+    Shared budgets are those of owners, model families and the whole grid. None if there are none.
     """
     from gridq.protocol import meters
     from gridq.protocol.meters import GRID, OWN, WHOLE_GRID, describe_account
@@ -161,8 +160,7 @@ def _format_whole_budget(seat: LiveSeat) -> str:
 
 
 def format_other_budgets(seat: LiveSeat, *, shared: bool = True) -> list[str]:
-    """Return what is left of each budget that applies to a seat, except its own money budget with the least
-    left.
+    """Return what is left of each budget of a seat, except the money budget of `get_own_money_meter`.
 
     Without `shared`, budgets that it shares with others are left out.
     """
