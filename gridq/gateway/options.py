@@ -1,4 +1,4 @@
-"""The options of a gateway, beside the settings of the grid: `GRIDQ_GATEWAY_<NAME>`, see docs/settings.md."""
+"""The options of a gateway: `GRIDQ_GATEWAY_<NAME>` in the environment, see docs/reference/settings.md."""
 
 from __future__ import annotations
 

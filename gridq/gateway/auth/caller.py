@@ -51,7 +51,7 @@ CACHE_SECONDS = 1.0
 """How long a valid key is cached, and the answer to whether the grid requires keys."""
 
 MAX_CACHED_KEYS = 1024
-"""The most keys that are cached."""
+"""Maximum number of cached keys."""
 
 
 FORWARDING_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
@@ -169,9 +169,8 @@ async def identify(request: Request, *scopes: str) -> Caller:
     authenticator = _authenticator_of(request)
     text = read_key(request)
     requires_key = await authenticator.requires_key()
-    if not requires_key and not text.startswith(
-        "gq_"
-    ):  # clients of the API formats must send something, and mean nothing
+    # Clients of the model APIs cannot omit the key, so a grid without keys ignores keys of another form.
+    if not requires_key and not text.startswith("gq_"):
         return _identify_without_key(request, grid)
     if not text:
         raise KeyMissing("This grid requires an API key", dict(KEY_DETAILS))

@@ -14,7 +14,7 @@ REFILL_SECONDS = 6.0
 """Seconds until it may try one more."""
 
 MAX_ADDRESSES = 4096
-"""The most addresses that are remembered. Beyond them the one whose last attempt is oldest is forgotten."""
+"""Maximum number of remembered addresses. Beyond it the one whose last attempt is oldest is forgotten."""
 
 
 class FailedAttempts:

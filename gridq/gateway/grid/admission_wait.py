@@ -42,7 +42,7 @@ RECENT_SECONDS = 600.0
 """How long after a queue was last served jobs still wait for it."""
 
 MAX_WAITING_JOBS = 1000
-"""The most jobs that wait at one gateway, because each keeps its body in memory."""
+"""Maximum number of jobs that wait at one gateway, because each keeps its body in memory."""
 
 
 class AdmissionWait:

@@ -35,8 +35,8 @@ from gridq.submission.request import JobRequest
 from gridq.views.jobs import read_rows
 
 MAX_CONNECTIONS = 32
-"""The most Redis connections of the event loop, the stream reader's among them: jobs that end at once share
-them.
+"""Maximum number of Redis connections of the event loop, the stream reader's included. Jobs that end at
+once share them.
 """
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """How a job ended: its stored answer or error, and the rows of its stages."""
+    """An ended job: its stored answer or error, and the rows of its stages."""
 
     end: End
     rows: list[HistoryRow]

@@ -17,7 +17,7 @@ LLM_PREFIX = "llm:"
 ANY_MODEL = "any"
 
 MAX_SUGGESTIONS = 3
-"""The most names that an error suggests."""
+"""Maximum number of names that an error suggests."""
 
 
 def read_models(client: Redis, keys: Keys) -> dict[str, dict[str, Json]]:

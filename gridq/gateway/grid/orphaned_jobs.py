@@ -25,7 +25,7 @@ server.
 """
 
 MAX_JOBS = 10_000
-"""The most jobs that are remembered. Beyond them the oldest runs on to its end or its deadline."""
+"""Maximum number of remembered jobs. Beyond it the oldest runs on to its end or its deadline."""
 
 
 class OrphanedJobs:

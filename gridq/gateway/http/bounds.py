@@ -9,9 +9,9 @@ from starlette.types import Message, Receive
 from gridq.errors import HeadersTooLarge, InputTooLarge
 
 MAX_HEADERS = 100
-"""The most headers of a request."""
+"""Maximum number of headers of a request."""
 MAX_HEADER_BYTES = 32 * 1024
-"""The most bytes of all header names and values together. The whole head of a request, its target included,
+"""Maximum size of all header names and values together. The whole head of a request, its target included,
 may be twice as long (`connections`).
 """
 

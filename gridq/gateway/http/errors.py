@@ -351,7 +351,7 @@ async def _handle_redis_error(request: Request, exc: Exception) -> Response:
 
 
 async def _handle_disconnect(request: Request, exc: Exception) -> Response:
-    return Response(status_code=499)  # nobody reads it
+    return Response(status_code=499)  # the client has disconnected
 
 
 async def _handle_http_exception(request: Request, exc: Exception) -> Response:

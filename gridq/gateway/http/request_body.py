@@ -23,10 +23,10 @@ MAX_MODEL_NAME_CHARS = 256
 """The longest name of a model, in characters."""
 
 MAX_MODELS = 8
-"""The most models in one request, as in the `Llm` effect."""
+"""Maximum number of models in one request, as in the `Llm` effect."""
 
 MAX_VALUES = 400_000
-"""The most JSON values in a body.
+"""Maximum number of JSON values in a body.
 
 Bytes alone are no bound: 8 MB of `[],` are millions of lists, and building them blocks all other requests.
 The vectors and token lists that the model APIs accept in one request have fewer.

@@ -129,7 +129,7 @@ class JobAccepted(BaseModel):
 
 
 class JobResult(BaseModel):
-    """How a job ended, as noether-grid's clients read it."""
+    """The result of an ended job, as noether-grid's clients read it."""
 
     job_id: str = Field(description="The job's ID.")
     status: Literal["ok", "failed", "abandoned"] = Field(description="How it ended.")
@@ -298,7 +298,7 @@ class Health(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether the gateway can take work, and if not, why."""
+    """The readiness of the gateway, and the reason if it is not ready."""
 
     ready: bool
     reason: str = Field(description="Why it is not ready; empty if it is.")

@@ -29,11 +29,11 @@ MAX_MISSED_HEARTBEATS = 3
 """Heartbeats after which a silent worker is forgotten."""
 
 MIN_LEASE_MS = 5_000
-"""How long a worker is kept at least, however short its heartbeat interval."""
+"""The minimum lease of a worker, however short its heartbeat interval."""
 
 MAX_WORKERS = 64
-"""The most enrolled workers. One gateway may have to host all of them, each with four threads and as many
-connections to the server, whose number is limited too.
+"""Maximum number of enrolled workers. One gateway may have to host all of them, each with four threads and
+as many connections to the server, whose number is limited too.
 """
 
 EXAMPLE: dict[str, Any] = {
@@ -70,7 +70,7 @@ class OfferedModel(BaseModel):
 
 
 class WorkerAdvertisement(BaseModel):
-    """What a worker offers, sent when it enrols."""
+    """The advertisement that a worker enrols with."""
 
     model_config = ConfigDict(extra="ignore", strict=True, json_schema_extra={"examples": [EXAMPLE]})
 

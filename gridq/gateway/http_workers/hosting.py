@@ -1,9 +1,9 @@
 """Host the seats of workers over HTTP: a gateway serves each like any other seat and posts its stages to
 the worker.
 
-Every gateway compares once a second who is enrolled with what it hosts, and takes over workers that no
-gateway serves. The server grants a seat to one gateway only. If that one dies, its lease ends within three
-seconds.
+Every gateway compares the enrolled workers with those that it hosts once a second, and takes over workers
+that no gateway serves. The server grants a seat to one gateway only. If that one dies, its lease ends
+within three seconds.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CONNECT_TIMEOUT_SECONDS = 5.0
 """The time within which a worker must accept the connection."""
 
 MAX_REASON_CHARS = 500
-"""The most characters that are kept of a worker's error message."""
+"""Maximum length of a worker's error message; the rest is dropped."""
 
 
 class WorkerHost:

@@ -73,7 +73,7 @@ class MetricsCollector:
 
         reading = self._read_grid()
         collector_registry = CollectorRegistry(auto_describe=False)
-        collector_registry.register(_FamilyList(list(self._families(reading))))
+        collector_registry.register(_FamilyList(list(self._build_families(reading))))
         encode, content_type = choose_encoder(accept)
         return encode(collector_registry), content_type
 
@@ -94,7 +94,7 @@ class MetricsCollector:
             int(attempts_lost or 0),
         )
 
-    def _families(self, reading: GridReading) -> Iterator[Metric]:
+    def _build_families(self, reading: GridReading) -> Iterator[Metric]:
         job_metrics, request_metrics = self.job_metrics, self.request_metrics
         yield _build_family("gridq_jobs", {("queued",): reading.queued, ("running",): reading.running})
         yield _build_family("gridq_jobs_submitted", {(): job_metrics.submitted})
@@ -102,9 +102,9 @@ class MetricsCollector:
             state: job_metrics.ended.get(state, 0) for state in ("done", "failed", "cancelled", "expired")
         }
         yield _build_family("gridq_jobs_ended", {(state,): count for state, count in ends.items()})
-        yield from _queue_families(reading.queues)
-        yield from _seat_families([seat for seat in reading.seats if seat.kind != registry.ROUTER_KIND])
-        yield from _account_families(reading.accounts)
+        yield from _build_queue_families(reading.queues)
+        yield from _build_seat_families([seat for seat in reading.seats if seat.kind != registry.ROUTER_KIND])
+        yield from _build_account_families(reading.accounts)
         yield _build_family("gridq_stages", job_metrics.stages)
         yield _build_histogram("gridq_stage_wait_seconds", job_metrics.waits)
         yield _build_histogram("gridq_stage_run_seconds", job_metrics.runs)
@@ -115,7 +115,7 @@ class MetricsCollector:
             dollars = {(who,): micro / MICRO_PER_DOLLAR for who, micro in spent.items()}
             yield _build_family(f"gridq_{name}_spent_dollars", dollars)
         requests = {
-            (way, route, str(status)): n for (way, route, status), n in request_metrics.requests.items()
+            (method, route, str(status)): n for (method, route, status), n in request_metrics.requests.items()
         }
         yield _build_family("gridq_http_requests", requests)
         yield _build_histogram("gridq_http_request_duration_seconds", request_metrics.seconds)
@@ -153,11 +153,11 @@ def _build_family(name: str, samples: Mapping[Any, float]) -> Metric:
 
     metric = METRICS[name]
     family_class: Any = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family: Metric = family_class(name, metric.help, labels=metric.labels)
-    add: Any = family
+    family: Any = family_class(name, metric.help, labels=metric.labels)
     for values, value in sorted(samples.items()):
-        add.add_metric(values, value)
-    return family
+        family.add_metric(values, value)
+    built: Metric = family
+    return built
 
 
 def _build_histogram(name: str, found: Mapping[str, Histogram]) -> Metric:
@@ -170,7 +170,7 @@ def _build_histogram(name: str, found: Mapping[str, Histogram]) -> Metric:
     return family
 
 
-def _queue_families(queues: list[QueueView]) -> Iterator[Metric]:
+def _build_queue_families(queues: list[QueueView]) -> Iterator[Metric]:
     depth, oldest = {}, {}
     for view in queues:
         for priority, count in view.pending.items():
@@ -182,7 +182,7 @@ def _queue_families(queues: list[QueueView]) -> Iterator[Metric]:
         yield _build_family(f"gridq_queue_{name}", {(view.queue,): getattr(view, name) for view in queues})
 
 
-def _seat_families(seats: list[LiveSeat]) -> Iterator[Metric]:
+def _build_seat_families(seats: list[LiveSeat]) -> Iterator[Metric]:
     up = {(seat.seat, seat.kind, seat.state): int(seat.state == "ready" and not seat.stale) for seat in seats}
     yield _build_family("gridq_seat_up", up)
     for name in ("concurrency", "busy", "reliability"):
@@ -193,7 +193,7 @@ def _seat_families(seats: list[LiveSeat]) -> Iterator[Metric]:
         yield _build_family(f"gridq_seat_{name}_dollars", dollars)
 
 
-def _account_families(accounts: Iterable[Account]) -> Iterator[Metric]:
+def _build_account_families(accounts: Iterable[Account]) -> Iterator[Metric]:
     """Return the metrics of the accounts that `gridq quota` shows: money in dollars, all else as it is
     counted.
     """
@@ -212,11 +212,12 @@ def _account_families(accounts: Iterable[Account]) -> Iterator[Metric]:
 
 
 def group_agents(accounts: Iterable[Account]) -> list[Account]:
-    """Return all accounts, with those of most agents summed up if there are more than MAX_AGENTS of them.
+    """Return all accounts. If there are more than MAX_AGENTS agents, the accounts of the others are summed
+    up.
 
     On a public grid anybody can be a new agent, so the number of labels must be bounded. The agents nearest
-    to a limit are kept, then those that used most. The others become one account without a limit, of
-    OTHER_AGENTS.
+    to a limit stay separate, then those with the highest use. The others become one account without a
+    limit, of OTHER_AGENTS.
     """
     grouped, agents = [], defaultdict(list)
     for account in accounts:

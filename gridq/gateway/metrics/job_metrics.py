@@ -22,10 +22,10 @@ PAGE_JOBS = 200
 """Jobs that are read in one round trip."""
 
 MAX_JOBS_PER_UPDATE = 4000
-"""The most jobs that one update reads. The next one reads the rest."""
+"""Maximum number of jobs that one update reads. The next update reads the rest."""
 
 MAX_AGENTS = 500
-"""The most agents that are counted by name; later ones are counted as OTHER_AGENTS."""
+"""Maximum number of agents that are counted by name. Later ones are counted as OTHER_AGENTS."""
 
 OTHER_AGENTS = "(others)"
 

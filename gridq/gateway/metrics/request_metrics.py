@@ -12,9 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gridq.gateway.metrics.histogram import Histogram
 
 NO_ROUTE = "(none)"
-"""The route label of a request that matches no route. Unknown paths are not told apart, to bound the
-labels.
-"""
+"""The route label of a request that matches no route, so that made-up paths do not become labels."""
 
 KNOWN_METHODS = frozenset(("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"))
 

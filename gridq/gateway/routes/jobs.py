@@ -205,7 +205,7 @@ async def jobs(
     caller: Reader,
     *,
     state: Annotated[JobState | None, Query(description="Only jobs in this state.")] = None,
-    limit: Annotated[int, Query(ge=1, le=500, description="The most jobs to return.")] = 20,
+    limit: Annotated[int, Query(ge=1, le=500, description="Maximum number of jobs to return.")] = 20,
     agent: Annotated[str | None, Query(max_length=64, description="Only jobs of this agent.")] = None,
     before: Annotated[str | None, Query(description="The `next` of the previous page.")] = None,
 ) -> Any:

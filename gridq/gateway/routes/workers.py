@@ -26,7 +26,7 @@ MAX_WAIT_SECONDS = 10.0
 """The longest that a request waits for a seat to apply a drain. Its worker renews its lease each second."""
 
 MAX_SUGGESTIONS = 3
-"""The most names that an error suggests."""
+"""Maximum number of names that an error suggests."""
 
 
 any_key = require_scope("read", "submit")

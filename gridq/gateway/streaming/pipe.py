@@ -1,8 +1,8 @@
 """One Redis connection that pipelines the commands of many callers.
 
 Commands that are queued while a reply is awaited are sent together; replies come back in order. redis-py
-would use a connection, a timer, a task and a look at the pool for each call, so what a gateway needs for
-every request goes here.
+would use a connection, a timer, a task and a pool access for each call, so what a gateway needs for every
+request goes here.
 
 This is the fast path only. After a lost connection callers repeat their commands on an ordinary connection,
 so send only commands that are safe to repeat.

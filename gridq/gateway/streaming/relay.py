@@ -31,7 +31,7 @@ BLOCK_MS = 5000
 """How long one read blocks. It must be shorter than the socket's timeout."""
 
 MAX_ENTRIES = 100
-"""The most entries of one stream in a reply."""
+"""Maximum number of entries of one stream in a reply."""
 
 RETRY_SECONDS = 0.2
 """Seconds between two attempts while the server is away."""
@@ -50,7 +50,7 @@ CHECK_SECONDS = 1.0
 """Seconds between two checks of silent jobs."""
 
 MAX_CHECKS = 1000
-"""The most jobs in one check."""
+"""Maximum number of jobs in one check."""
 
 ADMITTED_SILENCE_SECONDS = 10.0
 """Silence after which a job that this gateway admitted is checked. Other jobs are checked after one second.
