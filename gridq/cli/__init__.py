@@ -4,9 +4,9 @@ In: arguments, settings, files, stdin.
 Out: an answer, a table or JSON on stdout; one line for an error; an exit code.
 Imported by: workers.
 
-It starts fast because it imports only the module of the command that is named. Other packages add commands by the
-entry-point group `gridq.commands`: a function that takes the typer app. It adds commands to the app, or registers
-them with CommandTree, which imports their modules when they are named.
+It starts fast because it imports only the module of the command that is named. Other packages add commands by
+the entry-point group `gridq.commands`: a function that takes the typer app. It adds commands to the app, or
+registers them with CommandTree, which imports their modules when they are named.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ END_WAIT_SECONDS = 10.0
 class EventStream:
     """The state of one reader of a job's pieces, across all its connections.
 
-    `ended` is set after the last piece. `timeout` is the number of seconds that may pass without a piece; None
-    means no limit.
+    `ended` is set after the last piece. `timeout` is the number of seconds that may pass without a piece;
+    None means no limit.
     """
 
     def __init__(self, job: str, timeout: float | None) -> None:

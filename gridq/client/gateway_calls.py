@@ -279,7 +279,7 @@ class Failover:
         self._reason = reason.rstrip(".") or type(exc).__name__
 
     def accept(self, reply: httpx.Response) -> bool:
-        """Return whether the reply is a gateway's answer, not a proxy's or that of a gateway that is stopping."""
+        """Return whether the reply comes from a gateway, and from one that is not stopping."""
         error = _parse_error_reply(reply)
         if isinstance(error, GatewayStops):
             self._reason = error.message

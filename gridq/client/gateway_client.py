@@ -254,9 +254,9 @@ def build_submission(
 ) -> Call:
     """Return the call that submits a job.
 
-    If the caller gives neither an id nor an idempotency key, the job gets an id here, so that sending the call
-    twice creates one job. Raises GraphError, InputTooLarge, ValueNotJson or ConfigError for mistakes that can be
-    found without a gateway.
+    If the caller gives neither an id nor an idempotency key, the job gets an id here, so that sending the
+    call twice creates one job. Raises GraphError, InputTooLarge, ValueNotJson or ConfigError for mistakes
+    that can be found without a gateway.
     """
     job_options = parse_options(options)
     value = values.encode(input, limit=config.max_value, what="input", path="input")

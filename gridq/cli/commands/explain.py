@@ -88,7 +88,8 @@ def explain_graph(
 ) -> dict[str, Any]:
     """Return the plan of a graph as JSON, and whether the agent may submit it.
 
-    `agent` None means the agent of the settings' API key. Raises GraphError, InputTooLarge or ConfigError if the graph cannot be submitted.
+    `agent` None means the agent of the settings' API key. Raises GraphError, InputTooLarge or ConfigError if
+    the graph cannot be submitted.
     """
     from dataclasses import replace
 

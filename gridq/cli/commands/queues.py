@@ -15,7 +15,8 @@ app = typer.Typer()
 def queues(grid: GridOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show the queue of each capability: what waits in it, by priority and for how long, and what runs.
 
-    It also shows the wake-ups (messages that wake a worker), the live seats that serve the queue, and their slots.
+    It also shows the wake-ups (messages that wake a worker), the live seats that serve the queue, and their
+    slots.
     """
     config = load_settings(grid)
     with open_client(config) as client:
@@ -38,7 +39,7 @@ def queues(grid: GridOption = None, json: JsonOption = False, debug: DebugOption
 
 @app.command(epilog=EPILOG, short_help="Show the models and other capabilities you can use now.")
 def models(grid: GridOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show the models and other capabilities that a stage can use now, the seats, and where a model is loaded."""
+    """Show the models and other capabilities you can use now, their seats, and where models are loaded."""
     from gridq.seats.registry import list_offers
 
     config = load_settings(grid)
