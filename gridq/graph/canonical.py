@@ -1,8 +1,8 @@
-"""Canonical JSON (RFC 8785) and the ids made of it.
+"""Canonical JSON (RFC 8785), and the ids computed from it.
 
-One addition to RFC 8785, which knows only doubles: an integer beyond 2^53 is written exactly, digit by
-digit, instead of being refused, so that two graphs that differ in such a number have two ids. A lone
-surrogate is encoded as it stands.
+There is one extension, because RFC 8785 knows only doubles: an integer beyond 2^53 is written exactly instead
+of being rejected, so that two graphs that differ in such a number have different ids. A lone surrogate is
+encoded as it is.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gridq.graph.walk import Walk, run
 from gridq.protocol.models import Json
 
 _PLAIN_FROM, _PLAIN_TO = -6, 21
-"""ECMAScript writes a number without an exponent while its decimal point falls after digit -6 up to 21."""
+"""ECMAScript writes a number without an exponent if its decimal point is after digit -6 and up to 21."""
 
 
 def format_number(value: float) -> str:
-    """A double as ECMAScript's Number.prototype.toString writes it (RFC 8785, 3.2.2.3).
+    """Return a double as ECMAScript's Number.prototype.toString writes it (RFC 8785, 3.2.2.3).
 
     >>> number(1e21), number(1e-7), number(100.0), number(-0.0)
     ('1e+21', '1e-7', '100', '0')
@@ -35,7 +35,7 @@ def format_number(value: float) -> str:
     mantissa, _, exponent = repr(abs(value)).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0")
-    # The decimal point stands after `point` of the digits.
+    # The decimal point is after the first `point` digits.
     point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(digits))
     digits = digits.rstrip("0")
     count = len(digits)
@@ -59,7 +59,10 @@ def _encode_utf16(key: str) -> bytes:
 
 
 def canonical_json(value: Json) -> bytes:
-    """`value` in canonical JSON. ValueNotJson: NaN, an infinity, a key that is no text, another type."""
+    """Return `value` as canonical JSON.
+
+    Raises ValueNotJson for NaN, an infinity, a key that is not text, or a value of another type.
+    """
     out: list[str] = []
     stack: list[Iterator[Any]] = [iter([value])]
     closers = [""]
@@ -79,7 +82,7 @@ def canonical_json(value: Json) -> bytes:
             item = item.value
         if isinstance(item, Mapping):
             if not all(isinstance(key, str) for key in item):
-                raise ValueNotJson("A key is no text", {"expected": "text as every object's key"})
+                raise ValueNotJson("A key is not text", {"expected": "text as every object's key"})
             out.append("{")
             stack.append(iter([_Pair(key, item[key]) for key in sorted(item, key=_encode_utf16)]))
             closers.append("}")
@@ -117,13 +120,14 @@ def _format_scalar(item: Any) -> str:
 
 
 def hash_json(value: Json) -> str:
-    """The SHA-256, in hex, of `value`'s canonical JSON."""
+    """Return the SHA-256 of the canonical JSON of `value`, in hex."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def canonicalize(root: Node) -> Node:
-    """`root` after the format's rewrites, which are for ids only: a plan is made of the graph as it was
-    written."""
+    """Return `root` after the format's rewrites. They are for ids only; a plan is compiled from the graph as
+    written.
+    """
 
     def many(nodes: tuple[Node, ...]) -> Walk[tuple[Node, ...]]:
         done: dict[int, Node] = {}
@@ -174,10 +178,10 @@ def canonicalize(root: Node) -> Node:
 
 
 def compute_composition_id(graph: Graph | Node) -> str:
-    """The id of a composition: what it does, whatever its description, version, unknown keys and grouping.
+    """Return the id of a graph. It depends on what the graph does, and not on its description, version,
+    unknown keys and grouping.
 
-    A `delay_ms` or `config` that is left out and one that is null are the same; so are `pinning: signature`
-    and none.
+    A missing `delay_ms` or `config` equals null, and missing pinning equals `signature`.
     """
     root = graph.root if isinstance(graph, Graph) else graph
     return hash_json(to_json(canonicalize(root), extra=False))

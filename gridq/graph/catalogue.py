@@ -1,4 +1,6 @@
-"""The stages that a graph may refer to: what each is, its ids, and how a reference resolves."""
+"""The catalogue of stages that a graph may refer to: their specifications, their ids, and how references
+resolve.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,11 @@ _PREFIX = re.compile(r"[0-9a-f]{8,}")
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """One catalogued stage. Made by `stage_spec` or `StageSpec.from_json`, which fill in the ids.
+    """One stage of the catalogue; `make_stage_spec` and `StageSpec.from_json` compute its ids.
 
-    `implementation` says who runs it: `builtin:text_template`, `python:pkg.mod:function`, `llm:chat`.
-    `config` is laid under each node's own config. `timeout` is in seconds; None is the operator's
-    `stage_timeout`.
+    `implementation` names the code that runs it: `builtin:text_template`, `python:pkg.mod:function`,
+    `llm:chat`. `config` holds defaults for each node's config. `timeout` is in seconds; None means
+    GRIDQ_STAGE_TIMEOUT.
     """
 
     id: str
@@ -60,23 +62,23 @@ class StageSpec:
     has_parameters: bool = field(default=False, compare=False)
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         return self.lifecycle == "Active"
 
-    def config_with(self, config: Mapping[str, Json] | None) -> dict[str, Json] | None:
-        """A node's config over the stage's own; None where neither has one."""
+    def merge_config(self, config: Mapping[str, Json] | None) -> dict[str, Json] | None:
+        """Return the stage's config overwritten by a node's `config`; None if neither exists."""
         if not self.config:
             return None if config is None else dict(config)
         return {**self.config, **(config or {})}
 
-    def effects_with(self, config: Mapping[str, Json] | None) -> tuple[Effect, ...]:
-        """The stage's effects in a node with `config`."""
+    def resolve_effects(self, config: Mapping[str, Json] | None) -> tuple[Effect, ...]:
+        """Return the stage's effects in a node with `config`."""
         if not self.has_parameters:
             return self.effects
-        return effect_rules.fill_parameters(self.effects, self.config_with(config) or {})
+        return effect_rules.fill_parameters(self.effects, self.merge_config(config) or {})
 
     def to_json(self) -> dict[str, Json]:
-        """The stage as a stage file states it, its id included."""
+        """Return the stage as a stage file describes it, with its id."""
         record: dict[str, Json] = {
             "id": self.id,
             "name": self.name,
@@ -98,17 +100,18 @@ class StageSpec:
 
     @classmethod
     def from_json(cls, data: Json, path: str = "", source: str | None = None) -> StageSpec:
-        """Read a stage file's content. `source`: the Python source that a `python:` implementation's id
-        covers.
+        """Parse the content of a stage file.
 
-        MissingField or InvalidField names `path` and the key. Unknown keys are ignored, but one that is a
-        known key misspelt is an error.
+        `source` is the Python source that the id of a `python:` implementation covers. Raises MissingField or
+        InvalidField with `path` and the key. Unknown keys are ignored, unless they look like a misspelt key.
         """
         return _parse_spec(data, path, source)
 
 
 def hash_implementation(implementation: str, source: str | None = None) -> str:
-    """The hash of what runs: of the implementation's name, for Python of `module:qualname` and its source."""
+    """Return the hash of an implementation: of its name, or for Python of `module:qualname` and its
+    source.
+    """
     if implementation.startswith("python:") and source is not None:
         return hash_json({"qualname": implementation.removeprefix("python:"), "source": source})
     return hashlib.sha256(implementation.encode()).hexdigest()
@@ -123,7 +126,7 @@ def make_stage_spec(
     effects: Iterable[Effect] = (),
     **fields: Any,
 ) -> StageSpec:
-    """A StageSpec with its ids worked out; `fields` are those of StageSpec. No effects: Unknown."""
+    """Return a StageSpec with computed ids; without effects it has Unknown."""
     kept = effect_rules.remove_duplicates(effects) or (effect_rules.UNKNOWN,)
     draft = StageSpec(
         id="", signature_id="", name=name, implementation=implementation, effects=kept, **fields,
@@ -182,7 +185,7 @@ _REQUIRED = ("name", "input", "output", "implementation")
 
 
 def _parse_lifecycle(value: Json) -> str | None:
-    # {"Deprecated": {"successor_id": …}} is how other runtimes of the format spell it.
+    # Other runtimes of the format write {"Deprecated": {"successor_id": …}}.
     if isinstance(value, dict) and len(value) == 1:
         value = next(iter(value))
     return value if isinstance(value, str) else None
@@ -191,19 +194,19 @@ def _parse_lifecycle(value: Json) -> str | None:
 def _parse_spec(data: Json, path: str, source: str | None) -> StageSpec:
     if not isinstance(data, dict):
         raise InvalidField(
-            "A stage is no object", {"path": path, "expected": '{"name": …, "implementation": …}'}
+            "A stage must be an object", {"path": path, "expected": '{"name": …, "implementation": …}'}
         )
     for key in data:
         near = [] if key in _KEYS or key.startswith("_") else difflib.get_close_matches(key, _KEYS, 1, 0.8)
         if near and near[0] not in data:
             raise InvalidField(
-                f"There is no key {key!r} in a stage",
+                f"A stage has no key {key!r}",
                 {"path": join_path(path, key), "expected": ", ".join(_KEYS), "fix": f"use {near[0]!r}"},
             )
     for key in _REQUIRED:
         if key not in data:
             raise MissingField(
-                f"The stage lacks {key!r}",
+                f"The stage has no {key!r}",
                 {"path": join_path(path, key), "expected": _KEYS[key][1], "fix": f"add {key!r}"},
             )
     for key, (valid, expected) in _KEYS.items():
@@ -211,7 +214,7 @@ def _parse_spec(data: Json, path: str, source: str | None) -> StageSpec:
             continue
         if not valid(data[key]):
             raise InvalidField(
-                f"The stage's {key} is not usable: {json.dumps(data[key])[:80]}",
+                f"The stage's {key} is invalid: {json.dumps(data[key])[:80]}",
                 {"path": join_path(path, key), "expected": expected},
             )
     return make_stage_spec(
@@ -233,10 +236,10 @@ def _parse_spec(data: Json, path: str, source: str | None) -> StageSpec:
 
 
 class Catalogue:
-    """Stages by id, signature, name and alias. Immutable; `extended` makes a larger one."""
+    """Stages by id, signature, name and alias; immutable."""
 
     def __init__(self, specs: Iterable[StageSpec] = ()) -> None:
-        """ConfigError: two different stages state one id."""
+        """Raise ConfigError if two different stages have the same id."""
         self._by_id: dict[str, StageSpec] = {}
         self._by_signature: dict[str, list[StageSpec]] = {}
         self._by_name: dict[str, list[StageSpec]] = {}
@@ -247,10 +250,10 @@ class Catalogue:
                 if known == spec:
                     continue
                 raise ConfigError(
-                    f"The stages {known.name!r} and {spec.name!r} have one id",
+                    f"The stages {known.name!r} and {spec.name!r} have the same id",
                     {
                         "path": spec.id,
-                        "expected": "an id a stage",
+                        "expected": "one id per stage",
                         "fix": "give one of them another name or id",
                     },
                 )
@@ -269,17 +272,17 @@ class Catalogue:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def extended(self, specs: Iterable[StageSpec]) -> Catalogue:
-        """This catalogue and `specs`."""
+    def extend(self, specs: Iterable[StageSpec]) -> Catalogue:
+        """Return a new catalogue with these stages and `specs`."""
         return Catalogue((*self.specs, *specs))
 
     def resolve(self, ref: str, pinning: str = "signature", path: str = "") -> StageSpec:
-        """The stage that `ref` means: an exact id, a unique hex prefix of 8 or more digits, a name, an
-        alias.
+        """Return the stage that `ref` refers to: an exact id, a unique hex prefix of at least 8 digits, a
+        name or an alias.
 
-        Ids are stage ids and signature ids. With pinning `signature` the Active stage of the found one's
-        signature is taken; with `both` the found one itself, and `ref` must be its id or a prefix.
-        UnknownStage, AmbiguousStage: name candidates.
+        Ids are stage ids and signature ids. With pinning `signature`, the result is the Active stage with the
+        signature of the one found. With `both`, it is the stage found, and `ref` must be its id or a prefix
+        of it. Raises UnknownStage or AmbiguousStage, with candidates.
         """
         key = (ref, pinning)
         spec = self._resolved.get(key)
@@ -288,19 +291,19 @@ class Catalogue:
         return spec
 
     def _find(self, ref: str, pinning: str, path: str) -> StageSpec:
-        found = self._by_ref(ref, pinning)
+        found = self._match(ref, pinning)
         alive = [spec for spec in found if spec.lifecycle != "Tombstone"]
         if not alive:
-            raise self._unknown(ref, path, bool(found), pinning)
+            raise self._make_unknown_error(ref, path, bool(found), pinning)
         if pinning == "both":
-            return self._only(alive, ref, path)
-        active = [spec for spec in alive if spec.active]
+            return self._require_one(alive, ref, path)
+        active = [spec for spec in alive if spec.is_active]
         if not active:
-            # Deprecated or a draft: its Active sibling of the same signature stands in, where there is one.
-            active = [s for spec in alive for s in self._by_signature[spec.signature_id] if s.active]
-        return self._only(list({spec.id: spec for spec in active or alive}.values()), ref, path)
+            # A deprecated stage or a draft is replaced by the Active one with its signature, if there is one.
+            active = [s for spec in alive for s in self._by_signature[spec.signature_id] if s.is_active]
+        return self._require_one(list({spec.id: spec for spec in active or alive}.values()), ref, path)
 
-    def _by_ref(self, ref: str, pinning: str) -> list[StageSpec]:
+    def _match(self, ref: str, pinning: str) -> list[StageSpec]:
         if ref in self._by_id:
             return [self._by_id[ref]]
         if ref in self._by_signature and pinning != "both":
@@ -320,12 +323,12 @@ class Catalogue:
             return []
         return self._by_name.get(ref) or self._by_alias.get(ref) or []
 
-    def _only(self, specs: list[StageSpec], ref: str, path: str) -> StageSpec:
+    def _require_one(self, specs: list[StageSpec], ref: str, path: str) -> StageSpec:
         if len(specs) == 1:
             return specs[0]
         candidates = [f"{spec.name} ({spec.id})" for spec in specs[:5]]
         raise AmbiguousStage(
-            f"{ref!r} means {len(specs)} stages: " + ", ".join(candidates),
+            f"{ref!r} matches {len(specs)} stages: " + ", ".join(candidates),
             {
                 "path": path,
                 "stage": ref,
@@ -335,7 +338,7 @@ class Catalogue:
             },
         )
 
-    def _unknown(self, ref: str, path: str, buried: bool, pinning: str) -> UnknownStage:
+    def _make_unknown_error(self, ref: str, path: str, is_withdrawn: bool, pinning: str) -> UnknownStage:
         words = {**self._by_alias, **self._by_name}
         lower: dict[str, StageSpec] = {word.lower(): specs[0] for word, specs in words.items()}
         near = [lower[word] for word in difflib.get_close_matches(ref.lower(), lower, 3, 0.5)]
@@ -346,34 +349,33 @@ class Catalogue:
             "path": path,
             "stage": ref,
             "candidates": candidates,
-            "expected": "a stage's id, a unique prefix of 8 or more of its digits, or its name",
+            "expected": "a stage's id, a unique prefix of it (8 digits or more), or its name",
         }
-        if buried or not self._by_id:
-            why = "the stage was withdrawn (Tombstone)" if buried else "the catalogue is empty"
+        if is_withdrawn or not self._by_id:
+            why = "the stage was withdrawn (Tombstone)" if is_withdrawn else "the catalogue is empty"
             details["reason"] = why
         if pinning == "both" and (ref in words or ref in self._by_signature):
             spec = (words.get(ref) or self._by_signature[ref])[0]
             details["expected"], details["fix"] = (
                 "with pinning both: a stage's id",
-                f"use the id {spec.id}, or drop pinning",
+                f"use the id {spec.id}, or remove pinning",
             )
         elif near:
             details["fix"] = "use " + " or ".join(dict.fromkeys(repr(spec.name) for spec in near[:3]))
-        elif not buried:
-            details["fix"] = "correct the name; for one of your own set GRIDQ_STAGES or GRIDQ_STAGES_DIR"
-        return UnknownStage(f"There is no stage {ref!r}", details)
+        elif not is_withdrawn:
+            details["fix"] = "correct the name; for your own stages set GRIDQ_STAGES or GRIDQ_STAGES_DIR"
+        return UnknownStage(f"Unknown stage {ref!r}", details)
 
 
 def load_directory(path: Path, source_of: Callable[[str], str] | None = None) -> list[StageSpec]:
-    """The stages of every `*.json` file in `path`, in the files' order; a file holds one stage or an array
-    of them.
+    """Return the stages in every `*.json` file in `path`, sorted by file; a file holds one stage or an array.
 
-    `source_of(implementation)` gives the source of a `python:` implementation. ConfigError names the file
-    and the key.
+    `source_of(implementation)` returns the source of a `python:` implementation. Raises ConfigError with the
+    file and the key at fault.
     """
     if not path.is_dir():
         raise ConfigError(
-            "There is no such stage directory", {"path": str(path), "expected": "a directory of *.json files"}
+            "The stage folder does not exist", {"path": str(path), "expected": "a folder of *.json files"}
         )
     specs: list[StageSpec] = []
     for file in sorted(path.glob("*.json")):
@@ -388,13 +390,13 @@ def load_directory(path: Path, source_of: Callable[[str], str] | None = None) ->
                 specs.append(StageSpec.from_json(item, where, source))
         except InvalidJson as exc:
             what = exc.message.removeprefix("The graph ")
-            wanted = {"expected": '{"name": …, "implementation": …}', "fix": "correct it, or move it away"}
+            wanted = {"expected": '{"name": …, "implementation": …}', "fix": "correct it, or remove it"}
             where = f"{file}: {exc.path}" if exc.path else str(file)
             raise ConfigError(f"The stage file {file.name} {what}", {"path": where, **wanted}) from None
         except GraphError as exc:
             where = f"{file}: {exc.path}" if exc.path else str(file)
             raise ConfigError(
-                f"The stage file {file.name} is wrong: {exc.message}", {**exc.details, "path": where}
+                f"The stage file {file.name} is invalid: {exc.message}", {**exc.details, "path": where}
             ) from None
         except OSError as exc:
             raise ConfigError(

@@ -1,10 +1,10 @@
-"""From a graph to its flat plan.
+"""Compile a graph to its flat plan.
 
-The walk carries, for each node, the term of its input, `done` (the steps after which its first steps may
-run) and where it stands (`Place`: the innermost Branch arm and Retry). It gives back the term of the output
-and the steps after which the node is finished. Invariant: every step that a term reads is in `done` or comes
-before a step of `done`, so at a step's start all that it reads is finished, and a Retry that starts again
-never waits for a step outside of it.
+For each node, the walk passes down the term of its input, the steps after which it may start (`done`), and
+its place (the innermost Branch arm and Retry). It returns the term of the output, and the steps after which
+the node is finished. Invariant: every step that a term reads is in `done`, or comes before a step in `done`.
+So when a step starts, everything it reads is finished, and a Retry that starts again never waits for a step
+outside it.
 """
 
 from __future__ import annotations
@@ -49,68 +49,68 @@ from gridq.protocol import queue_names
 from gridq.protocol.models import Effect, Json
 
 MAX_SHARED_STEPS = 8
-"""A set of more steps to wait for is joined in one step, where several steps would wait for it."""
+"""The most steps that several other steps wait for; a larger set is joined by a step of its own."""
 
 MAX_STEPS = 20_000
-"""Steps of a plan, where the caller gives no limit."""
+"""The default limit of steps in a plan."""
 
 REMOTE_STAGE = make_stage_spec(
     "remote_stage",
     "builtin:remote_stage",
     effects=effect_rules.REMOTE,
-    description="POST {url, input}'s input to its url and give the answer's data.output.",
+    description="POST the `input` of {url, input} to its url and return data.output of the answer.",
 )
-"""What a RemoteStage node runs; its input is the record {url, input}."""
+"""The stage that a RemoteStage node runs; its input is the record {url, input}."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a stage runs (the best of several queues, and the others in order), and what it is expected to
-    cost in micro-dollars.
-    """
+    """The queue of a stage, its fallbacks in order, and its declared cost in micro-dollars."""
 
     queue: str
     micro_dollars: int = 0
     fallbacks: tuple[str, ...] = ()
 
 
-Placer = Callable[[StageSpec, list[Effect], str], Placement]
-"""`place(spec, effects in this node, path)`; called once for each stage with the same effects."""
+PlaceStage = Callable[[StageSpec, list[Effect], str], Placement]
+"""`place(spec, effects, path)` returns the placement; it is called once for each stage with the same effects.
+"""
 
 
 class Flow(NamedTuple):
-    """What a node takes and gives: a value, and the steps after which it is there."""
+    """The input or output of a node: a value, and the steps after which it exists."""
 
     term: Term
     done: frozenset[int]
 
 
 class Place(NamedTuple):
-    """Where a node stands: the innermost Branch arm, the innermost Retry."""
+    """The place of a node: its innermost Branch arm and its innermost Retry."""
 
     guard: tuple[int, bool] | None
     scope: int | None
 
 
-Job = tuple[Node, str, tuple[str, str] | None]
-"""A node, its path, and the field of the input that it gets: ("pick" or "src", name); None: the whole
+Child = tuple[Node, str, tuple[str, str] | None]
+"""A node, its path, and the field of the input that it gets as ("pick" or "src", name), or None for the whole
 input."""
 
 
-def compile_plan(graph: Graph, catalogue: Catalogue, place: Placer, *, max_steps: int = MAX_STEPS) -> Plan:
-    """The plan of `graph`: steps in an order that respects `after`, pure neighbours fused, the answer
-    unguarded.
+def compile_plan(
+    graph: Graph, catalogue: Catalogue, place: PlaceStage, *, max_steps: int = MAX_STEPS
+) -> Plan:
+    """Return the plan of `graph`.
 
-    UnknownStage, AmbiguousStage: a reference that `catalogue` cannot resolve. GraphTooLarge: more than
-    `max_steps` steps, counted before fusion. What `place` raises goes through.
+    Raises UnknownStage or AmbiguousStage if `catalogue` cannot resolve a reference, GraphTooLarge if there
+    are more than `max_steps` steps before fusion, and whatever `place` raises.
     """
     compiler = _Compiler(catalogue, place, max_steps)
     top = Place(None, None)
-    flow = run(compiler.node(graph.root, "root", Flow(INPUT, frozenset()), top))
+    flow = run(compiler.compile_node(graph.root, "root", Flow(INPUT, frozenset()), top))
     answer = flow.term.step
     if answer is None:
-        answer = compiler.value("root", flow, top)
-    # A plain output is what its node ends with, and leaves a Branch only within a phi.
+        answer = compiler.add_value_step("root", flow, top)
+    # A term that is just a step's output comes from the node's last step; a Branch returns a phi.
     assert compiler.drafts[answer].guard is None
     found = effect_rules.remove_duplicates(
         effect for used in compiler.used_effects.values() for effect in used
@@ -120,7 +120,7 @@ def compile_plan(graph: Graph, catalogue: Catalogue, place: Placer, *, max_steps
 
 
 class _Compiler:
-    def __init__(self, catalogue: Catalogue, place: Placer, max_steps: int) -> None:
+    def __init__(self, catalogue: Catalogue, place: PlaceStage, max_steps: int) -> None:
         self.catalogue = catalogue
         self.place = place
         self.max_steps = max_steps
@@ -130,129 +130,138 @@ class _Compiler:
         self.used_effects: dict[object, tuple[Effect, ...]] = {}
         self._placed: dict[object, tuple[Placement, tuple[dict[str, Json], ...]]] = {}
 
-    def node(self, node: Node, path: str, flow: Flow, at: Place) -> Walk[Flow]:
-        """Compile one node."""
+    def compile_node(self, node: Node, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+        """Compile one node and return its output."""
         if not isinstance(node, Const):
-            flow = self.bounded(path, flow, at)
+            flow = self.limit_depth(path, flow, at)
         match node:
             case Stage():
                 spec = self.catalogue.resolve(node.id, node.pinning, path)
-                config = spec.config_with(node.config)
+                config = spec.merge_config(node.config)
                 if config is not None:
                     flow = flow._replace(term=combine(["cfg", flow.term.expr, config], [flow.term]))
-                return self.stage(path, spec, spec.effects_with(node.config), flow, at)
+                return self.add_stage(path, spec, spec.resolve_effects(node.config), flow, at)
             case RemoteStage():
                 url = make_const(node.url)
                 both = combine(["rec", {"url": url.expr, "input": flow.term.expr}], [url, flow.term])
-                return self.stage(path, REMOTE_STAGE, REMOTE_STAGE.effects, Flow(both, flow.done), at)
+                return self.add_stage(path, REMOTE_STAGE, REMOTE_STAGE.effects, Flow(both, flow.done), at)
             case Const():
                 return Flow(make_const(node.value), flow.done)
             case Sequential():
                 for i, stage in enumerate(node.stages):
-                    flow = yield self.node(stage, child_path(path, "stages", i), flow, at)
+                    flow = yield self.compile_node(stage, child_path(path, "stages", i), flow, at)
             case Parallel():
-                flow = yield self.parallel(node, path, flow, at)
+                flow = yield self.compile_parallel(node, path, flow, at)
             case Branch():
-                flow = yield self.branch(node, path, flow, at)
+                flow = yield self.compile_branch(node, path, flow, at)
             case Fanout():
-                flow = yield self.fanout(node, path, flow, at)
+                flow = yield self.compile_fanout(node, path, flow, at)
             case Merge():
-                flow = yield self.merge(node, path, flow, at)
+                flow = yield self.compile_merge(node, path, flow, at)
             case Retry():
-                flow = yield self.retry(node, path, flow, at)
+                flow = yield self.compile_retry(node, path, flow, at)
             case Let():
-                flow = yield self.let(node, path, flow, at)
+                flow = yield self.compile_let(node, path, flow, at)
         return flow
 
-    def parallel(self, node: Parallel, path: str, flow: Flow, at: Place) -> Walk[Flow]:
-        jobs: list[Job] = [
+    def compile_parallel(self, node: Parallel, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+        children: list[Child] = [
             (b, child_path(path, "branches", name), ("pick", name)) for name, b in node.branches.items()
         ]
-        outputs, done = yield self.together(jobs, path, flow, at)
+        outputs, done = yield self.compile_concurrently(children, path, flow, at)
         fields = dict(zip(node.branches, outputs, strict=True))
-        return self.bounded(path, Flow(combine(["rec", get_expressions(fields)], outputs), done), at)
+        return self.limit_depth(path, Flow(combine(["rec", get_expressions(fields)], outputs), done), at)
 
-    def fanout(self, node: Fanout, path: str, flow: Flow, at: Place) -> Walk[Flow]:
-        flow = yield self.node(node.source, child_path(path, "source"), flow, at)
-        jobs: list[Job] = [
+    def compile_fanout(self, node: Fanout, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+        flow = yield self.compile_node(node.source, child_path(path, "source"), flow, at)
+        children: list[Child] = [
             (target, child_path(path, "targets", i), None) for i, target in enumerate(node.targets)
         ]
-        outputs, done = yield self.together(jobs, path, flow, at)
-        return self.bounded(path, Flow(combine(["arr", [term.expr for term in outputs]], outputs), done), at)
+        outputs, done = yield self.compile_concurrently(children, path, flow, at)
+        return self.limit_depth(
+            path, Flow(combine(["arr", [term.expr for term in outputs]], outputs), done), at
+        )
 
-    def merge(self, node: Merge, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+    def compile_merge(self, node: Merge, path: str, flow: Flow, at: Place) -> Walk[Flow]:
         names = [f"source_{i}" for i in range(len(node.sources))]
-        jobs: list[Job] = [
+        children: list[Child] = [
             (source, child_path(path, "sources", i), ("src", names[i]))
             for i, source in enumerate(node.sources)
         ]
-        outputs, done = yield self.together(jobs, path, flow, at)
+        outputs, done = yield self.compile_concurrently(children, path, flow, at)
         fields = dict(zip(names, outputs, strict=True))
         both = Flow(combine(["rec", get_expressions(fields)], outputs), done)
-        flow = yield self.node(node.target, child_path(path, "target"), both, at)
+        flow = yield self.compile_node(node.target, child_path(path, "target"), both, at)
         return flow
 
-    def let(self, node: Let, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+    def compile_let(self, node: Let, path: str, flow: Flow, at: Place) -> Walk[Flow]:
         if node.bindings:
-            flow = self.shared(path, flow, at)
-        jobs: list[Job] = [(b, child_path(path, "bindings", name), None) for name, b in node.bindings.items()]
-        outputs, done = yield self.together(jobs, path, flow, at)
+            flow = self.make_shareable(path, flow, at)
+        children: list[Child] = [
+            (b, child_path(path, "bindings", name), None) for name, b in node.bindings.items()
+        ]
+        outputs, done = yield self.compile_concurrently(children, path, flow, at)
         fields = dict(zip(node.bindings, outputs, strict=True))
         inner = combine(["let", flow.term.expr, get_expressions(fields)], [flow.term, *outputs])
-        flow = yield self.node(node.body, child_path(path, "body"), Flow(inner, done), at)
+        flow = yield self.compile_node(node.body, child_path(path, "body"), Flow(inner, done), at)
         return flow
 
-    def branch(self, node: Branch, path: str, flow: Flow, at: Place) -> Walk[Flow]:
-        flow = self.shared(path, flow, at)
-        test: Flow = yield self.node(node.predicate, child_path(path, "predicate"), flow, at)
+    def compile_branch(self, node: Branch, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+        flow = self.make_shareable(path, flow, at)
+        test: Flow = yield self.compile_node(node.predicate, child_path(path, "predicate"), flow, at)
         gate = test.term.step
-        # The predicate's own last step is the gate, unless a Retry may run it again.
+        # The last step of the predicate is the gate, unless a Retry may run it again.
         if gate is None or (self.drafts[gate].guard, self.drafts[gate].scope) != at:
-            gate = self.value(child_path(path, "predicate"), test, at)
+            gate = self.add_value_step(child_path(path, "predicate"), test, at)
         assert gate not in self.gates
         self.gates.add(gate)
         arms: list[Term] = []
         ends: frozenset[int] = frozenset()
         for arm, name, child in ((True, "if_true", node.if_true), (False, "if_false", node.if_false)):
-            # An arm without a step gives {gate} back: what comes next then waits for the gate.
+            # An arm without steps returns {gate}, so that what follows waits for the gate.
             start = Flow(flow.term, frozenset((gate,)))
-            end: Flow = yield self.node(child, child_path(path, name), start, Place((gate, arm), at.scope))
+            end: Flow = yield self.compile_node(
+                child, child_path(path, name), start, Place((gate, arm), at.scope)
+            )
             arms.append(end.term)
             ends |= end.done
         decided = make_output(gate)
         phi = combine(["phi", decided.expr, arms[0].expr, arms[1].expr], [decided, *arms])
-        return self.bounded(path, Flow(phi, ends), at)
+        return self.limit_depth(path, Flow(phi, ends), at)
 
-    def retry(self, node: Retry, path: str, flow: Flow, at: Place) -> Walk[Flow]:
+    def compile_retry(self, node: Retry, path: str, flow: Flow, at: Place) -> Walk[Flow]:
         first = len(self.drafts)
         inner = Place(at.guard, len(self.scopes))
         self.scopes.append(DraftScope(path, at.scope, node.max_attempts, node.delay_ms or 0))
-        end: Flow = yield self.node(node.stage, child_path(path, "stage"), flow, inner)
+        end: Flow = yield self.compile_node(node.stage, child_path(path, "stage"), flow, inner)
         inside = [step for step in end.term.refs | end.done if step >= first]
-        # What comes next waits for the Retry's last step alone: nothing it counts as finished runs again.
-        return self.settled(path, end, inner) if len(inside) > 1 else end
+        # What follows waits only for the last step of the Retry: nothing that it saw as finished runs again.
+        return self.settle(path, end, inner) if len(inside) > 1 else end
 
-    def together(
-        self, jobs: Sequence[Job], path: str, flow: Flow, at: Place
+    def compile_concurrently(
+        self, children: Sequence[Child], path: str, flow: Flow, at: Place
     ) -> Walk[tuple[list[Term], frozenset[int]]]:
-        """Nodes that run concurrently on one input: their outputs, and the steps after which all are
-        finished."""
-        if len(jobs) > 1:
-            flow = self.shared(path, flow, at)
+        """Compile nodes that run concurrently on one input; return their outputs, and the steps after which
+        all are finished.
+        """
+        if len(children) > 1:
+            flow = self.make_shareable(path, flow, at)
         outputs: list[Term] = []
         ends: set[int] = set()
-        for child, where, field in jobs:
+        for child, where, field in children:
             given = flow
             if field is not None:
                 given = flow._replace(term=combine([field[0], flow.term.expr, field[1]], [flow.term]))
             before = len(self.drafts)
-            end: Flow = yield self.node(child, where, given, at)
+            end: Flow = yield self.compile_node(child, where, given, at)
             outputs.append(end.term)
             if len(self.drafts) > before:
                 ends |= end.done
         return outputs, frozenset(ends) if ends else flow.done
 
-    def stage(self, path: str, spec: StageSpec, effects: tuple[Effect, ...], flow: Flow, at: Place) -> Flow:
+    def add_stage(
+        self, path: str, spec: StageSpec, effects: tuple[Effect, ...], flow: Flow, at: Place
+    ) -> Flow:
         key: object = (spec.id, repr(effects)) if spec.has_parameters else spec.id
         known = self._placed.get(key)
         if known is None:
@@ -261,29 +270,29 @@ class _Compiler:
             self.used_effects[key] = effects
         placement, described = known
         op = Op(path, spec.id, spec.name, spec.implementation, flow.term.expr, described, spec.timeout)
-        step = self.step(path, placement, [op], Flow(make_operation(0, [flow.term]), flow.done), at)
+        step = self.add_step(path, placement, [op], Flow(make_operation(0, [flow.term]), flow.done), at)
         return Flow(make_output(step), frozenset((step,)))
 
-    def shared(self, path: str, flow: Flow, at: Place) -> Flow:
-        """`flow` fit to go to several steps: a light term, few steps to wait for."""
+    def make_shareable(self, path: str, flow: Flow, at: Place) -> Flow:
+        """Return `flow` in a form that several steps can read: a small term, and few steps to wait for."""
         if flow.term.weight > MAX_SHARED_WEIGHT or len(flow.done) > MAX_SHARED_STEPS:
-            return self.settled(path, flow, at)
+            return self.settle(path, flow, at)
         return flow
 
-    def bounded(self, path: str, flow: Flow, at: Place) -> Flow:
-        """`flow` fit to be part of a larger expression: its term not too deep."""
-        return self.settled(path, flow, at) if flow.term.depth >= MAX_EXPRESSION_DEPTH else flow
+    def limit_depth(self, path: str, flow: Flow, at: Place) -> Flow:
+        """Return `flow` with a term that is not too deep to be part of a larger expression."""
+        return self.settle(path, flow, at) if flow.term.depth >= MAX_EXPRESSION_DEPTH else flow
 
-    def settled(self, path: str, flow: Flow, at: Place) -> Flow:
-        """`flow` as the output of one step."""
-        step = self.value(path, flow, at)
+    def settle(self, path: str, flow: Flow, at: Place) -> Flow:
+        """Return `flow` as the output of one step."""
+        step = self.add_value_step(path, flow, at)
         return Flow(make_output(step), frozenset((step,)))
 
-    def value(self, path: str, flow: Flow, at: Place) -> int:
-        """A step that only works out `flow`'s term."""
-        return self.step(path, Placement(queue_names.PURE), [], flow, at)
+    def add_value_step(self, path: str, flow: Flow, at: Place) -> int:
+        """Add a step that only evaluates the term of `flow`, and return its number."""
+        return self.add_step(path, Placement(queue_names.PURE), [], flow, at)
 
-    def step(self, path: str, placement: Placement, ops: list[Op], flow: Flow, at: Place) -> int:
+    def add_step(self, path: str, placement: Placement, ops: list[Op], flow: Flow, at: Place) -> int:
         if len(self.drafts) >= self.max_steps:
             raise GraphTooLarge(
                 f"The graph needs more than {self.max_steps} steps",

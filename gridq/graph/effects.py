@@ -1,57 +1,52 @@
-"""What stages do besides computing: an open set of effects, each `{"effect": NAME, …}`.
+"""Effects: what stages do besides computing. Each is `{"effect": NAME, …}`, and the set of names is open.
 
-The short spelling `"Network"` is `{"effect": "Network"}`; a bare `"Llm"` names no model and so means any. A
-stage that declares none has `Unknown`. In a catalogued stage a field of an effect may be `{"$config": KEY,
-"default": V}`: it takes the value that the node's config (over the stage's default config) has under KEY,
-else V, else the field is left out.
+The short form `"Network"` is `{"effect": "Network"}`; a bare `"Llm"` means any model. A stage without effects
+has `Unknown`. In the catalogue, a field of an effect may be `{"$config": KEY, "default": V}`: its value is
+what the node's config (or the stage's default config) has under KEY, else V, else the field is left out.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from gridq.errors import InvalidField
-from gridq.graph.nodes import Graph, RemoteStage, Stage, walk_nodes
 from gridq.graph.source import join_path
 from gridq.protocol.models import Effect, Json
 
-if TYPE_CHECKING:
-    from gridq.graph.catalogue import Catalogue
-
 UNKNOWN = Effect(effect="Unknown")
 REMOTE = (Effect(effect="Network"), Effect(effect="Fallible"))
-"""What a RemoteStage does."""
+"""The effects of a RemoteStage."""
 
 
 def parse_effect(data: Json, path: str) -> Effect:
-    """Read one effect in either spelling; an object's fields are all kept. InvalidField where it is none."""
+    """Parse one effect in either form, with all of its fields; raise InvalidField if it is not an effect."""
     if isinstance(data, str) and data:
         return Effect(effect=data)
     name = data.get("effect") if isinstance(data, dict) else None
     if not isinstance(name, str) or not name:
         raise InvalidField(
-            "This is no effect", {"path": path, "expected": '"Network" or {"effect": "Llm", "model": "…"}'}
+            "An effect must be a name or an object with one",
+            {"path": path, "expected": '"Network" or {"effect": "Llm", "model": "…"}'},
         )
     for key, value in data.items():
         if isinstance(value, dict) and "$config" in value and not isinstance(value["$config"], str):
             raise InvalidField(
-                "$config names no key",
+                "$config must be the name of a config key",
                 {"path": join_path(path, key), "expected": '{"$config": "model", "default": "any"}'},
             )
     return Effect.model_validate(data)
 
 
 def parse_effects(data: Json, path: str) -> tuple[Effect, ...]:
-    """Read a stage's effects: an array, or `{"effects": array}`. None or an empty array is Unknown."""
+    """Parse a stage's effects, an array or `{"effects": array}`; None and an empty array mean Unknown."""
     if isinstance(data, dict) and "effects" in data:
         data, path = data["effects"], join_path(path, "effects")
     if data is None:
         return (UNKNOWN,)
     if not isinstance(data, list):
         raise InvalidField(
-            "The effects are no array", {"path": path, "expected": 'an array such as ["Pure"]'}
+            "The effects must be an array", {"path": path, "expected": 'an array such as ["Pure"]'}
         )
     return remove_duplicates(parse_effect(item, join_path(path, i)) for i, item in enumerate(data)) or (
         UNKNOWN,
@@ -59,12 +54,12 @@ def parse_effects(data: Json, path: str) -> tuple[Effect, ...]:
 
 
 def to_json(effect: Effect) -> dict[str, Json]:
-    """The object spelling."""
+    """Return the effect in its object form."""
     return {"effect": effect.effect, **effect.fields}
 
 
 def remove_duplicates(effects: Iterable[Effect]) -> tuple[Effect, ...]:
-    """`effects` without repeats, in the order they came."""
+    """Return `effects` without duplicates, in their order."""
     found: dict[str, Effect] = {}
     for effect in effects:
         found.setdefault(json.dumps(to_json(effect), sort_keys=True), effect)
@@ -72,7 +67,7 @@ def remove_duplicates(effects: Iterable[Effect]) -> tuple[Effect, ...]:
 
 
 def have_parameters(effects: Iterable[Effect]) -> bool:
-    """Whether one of `effects` depends on a node's config."""
+    """Return whether one of `effects` depends on a node's config."""
     return any(_is_parameter(value) for effect in effects for value in effect.fields.values())
 
 
@@ -81,7 +76,7 @@ def _is_parameter(value: Json) -> bool:
 
 
 def fill_parameters(effects: Iterable[Effect], config: Mapping[str, Json]) -> tuple[Effect, ...]:
-    """`effects` with every `$config` field taken from `config`."""
+    """Return `effects` with the value of every `$config` field taken from `config`."""
     filled = []
     for effect in effects:
         fields = {}
@@ -95,23 +90,3 @@ def fill_parameters(effects: Iterable[Effect], config: Mapping[str, Json]) -> tu
                 fields[name] = taken
         filled.append(Effect.model_validate({"effect": effect.effect, **fields}))
     return tuple(filled)
-
-
-def infer_effects(graph: Graph, catalogue: Catalogue) -> list[Effect]:
-    """The effects of all nodes of `graph`, both arms of each Branch included, without repeats.
-
-    UnknownStage, AmbiguousStage: a stage that `catalogue` cannot resolve.
-    """
-    found: list[Effect] = []
-    seen: set[str] = set()
-    for path, node in walk_nodes(graph.root):
-        if isinstance(node, RemoteStage):
-            found.extend(REMOTE)
-        elif isinstance(node, Stage):
-            spec = catalogue.resolve(node.id, node.pinning, path)
-            if spec.has_parameters:
-                found.extend(spec.effects_with(node.config))
-            elif spec.id not in seen:
-                seen.add(spec.id)
-                found.extend(spec.effects)
-    return list(remove_duplicates(found))

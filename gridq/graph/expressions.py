@@ -1,4 +1,6 @@
-"""Expressions of a plan while it is made: each with its weight, depth and the steps that it reads."""
+"""The expressions of a plan that is being compiled, each with its weight, its depth and the steps it
+reads.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,19 @@ from gridq.graph.plan import Expr
 from gridq.protocol.models import Json
 
 MAX_SHARED_WEIGHT = 32
-"""An expression of more nodes is worked out once, in a step of its own, where several steps would read it."""
+"""The most nodes of an expression that several steps evaluate; a larger one gets a step of its own."""
 
 MAX_EXPRESSION_DEPTH = 24
-"""An expression as deep as this is worked out in a step of its own, whoever reads it: evaluation is
-recursive."""
+"""The depth at which an expression gets a step of its own, because evaluation is recursive."""
 
 _NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """An expression, how many nodes and levels it has, which steps' outputs it reads, whether it reads the
-    job's input."""
+    """An expression, with the number of its nodes (`weight`) and levels (`depth`), the steps whose outputs it
+    reads (`refs`), and whether it reads the job's input.
+    """
 
     expr: Expr
     weight: int = 1
@@ -31,7 +33,7 @@ class Term:
 
     @property
     def step(self) -> int | None:
-        """The step whose output this is, unchanged; else None."""
+        """The step, if the term is exactly a step's output; else None."""
         return self.expr[1] if self.expr[0] == "out" else None
 
 
@@ -39,21 +41,23 @@ INPUT = Term(["in"], reads_input=True)
 
 
 def make_output(step: int) -> Term:
+    """Return the term for the output of `step`."""
     return Term(["out", step], refs=frozenset((step,)))
 
 
 def make_operation(k: int, source: Iterable[Term]) -> Term:
-    """The output of operation `k` of a step, whose inputs are `source`."""
+    """Return the term for the output of operation `k` of a step, whose inputs are `source`."""
     parts = list(source)
     return Term(["op", k], refs=_union_refs(parts), reads_input=any(part.reads_input for part in parts))
 
 
 def make_const(value: Json) -> Term:
+    """Return the term for a fixed value."""
     return Term(["const", value], weight=measure_size(value))
 
 
 def combine(expr: Expr, parts: Iterable[Term], extra: int = 1) -> Term:
-    """The term of `expr`, which holds `parts` and `extra` nodes of its own."""
+    """Return the term for `expr`, which contains `parts` and `extra` nodes of its own."""
     kept = list(parts)
     return Term(
         expr,
@@ -66,12 +70,12 @@ def combine(expr: Expr, parts: Iterable[Term], extra: int = 1) -> Term:
 
 def _union_refs(parts: list[Term]) -> frozenset[int]:
     sets = [part.refs for part in parts if part.refs]
-    # A chain of operators on one wide value shares its set.
+    # A chain of operators on one wide value shares one set.
     return sets[0] if len(sets) == 1 else frozenset().union(*sets)
 
 
 def measure_size(value: Json, limit: int = MAX_SHARED_WEIGHT + 1) -> int:
-    """How many nodes `value` has, long texts counted by length, up to `limit`."""
+    """Return how many nodes `value` has, at most `limit`; a long text counts as several."""
     count = 0
     stack = [value]
     while stack and count < limit:
@@ -88,7 +92,7 @@ def measure_size(value: Json, limit: int = MAX_SHARED_WEIGHT + 1) -> int:
 
 
 def rewrite(expr: Expr, swap: Callable[[str, int], Expr]) -> Expr:
-    """`expr` with every `["out", s]` and `["op", k]` replaced by `swap(tag, s or k)`."""
+    """Return `expr` with every `["out", s]` and `["op", k]` replaced by `swap(tag, s or k)`."""
 
     def go(e: Expr) -> Expr:
         tag = e[0]
@@ -110,4 +114,5 @@ def rewrite(expr: Expr, swap: Callable[[str, int], Expr]) -> Expr:
 
 
 def get_expressions(terms: Mapping[str, Term]) -> dict[str, Expr]:
+    """Return the expressions of `terms`, by name."""
     return {name: term.expr for name, term in terms.items()}

@@ -1,4 +1,4 @@
-"""The checks of a graph file's single fields."""
+"""Checks of the fields of a graph file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridq.protocol.models import Json
 PINNINGS = ("signature", "both")
 
 MAX_VALUE_NESTING = 200
-"""Arrays and objects one within the other in a Const's value or a Stage's config."""
+"""The deepest nesting of arrays and objects in a Const's value or a Stage's config."""
 
 
 def _describe_kind(value: Json) -> str:
@@ -28,10 +28,12 @@ def _describe_kind(value: Json) -> str:
 
 
 def make_field_error(what: str, path: str, value: Json, expected: str) -> InvalidField:
+    """Return the error for a field, `what`, whose value has the wrong type."""
     return InvalidField(f"{what} is {_describe_kind(value)}", {"path": path, "expected": expected})
 
 
 def parse_leaf_fields(op: str, data: dict[str, Json], path: str) -> dict[str, Any]:
+    """Return the checked fields of a node that are not nodes themselves; raise GraphError if one is wrong."""
     if op == "Stage":
         return _parse_stage_fields(data, path)
     if op == "Retry":
@@ -47,7 +49,7 @@ def parse_leaf_fields(op: str, data: dict[str, Json], path: str) -> dict[str, An
         url = data["url"]
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise InvalidField(
-                "RemoteStage's url is no web address",
+                "RemoteStage's url is not an HTTP address",
                 {"path": join_path(path, "url"), "expected": "http://… or https://…"},
             )
         return {"url": url} | {
@@ -69,7 +71,7 @@ def _parse_stage_fields(data: dict[str, Json], path: str) -> dict[str, Any]:
     pinning = data.get("pinning")
     if pinning is not None and pinning not in PINNINGS:
         raise InvalidField(
-            f"There is no pinning {pinning!r}",
+            f"Unknown pinning {pinning!r}",
             {"path": join_path(path, "pinning"), "expected": "'signature' or 'both'"},
         )
     config = data.get("config")
@@ -83,7 +85,7 @@ def _parse_stage_fields(data: dict[str, Json], path: str) -> dict[str, Any]:
 def _parse_count(value: Json, path: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidField(
-            f"{value!r} is not usable here",
+            f"{value!r} is out of range here",
             {"path": path, "expected": f"a whole number from {low} to {high}"},
         )
     return value

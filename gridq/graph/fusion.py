@@ -1,5 +1,6 @@
-"""The last pass over a plan: neighbouring pure steps become one, and Branches and Retries get their lists
-of steps."""
+"""The last pass of the compiler: fuse neighbouring pure steps, and list the steps of each Branch and
+Retry.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from gridq.protocol.models import Json
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A step before fusion: no op or one."""
+    """A step before fusion, with at most one op."""
 
     path: str
     queue: str
@@ -31,7 +32,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class DraftScope:
-    """A Retry before its steps are known."""
+    """A Retry whose steps are not known yet."""
 
     path: str
     parent: int | None
@@ -46,10 +47,9 @@ def build_plan(
     answer: int,
     effects: tuple[Mapping[str, Json], ...],
 ) -> Plan:
-    """The plan of `drafts`, fused and numbered densely in the same order; a Retry without a step is left
-    out."""
+    """Return the plan of `drafts`: fused, numbered without gaps in the same order, without empty Retries."""
     runs = _find_runs(drafts, gates)
-    # A run stands where its last step stood: only that one is read from outside.
+    # A run takes the place of its last step, because only that one is read from outside.
     place = {member: number for number, members in enumerate(runs) for member in members}
     live = sorted({scope for draft in drafts for scope in _list_enclosing(draft.scope, scopes)})
     renamed = {old: new for new, old in enumerate(live)}
@@ -66,7 +66,7 @@ def build_plan(
 
 
 def _find_runs(drafts: list[Draft], gates: set[int]) -> list[list[int]]:
-    """The steps, each with the pure ones that run into it, in the order of each run's last."""
+    """Return the runs of steps to fuse, ordered by the last step of each."""
     dependents = [0] * len(drafts)
     for draft in drafts:
         for step in draft.after:
@@ -134,7 +134,7 @@ def _collect_arms(steps: tuple[Step, ...], gates: list[int]) -> tuple[Arms, ...]
 
 
 def _list_enclosing(scope: int | None, scopes: list[DraftScope]) -> list[int]:
-    """`scope` and the Retries around it, the innermost first."""
+    """Return `scope` and the Retries around it, the innermost first."""
     found = []
     while scope is not None:
         found.append(scope)

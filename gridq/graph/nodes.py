@@ -1,7 +1,7 @@
-"""The ten operators, and the reading of a graph file.
+"""The ten operators, and the parser of graph files.
 
-Each operator is a frozen dataclass. Keys that the format does not know are kept in `extra`, so that
-`to_json` gives back what was read. A node does not hold its own path: whoever walks the tree builds it
+Each operator is a frozen dataclass. Unknown keys are kept in `extra`, so that `to_json` returns what was
+parsed. A node does not know its own path; code that walks the tree builds it
 (`root.stages[2].branches.weather`).
 """
 
@@ -22,12 +22,12 @@ from gridq.protocol.models import Json
 VERSION = "0.1.0"
 
 MAX_DEPTH = 400
-"""Operators one within the other, where the caller gives no limit."""
+"""The default limit of nested operators."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Node:
-    """The base of the operators. `extra` holds the keys that the format does not know."""
+    """The base of the operators; `extra` holds unknown keys."""
 
     op: ClassVar[str]
     extra: Mapping[str, Json] = field(default_factory=dict)
@@ -36,13 +36,15 @@ class Node:
         return f"<{self.op} node>"
 
     def children(self) -> Iterator[tuple[tuple[str | int, ...], Node]]:
-        """The nodes below this one, each with its path from here: `("stages", 2)`."""
+        """Yield the child nodes, each with its path from this node: `("stages", 2)`."""
         return iter(())
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Stage(Node):
-    """Run the catalogued stage that `id` refers to. `config` None: the input passes as it is."""
+    """Run the stage of the catalogue that `id` refers to; without `config` its input is passed on
+    unchanged.
+    """
 
     op: ClassVar[str] = "Stage"
     id: str
@@ -52,7 +54,7 @@ class Stage(Node):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class RemoteStage(Node):
-    """POST the input to `url` and read the answer's `data.output`."""
+    """POST the input to `url` and return the answer's `data.output`."""
 
     op: ClassVar[str] = "RemoteStage"
     url: str
@@ -62,7 +64,7 @@ class RemoteStage(Node):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Const(Node):
-    """A value, whatever the input."""
+    """Return a fixed value, whatever the input."""
 
     op: ClassVar[str] = "Const"
     value: Json
@@ -70,7 +72,7 @@ class Const(Node):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Sequential(Node):
-    """A pipe of at least one stage."""
+    """Run at least one node, each on the output of the one before."""
 
     op: ClassVar[str] = "Sequential"
     stages: tuple[Node, ...]
@@ -81,7 +83,7 @@ class Sequential(Node):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Parallel(Node):
-    """Branches on the input's fields of their names, giving the record of their outputs."""
+    """Run each branch on the input's field of the same name, and return the record of their outputs."""
 
     op: ClassVar[str] = "Parallel"
     branches: Mapping[str, Node]
@@ -92,7 +94,7 @@ class Parallel(Node):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Branch(Node):
-    """One of two arms, by whether the predicate gives JSON `true`."""
+    """Run one of two arms, depending on whether the predicate returns JSON `true`."""
 
     op: ClassVar[str] = "Branch"
     predicate: Node
@@ -107,7 +109,7 @@ class Branch(Node):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Fanout(Node):
-    """One source's output to every target, giving the array of their outputs."""
+    """Run every target on the source's output, and return the array of their outputs."""
 
     op: ClassVar[str] = "Fanout"
     source: Node
@@ -120,7 +122,7 @@ class Fanout(Node):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Merge(Node):
-    """Sources on the input's fields `source_0`, …; the target gets the record of their outputs."""
+    """Run the sources on the input's fields `source_0`, …, and the target on the record of their outputs."""
 
     op: ClassVar[str] = "Merge"
     sources: tuple[Node, ...]
@@ -133,7 +135,7 @@ class Merge(Node):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Retry(Node):
-    """Run the inner node at most `max_attempts` times, `delay_ms` milliseconds between the tries."""
+    """Run the inner node at most `max_attempts` times, with `delay_ms` milliseconds between attempts."""
 
     op: ClassVar[str] = "Retry"
     stage: Node
@@ -146,7 +148,7 @@ class Retry(Node):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Let(Node):
-    """The body gets the outer record with the bindings' outputs laid over it."""
+    """Run the body on the input record, with the bindings' outputs added to it."""
 
     op: ClassVar[str] = "Let"
     bindings: Mapping[str, Node]
@@ -165,7 +167,7 @@ OPERATORS: dict[str, type[Node]] = {
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """One graph file. `extra` holds its unknown keys."""
+    """One graph file; `extra` holds its unknown keys."""
 
     root: Node
     description: str = ""
@@ -173,13 +175,13 @@ class Graph:
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
-        """The file as it was read, unknown keys included."""
+        """Return the file as it was parsed, unknown keys included."""
         head = {"description": self.description, "version": self.version, "root": to_json(self.root)}
         return {**self.extra, **head}
 
 
 def walk_nodes(root: Node, path: str = "root") -> Iterator[tuple[str, Node]]:
-    """Every node with its path, a parent before its children, in the file's order."""
+    """Yield every node with its path, parents before children, in the order of the file."""
     stack = [(path, root)]
     while stack:
         path, node = stack.pop()
@@ -188,14 +190,14 @@ def walk_nodes(root: Node, path: str = "root") -> Iterator[tuple[str, Node]]:
 
 
 def child_path(path: str, *keys: str | int) -> str:
-    """The path of a child: `below("root", "stages", 2)` is `root.stages[2]`."""
+    """Return the path of a child: `child_path("root", "stages", 2)` is `root.stages[2]`."""
     for key in keys:
         path = join_path(path, key)
     return path
 
 
 def to_json(node: Node, *, extra: bool = True) -> dict[str, Json]:
-    """The node's JSON; without `extra` only what the format knows, defaults and nulls left out."""
+    """Return the node as JSON; without `extra`, only known keys, and neither defaults nor nulls."""
 
     def one(node: Node) -> Walk[dict[str, Json]]:
         record: dict[str, Json] = {"op": node.op}
@@ -238,7 +240,7 @@ _CHILDREN: dict[str, dict[str, type]] = {
     "Retry": {"stage": Node},
     "Let": {"bindings": dict, "body": Node},
 }
-"""Where each operator holds nodes: one, a list or a record of them."""
+"""The fields of each operator that hold nodes: one node, a list or a record of them."""
 
 _REQUIRED = {
     "Stage": ("id",),
@@ -250,10 +252,10 @@ _OPTIONAL = {"Stage": ("pinning", "config"), "Retry": ("delay_ms",)}
 
 
 def parse(graph: str | bytes | dict[str, Any], *, max_depth: int = MAX_DEPTH) -> Graph:
-    """Read a graph file: its text, or the same as Python objects.
+    """Parse a graph file, given as text or as Python objects.
 
-    `description` and `version` may be left out. Raises a GraphError that names the JSON path: InvalidJson,
-    UnknownOperator, MissingField, InvalidField, GraphCycle, or GraphTooLarge where operators stand deeper
+    `description` and `version` are optional. Raises a GraphError that names the JSON path: InvalidJson,
+    UnknownOperator, MissingField, InvalidField, GraphCycle, or GraphTooLarge if operators are nested deeper
     than `max_depth`.
     """
     data = load_graph(graph, 2 * max_depth + MAX_VALUE_NESTING + 2)
@@ -274,7 +276,7 @@ def parse(graph: str | bytes | dict[str, Any], *, max_depth: int = MAX_DEPTH) ->
             "The graph has no root",
             {
                 "path": "root",
-                "expected": "the node where the graph begins",
+                "expected": "the node that the graph starts with",
                 "fix": f"rename {near[0]!r} to 'root'" if near else 'add "root": {"op": …}',
             },
         )
@@ -289,9 +291,9 @@ def parse(graph: str | bytes | dict[str, Any], *, max_depth: int = MAX_DEPTH) ->
     )
 
 
-def _parse_node(data: Json, path: str, room: int) -> Walk[Node]:
-    """Read one node; `room` is how many levels of operators may still follow, this one included."""
-    if room <= 0:
+def _parse_node(data: Json, path: str, levels_left: int) -> Walk[Node]:
+    """Parse one node; `levels_left` is how many levels of operators may follow, this one included."""
+    if levels_left <= 0:
         raise GraphTooLarge(
             "The graph is nested too deeply",
             {"path": path, "expected": "a graph within GRIDQ_MAX_DEPTH", "fix": "flatten nested Sequentials"},
@@ -311,7 +313,7 @@ def _parse_node(data: Json, path: str, room: int) -> Walk[Node]:
         where = child_path(path, slot)
         part = data[slot]
         if kind is Node:
-            values[slot] = yield _parse_node(part, where, room - 1)
+            values[slot] = yield _parse_node(part, where, levels_left - 1)
             continue
         if not isinstance(part, kind):
             raise make_field_error(
@@ -319,18 +321,18 @@ def _parse_node(data: Json, path: str, room: int) -> Walk[Node]:
             )
         if not part and name != "Let":
             raise InvalidField(
-                f"{name}'s {slot} are empty",
-                {"path": where, "expected": "at least one node", "fix": f"add one or drop {name}"},
+                f"{name} has no {slot}",
+                {"path": where, "expected": "at least one node", "fix": f"add one, or remove the {name}"},
             )
         if isinstance(part, list):
             nodes = []
             for i, item in enumerate(part):
-                nodes.append((yield _parse_node(item, child_path(where, i), room - 1)))
+                nodes.append((yield _parse_node(item, child_path(where, i), levels_left - 1)))
             values[slot] = tuple(nodes)
         elif isinstance(part, dict):
             named = {}
             for key, item in part.items():
-                named[key] = yield _parse_node(item, child_path(where, key), room - 1)
+                named[key] = yield _parse_node(item, child_path(where, key), levels_left - 1)
             values[slot] = named
     return cls(**values)
 
@@ -338,11 +340,11 @@ def _parse_node(data: Json, path: str, room: int) -> Walk[Node]:
 def _get_operator(data: dict[str, Json], path: str) -> type[Node]:
     if "$ref" in data and "op" not in data:
         raise InvalidField(
-            f"A graph is one file: {str(data['$ref'])[:80]!r} is not looked up",
+            f"$ref is not supported: {str(data['$ref'])[:80]!r} is not resolved",
             {
                 "path": child_path(path, "$ref"),
                 "expected": "the node itself",
-                "fix": "put the node that it means here; one result for several readers is a Let binding",
+                "fix": "put the node here; to use one result several times, bind it with Let",
             },
         )
     if "op" not in data:
@@ -360,7 +362,7 @@ def _get_operator(data: dict[str, Json], path: str) -> type[Node]:
         lower = {name.lower(): name for name in OPERATORS}
         near = difflib.get_close_matches(op.lower(), lower, 1, 0.0) if isinstance(op, str) else []
         raise UnknownOperator(
-            f"There is no operator {op!r}",
+            f"Unknown operator {op!r}",
             {
                 "path": child_path(path, "op"),
                 "expected": "one of " + ", ".join(OPERATORS),
@@ -373,7 +375,7 @@ def _get_operator(data: dict[str, Json], path: str) -> type[Node]:
 def _make_missing_error(op: str, name: str, data: dict[str, Json], path: str) -> GraphError:
     near = difflib.get_close_matches(name, [k for k in data if k != "op"], 1)
     return MissingField(
-        f"{op} lacks {name!r}",
+        f"{op} has no {name!r}",
         {
             "path": child_path(path, name),
             "expected": f"{op} with " + ", ".join((*_REQUIRED.get(op, ()), *_CHILDREN.get(op, {}))),

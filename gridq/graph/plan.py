@@ -1,24 +1,24 @@
-"""The flat plan of a job, and the evaluation of its expressions: plain data, pure functions.
+"""The flat plan of a job, and the evaluation of its expressions.
 
-A plan is a list of steps. A step waits for the steps of `after` (done or skipped), then its claimant
-evaluates its expressions over the outputs of `refs` and runs its `ops`. Const, Parallel, Let, Fanout, Merge
-and `config` are expressions only.
+A plan is a list of steps. A step waits until the steps of `after` are done or skipped. Then the worker that
+claims it evaluates its expressions over the outputs of `refs` and runs its `ops`. Const, Parallel, Let,
+Fanout, Merge and `config` become expressions; they need no step.
 
-Expressions are JSON arrays, first the tag:
+Expressions are JSON arrays that begin with a tag:
 
 | expression | value |
 |---|---|
 | `["in"]` | the job's input |
 | `["out", s]` | the output of step s |
-| `["op", k]` | the output of operation k of the same step (a fused run) |
+| `["op", k]` | the output of operation k of the same, fused step |
 | `["const", v]` | v |
 | `["rec", {name: e}]` | the record of the values |
 | `["arr", [e, …]]` | the array of the values |
-| `["pick", e, name]` | e's field `name` where e is a record that has it, else e (Parallel) |
-| `["src", e, name]` | e's field `name`, null where the record lacks it, e where it is no record (Merge) |
-| `["let", e, {name: e}]` | e's fields (none where it is no record), overwritten by the bindings |
-| `["cfg", e, {…}]` | e's fields overwritten by the stage's config; a non-record is first wrapped |
-| `["phi", g, a, b]` | a where g is `true`, else b; only the one taken is evaluated |
+| `["pick", e, name]` | the field `name` of e if e is a record that has it, else e (Parallel) |
+| `["src", e, name]` | the field `name` of e if e is a record (null if it has none), else e (Merge) |
+| `["let", e, {name: e}]` | the fields of e (none if e is not a record), overwritten by the bindings |
+| `["cfg", e, {…}]` | the fields of e, overwritten by the stage's config; other values are wrapped first |
+| `["phi", g, a, b]` | a if g is `true`, else b; only the one taken is evaluated |
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ Expr = list[Json]
 WRAP_KEYS = (
     "items", "text", "data", "input", "records", "train", "document", "html", "csv", "json_str",
 )  # fmt: skip
+"""The key under which `config` wraps an input that is not a record: the first that the config does not have.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,11 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One unit of claim: one stage, a fused run of pure stages (outputs by `["op", k]`), or none (`value`
-    alone).
+    """The unit that a worker claims: one stage, a fused run of pure stages, or no stage (only `value`).
 
-    The step's output is `value` evaluated after the ops ran. `guard` is the innermost Branch arm it stands
-    in: (gate step, arm); `scope` the innermost Retry. Step numbers in `after` and `refs` are smaller than
-    its own. `fallbacks`: the queues it goes to, in this order, where no seat of `queue` can take it.
+    The step's output is `value`, evaluated after the ops have run. `guard` is the innermost Branch arm around
+    it, as (gate step, arm); `scope` is the innermost Retry. Step numbers in `after` and `refs` are smaller
+    than its own. `fallbacks` are the queues it moves to, in this order, if no seat of `queue` can take it.
     """
 
     path: str
@@ -73,13 +74,13 @@ class Step:
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """Its queue and its fall-backs."""
+        """Its queue and its fallbacks, the best first."""
         return (self.queue, *self.fallbacks)
 
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """All steps, nested ones included, of the two arms of the Branch whose gate is step `gate`."""
+    """The steps of both arms of the Branch whose gate is step `gate`, nested ones included."""
 
     gate: int
     if_true: tuple[int, ...]
@@ -88,9 +89,10 @@ class Arms:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A Retry: all its steps (nested ones included), each with how many of its `after` lie inside the scope.
+    """A Retry: its steps, nested ones included, each with the number of its `after` that are inside the
+    Retry.
 
-    No step outside waits for any of them but the last, after which none runs again.
+    Steps outside wait only for the last of them, after which none of them runs again.
     """
 
     path: str
@@ -102,8 +104,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps in an order that respects `after`; `answer` is the step whose output is the job's (never
-    guarded)."""
+    """The steps of a job, ordered so that each comes after the steps that it waits for.
+
+    `answer` is the step whose output is the job's; it has no guard.
+    """
 
     steps: tuple[Step, ...]
     answer: int
@@ -113,7 +117,7 @@ class Plan:
 
 
 def wrap_input(value: Json, config: Mapping[str, Json]) -> dict[str, Json]:
-    """The input record of a stage with `config`: the rule of the graph format for Stage."""
+    """Return the input record of a stage with `config`, by the graph format's rule for Stage."""
     if isinstance(value, dict):
         return {**value, **config}
     key = next((k for k in WRAP_KEYS if k not in config), "items")
@@ -123,7 +127,7 @@ def wrap_input(value: Json, config: Mapping[str, Json]) -> dict[str, Json]:
 def evaluate(
     expr: Expr, job_input: Callable[[], Json], outputs: Callable[[int], Json], ops: Sequence[Json] = ()
 ) -> Json:
-    """The value of `expr`. Only what the taken arms need is asked of `outputs` and `job_input`."""
+    """Return the value of `expr`; `outputs` and `job_input` are called only for what the taken arms need."""
 
     def go(e: Expr) -> Json:
         tag = e[0]
@@ -152,14 +156,13 @@ def evaluate(
             return wrap_input(go(e[1]), e[2])
         if tag == "phi":
             return go(e[2]) if go(e[1]) is True else go(e[3])
-        raise ValueError(f"no such expression: {tag!r}")
+        raise ValueError(f"unknown expression: {tag!r}")
 
     return go(expr)
 
 
 def dump_step(step: Step) -> str:
-    """A step as compact JSON, as much of it as its claimant needs: not what it waits for, nor where it
-    stands."""
+    """Return a step as compact JSON, with only what the worker that claims it needs."""
     ops = [
         [op.path, op.id, op.name, op.implementation, op.input, list(map(dict, op.effects)), op.timeout]
         for op in step.ops
@@ -169,7 +172,9 @@ def dump_step(step: Step) -> str:
 
 
 def load_step(text: str | bytes) -> Step:
-    """The step that `dump_step` wrote; `after`, `guard`, `scope`, `micro_dollars`, `fallbacks` are empty."""
+    """Return the step that `dump_step` wrote; `after`, `guard`, `scope`, `micro_dollars` and `fallbacks` are
+    empty.
+    """
     path, queue, listed, value, refs, reads_input = json.loads(text)
     ops = [Op(*fields) for fields in listed]
     return Step(

@@ -1,5 +1,6 @@
-"""From text, bytes or Python objects to JSON that is safe to walk: no NaN, no doubled key, no cycle, no
-bottomless nesting."""
+"""Load text, bytes or Python objects as JSON that is safe to walk: no NaN, duplicate key, cycle or deep
+nesting.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from gridq.protocol.models import Json
 T = TypeVar("T")
 
 MAX_VALUES = 4_000_000
-"""JSON values in one graph: what stops a Python dict whose shared parts unfold without end."""
+"""JSON values in one graph. The limit stops Python dicts whose shared parts would expand without end."""
 
 _PLAIN = re.compile(r"[\w-]+")
 
 
 def join_path(path: str, key: str | int) -> str:
-    """`path` with one more step.
+    """Return `path` with one more key or index.
 
     >>> join_path(join_path("root.stages", 2), "a b")
     'root.stages[2]["a b"]'
@@ -36,11 +37,11 @@ def join_path(path: str, key: str | int) -> str:
 
 
 def load_graph(graph: str | bytes | dict[str, Any], max_nesting: int) -> Json:
-    """The JSON value of `graph`, a fresh copy.
+    """Return a fresh copy of `graph` as JSON.
 
-    InvalidJson: the text is no JSON, holds NaN or Infinity, or an object names one key twice. InvalidField:
-    a Python value is no JSON. GraphCycle: a Python object contains itself. GraphTooLarge: deeper than
-    `max_nesting` or too many values.
+    Raises InvalidJson if the text is not JSON, holds NaN or Infinity, or has a duplicate key; InvalidField if
+    a Python value is not JSON; GraphCycle if a Python object contains itself; GraphTooLarge if it is nested
+    deeper than `max_nesting` or has too many values.
     """
     if isinstance(graph, str | bytes | bytearray):
         value, doubled = _load_text(graph)
@@ -53,7 +54,7 @@ def load_graph(graph: str | bytes | dict[str, Any], max_nesting: int) -> Json:
 
 
 class _ObjectWithDuplicate(dict[str, Any]):
-    """An object whose text named `key` twice."""
+    """An object whose text has `key` twice."""
 
     key: str
 
@@ -73,8 +74,8 @@ def _load_text(text: str | bytes | bytearray) -> tuple[Json, bool]:
 
     def refuse(word: str) -> Json:
         raise InvalidJson(
-            f"The graph holds {word}, which is not JSON",
-            {"path": "", "expected": "finite numbers", "fix": f"replace {word} by a number or null"},
+            f"The graph has {word}, which is not JSON",
+            {"path": "", "expected": "finite numbers", "fix": f"replace {word} with a number or null"},
         )
 
     try:
@@ -98,7 +99,7 @@ def _load_text(text: str | bytes | bytearray) -> tuple[Json, bool]:
         raise _make_nesting_error("") from None
     except ValueError as exc:
         raise InvalidJson(
-            "The graph holds a number that cannot be read", {"path": "", "reason": str(exc)}
+            "The graph has a number that cannot be read", {"path": "", "reason": str(exc)}
         ) from None
     return value, doubled
 
@@ -107,7 +108,7 @@ def _parse_float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise InvalidJson(
-            f"The graph holds {text}, which is beyond a double",
+            f"The graph has {text}, which is too large for a double",
             {"path": "", "expected": "a number below 1.8e308", "fix": "write it as text"},
         )
     return number
@@ -116,7 +117,7 @@ def _parse_float(text: str) -> float:
 def _make_duplicate_error(value: Json) -> InvalidJson:
     path, part = next((path, part) for path, part in _walk(value) if isinstance(part, _ObjectWithDuplicate))
     return InvalidJson(
-        f"The key {part.key!r} stands twice in one object",
+        f"The key {part.key!r} appears twice in one object",
         {
             "path": join_path(path, part.key),
             "expected": "each key once",
@@ -137,8 +138,7 @@ def _walk(value: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _call_with_stack(act: Callable[[], T]) -> T:
-    """`act()`, once more on a new thread where this one's stack has too little room left for json's
-    recursion."""
+    """Call `act`; if the recursion of json needs more stack than is left, call it again on a new thread."""
     try:
         return act()
     except RecursionError:
@@ -173,7 +173,7 @@ def _make_nesting_error(path: str) -> GraphTooLarge:
 
 
 def _check_value(value: Any, max_nesting: int) -> None:
-    """Raise where `value` is no JSON, contains itself, is nested too deeply or is too large."""
+    """Raise if `value` is not JSON, contains itself, is nested too deeply or is too large."""
     above: dict[int, None] = {}
     keys: list[str | int] = []
     stack: list[Iterator[tuple[str | int, Any]]] = [iter([("", value)])]
@@ -198,7 +198,7 @@ def _check_value(value: Any, max_nesting: int) -> None:
         count += 1
         if count > MAX_VALUES:
             raise GraphTooLarge(
-                "The graph holds too many values",
+                "The graph has too many values",
                 {"path": here(key), "expected": f"at most {MAX_VALUES} JSON values"},
             )
         if part is None or isinstance(part, str | bool | int):
@@ -230,7 +230,7 @@ def _check_value(value: Any, max_nesting: int) -> None:
             wrong = next((k for k in part if not isinstance(k, str)), None)
             if wrong is not None:
                 raise InvalidField(
-                    f"The key {wrong!r} is no text",
+                    f"The key {wrong!r} is not text",
                     {"path": here(key), "expected": "text as every object's key"},
                 )
             children: Iterator[tuple[str | int, Any]] = iter(list(part.items()))
@@ -243,7 +243,7 @@ def _check_value(value: Any, max_nesting: int) -> None:
 
 
 def measure_nesting(value: Json) -> int:
-    """How many arrays and objects stand one within the other at `value`'s deepest point."""
+    """Return how deeply arrays and objects are nested in `value`."""
     deepest = 0
     stack = [(value, 1)]
     while stack:

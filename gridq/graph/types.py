@@ -1,7 +1,7 @@
 """The structural types of stages, and whether an output fits an input.
 
-Source of the rules: the graph format. Any and Var fit all, both ways; a Record may have more fields than
-asked; a field that may be null may be absent; a union fits where each of its members does.
+The rules are those of the graph format. Any and Var fit everything, both ways. A Record may have more fields
+than required. A nullable field may be absent. A union fits if each of its members does.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ SIMPLE_KINDS = ("Any", "Bool", "Bytes", "Null", "Number", "Text", "VNode")
 KINDS = (*SIMPLE_KINDS, "List", "Map", "Record", "RecordWith", "Refined", "Stream", "Union", "Var")
 
 MAX_NESTING = 64
-"""Types one within the other: a stated type that is deeper is an error, an inferred one is cut off with
-Any."""
+"""The deepest nesting of types. A deeper declared type is an error; a deeper inferred type becomes Any."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Type:
-    """One type. `fields`: of Record and RecordWith, `key` and `value` of a Map; `items`: the members of a
-    Union, the one element type of List and Stream, the base of Refined; `detail`: a Var's name, a
-    RecordWith's rest, a refinement."""
+    """One type.
+
+    `fields`: those of Record and RecordWith, and `key` and `value` of Map. `items`: the members of Union, the
+    element type of List and Stream, the base of Refined. `detail`: the name of Var, the rest of RecordWith,
+    the refinement of Refined.
+    """
 
     kind: str
     fields: Mapping[str, Type] = field(default_factory=dict)
@@ -35,7 +37,7 @@ class Type:
     depth: int = field(default=1, compare=False)
 
     def to_json(self) -> Json:
-        """The type in the format's spelling."""
+        """Return the type as the graph format writes it."""
         if self.kind in SIMPLE_KINDS:
             return {"kind": self.kind}
         value: Json
@@ -83,7 +85,7 @@ def _nesting_of(parts: Iterable[Type]) -> int:
 
 
 def make_record(fields: Mapping[str, Type], *, open: bool = False) -> Type:
-    """A Record, or with `open` one that may have further, unknown fields."""
+    """Return a Record; with `open`, one that may have more fields that are not known."""
     kept = {name: part if part.depth < MAX_NESTING // 2 else ANY for name, part in fields.items()}
     return Type(
         "RecordWith" if open else "Record", kept, (), "rest" if open else None, _nesting_of(kept.values())
@@ -91,13 +93,13 @@ def make_record(fields: Mapping[str, Type], *, open: bool = False) -> Type:
 
 
 def make_list(item: Type) -> Type:
-    """A List of `item`."""
+    """Return a List of `item`."""
     kept = item if item.depth < MAX_NESTING // 2 else ANY
     return Type("List", {}, (kept,), None, kept.depth + 1)
 
 
 def make_union(parts: Iterable[Type]) -> Type:
-    """The union of `parts`, flat and without repeats; more than 16 members are Any."""
+    """Return the union of `parts`, flat and without duplicates; more than 16 members become Any."""
     flat: list[Type] = []
     for part in parts:
         for member in part.items if part.kind == "Union" else (part,):
@@ -111,8 +113,10 @@ def make_union(parts: Iterable[Type]) -> Type:
 
 
 def infer_type(value: Json, levels: int = 8) -> Type:
-    """The type of a JSON value; what lies deeper than `levels`, and long arrays' ends, are Any or left
-    out."""
+    """Return the type of a JSON value.
+
+    Values deeper than `levels` are Any; of an array, the first 100 elements count.
+    """
     if value is None:
         return NULL
     if isinstance(value, bool):
@@ -130,13 +134,13 @@ def infer_type(value: Json, levels: int = 8) -> Type:
     return make_list(make_union(infer_type(part, levels - 1) for part in value[:100]))
 
 
-def parse_type(data: Json, path: str, room: int = MAX_NESTING) -> Type:
-    """Read a type. MissingField or InvalidField, naming the path, where it is none."""
+def parse_type(data: Json, path: str, levels_left: int = MAX_NESTING) -> Type:
+    """Return the type that `data` describes; raise MissingField or InvalidField with the path at fault."""
     if not isinstance(data, dict):
         raise InvalidField(
-            "This is no type", {"path": path, "expected": '{"kind": …}', "fix": _suggest_type(data)}
+            "A type must be an object", {"path": path, "expected": '{"kind": …}', "fix": _suggest_type(data)}
         )
-    if room <= 0:
+    if levels_left <= 0:
         raise InvalidField(
             "The type is nested too deeply", {"path": path, "expected": f"at most {MAX_NESTING} levels"}
         )
@@ -147,15 +151,15 @@ def parse_type(data: Json, path: str, room: int = MAX_NESTING) -> Type:
     kind = data["kind"]
     if kind not in KINDS:
         raise InvalidField(
-            f"There is no type {kind!r}", {"path": join_path(path, "kind"), "expected": ", ".join(KINDS)}
+            f"Unknown type {kind!r}", {"path": join_path(path, "kind"), "expected": ", ".join(KINDS)}
         )
     if kind in SIMPLE_KINDS:
         return Type(kind)
     if "value" not in data:
         raise MissingField(
-            f"{kind} lacks its value", {"path": join_path(path, "value"), "expected": _SHAPES[kind]}
+            f"{kind} has no value", {"path": join_path(path, "value"), "expected": _SHAPES[kind]}
         )
-    return _parse_value(kind, data["value"], join_path(path, "value"), room - 1)
+    return _parse_value(kind, data["value"], join_path(path, "value"), levels_left - 1)
 
 
 _SHAPES = {
@@ -178,7 +182,7 @@ def _suggest_type(data: Json) -> str:
     )
 
 
-def _parse_value(kind: str, value: Json, path: str, room: int) -> Type:
+def _parse_value(kind: str, value: Json, path: str, levels_left: int) -> Type:
     shape_ok = isinstance(value, {"Union": list, "Var": str}.get(kind, dict))
     needed = {
         "Map": ("key", "value"),
@@ -186,26 +190,28 @@ def _parse_value(kind: str, value: Json, path: str, room: int) -> Type:
         "Refined": ("base", "refinement"),
     }.get(kind, ())
     if not shape_ok or any(name not in value for name in needed):
-        raise InvalidField(f"{kind}'s value has another shape", {"path": path, "expected": _SHAPES[kind]})
+        raise InvalidField(
+            f"The value of {kind} has the wrong form", {"path": path, "expected": _SHAPES[kind]}
+        )
     if kind == "Var":
         return Type(kind, detail=value)
     if kind == "Union":
-        members = tuple(parse_type(part, join_path(path, i), room) for i, part in enumerate(value))
+        members = tuple(parse_type(part, join_path(path, i), levels_left) for i, part in enumerate(value))
         return Type(kind, {}, members, None, _nesting_of(members))
     if kind == "Refined":
-        base = parse_type(value["base"], join_path(path, "base"), room)
+        base = parse_type(value["base"], join_path(path, "base"), levels_left)
         return Type(kind, {}, (base,), value["refinement"], base.depth + 1)
     if kind in ("List", "Stream"):
-        item = parse_type(value, path, room)
+        item = parse_type(value, path, levels_left)
         return Type(kind, {}, (item,), None, item.depth + 1)
     source = value["fields"] if kind == "RecordWith" else value
     where = join_path(path, "fields") if kind == "RecordWith" else path
     if not isinstance(source, dict):
         raise InvalidField(
-            f"{kind}'s fields are no object", {"path": where, "expected": "an object of types"}
+            f"The fields of {kind} must be an object", {"path": where, "expected": "an object of types"}
         )
     names = needed if kind == "Map" else tuple(source)
-    fields = {name: parse_type(source[name], join_path(where, name), room) for name in names}
+    fields = {name: parse_type(source[name], join_path(where, name), levels_left) for name in names}
     return Type(
         kind, fields, (), value["rest"] if kind == "RecordWith" else None, _nesting_of(fields.values())
     )
@@ -218,7 +224,7 @@ def _is_nullable(kind: Type) -> bool:
 
 
 def fits(output: Type, wanted: Type) -> bool:
-    """Whether each value of type `output` may be read where `wanted` is asked, as far as the types tell."""
+    """Return whether every value of type `output` may be used as a `wanted`, as far as the types say."""
     if output is wanted or output.kind in ("Any", "Var") or wanted.kind in ("Any", "Var"):
         return True
     if output.kind == "Union":
@@ -228,7 +234,7 @@ def fits(output: Type, wanted: Type) -> bool:
     if output.kind == "Refined":
         return fits(output.items[0], wanted)
     if wanted.kind == "Refined":
-        # Whether the refinement holds is known at run time only.
+        # The refinement itself can only be checked at run time.
         return fits(output, wanted.items[0])
     if wanted.kind in ("Record", "RecordWith"):
         return _fits_record(output, wanted)

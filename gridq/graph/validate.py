@@ -1,11 +1,11 @@
-"""What can be known of a graph before it runs: every reference resolves, and types fit wherever both sides
-are known."""
+"""Check a graph before it runs: every reference resolves, and types fit wherever both sides are known."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from gridq.errors import TypeMismatch
+from gridq.graph import effects as effect_rules
 from gridq.graph.catalogue import Catalogue, StageSpec
 from gridq.graph.nodes import (
     Branch,
@@ -21,38 +21,59 @@ from gridq.graph.nodes import (
     Sequential,
     Stage,
     child_path,
+    walk_nodes,
 )
 from gridq.graph.plan import WRAP_KEYS
 from gridq.graph.types import ANY, Type, fits, infer_type, make_list, make_record, make_union
 from gridq.graph.walk import Walk, run
-from gridq.protocol.models import Json
+from gridq.protocol.models import Effect, Json
 
 _RECORDS = ("Record", "RecordWith")
 _OPEN = ("Any", "Var", "Union", "Map", "Refined")
-"""Kinds of which it is not known which record, or whether a record, a value is."""
+"""Kinds of types whose values may or may not be records with certain fields."""
 
 
 def validate(graph: Graph, catalogue: Catalogue, given: Type = ANY) -> Type:
-    """Check `graph` on an input of type `given`; the type of its output.
+    """Check `graph` for an input of type `given`, and return the type of its output.
 
-    UnknownStage, AmbiguousStage: a reference that `catalogue` cannot resolve. TypeMismatch: an output or a
-    config that the stage which reads it cannot take, with both types and the path.
+    Raises UnknownStage or AmbiguousStage if `catalogue` cannot resolve a reference, and TypeMismatch, with
+    both types and the path, if a stage cannot take the output or config that it gets.
     """
-    return run(_Checker(catalogue).node(graph.root, "root", given))
+    return run(_Checker(catalogue).check_node(graph.root, "root", given))
+
+
+def infer_effects(graph: Graph, catalogue: Catalogue) -> list[Effect]:
+    """Return the effects of all nodes of `graph`, both arms of each Branch included, without duplicates.
+
+    Raises UnknownStage or AmbiguousStage if `catalogue` cannot resolve a stage.
+    """
+    found: list[Effect] = []
+    seen: set[str] = set()
+    for path, node in walk_nodes(graph.root):
+        if isinstance(node, RemoteStage):
+            found.extend(effect_rules.REMOTE)
+        elif isinstance(node, Stage):
+            spec = catalogue.resolve(node.id, node.pinning, path)
+            if spec.has_parameters:
+                found.extend(spec.resolve_effects(node.config))
+            elif spec.id not in seen:
+                seen.add(spec.id)
+                found.extend(spec.effects)
+    return list(effect_rules.remove_duplicates(found))
 
 
 class _Checker:
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
 
-    def node(self, node: Node, path: str, given: Type) -> Walk[Type]:
-        """Check one node on an input of type `given`; the type of its output."""
+    def check_node(self, node: Node, path: str, given: Type) -> Walk[Type]:
+        """Check one node for an input of type `given`, and return the type of its output."""
         outputs: dict[str, Type] = {}
         output: Type
         match node:
             case Stage():
                 spec = self.catalogue.resolve(node.id, node.pinning, path)
-                return self.stage(spec, spec.config_with(node.config), path, given)
+                return self.check_stage(spec, spec.merge_config(node.config), path, given)
             case RemoteStage():
                 _check_fit(given, node.input, f"The remote stage {node.url}", path)
                 return node.output
@@ -60,43 +81,45 @@ class _Checker:
                 return infer_type(node.value)
             case Sequential():
                 for i, stage in enumerate(node.stages):
-                    given = yield self.node(stage, child_path(path, "stages", i), given)
+                    given = yield self.check_node(stage, child_path(path, "stages", i), given)
                 return given
             case Parallel():
                 for name, child in node.branches.items():
-                    outputs[name] = yield self.node(
+                    outputs[name] = yield self.check_node(
                         child, child_path(path, "branches", name), _get_field_type(given, name, given)
                     )
                 return make_record(outputs)
             case Branch():
-                yield self.node(node.predicate, child_path(path, "predicate"), given)
-                taken: Type = yield self.node(node.if_true, child_path(path, "if_true"), given)
-                other: Type = yield self.node(node.if_false, child_path(path, "if_false"), given)
+                yield self.check_node(node.predicate, child_path(path, "predicate"), given)
+                taken: Type = yield self.check_node(node.if_true, child_path(path, "if_true"), given)
+                other: Type = yield self.check_node(node.if_false, child_path(path, "if_false"), given)
                 return make_union((taken, other))
             case Fanout():
-                given = yield self.node(node.source, child_path(path, "source"), given)
+                given = yield self.check_node(node.source, child_path(path, "source"), given)
                 for i, child in enumerate(node.targets):
-                    outputs[str(i)] = yield self.node(child, child_path(path, "targets", i), given)
+                    outputs[str(i)] = yield self.check_node(child, child_path(path, "targets", i), given)
                 return make_list(make_union(outputs.values()))
             case Merge():
                 for i, child in enumerate(node.sources):
                     name = f"source_{i}"
-                    # A record may hold more than its type says.
+                    # A record may have more fields than its type says.
                     part = _get_field_type(given, name, ANY if given.kind in _RECORDS else given)
-                    outputs[name] = yield self.node(child, child_path(path, "sources", i), part)
-                output = yield self.node(node.target, child_path(path, "target"), make_record(outputs))
+                    outputs[name] = yield self.check_node(child, child_path(path, "sources", i), part)
+                output = yield self.check_node(node.target, child_path(path, "target"), make_record(outputs))
                 return output
             case Retry():
-                output = yield self.node(node.stage, child_path(path, "stage"), given)
+                output = yield self.check_node(node.stage, child_path(path, "stage"), given)
                 return output
             case Let():
                 for name, child in node.bindings.items():
-                    outputs[name] = yield self.node(child, child_path(path, "bindings", name), given)
-                output = yield self.node(node.body, child_path(path, "body"), _overlay_fields(given, outputs))
+                    outputs[name] = yield self.check_node(child, child_path(path, "bindings", name), given)
+                output = yield self.check_node(
+                    node.body, child_path(path, "body"), _overlay_fields(given, outputs)
+                )
                 return output
         raise AssertionError(f"no such node: {node!r}")
 
-    def stage(self, spec: StageSpec, config: Mapping[str, Json] | None, path: str, given: Type) -> Type:
+    def check_stage(self, spec: StageSpec, config: Mapping[str, Json] | None, path: str, given: Type) -> Type:
         if config is not None:
             given = _apply_config(given, config)
         _check_fit(given, spec.input, f"The stage {spec.name!r}", path)
@@ -111,7 +134,7 @@ def _check_fit(given: Type, wanted: Type, who: str, path: str) -> None:
                 "path": path,
                 "expected": _shorten(wanted, 400),
                 "got": _shorten(given, 400),
-                "fix": "put a stage between that makes the one of the other, or correct the config",
+                "fix": "put a stage in between that converts the value, or correct the config",
             },
         )
 
@@ -122,22 +145,23 @@ def _shorten(kind: Type, limit: int = 120) -> str:
 
 
 def _get_field_type(given: Type, name: str, otherwise: Type) -> Type:
-    """The type of `given`'s field `name`; `otherwise` where it surely has none, Any where that is not
-    known."""
+    """Return the type of the field `name` of `given`: `otherwise` if it has no such field, Any if that is not
+    known.
+    """
     if given.kind in _RECORDS and name in given.fields:
         return given.fields[name]
     return ANY if given.kind in _OPEN or given.kind == "RecordWith" else otherwise
 
 
 def _overlay_fields(given: Type, fields: Mapping[str, Type]) -> Type:
-    """`given`'s fields with `fields` laid over them; nothing of it where it is no record."""
+    """Return a record of the fields of `given`, if it is a record, overwritten by `fields`."""
     if given.kind in _RECORDS:
         return make_record({**given.fields, **fields}, open=given.kind == "RecordWith")
     return make_record(fields, open=given.kind in _OPEN)
 
 
 def _apply_config(given: Type, config: Mapping[str, Json]) -> Type:
-    """The type of a stage's input record with `config`."""
+    """Return the type of a stage's input record after `config` is added."""
     fields = {name: infer_type(value) for name, value in config.items()}
     if given.kind in (*_RECORDS, *_OPEN):
         return _overlay_fields(given, fields)

@@ -1,4 +1,4 @@
-"""Recursion without Python's stack: a function on a node is a generator that yields its sub-walks.
+"""Recursion without Python's stack: a recursive function is a generator that yields its recursive calls.
 
     def size(node):
         total = 1
@@ -8,7 +8,7 @@
 
     run(size(root))
 
-A graph may be as deep as the operator allows, and may be walked from any depth of the caller's stack.
+So a graph may be as deep as the operator allows, whatever the depth of the caller's stack.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 Walk = Generator[Any, Any, T]
-"""A generator that yields sub-walks, is sent their results, and returns a T."""
+"""A generator that yields walks, is sent their results, and returns a T."""
 
 
 def run(walk: Walk[T]) -> T:
-    """The result of `walk`. An exception of a sub-walk ends the whole walk."""
+    """Run `walk` and return its result; an exception in a nested walk ends the whole walk."""
     stack: list[Walk[Any]] = [walk]
     value: Any = None
     while stack:

@@ -162,7 +162,7 @@ def test_a_drained_seat_takes_nothing_until_it_is_put_back(shell: Shell, client:
         assert "an operator drains it" in error(refused)
         waiting = client.submit({"root": stage("bench_echo")}, 7, wait_for_seat=True)
         client.scripts.register(  # as its worker does when it comes back from a pause
-            seat.seat, seat.incarnation, host="", concurrency=2, queues=seat.queues, ttl_ms=60_000,
+            seat.seat, seat.incarnation, host="", concurrency=2, queues=seat.queues, record_ttl_ms=60_000,
             worker=seat.worker,
         )  # fmt: skip
         assert not client.wait(waiting, 2.5)

@@ -94,10 +94,10 @@ def test_a_spec_round_trips() -> None:
 
 
 def test_config_lies_under_the_nodes_config() -> None:
-    assert spec().config_with(None) is None
-    assert spec().config_with({}) == {}
-    assert spec(config={"a": 1, "b": 2}).config_with({"b": 3}) == {"a": 1, "b": 3}
-    assert spec(config={"a": 1}).config_with(None) == {"a": 1}
+    assert spec().merge_config(None) is None
+    assert spec().merge_config({}) == {}
+    assert spec(config={"a": 1, "b": 2}).merge_config({"b": 3}) == {"a": 1, "b": 3}
+    assert spec(config={"a": 1}).merge_config(None) == {"a": 1}
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_the_nearest_are_named() -> None:
 
 
 def test_extended_leaves_the_first_as_it_was() -> None:
-    more = Catalogue([A]).extended([B, A])
+    more = Catalogue([A]).extend([B, A])
     assert len(more) == 2
     assert more.resolve("whisper") is B
     with pytest.raises(UnknownStage):

@@ -136,5 +136,5 @@ def test_phi_evaluates_only_the_arm_that_is_taken() -> None:
 
     phi = ["phi", ["out", 0], ["out", 1], ["out", 2]]
     assert evaluate(phi, lambda: None, outputs) == "taken"
-    with pytest.raises(ValueError, match="no such expression"):
+    with pytest.raises(ValueError, match="unknown expression"):
         evaluate(["nonsense"], lambda: None, outputs)

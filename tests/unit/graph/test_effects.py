@@ -11,13 +11,13 @@ from gridq.graph.catalogue import Catalogue, make_stage_spec
 from gridq.graph.effects import (
     UNKNOWN,
     fill_parameters,
-    infer_effects,
     parse_effect,
     parse_effects,
     remove_duplicates,
     to_json,
 )
 from gridq.graph.nodes import parse
+from gridq.graph.validate import infer_effects
 from gridq.protocol.models import Effect
 
 MODEL = Effect(effect="Llm", model={"$config": "model", "default": "any"})

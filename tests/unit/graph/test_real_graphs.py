@@ -12,7 +12,7 @@ import pytest
 
 from gridq.graph.catalogue import Catalogue, StageSpec, make_stage_spec
 from gridq.graph.compile import Placement, compile_plan
-from gridq.graph.effects import infer_effects
+from gridq.graph.validate import infer_effects
 from gridq.graph.nodes import Stage, parse, walk_nodes
 from gridq.graph.plan import Plan
 from gridq.graph.validate import validate

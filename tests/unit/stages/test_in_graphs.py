@@ -94,7 +94,7 @@ def test_a_foreign_graph_runs_by_stage_files_that_state_its_ids(forecast: Server
         }
         for name, start in ids.items()
     ]
-    catalogue = CATALOGUE.extended(map(StageSpec.from_json, files))
+    catalogue = CATALOGUE.extend(map(StageSpec.from_json, files))
 
     def foreign(name: str, **config: Json) -> dict[str, Json]:
         return {**node(name, **config), "id": ids[name], "pinning": "both"}

@@ -134,6 +134,6 @@ def test_a_reference_to_another_file_is_refused_with_the_fix(tmp_path: Path) -> 
     text = '{"root": {"op": "Sequential", "stages": [{"$ref": "other.json#/root"}]}}'
     done = CliRunner().invoke(app, ["validate", write(tmp_path / "g.json", text)])
     assert done.exit_code == 3
-    assert "A graph is one file: 'other.json#/root' is not looked up" in done.stderr
+    assert "$ref is not supported: 'other.json#/root' is not resolved" in done.stderr
     assert 'g.json: root.stages[0]["$ref"])' in done.stderr
     assert "Fix: put the node that it means here" in done.stderr

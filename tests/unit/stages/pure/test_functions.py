@@ -53,8 +53,8 @@ def test_every_specification_is_one_the_catalogue_reads() -> None:
 
 def test_the_model_of_an_llm_stage_comes_from_its_config() -> None:
     spec = StageSpec.from_json(SPECS["llm_complete"])
-    assert spec.effects_with({"model": "claude"})[0].fields == {"model": "claude"}
-    assert spec.effects_with({})[0].fields == {"model": "any"}
+    assert spec.resolve_effects({"model": "claude"})[0].fields == {"model": "claude"}
+    assert spec.resolve_effects({})[0].fields == {"model": "any"}
 
 
 @pytest.mark.parametrize(
