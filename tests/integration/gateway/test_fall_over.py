@@ -105,7 +105,7 @@ def seats(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
                 bad.url, [{"name": fault, "families": [f"as-{fault}"]} for fault in (*BEFORE, *AFTER)]
             ),
             "m.shut": LlmRunner(
-                f"http://127.0.0.1:{free_port()}/v1", [{"name": "echo", "families": [f"as-{REFUSED}"]}]
+                f"http://127.0.0.1:{find_free_port()}/v1", [{"name": "echo", "families": [f"as-{REFUSED}"]}]
             ),
         }
         grid = stack.enter_context(llm_grid(config, runners, concurrency=1))

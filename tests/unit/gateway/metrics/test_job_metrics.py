@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from gridq.gateway.metrics import job_metrics as harvesting
+from gridq.gateway.metrics import job_metrics as module
 from gridq.gateway.metrics.histogram import Histogram
 from gridq.gateway.metrics.job_metrics import OTHER_AGENTS, JobMetrics
 from gridq.store.connection import now_ms
@@ -18,14 +18,14 @@ from tests.conftest import GridEnv
 HOUR = 3_600_000
 
 
-class Ended:
+class EndedJobs:
     """Jobs that have ended, as the scripts leave them."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self.client = client
         self.keys = keys
 
-    def observe(self, job: str, *, state: str = "done", agent: str = "ann", at: int | None = None,
+    def add(self, job: str, *, state: str = "done", agent: str = "ann", at: int | None = None,
             **row: object) -> None:  # fmt: skip
         now = now_ms(self.client) if at is None else at
         self.client.hset(self.keys("summary", job), mapping={"state": state, "agent": agent})
@@ -37,85 +37,87 @@ class Ended:
 
 
 @pytest.fixture
-def ended(grid_env: GridEnv) -> Iterator[Ended]:
+def ended(grid_env: GridEnv) -> Iterator[EndedJobs]:
     keys = Keys(grid_env.prefix)
-    yield Ended(grid_env.client, keys)
+    yield EndedJobs(grid_env.client, keys)
     grid_env.client.unlink(keys("ended_jobs"), keys("jobs"))
 
 
 @pytest.fixture
-def harvest(ended: Ended) -> JobMetrics:
-    ended.observe("before", at=now_ms(ended.client) - 5000)
+def metrics(ended: EndedJobs) -> JobMetrics:
+    ended.add("before", at=now_ms(ended.client) - 5000)
     made = JobMetrics(HOUR)
     made.update(ended.client, ended.keys)
     return made
 
 
 def test_what_ended_before_it_began_is_not_counted_and_all_else_once(
-    ended: Ended, harvest: JobMetrics
+    ended: EndedJobs, metrics: JobMetrics
 ) -> None:
-    assert (harvest.submitted, sum(harvest.ended.values())) == (0, 0)
-    ended.observe("a", micro_dollars=30, tokens_in=5, tokens_out=7, failures=1, losses=1)
-    ended.observe("b", state="failed", agent="bob")
+    assert (metrics.submitted, sum(metrics.ended.values())) == (0, 0)
+    ended.add("a", micro_dollars=30, tokens_in=5, tokens_out=7, failures=1, losses=1)
+    ended.add("b", state="failed", agent="bob")
     for _ in range(3):
-        harvest.update(ended.client, ended.keys)
-    assert harvest.ended == {"done": 1, "failed": 1}
-    assert harvest.stages == {("llm:any", "done"): 1}
-    assert harvest.tokens == {("llm:any", "in"): 5, ("llm:any", "out"): 7}
-    assert harvest.retries == {"llm:any": 2}
-    assert (harvest.agents, harvest.seats, harvest.micro_dollars) == ({"ann": 30}, {"m.gpu0": 30}, 30)
-    assert dict(harvest.waits["llm:any"].cumulative_buckets())["0.025"] == 1.0
-    assert harvest.runs["llm:any"].sum == 2.0
+        metrics.update(ended.client, ended.keys)
+    assert metrics.ended == {"done": 1, "failed": 1}
+    assert metrics.stages == {("llm:any", "done"): 1}
+    assert metrics.tokens == {("llm:any", "in"): 5, ("llm:any", "out"): 7}
+    assert metrics.retries == {"llm:any": 2}
+    assert (metrics.agents, metrics.seats, metrics.micro_dollars) == ({"ann": 30}, {"m.gpu0": 30}, 30)
+    assert dict(metrics.waits["llm:any"].cumulative_buckets())["0.025"] == 1.0
+    assert metrics.runs["llm:any"].sum == 2.0
 
 
-def test_several_of_one_millisecond_are_all_counted(ended: Ended, harvest: JobMetrics) -> None:
+def test_several_of_one_millisecond_are_all_counted(ended: EndedJobs, metrics: JobMetrics) -> None:
     now = now_ms(ended.client)
-    ended.observe("m", at=now)
-    harvest.update(ended.client, ended.keys)
+    ended.add("m", at=now)
+    metrics.update(ended.client, ended.keys)
     for job in ("a", "n", "z"):
-        ended.observe(job, at=now)
-    harvest.update(ended.client, ended.keys)
-    harvest.update(ended.client, ended.keys)
-    assert harvest.ended == {"done": 4}
+        ended.add(job, at=now)
+    metrics.update(ended.client, ended.keys)
+    metrics.update(ended.client, ended.keys)
+    assert metrics.ended == {"done": 4}
 
 
-def test_what_is_submitted_now_is_counted_the_next_time_not_twice(ended: Ended, harvest: JobMetrics) -> None:
+def test_what_is_submitted_now_is_counted_the_next_time_not_twice(
+    ended: EndedJobs, metrics: JobMetrics
+) -> None:
     for number in range(20):
-        ended.observe(f"j{number}")
-        harvest.update(ended.client, ended.keys)
+        ended.add(f"j{number}")
+        metrics.update(ended.client, ended.keys)
     until = now_ms(ended.client)
     while now_ms(ended.client) <= until + 1:
         pass
-    harvest.update(ended.client, ended.keys)
-    assert harvest.submitted == 20
+    metrics.update(ended.client, ended.keys)
+    assert metrics.submitted == 20
 
 
 def test_one_look_is_bounded_and_the_next_goes_on(
-    ended: Ended, harvest: JobMetrics, monkeypatch: pytest.MonkeyPatch
+    ended: EndedJobs, metrics: JobMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harvesting, "PAGE_JOBS", 2)
-    monkeypatch.setattr(harvesting, "MAX_JOBS_PER_UPDATE", 4)
+    monkeypatch.setattr(module, "PAGE_JOBS", 2)
+    monkeypatch.setattr(module, "MAX_JOBS_PER_UPDATE", 4)
     for number in range(7):
-        ended.observe(f"j{number}")
-    harvest.update(ended.client, ended.keys)
-    assert harvest.lagging
-    assert sum(harvest.ended.values()) < 7
-    while harvest.lagging:
-        harvest.update(ended.client, ended.keys)
-    assert harvest.ended == {"done": 7}
+        ended.add(f"j{number}")
+    metrics.update(ended.client, ended.keys)
+    assert metrics.lagging
+    assert sum(metrics.ended.values()) < 7
+    while metrics.lagging:
+        metrics.update(ended.client, ended.keys)
+    assert metrics.ended == {"done": 7}
 
 
 def test_agents_that_are_made_up_do_not_make_it_grow(
-    ended: Ended, harvest: JobMetrics, monkeypatch: pytest.MonkeyPatch
+    ended: EndedJobs, metrics: JobMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harvesting, "MAX_AGENTS", 2)
+    monkeypatch.setattr(module, "MAX_AGENTS", 2)
     for number in range(5):
-        ended.observe(f"j{number}", agent=f"a{number}", micro_dollars=1)
-    ended.observe("again", agent="a0", micro_dollars=1)
-    harvest.update(ended.client, ended.keys)
-    assert len(harvest.agents) == 3
-    assert harvest.agents[OTHER_AGENTS] == 3
-    assert harvest.micro_dollars == 6
+        ended.add(f"j{number}", agent=f"a{number}", micro_dollars=1)
+    ended.add("again", agent="a0", micro_dollars=1)
+    metrics.update(ended.client, ended.keys)
+    assert len(metrics.agents) == 3
+    assert metrics.agents[OTHER_AGENTS] == 3
+    assert metrics.micro_dollars == 6
 
 
 def test_a_distribution_counts_up_to_each_bound() -> None:

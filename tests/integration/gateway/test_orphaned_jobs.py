@@ -1,4 +1,4 @@
-"""A server that hangs, and what it does of what it was sent when it wakes: nothing that was refused."""
+"""A server that hung does not run jobs afterwards whose clients were refused meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gridq.gateway.auth import caller
-from gridq.gateway.grid import connection as door
+from gridq.gateway.grid import connection as grid_connection
 from gridq.gateway.grid import orphaned_jobs
 from gridq.protocol.states import JobState
 from gridq.store import connection
@@ -19,25 +19,24 @@ from tests.refused import refused
 from tests.waiting import wait_for
 
 PATH = "/v1/chat/completions"
-ASKED = {"max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
+BODY = {"max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
 
 
-def test_a_job_whose_client_was_told_that_the_server_is_away_is_cancelled(
+def test_a_job_is_cancelled_if_its_client_heard_that_the_server_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        caller, "CACHE_SECONDS", 600.0
-    )  # whether there are keys is known: the job itself is sent
-    for module in (connection, door):
+    # The answer to whether the grid requires keys stays cached, so the job itself is sent.
+    monkeypatch.setattr(caller, "CACHE_SECONDS", 600.0)
+    for module in (connection, grid_connection):
         monkeypatch.setattr(module, "CONNECT_TIMEOUT", 0.3)
     monkeypatch.setattr(orphaned_jobs, "RETRY_SECONDS", 0.05)
     with llm_grid(tmp_path) as grid, serving(grid.config) as gateway:
-        gateway.post(PATH, {"model": "echo", **ASKED})
+        gateway.post(PATH, {"model": "echo", **BODY})
         pid = grid.server.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         try:
-            reply = gateway.http.post(PATH, json={"model": "silent", **ASKED})
+            reply = gateway.http.post(PATH, json={"model": "silent", **BODY})
         finally:
             os.kill(pid, signal.SIGCONT)
         refused(reply, 503, "broker.unreachable")
