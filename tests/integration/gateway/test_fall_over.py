@@ -21,7 +21,7 @@ from tests.gateways import Gateway, serving
 from tests.integration.gateway.conftest import LlmRunner, llm_grid
 from tests.local_grid import LocalGrid
 from tests.waiting import wait_for
-from workers.supervisor.embedded_server import EmbeddedServer
+from workers.supervisor.embedded_server import EmbeddedServer, find_free_port
 
 TEXT = " ".join(f"w{number}" for number in range(30))
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
