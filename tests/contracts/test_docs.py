@@ -13,7 +13,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer.main
 
+from gridq import cli
 from gridq.cli.commands.validate import validate_graph
 from gridq.config.settings import Settings
 from gridq.errors import AgentJobsExceeded, AgentMoneyExceeded, TeamJobsExceeded, TeamMoneyExceeded
@@ -213,6 +215,50 @@ def test_the_prose_of_a_page_is_narrow(page: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S)
     wide = [line for line in prose.splitlines() if len(line) > 110 and not re.match(r"[|<]|Tests?:", line)]
     assert [line for line in wide if "](" not in line] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_setting_code_and_metric_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text("utf-8")
+    settings = {f"GRIDQ_{name.upper()}" for name in Settings.model_fields}
+    settings |= {f"{PREFIX}{name.upper()}" for name in GatewayOptions.model_fields}
+    settings |= {f"{name}_FILE" for name in settings} | ELSEWHERE
+    assert set(re.findall(r"\bGRIDQ_[A-Z][A-Z_]*[A-Z]\b", text)) - settings == set()
+    codes = {cls.code for cls in GENERATE.error_classes()}
+    families = "|".join(sorted({code.partition(".")[0] for code in codes}))
+    named = set(re.findall(rf"`((?:{families})\.[a-z]\w*)`", text))
+    assert named - codes - {"error.code", "error.details", "config.toml", "seats.toml"} == set()
+    metrics = set(re.findall(r"\bgridq_[a-z_]+\b", text)) - METRICS.keys() - {"gridq_dataset"}
+    assert not metrics or page.name == "CHANGELOG.md", metrics
+
+
+ELSEWHERE = {
+    "GRIDQ_ENGINE", "GRIDQ_FLOWER_PORT", "GRIDQ_GATEWAY_PORT", "GRIDQ_MODEL", "GRIDQ_SECRETS"
+}  # fmt: skip
+"""Variables that are read elsewhere: by the gpu profile, by docker-compose.yml, by a test."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
+    cli.load_commands()
+    group = typer.main.get_group(cli.app)
+    context = typer.Context(group)
+    text = re.sub(r"\\\n", " ", page.read_text("utf-8"))
+    blocks = re.findall(r"^ *```(?:console|bash|text)\n(.*?)^ *```", text, re.M | re.S)
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S)
+    shown = [line for block in blocks for line in block.splitlines()] + re.findall(r"`([^`]+)`", prose)
+    for line in shown:
+        for words in re.findall(r"(?:^|[ $(;|=])gridq ([a-z][^|;`#)]*)", line):
+            name, *rest = words.split()
+            if name not in group.list_commands(context):
+                assert line.startswith(("#", "error")) or name in ("up:", "is"), line
+                continue
+            command = group.get_command(context, name)
+            if rest and rest[0] in getattr(command, "commands", {}):
+                command = command.commands[rest.pop(0)]
+            options = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+            used = {word.partition("=")[0].strip(",:") for word in rest if word.startswith("--")}
+            assert used - options - {"--help"} == set(), line
 
 
 def test_every_function_on_the_walk_exists() -> None:
